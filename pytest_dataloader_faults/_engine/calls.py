@@ -35,6 +35,8 @@ class Role(Enum):
     """It makes a descriptor of something else than a file with a path."""
     STATS = auto()
     """It looks at a file by its path."""
+    CHECKS = auto()
+    """It asks whether a file is there, and may be used, by its path."""
     RESERVES = auto()
     """It reserves room for a file; torch has shared memory by it."""
 
@@ -130,6 +132,9 @@ CALLS = {
     "lstat": Call(Role.STATS, path_at=0, result_at=1),
     "newfstatat": Call(Role.STATS, path_at=1, flags_at=3, result_at=2),
     "statx": Call(Role.STATS, path_at=1, flags_at=2, result_at=4),
+    "access": Call(Role.CHECKS, path_at=0),
+    "faccessat": Call(Role.CHECKS, path_at=1),
+    "faccessat2": Call(Role.CHECKS, path_at=1, flags_at=3),
 }
 
 

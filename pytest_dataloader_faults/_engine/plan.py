@@ -173,9 +173,12 @@ def fresh_counters(plan: Plan, worker: int | None) -> list[FaultCounter[Any]]:
 
 
 class WorkerFaults:
-    """The faults of a plan that concern one worker. Where they are *over*, none can happen."""
+    """The faults of a plan that concern one worker. Where they are *over*, none can happen.
 
-    def __init__(self, plan: Plan, worker: int) -> None:
+    *worker* is None for the loader's own process, where that is armed before it has any worker.
+    """
+
+    def __init__(self, plan: Plan, worker: int | None) -> None:
         self.all = fresh_counters(plan, worker)
         self._concerned = [counter for counter in self.all if _concerns(counter.fault, worker)]
         self._watch = plan.watch
@@ -236,7 +239,9 @@ class WorkerFaults:
         return any(each.places & place and each.matches(path) for each in self._concerned)
 
 
-def _concerns(fault: Fault, worker: int) -> bool:
+def _concerns(fault: Fault, worker: int | None) -> bool:
+    if worker is None:
+        return not fault.needs_worker and getattr(fault, "workers", None) is None
     if isinstance(fault, InOneWorker):
         return fault.sample is not None or fault.worker in (None, worker)
     if isinstance(fault, vocabulary.DescriptorExhaustion) and fault.where == "loader":

@@ -40,7 +40,7 @@ class FaultPolicy:
     def __init__(
         self,
         faults: WorkerFaults,
-        worker: int,
+        worker: int | None,
         pid: int,
         on_fired: Callable[[FaultFired], None] = lambda _firing: None,
         refuse: Callable[[str], None] = lambda _reason: None,
@@ -111,6 +111,12 @@ class FaultPolicy:
         with self.lock:
             self.counter_of(path).reads += 1
             return self._altered(operation, size) or self._failing(operation, sys.maxsize)
+
+    def named(self, operation: Operation) -> Actions:
+        """For a stat(2) or access(2) of a file that is there: Fail, where it is missing."""
+        with self.lock:
+            fault = self._due(vocabulary.OpenError, operation, lambda each: each.hides_file)
+            return [Fail(fault.errno)] if fault else []
 
     def size_of(self, operation: Operation, size: int) -> Actions:
         """For a stat(2) by path of a file of *size* bytes: Substitute, where the size differs."""

@@ -11,6 +11,7 @@ From the loader      When                                                   Answ
 ``ReleaseLoader``    an iterator is about to end its workers
 ``WaitUntilIdle``    nothing more will be asked of the workers this epoch   ``Idle``
 ``EndFaults``        no fault may happen in the epochs that follow          ``FaultsEnded``
+``DatasetMade``      the process that made the dataset was armed before     ``MadeNoted``
 ``GetReport``        the counters are wanted, or the scope ends             ``Report``
 ===================  =====================================================  ==============
 
@@ -18,7 +19,8 @@ From the loader      When                                                   Answ
 From a worker        When                                                   Answer
 ===================  =====================================================  ==============
 ``Hello``            it is armed; a listener, or the end of a hang socket,
-                     and descriptors of inherited files come along          ``Proceed``
+                     and descriptors of inherited files come along, unless
+                     it is below a filter already                           ``Proceed``
 ``FetchStarted``     a batch begins                                         ``Proceed``, (1)
 ``SampleStarted``    a sample begins, if the schedule needs to know         ``Proceed``, (1)
 ``FetchFinished``    the batch was made, failed, or there are no more
@@ -118,6 +120,14 @@ class FaultsEnded(NamedTuple):
     """None can."""
 
 
+class DatasetMade(NamedTuple):
+    """What fires in the sender from now on does not fire while it makes the dataset."""
+
+
+class MadeNoted(NamedTuple):
+    """It is noted."""
+
+
 class GetReport(NamedTuple):
     """Report; with *finish*, no fault may happen from now on."""
 
@@ -135,17 +145,20 @@ class Report(NamedTuple):
 class Hello(NamedTuple):
     """A worker arms itself: its id, the number of its loader's iterator, its process.
 
-    *inherited*: the descriptors that it has of files that matter, with their paths. *mapped*: the
-    paths of such files in its memory. *high_fds*: the numbers that tracked files may get.
+    *worker* is None for the process that drives the loader, where that is armed before it makes the
+    dataset. *inherited*: the descriptors that it has of files that matter, with their paths.
+    *mapped*: the paths of such files in its memory. *high_fds*: the numbers that tracked files may
+    get. *joins*: it was started by such a process, whose filter it is under.
     """
 
-    worker: int
+    worker: int | None
     loader: int
     pid: int
     engine: str
     inherited: Sequence[tuple[int, str]] = ()
     mapped: Sequence[str] = ()
     high_fds: tuple[int, int] = (0, 0)
+    joins: bool = False
 
 
 class FetchStarted(NamedTuple):
@@ -225,7 +238,7 @@ class Course(NamedTuple):
     the last one before them. *unnoted*: how many faults were only counted.
     """
 
-    worker: int
+    worker: int | None
     pid: int
     gone: float | None
     early: bool
@@ -275,9 +288,9 @@ class Block(NamedTuple):
 
 
 FromLoader: TypeAlias = (
-    Configure | AwaitingBatch | ReleaseLoader | WaitUntilIdle | EndFaults | GetReport
+    Configure | AwaitingBatch | ReleaseLoader | WaitUntilIdle | EndFaults | DatasetMade | GetReport
 )
-ToLoader: TypeAlias = Ready | Idle | FaultsEnded | Report
+ToLoader: TypeAlias = Ready | Idle | FaultsEnded | MadeNoted | Report
 OfFetches: TypeAlias = FetchStarted | SampleStarted | FetchFinished | WorkerIdle
 FromWorker: TypeAlias = Hello | OfFetches | Counts | FaultFired | FaultRefused
 ToJournal: TypeAlias = WorkerArmed | Courses | Report
@@ -402,6 +415,7 @@ class WorkerConfig:
     """Where the supervisor is, and what is asked for. Picklable, for spawn and forkserver.
 
     *folder*: for the sockets by which workers pass tensors on; None in a trial, which has one.
+    *armed*: the process that drives the loader, if it is under the filter itself.
     """
 
     address: str
@@ -410,6 +424,7 @@ class WorkerConfig:
     engine: str
     stacks: str | None = None
     folder: str | None = None
+    armed: int | None = None
 
     def connect(self) -> Channel:
         """A connection to the supervisor."""

@@ -72,7 +72,7 @@ class Injection(FaultTotals):
         self, plan: Plan, engine: str, client: SupervisorClient, monitor: LoaderMonitor
     ) -> None:
         self._faults = tuple(map(FaultFacts, plan.faults))
-        self._workers: tuple[WorkerFacts, ...] = ()
+        self._processes: tuple[WorkerFacts, ...] = ()
         self._engine = engine
         self._client: SupervisorClient | None = client
         self._monitor = monitor
@@ -86,8 +86,13 @@ class Injection(FaultTotals):
     @property
     def workers(self) -> tuple[WorkerFacts, ...]:
         """Every worker process that was armed."""
+        return tuple(each for each in self.processes if each.worker is not None)
+
+    @property
+    def processes(self) -> tuple[WorkerFacts, ...]:
+        """The workers, and before them the loader's own process, if that was armed as well."""
         self.refresh()
-        return self._workers
+        return self._processes
 
     @property
     def errors(self) -> list[str]:
@@ -102,7 +107,7 @@ class Injection(FaultTotals):
     def _take(self, report: Report) -> None:
         armed = (each.fault for each in self._faults)
         loader = self._monitor.reports()
-        self._faults, self._workers = facts_from(report.workers, loader, armed, self.errors)
+        self._faults, self._processes = facts_from(report.workers, loader, armed, self.errors)
 
     def unfired(self) -> str | None:
         """What was reached in place of the first fault that did not happen, if there is one."""

@@ -65,6 +65,7 @@ RULES = {
     "on_fail": Rule(lambda value: value in _ON_FAIL, f"one of {_ON_FAIL}"),
     "not_reproduced": Rule(lambda value: value in _NOT_REPRODUCED, f"one of {_NOT_REPRODUCED}"),
     "epochs": COUNT,
+    "from_start": FLAG,
     "deadline": SECONDS,
     "seed": ints(0, 2**32 - 1, "an int from 0 to 2**32 - 1"),
     "require_fired": FLAG,

@@ -40,6 +40,9 @@ class TrialOptions:
         accelerator: Whether the loader's process uses the accelerator first, and copies each batch
             to it.
         keep_workers: Whether the same workers make the next epoch after an error.
+        from_start: Whether the faults are armed before the dataset is made, so that its constructor
+            and the loader's own process meet them as well. Then a new process makes the dataset
+            anew for the recovery.
 
     """
 
@@ -54,6 +57,7 @@ class TrialOptions:
     descriptors: int | None = None
     accelerator: bool = False
     keep_workers: bool = False
+    from_start: bool = False
 
 
 ONE_EPOCH = TrialOptions()
@@ -100,7 +104,8 @@ class Job:
 
     def __post_init__(self) -> None:
         """Raise InvalidArgumentError for what can be no dataset, and for no epoch."""
-        check(make_dataset=self.make_dataset, epochs=self.options.epochs)
+        options = self.options
+        check(make_dataset=self.make_dataset, epochs=options.epochs, from_start=options.from_start)
 
     @property
     def deadline(self) -> float:
@@ -123,15 +128,21 @@ class Job:
         return Limits(self.deadline, self.may_take_longer, most)
 
     @property
+    def recovers_anew(self) -> bool:
+        """Whether a process of its own makes the dataset anew, once the faults are gone."""
+        return self.options.from_start and bool(self.faults)
+
+    @property
     def _passes(self) -> int:
-        return (self.options.epochs if self.options.footprints is None else 1) + 2
+        of_constructor = 1 if self.options.from_start else 0
+        return (self.options.epochs if self.options.footprints is None else 1) + 2 + of_constructor
 
     @property
     def request(self) -> TrialRequest:
         """What an outcome says of it."""
         seed, engine = self.settings.seed, self.settings.engine
         how = (plain(self.loader), self.options.epochs, seed, self.deadline, engine)
-        return TrialRequest(self.faults, *how, self.comparison)
+        return TrialRequest(self.faults, *how, self.comparison, self.options.from_start)
 
 
 @dataclass(frozen=True, kw_only=True)

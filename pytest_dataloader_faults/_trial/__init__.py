@@ -61,6 +61,10 @@ _NOISE = re.compile(
 by which torch ends what it writes of a signal."""
 
 
+_KERNEL_ONLY = (
+    "from_start=True takes the kernel engine, and engine={!r} gives the {} engine, which can damage"
+    " files in workers only. Leave from_start out, or use engine='kernel'"
+)
 _NO_GUARD = (
     "a worker of a trial has imported the main module, and that runs a trial of its own. Put what"
     " the script does below: if __name__ == '__main__':"
@@ -75,11 +79,17 @@ def run_trial(
     deadline: float = 30.0,
     seed: int = 0,
     engine: str = "auto",
+    from_start: bool = False,
 ) -> Outcome:
     """Run a loader over a dataset under *faults*, in a disposable process, and report the facts.
 
     If there are faults, one more pass over the same dataset object follows without them: the
     recovery.
+
+    The faults begin in the workers, once the dataset was made. With *from_start* they are there
+    before: what *make_dataset* calls meets them, the loader's process, and the workers. So a file
+    that is mapped or read in a constructor can be one that was damaged before. The recovery is then
+    made with a new dataset, by a new process.
 
     With ``num_workers=0`` the disposable process itself is worker 0. Faults that need a worker are
     refused there: those of workers, of connections and of what runs out, ``HungRead`` and
@@ -95,6 +105,8 @@ def run_trial(
             the loader's own time counts. A trial that goes on then, or sleeps, gets up to 120 more.
         seed: Of the samplers, the workers, and the faults with a ``probability``.
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
+        from_start: Whether the faults are there before *make_dataset* is called. It takes the
+            kernel engine.
 
     Returns:
         Facts only; ``outcome.judge(reference)`` gives the verdict.
@@ -111,7 +123,7 @@ def run_trial(
         make_dataset=make_dataset,
         faults=faults,
         settings=Settings.of(locals()),
-        options=jobs.TrialOptions(epochs=epochs),
+        options=jobs.TrialOptions(epochs=epochs, from_start=from_start),
         may_take_longer=True,
     )
     return run_trial_job(job)
@@ -120,6 +132,8 @@ def run_trial(
 def run_trial_job(asked: jobs.TrialJob) -> Outcome:
     """``run_trial``, with all that a check or a search can ask for."""
     engine = engine_for(asked.settings.engine, asked.faults)
+    if asked.options.from_start and engine != "kernel":
+        raise exceptions.InvalidArgumentError(_KERNEL_ONLY.format(asked.settings.engine, engine))
     job = replace(asked, settings=replace(asked.settings, engine=engine))
     found = _run(job)
     outcome = journals.outcome_from(job.request, found.events)

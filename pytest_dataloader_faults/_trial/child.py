@@ -59,12 +59,13 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         keeper = around.server.pids[:1] if around.server else ()
         supervision = partial(fork_supervisor, around.facts.fd, keeper)
         start = None if isinstance(job, ReferenceJob) else supervision
-        run_under_deadline(root, start, job.limits, around)
+        recover = partial(root, None, recovers=True) if job.recovers_anew else None
+        run_under_deadline(root, start, job.limits, around, recover)
 
-    def root(supervision: SupervisorHandle | None) -> None:
-        _run_then_exit(lambda: trial(supervision), around.facts)
+    def root(supervision: SupervisorHandle | None, *, recovers: bool = False) -> None:
+        _run_then_exit(lambda: trial(supervision, recovers), around.facts)
 
-    def trial(supervision: SupervisorHandle | None) -> None:
+    def trial(supervision: SupervisorHandle | None, recovers: bool) -> None:
         around.facts.write(TrialStarted(os.getpid()))
         prctl(Prctl.SET_CHILD_SUBREAPER, 1)  # Then orphans of the workers count as leftovers.
         _forget_helpers()
@@ -80,7 +81,8 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         faulthandler.register(STACKS_SIGNAL, file=around.stacks.fd, all_threads=True)
         stacks = f"/proc/{os.getpid()}/fd/{around.stacks.fd}"
         server = around.server.pids if around.server else None
-        run(job, around.facts, stacks, supervision, around.writable_folders, server)
+        parts = (stacks, supervision, around.writable_folders, server)
+        run(job, around.facts, *parts, recovers=recovers)
 
     _run_then_exit(warden, around.facts)
 

@@ -101,6 +101,7 @@ class LoaderMade(NamedTuple):
 
     kind: str
     start_method: str
+    length: int | None
 
 
 class FaultsArmed(NamedTuple):
@@ -169,10 +170,10 @@ class Looked(NamedTuple):
 
 
 class FaultsCounted(NamedTuple):
-    """What the supervisor's report says: fields of an ``Outcome``."""
+    """What the supervisor's report says of the faults, and of each process that was armed."""
 
     faults: Sequence[FaultFacts]
-    workers: Sequence[WorkerFacts]
+    processes: Sequence[WorkerFacts]
 
 
 class FilesLasting(NamedTuple):
@@ -304,10 +305,16 @@ def _facts_from(request: TrialRequest, events: Iterable[JournalEvent]) -> Outcom
     resources, footprints = list[Resources](), list[Footprint]()
     for event in events:
         match event:
-            case (
-                LoaderMade() | EpochLength() | FilesLasting() | FaultsCounted() | DeadlineReached()
-            ):
+            case LoaderMade():
+                # A recovery may make a dataset of its own, of which only the kind says something.
+                of_recovery = {"length": None} if found.get("phase") == RECOVERY else {}
+                found = {**event._asdict(), **of_recovery, **found}
+            case EpochLength():
+                found = {**event._asdict(), **found}
+            case FilesLasting() | DeadlineReached():
                 found |= event._asdict()
+            case FaultsCounted():
+                found |= _counted(event.faults, event.processes)
             case PhaseStarted():
                 found |= {"phase": event.phase}
             case Measured():
@@ -315,11 +322,16 @@ def _facts_from(request: TrialRequest, events: Iterable[JournalEvent]) -> Outcom
             case Looked():
                 resources.append(event.resources)
             case Report() if "faults" not in found:  # The trial's process has died.
-                faults, workers = facts_from(event.workers, {}, request.schedule, ())
-                found |= {"faults": faults, "workers": workers}
+                found |= _counted(*facts_from(event.workers, {}, request.schedule, ()))
             case TrialEnded(timed_out, exitcode, duration):
                 found |= {"timed_out": timed_out, "exitcode": exitcode, "duration": duration}
     return Outcome(**found, resources=tuple(resources), footprints=tuple(footprints))
+
+
+def _counted(faults: Sequence[FaultFacts], processes: Sequence[WorkerFacts]) -> dict[str, Any]:
+    workers = tuple(each for each in processes if each.worker is not None)
+    main = next((each for each in processes if each.worker is None), None)
+    return {"faults": tuple(faults), "workers": workers, "main": main}
 
 
 def _passes_from(events: Iterable[JournalEvent]) -> dict[str, Any]:
@@ -394,13 +406,13 @@ class _Timeline:
         self._outcome = outcome
         self._events = events
         self._courses: Sequence[Course] = ()
-        self._root: int | None = None
+        self._roots: set[int] = set()
         for event in events:
             match event:
                 case Courses():
                     self._courses = event.workers
                 case TrialStarted():
-                    self._root = event.pid
+                    self._roots.add(event.pid)
         self._gone = {each.pid: each.gone for each in self._courses if each.gone}
 
     def all(self, began: float) -> Iterator[Event]:
@@ -416,7 +428,7 @@ class _Timeline:
 
     def _process(self, worker: int | None, pid: int) -> str:
         """The name of a process. Without workers, the loader's own acts as worker 0."""
-        return _LOADER if worker is None or pid == self._root else f"worker {worker}"
+        return _LOADER if worker is None or pid in self._roots else f"worker {worker}"
 
     def _of_course(self, name: str, course: Course) -> Iterator[Event]:
         """Of one process: fetches and opened files, and where some were not noted."""
@@ -472,7 +484,7 @@ class _Timeline:
             yield Event(end, _LOADER, "exit", f"the process ended: {self._outcome.died}")
         if self._outcome.timed_out:
             for each in self._courses:
-                if each.early and each.gone and each.pid != self._root:
+                if each.early and each.gone and each.pid not in self._roots:
                     yield Event(each.gone, f"worker {each.worker}", "exit", "the worker ended")
             yield Event(end, _LOADER, "exit", "the deadline ended the trial")
 

@@ -53,6 +53,10 @@ _STOPS = (
 )
 
 
+class EmptyDatasetError(UnusableDatasetError):
+    """The dataset has no sample."""
+
+
 @contextlib.contextmanager
 def errors_of_dataset(what: str, advice: str = "") -> Iterator[None]:
     """Report errors of the user's code, which runs here with no fault armed, as the dataset's."""
@@ -209,7 +213,7 @@ def _loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
     defaults = {"num_workers": 2} if "batch_sampler" in options else _DEFAULTS
     has_sampler = any(options.get(name) is not None for name in ("sampler", "batch_sampler"))
     if kind_of(dataset) == "map" and not has_sampler and _length(dataset) == 0:
-        raise UnusableDatasetError(empty(dataset))
+        raise EmptyDatasetError(empty(dataset))
     try:
         return _with_last_batches(DataLoader(dataset, **{**defaults, **options}))
     except (TypeError, ValueError) as error:
@@ -263,7 +267,7 @@ def _require_samples(loader: DataLoader[Any]) -> None:
             )
             raise UnusableDatasetError(message)
     if _has_known_length(inner) and len(sampler) == 0:
-        raise UnusableDatasetError(empty(loader.dataset))
+        raise EmptyDatasetError(empty(loader.dataset))
 
 
 def _has_known_length(sampler: Any) -> bool:

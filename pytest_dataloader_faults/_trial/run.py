@@ -6,10 +6,11 @@ process dies or hangs. Nothing here judges.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -25,7 +26,7 @@ from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
 from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
-from pytest_dataloader_faults._trial.driver import LoaderDriver
+from pytest_dataloader_faults._trial.driver import LoaderDriver, raised_by
 from pytest_dataloader_faults._trial.journal import (
     REFUSALS,
     FaultsArmed,
@@ -37,6 +38,7 @@ from pytest_dataloader_faults._trial.journal import (
     LoaderTime,
     Looked,
     Measured,
+    PassEnded,
     PhaseStarted,
     ReferenceTaken,
     Refused,
@@ -48,8 +50,8 @@ from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.draws import draws_of
 from pytest_dataloader_faults._trial.samples.reference import Reader, take_reference
 from pytest_dataloader_faults.faults import PinMemoryThreadDeath
-from pytest_dataloader_faults.outcomes import Phase, Resources, Stage
-from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY
+from pytest_dataloader_faults.outcomes import Pass, Phase, Resources, Stage
+from pytest_dataloader_faults.outcomes.records import DONE, FIRST_EPOCH, RECOVERY
 
 Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]
 """The scope of a job's faults."""
@@ -62,10 +64,13 @@ def run(
     supervision: SupervisorHandle | None,
     writable_folders: Sequence[str],
     server: tuple[int, int] | None,
+    *,
+    recovers: bool = False,
 ) -> None:
     """Do *job*. Faults of writing may happen in *writable_folders*, which are this trial's own.
 
     *server*: the keeper and the fork server that the workers are started by, if there is one.
+    *recovers*: do what follows in a process of its own, once the faults are gone.
     """
     free = FreeResources.now()
     resources.limit_descriptors(job.options.descriptors)
@@ -73,24 +78,22 @@ def run(
     seed_everything(job.settings.seed)
     armed = _armed(job, stacks, supervision, writable_folders)
     try:
-        needs_workers = isinstance(job, TrialJob) and job.needs_workers
-        loader = loaders.make_loader(
-            job.make_dataset, job.settings.loader, job.changes, needs_workers=needs_workers
-        )
         if isinstance(job, ReferenceJob):
+            loader = loaders.make_loader(job.make_dataset, job.settings.loader, job.changes)
             journal.write(ReferenceTaken(take_reference(loader, job)))
         elif isinstance(job, TrialJob):
-            samples = job.settings.samples
-            if samples is not None and loaders.kind_of(loader.dataset) == "map":
-                limit_samples(loader, samples)
-            if loader.num_workers:
-                free.require_for(loader.num_workers)
-            _Trial(job, journal, loader, server).run(armed)
+            maker = _TrialMaker(job, journal, server, free)
+            if recovers:
+                maker.recover_anew()
+            elif job.options.from_start:
+                maker.run_from_start(armed)
+            else:
+                maker.trial().run(armed)
     except exceptions.SeveralLoadersError as error:
         journal.write(SeveralLoaders(str(error), error.parts))
     except tuple(REFUSALS.values()) as error:
-        lacking = getattr(error, "lacking", None)
-        journal.write(Refused(type(error).__name__, str(error), lacking))
+        name = next(name for name, kind in REFUSALS.items() if isinstance(error, kind))
+        journal.write(Refused(name, str(error), getattr(error, "lacking", None)))
 
 
 def _armed(
@@ -111,11 +114,81 @@ def _armed(
 
 
 @dataclass
+class _TrialMaker:
+    """Makes the dataset, in a process where faults may be armed already."""
+
+    job: TrialJob
+    journal: Journal
+    server: tuple[int, int] | None
+    free: FreeResources
+
+    def trial(self) -> _Trial:
+        """The trial of a loader that is made now."""
+        job = self.job
+        loader = loaders.make_loader(
+            job.make_dataset, job.settings.loader, job.changes, needs_workers=job.needs_workers
+        )
+        length, samples = None, job.settings.samples
+        if loaders.kind_of(loader.dataset) == "map":
+            length = loaders.count_samples(loader)
+            if samples is not None:
+                limit_samples(loader, samples)
+        if loader.num_workers:
+            self.free.require_for(loader.num_workers)
+        return _Trial(job, self.journal, loader, self.server, length)
+
+    def run_from_start(self, armed: Armed) -> None:
+        """Make the dataset under the faults, and make the epochs of a trial with it."""
+        with armed as (injection, monitor):
+            self.journal.write(FaultsArmed())
+            monitor.arm_before_dataset()
+            trial = self._trial_under_faults(FIRST_EPOCH, monitor.record_error)
+            monitor.client.note_dataset_made()
+            if trial is not None:
+                trial.run_armed(monitor)
+        _write_counts(self.job, self.journal, injection)
+        self.journal.write(PhaseStarted(DONE, time.monotonic()))
+
+    def recover_anew(self) -> None:
+        """Make the dataset in this process, which knows nothing of the faults, and use it."""
+        self.journal.write(PhaseStarted(RECOVERY, time.monotonic()))
+        trial = self._trial_under_faults(RECOVERY, lambda _error: None)
+        if trial is not None:
+            trial.recover()
+        self.journal.write(PhaseStarted(DONE, time.monotonic()))
+
+    def _trial_under_faults(
+        self, phase: Phase, record_error: Callable[[BaseException], None]
+    ) -> _Trial | None:
+        """The trial, or None where its dataset cannot be made, which is what *phase* came to."""
+        try:
+            return self.trial()
+        except loaders.EmptyDatasetError:
+            self.journal.write(LoaderMade("map", "", 0))
+            found = Pass(complete=True)
+        except exceptions.UnusableDatasetError as error:
+            cause = error.__cause__ or error
+            record_error(cause)
+            found = Pass(exception=raised_by(cause))
+        self.journal.write(PassEnded(phase, time.monotonic(), found))
+        return None
+
+
+def _write_counts(job: TrialJob, journal: Journal, injection: Injection) -> None:
+    processes = injection.processes
+    journal.write(FaultsCounted(injection.faults, processes))
+    if job.options.watch_files:
+        used = {path for each in processes for path in each.files}
+        journal.write(FilesLasting(sorted(filter(os.path.lexists, used))))
+
+
+@dataclass
 class _Trial:
     job: TrialJob
     journal: Journal
     loader: torch.utils.data.DataLoader[Any]
     server: tuple[int, int] | None
+    length: int | None
 
     def __post_init__(self) -> None:
         self.options = self.job.options
@@ -126,9 +199,31 @@ class _Trial:
         loaders.end_stream(self.loader, self.job.comparison.limit)
 
     def run(self, armed: Armed) -> None:
+        with self._driven() as driver:
+            with armed as (injection, monitor):
+                self.journal.write(FaultsArmed())
+                self._run_epochs(driver, monitor)
+            _write_counts(self.job, self.journal, injection)
+            if self.job.faults:
+                self._recover(driver)
+                self._write_resources(Stage.RECOVERY)
+        self.journal.write(PhaseStarted(DONE, time.monotonic()))
+
+    def run_armed(self, monitor: LoaderMonitor) -> None:
+        """Make the epochs in a process that is armed already."""
+        with self._driven() as driver:
+            self._run_epochs(driver, monitor)
+
+    def recover(self) -> None:
+        """Make the recovery, in a process without faults."""
+        with self._driven() as driver:
+            self._recover(driver)
+
+    @contextlib.contextmanager
+    def _driven(self) -> Iterator[LoaderDriver]:
         self._refuse_impossible_faults()
         kind, method = loaders.kind_of(self.loader.dataset), loaders.start_method_of(self.loader)
-        self.journal.write(LoaderMade(kind, method))
+        self.journal.write(LoaderMade(kind, method, self.length))
         if self.options.accelerator:
             accelerator.use()
         if self.options.touch:
@@ -143,18 +238,9 @@ class _Trial:
             use_batch=accelerator.copied if self.options.accelerator else None,
         )
         with iterators_heard_by(driver):
-            with armed as (injection, watch):
-                self._run_epochs(driver, watch)
-            self.journal.write(FaultsCounted(injection.faults, injection.workers))
-            if self.options.watch_files:
-                used = {path for worker in injection.workers for path in worker.files}
-                self.journal.write(FilesLasting(sorted(filter(os.path.lexists, used))))
-            if self.job.faults:
-                self._recover(driver)
-        self.journal.write(PhaseStarted(DONE, time.monotonic()))
+            yield driver
 
     def _run_epochs(self, driver: LoaderDriver, watch: LoaderMonitor) -> None:
-        self.journal.write(FaultsArmed())
         driver.wait_until_idle = watch.wait_until_idle
         for epoch in range(1, self.options.epochs + 1):
             if not self._run_epoch(driver, epoch) and not self.options.keep_workers:
@@ -190,7 +276,6 @@ class _Trial:
         if driver.start(RECOVERY, self.job.settings.seed):
             driver.take()
         driver.end_workers()
-        self._write_resources(Stage.RECOVERY)
 
     def _refuse_impossible_faults(self) -> None:
         workers, pin_memory = self.loader.num_workers, self.loader.pin_memory

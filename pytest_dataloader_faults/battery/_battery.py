@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults._settings.jobs import TrialOptions
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, is_a
 from pytest_dataloader_faults.battery import progress
@@ -60,6 +62,14 @@ _OF_DEADLINE = 0.8
 _OF_CONNECTIONS = "checks of files say nothing of what comes through them"
 _ENOUGH_SOUND_RUNS = 3
 """So many trials with no fault show that what fails does so by its fault."""
+_KERNEL_ONLY = (
+    "files can be bad before the dataset is made with the kernel engine only: the python engine"
+    " replaces file access in workers"
+)
+_FAILS_FOLLOWED = (
+    "with no fault, but with its files followed from its constructor on, it fails already: {}"
+)
+_NOT_FOLLOWED = "its constructor cannot be followed"
 _SWEEP = Check("sweep", "handles the failure of one operation")
 
 
@@ -93,7 +103,7 @@ class Battery:
         """*memory*: what earlier checks have found; it is added to."""
         self.memory = memory or Memory()
         self.hangs = self.memory.hangs
-        self._after_errors: dict[tuple[str, ...], Trial | None] = {}
+        self._after_errors: dict[tuple[tuple[str, ...], TrialOptions], Trial | None] = {}
         with progress.stage("first reading"):
             self.baseline = Baseline(make_dataset, settings, known=known, is_sure=is_sure)
         self.workload = Workload.of(
@@ -113,10 +123,23 @@ class Battery:
             return NotApplicable(lacking)
         if self.baseline.unusable_reason and name != WORKERS_AGREE:
             return NotApplicable(self.baseline.unusable_reason)
-        plan = check.plan(self.workload)
+        workload = self.from_start if check.options.from_start else self.workload
+        plan = workload if isinstance(workload, NotApplicable) else check.plan(workload)
         if isinstance(plan, NotApplicable):
             return plan
         return self._ask(check, plan, should_fail)
+
+    @cached_property
+    def from_start(self) -> Workload | NotApplicable:
+        """What the constructor, the loader's process and the workers do when nothing is wrong."""
+        if self.baseline.settings.engine == "python":
+            return NotApplicable(_KERNEL_ONLY)
+        run = self.baseline.from_start
+        judgement = self.baseline.judge(run, Contract())
+        if not judgement.passed:
+            return NotApplicable(_FAILS_FOLLOWED.format(judgement.sentence), _NOT_FOLLOWED)
+        processes = (*([run.main] if run.main else []), *run.workers)
+        return Workload.of(replace(run, workers=processes), self.baseline.settings.files)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -158,19 +181,22 @@ class Battery:
         if not is_without_error(trial.outcome, trial.judgement):
             return False
         path = next(each.fault.globs for each in trial.outcome.faults if each.fired)
-        after_error = self._after_error(path)
+        after_error = self._after_error(path, TrialOptions(from_start=trial.outcome.from_start))
         reference = self.baseline.reference_for(trial.outcome)
         return after_error is not None and is_alike(trial, after_error, reference)
 
-    def _after_error(self, path: tuple[str, ...]) -> Trial | None:
+    def _after_error(self, path: tuple[str, ...], options: TrialOptions) -> Trial | None:
         """What happens where the files *path* cannot be opened, or else not be read."""
-        if path not in self._after_errors:
-            trials = (self._with_error(each) for each in (OpenError(path), ReadError(path)))
-            self._after_errors[path] = next((each for each in trials if each.outcome.fired), None)
-        return self._after_errors[path]
+        key = path, options
+        if key not in self._after_errors:
+            errors = OpenError(path), ReadError(path)
+            trials = (self._with_error(each, options) for each in errors)
+            self._after_errors[key] = next((each for each in trials if each.outcome.fired), None)
+        return self._after_errors[key]
 
-    def _with_error(self, fault: Fault) -> Trial:
-        outcome = self.baseline.run_trial(fault, deadline=self.baseline.deadlines.for_look)
+    def _with_error(self, fault: Fault, options: TrialOptions) -> Trial:
+        deadline = self.baseline.deadlines.for_look
+        outcome = self.baseline.run_trial(fault, deadline=deadline, options=options)
         return Trial(outcome, self.baseline.judge(outcome))
 
     def run_faults(self, *faults: Fault) -> Conclusion:

@@ -22,6 +22,7 @@ _SERVED = (
     ". Under loader={'multiprocessing_context': 'forkserver'} this is asked of a dataset that"
     " leaves its handles out of what is pickled, and opens the files at its first sample"
 )
+_AT_REST = ". Checks of files at rest, such as truncated-at-rest, ask about such files"
 
 
 _TAKE_FOLDER = "Have make_dataset take a folder, and put there what is written"
@@ -185,7 +186,8 @@ class Workload:
         if not self.read.paths or self.opened.paths:
             return NotApplicable(reason)
         is_forked = self.fault_free.start_method == "fork"
-        return NotApplicable(reason + (_SERVED if is_forked else ""), _OPEN_BEFORE)
+        at_rest = "" if self.is_python_engine else _AT_REST
+        return NotApplicable(reason + at_rest + (_SERVED if is_forked else ""), _OPEN_BEFORE)
 
     @property
     def reads(self) -> int:

@@ -45,6 +45,7 @@ from pytest_dataloader_faults.outcomes.text import printable
 ONE_WORKER: Mapping[str, Any] = {"num_workers": 1}
 _TWO_WORKERS: Mapping[str, Any] = {"num_workers": 2}
 _WATCHED = TrialOptions(watch_files=True)
+_WATCHED_FROM_START = TrialOptions(watch_files=True, from_start=True)
 
 
 class Baseline:
@@ -91,6 +92,7 @@ class Baseline:
             self._take(attempts)
         else:
             self._begin_with(known, is_sure=is_sure)
+        self._from_start = known.from_start if known else None
         before = known.cached if known else ()
         self.cached = before or _files_made_since(began, self.working)
 
@@ -110,7 +112,14 @@ class Baseline:
         if self.unusable_reason or self.comparison.what is Compared.AUTHOR:
             return None
         parts = (self.reference, self.fault_free, self.working, self.changes)
-        return KnownBaseline(*parts, self.comparison, self.cached)
+        return KnownBaseline(*parts, self.comparison, self.cached, self._from_start)
+
+    @property
+    def from_start(self) -> Outcome:
+        """An epoch without a fault, in which files are followed from the constructor on."""
+        if self._from_start is None:
+            self._from_start = self.run_trial(options=_WATCHED_FROM_START)
+        return self._from_start
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -342,6 +351,7 @@ class KnownBaseline:
     changes: Mapping[str, Any]
     comparison: Comparison = EXACT
     cached: tuple[str, ...] = ()
+    from_start: Outcome | None = None
 
 
 def _most_bytes_of(fault_free: Outcome | None) -> int | None:

@@ -34,7 +34,11 @@ from typing import Any, NamedTuple
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, is_ready
 from pytest_dataloader_faults.battery._battery import WORKERS_AGREE, Battery, Memory, ask
-from pytest_dataloader_faults.battery.baseline import KnownBaseline, OutdatedBaselineError
+from pytest_dataloader_faults.battery.baseline import (
+    Baseline,
+    KnownBaseline,
+    OutdatedBaselineError,
+)
 from pytest_dataloader_faults.outcomes import CheckResult, Outcome, Verdict
 
 _PLAIN = (str, bytes, int, float, bool, type(None))
@@ -79,7 +83,8 @@ class BaselineCache:
         was_wrong = False
         if entry is not None:
             try:
-                result = _by_entry(entry.moved(home), battery_of, asked)
+                result, battery = _by_entry(entry.moved(home), battery_of, asked)
+                self._found[key] = entry.with_found(battery.baseline, home)
                 # After a hang without a fault, another run without one would hang as well.
                 if result.verdict is not Verdict.NOT_EXERCISED or entry.baseline.changes:
                     return Answer(result)
@@ -108,11 +113,20 @@ class _Entry(NamedTuple):
             return self
         return self._replace(baseline=_moved(self.baseline, self.home, home), versions={})
 
+    def with_found(self, known: Baseline, home: str | None) -> _Entry:
+        """The same with what an item that has the folder *home* has found out beyond it."""
+        more = known.known and known.known.from_start
+        if more is None or self.baseline.from_start is not None:
+            return self
+        if self.home and home and self.home != home:
+            more = _moved(more, home, self.home)
+        return self._replace(baseline=replace(self.baseline, from_start=more))
+
 
 def _by_entry(
     entry: _Entry, battery_of: Callable[..., Battery], asked: Callable[[Battery], CheckResult]
-) -> CheckResult:
-    """The result by what *entry* knows; OutdatedBaselineError if that is out of date."""
+) -> tuple[CheckResult, Battery]:
+    """The result by what *entry* knows, and by whom; OutdatedBaselineError if it is out of date."""
     before = versions_of_files(entry.baseline.working)
     is_sure = before == entry.versions
     battery = battery_of(known=entry.baseline, is_sure=is_sure)
@@ -123,7 +137,7 @@ def _by_entry(
         except OutdatedBaselineError:
             if versions_of_files(entry.baseline.working) == before:
                 raise
-    return result
+    return result, battery
 
 
 def versions_of_files(run: Outcome) -> dict[str, tuple[int, ...] | None]:

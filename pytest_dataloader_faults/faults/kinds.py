@@ -56,9 +56,13 @@ CONNECT_ERRNOS = errno_numbers(
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
 class OpenError(Triggered, FileFault):
-    """open(2), openat(2) and openat2(2) of a matching file fail with *errno*."""
+    """open(2), openat(2) and openat2(2) of a matching file fail with *errno*.
 
-    happens_in: ClassVar = Place.OPEN
+    A file that each open finds missing, by ENOENT, is missing for stat(2) and access(2), too. The
+    listing of its folder still has it.
+    """
+
+    happens_in: ClassVar = Place.OPEN | Place.STAT
     effects: ClassVar = Effect.ERROR
     needs_worker: ClassVar = False
     errnos: ClassVar = OPEN_ERRNOS
@@ -66,6 +70,17 @@ class OpenError(Triggered, FileFault):
     errno: int = _errno.EIO
     nth: int = 1
     times: int | None = None
+
+    @property
+    def hides_file(self) -> bool:
+        """Whether the file is missing for each call that names it."""
+        return self.errno == _errno.ENOENT and self.trigger == Trigger()
+
+    @property
+    def places(self) -> Place:
+        """Where it happens."""
+        found = Fault.places.__get__(self)
+        return found if self.hides_file else found & ~Place.STAT
 
 
 @kind

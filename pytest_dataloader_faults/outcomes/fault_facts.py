@@ -28,12 +28,13 @@ def facts_from(
     faults: Iterable[Fault],
     errors: Iterable[str],
 ) -> tuple[tuple[FaultFacts, ...], tuple[WorkerFacts, ...]]:
-    """The counters of each of *faults* over all workers, and the workers.
+    """The counters of each of *faults* over all *workers*, and these.
 
-    *loader*: those of the loader's own process, by fault. *errors* are the texts of exceptions of
-    the loader: a fault that one of them explains has surfaced.
+    One of *workers* is the loader's own process, and the first one, if it was armed from the start.
+    *loader*: other counters of that process, by fault. *errors* are the texts of exceptions of the
+    loader: a fault that one of them explains has surfaced.
     """
-    workers = sorted(workers, key=lambda worker: (worker["worker"], worker["pid"]))
+    workers = sorted(workers, key=_order_of)
     counters = [*(dict(enumerate(worker["faults"])) for worker in workers), loader]
     facts = tuple(
         _facts_of(fault, [each[index] for each in counters if index in each], list(errors))
@@ -42,6 +43,10 @@ def facts_from(
     names = [field.name for field in fields(WorkerFacts)]
     reports = [{name: each[name] for name in names if name in each} for each in workers]
     return facts, tuple(from_json(WorkerFacts, each) for each in reports)
+
+
+def _order_of(worker: Mapping[str, Any]) -> tuple[int, int]:
+    return (-1 if worker["worker"] is None else worker["worker"], worker["pid"])
 
 
 def occurrences(faults: Iterable[FaultFacts]) -> list[Occurrence]:

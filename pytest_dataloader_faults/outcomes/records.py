@@ -25,20 +25,30 @@ ZEROS = "all zeros"
 """The digest of this many values that are all zero: a report can say what came."""
 
 
+class FiringPlace(StrEnum):
+    """Which part of the program met a fault."""
+
+    CONSTRUCTOR = "constructor"
+    """What ``make_dataset`` calls."""
+    MAIN_PROCESS = "main process"
+    """The process that iterates the loader, once the dataset was made."""
+    WORKER = "worker"
+
+
 @dataclass(frozen=True)
 class Firing:
     """One occurrence of a fault.
 
     Attributes:
         fault: The place of the fault in the schedule, from 0.
-        worker: The worker's id; None where it happened in the loader's own process.
+        worker: The worker's id; None where it happened in the loader's own process. See ``place``.
         pid: The id of the process.
         call: The system call or function (``"read"``, ``"openat"``, ``"mmap"``, ``"write"``, ...).
             For people also ``"signal 9"``, ``"exit 3"``, ``"hang"``, and ``"take"`` or ``"pin"``
             in the pin-memory thread.
         path: The file; None if there is none.
         fetch: The batch of that worker, from 1; 0 is before its first one.
-        epoch: The epoch of the trial, from 1; None if it is not known.
+        epoch: The epoch of the trial, from 1; 0 while the dataset was made; None if it is not known.
         sample: The index of the sample that was being made; for a stream, the place of the sample
             among those of that worker, from 0. None if it is not known, as under ``inject`` and
             before the first sample, or if ``__getitems__`` made several.
@@ -57,6 +67,13 @@ class Firing:
     sample: int | None = None
     time: float | None = field(default=None, compare=False)
     kind: FiringKind = FiringKind.CALL
+
+    @property
+    def place(self) -> FiringPlace:
+        """Which part of the program met the fault."""
+        if self.worker is not None:
+            return FiringPlace.WORKER
+        return FiringPlace.MAIN_PROCESS if self.epoch != 0 else FiringPlace.CONSTRUCTOR
 
 
 @dataclass(frozen=True)
@@ -103,10 +120,10 @@ class FileCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """What one worker process did.
+    """What one worker process did, or the loader's own process, where that was armed as well.
 
     Attributes:
-        worker: Its id.
+        worker: Its id; None for the loader's own process.
         pid: The id of the process.
         fetches: How many batches it began.
         files: How often it opened, read and wrote each data file, and how many bytes it read. The
@@ -120,7 +137,7 @@ class WorkerFacts:
         leftover_files: Temporary files and shared memory that it made and did not remove.
     """
 
-    worker: int
+    worker: int | None
     pid: int
     fetches: int
     files: dict[str, FileCounts]
@@ -308,6 +325,7 @@ class Phase:
 
 
 START, RECOVERY, DONE = Phase(Stage.START), Phase(Stage.RECOVERY), Phase(Stage.DONE)
+FIRST_EPOCH = Phase(Stage.EPOCH, 1)
 
 
 class Activity(str, Enum):
@@ -351,6 +369,7 @@ class TrialRequest:
     deadline: float
     engine: str
     comparison: Comparison = EXACT
+    from_start: bool = False
 
 
 @dataclass(frozen=True)
@@ -365,13 +384,17 @@ class TrialFacts(TrialRequest):
         deadline: As asked for, in seconds.
         engine: The engine that made the faults happen, ``"kernel"`` or ``"python"``.
         comparison: What of samples is compared.
+        from_start: Whether the faults were armed before the dataset was made.
+        length: How many samples a map-style dataset has, as far as the loader's sampler draws all
+            of them; None if that is not known.
         kind: ``"map"`` or ``"iterable"``.
         start_method: How workers were started; ``""`` if there were to be none.
         passes: One per epoch, under the faults; the last one is where an exception ended it.
-        recovery: A fresh pass over the same dataset object without faults; None if the trial did
-            not get so far.
+        recovery: A fresh pass over the same dataset object without faults; with *from_start*, over
+            one that a new process made. None if the trial did not get so far.
         faults: How often each fault happened.
         workers: The worker processes.
+        main: The loader's own process, if it was armed before the dataset was made.
         lasting_files: Of the files that workers used, those that were there after the last epoch.
             Taken where every file is watched, as in the run without a fault.
         resources: Before the first epoch, after the last, and after the recovery.
@@ -393,10 +416,12 @@ class TrialFacts(TrialRequest):
 
     kind: str = "map"
     start_method: str = ""
+    length: int | None = None
     passes: tuple[Pass, ...] = ()
     recovery: Pass | None = None
     faults: tuple[FaultFacts, ...] = ()
     workers: tuple[WorkerFacts, ...] = ()
+    main: WorkerFacts | None = None
     lasting_files: tuple[str, ...] = ()
     resources: tuple[Resources, ...] = ()
     footprints: tuple[Footprint, ...] = ()
@@ -455,6 +480,7 @@ class TrialFacts(TrialRequest):
             *map(repr, self.schedule),
             loader=self.loader,
             epochs=self.epochs if self.epochs != 1 else None,
+            from_start=self.from_start or None,
             **run_settings(self.deadline, self.seed, self.engine),
         )
 

@@ -90,16 +90,30 @@ class Reference:
         if self.kind == "iterable":
             return []
         samples, batches = self.digests, dict(self.batches)
-        passes = [*outcome.passes, *([outcome.recovery] if outcome.recovery else [])]
+        made = () if is_resized(outcome, self) else outcome.passes
+        passes = [*made, *([outcome.recovery] if outcome.recovery else [])]
         asked = dict.fromkeys(each.indices or () for one in passes for each in one.delivered)
         if samples:
             return [indices for indices in asked if not samples.keys() >= set(indices)]
         return [indices for indices in asked if indices not in batches]
 
+    @property
+    def size(self) -> int:
+        """How many samples the dataset has; of a sampler of the user's own, how many it drew."""
+        if self.total is not None:
+            return self.total
+        return len(self.samples) or sum(len(indices) for indices, _ in self.batches)
+
     def merged_with(self, other: Reference) -> Reference:
         """This and what *other* knows."""
         names = ("samples", "batches", "leaves", "pickled_samples")
         return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
+
+
+def is_resized(outcome: TrialFacts, reference: Reference) -> bool:
+    """Whether a dataset made under faults has more or fewer samples than the reference."""
+    is_known = outcome.from_start and outcome.kind == "map" and outcome.length is not None
+    return is_known and outcome.length != reference.size
 
 
 def nondeterminism_message(reference: Reference, contract: Contract) -> str:

@@ -133,7 +133,12 @@ def program(
     """
     held = tuple(held)
     names = [*with_role(Role.OPENS), *reading(), *with_role(*_ALWAYS_FILTERED)]
-    wanted = {Role.ALLOCATES: descriptors, Role.STATS: stats, Role.RESERVES: room}
+    wanted = {
+        Role.ALLOCATES: descriptors,
+        Role.STATS: stats,
+        Role.CHECKS: stats,
+        Role.RESERVES: room,
+    }
     names += with_role(*(role for role, is_wanted in wanted.items() if is_wanted))
     names += writing() if writes else []
     code = _instruction(_LOAD, _ARCHITECTURE) + _instruction(_JEQ, architecture, 1, 0) + _ALLOW

@@ -98,6 +98,10 @@ class SupervisorClient:
         """Let no fault happen from now on."""
         self._ask(protocol.EndFaults(), protocol.FaultsEnded)
 
+    def note_dataset_made(self) -> None:
+        """What fires in this process from now on does not fire while it makes the dataset."""
+        self._ask(protocol.DatasetMade(), protocol.MadeNoted)
+
     def report(self, *, finish: bool = False) -> protocol.Report:
         """What has happened so far; *finish*: and inject nothing from now on."""
         return self._ask(protocol.GetReport(finish), protocol.Report)

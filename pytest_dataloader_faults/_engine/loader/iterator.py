@@ -16,6 +16,7 @@ import traceback
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from torch._utils import ExceptionWrapper
@@ -30,7 +31,7 @@ from pytest_dataloader_faults._engine.loader.own_faults import (
 )
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.protocol import AwaitingBatch, Idle, ReleaseLoader
-from pytest_dataloader_faults._engine.worker.arm import ArmWorker, arm, arm_function
+from pytest_dataloader_faults._engine.worker.arm import ArmWorker, arm, arm_function, observe
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.chains import shortened
@@ -60,6 +61,8 @@ class LoaderMonitor:
         """The one that is being made."""
         self._armed_process: int | None = None
         self._session: WorkerSession | None = None
+        self._is_observed = False
+        """Whether the fetches of this process are."""
         self._making: defaultdict[int, list[tuple[DataLoader[Any], int]]] = defaultdict(list)
         """By thread: the loaders that make an iterator now, each with the iterator's number."""
         arm_function(client.config.engine)
@@ -120,6 +123,12 @@ class LoaderMonitor:
         """Keep what a loop over a loader got, as printed."""
         self.errors.append(shortened("".join(traceback.format_exception(error))))
 
+    def arm_before_dataset(self) -> None:
+        """Arm this process, which is about to make the dataset. Its workers join it."""
+        self._armed_process = os.getpid()
+        self._session = arm_function(self.client.config.engine)(self.client.config, None, 0)
+        self.client.config = replace(self.client.config, armed=self._armed_process)
+
     def disarm(self) -> None:
         """The scope ends."""
         if self._session is not None:
@@ -133,8 +142,11 @@ class LoaderMonitor:
                 " run_trial(), which runs the loader in a process of its own"
             )
         if self._armed_process != os.getpid():
-            self._armed_process = os.getpid()
+            self._armed_process, self._is_observed = os.getpid(), True
             self._session = arm(self.client.config, 0, self.iterators)
+        elif self._session is not None and not self._is_observed:
+            self._is_observed = True
+            observe(self._session, self.client.config.plan)
 
 
 # Some facts about torch's iterator (torch/utils/data/dataloader.py). ``DataLoader._get_iterator``

@@ -207,11 +207,13 @@ class DescriptorTable:
             raise InvalidArgumentError(message) from None
 
     def stat_result(self, path: Any, found: Any, dir_fd: int | None) -> Any:
-        """*found*, with the size that the file has under its faults."""
+        """*found*, with the size that the file has under its faults; raises if it is missing."""
         where = self.absolute(path, dir_fd)
         if not stat.S_ISREG(found.st_mode) or self.policy.leaves_alone(where):
             return found
-        for action in self.policy.size_of(Operation(STAT, where), found.st_size):
+        operation = Operation(STAT, where)
+        self._carry_out(self.policy.named(operation), 0)
+        for action in self.policy.size_of(operation, found.st_size):
             if isinstance(action, decisions.Substitute) and action.edit.kept is not None:
                 return self.with_size(found, action.edit.kept)
         return found

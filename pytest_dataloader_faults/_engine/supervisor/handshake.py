@@ -41,12 +41,12 @@ class UnknownPeerError(Exception):
 class Handshake(NamedTuple):
     """A worker's first message, and its descriptors.
 
-    *first*: the filter's listener, or the end of the python engine's hang socket. *inherited*: the
-    first ones of ``Hello.inherited``.
+    *first*: the filter's listener, or the end of the python engine's hang socket; None if it is
+    under the filter of another process. *inherited*: the first ones of ``Hello.inherited``.
     """
 
     hello: Hello
-    first: int
+    first: int | None
     inherited: list[int]
 
 
@@ -135,7 +135,8 @@ def _read_handshake(channel: Channel, pid: int) -> Handshake | None:
     is_too_much = size > _MAX_BYTES or count > _MAX_DESCRIPTORS or len(messages) > 1
     for message, descriptors in () if is_too_much else messages:
         if _is_from_worker(message, descriptors, pid):
-            return Handshake(message, descriptors[0], descriptors[1:])
+            first = descriptors[0] if descriptors else None
+            return Handshake(message, first, descriptors[1:])
     if messages or is_too_much:
         for descriptor in (each for _, descriptors in messages for each in descriptors):
             os.close(descriptor)
@@ -146,6 +147,8 @@ def _read_handshake(channel: Channel, pid: int) -> Handshake | None:
 def _is_from_worker(message: Message, descriptors: list[int], pid: int) -> TypeGuard[Hello]:
     if not isinstance(message, Hello) or message.pid != pid:
         return False
+    if message.joins:
+        return not descriptors
     if not 0 < len(descriptors) <= _MAX_DESCRIPTORS:
         return False
     return message.engine == "python" or link_of("self", descriptors[0]) == _LISTENER

@@ -50,7 +50,7 @@ from pytest_dataloader_faults._engine.supervisor.handshake import Handshake, Wor
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import reports
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState, all_idle
 from pytest_dataloader_faults._engine.system import temporary
-from pytest_dataloader_faults._engine.system.proc import family, is_dead, set_own_name
+from pytest_dataloader_faults._engine.system.proc import family, is_dead, nearest, set_own_name
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._engine.system.temporary import (
     AnonymousFile,
@@ -80,7 +80,7 @@ class Supervisor:
         self.plan = plan
         self.workers: list[WorkerState] = []
         self.armed = True
-        self._over = False
+        self._over = self._is_finished = False
         self._report_fd = report_fd
         self._errors = descriptor_budget.RunErrors()
         self._events = Events()
@@ -98,12 +98,18 @@ class Supervisor:
 
     def run(self) -> None:
         """Answer until there is no process left to answer."""
-        while self.control is not None or any(worker.alive for worker in self.workers):
+        while self._is_needed:
             for action, events in self._events.wait(self.services.timers.timeout()):
                 self._ensure_descriptors()
                 action(events)
             self.services.timers.expire()
             self._answer_if_idle()
+
+    @property
+    def _is_needed(self) -> bool:
+        """Whether someone may still ask, or a trial's process died that has not got its report."""
+        is_owed = self._report_fd is not None and not self._is_finished
+        return self.control is not None or is_owed or any(each.alive for each in self.workers)
 
     def _ensure_descriptors(self) -> None:
         try:
@@ -160,8 +166,13 @@ class Supervisor:
                 self._awaiting_idle = message
             case protocol.EndFaults():
                 self._end_faults()
+            case protocol.DatasetMade():
+                for worker in self.workers:
+                    worker.makes_dataset = False
+                self._reply(protocol.MadeNoted())
             case protocol.GetReport():
                 if message.finish:
+                    self._is_finished = True
                     self._disarm()
                     self._write_courses()
                 self._reply(self._report())
@@ -220,10 +231,7 @@ class Supervisor:
                 self._reply(idle)
 
     def _register_worker(self, handshake: Handshake, channel: Channel) -> None:
-        first, is_python = handshake.first, handshake.hello.engine == "python"
-        listener = None if is_python else Listener(first, _NAMES)
-        worker = WorkerState(handshake.hello, channel, listener, self.plan)
-        worker.hang_socket = first if is_python else None
+        worker = self._made_worker(handshake, channel)
         worker.faults.over = self._over
         self.workers.append(worker)
         self._write(protocol.WorkerArmed(worker.pid, time.monotonic()))
@@ -231,10 +239,29 @@ class Supervisor:
         if not self.armed:
             worker.disarm()
         with contextlib.suppress(ConnectionError):  # It has died since.
-            if not is_python:
-                self._events.watch_calls(first, lambda events: self._on_call(worker, events))
+            if handshake.hello.engine == "kernel" and handshake.first is not None:
+                listener = handshake.first
+                self._events.watch_calls(listener, lambda events: self._on_call(worker, events))
                 self._handle_inherited(worker, handshake)
             channel.send(worker.proceed())
+
+    def _made_worker(self, handshake: Handshake, channel: Channel) -> WorkerState:
+        hello, first = handshake.hello, handshake.first
+        if first is None:
+            parent = self.workers[0]  # Nothing joins a filter before there is one.
+            return WorkerState(hello, channel, parent.listener, self.plan, parent)
+        if hello.engine == "kernel":
+            return WorkerState(hello, channel, Listener(first, _NAMES), self.plan)
+        worker = WorkerState(hello, channel, None, self.plan)
+        worker.hang_socket = first
+        return worker
+
+    def _caller(self, first: WorkerState, call: Syscall) -> WorkerState:
+        """Whose *call* is, of *first* and the workers that are under its filter."""
+        if first.id is not None or call.pid == first.pid:
+            return first
+        joined = {each.pid: each for each in self.workers if each.alive and each is not first}
+        return joined.get(nearest(call.pid, joined) or 0, first) if joined else first
 
     def _handle_inherited(self, worker: WorkerState, handshake: Handshake) -> None:
         if not worker.armed:
@@ -292,6 +319,8 @@ class Supervisor:
 
     def _on_disconnect(self, worker: WorkerState) -> None:
         worker.gone = time.monotonic()
+        if worker.joins:  # The listener is not its own, and will not tell.
+            worker.memory.close()
         self._events.unwatch(worker.channel.fileno())
         worker.channel.close()
 
@@ -305,6 +334,7 @@ class Supervisor:
         call = worker.listener.receive()
         if call is None:
             return
+        worker = self._caller(worker, call)
         try:
             if worker.armed:
                 answer(worker, call, self.services)

@@ -39,7 +39,8 @@ def reports(workers: list[WorkerState]) -> list[dict[str, Any]]:
 def _shared_offsets(workers: list[WorkerState]) -> defaultdict[int, set[str]]:
     """By process: the files that it and another of *workers* have read through one offset."""
     found: defaultdict[int, set[str]] = defaultdict(set)
-    for one, other in itertools.combinations(workers, 2):
+    alone = (each for each in workers if not each.joins)
+    for one, other in itertools.combinations(alone, 2):
         for path, descriptor in one.files.read_at_offset.items():
             counterpart = other.files.read_at_offset.get(path)
             if counterpart is not None and _are_one(one, descriptor, other, counterpart):

@@ -38,9 +38,17 @@ class WorkerState:
     """One worker process: its connection, its faults, its files, and how far it is."""
 
     def __init__(
-        self, hello: protocol.Hello, channel: Channel, listener: Listener | None, plan: Plan
+        self,
+        hello: protocol.Hello,
+        channel: Channel,
+        listener: Listener | None,
+        plan: Plan,
+        parent: WorkerState | None = None,
     ) -> None:
+        """*parent*: the process whose filter it is under, if that is not its own."""
         self.id = hello.worker
+        self.makes_dataset = hello.worker is None
+        """Whether it is the loader's own process, which has not made the dataset yet."""
         self.loader = hello.loader
         self.pid = hello.pid
         self.channel = channel
@@ -55,7 +63,9 @@ class WorkerState:
         self.policy = self._policy()
         self.moments = Moments()
         self.keep_low_fds = plan.needs.keep_low_fds
-        self.files = _TrackedFiles(self.pid, hello.high_fds)
+        self.joins = parent is not None
+        # A descriptor that the parent has opened has that number in its child, too.
+        self.files = parent.files if parent else _TrackedFiles(self.pid, hello.high_fds)
         self.memory = Memory(self.pid)
         self.identities = Identities()
         self.known_paths: dict[bytes, FileCounter] = {}
@@ -126,7 +136,10 @@ class WorkerState:
 
     def timestamp(self) -> dict[str, Any]:
         """The epoch and the sample, for what happens now."""
-        return {"epoch": self.loader - 1 + max(1, self.position[0]), "sample": self.sample}
+        epoch: int | None = max(0, self.loader - 1) + max(1, self.position[0])
+        if self.id is None and not self.position[0]:
+            epoch = 0 if self.makes_dataset else None
+        return {"epoch": epoch, "sample": self.sample}
 
     def proceed(self, *, more: bool = False) -> protocol.Proceed:
         """The message that lets it proceed."""

@@ -120,6 +120,19 @@ def is_below(pid: int, ancestors: Collection[int]) -> bool:
     return bool(pid)
 
 
+def nearest(pid: int, among: Collection[int]) -> int | None:
+    """The process of *among* that *pid*, which may be a thread's, is or descends from most closely.
+
+    None if it descends from none of them, or if it is gone.
+    """
+    if pid not in among:
+        with contextlib.suppress(OSError):
+            pid = status(pid).process
+    while pid and pid not in among:
+        pid = _state_and_parent(pid)[1]
+    return pid or None
+
+
 def is_dead(pid: int) -> bool:
     """Whether it is gone, or only waits for its parent to ask how it ended."""
     return state_of(pid) in (None, "Z", "X")

@@ -21,6 +21,7 @@ from typing import Any
 
 from torch.utils.data._utils import worker as torch_worker
 
+from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.protocol import WorkerConfig
 from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
 from pytest_dataloader_faults._engine.worker.fetch_hooks import idle_after_error, observe_fetches
@@ -33,7 +34,7 @@ _FEEDER_SECONDS = 1.0
 """Past this it waits for the loader to read, which is no C++ of torch's, so it may be unwound."""
 
 
-def arm_function(engine: str) -> Callable[[WorkerConfig, int, int], WorkerSession]:
+def arm_function(engine: str) -> Callable[[WorkerConfig, int | None, int], WorkerSession]:
     """How *engine* arms. Called before the fork, too, so that a worker need not import anything."""
     import_late_modules()
     if engine == "python":
@@ -46,10 +47,14 @@ def arm_function(engine: str) -> Callable[[WorkerConfig, int, int], WorkerSessio
 def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
     """Put this process under the faults of *config* from now on."""
     session = arm_function(config.engine)(config, worker, loader)
-    plan = config.plan
-    _let_signals_kill(plan.faults)
-    observe_fetches(session, samples=plan.needs.samples, seed=plan.seeded)
+    _let_signals_kill(config.plan.faults)
+    observe(session, config.plan)
     return session
+
+
+def observe(session: WorkerSession, plan: Plan) -> None:
+    """Have *session* report the fetches of this process, as *plan* needs it."""
+    observe_fetches(session, samples=plan.needs.samples, seed=plan.seeded)
 
 
 def _let_signals_kill(faults: Iterable[Fault]) -> None:

@@ -34,8 +34,10 @@ _MAX_LISTED = 60
 _MAX_SPAN = 8192
 
 
-def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
+def arm(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSession:
     """Filter this process. The supervisor says what to do with the files that it has open."""
+    if os.getppid() == config.armed:
+        return _join(config, worker, loader)
     globs = config.plan.globs
     matches = GlobMatcher(globs)
     mapped = list(inherited_mappings(matches)) if globs else []
@@ -60,6 +62,17 @@ def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
             linux.map_over(old.start, old.length, old.protection, descriptors[source], old.offset)
         apply_orders(orders, descriptors)
         more = orders.more
+    return WorkerSession(channel, waits=config.plan.needs.fetches)
+
+
+def _join(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSession:
+    """Have the supervisor tell this process from the one whose filter it is under.
+
+    The kernel allows no second listener below the first one (EBUSY, see seccomp(2)).
+    """
+    channel = config.connect()
+    channel.send(Hello(worker, loader, os.getpid(), "kernel", joins=True))
+    channel.receive()
     return WorkerSession(channel, waits=config.plan.needs.fetches)
 
 

@@ -28,11 +28,10 @@ class PythonWorkerSession(WorkerSession):
     """This process, whose file access asks a schedule. A read that hangs reads *hang_socket*."""
 
     def __init__(
-        self, channel: Channel, hang_socket: socket.socket, faults: WorkerFaults, worker: int
+        self, channel: Channel, hang_socket: socket.socket, faults: WorkerFaults, worker: int | None
     ) -> None:
         super().__init__(channel, waits=True)
         self._hang_socket = hang_socket
-        self._process = os.getpid()
         self.policy = FaultPolicy(faults, worker, self._process, self._tell, self._refuse)
         self.policy.on_opened = self._note_open
         self._moments = Moments()
@@ -77,9 +76,8 @@ class PythonWorkerSession(WorkerSession):
     def _send_counts(self, *then: protocol.FromWorker) -> None:
         """Send the counters, *then* a message. A process forked from this one sends nothing."""
         with self.policy.lock:
-            if os.getpid() == self._process:
-                for message in (self._counts(), *then):
-                    super()._send(message)
+            for message in (self._counts(), *then) if self._is_here else ():
+                super()._send(message)
 
     def switch(self, orders: protocol.Proceed) -> None:
         """Have faults happen, from now on, if the supervisor says so."""
@@ -91,7 +89,7 @@ class PythonWorkerSession(WorkerSession):
         super()._proceed(orders, descriptors)
 
 
-def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
+def arm(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSession:
     """Replace Python's file access in this process, permanently."""
     channel = config.connect()
     hang_socket, other_end = socket.socketpair()

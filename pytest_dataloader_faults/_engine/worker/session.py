@@ -26,6 +26,7 @@ class WorkerSession(FetchListener):
     def __init__(self, channel: Channel, *, waits: bool) -> None:
         self._channel = channel
         self._waits = waits
+        self._process = os.getpid()
         self._epoch = self._fetch = 0
 
     def restart(self) -> None:
@@ -56,12 +57,18 @@ class WorkerSession(FetchListener):
     def disarm(self) -> None:
         """The scope ends. Called where this process outlives it."""
 
+    @property
+    def _is_here(self) -> bool:
+        """Whether this is the process that was armed, and not one forked from it."""
+        return os.getpid() == self._process
+
     def _send(self, message: protocol.FromWorker) -> None:
-        self._channel.send(message)
+        if self._is_here:
+            self._channel.send(message)
 
     def _wait_to_proceed(self) -> None:
         """Wait until the supervisor lets it proceed, if something may happen here."""
-        more = self._waits
+        more = self._waits and self._is_here
         while more:
             message, descriptors = self._channel.receive()
             if isinstance(message, protocol.Proceed):

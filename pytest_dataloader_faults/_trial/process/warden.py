@@ -15,6 +15,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -31,6 +32,7 @@ from pytest_dataloader_faults._trial.journal import (
     HarnessFailed,
     InternalError,
     Journal,
+    PhaseStarted,
     TrialEnded,
 )
 from pytest_dataloader_faults._trial.process import harness
@@ -41,6 +43,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
     OVERDUE,
 )
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
+from pytest_dataloader_faults.outcomes.records import DONE
 from pytest_dataloader_faults.outcomes.text import printable
 
 _Root: TypeAlias = Callable[[SupervisorHandle | None], None]
@@ -68,41 +71,75 @@ def run_under_deadline(
     start_supervisor: Callable[[], SupervisorHandle] | None,
     limits: Limits,
     around: Surroundings,
+    recover: Callable[[], None] | None = None,
 ) -> None:
     """Run *root* in a child, with a supervisor if it needs one, and end all that it started.
 
-    The loader may take as long as *limits* say. Folders that are *around* it are removed, with what
-    is in them.
+    Where it came to its end, *recover* runs in another child. The loader may take as long as
+    *limits* say. Folders that are *around* it are removed, with what is in them.
     """
-    journal, server = around.facts, around.server
+    journal = around.facts
     os.setsid()
     around.make_folders()
     parent = os.pidfd_open(os.getppid())
     prctl(Prctl.SET_CHILD_SUBREAPER, 1)
     # Before this process has signal handlers of its own, which the supervisor would inherit.
     supervision = start_supervisor() if start_supervisor else None
-    supervisor = harness.SupervisorWatch(supervision.pid, journal) if supervision else None
-    signals = _pipe_of_signals()
     began = time.monotonic()
-    child = _start(root, supervision)
-    watched = _Watched(os.pidfd_open(child), parent, signals, supervisor)
     clock = TrialClock(journal, limits, supervision, partial(_seconds_without_cpu, around))
-    ended = _wait_until_over(watched, clock, journal)
-    stopped = ended == "deadline" and proc.is_stopped(child)
-    if ended == "deadline":
-        clock.write_activity()
-        _gather_stacks(around, {supervision.pid} if supervision else set())
-        os.kill(child, signal.SIGSTOP)  # Or it would go on once the supervisor has ended.
-    exitcode = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if ended == "ended" else 0
-    if hurt := _stopped(child) if stopped else _harness_failure(ended, exitcode, supervisor):
-        printed = supervision.what_it_printed() if supervision else ""
-        journal.write(HarnessFailed(hurt, printed))
-    if server:
-        server.end()
+    warden = _Warden(around, clock, parent, _pipe_of_signals())
+    end = warden.run(partial(root, supervision), supervision)
+    if recover and warden.is_over:
+        around.remove_shared_memory(end_all())
+        end = warden.run(recover, None)
+    if around.server:
+        around.server.end()
     around.remove_shared_memory(end_all())
     around.remove_folders()
     duration = round(time.monotonic() - began, 3)
-    journal.write(TrialEnded(ended == "deadline", exitcode, duration, began))
+    journal.write(TrialEnded(end.by_deadline, end.exitcode, duration, began))
+
+
+class _End(NamedTuple):
+    """How a process of the trial ended."""
+
+    by_deadline: bool
+    exitcode: int
+
+
+@dataclass
+class _Warden:
+    """Runs one process of the trial after the other, and watches it."""
+
+    around: Surroundings
+    clock: TrialClock
+    parent: int
+    signals: int
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the trial's own process came to the end of what it had to do."""
+        return any(event.phase == DONE for event in self.around.facts.of(PhaseStarted))
+
+    def run(self, action: Callable[[], None], supervision: SupervisorHandle | None) -> _End:
+        """Run *action* in a child until it ends, or its time is up."""
+        journal, clock = self.around.facts, self.clock
+        supervisor = harness.SupervisorWatch(supervision.pid, journal) if supervision else None
+        child = _start(action)
+        if supervision:
+            supervision.control.close()  # So that the trial's death ends the connection.
+        watched = _Watched(os.pidfd_open(child), self.parent, self.signals, supervisor)
+        ended = _wait_until_over(watched, clock, journal)
+        stopped = ended == "deadline" and proc.is_stopped(child)
+        if ended == "deadline":
+            clock.write_activity()
+            _gather_stacks(self.around, {supervision.pid} if supervision else set())
+            os.kill(child, signal.SIGSTOP)  # Or it would go on once the supervisor has ended.
+        exitcode = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if ended == "ended" else 0
+        if hurt := _stopped(child) if stopped else _harness_failure(ended, exitcode, supervisor):
+            printed = supervision.what_it_printed() if supervision else ""
+            journal.write(HarnessFailed(hurt, printed))
+        return _End(ended == "deadline", exitcode)
 
 
 def _stopped(child: int) -> str:
@@ -123,7 +160,7 @@ def _harness_failure(
     return supervisor.report() if supervisor and (exitcode or ended == "deadline") else None
 
 
-def _start(root: _Root, supervision: SupervisorHandle | None) -> int:
+def _start(action: Callable[[], None]) -> int:
     warden = os.getpid()
     child = os.fork()
     if not child:
@@ -132,9 +169,7 @@ def _start(root: _Root, supervision: SupervisorHandle | None) -> int:
         signal.set_wakeup_fd(-1)  # The trial has signals of its own.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        root(supervision)
-    if supervision:
-        supervision.control.close()  # So that the trial's death ends the connection.
+        action()
     return child
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pytest_dataloader_faults._arguments import meant
+from pytest_dataloader_faults.battery.checks._at_rest import AT_REST
 from pytest_dataloader_faults.battery.checks._base import Check as Check
 from pytest_dataloader_faults.battery.checks._base import Variant as Variant
 from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, PINNING
@@ -16,7 +17,7 @@ from pytest_dataloader_faults.battery.checks._faults import FAULTS, NETWORK, WRI
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 CHECKS: dict[str, Check] = {
-    check.name: check for check in (*EPOCHS, *FAULTS, *WRITES, *NETWORK, *PINNING)
+    check.name: check for check in (*EPOCHS, *FAULTS, *AT_REST, *WRITES, *NETWORK, *PINNING)
 }
 
 

@@ -16,20 +16,22 @@ from pytest_dataloader_faults.outcomes.contract import (
     Judgement,
     Verdict,
 )
-from pytest_dataloader_faults.outcomes.judge import draws, errors, hangs, samples
+from pytest_dataloader_faults.outcomes.judge import at_rest, draws, errors, hangs, samples
 from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth, leaked
 from pytest_dataloader_faults.outcomes.records import (
     DONE,
     RECOVERY,
+    START,
     Phase,
     Raised,
     Stage,
     TrialFacts,
 )
-from pytest_dataloader_faults.outcomes.reference import Reference
+from pytest_dataloader_faults.outcomes.reference import Reference, is_resized
 from pytest_dataloader_faults.outcomes.text import are, counted, were
 
 _AFTER = "after the fault was gone, a fresh pass over the same dataset object"
+_AFTER_FROM_START = "after the fault was gone, a dataset that a new process made of the same files"
 _SEEDED = (
     ". Random numbers are seeded once per sample here, so a retry that draws more of them gives"
     " another sample. Contract(compare=...) can allow that"
@@ -116,7 +118,7 @@ def _how_it_failed(outcome: TrialFacts, raised: Raised, contract: Contract) -> s
 
 
 def _how_it_survived(outcome: TrialFacts, reference: Reference, contract: Contract) -> str:
-    skipped = samples.count_skipped(outcome, reference) if contract.may_skip else 0
+    skipped = _count_skipped(outcome, reference) if contract.may_skip else 0
     replaced = samples.count_substituted(outcome, reference) if contract.may_substitute else 0
     counts = {f"{are(skipped)} missing": skipped, f"{were(replaced)} replaced": replaced}
     told = [
@@ -126,7 +128,7 @@ def _how_it_survived(outcome: TrialFacts, reference: Reference, contract: Contra
     ]
     if told:
         return f"{' and '.join(told)}; every other one matches the reference"
-    if any(samples.first_mismatch(one, reference) for one in outcome.passes):
+    if _has_other_samples(outcome, reference):
         return (
             "every sample was delivered; some hold the damaged bytes of their file, and the"
             " contract does not promise that the dataset notices (detects_corruption=True)"
@@ -138,18 +140,35 @@ def _how_it_survived(outcome: TrialFacts, reference: Reference, contract: Contra
     return "every sample was delivered and matches the reference"
 
 
+def _count_skipped(outcome: TrialFacts, reference: Reference) -> int:
+    return samples.count_skipped(outcome, reference) + at_rest.skipped(outcome, reference)
+
+
+def _has_other_samples(outcome: TrialFacts, reference: Reference) -> bool:
+    if is_resized(outcome, reference):
+        return True
+    return any(samples.first_mismatch(one, reference) for one in outcome.passes)
+
+
+def _after(outcome: TrialFacts) -> str:
+    """Of what a recovery is, as the beginning of a sentence."""
+    return _AFTER_FROM_START if outcome.from_start else _AFTER
+
+
 def _hung(outcome: TrialFacts) -> Finding | None:
     if not outcome.timed_out:
         return None
     if outcome.phase == RECOVERY:
-        how_long = f"{_AFTER} was not over within {hangs.seconds(outcome)}"
+        how_long = f"{_after(outcome)} was not over within {hangs.seconds(outcome)}"
         if not hangs.goes_on(outcome):
-            how_long = f"{_AFTER} hung for {hangs.seconds(outcome)}"
+            how_long = f"{_after(outcome)} hung for {hangs.seconds(outcome)}"
         return Finding(Verdict.POISONED, how_long + hangs.in_words(outcome))
     if outcome.exception and outcome.phase == Phase(Stage.EPOCH, len(outcome.passes)):
         raised = f"{outcome.exception.type} was raised, but then the loader's workers did not end"
         return Finding(Verdict.LEAKED, f"{raised} within {hangs.seconds(outcome)}")
-    waited = f"no exception and no end of the epoch within {hangs.seconds(outcome)}"
+    is_made = not outcome.from_start or outcome.phase != START
+    what = "the epoch" if is_made else "make_dataset()"
+    waited = f"no exception and no end of {what} within {hangs.seconds(outcome)}"
     why = errors.dropped_batch_cause(outcome) or hangs.in_words(outcome)
     return Finding(Verdict.HUNG, waited + why)
 
@@ -159,10 +178,13 @@ def _crashed(outcome: TrialFacts) -> Finding | None:
         return None
     how = outcome.died or f"it exited during phase '{outcome.phase}' without reporting"
     sender = error_text.likely_sender(outcome.exitcode)
-    return Finding(Verdict.CRASHED, f"the process that iterates the loader died: {how}{sender}")
+    why = sender + at_rest.how_it_died(outcome)
+    return Finding(Verdict.CRASHED, f"{at_rest.process_in_words(outcome)} died: {how}{why}")
 
 
 def _corrupted(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
+    if is_resized(outcome, reference):
+        return at_rest.wrong_size(outcome, reference, contract)
     found = samples.corruption(outcome, reference, contract)
     if found and outcome.fired and outcome.comparison.seeded is not None:
         return found._replace(sentence=found.sentence + _SEEDED)
@@ -185,10 +207,11 @@ def _poisoned(outcome: TrialFacts, reference: Reference, contract: Contract) -> 
         return None
     if recovery.exception is not None:
         error = chains.error_line(recovery.exception)
-        return Finding(Verdict.POISONED, f"{_AFTER} raised {error}")
+        return Finding(Verdict.POISONED, f"{_after(outcome)} raised {error}")
     # A dataset that need not notice damage may have kept a copy of the damaged bytes.
     may = samples.Tolerance(content=samples.may_be_damaged(outcome, contract))
     wrong = samples.first_mismatch(recovery, reference, may)
     if wrong is None:
         return None
-    return Finding(Verdict.POISONED, f"{_AFTER} gave wrong samples: {wrong.sentence}", wrong.kind)
+    sentence = f"{_after(outcome)} gave wrong samples: {wrong.sentence}"
+    return Finding(Verdict.POISONED, sentence, wrong.kind)

@@ -140,7 +140,8 @@ def _is_clear(outcome: TrialFacts, death: WorkerDeath) -> bool:
     firings = [one for each in outcome.faults for one in each.firings]
     if any(one.pid == death.pid and one.kind is FiringKind.DEATH for one in firings):
         return True
-    is_mapped = any(one.worker == death.worker and one.call == "mmap" for one in firings)
+    mapped_by = {one.worker for one in firings if one.call == "mmap"}
+    is_mapped = bool({None, death.worker} & mapped_by)
     may_be_clear = is_mapped or _has_fired(outcome, faults.SharedMemoryExhaustion)
     return death.exitcode == -signal.SIGBUS and may_be_clear
 

@@ -13,7 +13,7 @@ from pytest_dataloader_faults.globs import is_excluded
 from pytest_dataloader_faults.outcomes import fault_facts
 from pytest_dataloader_faults.outcomes.chains import exception_lines
 from pytest_dataloader_faults.outcomes.contract import Compared, Judgement, Verdict
-from pytest_dataloader_faults.outcomes.records import FaultFacts, Firing, TrialFacts
+from pytest_dataloader_faults.outcomes.records import FaultFacts, Firing, FiringPlace, TrialFacts
 from pytest_dataloader_faults.outcomes.text import counted, printable, shown_fault, signal_name
 
 _MAX_LINES = 12
@@ -87,6 +87,8 @@ def _what(firing: Firing, fault: Fault) -> str:
 
 
 def _where(firing: Firing) -> str:
+    if firing.place is FiringPlace.CONSTRUCTOR:
+        return f"while make_dataset() ran (pid {firing.pid})"
     if firing.worker is None:
         return f"in the loader's process (pid {firing.pid})"
     return f"in worker {firing.worker} (pid {firing.pid}), fetch {firing.fetch}"

@@ -109,8 +109,8 @@ def _lasting(facts: Iterable[FaultFacts]) -> list[Firing]:
 
 
 def _firings_in(number: int, facts: Iterable[FaultFacts]) -> list[Firing]:
-    """Occurrences in epoch *number*, or in one that is not known."""
-    return [one for each in facts for one in each.firings if one.epoch in (None, number)]
+    """Occurrences in epoch *number*, in one that is not known, or while the dataset was made."""
+    return [one for each in facts for one in each.firings if one.epoch in (None, 0, number)]
 
 
 def _hit_workers(outcome: TrialFacts, number: int) -> Container[int | None]:

@@ -90,7 +90,11 @@ WRITTEN = {
     "mmap": 4,
 }
 """And the one that is written to."""
-FLAGS = {"stat": None, "lstat": None, "newfstatat": 3, "statx": 2}
+FLAGS = {
+    **dict.fromkeys(["stat", "lstat", "access", "faccessat"]),
+    **dict.fromkeys(["newfstatat", "faccessat2"], 3),
+    "statx": 2,
+}
 """And the AT_* flags."""
 OTHERS = {
     "offset_at": dict.fromkeys(
@@ -105,6 +109,9 @@ OTHERS = {
         "lstat": 0,
         "newfstatat": 1,
         "statx": 1,
+        "access": 0,
+        "faccessat": 1,
+        "faccessat2": 1,
     },
     "result_at": {"stat": 1, "lstat": 1, "newfstatat": 2, "statx": 4},
 }
@@ -113,7 +120,7 @@ OTHERS = {
 
 def test_arguments_are_where_the_manual_pages_have_them():
     """The other tests here take their places from the table of calls."""
-    stats = with_role(Role.STATS)
+    stats = with_role(Role.STATS, Role.CHECKS)
 
     assert {name: KNOWN[name].reads_fd for name in reading()} == DESCRIPTORS
     assert {name: KNOWN[name].writes_fd for name in writing()} == WRITTEN
@@ -282,7 +289,7 @@ def test_another_architecture_is_left_alone(machine, name):
 def test_calls_that_are_not_named_are_left_alone(machine):
     """Whatever their number."""
     code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, descriptors=True)
-    asked_for = with_role(Role.STATS, Role.RESERVES)
+    asked_for = with_role(Role.STATS, Role.CHECKS, Role.RESERVES)
     writes_alone = {*writing()} - {*reading()}
     names = {*KNOWN} - {*asked_for, *writes_alone, *USED_FOR_MORE}
     named = {SYSCALLS[machine][name] for name in names if name in SYSCALLS[machine]}

@@ -41,7 +41,7 @@ def _try_answer(worker: WorkerState, call: Syscall, services: SupervisorServices
         return on_open(worker, call, services.copies)
     if role is Role.DUPLICATES:
         return on_duplicate(worker, call)
-    if role is Role.STATS:
+    if role in (Role.STATS, Role.CHECKS):
         return on_stat(worker, call)
     if role is Role.RESERVES:
         return on_room(worker, call)

@@ -121,7 +121,10 @@ def _carry_out(
 
 
 def on_stat(worker: WorkerState, call: Syscall) -> bool:
-    """Answer a stat(2) of a file that is shorter; False if the kernel is to make it."""
+    """Answer a stat(2) or access(2) of a file that is missing, or a stat(2) of one that is shorter.
+
+    False if the kernel is to make it.
+    """
     try:
         wanted = caller.stat_request(call, worker.memory.path(call))
     except PermissionError:
@@ -136,18 +139,25 @@ def on_stat(worker: WorkerState, call: Syscall) -> bool:
         return False  # The caller gets the same error from its own call.
     try:
         size = callers_file.data_size(pin)
-        return size is not None and _alter_size(worker, call, wanted.path, pin, size)
+        return size is not None and _look_at(worker, call, wanted.path, pin, size)
     finally:
         os.close(pin)
 
 
-def _alter_size(worker: WorkerState, call: Syscall, path: str, pin: int, size: int) -> bool:
-    """Answer with the size that the file has under its faults; False if it has its own."""
+def _look_at(worker: WorkerState, call: Syscall, path: str, pin: int, size: int) -> bool:
+    """Answer as the file is under its faults; False if it is there, and has its own size."""
+    operation = Operation(call.name, path, call.pid)
+    for action in worker.policy.named(operation):
+        if isinstance(action, Fail):
+            worker.listener.fail(call, action.errno)
+            return True
+    if call.facts.result_at is None:
+        return False
     try:
         write_stat(call, pin, size)  # As the kernel would, which shows whether the call succeeds.
     except OSError:
         return False
-    for action in worker.policy.size_of(Operation(call.name, path, call.pid), size):
+    for action in worker.policy.size_of(operation, size):
         if isinstance(action, Substitute) and action.edit.kept is not None:
             write_stat(call, pin, action.edit.kept)
             worker.listener.return_value(call, 0)

@@ -1,0 +1,115 @@
+"""What a dataset makes of files that were bad before it was made. Pure.
+
+Some facts about a dataset that counts. Its constructor divides the size of a file by that of a
+record, lists what it finds, or asks an index. Of a file that a download left half written it finds
+half of the samples, and the loop over them comes to its end: torch asks the dataset how many there
+are, and the dataset does not know better. If a file at the beginning is left out, all that follows
+has other indices, too. So how many samples there are comes first, and which ones came for which
+index says nothing where that number is another one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections import Counter
+
+from pytest_dataloader_faults.faults import CorruptedFile, OpenError, ReadError, TruncatedFile
+from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict, Wrong
+from pytest_dataloader_faults.outcomes.judge.samples import digests, may_be_damaged
+from pytest_dataloader_faults.outcomes.records import FaultFacts, Phase, Stage, TrialFacts
+from pytest_dataloader_faults.outcomes.reference import Reference, is_resized
+from pytest_dataloader_faults.outcomes.text import are, counted
+
+_MAPPED_BEYOND_END = (
+    ". It accessed a mapped file beyond the end to which the file was cut off. Compare the size of"
+    " a file with what it is to hold before mapping it"
+)
+_MAPPED_UNREADABLE = (
+    ". It accessed a page of a mapped file that the disk could not deliver. The kernel has no error"
+    " for that, but a signal (mmap(2)). A file that is read, and not mapped, gives an OSError"
+)
+
+
+def wrong_size(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
+    """That a dataset made of bad files has more or fewer samples, and said nothing of it."""
+    if not is_resized(outcome, reference) or outcome.exception is not None:
+        return None
+    if not outcome.fired or may_be_damaged(outcome, contract):
+        return None
+    length, whole = outcome.length or 0, reference.size
+    if length < whole and contract.may_skip:
+        return _unknown_samples(outcome, reference)
+    there = f"{length} of {counted(whole, 'sample')} {are(length)} there"
+    if length > whole:
+        there = f"{counted(length, 'sample')} {are(length)} there in place of {whole}"
+    sentence = f"{_what_is_wrong(outcome)}; {there}, and no exception was raised"
+    kind = Wrong.MISSING if length < whole else Wrong.UNKNOWN
+    return Finding(Verdict.CORRUPTED, sentence, kind)
+
+
+def _unknown_samples(outcome: TrialFacts, reference: Reference) -> Finding | None:
+    """Samples that came, whatever their index, and are none of the whole dataset's."""
+    if reference.total is not None or not reference.samples:  # Not all of them are known.
+        return None
+    known = Counter(digest for _, digest in reference.samples)
+    came = Counter(digest for each in outcome.delivered for digest in digests(each))
+    count = (came - known).total()
+    if not count:
+        return None
+    told = f"{counted(count, 'sample')} {are(count)} none of those that the whole files have"
+    sentence = f"{_what_is_wrong(outcome)}; {told}, and no exception was raised"
+    return Finding(Verdict.CORRUPTED, sentence, Wrong.UNKNOWN)
+
+
+def _what_is_wrong(outcome: TrialFacts) -> str:
+    fired = next(each for each in outcome.faults if each.fired)
+    return f"{_name_of_file(fired)} {_in_words(fired)}"
+
+
+def _name_of_file(facts: FaultFacts) -> str:
+    names = {os.path.basename(each.path) for each in facts.firings if each.path}
+    return names.pop() if len(names) == 1 else "each file"
+
+
+def _in_words(facts: FaultFacts) -> str:
+    match facts.fault:
+        case TruncatedFile(keep=0):
+            return "is empty"
+        case TruncatedFile(keep=float() as keep):
+            return f"has {100 * (1 - keep):.0f} % fewer bytes"
+        case TruncatedFile(keep=keep):
+            return f"ends after {counted(int(keep), 'byte', ',')}"
+        case OpenError(errno=errno.ENOENT):
+            return "is missing"
+        case OpenError():
+            return "cannot be opened"
+        case ReadError():
+            return "cannot be read"
+        case CorruptedFile():
+            return "has damaged bytes"
+        case fault:
+            return f"is under {type(fault).__name__}"
+
+
+def skipped(outcome: TrialFacts, reference: Reference) -> int:
+    """How many samples a dataset that was made of bad files does not have."""
+    return reference.size - (outcome.length or 0) if is_resized(outcome, reference) else 0
+
+
+def how_it_died(outcome: TrialFacts) -> str:
+    """Why the loader's own process got SIGBUS, as the rest of a sentence; empty if it did not."""
+    if not outcome.from_start or outcome.exitcode != -signal.SIGBUS:
+        return ""
+    fired = [each.fault for each in outcome.faults if each.fired]
+    if any(isinstance(each, TruncatedFile) for each in fired):
+        return _MAPPED_BEYOND_END
+    return _MAPPED_UNREADABLE if any(isinstance(each, ReadError) for each in fired) else ""
+
+
+def process_in_words(outcome: TrialFacts) -> str:
+    """The process that died, or what it was at when it hung."""
+    if outcome.from_start and outcome.phase == Phase(Stage.START):
+        return "the process that calls make_dataset()"
+    return "the process that iterates the loader"
