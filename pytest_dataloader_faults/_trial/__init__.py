@@ -19,7 +19,7 @@ from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._engine.scope import engine_for
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._settings import Settings, jobs
-from pytest_dataloader_faults._trial import journal as journals
+from pytest_dataloader_faults._trial import from_journal
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
 from pytest_dataloader_faults._trial.journal import (
     REFUSALS,
@@ -136,7 +136,7 @@ def run_trial_job(asked: jobs.TrialJob) -> Outcome:
         raise exceptions.InvalidArgumentError(_KERNEL_ONLY.format(asked.settings.engine, engine))
     job = replace(asked, settings=replace(asked.settings, engine=engine))
     found = _run(job)
-    outcome = journals.outcome_from(job.request, found.events)
+    outcome = from_journal.outcome_from(job.request, found.events)
     return replace(outcome, stderr=found.stderr, stacks=found.stacks)
 
 
@@ -168,7 +168,7 @@ def take_reference(
             f"{_OUR_FRAMES.sub('', found.stacks).strip()}"
         )
         raise exceptions.UnusableDatasetError(message)
-    return journals.reference_from(found.events, found.stderr)
+    return from_journal.reference_from(found.events, found.stderr)
 
 
 class _Found(NamedTuple):

@@ -51,7 +51,7 @@ from pytest_dataloader_faults._trial.samples.draws import draws_of
 from pytest_dataloader_faults._trial.samples.reference import Reader, take_reference
 from pytest_dataloader_faults.faults import PinMemoryThreadDeath
 from pytest_dataloader_faults.outcomes import Pass, Phase, Resources, Stage
-from pytest_dataloader_faults.outcomes.records import DONE, FIRST_EPOCH, RECOVERY
+from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY
 
 Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]
 """The scope of a job's faults."""
@@ -142,7 +142,7 @@ class _TrialMaker:
         with armed as (injection, monitor):
             self.journal.write(FaultsArmed())
             monitor.arm_before_dataset()
-            trial = self._trial_under_faults(FIRST_EPOCH, monitor.record_error)
+            trial = self._trial_under_faults(Phase(Stage.EPOCH, 1), monitor.record_error)
             monitor.client.note_dataset_made()
             if trial is not None:
                 trial.run_armed(monitor)

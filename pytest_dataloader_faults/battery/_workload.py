@@ -139,6 +139,7 @@ class Workload:
                 if each.writes and is_below(path, self.writable) and is_meant(path)
             }
             for worker in self.fault_free.workers
+            if worker.worker is not None
         }
 
     def _writes_nothing(self) -> NotApplicable:
@@ -213,7 +214,8 @@ class Workload:
     def readers(self) -> tuple[int, ...]:
         """The workers that read by system calls, and not only in what was mapped before."""
         engine = self.fault_free.engine
-        return tuple(worker for worker, files in self.used.items() if _reads(files, engine))
+        used = [each for each in self.used.items() if _reads(each[1], engine)]
+        return tuple(worker for worker, _ in used if worker is not None)
 
     @property
     def fetches(self) -> int:
@@ -273,8 +275,8 @@ class Workload:
         return NotApplicable(f"its workers {verb} no data file")
 
     @cached_property
-    def used(self) -> dict[int, dict[str, FileCounts]]:
-        """What each worker did to each of the files."""
+    def used(self) -> dict[int | None, dict[str, FileCounts]]:
+        """What each worker did to each of the files; None stands for the loader's own process."""
         return {
             worker.worker: {path: each for path, each in worker.files.items() if path in self.paths}
             for worker in self.fault_free.workers
@@ -314,7 +316,7 @@ def _reads(files: Mapping[str, FileCounts], engine: str) -> bool:
 # a sample each.
 
 
-_Uses = Mapping[int, Mapping[str, FileCounts]]
+_Uses = Mapping[int | None, Mapping[str, FileCounts]]
 """What each worker did to each file."""
 _MOST = 3
 _NUMBER = re.compile(r"\.?\d+$")

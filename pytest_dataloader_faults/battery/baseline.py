@@ -377,7 +377,8 @@ _MOST_SHARED = 3 / 4
 
 def _shares_of(fault_free: Outcome) -> tuple[Share, ...]:
     """What each worker gave of a stream, where that is known."""
-    files = {each.worker: len(each.files) for each in fault_free.workers}
+    workers = fault_free.workers
+    files = {each.worker: len(each.files) for each in workers if each.worker is not None}
     came: dict[int, list[str]] = {worker: [] for worker in files}
     for each in fault_free.delivered:
         if each.worker is None or each.rows is None or fault_free.kind == "map":

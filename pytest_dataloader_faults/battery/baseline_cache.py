@@ -115,9 +115,10 @@ class _Entry(NamedTuple):
 
     def with_found(self, known: Baseline, home: str | None) -> _Entry:
         """The same with what an item that has the folder *home* has found out beyond it."""
-        more = known.known and known.known.from_start
-        if more is None or self.baseline.from_start is not None:
+        found = known.known
+        if found is None or found.from_start is None or self.baseline.from_start is not None:
             return self
+        more = found.from_start
         if self.home and home and self.home != home:
             more = _moved(more, home, self.home)
         return self._replace(baseline=replace(self.baseline, from_start=more))

@@ -79,7 +79,7 @@ class OpenError(Triggered, FileFault):
     @property
     def places(self) -> Place:
         """Where it happens."""
-        found = Fault.places.__get__(self)
+        found: Place = Fault.places.__get__(self)
         return found if self.hides_file else found & ~Place.STAT
 
 

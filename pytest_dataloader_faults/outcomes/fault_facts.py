@@ -131,7 +131,7 @@ def _why_nothing_matched(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
 
 
 def _of_other_workers(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
-    ids = {each.worker for each in workers}
+    ids = {each.worker for each in workers if each.worker is not None}
     wanted = getattr(fault, "workers", None) or (getattr(fault, "worker", None),)
     if None in wanted or ids & {*wanted}:
         return ""

@@ -41,14 +41,14 @@ class Firing:
 
     Attributes:
         fault: The place of the fault in the schedule, from 0.
-        worker: The worker's id; None where it happened in the loader's own process. See ``place``.
+        worker: The worker's id; None where it happened in the loader's own process.
         pid: The id of the process.
         call: The system call or function (``"read"``, ``"openat"``, ``"mmap"``, ``"write"``, ...).
             For people also ``"signal 9"``, ``"exit 3"``, ``"hang"``, and ``"take"`` or ``"pin"``
             in the pin-memory thread.
         path: The file; None if there is none.
         fetch: The batch of that worker, from 1; 0 is before its first one.
-        epoch: The epoch of the trial, from 1; 0 while the dataset was made; None if it is not known.
+        epoch: The epoch of the trial, from 1; 0 while the dataset is made; None if not known.
         sample: The index of the sample that was being made; for a stream, the place of the sample
             among those of that worker, from 0. None if it is not known, as under ``inject`` and
             before the first sample, or if ``__getitems__`` made several.
@@ -120,10 +120,10 @@ class FileCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """What one worker process did, or the loader's own process, where that was armed as well.
+    """What one worker process did, or the loader's own process, whose *worker* is None.
 
     Attributes:
-        worker: Its id; None for the loader's own process.
+        worker: Its id.
         pid: The id of the process.
         fetches: How many batches it began.
         files: How often it opened, read and wrote each data file, and how many bytes it read. The
@@ -325,7 +325,6 @@ class Phase:
 
 
 START, RECOVERY, DONE = Phase(Stage.START), Phase(Stage.RECOVERY), Phase(Stage.DONE)
-FIRST_EPOCH = Phase(Stage.EPOCH, 1)
 
 
 class Activity(str, Enum):
@@ -385,13 +384,12 @@ class TrialFacts(TrialRequest):
         engine: The engine that made the faults happen, ``"kernel"`` or ``"python"``.
         comparison: What of samples is compared.
         from_start: Whether the faults were armed before the dataset was made.
-        length: How many samples a map-style dataset has, as far as the loader's sampler draws all
-            of them; None if that is not known.
+        length: How many samples the sampler may draw of a map-style dataset, if that is known.
         kind: ``"map"`` or ``"iterable"``.
         start_method: How workers were started; ``""`` if there were to be none.
         passes: One per epoch, under the faults; the last one is where an exception ended it.
-        recovery: A fresh pass over the same dataset object without faults; with *from_start*, over
-            one that a new process made. None if the trial did not get so far.
+        recovery: A fresh pass without faults over the same dataset object, or with *from_start*
+            over one that a new process made; None if the trial did not get so far.
         faults: How often each fault happened.
         workers: The worker processes.
         main: The loader's own process, if it was armed before the dataset was made.

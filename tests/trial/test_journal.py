@@ -16,6 +16,7 @@ from pytest_dataloader_faults._engine.protocol import (
     encode,
 )
 from pytest_dataloader_faults._engine.system.processes import fork
+from pytest_dataloader_faults._trial.from_journal import outcome_from, reference_from
 from pytest_dataloader_faults._trial.journal import (
     BatchReceived,
     FaultsCounted,
@@ -30,8 +31,6 @@ from pytest_dataloader_faults._trial.journal import (
     Refused,
     SeveralLoaders,
     TrialEnded,
-    outcome_from,
-    reference_from,
 )
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import (

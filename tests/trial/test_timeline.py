@@ -10,13 +10,13 @@ import pytest
 from pytest_dataloader_faults import Outcome, run_trial
 from pytest_dataloader_faults._engine.policy import MOST, Moments
 from pytest_dataloader_faults._engine.protocol import Course, Courses
+from pytest_dataloader_faults._trial.from_journal import timeline_of
 from pytest_dataloader_faults._trial.journal import (
     BatchReceived,
     PassEnded,
     PhaseStarted,
     TrialEnded,
     TrialStarted,
-    timeline_of,
 )
 from pytest_dataloader_faults.faults import HungRead, ReadError, ShortRead, WorkerKilled
 from pytest_dataloader_faults.outcomes import Delivery, Event, Pass

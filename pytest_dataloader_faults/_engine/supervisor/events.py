@@ -113,7 +113,7 @@ BatchPosition = tuple[int, int]
 
 class _Death(NamedTuple):
     loader: int
-    worker: int
+    worker: int | None
     position: BatchPosition
     action: Action
 
@@ -129,11 +129,13 @@ class DeathScheduler:
 
     def __init__(self) -> None:
         self._deaths: list[_Death] = []
-        self._awaited: dict[tuple[int, int], BatchPosition] = {}
+        self._awaited: dict[tuple[int, int | None], BatchPosition] = {}
         self._released: set[int] = set()
         self._hung: defaultdict[int, list[Action]] = defaultdict(list)
 
-    def schedule(self, loader: int, worker: int, position: BatchPosition, action: Action) -> None:
+    def schedule(
+        self, loader: int, worker: int | None, position: BatchPosition, action: Action
+    ) -> None:
         """Do *action* once *loader* waits for the batch of *worker* at that *position*."""
         self._deaths.append(_Death(loader, worker, position, action))
         self._run_due()

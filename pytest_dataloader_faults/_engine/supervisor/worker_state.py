@@ -37,6 +37,22 @@ from pytest_dataloader_faults.faults import HungRead
 class WorkerState:
     """One worker process: its connection, its faults, its files, and how far it is."""
 
+    hang_socket: int | None = None
+    """The end of the socket that hanging reads of the python engine wait for."""
+    limit: int | None = None
+    """Its limit of descriptors, once a fault has lowered that."""
+    position = (0, 0)
+    """The epoch, and which of its fetches has begun."""
+    sample: int | None = None
+    """The index that is being made; None if it is unknown, or if there are several."""
+    done = 0
+    """The latest fetch of the epoch that is over."""
+    gone: float | None = None
+    """When it ended, by time.monotonic(); None while it lives."""
+    ended = False
+    """Whether its stream has no more samples in this epoch."""
+    hung = False
+
     def __init__(
         self,
         hello: protocol.Hello,
@@ -55,8 +71,6 @@ class WorkerState:
         self._listener = listener
         self.waits = plan.needs.fetches or hello.engine == "python"
         """Whether it waits for ``Proceed`` at each fetch and sample."""
-        self.hang_socket: int | None = None
-        """The end of the socket that hanging reads of the python engine wait for."""
         self.refused: list[str] = []
         """Why faults that were due there could not happen."""
         self.faults = WorkerFaults(plan, self.id)
@@ -65,27 +79,15 @@ class WorkerState:
         self.keep_low_fds = plan.needs.keep_low_fds
         self.joins = parent is not None
         # A descriptor that the parent has opened has that number in its child, too.
+        self.files: _TrackedFiles
         self.files = parent.files if parent else _TrackedFiles(self.pid, hello.high_fds)
         self.memory = Memory(self.pid)
         self.identities = Identities()
         self.known_paths: dict[bytes, FileCounter] = {}
         """Files that no fault is about, by absolute path: an open of one only counts."""
-        self.limit: int | None = None
-        """Its limit of descriptors, once a fault has lowered that."""
         self.created = _CreatedFiles()
         self.leftover_shm: list[str] = []
         """Files of shared memory that no process removes once their making has failed."""
-        self.position = (0, 0)
-        """The epoch, and which of its fetches has begun."""
-        self.sample: int | None = None
-        """The index that is being made; None if it is unknown, or if there are several."""
-        self.done = 0
-        """The latest fetch of the epoch that is over."""
-        self.gone: float | None = None
-        """When it ended, by time.monotonic(); None while it lives."""
-        self.ended = False
-        """Whether its stream has no more samples in this epoch."""
-        self.hung = False
 
     def _policy(self) -> FaultPolicy:
         made = FaultPolicy(
@@ -238,7 +240,8 @@ def all_idle(workers: Iterable[WorkerState], asked: protocol.WaitUntilIdle) -> p
         if worker not in latest or not latest[worker].has_done(asked.epoch, count):
             return None
     dead = [each for each in of_loader if not each.alive]
-    early, in_time = ([each.id for each in dead if each.ended is end] for end in (False, True))
+    ended = [(each.id, each.ended) for each in dead if each.id is not None]
+    early, in_time = ([id_ for id_, is_end in ended if is_end is end] for end in (False, True))
     return protocol.Idle(early, in_time)
 
 

@@ -10,18 +10,27 @@ index says nothing where that number is another one.
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 from collections import Counter
 
-from pytest_dataloader_faults.faults import CorruptedFile, OpenError, ReadError, TruncatedFile
+from pytest_dataloader_faults.faults import (
+    CorruptedFile,
+    Fault,
+    OpenError,
+    ReadError,
+    TruncatedFile,
+)
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.judge.samples import digests, may_be_damaged
 from pytest_dataloader_faults.outcomes.records import FaultFacts, Phase, Stage, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference, is_resized
 from pytest_dataloader_faults.outcomes.text import are, counted
 
+_WORDS: dict[type[Fault], str] = {
+    ReadError: "cannot be read",
+    CorruptedFile: "has damaged bytes",
+}
 _MAPPED_BEYOND_END = (
     ". It accessed a mapped file beyond the end to which the file was cut off. Compare the size of"
     " a file with what it is to hold before mapping it"
@@ -74,23 +83,20 @@ def _name_of_file(facts: FaultFacts) -> str:
 
 
 def _in_words(facts: FaultFacts) -> str:
-    match facts.fault:
-        case TruncatedFile(keep=0):
-            return "is empty"
-        case TruncatedFile(keep=float() as keep):
-            return f"has {100 * (1 - keep):.0f} % fewer bytes"
-        case TruncatedFile(keep=keep):
-            return f"ends after {counted(int(keep), 'byte', ',')}"
-        case OpenError(errno=errno.ENOENT):
-            return "is missing"
-        case OpenError():
-            return "cannot be opened"
-        case ReadError():
-            return "cannot be read"
-        case CorruptedFile():
-            return "has damaged bytes"
-        case fault:
-            return f"is under {type(fault).__name__}"
+    fault = facts.fault
+    if isinstance(fault, TruncatedFile):
+        return _how_short(fault.keep)
+    if isinstance(fault, OpenError):
+        return "is missing" if fault.hides_file else "cannot be opened"
+    return _WORDS.get(type(fault), f"is under {type(fault).__name__}")
+
+
+def _how_short(keep: float) -> str:
+    if not keep:
+        return "is empty"
+    if isinstance(keep, int):
+        return f"ends after {counted(keep, 'byte', ',')}"
+    return f"has {100 * (1 - keep):.0f} % fewer bytes"
 
 
 def skipped(outcome: TrialFacts, reference: Reference) -> int:
