@@ -137,8 +137,10 @@ def test_trial_loads_no_judgement():
     [
         (
             run_trial,
-            "(make_dataset, *faults, loader=None, epochs=1, deadline=30.0, seed=0, engine='auto',"
-            " from_start=False)",
+            (
+                "(make_dataset, *faults, loader=None, epochs=1, deadline=30.0, seed=0,"
+                " engine='auto', from_start=False)"
+            ),
         ),
         (damaged_copy, "(folder, *faults, links='copy')"),
         (inject, "(*faults, seed=0, engine='auto', require_fired=True)"),
