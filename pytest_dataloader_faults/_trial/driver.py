@@ -54,6 +54,7 @@ class LoaderDriver(IteratorListener):
 
     Attributes:
         loader: The ``DataLoader``.
+        length: How many samples its sampler may draw of the dataset, if that is known.
         keep_workers: Whether persistent workers that are all alive survive an error.
         use_batch: Does with a batch what a training loop does, and returns the result.
         wait_until_idle: Waits until the workers have made what they were asked for.
@@ -63,6 +64,7 @@ class LoaderDriver(IteratorListener):
     journal: Journal
     comparer: SampleComparer
     loader: Any
+    length: int | None = None
     keep_workers: bool = False
     use_batch: Callable[[Any], Any] | None = None
     wait_until_idle: Callable[[], Idle] = Idle
@@ -170,7 +172,7 @@ class LoaderDriver(IteratorListener):
         may_stay = error is None or (self.keep_workers and are_alive)
         # Before the workers are ended: that may take longer than the deadline.
         drawn = tuple(each.names for each in self._draws)
-        found = Pass(drawn, (), raised, complete, died, self._batches)
+        found = Pass(drawn, (), raised, complete, died, self._batches, self.length)
         self.journal.write(PassEnded(self._phase, ended, found))
         if persistent is None or not may_stay:
             self.end_workers()

@@ -61,7 +61,7 @@ def _facts_from(request: TrialRequest, events: Iterable[JournalEvent]) -> Outcom
     for event in events:
         match event:
             case LoaderMade() | EpochLength() | FilesLasting() | DeadlineReached():
-                found = _with_fields_of(event, found)
+                found |= event._asdict()
             case FaultsCounted():
                 found |= _counted(event.faults, event.processes)
             case PhaseStarted():
@@ -75,17 +75,6 @@ def _facts_from(request: TrialRequest, events: Iterable[JournalEvent]) -> Outcom
             case TrialEnded(timed_out, exitcode, duration):
                 found |= {"timed_out": timed_out, "exitcode": exitcode, "duration": duration}
     return Outcome(**found, resources=tuple(resources), footprints=tuple(footprints))
-
-
-def _with_fields_of(event: JournalEvent, found: dict[str, Any]) -> dict[str, Any]:
-    """*found*, with the fields of *event*: of a loader, with those of the first one.
-
-    Of one that a recovery made anew, only the kind says something of the trial.
-    """
-    if not isinstance(event, (LoaderMade, EpochLength)):
-        return {**found, **event._asdict()}
-    is_anew = isinstance(event, LoaderMade) and found.get("phase") == RECOVERY
-    return {**event._asdict(), **({"length": None} if is_anew else {}), **found}
 
 
 def _counted(faults: Sequence[FaultFacts], processes: Sequence[WorkerFacts]) -> dict[str, Any]:

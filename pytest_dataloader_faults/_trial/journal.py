@@ -82,7 +82,6 @@ class LoaderMade(NamedTuple):
 
     kind: str
     start_method: str
-    length: int | None
 
 
 class FaultsArmed(NamedTuple):

@@ -164,8 +164,8 @@ class _TrialMaker:
         try:
             return self.trial()
         except loaders.EmptyDatasetError:
-            self.journal.write(LoaderMade("map", "", 0))
-            found = Pass(complete=True)
+            self.journal.write(LoaderMade("map", ""))
+            found = Pass(complete=True, length=0)
         except exceptions.UnusableDatasetError as error:
             cause = error.__cause__ or error
             record_error(cause)
@@ -223,7 +223,7 @@ class _Trial:
     def _driven(self) -> Iterator[LoaderDriver]:
         self._refuse_impossible_faults()
         kind, method = loaders.kind_of(self.loader.dataset), loaders.start_method_of(self.loader)
-        self.journal.write(LoaderMade(kind, method, self.length))
+        self.journal.write(LoaderMade(kind, method))
         if self.options.accelerator:
             accelerator.use()
         if self.options.touch:
@@ -234,6 +234,7 @@ class _Trial:
             journal=self.journal,
             comparer=SampleComparer(self.job.comparison, self.job.handling),
             loader=self.loader,
+            length=self.length,
             keep_workers=self.options.keep_workers,
             use_batch=accelerator.copied if self.options.accelerator else None,
         )

@@ -222,6 +222,7 @@ class Pass:
         complete: Whether the pass came to its end.
         batches: How many batches the sampler said, when the pass began, that there are; None if it
             did not say, and of a stream.
+        length: How many samples there are to draw; None of a stream, and of a sampler of the user's.
     """
 
     drawn: tuple[tuple[Any, ...], ...] = ()
@@ -230,6 +231,7 @@ class Pass:
     complete: bool = False
     deaths: tuple[WorkerDeath, ...] = ()
     batches: int | None = None
+    length: int | None = None
 
 
 @dataclass(frozen=True)
@@ -384,7 +386,6 @@ class TrialFacts(TrialRequest):
         engine: The engine that made the faults happen, ``"kernel"`` or ``"python"``.
         comparison: What of samples is compared.
         from_start: Whether the faults were armed before the dataset was made.
-        length: How many samples the sampler may draw of a map-style dataset, if that is known.
         kind: ``"map"`` or ``"iterable"``.
         start_method: How workers were started; ``""`` if there were to be none.
         passes: One per epoch, under the faults; the last one is where an exception ended it.
@@ -414,7 +415,6 @@ class TrialFacts(TrialRequest):
 
     kind: str = "map"
     start_method: str = ""
-    length: int | None = None
     passes: tuple[Pass, ...] = ()
     recovery: Pass | None = None
     faults: tuple[FaultFacts, ...] = ()

@@ -12,7 +12,7 @@ from pytest_dataloader_faults.outcomes.contract import EXACT, Comparison, Contra
 from pytest_dataloader_faults.outcomes.records import ZEROS, Leaves
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults.outcomes.records import TrialFacts
+    from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class Reference:
         if self.kind == "iterable":
             return []
         samples, batches = self.digests, dict(self.batches)
-        made = () if is_resized(outcome, self) else outcome.passes
-        passes = [*made, *([outcome.recovery] if outcome.recovery else [])]
+        passes = [*outcome.passes, *([outcome.recovery] if outcome.recovery else [])]
+        passes = [each for each in passes if not is_resized(each, outcome, self)]
         asked = dict.fromkeys(each.indices or () for one in passes for each in one.delivered)
         if samples:
             return [indices for indices in asked if not samples.keys() >= set(indices)]
@@ -110,10 +110,9 @@ class Reference:
         return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
-def is_resized(outcome: TrialFacts, reference: Reference) -> bool:
-    """Whether a dataset made under faults has more or fewer samples than the reference."""
-    is_known = outcome.from_start and outcome.kind == "map" and outcome.length is not None
-    return is_known and outcome.length != reference.size
+def is_resized(one: Pass, outcome: TrialFacts, reference: Reference) -> bool:
+    """Whether the dataset of *one* was made under faults, or after them, and has another length."""
+    return outcome.from_start and one.length not in (None, reference.size)
 
 
 def nondeterminism_message(reference: Reference, contract: Contract) -> str:

@@ -109,7 +109,7 @@ def _body(name: str, base: int, held: Iterable[int], every_descriptor: bool, wri
         return _changes_identity(name)
     if call.role in _NEVER_ALLOWED:
         return _NOTIFY
-    if call.role is Role.STATS:
+    if call.role in (Role.STATS, Role.CHECKS):
         return _unless_flag(call.flags_at, linux.AT_EMPTY_PATH) + _NOTIFY
     base = 0 if call.role is Role.DUPLICATES and every_descriptor else base
     return _unless_unrelated(name) + written + _on_descriptor(call.reads_fd or 0, base, held)

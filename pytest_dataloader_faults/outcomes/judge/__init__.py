@@ -15,6 +15,7 @@ from pytest_dataloader_faults.outcomes.contract import (
     Finding,
     Judgement,
     Verdict,
+    Wrong,
 )
 from pytest_dataloader_faults.outcomes.judge import at_rest, draws, errors, hangs, samples
 from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth, leaked
@@ -144,8 +145,12 @@ def _count_skipped(outcome: TrialFacts, reference: Reference) -> int:
     return samples.count_skipped(outcome, reference) + at_rest.skipped(outcome, reference)
 
 
+def _is_resized(outcome: TrialFacts, reference: Reference) -> bool:
+    return any(is_resized(each, outcome, reference) for each in outcome.passes)
+
+
 def _has_other_samples(outcome: TrialFacts, reference: Reference) -> bool:
-    if is_resized(outcome, reference):
+    if _is_resized(outcome, reference):
         return True
     return any(samples.first_mismatch(one, reference) for one in outcome.passes)
 
@@ -183,7 +188,7 @@ def _crashed(outcome: TrialFacts) -> Finding | None:
 
 
 def _corrupted(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
-    if is_resized(outcome, reference):
+    if _is_resized(outcome, reference):
         return at_rest.wrong_size(outcome, reference, contract)
     found = samples.corruption(outcome, reference, contract)
     if found and outcome.fired and outcome.comparison.seeded is not None:
@@ -208,6 +213,9 @@ def _poisoned(outcome: TrialFacts, reference: Reference, contract: Contract) -> 
     if recovery.exception is not None:
         error = chains.error_line(recovery.exception)
         return Finding(Verdict.POISONED, f"{_after(outcome)} raised {error}")
+    if is_resized(recovery, outcome, reference):
+        there = at_rest.samples_there(recovery, reference)
+        return Finding(Verdict.POISONED, f"{_after(outcome)}: {there}", Wrong.MISSING)
     # A dataset that need not notice damage may have kept a copy of the damaged bytes.
     may = samples.Tolerance(content=samples.may_be_damaged(outcome, contract))
     wrong = samples.first_mismatch(recovery, reference, may)

@@ -23,7 +23,7 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.judge.samples import digests, may_be_damaged
-from pytest_dataloader_faults.outcomes.records import FaultFacts, Phase, Stage, TrialFacts
+from pytest_dataloader_faults.outcomes.records import FaultFacts, Pass, Phase, Stage, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference, is_resized
 from pytest_dataloader_faults.outcomes.text import are, counted
 
@@ -42,20 +42,26 @@ _MAPPED_UNREADABLE = (
 
 
 def wrong_size(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
-    """That a dataset made of bad files has more or fewer samples, and said nothing of it."""
-    if not is_resized(outcome, reference) or outcome.exception is not None:
+    """That a dataset of another length than the whole files have said nothing of it."""
+    if outcome.exception is not None or not outcome.fired:
         return None
-    if not outcome.fired or may_be_damaged(outcome, contract):
+    if may_be_damaged(outcome, contract):
         return None
-    length, whole = outcome.length or 0, reference.size
+    length, whole = outcome.passes[0].length or 0, reference.size
     if length < whole and contract.may_skip:
         return _unknown_samples(outcome, reference)
-    there = f"{length} of {counted(whole, 'sample')} {are(length)} there"
-    if length > whole:
-        there = f"{counted(length, 'sample')} {are(length)} there in place of {whole}"
+    there = samples_there(outcome.passes[0], reference)
     sentence = f"{_what_is_wrong(outcome)}; {there}, and no exception was raised"
     kind = Wrong.MISSING if length < whole else Wrong.UNKNOWN
     return Finding(Verdict.CORRUPTED, sentence, kind)
+
+
+def samples_there(one: Pass, reference: Reference) -> str:
+    """How many samples the dataset of *one* has, as a part of a sentence."""
+    length, whole = one.length or 0, reference.size
+    if length > whole:
+        return f"{counted(length, 'sample')} {are(length)} there in place of {whole}"
+    return f"{length} of {counted(whole, 'sample')} {are(length)} there"
 
 
 def _unknown_samples(outcome: TrialFacts, reference: Reference) -> Finding | None:
@@ -101,7 +107,8 @@ def _how_short(keep: float) -> str:
 
 def skipped(outcome: TrialFacts, reference: Reference) -> int:
     """How many samples a dataset that was made of bad files does not have."""
-    return reference.size - (outcome.length or 0) if is_resized(outcome, reference) else 0
+    resized = (each for each in outcome.passes[:1] if is_resized(each, outcome, reference))
+    return sum(reference.size - (each.length or 0) for each in resized)
 
 
 def how_it_died(outcome: TrialFacts) -> str:
