@@ -234,7 +234,9 @@ class FaultInjector:
         self._chosen, self._faults = engine, together
         return armed
 
-    def run(self, make_dataset: DatasetFactory, *faults: Fault, **loader: Any) -> Outcome:
+    def run(
+        self, make_dataset: DatasetFactory, *faults: Fault, from_start: bool = False, **loader: Any
+    ) -> Outcome:
         """Run one trial; see ``run_trial``. *loader*: options of the ``DataLoader``.
 
         Each of *faults* has to fire, as those of ``inject`` have to.
@@ -248,6 +250,7 @@ class FaultInjector:
             deadline=self._settings.longest_epoch,
             seed=self._settings.seed,
             engine=self._settings.engine,
+            from_start=from_start,
         )
         self._outcomes.append(outcome)
         return outcome
@@ -265,7 +268,7 @@ class FaultInjector:
         injection = self._injection
         if text := injection.unfired() if injection else unfired(self.facts(), (), engine):
             return text
-        texts = (unfired(each.faults, each.workers, each.engine) for each in self._outcomes)
+        texts = (unfired(each.faults, each.processes, each.engine) for each in self._outcomes)
         text = next(filter(None, texts), None)  # That of a trial, which run_trial itself accepts.
         return text and f"{text}\nIf that is meant, call run_trial() and look at outcome.fired"
 

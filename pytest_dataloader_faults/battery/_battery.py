@@ -71,6 +71,8 @@ _FAILS_FOLLOWED = (
 )
 _NOT_FOLLOWED = "its constructor cannot be followed"
 _SWEEP = Check("sweep", "handles the failure of one operation")
+_SWEEP_FROM_START = replace(_SWEEP, options=TrialOptions(from_start=True))
+_SWEEPS = (_SWEEP, _SWEEP_FROM_START)
 
 
 @dataclass
@@ -138,8 +140,8 @@ class Battery:
         judgement = self.baseline.judge(run, Contract())
         if not judgement.passed:
             return NotApplicable(_FAILS_FOLLOWED.format(judgement.sentence), _NOT_FOLLOWED)
-        processes = (*([run.main] if run.main else []), *run.workers)
-        return Workload.of(replace(run, workers=processes), self.baseline.settings.files)
+        followed = replace(run, workers=run.processes)
+        return Workload.of(followed, self.baseline.settings.files)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -199,9 +201,10 @@ class Battery:
         outcome = self.baseline.run_trial(fault, deadline=deadline, options=options)
         return Trial(outcome, self.baseline.judge(outcome))
 
-    def run_faults(self, *faults: Fault) -> Conclusion:
+    def run_faults(self, *faults: Fault, from_start: bool = False) -> Conclusion:
         """Run *faults* as no check does, and repeat a trial that fails."""
-        found = self._run(_SWEEP, Variant(faults), should_fail=False)
+        check = _SWEEP_FROM_START if from_start else _SWEEP
+        found = self._run(check, Variant(faults), should_fail=False)
         assert isinstance(found, Conclusion)
         return found
 
@@ -241,7 +244,7 @@ class Battery:
             trials.append(self._judged(check, variant, outcome, trials))
             if unseen := self._unseen(variant, trials[-1]):
                 return unseen
-            if check is _SWEEP and trials[0].judgement.verdict is Verdict.NOT_EXERCISED:
+            if check in _SWEEPS and trials[0].judgement.verdict is Verdict.NOT_EXERCISED:
                 break  # The end of a sweep's row, and no failure.
             if len(trials) == 1 and is_at(outcome, self.hangs):
                 return Conclusion(trials[0], notes=(self._as_before(outcome),), trials=(trials[0],))
@@ -308,7 +311,7 @@ class Battery:
                 # It is slow, it hangs elsewhere, or it may have a limit of its own.
                 outcome = self._trial(check, variant, may_take_longer=not was_slow)
         except InvalidArgumentError as error:
-            if check is _SWEEP or self.baseline.settings.engine != "python":
+            if check in _SWEEPS or self.baseline.settings.engine != "python":
                 raise
             return NotApplicable(str(error))
         return outcome

@@ -82,16 +82,21 @@ class Survey:
         files: The files that can fail: give it to strategies as ``files=``.
         fault_free: The outcome of the epoch without a fault.
         make_dataset: The factory of the dataset.
+        from_start: Whether files are followed, and faults armed, before the dataset is made.
         contract: What the author promises. It says how samples are compared, too.
     """
 
-    def __init__(self, make_dataset: DatasetFactory, settings: Settings) -> None:
+    def __init__(
+        self, make_dataset: DatasetFactory, settings: Settings, *, from_start: bool = False
+    ) -> None:
+        check(from_start=from_start)
         with progress.stage("first reading"):
             self._baseline = Baseline(make_dataset, settings, attempts=[ONE_WORKER])
         self.make_dataset = make_dataset
         self.contract = self._baseline.contract
-        self.fault_free = self._baseline.fault_free
-        self.files = _files_of(self._baseline)
+        self.from_start = from_start
+        self.fault_free = self._baseline.from_start if from_start else self._baseline.fault_free
+        self.files = _files_of(self._baseline, self.fault_free)
 
     def __repr__(self) -> str:
         """What matters in a failing example."""
@@ -146,7 +151,7 @@ def trial_of(found: Survey, faults: tuple[Fault, ...], epochs: int, **given: Any
         settings=own.with_those_of(settings),
         comparison=found.comparison,
         handling=found._baseline.handling(found.comparison),
-        options=TrialOptions(epochs=epochs),
+        options=TrialOptions(epochs=epochs, from_start=found.from_start),
     )
     return run_trial_job(job)
 
@@ -165,12 +170,12 @@ def _comparison_of(contract: Contract) -> tuple[object, ...]:
     return contract.compare, contract.split, contract.deterministic is False
 
 
-def _files_of(baseline: Baseline) -> DataFiles:
-    workers, reference = baseline.fault_free.workers, baseline.reference
-    seen = {path for worker in workers for path in worker.files}
+def _files_of(baseline: Baseline, fault_free: Outcome) -> DataFiles:
+    workers, reference = fault_free.workers, baseline.reference
+    files = [each.files for each in fault_free.processes]
+    seen = {path for each in files for path in each}
     meant = sorted(filter(GlobMatcher(baseline.settings.files), seen))
-    require_match(baseline.settings.files, baseline.fault_free)
-    files = [worker.files for worker in workers]
+    require_match(baseline.settings.files, fault_free)
     opens = {path: _most(each[path].opens for each in files if path in each) for path in meant}
     reads = {path: _most(each[path].reads for each in files if path in each) for path in meant}
     used = [path for path in meant if opens[path] or reads[path]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._settings import SAMPLES, Files, Settings, check
@@ -53,6 +53,7 @@ def sweep(
     engine: str = "auto",
     samples: int | str | None = SAMPLES,
     on_fail: str | None = "raise",
+    from_start: bool = False,
 ) -> SweepResult:
     """Let the N-th operation of each worker fail, for N = 1, 2, ... until nothing is left to fail.
 
@@ -65,6 +66,8 @@ def sweep(
         start_at: The step to begin with, such as the ``next`` of a sweep that was stopped.
         max_trials: How many trials there may be.
         files, loader, contract, deadline, seed, engine, samples, on_fail: See ``check_dataset``.
+        from_start: Whether operations of the constructor, and of the loader's process, fail as
+            well. See ``run_trial``.
 
     Returns:
         The steps, a table of them, and whether it is complete.
@@ -75,39 +78,54 @@ def sweep(
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
     """
     settings = Settings.of(locals(), may_be_auto=True)
-    check(max_trials=max_trials, on_fail=on_fail)
-    battery, rows = _prepared(make_dataset, settings, faults, start_at)
+    check(max_trials=max_trials, on_fail=on_fail, from_start=from_start)
+    target = _target_of(make_dataset, settings, from_start=from_start)
+    rows = _rows_for(target, faults, start_at)
     with progress.stage("sweep"):
-        swept = _swept(battery, rows, max_trials, on_fail)
+        swept = _swept(target, rows, max_trials, on_fail)
     if start_at is None:
         _require_fired(swept, on_fail)
     return swept
 
 
-def _prepared(
-    make_dataset: DatasetFactory, settings: Settings, faults: Iterable[Fault], start_at: Any
-) -> tuple[Battery, list[Any]]:
-    """The dataset, and the first step of each row; raises where there is nothing to sweep."""
+class _Target(NamedTuple):
+    """What is swept: a dataset, its operations, and whether those of its constructor count."""
+
+    battery: Battery
+    workload: Workload
+    from_start: bool
+
+
+def _target_of(make_dataset: DatasetFactory, settings: Settings, *, from_start: bool) -> _Target:
+    """The dataset; raises if it fails without a fault."""
     battery = Battery(make_dataset, settings)
     found = ask(battery, WORKERS_AGREE)
     if not found.passed:
         raise exceptions.CheckFailedError(f"with no fault at all, {found.explanation}")
+    workload = battery.from_start if from_start else battery.workload
+    if isinstance(workload, NotApplicable):
+        raise exceptions.InvalidArgumentError(f"from_start=True: {workload.reason}")
+    return _Target(battery, workload, from_start)
+
+
+def _rows_for(target: _Target, faults: Iterable[Fault], start_at: Any) -> list[Any]:
+    """The first step of each row; raises where there is nothing to sweep."""
     rows = _rows_from(_rows(faults), start_at)
-    rows = [each for each in rows if _with_target(each, battery.workload)]
+    rows = [each for each in rows if _with_target(each, target.workload)]
     if not rows:
         raise exceptions.UnusableDatasetError(_NOTHING)
-    return battery, rows
+    return rows
 
 
-def _swept(battery: Battery, rows: list[Any], max_trials: int, on_fail: str | None) -> SweepResult:
+def _swept(target: _Target, rows: list[Any], max_trials: int, on_fail: str | None) -> SweepResult:
     """The steps of all *rows*; raises or warns of a failure at the line of our caller's caller."""
     steps: list[SweepStep] = []
     left = list(rows)
     while left and len(steps) < max_trials:
-        total = len(steps) + sum(_expected_steps(each, battery.workload) for each in left)
+        total = len(steps) + sum(_expected_steps(each, target.workload) for each in left)
         fault = left.pop(0)
         progress.step(f"{type(fault).__name__} nth={fault.nth}", len(steps), min(total, max_trials))
-        steps.append(_step(battery, fault))
+        steps.append(_step(target, fault))
         if steps[-1].fired:
             left.insert(0, replace(fault, nth=fault.nth + 1))  # The next in this row.
         if not steps[-1].passed:
@@ -138,11 +156,19 @@ def _require_fired(swept: SweepResult, on_fail: str | None) -> None:
         report(f"{text}\n{swept.table()}", on_fail)
 
 
-def _step(battery: Battery, fault: Any) -> SweepStep:
-    found = battery.run_faults(_with_target(fault, battery.workload))
+def _step(target: _Target, fault: Any) -> SweepStep:
+    battery = target.battery
+    aimed = _with_target(fault, target.workload)
+    found = battery.run_faults(aimed, from_start=target.from_start)
     outcome, judgement = found.trial.outcome, found.trial.judgement
     template = replace(fault, nth=1, times=None)
-    again = battery.reproduce("sweep", faults=[template], start_at=fault, max_trials=1)
+    again = battery.reproduce(
+        "sweep",
+        faults=[template],
+        start_at=fault,
+        max_trials=1,
+        from_start=target.from_start or None,
+    )
     text = explain(outcome, judgement, again, (*found.notes, *battery.baseline.notes))
     passed = judgement.passed or judgement.verdict is Verdict.NOT_EXERCISED or not found.reproduced
     if not found.reproduced:

@@ -152,8 +152,8 @@ def require_match(globs: tuple[str, ...], fault_free: Outcome) -> None:
 
     One that is misspelt would otherwise go unnoticed beside another one.
     """
-    workers = fault_free.workers
-    files = sorted({path for each in workers for path in (*each.files, *each.connections)})
+    used = fault_free.processes
+    files = sorted({path for each in used for path in (*each.files, *each.connections)})
     dead = [each for each in globs if not any(map(GlobMatcher((each,)), files))]
     if not dead or globs == EVERY_FILE:
         return

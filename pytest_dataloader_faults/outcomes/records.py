@@ -222,7 +222,7 @@ class Pass:
         complete: Whether the pass came to its end.
         batches: How many batches the sampler said, when the pass began, that there are; None if it
             did not say, and of a stream.
-        length: How many samples there are to draw; None of a stream, and of a sampler of the user's.
+        length: How many samples there are to draw; None of a stream, and of a user's own sampler.
     """
 
     drawn: tuple[tuple[Any, ...], ...] = ()
@@ -398,8 +398,7 @@ class TrialFacts(TrialRequest):
             Taken where every file is watched, as in the run without a fault.
         resources: Before the first epoch, after the last, and after the recovery.
         footprints: What each process of the loader had after each epoch, if that was measured.
-        timeline: What happened when, in the order of time. Two runs have different times, so it
-            takes no part when facts are compared.
+        timeline: What happened when, in the order of time. It takes no part in comparisons.
         omitted_events: How many events a long timeline leaves out, from the middle.
         packed_draws: What the sampler drew for a batch, by the batch's indices, pickled and in
             base64; of batches for which that is not the list of these.
@@ -438,6 +437,11 @@ class TrialFacts(TrialRequest):
     stderr: str = ""
 
     @property
+    def processes(self) -> tuple[WorkerFacts, ...]:
+        """The workers, and before them the loader's own process, if that was armed as well."""
+        return (*([self.main] if self.main else []), *self.workers)
+
+    @property
     def delivered(self) -> tuple[Delivery, ...]:
         """Every batch that was delivered under the faults, over all epochs."""
         return tuple(each for one in self.passes for each in one.delivered)
@@ -465,10 +469,7 @@ class TrialFacts(TrialRequest):
     @property
     def unobserved(self) -> dict[str, int]:
         """How often workers did something whose reads the engine cannot see, by name."""
-        total: Counter[str] = Counter()
-        for each in self.workers:
-            total.update(each.unobserved)
-        return dict(total)
+        return dict(sum((Counter(each.unobserved) for each in self.workers), Counter[str]()))
 
     def reproduce(self) -> str:
         """One line of Python that runs this trial again, given the same ``make_dataset``."""
@@ -484,8 +485,7 @@ class TrialFacts(TrialRequest):
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""
-        data: dict[str, Any] = to_json(self)
-        return data
+        return dict(to_json(self))
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:

@@ -58,10 +58,12 @@ class PytestFaultInjector(FaultInjector):
         self._used = True
         return super().inject(*faults)
 
-    def run(self, make_dataset: DatasetFactory, *faults: Fault, **loader: Any) -> Outcome:
+    def run(
+        self, make_dataset: DatasetFactory, *faults: Fault, from_start: bool = False, **loader: Any
+    ) -> Outcome:
         """Run one trial; see ``run_trial``. *loader*: options of the ``DataLoader``."""
         self._used = True
-        return super().run(make_dataset, *faults, **loader)
+        return super().run(make_dataset, *faults, from_start=from_start, **loader)
 
     def sweep(self, make_dataset: DatasetFactory, **options: Any) -> SweepResult:
         """Let the N-th operation fail, for each N; see ``sweep``. Prints the table.

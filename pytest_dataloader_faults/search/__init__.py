@@ -50,6 +50,7 @@ def survey(
     seed: int = 0,
     engine: str = "auto",
     contract: Contract | None = None,
+    from_start: bool = False,
 ) -> Survey:
     """Run the dataset that *make_dataset* returns once without a fault, and see what it reads.
 
@@ -60,11 +61,13 @@ def survey(
         deadline: Seconds for each of the two runs.
         contract: What the author promises beyond the ordinary. Where it says that samples are
             random, or how to compare them, run trials by the survey's own ``run_trial``.
+        from_start: Whether files of the constructor can fail as well, in each trial of the survey.
+            See ``run_trial``.
 
     Raises:
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
     """
-    return Survey(make_dataset, Settings.of(locals()))
+    return Survey(make_dataset, Settings.of(locals()), from_start=from_start)
 
 
 def replay(
@@ -76,6 +79,7 @@ def replay(
     deadline: float = 30.0,
     seed: int = 0,
     engine: str = "auto",
+    from_start: bool = False,
 ) -> Verdict:
     """Run one trial under *faults*, and raise if the dataset fails.
 
@@ -85,7 +89,7 @@ def replay(
         loader: Options of the ``DataLoader``.
         contract: What the author promises beyond the ordinary.
         epochs: Passes under the faults.
-        deadline, seed, engine: See ``run_trial``.
+        deadline, seed, engine, from_start: See ``run_trial``.
 
     Returns:
         The verdict, which is a pass.
@@ -100,7 +104,7 @@ def replay(
     asked = Settings.of(locals())
     options = dict(loader or {})
     options.pop("num_workers", None)  # The reference does not depend on it.
-    found = Survey(make_dataset, replace(asked, loader=options))
+    found = Survey(make_dataset, replace(asked, loader=options), from_start=from_start)
     outcome = trial_of(found, faults, epochs, loader=loader)
     return assert_survives_or_fails_cleanly(outcome, found)
 
@@ -120,6 +124,7 @@ def explore(
     engine: str = "auto",
     on_fail: str | None = "raise",
     report: Callable[[str], object] | None = None,
+    from_start: bool = False,
     **settings: Any,
 ) -> Exploration:
     """Search for a schedule of faults under which the dataset neither survives nor fails cleanly.
@@ -146,6 +151,7 @@ def explore(
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
         on_fail: ``"raise"``, ``"warn"`` or None.
         report: Called with the statistics, before anything is raised.
+        from_start: Whether the faults are there before *make_dataset* is called. See ``run_trial``.
         **settings: What else ``hypothesis.settings`` takes, as ``derandomize`` or ``database``; by
             default as Hypothesis' active profile says. Of its phases, ``explain`` is left out.
 
@@ -172,7 +178,8 @@ def explore(
     alone = (fixed or {}).get("num_workers") == 0
     usual = [kind for kind in DEFAULT_KINDS if not (alone and kind.needs_worker)]
     kinds = usual if kinds is None else chosen([*KINDS.values()], kinds=kinds)
-    search = _runner.Search(Survey(make_dataset, asked), how.max_examples)
+    found = Survey(make_dataset, asked, from_start=from_start)
+    search = _runner.Search(found, how.max_examples)
     drawn = _runner.cases(search.found, loader, max_epochs, max_faults=max_faults, kinds=kinds)
     with progress.stage("explore"):
         failure = search.check_without_fault(_runner.without_fault(fixed))

@@ -134,6 +134,7 @@ def violation(
         loader=outcome.loader,
         contract=promise,
         epochs=outcome.epochs if outcome.epochs != 1 else None,
+        from_start=outcome.from_start or None,
         **run_settings(outcome.deadline, outcome.seed, outcome.engine),
     )
     imports = [*_imports(outcome, promise), *home]
