@@ -105,6 +105,33 @@ def test_a_failure_is_confirmed_without_another_control(records, asked):
     assert (result.verdict, result.failed, cost) == ("corrupted", True, REFERENCE + 2 * ALONE)
 
 
+AT_REST = "truncated-at-rest"
+FOLLOWED, AFTER = 1, 1
+"""The epoch without a fault that is followed from the constructor on, and the recovery."""
+
+
+def test_the_epoch_followed_from_the_constructor_on_is_made_once(records, asked):
+    """The first check of files at rest needs it, and others of the test have it from there."""
+    factory = _factory(records, asked.log)
+    asked(factory)
+    costs = [asked(factory, name)[1] for name in (AT_REST, AT_REST, "missing-at-rest")]
+
+    assert costs == [FOLLOWED + ALONE + AFTER, ALONE + AFTER, ALONE + AFTER]
+
+
+def test_the_followed_epoch_moves_with_the_folder_of_the_item(tmp_path, asked):
+    """The first item that needs it has another folder than the one that came before it."""
+    costs = {}
+    for name, check in (("item_1", "open-error"), ("item_2", AT_REST), ("item_3", AT_REST)):
+        folder = write_records(tmp_path / name / "records")
+        factory = _factory(folder, asked.log)
+        result, costs[name] = asked(factory, check, home=str(tmp_path / name))
+        paths = {each.path for facts in result.outcome.faults for each in facts.firings}
+        assert (result.passed, {path.rpartition("/")[0] for path in paths}) == (True, {str(folder)})
+
+    assert costs["item_2"] - costs["item_3"] == FOLLOWED
+
+
 SCALE = {"by": 1}
 
 

@@ -75,6 +75,11 @@ OPENED = FileCounts(1, 0, 0)
         ("worker-killed-last", faults.WorkerKilled(at=4)),
         ("worker-killed-reading", faults.WorkerKilled(reading=(A, B), worker=0)),
         ("worker-killed-sending", faults.WorkerKilled(sending=True)),
+        ("truncated-at-rest", faults.TruncatedFile((A, B), keep=0.5)),
+        ("empty-at-rest", faults.TruncatedFile(B, keep=0)),
+        ("missing-at-rest", faults.OpenError(B, errno=errno.ENOENT)),
+        ("corrupted-at-rest", faults.CorruptedFile((A, B), flips=8)),
+        ("read-error-at-rest", faults.ReadError((A, B))),
     ],
 )
 def test_a_check_of_one_fault(check, expected, real):
@@ -96,6 +101,24 @@ def test_files_of_another_kind_are_asked_on_their_own(counts, titles, real):
     workload = _workload(real, {"/data/i.json": counts, A: READ, B: READ, C: READ})
 
     assert _titles("open-error", workload) == titles
+
+
+@rows("name", [name for name in CHECKS if name.endswith("-at-rest")])
+def test_a_file_that_is_only_opened_is_none_at_rest(name, real):
+    """It may be a lock, which is missing until somebody makes it."""
+    workload = _workload(real, {A: OPENED})
+
+    assert _plan(name, workload) == "neither its constructor nor its workers read a data file"
+
+
+def test_a_text_is_cut_between_two_lines_as_well(real, tmp_path):
+    """The file looks whole then, and nothing but a count can tell."""
+    text = tmp_path / "lines.txt"
+    text.write_text("".join(f"line {number}\n" for number in range(100)), encoding="ascii")
+    half, tail = _plan("truncated-at-rest", _workload(real, {str(text): READ}))
+
+    assert half == (faults.TruncatedFile(str(text), keep=0.5),)
+    assert text.read_bytes()[: tail[0].keep].endswith(b"\n")
 
 
 @rows(("reads", "nth"), [((2, 0), 2), ((3, 3), 2), ((5, 1), 2), ((3, 6), 3), ((9, 0), 4)])

@@ -192,3 +192,35 @@ def test_a_sweep_in_which_no_fault_happens_fails(records):
     with pytest.warns(UserWarning, match="no fault of the sweep happened") as warned:
         sweep(lambda: FewReads(records), **nothing, on_fail="warn")
     assert warned[0].filename == __file__
+
+
+class Counted(FewReads):
+    """Asks a file for the number of its samples, and takes none if it cannot."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        count = folder.parent / "count.txt"
+        try:
+            self.paths = self.paths[: int(count.read_text(encoding="ascii"))]
+        except OSError:
+            self.paths = []
+
+
+def test_operations_of_the_constructor_are_swept_on_request(records):
+    """Workers never open that file, so a sweep of theirs passes."""
+    (records.parent / "count.txt").write_text(str(SAMPLES), encoding="ascii")
+    options = {"loader": ONE_WORKER, "faults": [OpenError()]}
+    assert all(each.passed for each in sweep(lambda: Counted(records), **options).steps)
+
+    found = sweep(lambda: Counted(records), **options, from_start=True, on_fail=None)
+
+    first = found.steps[0]
+    assert (first.fault.nth, first.verdict, first.passed) == (1, "corrupted", False)
+    assert "count.txt cannot be opened; 0 of 2 samples are there" in first.explanation
+    assert "from_start=True" in first.explanation
+
+
+def test_the_python_engine_sweeps_no_constructor(records):
+    """The reason is that of the checks of files at rest."""
+    with pytest.raises(InvalidArgumentError, match="from_start=True: files can be bad"):
+        sweep(lambda: FewReads(records), engine="python", from_start=True)

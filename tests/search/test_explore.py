@@ -18,7 +18,7 @@ from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
 )
 from pytest_dataloader_faults.outcomes import Judgement, Outcome
-from pytest_dataloader_faults.search import survey
+from pytest_dataloader_faults.search import replay, survey
 from pytest_dataloader_faults.search._runner import Search, Trial, cases
 from support import troublemakers
 from support.datasets import SIZE, Records, RecordStream
@@ -206,6 +206,35 @@ def test_a_loader_without_workers_meets_what_it_can(records):
     }
 
 
+class Indexed(Records):
+    """Has as many samples as its index says, and none without the index."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        try:
+            count = int((folder.parent / "index").read_text(encoding="ascii"))
+        except OSError:
+            count = 0
+        del self.paths[count:]
+
+
+def test_a_fault_of_the_constructor_is_found(records):
+    """The test to paste has it from the start, too, and replays it."""
+    (records.parent / "index").write_text("8", encoding="ascii")
+
+    def make():
+        return Indexed(records)
+
+    assert explore(make, max_examples=8, **SIMPLE).failure is None
+    found = explore(make, max_examples=20, on_fail=None, from_start=True, **SIMPLE)
+
+    assert found.verdict is Verdict.CORRUPTED
+    assert "index cannot be opened; 0 of 8 samples are there" in found.failure
+    assert "        from_start=True," in found.failure
+    with pytest.raises(CheckFailedError, match="0 of 8 samples"):
+        replay(make, *found.outcome.schedule, from_start=True)
+
+
 def test_a_ready_loader_keeps_its_options(records):
     """With ``loader={}`` only the faults are drawn."""
     found = explore(
@@ -285,7 +314,7 @@ from hypothesis import given, settings
 from pytest_dataloader_faults import run_trial, strategies
 from pytest_dataloader_faults.search import assert_survives_or_fails_cleanly
 from pytest_dataloader_faults.faults import OpenError
-from pytest_dataloader_faults.search import survey
+from pytest_dataloader_faults.search import replay, survey
 from support.datasets import Records, write_records
 
 FOLDER = write_records(Path(__file__).with_name("records"))
