@@ -277,7 +277,8 @@ class _CreatedFiles:
 # accept4(2), as torch's thread that shares descriptors does, has its number already, which /proc
 # does not show: ADDFD then fails with EBUSY. If it is quicker than that, ADDFD puts our file in
 # the place of its own, as dup2(2) would. So numbers are given from the highest down, and from
-# there again when some were found to be closed: as far from what the kernel gives as can be.
+# there again when some were found to be closed: as far from what the kernel gives as can be. Under a
+# low limit that is only far enough if each new file has the very highest number that is free.
 
 
 _COLLECT_ABOVE = 256
@@ -296,7 +297,8 @@ class _TrackedFiles:
         """The latest inherited descriptor through whose own offset a file was read."""
         self._numbers = range(*high_fds)[::-1]
         self._next = 0
-        self._collect_above = min(_COLLECT_ABOVE, len(self._numbers) // 2)
+        is_wide = len(self._numbers) >= 2 * _COLLECT_ABOVE
+        self._collect_above = _COLLECT_ABOVE if is_wide else 0
 
     def add(self, number: int, path: str, source: int | None, *, inherited: bool = False) -> None:
         """Track *number*, which is *path*; *source*, our duplicate, is closed with it."""
