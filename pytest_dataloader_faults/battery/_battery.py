@@ -25,6 +25,7 @@ from pytest_dataloader_faults.outcomes import (
     Judgement,
     Outcome,
     Verdict,
+    WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes.contract import Cause, Compared
 from pytest_dataloader_faults.outcomes.judge import repeats

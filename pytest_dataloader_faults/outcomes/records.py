@@ -494,6 +494,6 @@ class TrialFacts(TrialRequest):
         return made
 
 
-def is_started_anew(outcome: TrialFacts) -> bool:
-    """Whether workers are not forked, and so import modules again and get the dataset by pickle."""
-    return outcome.start_method not in ("", "fork")
+def makes_dataset(outcome: TrialFacts) -> bool:
+    """Whether, under faults that were there before, it has come no further than its factory."""
+    return outcome.from_start and outcome.phase == START

@@ -178,8 +178,7 @@ def explore(
     alone = (fixed or {}).get("num_workers") == 0
     usual = [kind for kind in DEFAULT_KINDS if not (alone and kind.needs_worker)]
     kinds = usual if kinds is None else chosen([*KINDS.values()], kinds=kinds)
-    found = Survey(make_dataset, asked, from_start=from_start)
-    search = _runner.Search(found, how.max_examples)
+    search = _runner.Search(Survey(make_dataset, asked, from_start=from_start), how.max_examples)
     drawn = _runner.cases(search.found, loader, max_epochs, max_faults=max_faults, kinds=kinds)
     with progress.stage("explore"):
         failure = search.check_without_fault(_runner.without_fault(fixed))

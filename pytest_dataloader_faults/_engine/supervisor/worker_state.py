@@ -277,8 +277,8 @@ class _CreatedFiles:
 # accept4(2), as torch's thread that shares descriptors does, has its number already, which /proc
 # does not show: ADDFD then fails with EBUSY. If it is quicker than that, ADDFD puts our file in
 # the place of its own, as dup2(2) would. So numbers are given from the highest down, and from
-# there again when some were found to be closed: as far from what the kernel gives as can be. Under a
-# low limit that is only far enough if each new file has the very highest number that is free.
+# there again when some were found to be closed: as far from what the kernel gives as can be. Under
+# a low limit that is only far enough if each new file has the very highest number that is free.
 
 
 _COLLECT_ABOVE = 256

@@ -22,11 +22,11 @@ from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth, leaked
 from pytest_dataloader_faults.outcomes.records import (
     DONE,
     RECOVERY,
-    START,
     Phase,
     Raised,
     Stage,
     TrialFacts,
+    makes_dataset,
 )
 from pytest_dataloader_faults.outcomes.reference import Reference, is_resized
 from pytest_dataloader_faults.outcomes.text import are, counted, were
@@ -129,11 +129,9 @@ def _how_it_survived(outcome: TrialFacts, reference: Reference, contract: Contra
     ]
     if told:
         return f"{' and '.join(told)}; every other one matches the reference"
-    if _has_other_samples(outcome, reference):
-        return (
-            "every sample was delivered; some hold the damaged bytes of their file, and the"
-            " contract does not promise that the dataset notices (detects_corruption=True)"
-        )
+    if what := _other_samples(outcome, reference):
+        not_promised = "the contract does not promise that the dataset notices"
+        return f"{what}, and {not_promised} (detects_corruption=True)"
     if not outcome.comparison.is_of_content:
         is_of_shapes = outcome.comparison.what is Compared.SHAPES
         right = "types and shapes" if is_of_shapes else "types"
@@ -149,10 +147,13 @@ def _is_resized(outcome: TrialFacts, reference: Reference) -> bool:
     return any(is_resized(each, outcome, reference) for each in outcome.passes)
 
 
-def _has_other_samples(outcome: TrialFacts, reference: Reference) -> bool:
-    if _is_resized(outcome, reference):
-        return True
-    return any(samples.first_mismatch(one, reference) for one in outcome.passes)
+def _other_samples(outcome: TrialFacts, reference: Reference) -> str:
+    """What is unlike the reference although the contract allows it; empty if nothing is."""
+    if outcome.fired and _is_resized(outcome, reference):
+        return at_rest.samples_of_bad_files(outcome, reference)
+    if any(samples.first_mismatch(one, reference) for one in outcome.passes):
+        return "every sample was delivered; some hold the damaged bytes of their file"
+    return ""
 
 
 def _after(outcome: TrialFacts) -> str:
@@ -171,8 +172,7 @@ def _hung(outcome: TrialFacts) -> Finding | None:
     if outcome.exception and outcome.phase == Phase(Stage.EPOCH, len(outcome.passes)):
         raised = f"{outcome.exception.type} was raised, but then the loader's workers did not end"
         return Finding(Verdict.LEAKED, f"{raised} within {hangs.seconds(outcome)}")
-    is_made = not outcome.from_start or outcome.phase != START
-    what = "the epoch" if is_made else "make_dataset()"
+    what = "make_dataset()" if makes_dataset(outcome) else "the epoch"
     waited = f"no exception and no end of {what} within {hangs.seconds(outcome)}"
     why = errors.dropped_batch_cause(outcome) or hangs.in_words(outcome)
     return Finding(Verdict.HUNG, waited + why)
@@ -213,11 +213,12 @@ def _poisoned(outcome: TrialFacts, reference: Reference, contract: Contract) -> 
     if recovery.exception is not None:
         error = chains.error_line(recovery.exception)
         return Finding(Verdict.POISONED, f"{_after(outcome)} raised {error}")
-    if is_resized(recovery, outcome, reference):
-        there = at_rest.samples_there(recovery, reference)
-        return Finding(Verdict.POISONED, f"{_after(outcome)}: {there}", Wrong.MISSING)
     # A dataset that need not notice damage may have kept a copy of the damaged bytes.
     may = samples.Tolerance(content=samples.may_be_damaged(outcome, contract))
+    if is_resized(recovery, outcome, reference):
+        there = at_rest.samples_there(recovery, reference)
+        found = Finding(Verdict.POISONED, f"{_after(outcome)}: {there}", Wrong.MISSING)
+        return None if may.content else found
     wrong = samples.first_mismatch(recovery, reference, may)
     if wrong is None:
         return None

@@ -23,7 +23,7 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.judge.samples import digests, may_be_damaged
-from pytest_dataloader_faults.outcomes.records import FaultFacts, Pass, Phase, Stage, TrialFacts
+from pytest_dataloader_faults.outcomes.records import FaultFacts, Pass, TrialFacts, makes_dataset
 from pytest_dataloader_faults.outcomes.reference import Reference, is_resized
 from pytest_dataloader_faults.outcomes.text import are, counted
 
@@ -50,10 +50,14 @@ def wrong_size(outcome: TrialFacts, reference: Reference, contract: Contract) ->
     length, whole = outcome.passes[0].length or 0, reference.size
     if length < whole and contract.may_skip:
         return _unknown_samples(outcome, reference)
-    there = samples_there(outcome.passes[0], reference)
-    sentence = f"{_what_is_wrong(outcome)}; {there}, and no exception was raised"
+    sentence = f"{samples_of_bad_files(outcome, reference)}, and no exception was raised"
     kind = Wrong.MISSING if length < whole else Wrong.UNKNOWN
     return Finding(Verdict.CORRUPTED, sentence, kind)
+
+
+def samples_of_bad_files(outcome: TrialFacts, reference: Reference) -> str:
+    """What is wrong with the files, and how many samples there are then."""
+    return f"{_what_is_wrong(outcome)}; {samples_there(outcome.passes[0], reference)}"
 
 
 def samples_there(one: Pass, reference: Reference) -> str:
@@ -123,6 +127,6 @@ def how_it_died(outcome: TrialFacts) -> str:
 
 def process_in_words(outcome: TrialFacts) -> str:
     """The process that died, or what it was at when it hung."""
-    if outcome.from_start and outcome.phase == Phase(Stage.START):
+    if makes_dataset(outcome):
         return "the process that calls make_dataset()"
     return "the process that iterates the loader"

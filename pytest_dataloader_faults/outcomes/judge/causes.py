@@ -25,8 +25,12 @@ from pytest_dataloader_faults.outcomes.contract import Cause, Judgement, Verdict
 from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
 from pytest_dataloader_faults.outcomes.judge.errors import ends_that_explain, last_error_printed
 from pytest_dataloader_faults.outcomes.judge.repeats import Trial
-from pytest_dataloader_faults.outcomes.judge.starts import cause_of_start, of_answers
-from pytest_dataloader_faults.outcomes.records import Activity, TrialFacts, is_started_anew
+from pytest_dataloader_faults.outcomes.judge.starts import (
+    cause_of_start,
+    is_started_anew,
+    of_answers,
+)
+from pytest_dataloader_faults.outcomes.records import Activity, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 
 _PROMISED = Cause("fails, although the contract promises that it survives")
@@ -41,6 +45,14 @@ _TORN = Cause(
     "A later reading took a file for whole that a failed write had left behind. Write to another"
     " name in the same folder, and give the file its name by os.replace() when all of it is there."
     " A writer may drop the error of a write, as np.save does of the data: compare the size first",
+    overrides=True,
+)
+_KEPT = Cause(
+    "keeps what it made of bad files",
+    "A later run believed an index or a cache that was made of bad files. Look whether the source"
+    " is whole before anything is written of it, write to another name in the same folder, and"
+    " rename it by os.replace(). Keep size and mtime of the source with it, and compare them in"
+    " each run",
     overrides=True,
 )
 _OF_STREAM = re.compile(r"iostream error|unexpected pos \d+ vs \d+")
@@ -193,6 +205,8 @@ def _of_broken(outcome: TrialFacts) -> Cause:
 
 def _of_writing(outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts) -> Cause | None:
     """What is wrong where a write failed, or where a worker that writes files met another fault."""
+    if verdict is Verdict.POISONED and outcome.from_start:
+        return _KEPT
     failed = any(Place.WRITE in each.fault.places for each in outcome.faults if each.fired)
     if verdict is Verdict.POISONED and (failed or _writes_files(fault_free)):
         return _TORN

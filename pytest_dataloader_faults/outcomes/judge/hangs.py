@@ -8,7 +8,14 @@ from collections.abc import Container, Iterator
 
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults.outcomes.judge.errors import dropped_batch_cause
-from pytest_dataloader_faults.outcomes.records import RECOVERY, Activity, Phase, Stage, TrialFacts
+from pytest_dataloader_faults.outcomes.records import (
+    RECOVERY,
+    Activity,
+    Phase,
+    Stage,
+    TrialFacts,
+    makes_dataset,
+)
 from pytest_dataloader_faults.outcomes.text import counted
 
 _PROCESS = re.compile(r"^Process (\d+) \(.*\n((?:(?!Process \d).*\n?)*)", re.MULTILINE)
@@ -70,18 +77,18 @@ def seconds(outcome: TrialFacts) -> str:
 def in_words(outcome: TrialFacts) -> str:
     """What it did, as the rest of a sentence; empty where nothing moved."""
     activity = outcome.at_deadline and outcome.at_deadline.activity
-    came = _batches_that_came(outcome)
+    is_made, came = not makes_dataset(outcome), _batches_that_came(outcome)
+    who = "a worker" if is_made else "it"
     if activity is Activity.DELIVERS:
         return f": {came} came, and it goes on"
     if activity is Activity.READS:
-        return f": {came} came, and workers read on"
+        return f": {came} came, and workers read on" if is_made else ": it reads on"
     if activity is Activity.SLEEPS:
         lines = sorted({line for pid, line in lines_of(outcome) if pid in asleep(outcome)})
         where = f" at {' and at '.join(lines)}" if lines else ""
-        return f": a worker sleeps, as between retries{where}"
-    return (
-        ": a worker computes, or tries again, all the time" if activity is Activity.COMPUTES else ""
-    )
+        return f": {who} sleeps, as between retries{where}"
+    computes = activity is Activity.COMPUTES
+    return f": {who} computes, or tries again, all the time" if computes else ""
 
 
 def _batches_that_came(outcome: TrialFacts) -> str:

@@ -7,7 +7,7 @@ import re
 from pytest_dataloader_faults.outcomes import chains
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge.errors import dropped_batch_cause
-from pytest_dataloader_faults.outcomes.records import TrialFacts, is_started_anew
+from pytest_dataloader_faults.outcomes.records import TrialFacts
 
 UNPICKLABLE = Cause(
     "cannot be pickled",
@@ -39,6 +39,11 @@ _UNGUARDED = Cause(
     "Put what the script does below: if __name__ == '__main__':",
     overrides=True,
 )
+
+
+def is_started_anew(outcome: TrialFacts) -> bool:
+    """Whether workers are not forked, and so import modules again and get the dataset by pickle."""
+    return outcome.start_method not in ("", "fork")
 
 
 def cause_of_start(outcome: TrialFacts) -> Cause | None:
