@@ -159,7 +159,7 @@ class Battery:
         noted = (*self._note_on_comparison(), *self._note_on_connections())
         reference = self.baseline.reference
         seen = len(reference.samples) or sum(len(batch) for batch, _ in reference.batches)
-        if reference.total is None or seen >= reference.total:
+        if reference.limit is None or reference.total is None or seen >= reference.total:
             return noted
         return (
             f"{seen:,} of {counted(reference.total, 'sample', ',')} {were(seen)} looked at",

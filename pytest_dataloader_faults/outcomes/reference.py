@@ -48,7 +48,7 @@ class Reference:
         pickled_samples: The samples, pickled and in base64, for the author's own ``compare``.
         comparison: What of samples is compared, as in an outcome.
         limit: About how many samples were asked for; None for all.
-        total: How many samples the dataset has, if it was not asked for all.
+        total: How many samples there are to draw, as in a pass.
         stream_limit: After how many samples a stream was left that did not end; None if it did.
         shares: What each worker gave of a stream in the run without a fault, if that is known.
         drawn: How many samples the sampler drew in the run without a fault, if it drew as many
@@ -97,13 +97,6 @@ class Reference:
             return [indices for indices in asked if not samples.keys() >= set(indices)]
         return [indices for indices in asked if indices not in batches]
 
-    @property
-    def size(self) -> int:
-        """How many samples the dataset has; of a sampler of the user's own, how many it drew."""
-        if self.total is not None:
-            return self.total
-        return len(self.samples) or sum(len(indices) for indices, _ in self.batches)
-
     def merged_with(self, other: Reference) -> Reference:
         """This and what *other* knows."""
         names = ("samples", "batches", "leaves", "pickled_samples")
@@ -112,7 +105,8 @@ class Reference:
 
 def is_resized(one: Pass, outcome: TrialFacts, reference: Reference) -> bool:
     """Whether the dataset of *one* was made under faults, or after them, and has another length."""
-    return outcome.from_start and one.length not in (None, reference.size)
+    is_known = one.length is not None and reference.total is not None
+    return outcome.from_start and is_known and one.length != reference.total
 
 
 def nondeterminism_message(reference: Reference, contract: Contract) -> str:

@@ -7,7 +7,8 @@ import signal
 import threading
 
 import pytest
-from torch.utils.data import DataLoader
+import torch
+from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from pytest_dataloader_faults import Contract, Verdict, run_trial
 from pytest_dataloader_faults._settings import Settings
@@ -17,6 +18,7 @@ from pytest_dataloader_faults.faults import (
     CorruptedFile,
     OpenError,
     ReadError,
+    ShortRead,
     TruncatedFile,
     WorkerKilled,
 )
@@ -138,6 +140,33 @@ def test_a_dataset_that_may_skip_may_be_shorter(pack):
     found = _judged(lambda: Whole(pack), outcome, Contract(may_skip=True))
     assert found.verdict is Verdict.SURVIVED
     assert "20 samples that faults hit are missing" in found.sentence
+
+
+def _drawn_again():
+    generator = torch.Generator().manual_seed(1)
+    return {"sampler": WeightedRandomSampler([1.0] * COUNT, 3 * COUNT, generator=generator)}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda: {"batch_size": 16, "drop_last": True},
+        _drawn_again,
+        lambda: {"sampler": range(0, COUNT, 2)},
+    ],
+    ids=["drop_last", "replacement", "sampler"],
+)
+def test_how_many_samples_there_are_is_not_how_many_came(pack, options):
+    """A loader may leave some out, or draw some again, with and without a fault."""
+
+    def make():
+        return DataLoader(Whole(pack), num_workers=1, **options())
+
+    fault = ShortRead("*.pack", max_bytes=0.5)
+    outcome = run_trial(make, fault, loader={}, from_start=True)
+
+    assert outcome.fired
+    assert _judged(make, outcome).verdict is Verdict.SURVIVED
 
 
 def test_an_empty_dataset_is_no_refusal(pack):

@@ -66,7 +66,7 @@ def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
         if not any(each.names for each in drawn):
             raise UnusableDatasetError(loaders.empty(loader.dataset))
         found = _reference_by_index(reader, drawn)
-        return found if limit is None else replace(found, limit=limit, total=total)
+        return replace(found, limit=limit, total=total)
 
 
 def _drawn_again(loader: DataLoader[Any], batches: Sequence[Drawn]) -> list[Draw]:

@@ -47,7 +47,7 @@ def wrong_size(outcome: TrialFacts, reference: Reference, contract: Contract) ->
         return None
     if may_be_damaged(outcome, contract):
         return None
-    length, whole = outcome.passes[0].length or 0, reference.size
+    length, whole = outcome.passes[0].length or 0, _total(reference)
     if length < whole and contract.may_skip:
         return _unknown_samples(outcome, reference)
     sentence = f"{samples_of_bad_files(outcome, reference)}, and no exception was raised"
@@ -60,9 +60,14 @@ def samples_of_bad_files(outcome: TrialFacts, reference: Reference) -> str:
     return f"{_what_is_wrong(outcome)}; {samples_there(outcome.passes[0], reference)}"
 
 
+def _total(reference: Reference) -> int:
+    assert reference.total is not None  # Or no length would be another one.
+    return reference.total
+
+
 def samples_there(one: Pass, reference: Reference) -> str:
     """How many samples the dataset of *one* has, as a part of a sentence."""
-    length, whole = one.length or 0, reference.size
+    length, whole = one.length or 0, _total(reference)
     if length > whole:
         return f"{counted(length, 'sample')} {are(length)} there in place of {whole}"
     return f"{length} of {counted(whole, 'sample')} {are(length)} there"
@@ -70,7 +75,7 @@ def samples_there(one: Pass, reference: Reference) -> str:
 
 def _unknown_samples(outcome: TrialFacts, reference: Reference) -> Finding | None:
     """Samples that came, whatever their index, and are none of the whole dataset's."""
-    if reference.total is not None or not reference.samples:  # Not all of them are known.
+    if len(reference.samples) < _total(reference):  # Not all of them are known.
         return None
     known = Counter(digest for _, digest in reference.samples)
     came = Counter(digest for each in outcome.delivered for digest in digests(each))
@@ -112,7 +117,7 @@ def _how_short(keep: float) -> str:
 def skipped(outcome: TrialFacts, reference: Reference) -> int:
     """How many samples a dataset that was made of bad files does not have."""
     resized = (each for each in outcome.passes[:1] if is_resized(each, outcome, reference))
-    return sum(reference.size - (each.length or 0) for each in resized)
+    return sum(_total(reference) - (each.length or 0) for each in resized)
 
 
 def how_it_died(outcome: TrialFacts) -> str:
