@@ -458,3 +458,15 @@ def test_what_grows_is_told_by_its_name(each_epoch, says):
 def test_less_than_that_is_not_told(each_epoch):
     """Below it a healthy process may lie."""
     assert judge_growth(_outcome(**each_epoch)) is None
+
+
+@rows(
+    ("each_epoch", "told"),
+    [({"descriptors": 1}, "process (/data/a.rec)"), ({"threads": 1}, "process")],
+)
+def test_only_descriptors_have_an_example(each_epoch, told):
+    """The file that was opened last is no thread."""
+    outcome = _outcome(**each_epoch)
+    prints = tuple(replace(one, newly_open="/data/a.rec") for one in outcome.footprints)
+
+    assert judge_growth(replace(outcome, footprints=prints)).sentence.endswith(told)
