@@ -214,6 +214,20 @@ def test_what_is_listed_is_what_the_fault_is_about(fault, listed):
     ] == listed
 
 
+@rows(
+    ("fault", "engine", "is_told"),
+    [
+        (faults.ReadError("*.jpg"), "python", True),
+        (faults.ReadError("*.jpg"), "kernel", False),
+        (faults.WorkerKilled(at=50), "python", False),
+    ],
+)
+def test_what_the_python_engine_does_not_see_is_told(fault, engine, is_told):
+    """It matters to faults of files alone."""
+    text = unfired([FaultFacts(fault)], WORKERS, engine)
+    assert ("The python engine sees only what Python code opens" in text) == is_told
+
+
 def test_a_loader_that_cannot_start():
     """Its error is the reason, whether or not workers had started by then."""
     facts, error = [FaultFacts(faults.ReadError("*.jpg"), 0, 0)], "OSError: no room"
