@@ -452,11 +452,13 @@ def _kinds(*workers):
         (["part.0:9", "part.1:9"], [["part.0", "part.1"]]),
         (["cat/1.png:9", "dog/2.png:9"], [["cat/1.png", "dog/2.png"]]),
         (["x/1.png:9 y/1.png:8", ""], [["x/1.png"], ["y/1.png"]]),
+        (["x/1.a:9 y/1.a:8 z/1.a:7", ""], [["x/1.a"], ["y/1.a"], ["z/1.a"]]),
+        (["x/1.a:9 y/1.a:8 z/1.a:7 w/1.a:6", ""], [["w/1.a", "x/1.a", "y/1.a", "z/1.a"]]),
         (["i.bin:5 a.bin:9", "i.bin:5 b.bin:9"], [["a.bin", "b.bin"], ["i.bin"]]),
         (["a.bin:9 b.bin:9", "a.bin:9 b.bin:9"], [["a.bin", "b.bin"]]),
         (["a.w:9 a.x:8 a.y:7 a.z:6"], [["a.w"], ["a.x"], ["a.y", "a.z"]]),
     ],
-    ids=["none", "one", "index", "numbers", "classes", "pairs", "no suffix", "shards", "many"],
+    ids="none one index numbers classes pairs triples fours no_suffix shards many".split(),
 )
 def test_kinds(workers, kinds):
     """By extension, by folders with the same names, and by who reads them; three at most."""

@@ -225,6 +225,14 @@ def test_a_file_that_is_cut_off_can_be_found_so(files, engine, cut, real):
         assert cut in found
 
 
+def test_what_hides_reads_is_told(real):
+    """The files may be read all the same."""
+    workload = _workload(real, {A: OPENED}, unobserved={"io_uring_setup": 2})
+
+    told = "its workers read no data file that the engine sees: io_uring_setup (2)"
+    assert _plan("read-error-first", workload) == told
+
+
 @rows(
     ("start_method", "files", "group", "is_advised"),
     [
