@@ -20,7 +20,17 @@ from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Delivery, Pass, Wrong
 from support.corpus.handles import H5StaysOpen
 from support.datasets import COUNT, SIZE, Records
-from support.facts import EIO, fired, map_reference, ordinary, raised
+from support.facts import (
+    EIO,
+    TRUNCATED,
+    fired,
+    map_reference,
+    ordinary,
+    raised,
+    stream,
+    unfired,
+)
+from support.rows import rows
 
 OTHER = raised("KeyError", "7")
 INDICES = tuple(range(COUNT))
@@ -31,6 +41,13 @@ def _pass(salt, count=COUNT):
     parts = tuple(((("", "Tensor", f"{salt}{index}"),)) for index in INDICES[:count])
     came = Delivery(INDICES[:count], ("same",) * count, "whole", parts)
     return Pass((INDICES[:count],), (came,), complete=True)
+
+
+def _stream(salt, step=1):
+    """The same of a stream, whose samples have no indices; by a *step* of -1, the last is first."""
+    whole = _pass(salt)
+    (came,) = whole.delivered
+    return replace(whole, delivered=(replace(came, indices=None, leaves=came.leaves[::step]),))
 
 
 def _found(first, second, **reference):
@@ -47,8 +64,10 @@ def _found(first, second, **reference):
         (_pass("a"), _pass("a"), 0, False),
         (_pass("a"), _pass("a"), 3, False),
         (_pass("a", 4), _pass("a", 4), COUNT, False),
+        (_stream("a"), _stream("a", -1), COUNT, True),
+        (_stream("a"), _stream("b"), COUNT, False),
     ],
-    ids=["same", "other", "not random", "hardly random", "too few to tell"],
+    ids="same other not_random hardly_random too_few same_stream other_stream".split(),
 )
 def test_epoch_that_repeats_the_random_numbers(first, second, varied, repeats):
     """It fails where many samples are random, and all of them are the same again."""
@@ -93,6 +112,23 @@ def test_error_of_an_epoch_without_a_failing_read_was_remembered(epochs, is_viol
 
     assert is_violation == bool(found)
     assert not found or "the same workers raised KeyError: 7" in found[1]
+
+
+@rows(
+    ("facts", "passes", "is_told"),
+    [
+        (fired(TRUNCATED), (stream("a x"), stream("a b")), True),
+        (fired(TRUNCATED), (stream("b a"), stream("a b")), False),
+        (fired(TRUNCATED), (stream("a", error=OTHER), stream("a b")), False),
+        (fired(TRUNCATED), (), False),
+        (unfired(TRUNCATED), (stream("a x"), stream("a b")), False),
+    ],
+)
+def test_who_takes_cut_files_shows_nothing_by_a_later_epoch(facts, passes, is_told):
+    """It gave other samples, and no error, while the files were cut off."""
+    outcome = replace(ordinary(Pass(), facts), passes=passes)
+
+    assert is_told == bool(CHECKS["truncated-next-epoch"].skip_reason(None, outcome))
 
 
 def _asked(make, **options):
