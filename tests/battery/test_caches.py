@@ -87,6 +87,19 @@ def _logging(records, log):
     return Records(records)
 
 
+@pytest.mark.parametrize(("engine", "notes"), [("kernel", 0), ("python", 1)])
+def test_what_workers_open_may_be_read_by_c(records, tmp_path, engine, notes):
+    """The python engine would not see that, and the kernel's sees that a log is not read."""
+    log = tmp_path / "log"
+
+    class Logs(Records):
+        def __getitem__(self, index):
+            log.open("w").close()
+            return super().__getitem__(index)
+
+    assert len(_check(lambda: Logs(records), engine=engine).notes) == notes
+
+
 def test_every_item_of_a_test_tells_of_it(records, cache):
     """Also those that begin with what the first one found."""
     memory = BaselineCache()
