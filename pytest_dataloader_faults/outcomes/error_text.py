@@ -49,8 +49,8 @@ _DEATH = re.compile(
 )
 _NOT_FOUND = re.compile(
     r"FileNotFoundError|No such file( or directory)?"
-    r"|(\b(file|folder|directory|path|image|video|audio)|\.\w+['\"]?)"
-    r" (does(n't| not) exist|(is |was |could )?not (be )?found)",
+    r"|(\b(file|folder|path|image|video|audio)s?|\bdirector(y|ies)|\.\w+['\"]?)"
+    r" (do(es)?(n't| not) exist|(is |are |was |were |can ?|could )?not (be )?found)",
     re.IGNORECASE,
 )
 _CLAIMS = (
@@ -61,7 +61,7 @@ _CLAIMS = (
     ),
     (re.compile(r"too many open files", re.IGNORECASE), {errno.EMFILE, errno.ENFILE}),
 )
-"""Words for causes that send people elsewhere, and the errnos that they are right for."""
+"""Words for causes that send people elsewhere, and the errnos that they are right for and tell."""
 _SAY_NOTHING = re.compile(
     rf"{_NOT_FOUND.pattern}|^IndexError: .*out of (bounds|range).*", re.IGNORECASE | re.MULTILINE
 )
@@ -166,6 +166,7 @@ def _tells_of_content(lines: str, fault: Fault) -> bool:
 
 
 def _words_for(fault: Fault, call: str) -> Iterable[re.Pattern[str]]:
+    yield from (words for words, right in _CLAIMS if fault.errno in right)
     if Effect.DEATH in fault.effects:
         yield _DEATH
     if Effect.DELAY in fault.effects:

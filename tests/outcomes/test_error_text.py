@@ -262,6 +262,23 @@ def test_error_that_tells_its_own_cause_is_clear(text, number):
     assert explains(text, OpenError(errno=number), PATH, "openat")
 
 
+@rows(
+    ("text", "number"),
+    [
+        ("AssertionError: One or both of the .idx and .bin files cannot be found at x", "ENOENT"),
+        ("FileNotFoundError: Directory x is neither a `Dataset` directory nor ...", "ENOENT"),
+        ("PermissionError: no", "EACCES"),
+        ("RuntimeError: the pool has too many open files", "EMFILE"),
+    ],
+)
+def test_words_of_a_cause_tell_it_without_the_name_of_the_file(text, number):
+    """A constructor looks for a prefix or a folder, and tells that it is not there."""
+    happened = OpenError(errno=getattr(errno, number))
+
+    assert explains(text, happened, PATH, "openat")
+    assert not explains(text, OpenError(errno=errno.EIO), PATH, "openat")
+
+
 def test_error_of_a_missing_file_that_is_chained_to_its_cause_is_clear():
     """The reader sees both."""
 
