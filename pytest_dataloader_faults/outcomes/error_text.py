@@ -49,7 +49,7 @@ _DEATH = re.compile(
 )
 _NOT_FOUND = re.compile(
     r"FileNotFoundError|No such file( or directory)?"
-    r"|(\b(file|folder|path|image|video|audio)s?|\bdirector(y|ies)|\.\w+['\"]?)"
+    r"|(\b(file|folder|path|image|video|audio|dataset)s?|\bdirector(y|ies)|\.\w+['\"]?)"
     r" (do(es)?(n't| not) exist|(is |are |was |were |can ?|could )?not (be )?found)",
     re.IGNORECASE,
 )

@@ -267,6 +267,7 @@ def test_error_that_tells_its_own_cause_is_clear(text, number):
     [
         ("AssertionError: One or both of the .idx and .bin files cannot be found at x", "ENOENT"),
         ("FileNotFoundError: Directory x is neither a `Dataset` directory nor ...", "ENOENT"),
+        ("RuntimeError: Dataset not found. You can set `download=True` to download it", "ENOENT"),
         ("PermissionError: no", "EACCES"),
         ("RuntimeError: the pool has too many open files", "EMFILE"),
     ],
