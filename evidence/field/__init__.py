@@ -28,6 +28,8 @@ class Tried:
         write: Makes its data in an empty folder.
         make: The dataset over that folder.
         settings: Further arguments of ``check_dataset``.
+        code: Whose code is tried: "library" for a package's own class, "own" for a few lines of
+            ours around a reader of the library; "-like" in *shown* is "rewritten".
 
     """
 
@@ -36,6 +38,7 @@ class Tried:
     write: Callable[[Path], None]
     make: Callable[[Path], Any]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    code: str = "library"
 
     @property
     def key(self) -> str:
@@ -80,11 +83,18 @@ def _give_old_name() -> None:
 TRIED: dict[str, Tried] = {}
 
 
-def tried(shown: str, *uses: str, write: Callable[[Path], None], **settings: Any):
+def tried(
+    shown: str,
+    *uses: str,
+    write: Callable[[Path], None],
+    code: str = "library",
+    **settings: Any,
+):
     """Enter a function that makes a dataset into TRIED."""
+    whose = "rewritten" if "-like" in shown else code
 
     def enter(make: Callable[[Path], Any]) -> Callable[[Path], Any]:
-        one = Tried(shown, uses, write, make, settings)
+        one = Tried(shown, uses, write, make, settings, whose)
         assert one.key not in TRIED, one.key
         TRIED[one.key] = one
         return make
@@ -96,6 +106,7 @@ def load_all() -> dict[str, Tried]:
     """All of them; each module enters its own."""
     for name in (
         "vision detection medical science streams tables arrays records audio_video loaders shapes"
+        " constructors"
     ).split():
         importlib.import_module(f"field.{name}")
     return TRIED

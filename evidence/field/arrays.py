@@ -56,7 +56,7 @@ class Rows:
         return np.array(self.values[index])
 
 
-@tried("`np.load(mmap_mode='r')` on the object", "numpy", write=_npy)
+@tried("`np.load(mmap_mode='r')` on the object", "numpy", write=_npy, code="own")
 def npy_mapped(folder: Path):
     return Rows(np.load(folder / "x.npy", mmap_mode="r"))
 
@@ -107,7 +107,7 @@ class KeptHdf5:
         return self.values[index]
 
 
-@tried("h5py file opened in `__init__`", "h5py", write=_hdf5)
+@tried("h5py file opened in `__init__`", "h5py", write=_hdf5, code="own")
 def h5_kept(folder: Path):
     return KeptHdf5(str(folder / "0.h5"))
 
@@ -401,7 +401,7 @@ class LmdbPictures:
             return transaction.get(b"%04d" % index)[:64]
 
 
-@tried("LMDB opened in `__init__`", "lmdb", write=_lmdb)
+@tried("LMDB opened in `__init__`", "lmdb", write=_lmdb, code="own")
 def lmdb_kept(folder: Path):
     return LmdbPictures(str(folder / "x.mdb"))
 

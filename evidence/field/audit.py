@@ -35,6 +35,7 @@ _SOME = "read-error-next-epoch file-missing read-error-transient truncated-empty
 _CUT = "truncated-half truncated-empty truncated-tail"
 _MAPPED_BEFORE = "the file is open since before the fork, and is cut under it"
 _IMPORTS = "the spawned worker was still importing after 30 s, on busy cores"
+_BUS_ERROR = "`__init__` touches a mapped page, for which the kernel has no error but SIGBUS"
 _SQLITE = "SQLite's words name neither the file nor the cause"
 _ZEROS_TORCHIO = "ITK gives zeros for what is missing"
 _SHORTER_SOUND = "the sound is shorter, and its length is not compared with the header"
@@ -108,8 +109,14 @@ AUDIT: dict[str, tuple[Found, ...]] = {
     ),
     "gzip_lines": (_true("truncated-empty", "gzip takes an empty file for an empty archive"),),
     "chain_dataset": (_true("truncated-empty", "gzip takes an empty file for an empty archive"),),
-    "hf_disk": (_arguable("truncated-tail", _MAPPED_BEFORE),),
-    "hf_torch": (_arguable("truncated-tail", _MAPPED_BEFORE),),
+    "hf_disk": (
+        _arguable("truncated-tail", _MAPPED_BEFORE),
+        _arguable("read-error-at-rest", _BUS_ERROR),
+    ),
+    "hf_torch": (
+        _arguable("truncated-tail", _MAPPED_BEFORE),
+        _arguable("read-error-at-rest", _BUS_ERROR),
+    ),
     "hf_parquet": (_arguable("truncated-tail", _MAPPED_BEFORE),),
     "tensordict_rows": (
         _true(_CUT, "torch.from_file lengthens the short file with zeros, on the disk as well"),
@@ -218,5 +225,28 @@ AUDIT: dict[str, tuple[Found, ...]] = {
         _true("workers-agree", "`__init__` opens the file, and workers share its offset"),
         _true("pickles", "an open FASTA file on the dataset"),
         _arguable(_CUT, _MAPPED_BEFORE),
+    ),
+    "nanogpt_batches": (
+        _true("truncated-at-rest", "the range of the random places is that of the shorter file"),
+    ),
+    "memmap_blocks": (
+        _true("truncated-at-rest", "16 of 32 samples: the size of the file is the length"),
+    ),
+    "vilt_like": (
+        _true("missing-at-rest", "16 of 32 samples: a table that is not there is left out"),
+        _arguable("read-error-at-rest", _BUS_ERROR),
+    ),
+    "lerobot_like": (_arguable("read-error-at-rest", _BUS_ERROR),),
+    "safetensors_kept": (
+        _true("pickles", "an open file of safetensors on the dataset"),
+        _arguable("read-error-at-rest", _BUS_ERROR),
+    ),
+    "torch_mapped": (_true("empty-at-rest", "torch blames the way in which the file was saved"),),
+    "fromfile_rows": (
+        _true("truncated-at-rest empty-at-rest", "the size of the file is the length"),
+        _true("read-error-at-rest", "np.fromfile swallows the EIO; rows of leftover memory"),
+    ),
+    "json_parsed": (
+        _true("truncated-at-rest empty-at-rest", "JSON lines have no end that could be missing"),
     ),
 }

@@ -123,7 +123,13 @@ class Scanned:
         return self.table.take([index], use_threads=False).to_pylist()[0]
 
 
-@tried("pyarrow `dataset.dataset(...).take`", "pyarrow", "pyarrow.dataset", write=data.parquet)
+@tried(
+    "pyarrow `dataset.dataset(...).take`",
+    "pyarrow",
+    "pyarrow.dataset",
+    write=data.parquet,
+    code="own",
+)
 def arrow_dataset(folder: Path):
     return Scanned(folder)
 

@@ -2,6 +2,7 @@
 
     python evidence datasets              every class
     python evidence datasets KEY ...      these; the others keep their record
+    python evidence datasets --at-rest KEY ...   of these, only the checks of files at rest
     python evidence datasets --page       none: only the page, from the record
 
 The classes and the audit of what they fail are in evidence/field. A class whose library is missing
@@ -29,6 +30,10 @@ from paths import EVIDENCE
 PAGE = Page("datasets")
 _LIMIT = 1500
 """Seconds for one class. The slowest takes a few minutes: its checks hang."""
+AT_REST = (
+    "truncated-at-rest empty-at-rest missing-at-rest corrupted-at-rest read-error-at-rest"
+).split()
+"""They are asked apart, so that the record says what applies without them, and what they cost."""
 
 
 def run(one: Tried, only: list[str] | None = None) -> dict[str, Any]:
@@ -36,6 +41,7 @@ def run(one: Tried, only: list[str] | None = None) -> dict[str, Any]:
     from pytest_dataloader_faults import check_dataset, exceptions
 
     one.load()
+    exclude = () if only else AT_REST
     with tempfile.TemporaryDirectory(prefix="field") as name:
         folder = Path(name) / "data"
         folder.mkdir()
@@ -47,6 +53,7 @@ def run(one: Tried, only: list[str] | None = None) -> dict[str, Any]:
                 engine="kernel",
                 on_fail=None,
                 only=only,
+                exclude=exclude,
                 **one.arguments(),
             )
         except exceptions.UnusableDatasetError as error:
@@ -75,9 +82,9 @@ def _sentence(result: Any) -> str:
     return result.explanation.partition("\n")[0]
 
 
-def _in_a_process(key: str) -> dict[str, Any]:
+def _in_a_process(key: str, only: str = "") -> dict[str, Any]:
     """The same, where a thread or a hook of one library cannot disturb another."""
-    command = [sys.executable, "-W", "ignore", str(EVIDENCE), "datasets", "--one", key]
+    command = [sys.executable, "-W", "ignore", str(EVIDENCE), "datasets", "--one", key, only]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=_LIMIT)
     return json.loads(done.stdout.decode().rpartition("RESULT ")[2])
 
@@ -87,19 +94,26 @@ def page(kept: dict[str, Any]) -> str:
     judged = Counter(
         found.kind
         for key, row in kept.items()
-        for check in row.get("failed", {})
+        for check in failed(row)
         if (found := audited(key, check))
     )
     return PAGE.text(
         classes=len(kept),
         waiting=len(set(load_all()) - set(kept)),
-        convictions=sum(len(row.get("failed", {})) for row in kept.values()),
+        convictions=sum(len(failed(row)) for row in kept.values()),
         true=judged["true"],
         arguable=judged["arguable"],
         false=judged["false"],
         refused=sum("refused" in row for row in kept.values()),
         table="".join(_rows(kept)),
+        rested=sum("at rest" in row for row in kept.values()),
+        at_rest="".join(_rows_at_rest(kept)),
     )
+
+
+def failed(row: dict[str, Any]) -> dict[str, str]:
+    """The checks that a class fails, those of files at rest last."""
+    return {**row.get("failed", {}), **row.get("at rest", {}).get("failed", {})}
 
 
 def audited(key: str, check: str) -> Found | None:
@@ -125,9 +139,24 @@ def _name(one: Tried, row: dict[str, Any]) -> str:
 
 def _counts(row: dict[str, Any]) -> str:
     """How many checks the class passes, of those that apply and fail or pass."""
-    failed = len(row.get("failed", ()))
-    applied = sum(row.get("verdicts", {}).values())
-    return f"{applied - failed} of {applied}"
+    applied = _applied(row) + _applied(row.get("at rest", {}))
+    return f"{applied - len(failed(row))} of {applied}"
+
+
+def _applied(row: dict[str, Any]) -> int:
+    return sum(row.get("verdicts", {}).values())
+
+
+def _rows_at_rest(kept: dict[str, Any]) -> Iterator[str]:
+    """A row for each class whose files no check reached that arms its fault in the workers."""
+    for key, one in load_all().items():
+        row = kept.get(key, {})
+        if "at rest" not in row or "open-error" not in row["not applicable"]:
+            continue
+        before, at_rest = _applied(row), row["at rest"]
+        fails = ", ".join(f"`{name}`" for name in at_rest["failed"]) or "none"
+        counts = f"{before} | {before + _applied(at_rest)}"
+        yield f"| {_name(one, row)} | {one.code} | {counts} | {fails} |\n"
 
 
 def _causes(key: str, row: dict[str, Any]) -> list[tuple[str, str]]:
@@ -135,7 +164,7 @@ def _causes(key: str, row: dict[str, Any]) -> list[tuple[str, str]]:
     if "refused" in row:
         return [("refused", f"`{row['refused'].partition('. ')[0]}`".replace("|", "¦"))]
     groups: dict[str, list[str]] = {}
-    for check in row["failed"]:
+    for check in failed(row):
         found = audited(key, check)
         groups.setdefault(found.shown if found else "**not audited**", []).append(f"`{check}`")
     return [(why, ", ".join(checks)) for why, checks in groups.items()]
@@ -144,19 +173,24 @@ def _causes(key: str, row: dict[str, Any]) -> list[tuple[str, str]]:
 def main(arguments: list[str]) -> None:
     """Run what is asked for, and write the record and the page."""
     kept = PAGE.record()
-    chosen = [] if arguments == ["--page"] else arguments or list(load_all())
-    for key in chosen:
+    partly = arguments[:1] == ["--at-rest"]
+    asked = arguments[1:] if partly else arguments
+    for key in [] if asked == ["--page"] else asked or list(load_all()):
         if missing := load_all()[key].missing():
             print(f"{key}: {missing} is not installed")
-        else:
+            continue
+        if not partly:
             kept[key] = {"commit": commit(), **_in_a_process(key)}
-            print(f"{key}: {kept[key].get('seconds')} s")
-    PAGE.keep(kept)
+        if "refused" not in kept[key]:
+            kept[key]["at rest"] = {"commit": commit(), **_in_a_process(key, ",".join(AT_REST))}
+        print(f"{key}: {kept[key].get('seconds')} s", flush=True)
+        PAGE.keep(kept)
     PAGE.path.write_text(page(kept), encoding="utf-8")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
-        print("RESULT " + json.dumps(run(load_all()[sys.argv[2]])), flush=True)
+        wanted = sys.argv[3].split(",") if sys.argv[3:] and sys.argv[3] else None
+        print("RESULT " + json.dumps(run(load_all()[sys.argv[2]], wanted)), flush=True)
     else:
         main(sys.argv[1:])
