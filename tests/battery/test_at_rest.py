@@ -1,0 +1,205 @@
+"""Files that are bad before the dataset is made: each specimen fails its checks, each twin none.
+
+Most are slow: every run has a pair for each check, and for each verdict that it can give.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import replace
+
+import pytest
+
+from pytest_dataloader_faults import Contract, check_dataset, run_trial
+from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults._settings.jobs import TrialJob
+from pytest_dataloader_faults._trial import run_trial_job, take_reference
+from pytest_dataloader_faults.battery._battery import Battery, ask
+from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.battery.checks._at_rest import AT_REST
+from pytest_dataloader_faults.faults import TruncatedFile
+from support.at_rest_formats import PAIRS_OF_FORMATS
+from support.at_rest_specimens import (
+    COUNT,
+    CUT,
+    DAMAGED,
+    EMPTY,
+    MISSING,
+    PAIRS_OF_FILES,
+    Lines,
+    LineStream,
+    ReadMean,
+    WaitsForTheRest,
+    write_block,
+    write_lines,
+)
+
+NAMES = [each.name for each in AT_REST]
+PAIRS = {pair.specimen.__name__: pair for pair in PAIRS_OF_FILES} | PAIRS_OF_FORMATS
+FAILURES = [(name, check) for name, pair in PAIRS.items() for check in pair.fails]
+IN_EVERY_RUN = {
+    (check, PAIRS[name].fails[check].verdict): (name, check)
+    for name, check in sorted(FAILURES, key=lambda each: len(PAIRS[each[0]].fails))
+}.values()
+"""Of pairs that fail many checks, which then share a battery."""
+EVERY = [
+    pytest.param(*each, marks=[] if each in IN_EVERY_RUN else pytest.mark.slow) for each in FAILURES
+]
+
+
+@pytest.fixture(name="asked", scope="module")
+def _asked(tmp_path_factory):
+    """A function that asks a specimen or twin a check once; all its checks share a battery."""
+
+    def filled(name):
+        folder = tmp_path_factory.mktemp("at_rest")
+        PAIRS[name].write(folder)
+        return folder
+
+    @functools.cache
+    def battery(name, role):
+        pair = PAIRS[name]
+        make = functools.partial(getattr(pair, role), filled(name))
+        return Battery(make, Settings(**pair.options))
+
+    return functools.cache(lambda name, role, check: ask(battery(name, role), check))
+
+
+def _require_failure(result, found):
+    first = result.explanation.splitlines()[0]
+    assert (found.verdict, True, True) == (result.verdict, result.failed, result.reproduced), first
+    assert found.words in first
+
+
+def _require_pass(result):
+    assert (result.applies, result.failed) == (True, False), result.explanation
+    assert result.outcome.fired
+
+
+@pytest.mark.parametrize(("name", "check"), EVERY)
+def test_specimen_fails_that_check(name, check, asked):
+    """The verdict is that of its defect, and the first line says what came of it."""
+    _require_failure(asked(name, "specimen", check), PAIRS[name].fails[check])
+
+
+@pytest.mark.parametrize(("name", "check"), EVERY)
+def test_twin_passes_that_check(name, check, asked):
+    """The fault happened to it, too."""
+    _require_pass(asked(name, "twin", check))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("role", ["specimen", "twin"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_five_runs_in_a_row_agree(name, role, tmp_path):
+    """Each time anew: the specimen fails the checks of its defect and no other, the twin none."""
+    pair = PAIRS[name]
+    for run in range(5):
+        folder = tmp_path / str(run)
+        folder.mkdir()
+        pair.write(folder)
+        make = functools.partial(getattr(pair, role), folder)
+        for result in check_dataset(make, only=NAMES, on_fail=None, **pair.options):
+            if role == "specimen" and result.check in pair.fails:
+                _require_failure(result, pair.fails[result.check])
+            else:
+                _require_pass(result)
+
+
+@pytest.fixture(name="block", scope="module")
+def _block(tmp_path_factory):
+    """A folder with all samples in one file."""
+    folder = tmp_path_factory.mktemp("block")
+    write_block(folder)
+    return folder
+
+
+@pytest.fixture(name="known", scope="module")
+def _known(block):
+    """A healthy dataset that reads in its constructor alone, what it gives, and what is found."""
+    make = functools.partial(ReadMean, block)
+    results = check_dataset(make, only=NAMES, on_fail=None)
+    return make, take_reference(make), {each.check: each for each in results}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_check_that_is_disarmed_is_not_exercised(name, known):
+    """What the check finds of a constructor comes from its fault."""
+    make, reference, armed = known
+    schedule = armed[name].outcome.schedule
+    job = TrialJob(
+        make_dataset=make,
+        faults=tuple(replace(each, path="/nothing/has/this/name") for each in schedule),
+        settings=Settings(loader={"num_workers": 2, "batch_size": 4}),
+        options=CHECKS[name].options,
+    )
+
+    assert armed[name].verdict in ("survived", "failed_cleanly")
+    assert run_trial_job(job).judge(reference).verdict == "not_exercised"
+
+
+@pytest.mark.parametrize("dataset", [Lines, LineStream])
+def test_a_contract_that_allows_to_skip(dataset, tmp_path):
+    """A text that ends with a line loses samples, and the message has how many."""
+    write_lines(tmp_path)
+    make, skips = functools.partial(dataset, tmp_path), Contract(may_skip=True)
+    cut, empty = check_dataset(make, only=(CUT, EMPTY), contract=skips)
+
+    assert (cut.verdict, empty.verdict) == ("failed_cleanly", "survived")
+    assert "the end is missing, and the file looks whole (survived)" in cut.explanation
+    assert f"{COUNT} samples that faults hit are missing" in empty.explanation
+
+
+def test_damage_that_need_not_be_noticed(asked):
+    """Where no sample came of it, the sentence does not say that each was delivered."""
+    result = asked("json", "specimen", DAMAGED)
+
+    assert result.verdict == "survived"
+    assert f"samples has damaged bytes; 0 of {COUNT} samples are there" in result.explanation
+
+
+def test_what_the_constructor_writes_was_not_there_before(asked):
+    """An index in the trial's own folder is no file at rest, and the advice is about keeping it."""
+    result = asked("KeepsAnIndex", "specimen", CUT)
+
+    assert {os.path.basename(each.path) for each in result.outcome.schedule} == {"samples.bin"}
+    assert "believed an index or a cache that was made of bad files" in result.explanation
+
+
+def test_a_constructor_that_waits_for_the_rest(block):
+    """It is told that make_dataset() did not end, and no worker is named, since there is none."""
+    make = functools.partial(WaitsForTheRest, block)
+    outcome = run_trial(make, TruncatedFile("*/samples.bin"), from_start=True, deadline=1)
+    judgement = outcome.judge(take_reference(make))
+
+    assert judgement.verdict == "hung"
+    assert "no end of make_dataset() within 1 s: it computes, or tries again" in judgement.sentence
+
+
+_DAMAGES = {
+    CUT: lambda path: os.truncate(path, path.stat().st_size // 2),
+    EMPTY: lambda path: os.truncate(path, 0),
+    MISSING: lambda path: path.unlink(),
+}
+
+
+@pytest.mark.slow
+# NumPy leaves the file to the garbage collector where it is no archive.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("name", PAIRS_OF_FORMATS)
+def test_error_is_that_of_a_file_that_is_really_so(name, asked, tmp_path):
+    """Type and last line of the error are those without the plugin, whatever library it is."""
+    path = tmp_path / "samples"
+    for check, damage in _DAMAGES.items():
+        PAIRS[name].write(tmp_path)
+        damage(path)
+        with pytest.raises(Exception) as real:  # noqa: PT011  # each library has its own
+            PAIRS[name].twin(tmp_path)
+        came = asked(name, "twin", check).outcome.exception
+
+        assert came.type == type(real.value).__name__
+        folder = asked(name, "twin", check).outcome.schedule[0].path.removesuffix("/samples")
+        assert came.message.replace(folder, str(tmp_path)) == str(real.value)
+        path.unlink(missing_ok=True)
