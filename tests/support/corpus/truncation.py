@@ -40,6 +40,14 @@ class FromFile(Records):
         return torch.from_numpy(np.fromfile(self.paths[index], np.uint8))
 
 
+class CountsBytes(Records):
+    """Divides the size of each file by that of a sample: half a file has none."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.paths = [path for path in self.paths for _ in range(path.stat().st_size // SIZE)]
+
+
 class FromFileCounted(Records):
     """As many values as there have to be: healthy."""
 
@@ -246,6 +254,7 @@ CASES: tuple[Case, ...] = (
         "is wrong: it is torch.Tensor torch.uint8 (32,) instead of",
         FromFileCounted,
     ),
+    Case("M2", CountsBytes, "truncated-at-rest", "corrupted", "0 of 16 samples are there"),
     Case("M3", Rows, "truncated-tail", "corrupted", "are missing", CountedRows),
     Case("M4", LoadsTruncatedPictures, "truncated-half", "corrupted", "is wrong", Pictures),
     Case("M5", BlackIfNone, "open-error", "corrupted", "came alike", Pictures),
