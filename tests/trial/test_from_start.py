@@ -294,7 +294,7 @@ def test_an_index_that_was_written_of_a_broken_file_is_found(pack):
     pack.with_suffix(".index").unlink()
     found = _judged(lambda: Indexed(pack), outcome, Contract(may_skip=True))
     assert found.verdict is Verdict.POISONED
-    assert found.sentence.endswith("made of the same files: 20 of 40 samples are there")
+    assert found.sentence.endswith("made of the same files has 20 of 40 samples")
 
 
 def test_the_folder_of_a_factory_is_the_same_for_the_recovery(pack):

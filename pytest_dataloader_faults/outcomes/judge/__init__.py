@@ -216,8 +216,8 @@ def _poisoned(outcome: TrialFacts, reference: Reference, contract: Contract) -> 
     # A dataset that need not notice damage may have kept a copy of the damaged bytes.
     may = samples.Tolerance(content=samples.may_be_damaged(outcome, contract))
     if is_resized(recovery, outcome, reference):
-        there = at_rest.samples_there(recovery, reference)
-        found = Finding(Verdict.POISONED, f"{_after(outcome)}: {there}", Wrong.MISSING)
+        sentence = f"{_after(outcome)} {at_rest.has_samples(recovery, reference)}"
+        found = Finding(Verdict.POISONED, sentence, Wrong.MISSING)
         return None if may.content else found
     wrong = samples.first_mismatch(recovery, reference, may)
     if wrong is None:

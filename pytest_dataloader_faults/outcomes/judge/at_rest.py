@@ -73,6 +73,14 @@ def samples_there(one: Pass, reference: Reference) -> str:
     return f"{length} of {counted(whole, 'sample')} {are(length)} there"
 
 
+def has_samples(one: Pass, reference: Reference) -> str:
+    """The same, as what is said of the dataset."""
+    length, whole = one.length or 0, _total(reference)
+    if length > whole:
+        return f"has {counted(length, 'sample')} in place of {whole}"
+    return f"has {length} of {counted(whole, 'sample')}"
+
+
 def _unknown_samples(outcome: TrialFacts, reference: Reference) -> Finding | None:
     """Samples that came, whatever their index, and are none of the whole dataset's."""
     if len(reference.samples) < _total(reference):  # Not all of them are known.
