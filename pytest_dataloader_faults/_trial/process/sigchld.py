@@ -15,6 +15,13 @@ worker that dies while it sends leaves half a message in the pipe, and the loade
 With ``pin_memory`` it is a thread that reads that pipe. The loader then waits for a queue between
 threads, whose lock an exception must not hit either, and looks every few milliseconds.
 
+Some facts about calls that a filter holds. Where files are followed from the constructor on, the
+loader's process waits for the supervisor in many calls. A signal with a handler, as that of a
+stream's worker that is at its end, gives EINTR there, though the kernel has not begun the call.
+Python takes connect(2) for begun then, and waits for a socket that nobody connects: a read of it
+gives EINVAL. And mmap(2) never gives EINTR, so nobody tries it again. With SA_RESTART the kernel
+does. A read of the batch has to be interrupted, and poll(2) is, whatever the flag.
+
 Some facts about torch's 5 s (``MP_STATUS_CHECK_INTERVAL``). A worker that leaves with status 0 is
 no failure to that handler. The loader misses it for 5 s: then ``get`` raises queue.Empty, and the
 loader looks for workers that are dead but should not be. Here ``get`` waits for the
@@ -29,6 +36,7 @@ then, so that is left as it is.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import queue
 import signal
@@ -75,10 +83,20 @@ class SigchldGuard:
         finally:
             self._is_waiting = False
 
+    @staticmethod
+    def read(receive: Callable[[], Any]) -> Any:
+        """What *receive* gives, unless a death interrupts it."""
+        signal.siginterrupt(signal.SIGCHLD, True)
+        try:
+            return receive()
+        finally:
+            signal.siginterrupt(signal.SIGCHLD, False)
+
     def _install(self) -> None:
         in_main_thread = threading.current_thread() is threading.main_thread()
         if in_main_thread and not signal_handling._SIGCHLD_handler_set:
             self._previous = signal.signal(signal.SIGCHLD, self._on_sigchld)
+            signal.siginterrupt(signal.SIGCHLD, False)
             signal_handling._SIGCHLD_handler_set = True
 
     def _on_sigchld(self, number: int, frame: Any) -> None:
@@ -98,6 +116,8 @@ class _InterruptibleQueue:
     ) -> None:
         self._batches, self._guard, self._expected = batches, guard, expected
         self._closed: set[int] = set()
+        if hasattr(batches, "_recv_bytes"):  # It comes through a pipe. What is in it is read later.
+            batches._recv_bytes = functools.partial(guard.read, batches._recv_bytes)
 
     def get(self, timeout: float) -> Any:
         """The next batch; RuntimeError if a worker failed.
