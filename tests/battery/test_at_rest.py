@@ -13,7 +13,7 @@ import pytest
 
 from pytest_dataloader_faults import Contract, check_dataset, run_trial
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._settings.jobs import TrialJob
+from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults.battery._battery import Battery, ask
 from pytest_dataloader_faults.battery.checks import CHECKS
@@ -176,6 +176,22 @@ def test_a_constructor_that_waits_for_the_rest(block):
 
     assert judgement.verdict == "hung"
     assert "no end of make_dataset() within 1 s: it computes, or tries again" in judgement.sentence
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_worker_that_ends_interrupts_no_call_of_the_loader(tmp_path):
+    """Its signal may come while the loader's process waits for the supervisor to answer."""
+    write_lines(tmp_path)
+    job = TrialJob(
+        make_dataset=functools.partial(LineStream, tmp_path),
+        settings=Settings(loader={"num_workers": 2, "batch_size": 4}, engine="kernel"),
+        options=TrialOptions(watch_files=True, from_start=True),
+    )
+
+    found = [run_trial_job(job).exception for _ in range(100)]
+
+    assert [each.text for each in found if each] == []
 
 
 _DAMAGES = {
