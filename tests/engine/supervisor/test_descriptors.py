@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import fcntl
 import os
 import resource
 
@@ -21,7 +23,7 @@ from pytest_dataloader_faults.faults import (
     SlowRead,
     TruncatedFile,
 )
-from support.attempts import NEVER, attempt, error_of
+from support.attempts import NEVER, attempt, error_of, undisturbed
 from support.children import in_a_process
 from support.epochs import alone, epoch
 from support.tries import ENOUGH, WAYS, Tries, pread
@@ -101,6 +103,24 @@ def _flat(batches):
 def _is_strange(size, data):
     """Whether that is a file of the same length and of other content."""
     return size == len(data) == len(CONTENT) and data.startswith(b"This descriptor belongs")
+
+
+def _are_kept_by_exec(path):
+    """Whether each duplicate is: by the commands of fcntl(2), from 0 and from 1 on; by dup(2)."""
+    fd = os.open(path, os.O_RDONLY)
+    commands = (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC)
+    made = [fcntl.fcntl(fd, command, least) for command in commands for least in (0, 1)]
+    made.append(ctypes.CDLL(None).dup(fd))
+    kept = [os.get_inheritable(each) for each in made]
+    for each in (fd, *made):
+        os.close(each)
+    return kept
+
+
+def test_a_duplicate_is_closed_by_exec_where_that_is_asked_for(path):
+    """Its own number is not the kernel's choice, but all else is."""
+    (kept,), _ = undisturbed([path], _are_kept_by_exec, "*.bin")
+    assert kept == [True, True, False, False, True] == _are_kept_by_exec(path)
 
 
 def test_the_number_of_an_inherited_file_belongs_to_another(path):
