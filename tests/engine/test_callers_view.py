@@ -520,6 +520,27 @@ def test_a_process_that_the_supervisor_may_not_look_at(folder):
     assert in_a_process(body) == ""
 
 
+def test_a_process_of_a_worker_that_the_supervisor_may_not_look_at(folder):
+    """Not even the names of the files that it opens are known, so it opens them itself."""
+
+    def in_a_child(path):
+        def read():
+            _checked(libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0))
+            assert _read(path) == b"in a"
+
+        return in_a_process(read)
+
+    def body():
+        if os.geteuid() == 0:
+            _without(TRACE)
+        (gave,), injection = undisturbed([folder / "a" / "x.bin"], in_a_child, "*.bin")
+        assert gave == ""
+        seen = injection.workers[0].unobserved
+        assert 1 <= seen["open by a process that the supervisor may not look at"]
+
+    assert in_a_process(body) == ""
+
+
 def _sizes(folder):
     """What each way to ask for the size of a file, or of a link to it, gives."""
     link = folder / "way.bin"
