@@ -17,7 +17,7 @@ from pytest_dataloader_faults.battery.checks import CHECKS, Check, Variant
 from pytest_dataloader_faults.battery.targets import require_match
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError, has_files
-from pytest_dataloader_faults.globs import host_of, is_below
+from pytest_dataloader_faults.globs import host_of
 from pytest_dataloader_faults.outcomes import (
     CheckResult,
     Contract,
@@ -25,7 +25,6 @@ from pytest_dataloader_faults.outcomes import (
     Judgement,
     Outcome,
     Verdict,
-    WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes.contract import Cause, Compared
 from pytest_dataloader_faults.outcomes.judge import repeats
@@ -141,17 +140,8 @@ class Battery:
         judgement = self.baseline.judge(run, Contract())
         if not judgement.passed:
             return NotApplicable(_FAILS_FOLLOWED.format(judgement.sentence), _NOT_FOLLOWED)
-        followed = replace(run, workers=tuple(map(self._of_others, run.processes)))
+        followed = replace(run, workers=run.processes)
         return Workload.of(followed, self.baseline.settings.files)
-
-    def _of_others(self, process: WorkerFacts) -> WorkerFacts:
-        """What *process* did to files that can be there before the dataset is made.
-
-        The trial's own folder is empty then.
-        """
-        own = self.baseline.writable_folders
-        files = {path: each for path, each in process.files.items() if not is_below(path, own)}
-        return replace(process, files=files)
 
     @property
     def notes(self) -> tuple[str, ...]:

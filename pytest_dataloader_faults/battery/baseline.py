@@ -28,7 +28,15 @@ from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, reference
+from pytest_dataloader_faults.globs import is_below
+from pytest_dataloader_faults.outcomes import (
+    Contract,
+    Judgement,
+    Outcome,
+    Reference,
+    WorkerFacts,
+    reference,
+)
 from pytest_dataloader_faults.outcomes.contract import (
     EXACT,
     SHAPES,
@@ -118,7 +126,9 @@ class Baseline:
     def from_start(self) -> Outcome:
         """An epoch without a fault, in which files are followed from the constructor on."""
         if self._from_start is None:
-            self._from_start = self.run_trial(options=_WATCHED_FROM_START)
+            began = time.time_ns()
+            run = self.run_trial(options=_WATCHED_FROM_START)
+            self._from_start = _with_files_before(began, run, self.writable_folders)
         return self._from_start
 
     @property
@@ -442,6 +452,22 @@ def _files_made_since(began: int, fault_free: Outcome) -> tuple[str, ...]:
     every = (each for worker in fault_free.workers for each in worker.files.items())
     read = {path for path, counts in every if counts.reads or (is_python and counts.opens)}
     return tuple(path for path in sorted(read) if _last_change(path) > began)
+
+
+def _with_files_before(began: int, run: Outcome, own: Sequence[str]) -> Outcome:
+    """*run*, with those files only that were there as they are before it *began*, in ns.
+
+    What the dataset makes anew each time, or in a folder of the trial's *own*, cannot be bad when
+    the next trial begins.
+    """
+
+    def with_older(process: WorkerFacts) -> WorkerFacts:
+        is_older = {path: _last_change(path) <= began for path in process.files}
+        kept = [path for path in process.files if is_older[path] and not is_below(path, own)]
+        return replace(process, files={path: process.files[path] for path in kept})
+
+    main = None if run.main is None else with_older(run.main)
+    return replace(run, main=main, workers=tuple(map(with_older, run.workers)))
 
 
 def _last_change(path: str) -> int:

@@ -219,3 +219,19 @@ def test_error_is_that_of_a_file_that_is_really_so(name, asked, tmp_path):
         folder = asked(name, "twin", check).outcome.schedule[0].path.removesuffix("/samples")
         assert came.message.replace(folder, str(tmp_path)) == str(real.value)
         path.unlink(missing_ok=True)
+
+
+class MadeAnew(ReadMean):
+    """Writes its file each time that it is made, and reads it back."""
+
+    def __init__(self, folder):
+        write_block(folder)
+        super().__init__(folder)
+
+
+def test_what_a_constructor_makes_anew_is_not_bad_before_it(tmp_path):
+    """Whatever was there is gone by then, so no check is asked about it."""
+    write_block(tmp_path)
+    results = check_dataset(lambda: MadeAnew(tmp_path), only=NAMES)
+
+    assert [each.applies for each in results] == [False] * len(NAMES)
