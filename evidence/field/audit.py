@@ -127,6 +127,8 @@ AUDIT: dict[str, tuple[Found, ...]] = {
         _true("read-error-first read-error-later read-error-transient", _SQLITE),
         _arguable("truncated-empty", _MAPPED_BEFORE),
         _arguable("closed-descriptor", _SQLITE),
+        _true("empty-at-rest", "0 of 24 samples: SQLite takes an empty file for a new one"),
+        _true("missing-at-rest", _SQLITE),
     ),
     "sqlite_rows": (
         _true(
@@ -156,6 +158,9 @@ AUDIT: dict[str, tuple[Found, ...]] = {
     "lmdb_kept": (
         _true("pickles", "an LMDB environment on the dataset"),
         _arguable(_CUT, _MAPPED_BEFORE),
+        _true(
+            "truncated-at-rest", "LMDB maps the file, does not ask for its size, and gets SIGBUS"
+        ),
     ),
     "tv_lsun": (
         _true("pickles", "an LMDB environment on the dataset"),
@@ -225,6 +230,10 @@ AUDIT: dict[str, tuple[Found, ...]] = {
         _true("workers-agree", "`__init__` opens the file, and workers share its offset"),
         _true("pickles", "an open FASTA file on the dataset"),
         _arguable(_CUT, _MAPPED_BEFORE),
+        _true(
+            "truncated-at-rest empty-at-rest",
+            "shorter or empty DNA, where an index lies beside the file that is not older",
+        ),
     ),
     "nanogpt_batches": (
         _true("truncated-at-rest", "the range of the random places is that of the shorter file"),
@@ -249,4 +258,20 @@ AUDIT: dict[str, tuple[Found, ...]] = {
     "json_parsed": (
         _true("truncated-at-rest empty-at-rest", "JSON lines have no end that could be missing"),
     ),
+    "hf_dict": (_arguable("read-error-at-rest", _BUS_ERROR),),
+    "hf_images": (_arguable("read-error-at-rest", _BUS_ERROR),),
+    "tensordict_memmap": (
+        _true(
+            "truncated-at-rest empty-at-rest",
+            "torch.from_file lengthens the short file with zeros, on the disk as well",
+        ),
+        _true("missing-at-rest", "samples without the key whose file is missing"),
+    ),
+    "sqlite_counted": (
+        _true(
+            f"{_STORAGE} file-missing truncated-empty empty-at-rest missing-at-rest",
+            _SQLITE,
+        ),
+    ),
+    "pandas_csv": (_true("truncated-at-rest", "215 of 400 rows: a text of lines has no end"),),
 }
