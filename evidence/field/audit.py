@@ -232,7 +232,7 @@ AUDIT: dict[str, tuple[Found, ...]] = {
         _arguable(_CUT, _MAPPED_BEFORE),
         _true(
             "truncated-at-rest empty-at-rest",
-            "shorter or empty DNA, where an index lies beside the file that is not older",
+            "shorter or empty DNA, where an index lies beside the file",
         ),
     ),
     "nanogpt_batches": (

@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -30,6 +31,8 @@ from paths import EVIDENCE
 PAGE = Page("datasets")
 _LIMIT = 1500
 """Seconds for one class. The slowest takes a few minutes: its checks hang."""
+_LONGEST = 150
+"""Characters in a cell."""
 AT_REST = (
     "truncated-at-rest empty-at-rest missing-at-rest corrupted-at-rest read-error-at-rest"
 ).split()
@@ -167,7 +170,14 @@ def _causes(key: str, row: dict[str, Any]) -> list[tuple[str, str]]:
     for check in failed(row):
         found = audited(key, check)
         groups.setdefault(found.shown if found else "**not audited**", []).append(f"`{check}`")
-    return [(why, ", ".join(checks)) for why, checks in groups.items()]
+    return [cell for why, checks in groups.items() for cell in _cells(why, checks)]
+
+
+def _cells(why: str, checks: list[str]) -> Iterator[tuple[str, str]]:
+    """A cause and its checks, in as many rows as they need."""
+    for each in textwrap.wrap(", ".join(checks), _LONGEST, break_on_hyphens=False):
+        yield why, each.rstrip(",")
+        why = ""
 
 
 def main(arguments: list[str]) -> None:
