@@ -15,7 +15,9 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from field import data, tried
-from field.arrays import Rows
+from field.arrays import Rows, _hdf5
+from field.records import _documents
+from field.tables import _sqlite
 
 
 class Batches:
@@ -98,17 +100,11 @@ def packed_like(folder: Path):
     return Packed(sorted(map(str, folder.glob("*.bin"))))
 
 
-def _megatron(folder: Path) -> None:
-    from field.records import _documents
-
-    _documents(folder)
-
-
 @tried(
     "megatron-core `IndexedDataset`, `mmap=False`",
     "megatron.core",
     "megatron.core.datasets.indexed_dataset",
-    write=_megatron,
+    write=_documents,
 )
 def megatron_file(folder: Path):
     from megatron.core.datasets.indexed_dataset import IndexedDataset
@@ -465,21 +461,9 @@ class CountedSqlite:
         return self.store.execute(query, (index,)).fetchone()[0]
 
 
-def _sqlite(folder: Path) -> None:
-    from field.tables import _sqlite as write
-
-    write(folder)
-
-
 @tried("sqlite3, rows counted in `__init__`", write=_sqlite, code="own")
 def sqlite_counted(folder: Path):
     return CountedSqlite(folder / "x.db")
-
-
-def _hdf5(folder: Path) -> None:
-    from field.arrays import _hdf5 as write
-
-    write(folder)
 
 
 class WholeHdf5:
