@@ -10,9 +10,9 @@ import contextlib
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch.utils.data
@@ -53,6 +53,13 @@ from pytest_dataloader_faults.faults import PinMemoryThreadDeath
 from pytest_dataloader_faults.outcomes import Pass, Phase, Resources, Stage
 from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY
 
+_WITHOUT_WORKERS: Mapping[str, Any] = {
+    "num_workers": 0,
+    "multiprocessing_context": None,
+    "persistent_workers": False,
+    "prefetch_factor": None,
+    "timeout": 0,
+}
 Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]
 """The scope of a job's faults."""
 
@@ -150,8 +157,13 @@ class _TrialMaker:
         self.journal.write(PhaseStarted(DONE, time.monotonic()))
 
     def recover_anew(self) -> None:
-        """Make the dataset in this process, which knows nothing of the faults, and use it."""
+        """Make the dataset in this process, which knows nothing of the faults, and read it here.
+
+        Workers would have nothing to add: what they meet is what this process makes of the files.
+        """
         self.journal.write(PhaseStarted(RECOVERY, time.monotonic()))
+        changes = {**self.job.changes, **_WITHOUT_WORKERS}
+        self.job = replace(self.job, faults=(), changes=changes, needs_workers=False)
         trial = self._trial_under_faults(RECOVERY, lambda _error: None)
         if trial is not None:
             trial.recover()
@@ -272,7 +284,10 @@ class _Trial:
     def _recover(self, driver: LoaderDriver) -> None:
         driver.wait_until_idle = Idle
         if (start := self.job.comparison.seeded) is not None:
-            self.loader.worker_init_fn = SeedSamples(start, self.loader.worker_init_fn)
+            seeds = SeedSamples(start, self.loader.worker_init_fn)
+            self.loader.worker_init_fn = seeds
+            if self.options.from_start:
+                seeds.install()
         self.loader.worker_init_fn = EndsWithParent(self.loader.worker_init_fn)
         if driver.start(RECOVERY, self.job.settings.seed):
             driver.take()

@@ -151,9 +151,13 @@ class SeedSamples:
 
     def __call__(self, worker: int) -> None:
         """Run in the worker, before it makes its first sample."""
-        observe_fetches(FetchListener(), samples=False, seed=self._seed)
+        self.install()
         if self._then is not None:
             self._then(worker)
+
+    def install(self) -> None:
+        """Seed each sample that this process makes."""
+        observe_fetches(FetchListener(), samples=False, seed=self._seed)
 
 
 class StreamEnd:
