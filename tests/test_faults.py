@@ -83,7 +83,9 @@ def test_every_class_that_is_not_a_base_is_a_kind():
     """None is left out of the table, in which its facts are checked."""
     derived = _derived(faults.Fault)
 
-    assert {*derived} - {ODD}.union(*derived.values()) == {*faults.KINDS}
+    # A kind may derive from another one.
+    bases = {ODD}.union(*derived.values()) - {*faults.KINDS}
+    assert {*derived} - bases == {*faults.KINDS}
 
 
 ODD = "Odd"

@@ -220,8 +220,10 @@ def _of_kind(kind: type[Fault], files: DataFiles, max_workers: int) -> st.Search
         # pass the batch: the loader waits forever, whatever the dataset does.
         workers = st.sampled_from((None, *_single(max_workers)))
         return st.builds(vocabulary.DescriptorExhaustion, workers=workers)
-    times = st.sampled_from([None, *_FEW])
-    return st.builds(vocabulary.SharedMemoryExhaustion, nth=st.integers(1, 4), times=times)
+    if kind is vocabulary.SharedMemoryExhaustion:
+        times = st.sampled_from([None, *_FEW])
+        return st.builds(kind, nth=st.integers(1, 4), times=times)
+    raise NotImplementedError(f"nothing here says how to draw {kind.__name__}")
 
 
 @st.composite

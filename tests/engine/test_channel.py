@@ -154,6 +154,8 @@ MESSAGES = [
     protocol.WaitUntilIdle(1, 2, ((0, 4), (1, 3))),
     protocol.Idle((0,), (1, 2)),
     protocol.EndFaults(),
+    protocol.DatasetMade(),
+    protocol.MadeNoted(),
     protocol.FaultsEnded(),
     protocol.GetReport(finish=True),
     protocol.Report(({"worker": 0, "files": {"/a": (1, 2, 3)}},), ("an error",), ()),
