@@ -16,7 +16,8 @@ from places import PLACES
 from support.scripts import load_script
 
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-OF_THE_PACKAGE = PROJECT.partition("[project]")[2]  # And not of its build.
+# And not of its build, nor of its tests.
+OF_THE_PACKAGE = PROJECT.partition("[project]")[2].partition("[dependency-groups]")[0]
 BOUNDS = dict(re.findall(r'^    "(\w+)>=([\d.]+)",', OF_THE_PACKAGE, re.MULTILINE))
 PYTHONS = re.findall(r"Python :: (3\.\d+)", PROJECT)
 PAIRS = Page("compatibility").record()
