@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import multiprocessing.util
 import os
 import pickle
 import re
@@ -69,6 +70,8 @@ def _place(tmp_path, monkeypatch):
     """A folder for temporary files, in which a test leaves nothing behind."""
     place = tmp_path / "temporary"
     place.mkdir()
+    # multiprocessing makes a folder for the sockets of this process once, and keeps it.
+    multiprocessing.util.get_temp_dir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
     yield place
     assert [*place.glob("pytest-dataloader-faults-*")] == []
