@@ -18,7 +18,9 @@ from pytest_dataloader_faults.battery.checks._base import Check, Plan, Variant, 
 _FROM_START = TrialOptions(from_start=True)
 _HALF, _FLIPS = 0.5, 8
 _NO_FILE = NotApplicable("neither its constructor nor its workers read a data file")
-_BEFORE = "The file was so before make_dataset() was called, and what that calls met it, too"
+_BEFORE = (
+    "The file was like this when make_dataset() was called, so that the constructor met it, too"
+)
 _COMPARE = (
     "Compare what a file has with what it is to have: its size, a count of records in its header,"
     " or a checksum beside it"
