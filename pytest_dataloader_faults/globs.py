@@ -47,7 +47,7 @@ def is_below(path: str, folders: Iterable[str]) -> bool:
 def _package_folders() -> tuple[str, ...]:
     python = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     prefixes = {sys.prefix, sys.base_prefix}
-    own = (f"{prefix}/{folder}/" for prefix in prefixes for folder in ("bin", "lib"))
+    own = (f"{each}/{name}" for each in prefixes for name in ("bin/", "lib/", "pyvenv.cfg"))
     return (*(f"{folder}/" for folder in python if folder), *own)
 
 

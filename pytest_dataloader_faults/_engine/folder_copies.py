@@ -207,8 +207,8 @@ class _Plan:
             sizes = ((each, counted(os.stat(each).st_size, "byte")) for each in meant)
             shorts = listed(f"{os.path.basename(each)} ({size})" for each, size in sizes)
             return (
-                "each file that it means is too short for it, or is altered by another fault alone:"
-                f" {shorts}. Give it other files, or have it keep less"
+                "each file that it means is too short for it, or another fault leaves nothing of it"
+                f" to alter: {shorts}. Give it other files"
             )
         if left_out := next(filter(matcher.means, paths), None):
             return _LEFT_OUT.format(left_out)
@@ -252,7 +252,8 @@ def _folder_at(folder: object) -> str:
         above = os.path.dirname(os.path.abspath(path))
         raise InvalidArgumentError(f"{given} a folder, and is a file: give {above!r}")
     if not os.path.isdir(path):
-        message = f"{given} a folder that exists (the current folder is {os.getcwd()})"
+        where = f"the current folder is {os.getcwd()}"
+        message = f"{given} a folder that exists ({where}). Make it first, or give its whole path"
         raise InvalidArgumentError(message)
     return os.path.abspath(path)
 

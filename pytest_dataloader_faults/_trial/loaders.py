@@ -39,8 +39,8 @@ _LIBRARY = re.compile(
     rf"<|.*/(site|dist)-packages/|{re.escape(_PACKAGE)}/|{re.escape(os.path.dirname(os.__file__))}/"
 )
 """Code that is not the user's own."""
-USERS_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
-"""What the user's code may raise. Ctrl-C goes to pytest, not to a trial."""
+USERS_ERRORS = (BaseException,)
+"""What the user's code may raise, as pytest.skip() does. Ctrl-C goes to pytest, not to a trial."""
 _DEFAULTS = {"num_workers": 2, "batch_size": 4}
 _DEFAULT_SAMPLERS = (SequentialSampler, RandomSampler)
 """torch makes them for a dataset without a sampler, and they ask for its length."""

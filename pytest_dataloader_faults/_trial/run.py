@@ -148,11 +148,15 @@ class _TrialMaker:
         """Make the dataset under the faults, and make the epochs of a trial with it."""
         with armed as (injection, monitor):
             self.journal.write(FaultsArmed())
+            _write_resources(self.journal, Stage.START, self.server)
+            self.journal.write(LoaderTime(time.monotonic()))
             monitor.arm_before_dataset()
             trial = self._trial_under_faults(Phase(Stage.EPOCH, 1), monitor.record_error)
             monitor.client.note_dataset_made()
             if trial is not None:
                 trial.run_armed(monitor)
+            else:
+                _write_resources(self.journal, Stage.EPOCH, self.server)
         _write_counts(self.job, self.journal, injection)
         self.journal.write(PhaseStarted(DONE, time.monotonic()))
 
@@ -337,7 +341,10 @@ class _Trial:
         self.journal.write(LoaderTime(time.monotonic()))
 
     def _write_resources(self, stage: Stage) -> None:
-        gc.collect()  # Ends what the loader and the dataset left.
-        self.journal.write(HarnessTime(time.monotonic()))
-        found = Resources(stage, proc.descriptor_links(), resources.processes(self.server))
-        self.journal.write(Looked(found))
+        _write_resources(self.journal, stage, self.server)
+
+
+def _write_resources(journal: Journal, stage: Stage, server: tuple[int, int] | None) -> None:
+    gc.collect()  # Ends what the loader and the dataset left.
+    journal.write(HarnessTime(time.monotonic()))
+    journal.write(Looked(Resources(stage, proc.descriptor_links(), resources.processes(server))))

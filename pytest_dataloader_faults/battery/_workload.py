@@ -107,6 +107,15 @@ class Workload:
         """Those that they read or map."""
         return self._files_with(lambda counts: counts.reads)
 
+    @cached_property
+    def filled(self) -> FileSet:
+        """Those that they read or map, and that are not empty."""
+        paths = tuple(filter(targets.has_content, self.read.paths))
+        if paths == self.read.paths:
+            return self.read
+        seen = _seen_by(self.fault_free)
+        return FileSet(paths, targets.shortest_globs(paths, seen, self.globs))
+
     @property
     def written(self) -> FileSet | NotApplicable:
         """The files that workers write in folders of the trial's own, and all others there."""

@@ -35,7 +35,8 @@ _FAULTS = (OpenError(), ReadError(), ConnectError(), ConnectionReset())
 
 _NOTHING = (
     "its workers open, read and write no data file and make no TCP connection that these faults are"
-    " about, so there is nothing to sweep"
+    " about, so there is nothing to sweep. For files that its constructor reads, give"
+    " from_start=True"
 )
 
 

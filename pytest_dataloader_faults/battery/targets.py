@@ -118,6 +118,13 @@ def existing_files(paths: Iterable[str], lasting: Collection[str] = ()) -> set[s
     return {path for path in seen if path in lasting or os.path.lexists(path)} or seen
 
 
+def has_content(path: str) -> bool:
+    """Whether the file is not empty, as far as can be seen."""
+    with contextlib.suppress(OSError):
+        return os.path.getsize(path) > 0
+    return True
+
+
 class Connections(NamedTuple):
     """TCP connections by their paths, and the globs that mean them."""
 

@@ -102,8 +102,10 @@ def _reasons(fault: FaultFacts, workers: Sequence[WorkerFacts], engine: str) -> 
         yield _why_none_was_due(fault, len(workers))
     else:
         yield _why_nothing_matched(fault.fault, workers)
-        fetches = (f"worker {each.worker}: {each.fetches}" for each in workers)
-        yield f"Batches fetched: {', '.join(fetches)}"
+        counts = [(each.worker, each.fetches) for each in workers if each.worker is not None]
+        if counts:
+            fetched = ", ".join(f"worker {number}: {count}" for number, count in counts)
+            yield f"Batches fetched: {fetched}"
         if hidden := unobserved_operations(workers):
             yield f"Hidden from the engine: {hidden}"
     if engine == "python" and has_files(fault.fault):
@@ -140,8 +142,10 @@ def _of_other_workers(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
 
 def _of_later_fetches(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
     at, wanted = getattr(fault, "at", 1), getattr(fault, "worker", None)
-    made = {each.worker: each.fetches for each in workers if wanted in (None, each.worker)}
-    if isinstance(fault, vocabulary.PinMemoryThreadDeath) or at <= max(made.values()):
+    of_workers = [each for each in workers if each.worker is not None]
+    made = {each.worker: each.fetches for each in of_workers if wanted in (None, each.worker)}
+    is_reached = at <= max(made.values(), default=at)
+    if isinstance(fault, vocabulary.PinMemoryThreadDeath) or is_reached:
         return ""
     told = ", ".join(f"worker {id_} made {count}" for id_, count in made.items())
     return f"it is due at fetch {at} of a worker, and {told}. Lower at"
@@ -191,7 +195,16 @@ def _of_small_operations(fault: Fault, _: Sequence[WorkerFacts]) -> str:
     return f"it takes a {call} of more than {most}"
 
 
+def _of_constructor(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
+    is_for_workers = fault.needs_worker or getattr(fault, "workers", None) is not None
+    main = next((each for each in workers if each.worker is None), None)
+    if main is None or not is_for_workers or not any(map(GlobMatcher(fault.globs), main.files)):
+        return ""
+    return "it happens in workers only, and the loader's own process used the file"
+
+
 _HINTS: tuple[Callable[[Fault, Sequence[WorkerFacts]], str], ...] = (
+    _of_constructor,
     _of_other_workers,
     _of_later_fetches,
     _of_no_pinning,

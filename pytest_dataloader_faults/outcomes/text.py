@@ -33,7 +33,7 @@ def text_or_error(value: object) -> tuple[str, str]:
     """``str`` of *value*, and the class of what its ``__str__`` raises; "" if that gives a text."""
     try:
         return str(value), ""
-    except Exception as error:  # noqa: BLE001  # whatever the user's class raises
+    except BaseException as error:  # noqa: BLE001  # whatever the user's class raises
         name = type(error).__name__
         return f"its own __str__ raises {name}", name
 

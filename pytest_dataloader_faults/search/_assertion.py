@@ -114,7 +114,7 @@ def record_statistics(outcome: Outcome, judgement: Judgement) -> None:
 
 def not_exercised(outcome: Outcome, judgement: Judgement) -> FaultNotFiredError:
     """The error that says why nothing was shown."""
-    reason = unfired(outcome.faults, outcome.workers, outcome.engine) or judgement.sentence
+    reason = unfired(outcome.faults, outcome.processes, outcome.engine) or judgement.sentence
     return FaultNotFiredError(f"not_exercised: {reason}")
 
 

@@ -221,6 +221,23 @@ def test_error_is_that_of_a_file_that_is_really_so(name, asked, tmp_path):
         path.unlink(missing_ok=True)
 
 
+class Marked(ReadMean):
+    """Reads a file that says by its name alone that the others are whole."""
+
+    def __init__(self, folder):
+        assert not (folder / "_SUCCESS").read_bytes()
+        super().__init__(folder)
+
+
+def test_a_file_that_is_empty_by_itself_can_only_be_missing(tmp_path):
+    """Nothing of it can be cut off or damaged, so no check fails for want of that."""
+    write_block(tmp_path)
+    (tmp_path / "_SUCCESS").touch()
+    results = check_dataset(lambda: Marked(tmp_path), only=NAMES)
+
+    assert [each.passed for each in results] == [True] * len(NAMES)
+
+
 class MadeAnew(ReadMean):
     """Writes its file each time that it is made, and reads it back."""
 

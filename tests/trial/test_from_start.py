@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -13,16 +17,19 @@ from torch.utils.data import DataLoader, WeightedRandomSampler
 from pytest_dataloader_faults import Contract, Verdict, run_trial
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     CorruptedFile,
+    HungRead,
     OpenError,
     ReadError,
     ShortRead,
     TruncatedFile,
     WorkerKilled,
 )
+from pytest_dataloader_faults.globs import is_excluded
 from pytest_dataloader_faults.outcomes.records import START, FiringPlace
+from pytest_dataloader_faults.search import replay
 from support.from_start import (
     COUNT,
     ByOtherLoader,
@@ -167,6 +174,110 @@ def test_how_many_samples_there_are_is_not_how_many_came(pack, options):
 
     assert outcome.fired
     assert _judged(make, outcome).verdict is Verdict.SURVIVED
+
+
+class Ends(Checked):
+    """Does something else with the error of a bad file."""
+
+    def __init__(self, path, end):
+        self.end = end
+        super().__init__(path)
+
+    def read(self):
+        """What is in the file, or what comes of its end."""
+        try:
+            return super().read()
+        except ValueError:
+            return self.end()
+
+
+def _exit_silently():
+    raise SystemExit(0)
+
+
+@pytest.mark.parametrize(
+    ("end", "raised"),
+    [
+        (lambda: pytest.skip("no data"), "Skipped"),
+        (_exit_silently, "SystemExit"),
+    ],
+)
+def test_whatever_ends_the_constructor_is_judged(pack, end, raised):
+    """Python prints nothing of the error that an exit takes the place of."""
+    outcome = run_trial(lambda: Ends(pack, end), HALF, from_start=True)
+
+    assert outcome.exception.type == raised
+    told = Verdict.FAILED_CLEANLY if raised == "Skipped" else Verdict.FAILED_UNCLEARLY
+    assert _judged(lambda: Checked(pack), outcome).verdict is told
+
+
+@pytest.mark.parametrize("fault", [HALF, ReadError("*.pack")])
+def test_a_factory_that_gives_nothing_hides_the_cause(pack, fault):
+    """The sentence about that is ours, whatever words are in it."""
+
+    def make():
+        try:
+            return Checked(pack)
+        except (ValueError, OSError):
+            return None
+
+    outcome = run_trial(make, fault, from_start=True)
+
+    assert outcome.exception.type == "UnusableDatasetError"
+    assert _judged(lambda: Checked(pack), outcome).verdict is Verdict.FAILED_UNCLEARLY
+
+
+def test_a_process_that_a_failed_constructor_leaves_is_a_leak(pack, left_behind):
+    """As one that a dataset leaves after an epoch."""
+
+    def make():
+        with contextlib.ExitStack() as stack:
+            stack.callback(subprocess.Popen, ["sleep", "600"])
+            return Checked(pack)
+
+    outcome = run_trial(make, HALF, from_start=True)
+
+    found = _judged(lambda: Checked(pack), outcome)
+    assert (found.verdict, "sleep 600" in found.sentence) == (Verdict.LEAKED, True)
+    assert left_behind() == []
+
+
+@pytest.mark.parametrize("limit", [4096, 1024])
+def test_a_constructor_may_lower_the_limit_of_descriptors(pack, limit):
+    """Files under faults get numbers below it from then on."""
+
+    def make():
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        return Checked(pack)
+
+    outcome = run_trial(make, ReadError("*.pack"), from_start=True)
+
+    assert _judged(lambda: Checked(pack), outcome).verdict is Verdict.FAILED_CLEANLY
+
+
+def test_a_limit_that_leaves_no_number_is_refused(pack):
+    """The error says what the dataset did, and what to do."""
+
+    def make():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+        return Checked(pack)
+
+    with pytest.raises(InvalidArgumentError, match="lowered its limit of descriptors to 128"):
+        run_trial(make, ReadError("*.pack"), from_start=True)
+
+
+def test_a_fault_that_is_not_for_constructors_says_so(pack):
+    """The file was read, though not where the fault happens."""
+    with pytest.raises(FaultNotFiredError, match="workers only, and the loader's own process"):
+        replay(lambda: Whole(pack), HungRead("*.pack"), from_start=True)
+    with pytest.raises(FaultNotFiredError, match=r"(?s)Files opened:.*a\.pack"):
+        replay(lambda: Whole(pack), TruncatedFile("*.npy"), from_start=True)
+
+
+def test_the_interpreter_s_own_files_are_no_data():
+    """A spawned worker reads them, also where all of it is under the filter."""
+    assert is_excluded(f"{sys.prefix}/pyvenv.cfg")
 
 
 def test_an_empty_dataset_is_no_refusal(pack):

@@ -13,7 +13,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import astuple
 from typing import Any
@@ -295,7 +295,8 @@ class _TrackedFiles:
         self._files: dict[int, TrackedFile] = {}
         self.read_at_offset: dict[str, int] = {}
         """The latest inherited descriptor through whose own offset a file was read."""
-        self._numbers = range(*high_fds)[::-1]
+        self.base = high_fds[0]
+        self._numbers: Sequence[int] = range(*high_fds)[::-1]
         self._next = 0
         is_wide = len(self._numbers) >= 2 * _COLLECT_ABOVE
         self._collect_above = _COLLECT_ABOVE if is_wide else 0
@@ -326,6 +327,12 @@ class _TrackedFiles:
         raise RuntimeError(
             f"the worker (pid {pid}) has {len(self._files)} faulted files open, no number is left"
         )
+
+    def limit(self, soft: int) -> bool:
+        """Give numbers below *soft* only; whether there are any."""
+        self._numbers = [number for number in self._numbers if number < soft]
+        self._next = 0
+        return bool(self._numbers)
 
     def _free_number(self, pid: int, busy: AbstractSet[int]) -> int | None:
         for _ in self._numbers:

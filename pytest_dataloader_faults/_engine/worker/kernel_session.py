@@ -32,6 +32,8 @@ from pytest_dataloader_faults.globs import GlobMatcher
 
 _MAX_LISTED = 60
 _MAX_SPAN = 8192
+_MAX_BASE_AT_START = 512
+"""A constructor may lower the limit, as to 4096; in a worker that has been done."""
 
 
 def arm(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSession:
@@ -48,7 +50,7 @@ def arm(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSession:
         "kernel",
         inherited=tuple(inherited_fds(matches)) if globs else (),
         mapped=tuple(each.path for each in mapped),
-        high_fds=_high_fds(),
+        high_fds=_high_fds(_MAX_SPAN if worker is not None else _MAX_BASE_AT_START),
     )
     channel = config.connect()
     _hand_over(channel, config, hello)
@@ -101,8 +103,8 @@ def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
         os.close(listener)
 
 
-def _high_fds() -> tuple[int, int]:
+def _high_fds(max_base: int = _MAX_SPAN) -> tuple[int, int]:
     """Where tracked descriptors go: above all that the process makes, below its limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    base = min(soft // 2, _MAX_SPAN)
+    base = min(soft // 2, max_base)
     return base, min(soft, base + _MAX_SPAN)

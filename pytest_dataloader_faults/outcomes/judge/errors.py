@@ -26,6 +26,7 @@ import re
 import signal
 
 from pytest_dataloader_faults import faults
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults.base import Effect, FiringKind
 from pytest_dataloader_faults.globs import is_excluded, is_of_network
 from pytest_dataloader_faults.outcomes import chains, error_text
@@ -61,6 +62,7 @@ _ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): .*", re.MULTILINE)
 _OF_DEAD_PEER = re.compile(r"Connection(Reset|Refused|Aborted)Error|BrokenPipeError|EOFError")
 """What one process prints when another one, to which it was connected, has died."""
 _DIED = re.compile(r"exited unexpectedly|is killed by signal")
+_SILENT = ("SystemExit", "KeyboardInterrupt")
 _SENT = "in DataLoader worker process"
 """In the message of each exception that torch brings from a worker."""
 _NOT_BY_FAULT = ", which no fault sent: another process did, or the kernel's OOM killer (see dmesg)"
@@ -75,7 +77,8 @@ def unclear(outcome: TrialFacts, contract: Contract) -> Finding | None:
         sentence = f"{death}{_cause(outcome, death)}{last_error_printed(outcome)}"
         return Finding(Verdict.FAILED_UNCLEARLY, sentence)
     happened = occurrences(outcome.faults)
-    if not (outcome.deaths or error_text.explains_fault(raised.text, happened)):
+    text = _text_for_reader(raised)
+    if not (outcome.deaths or error_text.explains_fault(text, happened)):
         printed = dropped_batch_cause(outcome) or last_error_printed(outcome)
         sentence = f"{raised.type} does not say that {_in_words(happened)}"
         told = _what_it_tells(raised.text, happened)
@@ -86,6 +89,16 @@ def unclear(outcome: TrialFacts, contract: Contract) -> Finding | None:
         sentence = f"{raised.type} does not name the file, as the contract promises (names_file)"
         return Finding(Verdict.FAILED_UNCLEARLY, sentence)
     return None
+
+
+def _text_for_reader(raised: Raised) -> str:
+    """What the error tells. Python prints nothing of what came before an exit.
+
+    What a trial says of a factory that gives no dataset is not the dataset's own.
+    """
+    if raised.type in _SILENT:
+        return raised.message
+    return "" if raised.type == UnusableDatasetError.__name__ else raised.text
 
 
 def ends_that_explain(outcome: TrialFacts) -> tuple[WorkerDeath, ...]:

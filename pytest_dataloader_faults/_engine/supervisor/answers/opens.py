@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies, reopen, unrelated_file
 from pytest_dataloader_faults._engine.kernel import caller, callers_file
@@ -29,6 +30,11 @@ from pytest_dataloader_faults._engine.policy import (
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
+
+_TOO_LOW = (
+    "the dataset has lowered its limit of descriptors to {}, and files under faults get numbers"
+    " from {} on. Have it keep a higher limit in this test"
+)
 
 
 def on_open(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
@@ -212,9 +218,19 @@ def _return_descriptor(worker: WorkerState, call: Syscall, source: int, on_exec:
         try:
             worker.listener.return_fd(call, source, number, close_on_exec=on_exec)
         except OSError as error:
-            if error.errno != errno.EBUSY:  # Another thread is about to have that very number.
+            if error.errno == errno.EBADF:  # The caller has a lower limit by now.
+                _keep_limit(worker, call)
+            elif error.errno != errno.EBUSY:  # Another thread is about to have that very number.
                 raise
             busy.add(number)
         else:
             return number
     return worker.listener.return_fd(call, source, None, close_on_exec=on_exec)
+
+
+def _keep_limit(worker: WorkerState, call: Syscall) -> None:
+    """Give *worker* numbers below the limit that the caller has now."""
+    soft, _ = resource.prlimit(call.pid, resource.RLIMIT_NOFILE)
+    if not worker.files.limit(soft):
+        worker.refuse(_TOO_LOW.format(soft, worker.files.base))
+        raise OSError(errno.EMFILE, f"no number below {soft} is left")
