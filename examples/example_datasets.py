@@ -220,8 +220,8 @@ class PerProcess(Dataset[Sample]):
 class TarTiles(PerProcess):
     """Keeps an archive open in each process.
 
-    Healthy on these files: half of the archive ends inside a member, which is an error. Cut between
-    two members it would look like a shorter one, and a KeyError would hide what happened.
+    Flaw: it takes the names that it finds. An archive that was cut between two members before the
+    dataset was made is a dataset of fewer samples; `tarfile` reports a cut inside a member only.
     """
 
     def __init__(self, path: StrPath) -> None:

@@ -139,7 +139,7 @@ def test_one_dataset(copied):
     summary, _, rest = done.stdout.partition("\n\n")
     said, found = summary.splitlines()
     assert said == demo.about("Careful")
-    assert found.startswith("Careful: 29 checks passed (18 failed_cleanly, 11 survived); ")
+    assert found.startswith("Careful: 34 checks passed (23 failed_cleanly, 11 survived); ")
     table, _, verdict = rest.partition(demo.LEGEND)
     assert demo.read_matrix(table) == {"Careful": EXPECTED["Careful"]}
     assert verdict.strip() == "The verdicts are the expected ones."
@@ -167,7 +167,8 @@ def test_failures_and_evidence(copied):
     done = _start(copied, "--only", "FromFile", "--verbose")
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert "\n  2 checks: accepts a truncated file: truncated-half, truncated-tail\n" in done.stdout
+    group = "3 checks: accepts a truncated file: truncated-half, truncated-tail, truncated-at-rest"
+    assert f"\n  {group}\n" in done.stdout
     reproduced = re.findall(
         r"^  reproduce: check_dataset\(.*\bonly='([\w-]+)'", done.stdout, re.MULTILINE
     )
