@@ -430,8 +430,8 @@ def test_a_fault_that_alters_nothing_is_refused(data, fault, parts):
 def test_a_fault_that_another_one_hides_is_refused(data):
     """A file that is missing is not shorter as well; bytes that are cut off do not differ."""
     hidden = CorruptedFile("*.dat", seed=1)
-    assert "altered by another fault alone" in _refused(data, OpenError("*.dat", MISSING), hidden)
-    assert "altered by another fault alone" in _refused(data, TruncatedFile("*.dat", 0), hidden)
+    assert "another fault leaves nothing" in _refused(data, OpenError("*.dat", MISSING), hidden)
+    assert "another fault leaves nothing" in _refused(data, TruncatedFile("*.dat", 0), hidden)
     cuts = TruncatedFile("*.dat", 0.2), TruncatedFile("*.dat", 0.9)
     assert f"{cuts[1]} alters no file" in _refused(data, *cuts)
 

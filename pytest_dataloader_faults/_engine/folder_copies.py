@@ -206,9 +206,10 @@ class _Plan:
         if meant := [path for path in paths if matcher(path)]:
             sizes = ((each, counted(os.stat(each).st_size, "byte")) for each in meant)
             shorts = listed(f"{os.path.basename(each)} ({size})" for each, size in sizes)
+            less = ", or have it keep less" if isinstance(fault, TruncatedFile) else ""
             return (
                 "each file that it means is too short for it, or another fault leaves nothing of it"
-                f" to alter: {shorts}. Give it other files"
+                f" to alter: {shorts}. Give it other files{less}"
             )
         if left_out := next(filter(matcher.means, paths), None):
             return _LEFT_OUT.format(left_out)
