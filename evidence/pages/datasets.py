@@ -27,15 +27,14 @@ from field import Tried, load_all
 from field.audit import AUDIT, Found
 from pages import Page, commit
 from paths import EVIDENCE
+from pytest_dataloader_faults.battery.checks import CHECKS
 
 PAGE = Page("datasets")
 _LIMIT = 1500
 """Seconds for one class. The slowest takes a few minutes: its checks hang."""
 _LONGEST = 150
 """Characters in a cell."""
-AT_REST = (
-    "truncated-at-rest empty-at-rest missing-at-rest corrupted-at-rest read-error-at-rest"
-).split()
+AT_REST = [name for name in CHECKS if name.endswith("-at-rest")]
 """They are asked apart, so that the record says what applies without them, and what they cost."""
 
 

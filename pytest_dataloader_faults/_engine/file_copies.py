@@ -24,7 +24,7 @@ import contextlib
 import errno
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from tempfile import gettempdir
 from typing import Any, NamedTuple
@@ -144,12 +144,15 @@ def altered_copy(
     """
     original = system.open(source or path, os.O_RDONLY)
     try:
-        kept = edit.left_of(system.fstat(original).st_size)
-        length = sum(end - start for start, end in _data_extents(system, original, kept))
+        size = system.fstat(original).st_size
+        kept = edit.left_of(size)
+        extents = list(_data_extents(system, original, kept))
 
         def fill(copy: int) -> None:
-            copy_content(system, original, copy, path, edit)
+            _fill(system, original, copy, kept, extents)
+            _flip(system, copy, path, size, edit)
 
+        length = sum(end - start for start, end in extents)
         return _nameless(system, path, flags, fill, in_memory=in_memory and length <= _IN_MEMORY)
     finally:
         system.close(original)
@@ -162,12 +165,15 @@ def copy_content(system: Any, original: int, copy: int, path: str, edit: FileEdi
     """
     size = system.fstat(original).st_size
     kept = edit.left_of(size)
-    system.ftruncate(copy, kept)
-    for start, end in list(_data_extents(system, original, kept)):
-        _copy(system, original, copy, start, end)
+    _fill(system, original, copy, kept, _data_extents(system, original, kept))
+    _flip(system, copy, path, size, edit)
+
+
+def _flip(system: Any, copy: int, path: str, size: int, edit: FileEdit) -> None:
+    """Alter bytes of the *copy* of *path*, a file of *size* bytes."""
     for flips, seed in edit.flips:
         for place, mask in flipped(os.path.basename(path), size, flips, seed).items():
-            if place < kept:
+            if place < edit.left_of(size):
                 byte = system.pread(copy, 1, place)[0]
                 system.pwrite(copy, bytes([byte ^ mask]), place)
 
@@ -210,6 +216,15 @@ def _data_extents(system: Any, fd: int, length: int) -> Iterator[tuple[int, int]
         end = min(length, system.lseek(fd, start, os.SEEK_HOLE))
         if start < length:
             yield start, end
+
+
+def _fill(
+    system: Any, original: int, copy: int, length: int, extents: Iterable[tuple[int, int]]
+) -> None:
+    """Write the *extents* of *original* into *copy*, which gets this *length*."""
+    system.ftruncate(copy, length)
+    for start, end in extents:
+        _copy(system, original, copy, start, end)
 
 
 def _copy(system: Any, original: int, copy: int, start: int, end: int) -> None:

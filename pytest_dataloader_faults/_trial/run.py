@@ -151,7 +151,7 @@ class _TrialMaker:
             _write_resources(self.journal, Stage.START, self.server)
             self.journal.write(LoaderTime(time.monotonic()))
             monitor.arm_before_dataset()
-            trial = self._trial_under_faults(Phase(Stage.EPOCH, 1), monitor.record_error)
+            trial = self._try_to_make(Phase(Stage.EPOCH, 1), monitor.record_error)
             monitor.client.note_dataset_made()
             if trial is not None:
                 trial.run_armed(monitor)
@@ -167,13 +167,13 @@ class _TrialMaker:
         """
         self.journal.write(PhaseStarted(RECOVERY, time.monotonic()))
         changes = {**self.job.changes, **_WITHOUT_WORKERS}
-        self.job = replace(self.job, faults=(), changes=changes, needs_workers=False)
-        trial = self._trial_under_faults(RECOVERY, lambda _error: None)
+        job = replace(self.job, faults=(), changes=changes, needs_workers=False)
+        trial = replace(self, job=job)._try_to_make(RECOVERY, lambda _error: None)
         if trial is not None:
             trial.recover()
         self.journal.write(PhaseStarted(DONE, time.monotonic()))
 
-    def _trial_under_faults(
+    def _try_to_make(
         self, phase: Phase, record_error: Callable[[BaseException], None]
     ) -> _Trial | None:
         """The trial, or None where its dataset cannot be made, which is what *phase* came to."""

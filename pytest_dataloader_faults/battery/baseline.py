@@ -462,9 +462,12 @@ def _with_files_before(began: int, run: Outcome, own: Sequence[str]) -> Outcome:
     """
 
     def with_older(process: WorkerFacts) -> WorkerFacts:
-        is_older = {path: _last_change(path) <= began for path in process.files}
-        kept = [path for path in process.files if is_older[path] and not is_below(path, own)]
-        return replace(process, files={path: process.files[path] for path in kept})
+        kept = {
+            path: counts
+            for path, counts in process.files.items()
+            if not is_below(path, own) and _last_change(path) <= began
+        }
+        return replace(process, files=kept)
 
     main = None if run.main is None else with_older(run.main)
     return replace(run, main=main, workers=tuple(map(with_older, run.workers)))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from pytest_dataloader_faults._settings.jobs import ONE_EPOCH, TrialOptions
 from pytest_dataloader_faults.battery._workload import FileSet, NotApplicable, Workload
-from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.faults import Fault, TruncatedFile
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.outcomes.contract import Finding
 
@@ -32,6 +33,9 @@ class Variant:
     skip_reason: Callable[[Outcome], NotApplicable | None] = lambda _outcome: None
 
 
+HALF = 0.5
+FLIPS = 8
+"""Bytes of a damaged file that differ."""
 Plan: TypeAlias = tuple[Variant, ...] | NotApplicable
 Rule: TypeAlias = Callable[[Outcome, Reference], Finding | None]
 
@@ -82,27 +86,37 @@ class Check:
 
 
 def on(
-    files: Literal["opened", "read", "content", "cut"],
+    files: Literal["opened", "read", "content", "cut", "filled"],
     kind: Callable[..., Fault],
     *,
     one: bool = False,
+    no_target: Callable[[Workload], NotApplicable] | None = None,
     **options: Any,
 ) -> Callable[[Workload], Plan]:
     """A plan: a fault of these *files* of the workload, or of *one* of them, of each kind.
 
     "content" is for faults that happen as a file is opened: it does not matter whether Python or C
-    reads it then. "cut" is for those of its length.
+    reads it then. "cut" is for those of its length, and "filled" for those of files that are not
+    empty by themselves. *no_target*: why it does not apply where there are no such files.
     """
 
     def plan(workload: Workload) -> Plan:
         found: FileSet | NotApplicable = getattr(workload, files)
         if isinstance(found, NotApplicable):
             return found
+        if not found.paths and no_target is not None:
+            return no_target(workload)
         if not found.paths:
             return workload.no_target("open" if files == "opened" else "read")
         return once(kind(found.middle if one else found.path, **options))
 
     return for_each_kind(plan)
+
+
+def tails_cut_off(workload: Workload) -> tuple[Fault, ...]:
+    """Files that end where they look whole; none where there is no such place."""
+    points = workload.truncation_points
+    return tuple(TruncatedFile(glob.escape(path), keep=end) for path, end in points)
 
 
 def for_each_kind(plan: Callable[[Workload], Plan]) -> Callable[[Workload], Plan]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import glob
 from collections.abc import Callable
 from typing import Any
 
@@ -11,12 +10,15 @@ from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._settings.jobs import TrialOptions
 from pytest_dataloader_faults.battery._workload import FileSet, NotApplicable, Workload
 from pytest_dataloader_faults.battery.checks._base import (
+    FLIPS,
+    HALF,
     Check,
     Plan,
     Variant,
     for_each_kind,
     on,
     once,
+    tails_cut_off,
 )
 from pytest_dataloader_faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
@@ -26,10 +28,8 @@ from pytest_dataloader_faults.outcomes.judge.hangs import gave_up
 from pytest_dataloader_faults.outcomes.text import counted
 
 _HALVES = 2
-_HALF = 0.5
 _ALL_CUT = 1000
 """So many reads of a worker are cut. Of those that follow, about as many more."""
-_FLIPS = 8
 _PATIENCE = 1.0
 """Seconds. A dataset or a client with a shorter time limit of its own reaches that first."""
 
@@ -59,7 +59,7 @@ def _short(workload: Workload) -> Plan:
     """
     if not workload.read.paths:
         return workload.no_target("read")
-    by_halves = Variant(_cut(workload, _HALF), "half of each read")
+    by_halves = Variant(_cut(workload, HALF), "half of each read")
     if workload.mean_read <= 1:
         return (by_halves,)
     long = _cut(workload, workload.mean_read)
@@ -84,9 +84,8 @@ def _cannot_be_short(workload: Workload, outcome: Outcome) -> NotApplicable | No
 
 @for_each_kind
 def _cut_off(workload: Workload) -> Plan:
-    if isinstance(workload.cut, FileSet) and workload.truncation_points:
-        points = workload.truncation_points
-        return once(*(faults.TruncatedFile(glob.escape(path), keep=end) for path, end in points))
+    if isinstance(workload.cut, FileSet) and (tails := tails_cut_off(workload)):
+        return once(*tails)
     return on("cut", faults.TruncatedFile, keep=0.9)(workload)
 
 
@@ -97,10 +96,10 @@ def _damaged(workload: Workload) -> Plan:
     if not found.paths:
         return workload.no_target("read")
     if len(found.paths) == 1:
-        return once(faults.CorruptedFile(found.path, flips=_FLIPS))
+        return once(faults.CorruptedFile(found.path, flips=FLIPS))
     return (
-        Variant((faults.CorruptedFile(found.path, flips=_FLIPS),), "every file"),
-        Variant((faults.CorruptedFile(found.middle, flips=_FLIPS),), "one file"),
+        Variant((faults.CorruptedFile(found.path, flips=FLIPS),), "every file"),
+        Variant((faults.CorruptedFile(found.middle, flips=FLIPS),), "one file"),
     )
 
 

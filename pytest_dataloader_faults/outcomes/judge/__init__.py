@@ -216,9 +216,10 @@ def _poisoned(outcome: TrialFacts, reference: Reference, contract: Contract) -> 
     # A dataset that need not notice damage may have kept a copy of the damaged bytes.
     may = samples.Tolerance(content=samples.may_be_damaged(outcome, contract))
     if is_resized(recovery, outcome, reference):
+        if may.content:
+            return None
         sentence = f"{_after(outcome)} {at_rest.has_samples(recovery, reference)}"
-        found = Finding(Verdict.POISONED, sentence, Wrong.MISSING)
-        return None if may.content else found
+        return Finding(Verdict.POISONED, sentence, Wrong.MISSING)
     wrong = samples.first_mismatch(recovery, reference, may)
     if wrong is None:
         return None

@@ -57,7 +57,7 @@ def wrong_size(outcome: TrialFacts, reference: Reference, contract: Contract) ->
 
 def samples_of_bad_files(outcome: TrialFacts, reference: Reference) -> str:
     """What is wrong with the files, and how many samples there are then."""
-    return f"{_what_is_wrong(outcome)}; {samples_there(outcome.passes[0], reference)}"
+    return f"{_what_is_wrong(outcome)}; {_samples_there(outcome.passes[0], reference)}"
 
 
 def _total(reference: Reference) -> int:
@@ -65,7 +65,7 @@ def _total(reference: Reference) -> int:
     return reference.total
 
 
-def samples_there(one: Pass, reference: Reference) -> str:
+def _samples_there(one: Pass, reference: Reference) -> str:
     """How many samples the dataset of *one* has, as a part of a sentence."""
     length, whole = one.length or 0, _total(reference)
     if length > whole:
@@ -90,8 +90,8 @@ def _unknown_samples(outcome: TrialFacts, reference: Reference) -> Finding | Non
     count = (came - known).total()
     if not count:
         return None
-    told = f"{counted(count, 'sample')} {are(count)} none of those that the whole files have"
-    sentence = f"{_what_is_wrong(outcome)}; {told}, and no exception was raised"
+    what = f"{counted(count, 'sample')} {are(count)} none of those that the whole files have"
+    sentence = f"{_what_is_wrong(outcome)}; {what}, and no exception was raised"
     return Finding(Verdict.CORRUPTED, sentence, Wrong.UNKNOWN)
 
 
@@ -139,7 +139,7 @@ def how_it_died(outcome: TrialFacts) -> str:
 
 
 def process_in_words(outcome: TrialFacts) -> str:
-    """The process that died, or what it was at when it hung."""
+    """The process that died, by what it was doing."""
     if makes_dataset(outcome):
         return "the process that calls make_dataset()"
     return "the process that iterates the loader"
