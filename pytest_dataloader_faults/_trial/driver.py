@@ -41,7 +41,7 @@ from pytest_dataloader_faults._trial.samples.draws import Draw, recorded
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.outcomes import Pass, Phase, Raised, WorkerDeath
 from pytest_dataloader_faults.outcomes.chains import shortened
-from pytest_dataloader_faults.outcomes.records import RECOVERY, START
+from pytest_dataloader_faults.outcomes.stages import RECOVERY, START
 from pytest_dataloader_faults.outcomes.text import text_or_error
 
 _EXIT_PATIENCE = 5.0

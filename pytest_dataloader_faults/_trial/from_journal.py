@@ -42,8 +42,9 @@ from pytest_dataloader_faults.outcomes import (
 from pytest_dataloader_faults.outcomes.chains import error_line
 from pytest_dataloader_faults.outcomes.error_text import likely_sender
 from pytest_dataloader_faults.outcomes.fault_facts import facts_from
-from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY, TrialRequest
+from pytest_dataloader_faults.outcomes.records import TrialRequest
 from pytest_dataloader_faults.outcomes.results import bounded, gap
+from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
 from pytest_dataloader_faults.outcomes.text import continued, cut, exit_in_words, listed
 
 

@@ -51,7 +51,7 @@ from pytest_dataloader_faults._trial.samples.draws import draws_of
 from pytest_dataloader_faults._trial.samples.reference import Reader, take_reference
 from pytest_dataloader_faults.faults import PinMemoryThreadDeath
 from pytest_dataloader_faults.outcomes import Pass, Phase, Resources, Stage
-from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY
+from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
 
 _WITHOUT_WORKERS: Mapping[str, Any] = {
     "num_workers": 0,

@@ -12,8 +12,6 @@ from pytest_dataloader_faults.outcomes.contract import (
     Wrong,
 )
 from pytest_dataloader_faults.outcomes.records import (
-    Activity,
-    AtDeadline,
     Delivery,
     Event,
     FaultFacts,
@@ -21,15 +19,14 @@ from pytest_dataloader_faults.outcomes.records import (
     Firing,
     Footprint,
     Pass,
-    Phase,
     Raised,
     Resources,
-    Stage,
     WorkerDeath,
     WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes.reference import Reference, Share
 from pytest_dataloader_faults.outcomes.results import CheckResult, Outcome, SweepResult, SweepStep
+from pytest_dataloader_faults.outcomes.stages import Activity, AtDeadline, Phase, Stage
 
 __all__ = (
     "Activity",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pytest_dataloader_faults._arguments import StrEnum
@@ -12,6 +11,7 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.outcomes.contract import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.plain import from_json, to_json
+from pytest_dataloader_faults.outcomes.stages import START, AtDeadline, Phase, Stage
 from pytest_dataloader_faults.outcomes.text import call, exit_in_words, run_settings, signal_name
 
 if TYPE_CHECKING:
@@ -281,19 +281,6 @@ class Event:
     omitted: int = 0
 
 
-class Stage(StrEnum):
-    """How far a trial got."""
-
-    START = "start"
-    """No epoch has begun."""
-    EPOCH = "epoch"
-    """An epoch under the faults."""
-    RECOVERY = "recovery"
-    """The pass after them, without faults."""
-    DONE = "done"
-    """All of it is over."""
-
-
 @dataclass(frozen=True)
 class Resources:
     """What the loader's process had open, and its descendants, at one moment.
@@ -308,55 +295,6 @@ class Resources:
     stage: Stage
     descriptors: dict[str, str]
     processes: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A part of a trial.
-
-    Attributes:
-        stage: Which one.
-        epoch: The number of the epoch, from 1; None where it is no epoch.
-    """
-
-    stage: Stage
-    epoch: int | None = None
-
-    def __str__(self) -> str:
-        return str(self.stage) if self.epoch is None else f"{self.stage} {self.epoch}"
-
-
-START, RECOVERY, DONE = Phase(Stage.START), Phase(Stage.RECOVERY), Phase(Stage.DONE)
-
-
-class Activity(str, Enum):
-    """What the loader and its workers did when their time was up."""
-
-    DELIVERS = "delivers"
-    """A batch had come shortly before."""
-    SLEEPS = "sleeps"
-    """A worker slept, or waited with a time limit."""
-    READS = "reads"
-    """New bytes had been read shortly before."""
-    COMPUTES = "computes"
-    """A worker used a processor, and read nothing new."""
-    WAITS = "waits"
-    """Nothing moved."""
-
-
-@dataclass(frozen=True)
-class AtDeadline:
-    """What a trial did when its time was up.
-
-    Attributes:
-        activity: What its loader and workers did.
-        more: Seconds that it had beyond its deadline, since it moved or slept.
-        asleep: The ids of the processes that slept.
-    """
-
-    activity: Activity
-    more: float = 0.0
-    asleep: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

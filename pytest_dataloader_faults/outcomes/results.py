@@ -19,8 +19,9 @@ from pytest_dataloader_faults.outcomes.contract import (
     Judgement,
     Verdict,
 )
-from pytest_dataloader_faults.outcomes.records import DONE, Event, TrialFacts
+from pytest_dataloader_faults.outcomes.records import Event, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
+from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import counted, printable, printable_lines
 
 _MOST = 200

@@ -18,7 +18,7 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes import Footprint, Pass
 from pytest_dataloader_faults.outcomes.growth import steady_growth
 from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth
-from pytest_dataloader_faults.outcomes.records import DONE, Phase, Stage
+from pytest_dataloader_faults.outcomes.stages import DONE, Phase, Stage
 from support.datasets import Records, RecordStream
 from support.facts import ordinary
 from support.specimens import IndexLeftOpen, TornCache

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Sampler
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes import Footprint, Pass
-from pytest_dataloader_faults.outcomes.records import DONE
+from pytest_dataloader_faults.outcomes.stages import DONE
 from support.corpus.archives import H5, H5Rows, Lmdb, Npz, Sqlite, Unbuffered, Zip
 from support.corpus.streams import IteratorOnSelf, Shards
 from support.datasets import COUNT, SIZE, BySet, CopiedRecords, Records

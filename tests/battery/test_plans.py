@@ -11,7 +11,7 @@ from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, WorkerFacts
-from pytest_dataloader_faults.outcomes.records import RECOVERY
+from pytest_dataloader_faults.outcomes.stages import RECOVERY
 from support.datasets import Records, write_records
 from support.facts import EIO, EPOCH_1, fired, unfired
 from support.rows import rows

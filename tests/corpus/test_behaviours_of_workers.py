@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import check_dataset, inject, run_trial
 from pytest_dataloader_faults.faults import OpenError, ReadError, WorkerHung, WorkerKilled
-from pytest_dataloader_faults.outcomes.records import DONE
+from pytest_dataloader_faults.outcomes.stages import DONE
 from support.datasets import Records
 from support.epochs import alone, epoch
 from support.waiting import until

@@ -17,7 +17,7 @@ from pytest_dataloader_faults.outcomes.judge.hangs import (
     tries_again,
     waits_for_thread,
 )
-from pytest_dataloader_faults.outcomes.records import RECOVERY
+from pytest_dataloader_faults.outcomes.stages import RECOVERY
 from support.facts import EPOCH_1, ordinary, raised
 from support.rows import rows
 

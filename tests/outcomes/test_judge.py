@@ -20,7 +20,7 @@ from pytest_dataloader_faults.outcomes import (
 )
 from pytest_dataloader_faults.outcomes.contract import EXACT, SHAPES, TYPES, Comparison, Wrong
 from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth
-from pytest_dataloader_faults.outcomes.records import RECOVERY, START, Stage
+from pytest_dataloader_faults.outcomes.stages import RECOVERY, START, Stage
 from support.facts import (
     EIO,
     EPOCH_1,

@@ -25,7 +25,7 @@ from pytest_dataloader_faults.outcomes import (
 )
 from pytest_dataloader_faults.outcomes.contract import EXACT, SHAPES, TYPES, Comparison
 from pytest_dataloader_faults.outcomes.judge.report import explain
-from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY
+from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
 from pytest_dataloader_faults.search import Exploration
 from support.facts import (
     EIO,

@@ -17,7 +17,7 @@ from pytest_dataloader_faults.outcomes import (
     Reference,
     Resources,
 )
-from pytest_dataloader_faults.outcomes.records import DONE, Phase, Stage
+from pytest_dataloader_faults.outcomes.stages import DONE, Phase, Stage
 
 EPOCH_1, EPOCH_2 = Phase(Stage.EPOCH, 1), Phase(Stage.EPOCH, 2)
 EIO = ReadError("*.rec", errno=errno.EIO)

@@ -31,7 +31,7 @@ from pytest_dataloader_faults.outcomes import (
     Resources,
     WorkerFacts,
 )
-from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY, START, Stage
+from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, START, Stage
 from support.facts import EPOCH_1, EPOCH_2
 
 GLOBS = st.text(min_size=1, max_size=8).filter(lambda glob: not is_of_network(glob))

@@ -13,7 +13,7 @@ import pytest
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.proc import seconds_without_cpu
-from pytest_dataloader_faults.outcomes.records import DONE
+from pytest_dataloader_faults.outcomes.stages import DONE
 from support.datasets import Records
 from support.waiting import until
 

@@ -33,7 +33,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
 )
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import ReadError, TruncatedFile
-from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY
+from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
 from support.datasets import SIZE, Records
 from support.facts import EPOCH_1, EPOCH_2
 from support.rows import rows

@@ -19,7 +19,7 @@ from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 from pytest_dataloader_faults.faults import OpenError, SharedMemoryExhaustion, SlowRead
-from pytest_dataloader_faults.outcomes.records import DONE
+from pytest_dataloader_faults.outcomes.stages import DONE
 from support import troublemakers
 from support.datasets import Records, write_records
 from support.epochs import reserves_shared_memory

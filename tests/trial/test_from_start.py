@@ -28,7 +28,8 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
 )
 from pytest_dataloader_faults.globs import is_excluded
-from pytest_dataloader_faults.outcomes.records import START, FiringPlace
+from pytest_dataloader_faults.outcomes.records import FiringPlace
+from pytest_dataloader_faults.outcomes.stages import START
 from pytest_dataloader_faults.search import replay
 from support.from_start import (
     COUNT,

@@ -29,7 +29,7 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import OpenError, ReadError
-from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY, START
+from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, START
 from pytest_dataloader_faults.search import replay, survey
 from support import troublemakers
 from support.datasets import Records

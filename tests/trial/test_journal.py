@@ -44,7 +44,8 @@ from pytest_dataloader_faults.outcomes import (
     WorkerDeath,
     WorkerFacts,
 )
-from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY, Stage, TrialRequest
+from pytest_dataloader_faults.outcomes.records import TrialRequest
+from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, Stage
 from support.facts import EPOCH_1, EPOCH_2
 
 ASKED = TrialRequest((ReadError("*.x"),), {"num_workers": 1}, 1, 0, 30.0, "kernel")

@@ -25,7 +25,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     WorkerKilled,
 )
-from pytest_dataloader_faults.outcomes.records import Stage
+from pytest_dataloader_faults.outcomes.stages import Stage
 from support.datasets import Records, RecordStream
 from support.fingerprints import digest
 from support.loaders import Counted, Fields, Ragged, concatenate

@@ -25,7 +25,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
     deadline_after,
 )
 from pytest_dataloader_faults.faults import ReadError
-from pytest_dataloader_faults.outcomes.records import DONE
+from pytest_dataloader_faults.outcomes.stages import DONE
 from support.datasets import Records
 from support.facts import EPOCH_1
 from support.inner import PYTHONPATH

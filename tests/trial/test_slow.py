@@ -13,7 +13,7 @@ from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._trial.process import deadline
 from pytest_dataloader_faults.faults import OpenError, ReadError, ShortRead, SlowRead
 from pytest_dataloader_faults.outcomes import Activity
-from pytest_dataloader_faults.outcomes.records import DONE
+from pytest_dataloader_faults.outcomes.stages import DONE
 from support.datasets import COUNT, Records
 
 DEADLINE, MORE, LARGE = 3.0, 12.0, 200_000

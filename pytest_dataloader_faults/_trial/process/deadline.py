@@ -46,7 +46,7 @@ from pytest_dataloader_faults._trial.journal import (
     WorkersStarting,
 )
 from pytest_dataloader_faults.outcomes import Activity
-from pytest_dataloader_faults.outcomes.records import DONE
+from pytest_dataloader_faults.outcomes.stages import DONE
 
 WatchedEvent: TypeAlias = (
     TrialStarted | PhaseStarted | LoaderTime | HarnessTime | WorkersStarting | WorkerArmed

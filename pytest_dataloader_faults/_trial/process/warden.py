@@ -43,7 +43,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
     OVERDUE,
 )
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
-from pytest_dataloader_faults.outcomes.records import DONE
+from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import printable
 
 _Root: TypeAlias = Callable[[SupervisorHandle | None], None]

@@ -26,7 +26,7 @@ from pytest_dataloader_faults.outcomes.contract import Finding, Wrong
 from pytest_dataloader_faults.outcomes.growth import FEWEST_EPOCHS, TIMES_TO_CONFIRM, find_growth
 from pytest_dataloader_faults.outcomes.judge.leaks import sentence_of
 from pytest_dataloader_faults.outcomes.judge.starts import UNPICKLABLE
-from pytest_dataloader_faults.outcomes.records import DONE
+from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import counted
 
 _READS_ONE = (

@@ -19,16 +19,9 @@ from pytest_dataloader_faults.outcomes.contract import (
 )
 from pytest_dataloader_faults.outcomes.judge import at_rest, draws, errors, hangs, samples
 from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth, leaked
-from pytest_dataloader_faults.outcomes.records import (
-    DONE,
-    RECOVERY,
-    Phase,
-    Raised,
-    Stage,
-    TrialFacts,
-    makes_dataset,
-)
+from pytest_dataloader_faults.outcomes.records import Raised, TrialFacts, makes_dataset
 from pytest_dataloader_faults.outcomes.reference import Reference, is_resized
+from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, Phase, Stage
 from pytest_dataloader_faults.outcomes.text import are, counted, were
 
 _AFTER = "after the fault was gone, a fresh pass over the same dataset object"

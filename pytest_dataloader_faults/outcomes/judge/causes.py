@@ -30,8 +30,9 @@ from pytest_dataloader_faults.outcomes.judge.starts import (
     is_started_anew,
     of_answers,
 )
-from pytest_dataloader_faults.outcomes.records import Activity, TrialFacts
+from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
+from pytest_dataloader_faults.outcomes.stages import Activity
 
 _PROMISED = Cause("fails, although the contract promises that it survives")
 _ENDS_WORKER = Cause(

@@ -33,7 +33,8 @@ from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.fault_facts import occurrences
 from pytest_dataloader_faults.outcomes.judge.samples import may_be_damaged
-from pytest_dataloader_faults.outcomes.records import RECOVERY, Raised, TrialFacts, WorkerDeath
+from pytest_dataloader_faults.outcomes.records import Raised, TrialFacts, WorkerDeath
+from pytest_dataloader_faults.outcomes.stages import RECOVERY
 
 _RAISE_FROM = (
     ". Raise it from the original exception (raise ... from error), or put the {} in its message"

@@ -8,14 +8,8 @@ from collections.abc import Container, Iterator
 
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults.outcomes.judge.errors import dropped_batch_cause
-from pytest_dataloader_faults.outcomes.records import (
-    RECOVERY,
-    Activity,
-    Phase,
-    Stage,
-    TrialFacts,
-    makes_dataset,
-)
+from pytest_dataloader_faults.outcomes.records import TrialFacts, makes_dataset
+from pytest_dataloader_faults.outcomes.stages import RECOVERY, Activity, Phase, Stage
 from pytest_dataloader_faults.outcomes.text import counted
 
 _PROCESS = re.compile(r"^Process (\d+) \(.*\n((?:(?!Process \d).*\n?)*)", re.MULTILINE)

@@ -11,7 +11,8 @@ from pytest_dataloader_faults.outcomes.growth import (
     Growth,
     find_growth,
 )
-from pytest_dataloader_faults.outcomes.records import Resources, Stage, TrialFacts
+from pytest_dataloader_faults.outcomes.records import Resources, TrialFacts
+from pytest_dataloader_faults.outcomes.stages import Stage
 from pytest_dataloader_faults.outcomes.text import are, counted, were
 
 _HARMLESS = ("/dev/", "/proc/", "/memfd:", "anon_inode:", "socket:", "pipe:")
