@@ -34,7 +34,8 @@ import data
 import demo
 from pytest_dataloader_faults import CheckResult
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults.battery._battery import Battery, ask
+from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery.asking import ask
 
 DATASETS = ("OpensPerItem", "MmapPerItem", "PillowFolder", "H5Digits", "LmdbPerProcess")
 REPEATED = {

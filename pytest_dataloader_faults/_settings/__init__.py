@@ -25,6 +25,8 @@ Files: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 EVERY_FILE = ("*",)
 DEADLINE = 30.0
 """Seconds for an epoch, where nothing is known of the dataset and nothing was asked for."""
+MOST_RANKS = 8
+"""Each has a loader with workers of its own, on one machine."""
 SAMPLES = 64
 """How many samples a battery looks at, unless it is asked for more or fewer."""
 
@@ -65,6 +67,9 @@ RULES = {
     "on_fail": Rule(lambda value: value in _ON_FAIL, f"one of {_ON_FAIL}"),
     "not_reproduced": Rule(lambda value: value in _NOT_REPRODUCED, f"one of {_NOT_REPRODUCED}"),
     "epochs": COUNT,
+    "ranks": optional(
+        ints(2, MOST_RANKS).allows, f"an int from 2 to {MOST_RANKS}, or None for no ranks"
+    ),
     "from_start": FLAG,
     "deadline": SECONDS,
     "seed": ints(0, 2**32 - 1, "an int from 0 to 2**32 - 1"),
@@ -146,6 +151,8 @@ class Settings:
             show how long is enough.
         seed: Of the samplers, the workers, and the faults with a ``probability``.
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
+        ranks: How many processes train on the dataset together, in the checks of ranks; None where
+            those are not asked.
     """
 
     files: tuple[str, ...] = EVERY_FILE
@@ -174,6 +181,14 @@ class Settings:
         "auto",
         "what injects the faults: kernel (at system calls; tests fail where this machine cannot),"
         " python (in Python's own file functions) or auto (kernel where it can, else python)",
+    )
+    ranks: int | None = _with_option(
+        None,
+        "none",
+        "how many processes train on the dataset together, 2 to 8, as under torchrun: asks the"
+        " checks of ranks, too; none leaves them out",
+        kind=int,
+        word="none",
     )
 
     def __post_init__(self) -> None:

@@ -67,6 +67,24 @@ Drawn: TypeAlias = tuple[tuple[Any, ...], str | None]
 these."""
 
 
+class Rank(NamedTuple):
+    """One of the processes that train together, as torchrun numbers them.
+
+    Attributes:
+        number: Its rank, from 0.
+        world_size: How many ranks there are.
+        store: The descriptor of an anonymous file, by which ranks find each other; -1 for one rank.
+        port: MASTER_PORT.
+        recovers: Whether it makes a recovery, also where faults were armed in other ranks only.
+    """
+
+    number: int = 0
+    world_size: int = 1
+    store: int = -1
+    port: int = 0
+    recovers: bool = False
+
+
 class Limits(NamedTuple):
     """What a trial may take.
 
@@ -89,7 +107,7 @@ class Job:
     *changes*: options of the DataLoader, which overrule those of the settings, and those of a ready
     loader. *may_take_longer*: whether it gets more time if it moves or sleeps at its deadline.
     *most_bytes*: how many bytes a pass may read before reading more is no progress; None if that is
-    not known.
+    not known. *rank*: which rank its process is; None for a process that is no rank.
     """
 
     make_dataset: Any
@@ -101,6 +119,7 @@ class Job:
     options: TrialOptions = ONE_EPOCH
     may_take_longer: bool = False
     most_bytes: int | None = None
+    rank: Rank | None = None
 
     def __post_init__(self) -> None:
         """Raise InvalidArgumentError for what can be no dataset, and for no epoch."""
@@ -128,6 +147,16 @@ class Job:
         return Limits(self.deadline, self.may_take_longer, most)
 
     @property
+    def rank_of_several(self) -> Rank | None:
+        """Its rank, if there are others."""
+        return self.rank if self.rank is not None and self.rank.world_size > 1 else None
+
+    @property
+    def recovers(self) -> bool:
+        """Whether a pass without faults follows the epochs."""
+        return bool(self.faults) or (self.rank is not None and self.rank.recovers)
+
+    @property
     def recovers_anew(self) -> bool:
         """Whether a process of its own makes the dataset anew, once the faults are gone."""
         return self.options.from_start and bool(self.faults)
@@ -142,7 +171,9 @@ class Job:
         """What an outcome says of it."""
         seed, engine = self.settings.seed, self.settings.engine
         how = (plain(self.loader), self.options.epochs, seed, self.deadline, engine)
-        return TrialRequest(self.faults, *how, self.comparison, self.options.from_start)
+        rank = self.rank_of_several
+        number = rank.number if rank else None
+        return TrialRequest(self.faults, *how, self.comparison, self.options.from_start, number)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import multiprocessing
 import os
 import re
@@ -36,7 +38,8 @@ from pytest_dataloader_faults._trial.process.deadline import (
     HARNESS_SECONDS,
     MORE_SECONDS,
 )
-from pytest_dataloader_faults._trial.process.surroundings import surroundings_for
+from pytest_dataloader_faults._trial.process.surroundings import Surroundings, surroundings_for
+from pytest_dataloader_faults._trial.ranks import alone, combined, jobs_of, require_ranks
 from pytest_dataloader_faults.exceptions import InjectionError, LostProcessError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference
@@ -80,6 +83,8 @@ def run_trial(
     seed: int = 0,
     engine: str = "auto",
     from_start: bool = False,
+    ranks: int | None = None,
+    on_rank: int | str | None = None,
 ) -> Outcome:
     """Run a loader over a dataset under *faults*, in a disposable process, and report the facts.
 
@@ -95,6 +100,11 @@ def run_trial(
     refused there: those of workers, of connections and of what runs out, ``HungRead`` and
     ``ClosedDescriptor``.
 
+    With *ranks*, so many processes train together, as under torchrun. Each calls *make_dataset*,
+    with RANK, WORLD_SIZE and the like in its environment and with a process group of gloo, and has
+    a loader with workers of its own. After each batch the ranks meet in a collective, as DDP has
+    them do. A map-style dataset gets a ``DistributedSampler``. All else is taken as it is.
+
     Args:
         make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``. If it has
             a required parameter for a folder, it gets an empty one, for that trial alone.
@@ -107,9 +117,12 @@ def run_trial(
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
         from_start: Whether the faults are there before *make_dataset* is called. It takes the
             kernel engine.
+        ranks: How many processes train together, 2 to 8; None for one that is no rank.
+        on_rank: In which rank the faults are armed, or ``"all"``; by default in the last one.
 
     Returns:
-        Facts only; ``outcome.judge(reference)`` gives the verdict.
+        Facts only; ``outcome.judge(reference)`` gives the verdict. With *ranks* they are those of
+        the rank that failed first, or else of the one with the faults; ``outcome.ranks`` has all.
 
     Raises:
         InvalidArgumentError: An argument cannot be used.
@@ -126,16 +139,44 @@ def run_trial(
         options=jobs.TrialOptions(epochs=epochs, from_start=from_start),
         may_take_longer=True,
     )
-    return run_trial_job(job)
+    require_ranks(ranks, on_rank, from_start=from_start)
+    return run_trial_job(job) if ranks is None else run_ranks(job, on_rank)
 
 
 def run_trial_job(asked: jobs.TrialJob) -> Outcome:
     """``run_trial``, with all that a check or a search can ask for."""
+    job = alone(_with_engine(asked), asked.settings.ranks)
+    (found,) = _run(job)
+    return _outcome(job, found)
+
+
+def run_ranks(
+    asked: jobs.TrialJob,
+    on_rank: int | str | None = None,
+    handlings: Sequence[SampleHandling] = (),
+) -> Outcome:
+    """Likewise, as many times at once as its settings have ranks.
+
+    *handlings*: of the samples of each rank, where those differ.
+    """
+    job = _with_engine(asked)
+    assert job.settings.ranks is not None
+    with jobs_of(job, job.settings.ranks, on_rank) as every:
+        for number, handling in enumerate(handlings):
+            every[number] = replace(every[number], handling=handling)
+        found = _run(*every)
+    outcomes = [_outcome(*each) for each in zip(every, found, strict=True)]
+    return combined(job, list(zip(outcomes, [each.events for each in found], strict=True)))
+
+
+def _with_engine(asked: jobs.TrialJob) -> jobs.TrialJob:
     engine = engine_for(asked.settings.engine, asked.faults)
     if asked.options.from_start and engine != "kernel":
         raise exceptions.InvalidArgumentError(_KERNEL_ONLY.format(asked.settings.engine, engine))
-    job = replace(asked, settings=replace(asked.settings, engine=engine))
-    found = _run(job)
+    return replace(asked, settings=replace(asked.settings, engine=engine))
+
+
+def _outcome(job: jobs.TrialJob, found: _Found) -> Outcome:
     outcome = from_journal.outcome_from(job.request, found.events)
     return replace(outcome, stderr=found.stderr, stacks=found.stacks)
 
@@ -150,7 +191,7 @@ def take_reference(
     seconds: float | None = None,
 ) -> Reference:
     """What the dataset gives sample by sample, with no fault and no worker."""
-    job = jobs.ReferenceJob(
+    asked = jobs.ReferenceJob(
         make_dataset=make_dataset,
         settings=settings,
         comparison=comparison,
@@ -158,9 +199,25 @@ def take_reference(
         batches=batches,
         seconds=seconds,
     )
-    found = _run(job)
+    job = alone(asked, settings.ranks)
+    (found,) = _run(job)
     if found.end.exitcode:  # Once may be by a signal from outside.
-        found = _run(job)
+        (found,) = _run(job)
+    return _reference(job, found)
+
+
+def take_references(
+    asked: jobs.ReferenceJob, batches: Sequence[Sequence[jobs.Drawn] | None]
+) -> list[Reference]:
+    """What the dataset gives each rank; *batches*: what to ask for in each of them."""
+    assert asked.settings.ranks is not None
+    with jobs_of(asked, asked.settings.ranks, None) as every:
+        jobs_ = [replace(job, batches=own) for job, own in zip(every, batches, strict=True)]
+        found = _run(*jobs_)
+    return [_reference(asked, each) for each in found]
+
+
+def _reference(job: jobs.ReferenceJob, found: _Found) -> Reference:
     if found.end.timed_out:
         message = (
             f"no reference within {job.deadline:g} s, with no fault and no worker. Give a stream an"
@@ -180,9 +237,17 @@ class _Found(NamedTuple):
     stacks: str
 
 
+class _Started(NamedTuple):
+    """A job that runs below its warden, and the process id of that."""
+
+    job: jobs.Job
+    around: Surroundings
+    warden: int
+
+
 @environment.reported_as_shortage()
-def _run(job: jobs.Job) -> _Found:
-    """Do *job* below a warden."""
+def _run(*asked: jobs.Job) -> list[_Found]:
+    """Do all that was *asked* at once, each job below a warden; they are ranks if several."""
     import torch.utils.data  # noqa: F401  # once here, not again in every trial
 
     if getattr(multiprocessing.current_process(), "_inheriting", False):
@@ -190,45 +255,97 @@ def _run(job: jobs.Job) -> _Found:
 
     from pytest_dataloader_faults._trial import child
 
-    make_dataset, private = bound(job.make_dataset)
-    job = replace(job, make_dataset=make_dataset)
-    child.preload(job.settings.engine)
+    child.preload(asked[0].settings.engine)
     child.collapse_after_some_trials()
-    with surroundings_for(job, private) as around:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        warden = fork()
-        if not warden:
-            child.main(job, around)
-        # Our own work in the trial has some seconds, too.
-        longest = job.longest(BUSY_SECONDS + MORE_SECONDS) + HARNESS_SECONDS
-        status = harness.wait_for(warden, longest, around.facts)
-        events, stderr = around.facts.events(), _NOISE.sub("", around.printed.text(_STDERR_READ))
-        environment.require_environment(job, events, stderr)
-        _raise_what_was_refused(events, stderr)
-        end = next((event for event in events if isinstance(event, TrialEnded)), None)
-        if end is None:
-            around.await_deaths()
-            around.remove_shared_memory()
-            raise LostProcessError(harness.how_it_vanished(warden, status, _shown(stderr)))
-        return _Found(events, end, stderr[-_STDERR_SHOWN:], around.stacks.text())
+    with contextlib.ExitStack() as scope:
+        running: list[_Started] = []
+        try:
+            running.extend(_start(job, scope) for job in asked)
+            started = tuple(running)
+            ends = [_await(running.pop(0)) for _ in started]
+        finally:
+            for each in running:
+                harness.end(each.warden)
+        return _checked(started, ends)
+
+
+def _start(asked: jobs.Job, scope: contextlib.ExitStack) -> _Started:
+    """Start a warden for *asked*; what is around it lasts as long as *scope*."""
+    from pytest_dataloader_faults._trial import child
+
+    make_dataset, private = bound(asked.make_dataset)
+    job = replace(asked, make_dataset=make_dataset)
+    around = scope.enter_context(surroundings_for(job, private))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    warden = fork()
+    if not warden:
+        child.main(job, around)
+    return _Started(job, around, warden)
+
+
+def _await(started: _Started) -> int:
+    """Wait until the warden has ended; its wait status."""
+    job, around, warden = started
+    # Our own work in the trial has some seconds, too; and a rank may wait for another one.
+    longest = job.longest(BUSY_SECONDS + MORE_SECONDS) + HARNESS_SECONDS
+    return harness.wait_for(warden, longest * (2 if job.rank_of_several else 1), around.facts)
+
+
+def _checked(started: Sequence[_Started], ends: Sequence[int]) -> list[_Found]:
+    """What each job found, unless one of them could not be done, whose error is raised then."""
+    found, printed = [], []
+    for job, around, _ in started:
+        found.append(around.facts.events())
+        printed.append(_NOISE.sub("", around.printed.text(_STDERR_READ)))
+        environment.require_environment(job, found[-1], printed[-1])
+    _raise_what_was_refused(found, printed)
+    return [_found(*each) for each in zip(started, ends, found, printed, strict=True)]
+
+
+def _found(started: _Started, status: int, events: list[JournalEvent], printed: str) -> _Found:
+    _, around, warden = started
+    end = next((event for event in events if isinstance(event, TrialEnded)), None)
+    if end is None:
+        around.await_deaths()
+        around.remove_shared_memory()
+        raise LostProcessError(harness.how_it_vanished(warden, status, _shown(printed)))
+    return _Found(events, end, printed[-_STDERR_SHOWN:], around.stacks.text())
 
 
 def _shown(printed: str) -> str:
     return printed[-_STDERR_SHOWN:].strip() or "nothing"
 
 
-def _raise_what_was_refused(events: Sequence[JournalEvent], printed: str) -> None:
-    # What went wrong with the harness goes first: other errors may come of that.
-    for event in sorted(events, key=lambda event: not isinstance(event, HarnessFailed)):
+def _raise_what_was_refused(
+    found: Sequence[Sequence[JournalEvent]], printed: Sequence[str]
+) -> None:
+    """Raise the error of the job that was refused first, if one was."""
+    every = [
+        (event, number)
+        for number, events in enumerate(found)
+        for event in events
+        if isinstance(event, HarnessFailed | Refused | SeveralLoaders | InternalError)
+    ]
+    for event, number in sorted(every, key=lambda each: _order(each[0])):
         match event:
             case HarnessFailed():
                 why = f"{event.why}.{event.supervisor_printed}"
-                raise LostProcessError(f"{why} The trial printed:\n{_shown(printed)}")
+                raise LostProcessError(f"{why} The trial printed:\n{_shown(printed[number])}")
             case Refused():
                 more = [] if event.lacking is None else [event.lacking]
-                raise REFUSALS[event.error](event.why, *more)
+                rank = f"rank {number}: " if len(found) > 1 else ""
+                raise REFUSALS[event.error](f"{rank}{event.why}", *more)
             case SeveralLoaders():
                 raise exceptions.SeveralLoadersError(event.why, event.parts)
             case InternalError():
                 raise InjectionError(f"the trial's own code failed:\n{event.text}")
+
+
+def _order(event: object) -> tuple[bool, float]:
+    """What went wrong with the harness goes first, since other errors may come of that.
+
+    A rank may be refused, or fail, since another one was: the process of that one is gone then.
+    """
+    at = math.inf if isinstance(event, InternalError) else getattr(event, "at", 0.0)
+    return not isinstance(event, HarnessFailed), at

@@ -36,6 +36,7 @@ from pytest_dataloader_faults._trial.journal import (
 )
 from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of
 from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
+from pytest_dataloader_faults._trial.samplers import set_epoch
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, delivery
 from pytest_dataloader_faults._trial.samples.draws import Draw, recorded
 from pytest_dataloader_faults.exceptions import InjectionError
@@ -58,6 +59,8 @@ class LoaderDriver(IteratorListener):
         keep_workers: Whether persistent workers that are all alive survive an error.
         use_batch: Does with a batch what a training loop does, and returns the result.
         wait_until_idle: Waits until the workers have made what they were asked for.
+        meet: Waits for other ranks after a batch, given the epoch and the batch, both from 1;
+            whether the epoch goes on. None without ranks.
 
     """
 
@@ -68,6 +71,7 @@ class LoaderDriver(IteratorListener):
     keep_workers: bool = False
     use_batch: Callable[[Any], Any] | None = None
     wait_until_idle: Callable[[], Idle] = Idle
+    meet: Callable[[int, int], bool] | None = None
 
     def __post_init__(self) -> None:
         self._sigchld = SigchldGuard()
@@ -100,6 +104,8 @@ class LoaderDriver(IteratorListener):
         self.comparer.begin()
         seed_everything(seed)
         try:
+            if self.meet and phase.epoch is not None:
+                set_epoch(self.loader, phase.epoch - 1)
             self._start_iterator(patience)
             if patience is not None:
                 self.wait_until_idle()
@@ -113,11 +119,20 @@ class LoaderDriver(IteratorListener):
         try:
             for batch in itertools.islice(self._iterator, batches):
                 self._write_batch(batch)
+                if not self._goes_on():
+                    self._end_epoch(None)
+                    return False
         except USERS_ERRORS as error:  # The error is the finding.
             self._end_epoch(error)
             return False
         self._end_epoch(None, complete=batches is None)
         return True
+
+    def _goes_on(self) -> bool:
+        """Whether the other ranks have a batch, too."""
+        if self.meet is None or self._phase.epoch is None:
+            return True
+        return self.meet(self._phase.epoch, self._received)
 
     def end_workers(self) -> None:
         for iterator in (self._iterator, self.loader._iterator):

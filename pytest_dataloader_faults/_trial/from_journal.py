@@ -21,6 +21,8 @@ from pytest_dataloader_faults._trial.journal import (
     Measured,
     PassEnded,
     PhaseStarted,
+    RankAbsent,
+    RanksApart,
     ReferenceTaken,
     TrialEnded,
     TrialStarted,
@@ -62,6 +64,8 @@ def _facts_from(request: TrialRequest, events: Iterable[JournalEvent]) -> Outcom
     for event in events:
         match event:
             case LoaderMade() | EpochLength() | FilesLasting() | DeadlineReached():
+                found |= event._asdict()
+            case RankAbsent() | RanksApart():
                 found |= event._asdict()
             case FaultsCounted():
                 found |= _counted(event.faults, event.processes)

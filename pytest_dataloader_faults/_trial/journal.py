@@ -13,6 +13,9 @@ The loader's process  When                                            Who reads 
 ``PhaseStarted``     the next part of the trial begins               warden, outcome, timeline
 ``LoaderTime``       from now on the loader's time passes            warden
 ``HarnessTime``      from now on the trial's own time passes         warden
+``MeetingTime``      from now on it waits for other ranks            warden
+``RanksApart``       ranks met in different epochs                   outcome
+``RankAbsent``       a rank did not come to a meeting                outcome
 ``WorkersStarting``  an iterator has started workers                 warden
 ``EpochLength``      the sampler says how many batches there are     outcome
 ``BatchReceived``    the loop has got a batch                        outcome, timeline
@@ -68,6 +71,7 @@ from pytest_dataloader_faults.outcomes import (
     Resources,
     WorkerFacts,
 )
+from pytest_dataloader_faults.outcomes.meetings import Absence, Step
 from pytest_dataloader_faults.outcomes.plain import from_json, to_json
 
 
@@ -78,10 +82,11 @@ class TrialStarted(NamedTuple):
 
 
 class LoaderMade(NamedTuple):
-    """What the dataset is, and how workers start: fields of an ``Outcome``."""
+    """What the dataset is, how workers start, and so on: fields of an ``Outcome``."""
 
     kind: str
     start_method: str
+    drop_last: bool = False
 
 
 class FaultsArmed(NamedTuple):
@@ -105,6 +110,24 @@ class HarnessTime(NamedTuple):
     """It is the trial's own code that is at work."""
 
     at: float
+
+
+class MeetingTime(NamedTuple):
+    """This rank waits for the others."""
+
+    at: float
+
+
+class RanksApart(NamedTuple):
+    """Where each rank was when they first met in different epochs: a field of an ``Outcome``."""
+
+    apart: Sequence[Step]
+
+
+class RankAbsent(NamedTuple):
+    """Another rank did not come to a meeting: a field of an ``Outcome``."""
+
+    absence: Absence
 
 
 class WorkersStarting(NamedTuple):
@@ -174,6 +197,7 @@ class Refused(NamedTuple):
     error: str
     why: str
     lacking: str | None
+    at: float = 0.0
 
 
 REFUSALS: Mapping[str, type[DataLoaderFaultsError]] = {
@@ -218,9 +242,10 @@ class TrialEnded(NamedTuple):
 
 
 OfLoader: TypeAlias = (
-    TrialStarted | LoaderMade | FaultsArmed | PhaseStarted | LoaderTime | HarnessTime
-    | WorkersStarting | EpochLength | BatchReceived | PassEnded | Measured | Looked | FaultsCounted
-    | FilesLasting | ReferenceTaken | Refused | SeveralLoaders | InternalError
+    TrialStarted | LoaderMade | FaultsArmed | PhaseStarted | LoaderTime | HarnessTime | MeetingTime
+    | RanksApart | RankAbsent | WorkersStarting | EpochLength | BatchReceived | PassEnded | Measured
+    | Looked | FaultsCounted | FilesLasting | ReferenceTaken | Refused | SeveralLoaders
+    | InternalError
 )  # fmt: skip
 OfWarden: TypeAlias = DeadlineReached | HarnessFailed | TrialEnded
 JournalEvent: TypeAlias = OfLoader | OfWarden | ToJournal

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import itertools
 import multiprocessing
 import os
 import re
 import traceback
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    IterableDataset,
-    RandomSampler,
-    Sampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from pytest_dataloader_faults._arguments import meant
 from pytest_dataloader_faults._engine.fake.notes import note_for
 from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
 from pytest_dataloader_faults._engine.worker.late_imports import FOR_FORK_SERVER
+from pytest_dataloader_faults._settings.jobs import Rank
+from pytest_dataloader_faults._trial import samplers
 from pytest_dataloader_faults._trial.factory import HandedOver, definition_of, require_one
 from pytest_dataloader_faults._trial.process.fork_server import method_of
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
@@ -42,9 +33,6 @@ _LIBRARY = re.compile(
 USERS_ERRORS = (BaseException,)
 """What the user's code may raise, as pytest.skip() does. Ctrl-C goes to pytest, not to a trial."""
 _DEFAULTS = {"num_workers": 2, "batch_size": 4}
-_DEFAULT_SAMPLERS = (SequentialSampler, RandomSampler)
-"""torch makes them for a dataset without a sampler, and they ask for its length."""
-_SIZED = (*_DEFAULT_SAMPLERS, SubsetRandomSampler, WeightedRandomSampler, list, tuple, range)
 
 
 _STOPS = (
@@ -98,10 +86,12 @@ def make_loader(
     changes: Mapping[str, Any],
     *,
     needs_workers: bool = False,
+    rank: Rank | None = None,
 ) -> DataLoader[Any]:
     """The loader to try; *changes* overrule its options, also those of a ready ``DataLoader``.
 
     One without workers gets two if it *needs_workers*: data modules have such loaders by default.
+    A map-style dataset of one *rank* of several gets torch's ``DistributedSampler``.
     """
     made = _call_factory(make_dataset)
     if isinstance(made, DataLoader):
@@ -120,7 +110,10 @@ def make_loader(
         loader = _with_last_batches(made)
         _leave_running_workers(loader)
     else:
-        loader = _loader_for(made, {**(options or {}), **changes})
+        given = {**(options or {}), **changes}
+        if kind_of(made) == "map":
+            given = samplers.options_for(made, given, rank)
+        loader = _loader_for(made, given)
     if kind_of(loader.dataset) == "map":
         _require_samples(loader)
     return loader
@@ -212,7 +205,7 @@ def _loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
     """A loader over *dataset* with *options*, and with the default options of trials."""
     defaults = {"num_workers": 2} if "batch_sampler" in options else _DEFAULTS
     has_sampler = any(options.get(name) is not None for name in ("sampler", "batch_sampler"))
-    if kind_of(dataset) == "map" and not has_sampler and _length(dataset) == 0:
+    if kind_of(dataset) == "map" and not has_sampler and length_of(dataset) == 0:
         raise EmptyDatasetError(empty(dataset))
     try:
         return _with_last_batches(DataLoader(dataset, **{**defaults, **options}))
@@ -245,7 +238,7 @@ def end_stream(loader: DataLoader[Any], samples: int | None) -> None:
         end.install()
 
 
-def _length(dataset: Any) -> int | None:
+def length_of(dataset: Any) -> int | None:
     """The length, or None if there is none: TypeError is how Python and torch say so."""
     with errors_of_dataset(f"len({type(dataset).__name__})"):
         try:
@@ -258,24 +251,16 @@ def _require_samples(loader: DataLoader[Any]) -> None:
     """Refuse what has no sample, as far as that is known before the first one is drawn."""
     sampler: Any = loader._index_sampler
     inner: Any = sampler.sampler if type(sampler) is BatchSampler else sampler
-    if type(inner) in _DEFAULT_SAMPLERS and inner.data_source is loader.dataset:
+    if type(inner) in samplers.DEFAULT_SAMPLERS and inner.data_source is loader.dataset:
         name = type(loader.dataset).__name__
-        if _length(loader.dataset) is None and not hasattr(type(loader.dataset), "__len__"):
+        if length_of(loader.dataset) is None and not hasattr(type(loader.dataset), "__len__"):
             message = (
                 f"{name} has no length, which a map-style dataset needs unless its loader has a"
                 " sampler: define __len__, or hand over a DataLoader with a sampler"
             )
             raise UnusableDatasetError(message)
-    if _has_known_length(inner) and len(sampler) == 0:
+    if samplers.has_known_length(inner) and len(sampler) == 0:
         raise EmptyDatasetError(empty(loader.dataset))
-
-
-def _has_known_length(sampler: Any) -> bool:
-    """Whether ``len`` of *sampler* is safe, and that of an epoch.
-
-    torch asks no other sampler for it, and some have none, or another one.
-    """
-    return type(sampler) in _SIZED
 
 
 def empty(dataset: Any) -> str:
@@ -302,131 +287,3 @@ def preload_forkserver(loader: DataLoader[Any]) -> None:
     if start_method_of(loader) == "forkserver":
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["__main__", *FOR_FORK_SERVER])
-
-
-# Every trial takes the same ones. Where the loader has torch's own samplers, they are spread over
-# the whole dataset. A sampler of the user's own is asked for its first batches, since nothing is
-# known of what else it would draw.
-
-
-_BATCHES_OF_A_WORKER = 2
-"""Each worker makes at least this many, however few samples were asked for."""
-
-
-def spread(count: int, most: int) -> list[int]:
-    """*most* of the indices below *count*, spread evenly; with a larger *most* these and others.
-
-    It is the sequence of van der Corput, which halves the largest gap again and again.
-    """
-    order = (int(count * _mirrored(place)) for place in itertools.count())
-    return list(itertools.islice(_distinct(order), min(most, count)))
-
-
-def _mirrored(number: int) -> float:
-    """The binary digits of *number*, in reverse order and behind the point."""
-    digits = f"{number:b}"[::-1]
-    return int(digits, 2) / (1 << len(digits))
-
-
-def _distinct(values: Iterator[int]) -> Iterator[int]:
-    seen = set()
-    for value in values:
-        if value not in seen:
-            seen.add(value)
-            yield value
-
-
-class _SpreadSampler(Sampler[int]):
-    """Some indices, in order or shuffled."""
-
-    def __init__(self, indices: Sequence[int], like: Iterable[Any]) -> None:
-        self._indices = sorted(indices)
-        self._like = like
-
-    def __len__(self) -> int:
-        return len(self._indices)
-
-    def __iter__(self) -> Iterator[int]:
-        if not isinstance(self._like, RandomSampler):
-            return iter(self._indices)
-        order = torch.randperm(len(self._indices), generator=self._like.generator)
-        return iter([self._indices[place] for place in order.tolist()])
-
-
-class _FirstSampler(Sampler[Any]):
-    """The first few that another sampler draws."""
-
-    def __init__(self, inner: Any, most: int) -> None:
-        self._inner = inner
-        self._most = most
-
-    def __getattr__(self, name: str) -> Any:
-        """Whatever else the loop over the loader uses of it, as ``set_epoch``."""
-        return getattr(self._inner, name)
-
-    def __len__(self) -> int:
-        return min(self._most, len(self._inner))
-
-    def __iter__(self) -> Iterator[Any]:
-        return itertools.islice(self._inner, self._most)
-
-
-def limit_samples(loader: DataLoader[Any], most: int) -> None:
-    """Have *loader*, of a map-style dataset, draw about *most* samples of more.
-
-    Where its batches are too large for each worker to make two, they get smaller, unless a batch
-    sampler of the user's own makes them.
-    """
-    at_least = _BATCHES_OF_A_WORKER * max(1, loader.num_workers)
-    most = max(most, at_least)
-    own: Any = loader._index_sampler
-    if not _draws_all(loader):
-        _replace(loader, _FirstSampler(own, max(-(-most // _batch_size(own)), at_least)))
-        return
-    inner: Any = own.sampler if _is_batched(loader) else own
-    if len(inner) <= most:
-        return
-    chosen = _SpreadSampler(spread(len(inner), most), inner)
-    if not _is_batched(loader):
-        _replace(loader, chosen)
-        return
-    size = min(own.batch_size, max(1, most // at_least))
-    _replace(loader, BatchSampler(chosen, size, own.drop_last))
-
-
-def _batch_size(sampler: Any) -> int:
-    """How many samples a batch of *sampler* has, if that is known, or else 1."""
-    try:
-        size = sampler.batch_size
-    except Exception:  # noqa: BLE001  # whatever the user's class raises
-        return 1
-    return size if isinstance(size, int) and size > 0 else 1
-
-
-def count_samples(loader: DataLoader[Any]) -> int | None:
-    """How many samples *loader* may draw; None where only a sampler of the user's own knows."""
-    sampler: Any = loader._index_sampler
-    if _is_batched(loader):
-        sampler = sampler.sampler if type(sampler) is BatchSampler else None
-    return len(sampler) if _has_known_length(sampler) else None
-
-
-def _draws_all(loader: DataLoader[Any]) -> bool:
-    """Whether torch's own samplers draw every index of the dataset once."""
-    sampler: Any = loader._index_sampler
-    if _is_batched(loader):
-        if type(sampler) is not BatchSampler:
-            return False
-        sampler = sampler.sampler
-    if type(sampler) is RandomSampler:
-        return not sampler.replacement and sampler._num_samples is None
-    return type(sampler) is SequentialSampler
-
-
-def _is_batched(loader: DataLoader[Any]) -> bool:
-    return bool(loader._auto_collation)
-
-
-def _replace(loader: DataLoader[Any], sampler: Any) -> None:
-    name = "batch_sampler" if _is_batched(loader) else "sampler"
-    object.__setattr__(loader, name, sampler)  # torch forbids it, since workers may run.

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch.utils.data
 
@@ -44,14 +44,17 @@ from pytest_dataloader_faults._trial.journal import (
     Refused,
     SeveralLoaders,
 )
-from pytest_dataloader_faults._trial.loaders import limit_samples
 from pytest_dataloader_faults._trial.process.environment import FreeResources
+from pytest_dataloader_faults._trial.samplers import count_samples, drops_last, limit_samples
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.draws import draws_of
 from pytest_dataloader_faults._trial.samples.reference import Reader, take_reference
 from pytest_dataloader_faults.faults import PinMemoryThreadDeath
 from pytest_dataloader_faults.outcomes import Pass, Phase, Resources, Stage
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults._trial.process_group import Meetings
 
 _WITHOUT_WORKERS: Mapping[str, Any] = {
     "num_workers": 0,
@@ -83,13 +86,17 @@ def run(
     resources.limit_descriptors(job.options.descriptors)
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool has no threads.
     seed_everything(job.settings.seed)
+    meetings = _join(job, journal)
     armed = _armed(job, stacks, supervision, writable_folders)
     try:
         if isinstance(job, ReferenceJob):
-            loader = loaders.make_loader(job.make_dataset, job.settings.loader, job.changes)
+            how = (job.make_dataset, job.settings.loader, job.changes)
+            loader = loaders.make_loader(*how, rank=job.rank_of_several)
             journal.write(ReferenceTaken(take_reference(loader, job)))
+            if meetings:
+                meetings.end()
         elif isinstance(job, TrialJob):
-            maker = _TrialMaker(job, journal, server, free)
+            maker = _TrialMaker(job, journal, server, free, meetings)
             if recovers:
                 maker.recover_anew()
             elif job.options.from_start:
@@ -100,7 +107,17 @@ def run(
         journal.write(SeveralLoaders(str(error), error.parts))
     except tuple(REFUSALS.values()) as error:
         name = next(name for name, kind in REFUSALS.items() if isinstance(error, kind))
-        journal.write(Refused(name, str(error), getattr(error, "lacking", None)))
+        lacking = getattr(error, "lacking", None)
+        journal.write(Refused(name, str(error), lacking, time.monotonic()))
+
+
+def _join(job: Job, journal: Journal) -> Meetings | None:
+    """Make this process the rank that *job* says, if it says one."""
+    if job.rank is None:
+        return None
+    from pytest_dataloader_faults._trial import process_group
+
+    return process_group.join(job.rank, journal)
 
 
 def _armed(
@@ -128,21 +145,28 @@ class _TrialMaker:
     journal: Journal
     server: tuple[int, int] | None
     free: FreeResources
+    meetings: Meetings | None
 
     def trial(self) -> _Trial:
         """The trial of a loader that is made now."""
         job = self.job
         loader = loaders.make_loader(
-            job.make_dataset, job.settings.loader, job.changes, needs_workers=job.needs_workers
+            job.make_dataset,
+            job.settings.loader,
+            job.changes,
+            needs_workers=job.needs_workers,
+            rank=job.rank_of_several,
         )
         length, samples = None, job.settings.samples
         if loaders.kind_of(loader.dataset) == "map":
-            length = loaders.count_samples(loader)
+            length = count_samples(loader)
             if samples is not None:
                 limit_samples(loader, samples)
+        elif job.rank_of_several:
+            length = loaders.length_of(loader.dataset)
         if loader.num_workers:
             self.free.require_for(loader.num_workers)
-        return _Trial(job, self.journal, loader, self.server, length)
+        return _Trial(job, self.journal, loader, self.server, length, self.meetings)
 
     def run_from_start(self, armed: Armed) -> None:
         """Make the dataset under the faults, and make the epochs of a trial with it."""
@@ -205,6 +229,7 @@ class _Trial:
     loader: torch.utils.data.DataLoader[Any]
     server: tuple[int, int] | None
     length: int | None
+    meetings: Meetings | None
 
     def __post_init__(self) -> None:
         self.options = self.job.options
@@ -220,9 +245,11 @@ class _Trial:
                 self.journal.write(FaultsArmed())
                 self._run_epochs(driver, monitor)
             _write_counts(self.job, self.journal, injection)
-            if self.job.faults:
+            if self.job.recovers:
                 self._recover(driver)
                 self._write_resources(Stage.RECOVERY)
+        if self.meetings:
+            self.meetings.end()
         self.journal.write(PhaseStarted(DONE, time.monotonic()))
 
     def run_armed(self, monitor: LoaderMonitor) -> None:
@@ -239,7 +266,7 @@ class _Trial:
     def _driven(self) -> Iterator[LoaderDriver]:
         self._refuse_impossible_faults()
         kind, method = loaders.kind_of(self.loader.dataset), loaders.start_method_of(self.loader)
-        self.journal.write(LoaderMade(kind, method))
+        self.journal.write(LoaderMade(kind, method, drops_last(self.loader)))
         if self.options.accelerator:
             accelerator.use()
         if self.options.touch:
@@ -259,8 +286,10 @@ class _Trial:
 
     def _run_epochs(self, driver: LoaderDriver, watch: LoaderMonitor) -> None:
         driver.wait_until_idle = watch.wait_until_idle
+        driver.meet = self.meetings.meet if self.meetings else None
         for epoch in range(1, self.options.epochs + 1):
-            if not self._run_epoch(driver, epoch) and not self.options.keep_workers:
+            is_over = self._run_epoch(driver, epoch)
+            if not is_over and not self.options.keep_workers:
                 break
             if epoch == self.options.faulty_epochs:
                 watch.client.end_faults()
@@ -272,6 +301,9 @@ class _Trial:
         # Within the scope: what a worker has just started would not live beyond it, since the
         # supervisor answers the calls by which it loads its libraries.
         self._write_resources(Stage.EPOCH)
+        driver.meet = None
+        if self.meetings:
+            self.meetings.leave(failed=not is_over)
 
     def _run_epoch(self, driver: LoaderDriver, number: int) -> bool:
         """Make epoch *number*, after one that is left if asked; whether there was no error."""

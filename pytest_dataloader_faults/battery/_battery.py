@@ -13,45 +13,40 @@ from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, is_a
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
 from pytest_dataloader_faults.battery.baseline import Baseline, KnownBaseline
-from pytest_dataloader_faults.battery.checks import CHECKS, Check, Variant
+from pytest_dataloader_faults.battery.checks import (
+    CHECKS,
+    RANKS_AGREE,
+    WITHOUT_RANKS,
+    Check,
+    Variant,
+)
 from pytest_dataloader_faults.battery.targets import require_match
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError, has_files
 from pytest_dataloader_faults.globs import host_of
 from pytest_dataloader_faults.outcomes import (
-    CheckResult,
     Contract,
-    FaultFacts,
     Judgement,
     Outcome,
     Verdict,
 )
-from pytest_dataloader_faults.outcomes.contract import Cause, Compared
+from pytest_dataloader_faults.outcomes.contract import Compared
 from pytest_dataloader_faults.outcomes.judge import repeats
 from pytest_dataloader_faults.outcomes.judge.causes import (
-    ALONE,
-    Clues,
     is_alike,
     is_without_error,
-    likely_cause,
 )
 from pytest_dataloader_faults.outcomes.judge.hangs import (
-    gave_up,
     goes_on,
     is_at,
     places_of,
     tries_again,
-    waits_for_thread,
 )
 from pytest_dataloader_faults.outcomes.judge.repeats import Conclusion, Trial
-from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.text import (
     call,
     counted,
-    headline,
     listed,
-    printable,
-    printable_lines,
     were,
 )
 
@@ -66,6 +61,7 @@ _KERNEL_ONLY = (
     "files can be bad before the dataset is made with the kernel engine only: the python engine"
     " replaces file access in workers"
 )
+_RANKS_FAIL = "with no fault, its ranks fail already ({}); see ranks-agree"
 _FAILS_FOLLOWED = (
     "with no fault, but with its files followed from its constructor on, it fails already: {}"
 )
@@ -123,13 +119,30 @@ class Battery:
         check = CHECKS[name]
         if check.gpu and (lacking := missing_accelerator()):
             return NotApplicable(lacking)
+        if check.ranks and self.baseline.settings.ranks is None:
+            return NotApplicable(WITHOUT_RANKS)
         if self.baseline.unusable_reason and name != WORKERS_AGREE:
             return NotApplicable(self.baseline.unusable_reason)
-        workload = self.from_start if check.options.from_start else self.workload
+        workload = self._workload_for(check)
         plan = workload if isinstance(workload, NotApplicable) else check.plan(workload)
         if isinstance(plan, NotApplicable):
             return plan
         return self._ask(check, plan, should_fail)
+
+    def _workload_for(self, check: Check) -> Workload | NotApplicable:
+        if check.options.from_start:
+            return self.from_start
+        of_ranks = check.ranks and check.name != RANKS_AGREE
+        return self.last_rank if of_ranks else self.workload
+
+    @cached_property
+    def last_rank(self) -> Workload | NotApplicable:
+        """What the workers of the last rank do when nothing is wrong."""
+        run = self.baseline.ranks.fault_free
+        judgement = self.baseline.judge(run, Contract())
+        if not judgement.passed:
+            return NotApplicable(_RANKS_FAIL.format(judgement.sentence), "its ranks do not agree")
+        return Workload.of(run.ranks[-1], self.baseline.settings.files)
 
     @cached_property
     def from_start(self) -> Workload | NotApplicable:
@@ -301,6 +314,8 @@ class Battery:
         """
         if check.name == WORKERS_AGREE and not (before or variant.changes):
             return self.baseline.fault_free
+        if check.name == RANKS_AGREE and not before:
+            return self.baseline.ranks.fault_free
         known = self.hangs.keys() | _places(before)
         may_go_on = not before and any(getattr(each, "times", None) for each in variant.faults)
         early = self.baseline.deadlines.for_look if known and not may_go_on else None
@@ -343,7 +358,8 @@ class Battery:
         options, alone = check.options, check.name == WORKERS_AGREE
         if options.footprints is not None:
             options = replace(options, footprints=self.baseline.deadlines.most / 2)
-        return self.baseline.run_trial(
+        source = self.baseline.ranks if check.ranks else self.baseline
+        return source.run_trial(
             *variant.faults,
             changes=variant.changes if alone else self._changes_for(check, variant),
             comparison=self.baseline.without_seeds if check.keep_randomness else None,
@@ -389,97 +405,3 @@ def _met_no_file(result: Conclusion) -> bool:
     trial = result.trial
     reached = any(each.reached for each in trial.outcome.faults)
     return trial.judgement.verdict is Verdict.NOT_EXERCISED and not reached
-
-
-_OTHER_FILES = (
-    "The workers opened none of the files that they opened in the run without a fault: {files}."
-    " make_dataset must use the same files on every call: create them outside it"
-)
-_UNSEEN = (
-    "{name}: the loader's timeout, which the check sets, ended the wait before the dataset's own"
-    " time limit, so that limit was not tested"
-)
-_UNEXPECTED = "passes, although it was expected to fail"
-
-
-def ask(
-    battery: Battery, name: str, *, expected: str | None = None, reproduce: str | None = None
-) -> CheckResult:
-    """Run the check *name*, and say what came of it.
-
-    *expected*: why it is expected to fail. *reproduce*: the command that repeats it, if there is a
-    better one than a call of ``check_dataset``.
-    """
-    found = battery.check(name, should_fail=bool(expected))
-    if isinstance(found, NotApplicable):
-        shown = printable_lines(found.reason)  # It may quote names of files.
-        text = f"{name} does not apply to this dataset: {shown}"
-        result = CheckResult(name, Verdict.NOT_EXERCISED, False, headline(text), text)
-        return replace(result, applies=False, expected=expected, cause=found.group)
-    reproduce = reproduce or battery.reproduce("check_dataset", only=name)
-    outcome = found.trial.outcome
-    cause = _cause(battery, found.trial) or Cause("")
-    if found.alone:
-        cause, found = ALONE, replace(found, notes=(found.alone, *found.notes))
-    of_files = any(has_files(each) for each in outcome.schedule)
-    notes = (*battery.notes, *(battery.baseline.notes if of_files else ()))
-    unseen = _unseen(name, found.trial)
-    told = (*_advice(name, found.trial, cause), *unseen, *found.notes, *notes)
-    result = _result(name, replace(found, notes=told), reproduce, expected)
-    # What reads files has hardly ever a limit of its own: no summary needs to say that.
-    notes = notes if of_files else (*notes, *unseen)
-    return replace(result, notes=notes, cause=result.cause or cause.phrase)
-
-
-def _cause(battery: Battery, trial: Trial) -> Cause | None:
-    clues = Clues(battery.catches_errors(trial), waits_for_thread(trial.outcome))
-    return likely_cause(trial.outcome, trial.judgement, battery.baseline.fault_free, clues)
-
-
-def _result(name: str, found: Conclusion, reproduce: str, expected: str | None) -> CheckResult:
-    outcome, judgement = found.trial.outcome, found.trial.judgement
-    text = explain(outcome, judgement, reproduce, found.notes)
-    sentence = f"{judgement.sentence.removesuffix('.')}."
-    if judgement.passed and expected:
-        sentence = (
-            f"expected to fail ({expected}), but it passed. Remove it from expected_failures."
-        )
-        text = f"{sentence}\n{text}"
-    return CheckResult(
-        name,
-        judgement.verdict,
-        judgement.passed,
-        sentence,
-        text,
-        outcome,
-        expected=expected,
-        reproduced=found.reproduced,
-        trials=tuple(each.outcome for each in found.trials),
-        cause=_UNEXPECTED if judgement.passed and expected else "",
-        reproduce=reproduce,
-    )
-
-
-def _advice(name: str, trial: Trial, cause: Cause) -> tuple[str, ...]:
-    """What leads to the fix: by the facts, or else what the check says."""
-    if trial.judgement.passed:
-        return ()
-    of_files = [each for each in trial.outcome.faults if has_files(each.fault)]
-    if trial.judgement.verdict is Verdict.NOT_EXERCISED and of_files:
-        return () if any(each.reached for each in of_files) else (_other_files(of_files),)
-    check = CHECKS[name]
-    advice = cause.advice if cause.overrides else check.advice or cause.advice
-    return (". ".join(filter(None, (check.preface, advice))),) if advice else ()
-
-
-def _unseen(name: str, trial: Trial) -> tuple[str, ...]:
-    """What a trial did not show that passed because the loader gave up."""
-    is_patient = CHECKS[name].options.patience is not None
-    is_unseen = is_patient and trial.judgement.passed and gave_up(trial.outcome)
-    return (_UNSEEN.format(name=name),) if is_unseen else ()
-
-
-def _other_files(unfired: list[FaultFacts]) -> str:
-    given: list[Any] = [getattr(each.fault, "path", None) for each in unfired]
-    globs = [glob for each in given for glob in ((each,) if isinstance(each, str) else each or ())]
-    return _OTHER_FILES.format(files=listed(map(printable, globs)))

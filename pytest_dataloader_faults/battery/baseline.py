@@ -7,10 +7,8 @@ no worker, and the fault-free epoch, which has workers and the engine on, but no
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import time
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +24,13 @@ from pytest_dataloader_faults._settings.jobs import (
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
 from pytest_dataloader_faults.battery import progress
+from pytest_dataloader_faults.battery.ranks import KnownRanks, Ranks
+from pytest_dataloader_faults.battery.shares import (
+    are_alike,
+    count_own_samples,
+    drawn_in,
+    shares_of,
+)
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.globs import is_below
@@ -66,6 +71,7 @@ class Baseline:
         changes: Loader options that the dataset needs to work with no fault.
         cached: The files that the workers read, and that were made while the dataset was read.
         unusable_reason: Why the dataset does not work with these either, or None.
+        ranks: What several ranks give, where settings ask for that.
     """
 
     _shares: tuple[Share, ...] = ()
@@ -101,6 +107,7 @@ class Baseline:
         else:
             self._begin_with(known, is_sure=is_sure)
         self._from_start = known.from_start if known else None
+        self.ranks = Ranks(self, known.ranks if known else None)
         before = known.cached if known else ()
         self.cached = before or _files_made_since(began, self.working)
 
@@ -112,7 +119,7 @@ class Baseline:
             raise OutdatedBaselineError
         self.fault_free, self.working, self.changes = known.fault_free, known.working, known.changes
         self.deadlines.learn(self.fault_free.duration)
-        self._shares, self._drawn = _shares_of(self.fault_free), _drawn_in(self.working)
+        self._shares, self._drawn = shares_of(self.fault_free), drawn_in(self.working)
 
     @property
     def known(self) -> KnownBaseline | None:
@@ -120,7 +127,8 @@ class Baseline:
         if self.unusable_reason or self.comparison.what is Compared.AUTHOR:
             return None
         parts = (self.reference, self.fault_free, self.working, self.changes)
-        return KnownBaseline(*parts, self.comparison, self.cached, self._from_start)
+        more = (self.comparison, self.cached, self._from_start, self.ranks.known)
+        return KnownBaseline(*parts, *more)
 
     @property
     def from_start(self) -> Outcome:
@@ -163,7 +171,16 @@ class Baseline:
             whole=bool(reference.batches),
         )
 
-    def run_trial(
+    @property
+    def limited_settings(self) -> Settings:
+        """The settings, with the number of samples that are looked at in fact."""
+        return replace(self.settings, samples=self._references.samples)
+
+    def run_trial(self, *faults: Fault, **how: Any) -> Outcome:
+        """One trial; *how*: as for ``job``."""
+        return run_trial_job(self.job(*faults, **how))
+
+    def job(
         self,
         *faults: Fault,
         changes: Mapping[str, Any] | None = None,
@@ -171,17 +188,13 @@ class Baseline:
         deadline: float | None = None,
         options: TrialOptions = ONE_EPOCH,
         may_take_longer: bool = True,
-    ) -> Outcome:
-        """One trial; *changes*: loader options in place of the baseline's own changes."""
+    ) -> TrialJob:
+        """A trial; *changes*: loader options in place of the baseline's own changes."""
         comparison = comparison or self.comparison
-        job = TrialJob(
+        return TrialJob(
             make_dataset=self.make_dataset,
             faults=faults,
-            settings=replace(
-                self.settings,
-                deadline=deadline or self.deadlines.for_trial,
-                samples=self._references.samples,
-            ),
+            settings=replace(self.limited_settings, deadline=deadline or self.deadlines.for_trial),
             changes=self.changes if changes is None else changes,
             comparison=comparison,
             handling=self.handling(comparison),
@@ -190,7 +203,6 @@ class Baseline:
             may_take_longer=may_take_longer,
             most_bytes=_most_bytes_of(getattr(self, "working", None)),
         )
-        return run_trial_job(job)
 
     def judge(self, outcome: Outcome, contract: Contract | None = None) -> Judgement:
         """The verdict on *outcome*, by *contract* or else by the baseline's own."""
@@ -198,6 +210,8 @@ class Baseline:
 
     def reference_for(self, outcome: Outcome) -> Reference:
         """The reference for *outcome*; samples that it does not know yet are taken now."""
+        if outcome.ranks:
+            return self.ranks.reference_for(outcome, self.reference)
         reference = self._references.for_outcome(outcome, self.comparison)
         return replace(reference, shares=self._shares, drawn=self._drawn)
 
@@ -238,7 +252,7 @@ class Baseline:
         if count is None or self.comparison.allows_for_randomness:
             return count
         # The reference was the same twice. What a race of the workers made would not be.
-        return count if _are_alike(tried, self.run_trial(changes=changes)) else None
+        return count if are_alike(tried, self.run_trial(changes=changes)) else None
 
     @property
     def _is_unstable(self) -> bool:
@@ -269,8 +283,8 @@ class Baseline:
         self.fault_free, self.working = runs[0], runs[-1]
         why = f"with one worker and no fault it fails already ({found.sentence}); see workers-agree"
         self.unusable_reason = None if found.passed else why
-        self._shares = _shares_of(self.working) if found.passed else ()
-        self._drawn = _drawn_in(self.working) if found.passed else None
+        self._shares = shares_of(self.working) if found.passed else ()
+        self._drawn = drawn_in(self.working) if found.passed else None
 
 
 _ENOUGH_SECONDS = 5.0
@@ -362,6 +376,7 @@ class KnownBaseline:
     comparison: Comparison = EXACT
     cached: tuple[str, ...] = ()
     from_start: Outcome | None = None
+    ranks: KnownRanks | None = None
 
 
 def _most_bytes_of(fault_free: Outcome | None) -> int | None:
@@ -373,61 +388,6 @@ def _most_bytes_of(fault_free: Outcome | None) -> int | None:
         return None
     files = [counts for worker in fault_free.workers for counts in worker.files.values()]
     return max(_LEAST_BYTES, _TIMES * sum(each.bytes for each in files))
-
-
-# Some facts about streams that draw. Training on a large text draws random windows of it, and each
-# worker seeds its generator with its id. So n samples of the stream are n in each worker, and none
-# of them need be among those that the main process draws. A stream that forgot to share its data
-# among workers gives as many, but each worker gives the same samples, in this order or another.
-
-
-_MOST_SHARED = 3 / 4
-"""Workers that draw from few samples draw some of the same; two that read all share each."""
-
-
-def _shares_of(fault_free: Outcome) -> tuple[Share, ...]:
-    """What each worker gave of a stream, where that is known."""
-    workers = fault_free.workers
-    files = {each.worker: len(each.files) for each in workers if each.worker is not None}
-    came: dict[int, list[str]] = {worker: [] for worker in files}
-    for each in fault_free.delivered:
-        if each.worker is None or each.rows is None or fault_free.kind == "map":
-            return ()
-        came.setdefault(each.worker, []).extend(each.rows)
-    return tuple(Share(each, tuple(came[each]), files.get(each, 0)) for each in sorted(came))
-
-
-def _drawn_in(fault_free: Outcome) -> int | None:
-    """How many samples its sampler drew, if it drew as many batches as its length says."""
-    (one,) = fault_free.passes
-    has_length = fault_free.kind == "map" and len(one.drawn) == one.batches
-    return sum(map(len, one.drawn)) if has_length else None
-
-
-def count_own_samples(fault_free: Outcome, reference: Reference) -> int | None:
-    """How many samples each worker gives, if they are random and its own; or else None."""
-    shares, count = _shares_of(fault_free), len(reference.samples)
-    if not shares[1:] or {len(each.samples) for each in shares} != {count}:
-        return None
-    files, *others = (each.files.keys() for each in fault_free.workers)
-    if len(files) >= count and all(files == each for each in others):
-        return None
-    is_of_content = reference.comparison.is_of_content
-    contents = [Counter(each.samples) for each in shares] if is_of_content else []
-    pairs = itertools.combinations(contents, 2)
-    return None if any((a & b).total() > count * _MOST_SHARED for a, b in pairs) else count
-
-
-def _are_alike(one: Outcome, other: Outcome) -> bool:
-    """Whether each worker gave the same bytes in both."""
-    return _bytes(one) == _bytes(other)
-
-
-def _bytes(outcome: Outcome) -> dict[int | None, list[str]]:
-    found = defaultdict(list)
-    for each in outcome.delivered:
-        found[each.worker].append(each.digest)
-    return found
 
 
 # Some facts about what can be seen of a cache. The first reading fills it, which is mostly that of

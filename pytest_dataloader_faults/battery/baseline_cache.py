@@ -33,7 +33,8 @@ from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, is_ready
-from pytest_dataloader_faults.battery._battery import WORKERS_AGREE, Battery, Memory, ask
+from pytest_dataloader_faults.battery._battery import WORKERS_AGREE, Battery, Memory
+from pytest_dataloader_faults.battery.asking import ask
 from pytest_dataloader_faults.battery.baseline import (
     Baseline,
     KnownBaseline,
@@ -43,6 +44,8 @@ from pytest_dataloader_faults.outcomes import CheckResult, Outcome, Verdict
 
 _PLAIN = (str, bytes, int, float, bool, type(None))
 _NAMED = (type, ModuleType)
+_LATER = ("from_start", "ranks")
+"""What a baseline finds out where a check needs it."""
 
 
 class Answer(NamedTuple):
@@ -116,12 +119,11 @@ class _Entry(NamedTuple):
     def with_found(self, known: Baseline, home: str | None) -> _Entry:
         """The same with what an item that has the folder *home* has found out beyond it."""
         found = known.known
-        if found is None or found.from_start is None or self.baseline.from_start is not None:
-            return self
-        more = found.from_start
+        names = [each for each in _LATER if getattr(self.baseline, each) is None]
+        more = {each: getattr(found, each) for each in names if found is not None}
         if self.home and home and self.home != home:
             more = _moved(more, home, self.home)
-        return self._replace(baseline=replace(self.baseline, from_start=more))
+        return self._replace(baseline=replace(self.baseline, **more))
 
 
 def _by_entry(

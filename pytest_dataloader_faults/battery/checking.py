@@ -10,8 +10,10 @@ from typing import Any
 from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._settings import SAMPLES, Files, Settings, check
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, part_of
+from pytest_dataloader_faults._trial.ranks import require_ranks
 from pytest_dataloader_faults.battery import progress
-from pytest_dataloader_faults.battery._battery import Battery, ask
+from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery.asking import ask
 from pytest_dataloader_faults.battery.checks import CHECKS, names_of_checks, require_checks
 from pytest_dataloader_faults.outcomes import CheckResult, Contract
 from pytest_dataloader_faults.outcomes.text import printable
@@ -51,6 +53,7 @@ def check_dataset(
     seed: int = 0,
     engine: str = "auto",
     samples: int | str | None = SAMPLES,
+    ranks: int | None = None,
     on_fail: str | None = "raise",
     not_reproduced: str = "warn",
 ) -> list[CheckResult]:
@@ -78,6 +81,9 @@ def check_dataset(
             all. They are spread over the dataset, and the same in each check. A sampler of your own
             is asked for its first batches. Each worker makes two batches at least. Where reading
             the 64 of the default would take longer than a few seconds, they are 32, 16 or fewer.
+        ranks: How many processes train on the dataset together, 2 to 8, as under torchrun: the
+            checks of ranks are asked, too. In all other checks the dataset is that of the only
+            rank.
         on_fail: ``"raise"`` at the first failure, ``"warn"`` of each, or None.
         not_reproduced: What to do where one trial fails and two repeats of it pass: ``"warn"``, or
             ``"fail"`` as *on_fail* says.
@@ -90,6 +96,7 @@ def check_dataset(
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
     """
     settings = Settings.of(locals(), may_be_auto=True)
+    require_ranks(settings.ranks)
     check(on_fail=on_fail, not_reproduced=not_reproduced)
     names = select_checks(only, exclude, expected_failures)
     batteries = batteries_for(make_dataset, settings)

@@ -15,8 +15,9 @@ from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._settings import SAMPLES, Files, Settings, check
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery import progress
-from pytest_dataloader_faults.battery._battery import WORKERS_AGREE, Battery, ask
+from pytest_dataloader_faults.battery._battery import WORKERS_AGREE, Battery
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
+from pytest_dataloader_faults.battery.asking import ask
 from pytest_dataloader_faults.battery.checking import report
 from pytest_dataloader_faults.faults import (
     ConnectError,

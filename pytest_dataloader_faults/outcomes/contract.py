@@ -249,6 +249,18 @@ class Wrong(StrEnum):
     """An epoch goes on where the one before was left."""
     SAME_AGAIN = "same again"
     """A second epoch has the random samples of the first."""
+    UNEVEN = "uneven"
+    """A rank has fewer batches than another one."""
+    EPOCHS_APART = "epochs apart"
+    """Two ranks made one step with batches of different epochs."""
+    ON_SEVERAL_RANKS = "on several ranks"
+    """Two ranks have the same samples."""
+    ON_NO_RANK = "on no rank"
+    """Samples are missing in all ranks together."""
+    LENGTH_OF_ALL = "length of all"
+    """A rank says that an epoch has as many samples or batches as all ranks have together."""
+    SAME_ORDER = "same order"
+    """A shuffled epoch has the order of the one before."""
 
 
 class Mismatch(NamedTuple):

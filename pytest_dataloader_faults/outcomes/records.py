@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -10,6 +11,7 @@ from pytest_dataloader_faults._arguments import StrEnum
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.outcomes.contract import EXACT, Comparison
+from pytest_dataloader_faults.outcomes.meetings import Absence, Step
 from pytest_dataloader_faults.outcomes.plain import from_json, to_json
 from pytest_dataloader_faults.outcomes.stages import START, AtDeadline, Phase, Stage
 from pytest_dataloader_faults.outcomes.text import call, exit_in_words, run_settings, signal_name
@@ -309,6 +311,7 @@ class TrialRequest:
     engine: str
     comparison: Comparison = EXACT
     from_start: bool = False
+    rank: int | None = None
 
 
 @dataclass(frozen=True)
@@ -324,6 +327,7 @@ class TrialFacts(TrialRequest):
         engine: The engine that made the faults happen, ``"kernel"`` or ``"python"``.
         comparison: What of samples is compared.
         from_start: Whether the faults were armed before the dataset was made.
+        rank: Which of several ranks it was; None without ranks.
         kind: ``"map"`` or ``"iterable"``.
         start_method: How workers were started; ``""`` if there were to be none.
         passes: One per epoch, under the faults; the last one is where an exception ended it.
@@ -345,6 +349,11 @@ class TrialFacts(TrialRequest):
         at_deadline: What it did then; None if the deadline did not end it.
         batches: How many batches an epoch of a map-style dataset has, if that is known.
         phase: How far it got.
+        absence: Where another rank did not come to a collective, so that this one stopped; or None.
+        apart: Where each rank was when they first met in different epochs; empty if they did not.
+        drop_last: Whether its loader leaves out a last batch that is not full.
+        ranks: The outcome of each rank, if there were several. All else is then about the rank that
+            failed first, or else about the one with the faults.
         exitcode: Of the loader's process, as of a ``WorkerDeath``; 0 if the deadline ended it.
         stacks: The stacks of the processes that were running at the deadline.
         stderr: The end of what the loader's process and its workers printed.
@@ -370,6 +379,10 @@ class TrialFacts(TrialRequest):
     at_deadline: AtDeadline | None = None
     batches: int | None = None
     phase: Phase = START
+    absence: Absence | None = None
+    apart: tuple[Step, ...] = ()
+    drop_last: bool = False
+    ranks: tuple[TrialFacts, ...] = ()
     exitcode: int = 0
     stacks: str = ""
     stderr: str = ""
@@ -411,6 +424,7 @@ class TrialFacts(TrialRequest):
 
     def reproduce(self) -> str:
         """One line of Python that runs this trial again, given the same ``make_dataset``."""
+        armed = [number for number, each in enumerate(self.ranks) if each.schedule]
         return call(
             "run_trial",
             "make_dataset",
@@ -418,6 +432,8 @@ class TrialFacts(TrialRequest):
             loader=self.loader,
             epochs=self.epochs if self.epochs != 1 else None,
             from_start=self.from_start or None,
+            ranks=len(self.ranks) or None,
+            on_rank=_shown_rank(armed, len(self.ranks)),
             **run_settings(self.deadline, self.seed, self.engine),
         )
 
@@ -430,6 +446,13 @@ class TrialFacts(TrialRequest):
         """The outcome that ``to_dict`` made *data* from."""
         made: Self = from_json(cls, data)
         return made
+
+
+def _shown_rank(armed: Sequence[int], ranks: int) -> int | str | None:
+    """The argument *on_rank* for faults in the ranks that are *armed*; None for the default."""
+    if len(armed) > 1:
+        return "all"
+    return armed[0] if armed and armed[0] != ranks - 1 else None
 
 
 def makes_dataset(outcome: TrialFacts) -> bool:

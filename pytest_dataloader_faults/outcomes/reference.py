@@ -54,6 +54,8 @@ class Reference:
         drawn: How many samples the sampler drew in the run without a fault, if it drew as many
             batches as its length says.
         duration: Seconds from the start of its process to its end.
+        asked: How many of the samples were asked for at first; the others were added later.
+        ranks: What each rank gives, if there are several.
     """
 
     kind: str
@@ -73,6 +75,8 @@ class Reference:
     shares: tuple[Share, ...] = field(default=(), compare=False)
     drawn: int | None = field(default=None, compare=False)
     duration: float = field(default=0.0, compare=False)
+    asked: int | None = field(default=None, compare=False)
+    ranks: tuple[Reference, ...] = field(default=(), repr=False, compare=False)
 
     @functools.cached_property
     def digests(self) -> Mapping[Any, str]:
@@ -100,7 +104,12 @@ class Reference:
     def merged_with(self, other: Reference) -> Reference:
         """This and what *other* knows."""
         names = ("samples", "batches", "leaves", "pickled_samples")
-        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
+        asked = len(self.samples or self.batches) if self.asked is None else self.asked
+        return replace(
+            self,
+            asked=asked,
+            **{name: getattr(self, name) + getattr(other, name) for name in names},
+        )
 
 
 def is_resized(one: Pass, outcome: TrialFacts, reference: Reference) -> bool:

@@ -70,6 +70,7 @@ def _on_one_line(value: object) -> str:
 @dataclass(frozen=True, repr=False)
 class Outcome(Shown, TrialFacts):  # noqa: D101  # it has that of TrialFacts
     __doc__ = TrialFacts.__doc__
+    ranks: tuple[Outcome, ...] = ()
 
     def _facts(self) -> Iterator[tuple[str, object]]:
         yield "schedule", self.schedule

@@ -55,8 +55,12 @@ def options_of(node: pytest.Item) -> ItemOptions:
 def check_of(node: pytest.Item, name: str) -> FaultCheck:
     """The check *name*, for the item to ask; skips or fails it where no engine can run."""
     options = options_of(node)
+    from pytest_dataloader_faults.battery.checks import CHECKS, WITHOUT_RANKS
     from pytest_dataloader_faults.plugin._fault_check import FaultCheck
 
+    if CHECKS[name].ranks and options.settings["ranks"] is None:
+        node.stash[_options.NOT_APPLICABLE] = WITHOUT_RANKS
+        pytest.skip(f"{name} does not apply to this dataset: {WITHOUT_RANKS}")
     node.stash[CHECK] = FaultCheck(name, options, node)
     return node.stash[CHECK]
 

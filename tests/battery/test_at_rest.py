@@ -15,7 +15,8 @@ from pytest_dataloader_faults import Contract, check_dataset, run_trial
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
-from pytest_dataloader_faults.battery._battery import Battery, ask
+from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery.asking import ask
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._at_rest import AT_REST
 from pytest_dataloader_faults.faults import TruncatedFile

@@ -12,7 +12,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset, get_worker_info
 
 from pytest_dataloader_faults import CheckResult, Contract, Verdict, check_dataset, sweep
-from pytest_dataloader_faults.battery._battery import Battery, ask
+from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery.asking import ask
 from pytest_dataloader_faults.battery.checking import select_checks
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.exceptions import (

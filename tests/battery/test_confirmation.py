@@ -13,7 +13,8 @@ import torch
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults.battery._battery import Battery, Memory, ask
+from pytest_dataloader_faults.battery._battery import Battery, Memory
+from pytest_dataloader_faults.battery.asking import ask
 from pytest_dataloader_faults.battery.sweeping import sweep
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,

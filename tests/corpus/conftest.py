@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults.battery._battery import Battery, ask
+from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery.asking import ask
 from pytest_dataloader_faults.battery.checks import CHECKS
 from support.accelerators import stand_in
 from support.corpus.network import served

@@ -15,7 +15,7 @@ import data
 import demo
 import example_datasets
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery._battery import ask as ask_check
+from pytest_dataloader_faults.battery.asking import ask as ask_check
 from pytest_dataloader_faults.report.model import Item
 
 NAMES = list(demo.examples(Path()))

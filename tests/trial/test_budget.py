@@ -17,7 +17,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from pytest_dataloader_faults._trial.loaders import limit_samples, spread
+from pytest_dataloader_faults._trial.samplers import limit_samples, spread
 from pytest_dataloader_faults._trial.samples.draws import draws_of
 
 MANY = range(1000)

@@ -11,6 +11,8 @@ which imports the user's libraries first, and some take longer for that than an 
 armed after that and before it makes a sample. So until all workers are armed, the time is neither
 the loader's nor the trial's.
 
+A rank that waits for other ranks waits as long as they do: each of them has a deadline of its own.
+
 Some facts about a machine that is busy. A process that hangs waits for a lock, a timer or another
 process, and costs no time of a processor. One that is slow because others run waits for a processor
 instead, and the kernel counts that. So the time in which a process of the trial was ready to run
@@ -41,6 +43,7 @@ from pytest_dataloader_faults._settings import DEADLINE
 from pytest_dataloader_faults._trial.journal import (
     HarnessTime,
     LoaderTime,
+    MeetingTime,
     PhaseStarted,
     TrialStarted,
     WorkersStarting,
@@ -49,11 +52,17 @@ from pytest_dataloader_faults.outcomes import Activity
 from pytest_dataloader_faults.outcomes.stages import DONE
 
 WatchedEvent: TypeAlias = (
-    TrialStarted | PhaseStarted | LoaderTime | HarnessTime | WorkersStarting | WorkerArmed
+    TrialStarted
+    | PhaseStarted
+    | LoaderTime
+    | HarnessTime
+    | MeetingTime
+    | WorkersStarting
+    | WorkerArmed
 )
 """What the warden reads while the trial runs."""
 
-LOADER, START, HARNESS = "loader", "start", "harness"
+LOADER, START, HARNESS, RANKS = "loader", "start", "harness", "ranks"
 HARNESS_SECONDS = 60.0
 """For all of the trial's own work together."""
 BUSY_SECONDS = 60.0
@@ -151,6 +160,7 @@ def deadline_after(
     nobody. All times are of the clock that all processes share.
     """
     left = {LOADER: deadline, START: max(deadline, DEADLINE), HARNESS: HARNESS_SECONDS}
+    left[RANKS] = math.inf
     whose, since = LOADER, began
     for at, following, is_anew in _turns(events):
         left[whose] -= at - since - _paused(pauses, since, at)
@@ -188,6 +198,9 @@ def _turns(events: Iterable[WatchedEvent]) -> Iterator[tuple[float, str, bool]]:
             case HarnessTime(at):
                 awaited = set()
                 yield at, HARNESS, False
+            case MeetingTime(at):
+                awaited = set()
+                yield at, RANKS, False
             case WorkersStarting(pids, float() as at):
                 awaited = set(pids) - armed
                 if awaited:

@@ -74,6 +74,16 @@ def _watch(warden: int, watched: int, deadline: float, facts: Journal) -> None:
             os.kill(warden, signal.SIGKILL)
 
 
+def end(warden: int) -> None:
+    """End *warden*, which ends its tree first, and wait for it."""
+    watched = os.pidfd_open(warden)
+    os.kill(warden, signal.SIGTERM)
+    if not ready([watched], _GRACE):
+        os.kill(warden, signal.SIGKILL)
+    os.close(watched)
+    os.waitpid(warden, 0)
+
+
 def name_of_warden(warden: int) -> str:
     return f"the process that holds the trial's deadline (pid {warden})"
 

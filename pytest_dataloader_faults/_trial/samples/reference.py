@@ -18,7 +18,7 @@ import torch
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything, seed_sample
 from pytest_dataloader_faults._settings.jobs import Drawn, ReferenceJob
 from pytest_dataloader_faults._trial import loaders
-from pytest_dataloader_faults._trial.loaders import count_samples, limit_samples
+from pytest_dataloader_faults._trial.samplers import count_samples, limit_samples
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
 from pytest_dataloader_faults._trial.samples.draws import Draw, Name, asks_for_several, draws_of
 from pytest_dataloader_faults._trial.samples.fingerprint import leaves, types_of

@@ -14,10 +14,13 @@ from pytest_dataloader_faults.battery.checks._base import Check as Check
 from pytest_dataloader_faults.battery.checks._base import Variant as Variant
 from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, PINNING
 from pytest_dataloader_faults.battery.checks._faults import FAULTS, NETWORK, WRITES
+from pytest_dataloader_faults.battery.checks._ranks import RANKS
+from pytest_dataloader_faults.battery.checks._ranks import RANKS_AGREE as RANKS_AGREE
+from pytest_dataloader_faults.battery.checks._ranks import WITHOUT_RANKS as WITHOUT_RANKS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 CHECKS: dict[str, Check] = {
-    check.name: check for check in (*EPOCHS, *FAULTS, *AT_REST, *WRITES, *NETWORK, *PINNING)
+    check.name: check for check in (*EPOCHS, *FAULTS, *AT_REST, *WRITES, *NETWORK, *RANKS, *PINNING)
 }
 
 

@@ -67,6 +67,7 @@ class Check:
         keep_randomness: Whether random numbers are left as they are in its trial, whatever the
             contract says. Then only types and shapes are compared.
         gpu: Whether it needs an accelerator.
+        ranks: Whether its trial has several ranks.
         skip_reason: Why it does not apply after all, given the workload and its own trial, or None.
     """
 
@@ -80,6 +81,7 @@ class Check:
     advice: str = ""
     keep_randomness: bool = False
     gpu: bool = False
+    ranks: bool = False
     skip_reason: Callable[[Workload, Outcome], NotApplicable | None] = lambda _workload, _outcome: (
         None
     )

@@ -17,7 +17,7 @@ from pytest_dataloader_faults.outcomes.contract import (
     Verdict,
     Wrong,
 )
-from pytest_dataloader_faults.outcomes.judge import at_rest, draws, errors, hangs, samples
+from pytest_dataloader_faults.outcomes.judge import at_rest, draws, errors, hangs, ranks, samples
 from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth, leaked
 from pytest_dataloader_faults.outcomes.records import Raised, TrialFacts, makes_dataset
 from pytest_dataloader_faults.outcomes.reference import Reference, is_resized
@@ -40,6 +40,21 @@ def judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Judg
         InvalidArgumentError: The reference's samples were compared in another way.
     """
     _require_same_comparison(outcome, reference)
+    if outcome.ranks:
+        every = enumerate(outcome.ranks)
+        ones = [
+            _judged(each, ranks.reference_of(n, outcome, reference), contract) for n, each in every
+        ]
+        return _judgement(ranks.judged(outcome, ones, reference, contract))
+    return _judgement(_judged(outcome, reference, contract))
+
+
+def _judgement(found: Finding) -> Judgement:
+    passed = found.verdict in (Verdict.SURVIVED, Verdict.FAILED_CLEANLY)
+    return Judgement(found.verdict, found.sentence, passed, found.kind)
+
+
+def _judged(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding:
     if unknown := reference.unknown_batches(outcome):
         message = (
             f"the reference does not know batch {list(unknown[0])}. Take a reference of the batches"
@@ -47,9 +62,7 @@ def judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Judg
         )
         raise ValueError(message)
     violation = _violation(outcome, reference, contract)
-    found = violation or _without_violation(outcome, reference, contract)
-    passed = found.verdict in (Verdict.SURVIVED, Verdict.FAILED_CLEANLY)
-    return Judgement(found.verdict, found.sentence, passed, found.kind)
+    return violation or _without_violation(outcome, reference, contract)
 
 
 def _require_same_comparison(outcome: TrialFacts, reference: Reference) -> None:

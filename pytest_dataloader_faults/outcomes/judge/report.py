@@ -13,6 +13,7 @@ from pytest_dataloader_faults.globs import is_excluded
 from pytest_dataloader_faults.outcomes import fault_facts
 from pytest_dataloader_faults.outcomes.chains import exception_lines
 from pytest_dataloader_faults.outcomes.contract import Compared, Judgement, Verdict
+from pytest_dataloader_faults.outcomes.meetings import Reason
 from pytest_dataloader_faults.outcomes.records import FaultFacts, Firing, FiringPlace, TrialFacts
 from pytest_dataloader_faults.outcomes.text import counted, printable, shown_fault, signal_name
 
@@ -51,7 +52,10 @@ def _evidence(outcome: TrialFacts, judgement: Judgement) -> Iterator[str]:
         before = f"{path}: opened before the fork"
         yield f"{before}, so {counted(workers, 'worker')} share its file offset"
     yield from _about_comparison(outcome)
-    yield _about_delivery(outcome)
+    if outcome.ranks:
+        yield from map(_about_rank, outcome.ranks)
+    else:
+        yield _about_delivery(outcome)
     yield from (f"death: {each} (pid {each.pid})" for each in outcome.deaths)
     if outcome.exception is not None:
         yield "error:"
@@ -134,6 +138,22 @@ def _about_delivery(outcome: TrialFacts) -> str:
         asked = counted(sum(len(one.drawn) for one in outcome.passes), "batch")
         return f"delivered {came} of {asked} asked for, {_how_it_ended(outcome)} {seconds}"
     return f"delivered {counted(came, 'batch')}, {_how_it_ended(outcome)} {seconds}"
+
+
+def _about_rank(one: TrialFacts) -> str:
+    absent = one.absence
+    if absent is None:
+        return f"rank {one.rank}: {_about_delivery(one)}"
+    batches = counted(len(one.delivered), "batch")
+    who = "a rank" if absent.rank is None else f"rank {absent.rank}"
+    return f"rank {one.rank}: delivered {batches}, then waited for {who}, {_ABSENT[absent.reason]}"
+
+
+_ABSENT = {
+    Reason.FINISHED: "which had no more batches",
+    Reason.FAILED: "which an error had ended",
+    Reason.GONE: "whose process had ended",
+}
 
 
 def _how_it_ended(outcome: TrialFacts) -> str:

@@ -17,6 +17,7 @@ from support.corpus import (
     network,
     pickling,
     pinning,
+    ranks,
     state,
     streams,
     swallowing,
@@ -40,6 +41,7 @@ FAMILIES = (
     pinning,
     truncation,
     network,
+    ranks,
 )
 CASES = tuple(case for family in FAMILIES for case in family.CASES)
 BEHAVIOURS = {entry: why for family in FAMILIES for entry, why in family.BEHAVIOURS.items()}

@@ -3,7 +3,7 @@
 The letter is the family: A handles shared over fork, B pickling, C exceptions on their way out of
 the worker, D descriptors, E memory and shared memory, F death of workers, G errors swallowed, H
 iterable datasets and the counting of epochs, I random numbers and state, J caches, K hangs, L
-pinned memory, M truncation that nobody notices, N servers.
+pinned memory, M truncation that nobody notices, N servers, O several ranks.
 """
 
 ENTRIES = {
@@ -126,4 +126,12 @@ ENTRIES = {
     "N1": "server-error-is-zeros",
     "N2": "body-cut-off",
     "N3": "client-without-time-limit",
+    "O1": "stream-not-split-by-rank",
+    "O2": "shards-do-not-divide",
+    "O3": "rank-skips-a-sample",
+    "O4": "ranks-shuffle-by-own-seeds",
+    "O5": "random-seed-without-the-rank",
+    "O6": "length-of-all-ranks",
+    "O7": "set-epoch-changes-nothing",
+    "O8": "may-skip-under-ddp",
 }

@@ -163,5 +163,4 @@ EXCUSED: dict[str, str] = {
         " same bug in Python is K8"
     ),
     "K7": "needs a library with Rayon's pool. In Python it is K8",
-    "K11": ("takes several ranks in a collective, and a trial is one loader"),
 }

@@ -1,0 +1,172 @@
+"""The process group of a rank, and its meetings with the others [in a trial].
+
+Some facts about process groups. A script calls ``init_process_group()`` once, and a second call
+raises. A factory may be written for a script that has called it, or may call it itself, by env://
+from the variables that torchrun sets. So a group is there when the factory is called, and the first
+call of the factory's own puts its group in the place of that one. All groups of a trial find their
+members by one ``FileStore`` on an anonymous file, which the ranks inherit: no rank listens on
+MASTER_PORT, so that no other program can have taken it. gloo connects by the loopback interface.
+
+The meetings have a group of their own, or they would mix with collectives of the dataset. That a
+rank has no more batches is told in a meeting, where a training job would not come. So the others
+need no deadline to know that they would wait forever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+import torch
+
+from pytest_dataloader_faults._settings.jobs import Rank
+from pytest_dataloader_faults._trial.journal import (
+    HarnessTime,
+    Journal,
+    LoaderTime,
+    MeetingTime,
+    RankAbsent,
+    RanksApart,
+)
+from pytest_dataloader_faults.outcomes.meetings import Absence, Reason, Step
+
+_distributed: Any = torch.distributed
+_INIT = "init_process_group"
+_HOST = "127.0.0.1"
+_ENVIRONMENT = (None, "env://")
+
+
+def free_port() -> int:
+    """A port that nothing listens on, for MASTER_PORT."""
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def join(rank: Rank, journal: Journal) -> Meetings | None:
+    """Make this process *rank*, as one that torchrun has started; None if it is the only one."""
+    number, size = str(rank.number), str(rank.world_size)
+    os.environ |= {"RANK": number, "LOCAL_RANK": number}
+    os.environ |= {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+    os.environ |= {"MASTER_ADDR": _HOST, "MASTER_PORT": str(rank.port), "GLOO_SOCKET_IFNAME": "lo"}
+    journal.write(HarnessTime(time.monotonic()))
+    store: Any = _distributed.HashStore()
+    if rank.world_size > 1:
+        store = _distributed.FileStore(f"/proc/self/fd/{rank.store}", rank.world_size)
+    members = {"rank": rank.number, "world_size": rank.world_size}
+    _distributed.init_process_group("gloo", store=_part(store, "harness"), **members)
+    _replace_init({"store": _part(store, "dataset"), **members})
+    # Its first meeting waits until every rank has the other group: one may destroy that soon.
+    meetings = Meetings(rank, _part(store, "meetings"), journal) if rank.world_size > 1 else None
+    journal.write(LoaderTime(time.monotonic()))
+    return meetings
+
+
+def _part(store: Any, name: str) -> Any:
+    return _distributed.PrefixStore(name, store)
+
+
+def _replace_init(members: dict[str, Any]) -> None:
+    """Have the first call of ``init_process_group`` replace the group that there is."""
+    real = _distributed.init_process_group
+
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        """As torch's, where a group is there that is not the caller's."""
+        _rename(init_process_group, real)
+        if _distributed.is_initialized():
+            _distributed.destroy_process_group()
+        given = inspect.signature(real).bind(*args, **kwargs).arguments
+        if given.get("store") is None and given.get("init_method") in _ENVIRONMENT:
+            given = {**given, **members, "init_method": None}
+        real(**given)
+
+    _rename(real, init_process_group)
+
+
+def _rename(was: Callable[..., None], now: Callable[..., None]) -> None:
+    """Put *now* in the place of *was* in each module, also where it was imported from torch."""
+    for module in list(sys.modules.values()):
+        if vars(module).get(_INIT) is was:
+            setattr(module, _INIT, now)
+
+
+class _State(IntEnum):
+    """What a rank brings to a meeting."""
+
+    HAS_BATCH = 0
+    FINISHED = 1
+    FAILED = 2
+
+
+_REASONS = {_State.FINISHED: Reason.FINISHED, _State.FAILED: Reason.FAILED}
+
+
+class Meetings:
+    """Where this rank waits for the others: after each batch, and once it has no more.
+
+    The meeting in which one rank has no more batches is the last one of all.
+    """
+
+    def __init__(self, rank: Rank, store: Any, journal: Journal) -> None:
+        self._rank, self._journal = rank, journal
+        size = rank.world_size
+        self._group = _distributed.ProcessGroupGloo(store, rank.number, size)
+        self._are_over = self._are_apart = False
+        self._exchange(_State.HAS_BATCH, Step(0, 0))
+
+    def meet(self, epoch: int, batch: int) -> bool:
+        """Wait with *batch* of *epoch*, from 1, until each rank has one; False if one has none."""
+        step = Step(epoch, batch)
+        self._journal.write(MeetingTime(time.monotonic()))
+        try:
+            found = self._exchange(_State.HAS_BATCH, step)
+        except RuntimeError:  # gloo's, once the connection to a rank is closed.
+            return self._end(Absence(None, Reason.GONE, step))
+        absent = [(state, rank) for rank, (state, _) in enumerate(found) if state in _REASONS]
+        if absent:
+            state, rank = max(absent)
+            return self._end(Absence(rank, _REASONS[state], step))
+        steps = tuple(each for _, each in found)
+        if len({each.epoch for each in steps}) > 1 and not self._are_apart:
+            self._are_apart = True
+            self._journal.write(RanksApart(steps))
+        self._journal.write(LoaderTime(time.monotonic()))
+        return True
+
+    def leave(self, *, failed: bool) -> None:
+        """Tell the others that this rank has no more batches."""
+        self._wait(_State.FAILED if failed else _State.FINISHED)
+        self._are_over = True
+
+    def end(self) -> None:
+        """Wait until each rank is here: what the others still do may need this process."""
+        self._are_over = False
+        self._wait(_State.FINISHED)
+
+    def _wait(self, state: _State) -> None:
+        if self._are_over:
+            return
+        self._journal.write(MeetingTime(time.monotonic()))
+        with contextlib.suppress(RuntimeError):  # A rank is gone, whose own facts say how.
+            self._exchange(state, Step(0, 0))
+        self._journal.write(HarnessTime(time.monotonic()))
+
+    def _end(self, absence: Absence) -> bool:
+        self._are_over = True
+        self._journal.write(RankAbsent(absence))
+        self._journal.write(LoaderTime(time.monotonic()))
+        return False
+
+    def _exchange(self, state: _State, step: Step) -> list[tuple[_State, Step]]:
+        """What each rank brings, in the order of their numbers."""
+        ours = torch.tensor([state, step.epoch, step.batch])
+        every = [torch.zeros_like(ours) for _ in range(self._rank.world_size)]
+        self._group.allgather([every], [ours]).wait()
+        return [(_State(state), Step(*step)) for state, *step in (each.tolist() for each in every)]

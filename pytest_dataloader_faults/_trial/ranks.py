@@ -1,0 +1,135 @@
+"""Run a trial of several ranks: one job for each, and one outcome of all [runs in pytest]."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from pytest_dataloader_faults import exceptions
+from pytest_dataloader_faults._arguments import Rule, is_int
+from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
+from pytest_dataloader_faults._settings import check
+from pytest_dataloader_faults._settings.jobs import Job, Rank, TrialJob
+from pytest_dataloader_faults._trial.journal import JournalEvent, PassEnded, TrialEnded
+from pytest_dataloader_faults.outcomes import Outcome
+from pytest_dataloader_faults.outcomes.judge.ranks import is_of_lost_rank
+
+ALL = "all"
+_Job = TypeVar("_Job", bound=Job)
+_SEEDS_APART = 1_000_003
+_SEEDS = 1 << 32
+_HAS_GROUP = (
+    "ranks={} needs a process group of its own, and the process of pytest has one already, from"
+    " torch.distributed.init_process_group(). Call it in make_dataset, or call"
+    " destroy_process_group() first"
+)
+_NO_GLOO = (
+    "ranks={} needs torch.distributed with gloo, which this build of torch lacks. Install one that"
+    " has it, or leave ranks out"
+)
+_FROM_START = (
+    "ranks={} and from_start=True cannot be together: the faults of ranks begin once the datasets"
+    " were made. Leave one of them out"
+)
+
+
+def require_ranks(
+    ranks: int | None, on_rank: int | str | None = None, *, from_start: bool = False
+) -> None:
+    """Refuse what no trial of *ranks* can be.
+
+    Raises:
+        InvalidArgumentError: An argument cannot be used, or pytest's process is in a process group.
+        UnusableEnvironmentError: torch has no gloo.
+    """
+    check(ranks=ranks)
+    if ranks is None:
+        if on_rank is not None:
+            message = f"on_rank={on_rank!r} chooses one of several ranks: give ranks=2, or more"
+            raise exceptions.InvalidArgumentError(message)
+        return
+    allowed = f"an int from 0 to {ranks - 1}, since ranks={ranks}, 'all', or None for the last one"
+    Rule(lambda value: value in (None, ALL) or is_int(value, 0, ranks - 1), allowed).check(
+        "on_rank", on_rank
+    )
+    if from_start:
+        raise exceptions.InvalidArgumentError(_FROM_START.format(ranks))
+    _require_gloo(ranks)
+
+
+def _require_gloo(ranks: int) -> None:
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_gloo_available()):
+        message = _NO_GLOO.format(ranks)
+        raise exceptions.UnusableEnvironmentError(message, "torch without gloo")
+    if distributed.is_initialized():
+        raise exceptions.InvalidArgumentError(_HAS_GROUP.format(ranks))
+
+
+@contextlib.contextmanager
+def jobs_of(job: _Job, ranks: int, on_rank: int | str | None) -> Iterator[list[_Job]]:
+    """*job* for each of so many *ranks*; its faults are armed in one, or in all of them.
+
+    Each rank has random numbers of its own, as ranks have that nobody seeds.
+    """
+    from pytest_dataloader_faults._trial.process_group import free_port
+
+    store = AnonymousFile("ranks")
+    try:
+        port, recovers, seed = free_port(), bool(job.faults), job.settings.seed
+        armed = ranks - 1 if on_rank is None else on_rank
+        yield [
+            replace(
+                job,
+                faults=job.faults if armed in (number, ALL) else (),
+                settings=replace(job.settings, seed=(seed + number * _SEEDS_APART) % _SEEDS),
+                rank=Rank(number, ranks, store.fd, port, recovers),
+            )
+            for number in range(ranks)
+        ]
+    finally:
+        store.close()
+
+
+def alone(job: _Job, ranks: int | None) -> _Job:
+    """*job* as the only rank, where its dataset is one for several *ranks*."""
+    if ranks is None:
+        return job
+    from pytest_dataloader_faults._trial.process_group import free_port
+
+    return replace(job, rank=Rank(port=free_port()))
+
+
+def combined(job: TrialJob, found: Sequence[tuple[Outcome, Sequence[JournalEvent]]]) -> Outcome:
+    """One outcome of all ranks: that of the rank which was the first to fail.
+
+    Where none failed, it is that of the first rank with faults, or else of rank 0.
+    """
+    outcomes = tuple(outcome for outcome, _ in found)
+    failed = {
+        number: _failed_at(*each) for number, each in enumerate(found) if _has_failed(each[0])
+    }
+    own = {number: at for number, at in failed.items() if not is_of_lost_rank(outcomes[number])}
+    first = next((number for number, each in enumerate(outcomes) if each.schedule), 0)
+    if failed:
+        first = min(own or failed, key=lambda number: (own or failed)[number])
+    return replace(outcomes[first], seed=job.settings.seed, ranks=outcomes)
+
+
+def _has_failed(outcome: Outcome) -> bool:
+    return bool(outcome.timed_out or outcome.died or outcome.exception)
+
+
+def _failed_at(outcome: Outcome, events: Sequence[JournalEvent]) -> float:
+    """When it failed, by the clock of all ranks."""
+    for event in events:
+        match event:
+            case PassEnded(_, at, one) if one.exception:
+                return at
+            case TrialEnded():
+                return event.began + outcome.duration
+    return math.inf

@@ -1,0 +1,215 @@
+"""Which samples a loader draws: some of many, and the part of one rank [in a trial]."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from pytest_dataloader_faults._settings.jobs import Rank
+
+DEFAULT_SAMPLERS = (SequentialSampler, RandomSampler)
+"""torch makes them for a dataset without a sampler, and they ask for its length."""
+_SIZED = (*DEFAULT_SAMPLERS, SubsetRandomSampler, WeightedRandomSampler, list, tuple, range)
+
+
+def has_known_length(sampler: Any) -> bool:
+    """Whether ``len`` of *sampler* is safe, and that of an epoch.
+
+    torch asks no other sampler for it, and some have none, or another one.
+    """
+    return type(sampler) in _SIZED
+
+
+# Every trial takes the same ones. Where the loader has torch's own samplers, they are spread over
+# the whole dataset. A sampler of the user's own is asked for its first batches, since nothing is
+# known of what else it would draw.
+
+
+_BATCHES_OF_A_WORKER = 2
+"""Each worker makes at least this many, however few samples were asked for."""
+
+
+def spread(count: int, most: int) -> list[int]:
+    """*most* of the indices below *count*, spread evenly; with a larger *most* these and others.
+
+    It is the sequence of van der Corput, which halves the largest gap again and again.
+    """
+    order = (int(count * _mirrored(place)) for place in itertools.count())
+    return list(itertools.islice(_distinct(order), min(most, count)))
+
+
+def _mirrored(number: int) -> float:
+    """The binary digits of *number*, in reverse order and behind the point."""
+    digits = f"{number:b}"[::-1]
+    return int(digits, 2) / (1 << len(digits))
+
+
+def _distinct(values: Iterator[int]) -> Iterator[int]:
+    seen = set()
+    for value in values:
+        if value not in seen:
+            seen.add(value)
+            yield value
+
+
+class _SpreadSampler(Sampler[int]):
+    """Some indices, in order or shuffled."""
+
+    def __init__(self, indices: Sequence[int], like: Iterable[Any]) -> None:
+        self._indices = sorted(indices)
+        self._like = like
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __iter__(self) -> Iterator[int]:
+        if not isinstance(self._like, RandomSampler):
+            return iter(self._indices)
+        order = torch.randperm(len(self._indices), generator=self._like.generator)
+        return iter([self._indices[place] for place in order.tolist()])
+
+
+class _SpreadDistributedSampler(DistributedSampler[Any]):
+    """The part of some indices that one rank has, by torch's own rule."""
+
+    def __init__(self, indices: Sequence[int], like: DistributedSampler[Any]) -> None:
+        own: Any = sorted(indices)
+        self._indices = own
+        how: Any = {name: getattr(like, name) for name in ("shuffle", "seed", "drop_last")}
+        super().__init__(own, like.num_replicas, like.rank, **how)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self._indices[place] for place in super().__iter__()])
+
+
+class _FirstSampler(Sampler[Any]):
+    """The first few that another sampler draws."""
+
+    def __init__(self, inner: Any, most: int) -> None:
+        self._inner = inner
+        self._most = most
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else the loop over the loader uses of it, as ``set_epoch``."""
+        return getattr(self._inner, name)
+
+    def __len__(self) -> int:
+        return min(self._most, len(self._inner))
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(self._inner, self._most)
+
+
+def limit_samples(loader: DataLoader[Any], most: int) -> None:
+    """Have *loader*, of a map-style dataset, draw about *most* samples of more.
+
+    Where its batches are too large for each worker to make two, they get smaller, unless a batch
+    sampler of the user's own makes them.
+    """
+    at_least = _BATCHES_OF_A_WORKER * max(1, loader.num_workers)
+    most = max(most, at_least)
+    own: Any = loader._index_sampler
+    if not _draws_all(loader):
+        _replace(loader, _FirstSampler(own, max(-(-most // _batch_size(own)), at_least)))
+        return
+    inner: Any = own.sampler if _is_batched(loader) else own
+    ranks = inner.num_replicas if type(inner) is DistributedSampler else 1
+    most = max(most, ranks * at_least)
+    chosen = _spread_like(inner, most)
+    if chosen is None:
+        return
+    if not _is_batched(loader):
+        _replace(loader, chosen)
+        return
+    size = min(own.batch_size, max(1, most // (ranks * at_least)))
+    _replace(loader, BatchSampler(chosen, size, own.drop_last))
+
+
+def _spread_like(sampler: Any, most: int) -> Sampler[Any] | None:
+    """A sampler of *most* indices, which are drawn as *sampler* draws; None if it has no more."""
+    is_of_rank = type(sampler) is DistributedSampler
+    count = len(sampler.dataset if is_of_rank else sampler)
+    if count <= most:
+        return None
+    indices = spread(count, most)
+    if is_of_rank:
+        return _SpreadDistributedSampler(indices, sampler)
+    return _SpreadSampler(indices, sampler)
+
+
+def _batch_size(sampler: Any) -> int:
+    """How many samples a batch of *sampler* has, if that is known, or else 1."""
+    try:
+        size = sampler.batch_size
+    except Exception:  # noqa: BLE001  # whatever the user's class raises
+        return 1
+    return size if isinstance(size, int) and size > 0 else 1
+
+
+def count_samples(loader: DataLoader[Any]) -> int | None:
+    """How many samples *loader* may draw; None where only a sampler of the user's own knows."""
+    sampler: Any = loader._index_sampler
+    if _is_batched(loader):
+        sampler = sampler.sampler if type(sampler) is BatchSampler else None
+    return len(sampler) if has_known_length(sampler) else None
+
+
+def _draws_all(loader: DataLoader[Any]) -> bool:
+    """Whether torch's own samplers draw every index of the dataset once, in all ranks together."""
+    sampler: Any = loader._index_sampler
+    if _is_batched(loader):
+        if type(sampler) is not BatchSampler:
+            return False
+        sampler = sampler.sampler
+    if type(sampler) is RandomSampler:
+        return not sampler.replacement and sampler._num_samples is None
+    return type(sampler) in (SequentialSampler, DistributedSampler)
+
+
+def _is_batched(loader: DataLoader[Any]) -> bool:
+    return bool(loader._auto_collation)
+
+
+def _replace(loader: DataLoader[Any], sampler: Any) -> None:
+    name = "batch_sampler" if _is_batched(loader) else "sampler"
+    object.__setattr__(loader, name, sampler)  # torch forbids it, since workers may run.
+
+
+def options_for(dataset: Any, options: dict[str, Any], rank: Rank | None) -> dict[str, Any]:
+    """*options* of a loader that gives one *rank* its part of a map-style *dataset*."""
+    own = ("sampler", "batch_sampler")
+    if rank is None or any(options.get(each) for each in own):
+        return options
+    shuffle = options.get("shuffle", True)
+    sampler: Sampler[Any] = DistributedSampler(
+        dataset, rank.world_size, rank.number, shuffle=shuffle
+    )
+    return {**options, "shuffle": None, "sampler": sampler}
+
+
+def set_epoch(loader: DataLoader[Any], epoch: int) -> None:
+    """Tell all that may shuffle that *epoch* begins, counted from 0, as training loops do."""
+    batches: Any = loader.batch_sampler
+    own = (loader, loader.sampler, batches, getattr(batches, "sampler", None), loader.dataset)
+    for each in {id(each): each for each in own}.values():
+        if callable(setter := getattr(each, "set_epoch", None)):
+            setter(epoch)
+
+
+def drops_last(loader: DataLoader[Any]) -> bool:
+    """Whether *loader* leaves out samples that do not fill a batch, or are not enough for ranks."""
+    of_sampler = type(loader.sampler) is DistributedSampler and loader.sampler.drop_last
+    return bool(loader.drop_last or of_sampler)

@@ -1,0 +1,96 @@
+"""What the ranks of a dataset give when nothing is wrong, and trials of all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_dataloader_faults._settings.jobs import Drawn, ReferenceJob, TrialOptions
+from pytest_dataloader_faults._trial import run_ranks, take_references
+from pytest_dataloader_faults.battery.shares import drawn_in, shares_of
+from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.outcomes import Outcome, Reference
+from pytest_dataloader_faults.outcomes.contract import SampleHandling
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults.battery.baseline import Baseline
+
+_WATCHED = TrialOptions(watch_files=True)
+
+
+@dataclass(frozen=True)
+class KnownRanks:
+    """What each rank gives, and an epoch of all ranks without a fault. Plain data."""
+
+    references: tuple[Reference, ...]
+    fault_free: Outcome
+
+
+class Ranks:
+    """The ranks of one dataset, compared as its *baseline* compares."""
+
+    def __init__(self, baseline: Baseline, known: KnownRanks | None) -> None:
+        self._baseline = baseline
+        self._known = known
+
+    @property
+    def known(self) -> KnownRanks | None:
+        """What another baseline may begin with; None if it was not asked for yet."""
+        return self._known
+
+    @property
+    def fault_free(self) -> Outcome:
+        """An epoch of all ranks without a fault."""
+        return self._found.fault_free
+
+    @property
+    def _found(self) -> KnownRanks:
+        if self._known is None:
+            taken = self._take([None] * (self._baseline.settings.ranks or 0))
+            run = self._run(taken, (), options=_WATCHED)
+            both = zip(taken, run.ranks, strict=True)
+            with_runs = (
+                replace(one, shares=shares_of(own), drawn=drawn_in(own)) for one, own in both
+            )
+            self._known = KnownRanks(tuple(with_runs), run)
+        return self._known
+
+    def run_trial(self, *faults: Fault, **how: Any) -> Outcome:
+        """One trial, with *faults* in the last rank; *how*: as for ``Baseline.job``."""
+        return self._run(self._found.references, faults, **how)
+
+    def reference_for(self, outcome: Outcome, whole: Reference) -> Reference:
+        """*whole*, with what each rank gives; samples that are not known yet are taken now."""
+        found = self._found
+        both = list(zip(found.references, outcome.ranks, strict=True))
+        unknown = [reference.unknown_batches(own) for reference, own in both]
+        if any(unknown):
+            packed = (dict(own.packed_draws) for own in outcome.ranks)
+            pairs = zip(unknown, packed, strict=True)
+            asked = [[(each, draws.get(each)) for each in batches] for batches, draws in pairs]
+            more = zip(found.references, self._take(asked), strict=True)
+            found = replace(found, references=tuple(one.merged_with(new) for one, new in more))
+            self._known = found
+        return replace(whole, ranks=found.references)
+
+    def _take(self, batches: Sequence[Sequence[Drawn] | None]) -> list[Reference]:
+        baseline = self._baseline
+        comparison = baseline.comparison
+        job = ReferenceJob(
+            make_dataset=baseline.make_dataset,
+            settings=baseline.limited_settings,
+            comparison=comparison,
+            handling=SampleHandling.of(baseline.contract, comparison),
+        )
+        return take_references(job, batches)
+
+    def _run(
+        self, references: Sequence[Reference], faults: tuple[Fault, ...], **how: Any
+    ) -> Outcome:
+        job = self._baseline.job(*faults, **how)
+        handlings = [
+            replace(job.handling, pickled_samples=each.pickled_samples, whole=bool(each.batches))
+            for each in references
+        ]
+        return run_ranks(job, handlings=handlings)

@@ -1,0 +1,54 @@
+"""How ranks meet after each batch, as data. Pure.
+
+Some facts about ranks. In a training job of several processes each has a rank and a loader of its
+own. Each averages its gradients with those of the others after each batch, in a collective, which
+waits until every rank is in it. A collective does not know of batches or epochs: what meets is the
+n-th call of each rank. So a rank that has one batch fewer than the others meets them one batch
+later in its next epoch, and in the last epoch they wait for it forever: NCCL for half an hour, and
+gloo until the process of that rank ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_dataloader_faults._arguments import StrEnum
+
+
+class Reason(StrEnum):
+    """Why a rank does not come to a collective in which others wait."""
+
+    FINISHED = "finished"
+    """It has had all the batches of its last epoch."""
+    FAILED = "failed"
+    """An error has ended its epoch."""
+    GONE = "gone"
+    """Its process has ended."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a rank was when it met the others.
+
+    Attributes:
+        epoch: The epoch of the trial, from 1.
+        batch: The batch of that epoch, from 1.
+    """
+
+    epoch: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Absence:
+    """What ended the epochs of a rank before its loop did: another rank did not come.
+
+    Attributes:
+        rank: The rank that did not come; None if it is not known which one.
+        reason: Why it did not.
+        step: Where the rank was that waited.
+    """
+
+    rank: int | None
+    reason: Reason
+    step: Step

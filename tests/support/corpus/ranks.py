@@ -1,0 +1,271 @@
+"""Datasets that several processes train on: bugs, and twins without them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Sampler, default_collate, get_worker_info
+
+from pytest_dataloader_faults import Contract
+from support.corpus.cases import Case
+from support.corpus.endless import RandomPerWorker
+from support.datasets import Records, RecordStream
+
+
+def place() -> tuple[int, int]:
+    """The rank of this process or of its loader's, and how many ranks there are."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+class RankedStream(RecordStream):
+    """Each rank gives the records that are its own, and each worker of it a part: healthy."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in self._own():
+            yield self.records[index]
+
+    def _own(self) -> list[int]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        return self._of_rank(*place())[worker::workers]
+
+    def _of_rank(self, rank: int, ranks: int) -> list[int]:
+        return list(range(rank, len(self.records), ranks))
+
+
+class ShardsThatDoNotDivide(RankedStream):
+    """Gives whole shards to ranks, three of them to two ranks."""
+
+    def _of_rank(self, rank: int, ranks: int) -> list[int]:
+        indices = range(len(self.records))
+        shards = [indices[number::3] for number in range(3)]
+        return [index for shard in shards[rank::ranks] for index in shard]
+
+
+class SkipsUnreadable(RankedStream):
+    """Leaves out what cannot be read, and so has fewer batches than the other ranks."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in self._own():
+            try:
+                yield self.records[index]
+            except OSError:
+                continue
+
+
+def skips_unreadable(folder: Path) -> DataLoader[Any]:
+    return DataLoader(SkipsUnreadable(folder), batch_size=2, num_workers=2)
+
+
+class SkipsWithinBatches(Records):
+    """Gives None for what cannot be read, which its loader leaves out of a batch: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            return None
+
+
+def collate_what_is_there(samples: list[Any]) -> Any:
+    there = [each for each in samples if each is not None]
+    return default_collate(there) if there else None
+
+
+def skipping_loader(folder: Path) -> DataLoader[Any]:
+    sampler = SharedShuffle(len(Records(folder)))
+    return DataLoader(
+        SkipsWithinBatches(folder),
+        batch_size=4,
+        num_workers=2,
+        sampler=sampler,
+        collate_fn=collate_what_is_there,
+    )
+
+
+class SharedShuffle(Sampler[int]):
+    """Shuffles by the epoch, alike in all ranks, and has every second index: healthy."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.epoch = count, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        rank, ranks = place()
+        return len(range(rank, self.count, ranks))
+
+    def _generator(self) -> torch.Generator | None:
+        return torch.Generator().manual_seed(self.epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        rank, ranks = place()
+        return iter(torch.randperm(self.count, generator=self._generator()).tolist()[rank::ranks])
+
+
+class OwnShuffle(SharedShuffle):
+    """Shuffles by the random numbers of each process: ranks have indices in common."""
+
+    def _generator(self) -> None:
+        return None
+
+
+class SameShuffle(SharedShuffle):
+    """Shuffles each epoch alike."""
+
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(0)
+
+
+class _Shuffled:
+    """Makes a loader over records with a sampler of that kind."""
+
+    def __init__(self, kind: type[SharedShuffle]) -> None:
+        self.kind, self.__name__ = kind, kind.__name__
+
+    def __call__(self, folder: Path) -> DataLoader[Any]:
+        records = Records(folder)
+        return DataLoader(records, batch_size=4, num_workers=2, sampler=self.kind(len(records)))
+
+
+class RandomPerRank(RandomPerWorker):
+    """Seeds its random numbers by the rank, too: healthy."""
+
+    def _seed(self) -> int:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        return place()[0] * workers + worker
+
+
+class LengthOfAllRanks(RankedStream):
+    """Has a length, and forgets there that other ranks have a part of it."""
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+class LengthOfOneRank(RankedStream):
+    """Has the length of its part: healthy."""
+
+    def __len__(self) -> int:
+        return len(self._of_rank(*place()))
+
+
+class EndsAtAnError(DataLoader[Any]):
+    """Takes an error of its workers for the end of the epoch."""
+
+    def __iter__(self) -> Any:
+        try:
+            yield from super().__iter__()
+        except RuntimeError:
+            return
+
+
+class RaisesErrors(DataLoader[Any]):
+    """Has the same loop, and leaves errors to its caller: healthy."""
+
+    def __iter__(self) -> Any:
+        yield from super().__iter__()
+
+
+def ends_at_an_error(folder: Path) -> DataLoader[Any]:
+    return EndsAtAnError(RankedStream(folder), batch_size=2, num_workers=2)
+
+
+def raises_errors(folder: Path) -> DataLoader[Any]:
+    return RaisesErrors(RankedStream(folder), batch_size=2, num_workers=2)
+
+
+_TWO: dict[str, Any] = {"ranks": 2}
+_MAY_SKIP = {**_TWO, "contract": Contract(may_skip=True)}
+CASES: tuple[Case, ...] = (
+    Case(
+        "K11",
+        ends_at_an_error,
+        "rank-worker-killed",
+        "hung",
+        "rank 0 waits in batch",
+        raises_errors,
+        options=_TWO,
+    ),
+    Case(
+        "O1",
+        RecordStream,
+        "ranks-agree",
+        "corrupted",
+        "16 of 16 samples (0, 1, 2, 3, 4, ...) come more than once, on ranks 0, 1",
+        RankedStream,
+        options=_TWO,
+    ),
+    Case(
+        "O2",
+        ShardsThatDoNotDivide,
+        "ranks-agree",
+        "hung",
+        "rank 0 waits in batch",
+        RankedStream,
+        options=_TWO,
+    ),
+    Case(
+        "O3",
+        skips_unreadable,
+        "rank-read-error",
+        "hung",
+        "samples out after EIO",
+        RankedStream,
+        options=_TWO,
+    ),
+    Case(
+        "O8",
+        skips_unreadable,
+        "rank-read-error",
+        "hung",
+        "Contract(may_skip=True) allows a rank to leave samples out, and DDP does not",
+        skipping_loader,
+        options=_MAY_SKIP,
+    ),
+    Case(
+        "O4",
+        _Shuffled(OwnShuffle),
+        "ranks-agree",
+        "corrupted",
+        "come more than once, on ranks 0, 1, and",
+        _Shuffled(SharedShuffle),
+        options=_TWO,
+    ),
+    Case(
+        "O5",
+        RandomPerWorker,
+        "ranks-agree",
+        "corrupted",
+        "each rank has the same random samples, bit by bit",
+        RandomPerRank,
+        options=_TWO,
+    ),
+    Case(
+        "O6",
+        LengthOfAllRanks,
+        "ranks-agree",
+        "corrupted",
+        "the length of rank 0 is 16 samples, and it has 8",
+        LengthOfOneRank,
+        options=_TWO,
+    ),
+    Case(
+        "O7",
+        _Shuffled(SameShuffle),
+        "ranks-next-epoch",
+        "corrupted",
+        "in the same order in both epochs",
+        _Shuffled(SharedShuffle),
+        options=_TWO,
+    ),
+)
+BEHAVIOURS: dict[str, str] = {}
+EXCUSED: dict[str, str] = {}
