@@ -67,6 +67,9 @@ Drawn: TypeAlias = tuple[tuple[Any, ...], str | None]
 these."""
 
 
+LOOPBACK = "127.0.0.1"
+
+
 class Rank(NamedTuple):
     """One of the processes that train together, as torchrun numbers them.
 
@@ -83,6 +86,20 @@ class Rank(NamedTuple):
     store: int = -1
     port: int = 0
     recovers: bool = False
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that torchrun sets, and the one by which gloo uses the loopback alone."""
+        number, size = str(self.number), str(self.world_size)
+        return {
+            "RANK": number,
+            "LOCAL_RANK": number,
+            "WORLD_SIZE": size,
+            "LOCAL_WORLD_SIZE": size,
+            "MASTER_ADDR": LOOPBACK,
+            "MASTER_PORT": str(self.port),
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
 
 
 class Limits(NamedTuple):

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from pytest_dataloader_faults._settings.jobs import Rank
+from pytest_dataloader_faults._settings.jobs import LOOPBACK, Rank
 from pytest_dataloader_faults._trial.journal import (
     HarnessTime,
     Journal,
@@ -39,34 +39,41 @@ from pytest_dataloader_faults.outcomes.meetings import Absence, Reason, Step
 
 _distributed: Any = torch.distributed
 _INIT = "init_process_group"
-_HOST = "127.0.0.1"
 _ENVIRONMENT = (None, "env://")
 
 
 def free_port() -> int:
     """A port that nothing listens on, for MASTER_PORT."""
     with socket.socket() as probe:
-        probe.bind((_HOST, 0))
+        probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
 
 
 def join(rank: Rank, journal: Journal) -> Meetings | None:
     """Make this process *rank*, as one that torchrun has started; None if it is the only one."""
-    number, size = str(rank.number), str(rank.world_size)
-    os.environ |= {"RANK": number, "LOCAL_RANK": number}
-    os.environ |= {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-    os.environ |= {"MASTER_ADDR": _HOST, "MASTER_PORT": str(rank.port), "GLOO_SOCKET_IFNAME": "lo"}
+    os.environ.update(rank.environment)
     journal.write(HarnessTime(time.monotonic()))
     store: Any = _distributed.HashStore()
     if rank.world_size > 1:
         store = _distributed.FileStore(f"/proc/self/fd/{rank.store}", rank.world_size)
+    _init(rank, store, "harness")
     members = {"rank": rank.number, "world_size": rank.world_size}
-    _distributed.init_process_group("gloo", store=_part(store, "harness"), **members)
     _replace_init({"store": _part(store, "dataset"), **members})
     # Its first meeting waits until every rank has the other group: one may destroy that soon.
-    meetings = Meetings(rank, _part(store, "meetings"), journal) if rank.world_size > 1 else None
+    meetings = Meetings(rank, store, journal) if rank.world_size > 1 else None
     journal.write(LoaderTime(time.monotonic()))
     return meetings
+
+
+def _init(rank: Rank, store: Any, name: str) -> None:
+    members = {"rank": rank.number, "world_size": rank.world_size}
+    _distributed.init_process_group("gloo", store=_part(store, name), **members)
+
+
+def _destroy() -> None:
+    """Close the connections of every group of the dataset's."""
+    if _distributed.is_initialized():
+        _distributed.destroy_process_group()
 
 
 def _part(store: Any, name: str) -> Any:
@@ -80,8 +87,7 @@ def _replace_init(members: dict[str, Any]) -> None:
     def init_process_group(*args: Any, **kwargs: Any) -> None:
         """As torch's, where a group is there that is not the caller's."""
         _rename(init_process_group, real)
-        if _distributed.is_initialized():
-            _distributed.destroy_process_group()
+        _destroy()
         given = inspect.signature(real).bind(*args, **kwargs).arguments
         if given.get("store") is None and given.get("init_method") in _ENVIRONMENT:
             given = {**given, **members, "init_method": None}
@@ -111,14 +117,16 @@ _REASONS = {_State.FINISHED: Reason.FINISHED, _State.FAILED: Reason.FAILED}
 class Meetings:
     """Where this rank waits for the others: after each batch, and once it has no more.
 
-    The meeting in which one rank has no more batches is the last one of all.
+    The meeting in which one rank has no more batches is the last one of all. A rank that an error
+    has ended closes the connections of the dataset's group, as the end of its process would: so
+    nobody waits for it in a collective of the dataset's own.
     """
 
     def __init__(self, rank: Rank, store: Any, journal: Journal) -> None:
-        self._rank, self._journal = rank, journal
-        size = rank.world_size
-        self._group = _distributed.ProcessGroupGloo(store, rank.number, size)
-        self._are_over = self._are_apart = False
+        self._rank, self._store, self._journal = rank, store, journal
+        place = rank.number, rank.world_size
+        self._group = _distributed.ProcessGroupGloo(_part(store, "meetings"), *place)
+        self._are_over = self._are_apart = self._has_failed = False
         self._exchange(_State.HAS_BATCH, Step(0, 0))
 
     def meet(self, epoch: int, batch: int) -> bool:
@@ -142,8 +150,18 @@ class Meetings:
 
     def leave(self, *, failed: bool) -> None:
         """Tell the others that this rank has no more batches."""
+        if failed and not self._are_over:
+            _destroy()
         self._wait(_State.FAILED if failed else _State.FINISHED)
         self._are_over = True
+
+    def renew(self) -> None:
+        """Make a group in the place of the one that was closed, for the recovery of all ranks."""
+        if self._has_failed:
+            _destroy()
+            self._journal.write(HarnessTime(time.monotonic()))
+            with contextlib.suppress(RuntimeError):  # A rank is gone.
+                _init(self._rank, self._store, "recovery")
 
     def end(self) -> None:
         """Wait until each rank is here: what the others still do may need this process."""
@@ -169,4 +187,6 @@ class Meetings:
         ours = torch.tensor([state, step.epoch, step.batch])
         every = [torch.zeros_like(ours) for _ in range(self._rank.world_size)]
         self._group.allgather([every], [ours]).wait()
-        return [(_State(state), Step(*step)) for state, *step in (each.tolist() for each in every)]
+        found = [(_State(state), Step(*step)) for state, *step in map(torch.Tensor.tolist, every)]
+        self._has_failed |= any(each is _State.FAILED for each, _ in found)
+        return found

@@ -246,6 +246,8 @@ class _Trial:
                 self._run_epochs(driver, monitor)
             _write_counts(self.job, self.journal, injection)
             if self.job.recovers:
+                if self.meetings:
+                    self.meetings.renew()
                 self._recover(driver)
                 self._write_resources(Stage.RECOVERY)
         if self.meetings:

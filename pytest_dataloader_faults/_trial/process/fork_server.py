@@ -108,7 +108,7 @@ def server_for(job: Job, printed: int) -> TrialServer | None:
     for _ in range(2):  # Only this shows that a process was killed just now.
         if not _is_running():
             return None
-        if server := _started[-1].fork_server(printed, job.options.descriptors):
+        if server := _started[-1].fork_server(job, printed):
             return server
         _started[-1].kill()
         start_for(job)
@@ -143,8 +143,8 @@ class _Preloaded:
         """Whether this process has started it, and it runs."""
         return self._process.poll() is None and self._owner == os.getpid()
 
-    def fork_server(self, printed: int, most: int | None) -> TrialServer | None:
-        """One for a trial, with *most* descriptors; None if this process does not answer."""
+    def fork_server(self, job: Job, printed: int) -> TrialServer | None:
+        """One for *job*, which prints to *printed*; None if this process does not answer."""
         folder = temporary.name_for_sockets()
         address = os.path.join(folder, "fork-server")
         held, theirs = socket.socketpair()
@@ -152,7 +152,7 @@ class _Preloaded:
         key = os.urandom(_KEY_LENGTH)
         try:
             with theirs:
-                self._send((theirs.fileno(), alive_r, printed), address, key, most)
+                self._send((theirs.fileno(), alive_r, printed), address, key, job)
             pids = held.recv(_LONGEST) if ready([held.fileno()], _PATIENCE) else b""
         except ConnectionError:
             pids = b""
@@ -166,9 +166,10 @@ class _Preloaded:
         temporary.remove(folder)
         return None
 
-    def _send(self, descriptors: Iterable[int], address: str, key: bytes, most: int | None) -> None:
+    def _send(self, descriptors: Iterable[int], address: str, key: bytes, job: Job) -> None:
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        begin_with = dict(os.environ), os.getcwd(), limits, most
+        environment = {**os.environ, **(job.rank.environment if job.rank else {})}
+        begin_with = environment, os.getcwd(), limits, job.options.descriptors
         message = json.dumps([address, key.hex(), *begin_with]).encode()
         length = len(message).to_bytes(4, "little")
         socket.send_fds(self._control, [length], list(descriptors))

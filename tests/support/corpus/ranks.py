@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import torch
@@ -59,6 +58,7 @@ class SkipsUnreadable(RankedStream):
 
 
 def skips_unreadable(folder: Path) -> DataLoader[Any]:
+    """In small batches, so that a few samples are one batch fewer."""
     return DataLoader(SkipsUnreadable(folder), batch_size=2, num_workers=2)
 
 
@@ -73,11 +73,13 @@ class SkipsWithinBatches(Records):
 
 
 def collate_what_is_there(samples: list[Any]) -> Any:
+    """A smaller batch, or None."""
     there = [each for each in samples if each is not None]
     return default_collate(there) if there else None
 
 
 def skipping_loader(folder: Path) -> DataLoader[Any]:
+    """Its ranks have the same number of batches, whatever is left out."""
     sampler = SharedShuffle(len(Records(folder)))
     return DataLoader(
         SkipsWithinBatches(folder),
@@ -95,6 +97,7 @@ class SharedShuffle(Sampler[int]):
         self.count, self.epoch = count, 0
 
     def set_epoch(self, epoch: int) -> None:
+        """Shuffle anew."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -175,10 +178,12 @@ class RaisesErrors(DataLoader[Any]):
 
 
 def ends_at_an_error(folder: Path) -> DataLoader[Any]:
+    """A loader of that kind."""
     return EndsAtAnError(RankedStream(folder), batch_size=2, num_workers=2)
 
 
 def raises_errors(folder: Path) -> DataLoader[Any]:
+    """Likewise."""
     return RaisesErrors(RankedStream(folder), batch_size=2, num_workers=2)
 
 

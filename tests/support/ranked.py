@@ -1,0 +1,145 @@
+"""Datasets that several ranks train on, for tests of trials. Module-level, for spawned workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.distributed import init_process_group
+from torch.utils.data import DataLoader, IterableDataset
+
+from support.corpus.ranks import RankedStream, place
+from support.datasets import Records
+
+NAMES = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR".split()
+
+
+class Environment(IterableDataset[Any]):
+    """Gives what a worker knows of its rank."""
+
+    def __iter__(self) -> Any:
+        yield {name: os.environ[name] for name in NAMES}
+
+
+class OwnRecords(Records):
+    """The records of one rank, as it knows itself from its process group."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        group = torch.distributed
+        self.paths = self.paths[group.get_rank() :: group.get_world_size()]
+
+
+def of_own_records(folder: Path) -> DataLoader[Any]:
+    """A ready loader over them."""
+    return DataLoader(OwnRecords(folder), batch_size=4, num_workers=2)
+
+
+def initialising(folder: Path) -> DataLoader[Any]:
+    """Makes its process group itself, as a script under torchrun does."""
+    torch.distributed.init_process_group("gloo")
+    return of_own_records(folder)
+
+
+def initialising_by_name(folder: Path) -> DataLoader[Any]:
+    """The same by a function that was imported before."""
+    init_process_group(backend="gloo", init_method="env://")
+    return of_own_records(folder)
+
+
+def initialising_anew(folder: Path) -> DataLoader[Any]:
+    """The same once the group that was there is gone."""
+    torch.distributed.destroy_process_group()
+    torch.distributed.init_process_group("gloo")
+    return of_own_records(folder)
+
+
+def initialising_twice(folder: Path) -> DataLoader[Any]:
+    """What torch refuses."""
+    torch.distributed.init_process_group("gloo")
+    return initialising(folder)
+
+
+def gathering(folder: Path) -> DataLoader[Any]:
+    """Has the ranks agree on their files, by collectives of its own."""
+    names: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(names, sorted(path.name for path in folder.iterdir()))
+    torch.distributed.barrier()
+    assert all(each == names[0] for each in names)
+    return of_own_records(folder)
+
+
+class SyncsEachBatch(DataLoader[Any]):
+    """Has a collective of its own before each batch, as accelerate's loaders have."""
+
+    def __iter__(self) -> Any:
+        for batch in super().__iter__():
+            torch.distributed.all_reduce(torch.zeros(1))
+            yield batch
+
+
+def syncing(folder: Path) -> DataLoader[Any]:
+    """A loader of that kind, over a stream that leaves out what it cannot read."""
+    return SyncsEachBatch(RankedStream(folder), batch_size=2, num_workers=2)
+
+
+class UnevenSync(RankedStream):
+    """Has fewer records in rank 1."""
+
+    def _of_rank(self, rank: int, ranks: int) -> list[int]:
+        return super()._of_rank(rank, ranks)[: 4 if rank else None]
+
+
+def uneven_syncing(folder: Path) -> DataLoader[Any]:
+    """A loader that waits for the other rank in a collective of its own."""
+    return SyncsEachBatch(UnevenSync(folder), batch_size=2, num_workers=1)
+
+
+class TakesTurns(RankedStream):
+    """Gives three quarters to rank 0 in the first epoch, and to rank 1 in the second."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Give the other rank more."""
+        self.epoch = epoch
+
+    def _of_rank(self, rank: int, ranks: int) -> list[int]:
+        first = 12 if self.epoch % 2 == 0 else 4
+        return list(range(first)) if rank == 0 else list(range(first, 16))
+
+
+class Killing(Records):
+    """Kills the process that drives its loader, in rank 1 and at its third record."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.pid = os.getpid()
+
+    def __getitem__(self, index: int) -> Any:
+        if place()[0] == 1 and index >= 4:
+            os.kill(self.pid, signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def failing_in(rank: int, folder: Path) -> Records:
+    """Cannot be made in that rank."""
+    if place()[0] == rank:
+        raise LookupError(f"rank {rank} has no data")
+    torch.distributed.barrier()
+    return Records(folder)
+
+
+INITIALISING: tuple[Callable[[Path], Any], ...] = (
+    initialising,
+    initialising_by_name,
+    initialising_anew,
+    gathering,
+)

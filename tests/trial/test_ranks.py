@@ -1,0 +1,328 @@
+"""Several ranks in one trial: each is a process as torchrun starts it, and they end together."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+import torch.distributed
+
+from pytest_dataloader_faults import Contract, Verdict, check_dataset, run_trial
+from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.exceptions import (
+    InvalidArgumentError,
+    UnusableDatasetError,
+    UnusableEnvironmentError,
+)
+from pytest_dataloader_faults.faults import HungRead, ReadError, WorkerKilled
+from pytest_dataloader_faults.outcomes.judge.ranks import is_of_lost_rank
+from pytest_dataloader_faults.outcomes.meetings import Absence, Reason, Step
+from pytest_dataloader_faults.outcomes.stages import DONE
+from support import ranked
+from support.corpus.ranks import RankedStream, SkipsUnreadable, skips_unreadable
+from support.datasets import Records
+from support.inner import PYTHONPATH
+from support.rows import rows
+from support.waiting import until
+
+ANY = ReadError("*.rec")
+
+
+@pytest.fixture(name="make")
+def _make(records):
+    return functools.partial(Records, records)
+
+
+def _indices(one):
+    return sorted(index for each in one.delivered for index in each.indices)
+
+
+def test_ranks_share_a_map_style_dataset(make, reference, left_behind):
+    """By torch's DistributedSampler, which shuffles; together they have each sample once."""
+    outcome = run_trial(make, ranks=2)
+    first, second = map(_indices, outcome.ranks)
+
+    assert sorted([*first, *second]) == list(range(16))
+    assert first != list(range(8))
+    assert [each.rank for each in outcome.ranks] == [0, 1]
+    assert outcome.judge(reference).verdict is Verdict.SURVIVED
+    assert left_behind() == []
+
+
+def test_an_order_that_is_asked_for_is_kept(make):
+    """The sampler does not shuffle then."""
+    outcome = run_trial(make, ranks=2, loader={"shuffle": False})
+
+    assert [_indices(each)[:3] for each in outcome.ranks] == [[0, 2, 4], [1, 3, 5]]
+
+
+def test_workers_know_their_rank():
+    """By the variables that torchrun sets."""
+    expected = [
+        {"RANK": rank, "WORLD_SIZE": "3", "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": "3"}
+        for rank in "012"
+    ]
+    loader = {"num_workers": 1, "batch_size": None}
+    outcome = run_trial(ranked.Environment, ranks=3, loader=loader)
+    values = [
+        {path.strip("[]'\""): value for path, _, value in each.delivered[0].leaves[0]}
+        for each in outcome.ranks
+    ]
+
+    for found, wanted in zip(values, expected, strict=True):
+        assert {name: found[name].strip("'\"") for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("factory", ranked.INITIALISING, ids=lambda each: each.__name__)
+def test_a_factory_may_use_a_process_group_or_make_its_own(records, factory):
+    """The one that is there, or one by env://, as a script under torchrun does."""
+    outcome = run_trial(functools.partial(factory, records), ranks=2)
+
+    assert [len(each.delivered) for each in outcome.ranks] == [2, 2]
+    assert [each.phase for each in outcome.ranks] == [DONE, DONE]
+
+
+def test_a_second_process_group_is_refused_by_torch(records):
+    """As in a script."""
+    with pytest.raises(UnusableDatasetError, match="initialize the default process group twice"):
+        run_trial(functools.partial(ranked.initialising_twice, records), ranks=2)
+
+
+@rows("on_rank, armed", [(None, [False, True]), (0, [True, False]), ("all", [True, True])])
+def test_faults_are_armed_where_they_are_asked_for(make, on_rank, armed):
+    """In the last rank by default. The others have none."""
+    outcome = run_trial(make, ANY, ranks=2, on_rank=on_rank)
+
+    assert [bool(each.fired) for each in outcome.ranks] == armed
+    assert [bool(each.schedule) for each in outcome.ranks] == armed
+
+
+def test_an_error_in_one_rank_ends_all_and_is_blamed_once(make, reference, left_behind):
+    """The other one stops with it, and both work again once the fault is gone."""
+    outcome = run_trial(make, ReadError("*.rec", nth=7), ranks=2)
+    waited, failed = outcome.ranks
+    judgement = outcome.judge(reference)
+
+    assert (outcome.rank, failed.exception.type) == (1, "OSError")
+    assert (waited.absence.rank, waited.absence.reason) == (1, Reason.FAILED)
+    assert waited.exception is None
+    assert [each.recovery.complete for each in outcome.ranks] == [True, True]
+    assert judgement.verdict is Verdict.FAILED_CLEANLY
+    assert "rank 0 stopped then, in time" in judgement.sentence
+    assert left_behind() == []
+
+
+def test_a_rank_that_skips_is_waited_for_and_no_deadline_passes(records):
+    """It is known at once that the other rank waits forever."""
+    make = functools.partial(skips_unreadable, records)
+    outcome = run_trial(make, ReadError("*.rec", nth=3), ranks=2, deadline=300)
+    reference = take_reference(make, Settings(ranks=2))
+    judgement = outcome.judge(reference, Contract(may_skip=True))
+
+    assert outcome.ranks[0].absence == Absence(1, Reason.FINISHED, Step(1, 3))
+    assert (judgement.verdict, outcome.timed_out) == (Verdict.HUNG, False)
+    assert outcome.duration < 100
+
+
+def test_ranks_that_drift_apart_are_seen(records):
+    """In each epoch another one has more batches, so that they end together."""
+    make = functools.partial(ranked.TakesTurns, records)
+    outcome = run_trial(make, ranks=2, epochs=2, loader={"batch_size": 4, "num_workers": 1})
+
+    assert [[len(one.delivered) for one in each.passes] for each in outcome.ranks] == [
+        [3, 1],
+        [1, 3],
+    ]
+    assert outcome.ranks[0].apart == outcome.ranks[1].apart == (Step(1, 2), Step(2, 1))
+    assert [each.absence for each in outcome.ranks] == [None, None]
+
+
+def test_a_rank_whose_process_dies_ends_the_others(records, reference, left_behind):
+    """Gloo closes the connection; the verdict is on the rank that died."""
+    outcome = run_trial(functools.partial(ranked.Killing, records), ranks=2)
+    judgement = outcome.judge(reference)
+
+    assert (outcome.rank, outcome.exitcode) == (1, -signal.SIGKILL)
+    assert outcome.ranks[0].absence.reason is Reason.GONE
+    assert judgement.verdict is Verdict.CRASHED
+    assert judgement.sentence.startswith("rank 1: the process that iterates the loader died")
+    assert left_behind() == []
+
+
+def test_a_rank_that_hangs_is_blamed_and_not_those_that_wait(make, reference, left_behind):
+    """The deadline is that of the rank which hangs; the others have none while they wait."""
+    outcome = run_trial(make, HungRead("*.rec"), ranks=3, on_rank=1, deadline=2)
+    waited = [outcome.ranks[number] for number in (0, 2)]
+
+    assert (outcome.rank, outcome.timed_out) == (1, True)
+    assert [each.timed_out for each in waited] == [False, False]
+    assert {each.absence.reason for each in waited} == {Reason.GONE}
+    assert outcome.judge(reference).sentence.startswith("rank 1: no exception and no end")
+    assert left_behind() == []
+
+
+def test_a_collective_of_the_loaders_own_that_nobody_joins_is_a_hang(records, left_behind):
+    """Its rank waits in the user's code, and the other one has ended its epoch."""
+    make = functools.partial(ranked.uneven_syncing, records)
+    outcome = run_trial(make, ranks=2, deadline=2)
+    judgement = outcome.judge(take_reference(make, Settings(ranks=2)))
+
+    assert (judgement.verdict, outcome.rank) == (Verdict.HUNG, 0)
+    assert judgement.sentence.endswith("; rank 1 had ended its epoch, with 2 batches")
+    assert "all_reduce" in outcome.stacks
+    assert left_behind() == []
+
+
+def test_collectives_of_the_loaders_own_do_not_disturb(records):
+    """They are in another group than the meetings, and a recovery has them in all ranks."""
+    make = functools.partial(ranked.syncing, records)
+    outcome = run_trial(make, WorkerKilled(), ranks=2, deadline=20)
+    whole = run_trial(make, ranks=2, epochs=2, deadline=20)
+
+    assert outcome.ranks[0].exception is None or is_of_lost_rank(outcome.ranks[0])
+    assert [each.timed_out for each in outcome.ranks] == [False, False]
+    assert [each.recovery.complete for each in outcome.ranks] == [True, True]
+    assert [[len(one.delivered) for one in each.passes] for each in whole.ranks] == [[4, 4]] * 2
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_cannot_be_made_is_the_error(records, rank, left_behind):
+    """Also where another one waits for it in a barrier, and fails then."""
+    with pytest.raises(UnusableDatasetError, match=rf"^rank {rank}: .* rank {rank} has no data"):
+        run_trial(functools.partial(ranked.failing_in, rank, records), ranks=2)
+    assert left_behind() == []
+
+
+@rows(
+    "given, says",
+    [
+        ({"ranks": 0}, "ranks=0 must be an int from 2 to 8, or None for no ranks"),
+        ({"ranks": 1}, "ranks=1 must be an int from 2 to 8"),
+        ({"ranks": 9}, "ranks=9 must be an int from 2 to 8"),
+        ({"ranks": 1.5}, "ranks=1.5 must be"),
+        ({"ranks": True}, "ranks=True must be"),
+        ({"ranks": 2, "on_rank": 2}, "on_rank=2 must be an int from 0 to 1, since ranks=2, 'all'"),
+        ({"ranks": 2, "on_rank": -1}, "on_rank=-1 must be"),
+        ({"ranks": 2, "on_rank": True}, "on_rank=True must be"),
+        ({"ranks": 2, "on_rank": "last"}, "on_rank='last' must be"),
+        ({"on_rank": 0}, "on_rank=0 chooses one of several ranks: give ranks=2, or more"),
+        ({"ranks": 2, "from_start": True}, "ranks=2 and from_start=True cannot be together"),
+    ],
+)
+def test_bad_input_is_refused(make, given, says):
+    """With the value, and what is allowed."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        run_trial(make, **given)
+    assert says in str(caught.value)
+
+
+def test_a_torch_without_gloo_is_refused(make, monkeypatch):
+    """Which is a lack of the environment."""
+    monkeypatch.setattr(torch.distributed, "is_gloo_available", lambda: False)
+    with pytest.raises(UnusableEnvironmentError, match="ranks=2 needs torch.distributed with gloo"):
+        check_dataset(make, only="ranks-agree", ranks=2)
+
+
+GROUP = """
+import sys
+import torch.distributed
+from pathlib import Path
+from pytest_dataloader_faults import run_trial
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from support.datasets import Records
+
+store = torch.distributed.HashStore()
+torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+try:
+    run_trial(lambda: Records(Path(sys.argv[1])), ranks=2)
+except InvalidArgumentError as error:
+    print(error)
+"""
+PLAIN = """
+import sys
+from pathlib import Path
+from pytest_dataloader_faults import run_trial
+from support.datasets import Records
+
+run_trial(lambda: Records(Path(sys.argv[1])))
+print([each for each in sys.modules if each.endswith(("process_group", "ranks"))])
+"""
+TRIAL = """
+import sys
+from pathlib import Path
+from pytest_dataloader_faults import run_trial
+from support.troublemakers import Announced
+
+make = lambda: Announced(Path(sys.argv[1]), Path(sys.argv[2]))
+run_trial(make, ranks=2, deadline=600)
+"""
+
+
+def _script(text, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-c", text, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_process_group_of_pytests_process_is_refused(records):
+    """The ranks inherit it, and none of them is its rank 0."""
+    with _script(GROUP, records) as process:
+        printed, errors = process.communicate(timeout=60)
+    assert "the process of pytest has one already" in printed, errors
+
+
+def test_without_ranks_nothing_of_them_is_imported(records):
+    """They cost those nothing who do not ask for them."""
+    with _script(PLAIN, records) as process:
+        printed, errors = process.communicate(timeout=60)
+    assert "process_group" not in printed, errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_ranks_end_with_the_process_that_asked_for_them(records, tmp_path, left_behind, number):
+    """All processes of all ranks, and what they have made."""
+    announced = tmp_path / "announced"
+    announced.mkdir()
+    with _script(TRIAL, records, announced) as process:
+        assert until(lambda: len(os.listdir(announced)) == 4 or process.poll() is not None, 60)
+        below = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(number)
+    assert len(below) >= 10  # of each rank: warden, loader's process, supervisor, two workers
+    assert until(lambda: not any(each.is_running() for each in below))
+    assert left_behind() == []
+
+
+@pytest.mark.parametrize("context", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_workers_may_start_in_any_way(records, context):
+    """Their environment says their rank, however they are started."""
+    loader = {"multiprocessing_context": context, "num_workers": 1}
+    outcome = run_trial(functools.partial(RankedStream, records), ANY, ranks=2, loader=loader)
+
+    assert [each.start_method for each in outcome.ranks] == [context] * 2
+    for each in outcome.ranks:
+        assert sum(len(batch.rows) for batch in each.recovery.delivered) == 8
+
+
+def test_the_python_engine_has_ranks(make):
+    """It makes faults in one of them, too."""
+    outcome = run_trial(make, ANY, ranks=2, engine="python")
+
+    assert [bool(each.fired) for each in outcome.ranks] == [False, True]
+
+
+def test_random_numbers_of_ranks_differ(records):
+    """As they do where nobody seeds them."""
+    outcome = run_trial(functools.partial(SkipsUnreadable, records), ranks=2, seed=7)
+
+    assert outcome.seed == 7
+    assert len({each.seed for each in outcome.ranks}) == 2
