@@ -37,6 +37,7 @@ TABLES = {
     "calls": cost.table,
     "growth": growth.table,
     "trials": battery.trials,
+    "ranks": battery.ranks,
     "phases": battery.phases,
     "sizes": battery.sizes,
     "files": files.table,

@@ -84,6 +84,25 @@ def trials(rounds: int) -> Table:
     return found
 
 
+def ranks(rounds: int) -> Table:
+    """Trials of several ranks, each with two workers, beside one of a process that is no rank."""
+    found = Table(("16 files, 2 forked workers in each rank", "no rank", "this", "in trials"))
+    with tempfile.TemporaryDirectory() as name:
+        folder = write_records(Path(name, "records"), FILES)
+        for text, faults in list(TRIALS.items())[:2]:
+            for count in (2, 4):
+                one, several = (
+                    clock(
+                        lambda faults=faults, n=n: run_trial(
+                            lambda: Records(folder), *faults, ranks=n
+                        )
+                    )
+                    for n in (None, count)
+                )
+                found.compare(f"{text}, {count} ranks", rounds, one, several)
+    return found
+
+
 def _by_fixture(folder: Path) -> float:
     return sum(_seconds_of_items(folder).values())
 
@@ -142,12 +161,12 @@ def _jobs_timed() -> Iterator[dict[str, list[float]]]:
     jobs: dict[str, list[float]] = defaultdict(list)
     run = _trial._run
 
-    def timed(job: Any) -> Any:
+    def timed(*asked: Any) -> Any:
         began = time.perf_counter()
         try:
-            return run(job)
+            return run(*asked)
         finally:
-            jobs[_kind(job)].append(time.perf_counter() - began)
+            jobs[_kind(asked[0])].append(time.perf_counter() - began)
 
     with mock.patch.object(_trial, "_run", timed):
         yield jobs
