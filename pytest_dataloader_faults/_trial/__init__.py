@@ -334,7 +334,8 @@ def _raise_what_was_refused(
                 raise LostProcessError(f"{why} The trial printed:\n{_shown(printed[number])}")
             case Refused():
                 more = [] if event.lacking is None else [event.lacking]
-                rank = f"rank {number}: " if len(found) > 1 else ""
+                is_of_dataset = REFUSALS[event.error] is exceptions.UnusableDatasetError
+                rank = f"rank {number}: " if len(found) > 1 and is_of_dataset else ""
                 raise REFUSALS[event.error](f"{rank}{event.why}", *more)
             case SeveralLoaders():
                 raise exceptions.SeveralLoadersError(event.why, event.parts)

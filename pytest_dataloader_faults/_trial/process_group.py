@@ -35,9 +35,14 @@ from pytest_dataloader_faults._trial.journal import (
     RankAbsent,
     RanksApart,
 )
+from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 from pytest_dataloader_faults.outcomes.meetings import Absence, Reason, Step
 
 _distributed: Any = torch.distributed
+_NO_LOOPBACK = (
+    "ranks cannot make a process group, for which gloo needs the loopback interface: {}. Bring it"
+    " up (ip link set lo up), or leave ranks out. No dataset was judged"
+)
 _INIT = "init_process_group"
 _ENVIRONMENT = (None, "env://")
 
@@ -56,7 +61,11 @@ def join(rank: Rank, journal: Journal) -> Meetings | None:
     store: Any = _distributed.HashStore()
     if rank.world_size > 1:
         store = _distributed.FileStore(f"/proc/self/fd/{rank.store}", rank.world_size)
-    _init(rank, store, "harness")
+    try:
+        _init(rank, store, "harness")
+    except RuntimeError as error:
+        message = _NO_LOOPBACK.format(error)
+        raise UnusableEnvironmentError(message, "no loopback interface") from error
     members = {"rank": rank.number, "world_size": rank.world_size}
     _replace_init({"store": _part(store, "dataset"), **members})
     # Its first meeting waits until every rank has the other group: one may destroy that soon.

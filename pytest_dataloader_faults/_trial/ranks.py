@@ -42,8 +42,7 @@ def require_ranks(
     """Refuse what no trial of *ranks* can be.
 
     Raises:
-        InvalidArgumentError: An argument cannot be used, or pytest's process is in a process group.
-        UnusableEnvironmentError: torch has no gloo.
+        InvalidArgumentError: An argument cannot be used.
     """
     check(ranks=ranks)
     if ranks is None:
@@ -57,10 +56,10 @@ def require_ranks(
     )
     if from_start:
         raise exceptions.InvalidArgumentError(_FROM_START.format(ranks))
-    _require_gloo(ranks)
 
 
 def _require_gloo(ranks: int) -> None:
+    """Refuse *ranks* where torch has no gloo, or a process group that they would inherit."""
     from torch import distributed
 
     if not (distributed.is_available() and distributed.is_gloo_available()):
@@ -76,6 +75,7 @@ def jobs_of(job: _Job, ranks: int, on_rank: int | str | None) -> Iterator[list[_
 
     Each rank has random numbers of its own, as ranks have that nobody seeds.
     """
+    _require_gloo(ranks)
     from pytest_dataloader_faults._trial.process_group import free_port
 
     store = AnonymousFile("ranks")
@@ -99,6 +99,7 @@ def alone(job: _Job, ranks: int | None) -> _Job:
     """*job* as the only rank, where its dataset is one for several *ranks*."""
     if ranks is None:
         return job
+    _require_gloo(ranks)
     from pytest_dataloader_faults._trial.process_group import free_port
 
     return replace(job, rank=Rank(port=free_port()))

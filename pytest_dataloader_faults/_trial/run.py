@@ -86,9 +86,9 @@ def run(
     resources.limit_descriptors(job.options.descriptors)
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool has no threads.
     seed_everything(job.settings.seed)
-    meetings = _join(job, journal)
     armed = _armed(job, stacks, supervision, writable_folders)
     try:
+        meetings = _join(job, journal)
         if isinstance(job, ReferenceJob):
             how = (job.make_dataset, job.settings.loader, job.changes)
             loader = loaders.make_loader(*how, rank=job.rank_of_several)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,27 @@ class Ranks:
             more = zip(found.references, self._take(asked), strict=True)
             found = replace(found, references=tuple(one.merged_with(new) for one, new in more))
             self._known = found
-        return replace(whole, ranks=found.references)
+        return replace(whole, ranks=found.references, is_whole=self._is_whole(whole))
+
+    def _is_whole(self, whole: Reference) -> bool:
+        """Whether the sampler draws the same samples for each epoch, in whatever order.
+
+        It has drawn them for the reference, and for the epoch without a fault by another seed. A
+        dataset that is divided by its author, and has random samples, cannot be told.
+        """
+        if whole.kind == "iterable":
+            return True
+        names = [name for name, _ in whole.samples] or [
+            each for indices, _ in whole.batches for each in indices
+        ]
+        (one,) = self._baseline.working.passes
+        drawn = Counter(each for indices in one.drawn for each in indices)
+        if Counter(names[: whole.asked]) != drawn:
+            return False
+        known = whole.digests
+        seeded = whole.comparison.seeded is not None
+        parts = (pair for own in self._found.references for pair in own.samples)
+        return not seeded or all(known.get(index, row) == row for index, row in parts)
 
     def _take(self, batches: Sequence[Sequence[Drawn] | None]) -> list[Reference]:
         baseline = self._baseline

@@ -55,6 +55,8 @@ class Reference:
             batches as its length says.
         duration: Seconds from the start of its process to its end.
         asked: How many of the samples were asked for at first; the others were added later.
+        is_whole: Whether each epoch has these samples, each of them once; a sampler may draw some
+            at random.
         ranks: What each rank gives, if there are several.
     """
 
@@ -76,6 +78,7 @@ class Reference:
     drawn: int | None = field(default=None, compare=False)
     duration: float = field(default=0.0, compare=False)
     asked: int | None = field(default=None, compare=False)
+    is_whole: bool = field(default=True, compare=False)
     ranks: tuple[Reference, ...] = field(default=(), repr=False, compare=False)
 
     @functools.cached_property

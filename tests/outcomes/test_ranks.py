@@ -119,12 +119,12 @@ def test_samples_that_a_rank_left_out_are_counted(contract, says):
         (
             (of_map((0, 1)), of_map((2, 1), (3,))),
             Wrong.ON_SEVERAL_RANKS,
-            "1 of 4 samples (1) come more than once, on ranks 0, 1",
+            "1 of 4 samples (1) come more than once, on ranks 0 and 1",
         ),
         (
             (of_map((0, 1)), of_map((0, 1))),
             Wrong.ON_SEVERAL_RANKS,
-            "2 of 4 samples (0, 1) come more than once, on ranks 0, 1, and 2 on none",
+            "2 of 4 samples (0, 1) come more than once, on ranks 0 and 1, and 2 on none",
         ),
         (
             (of_map((0, 0)), of_map((1, 2), (3,))),
@@ -135,7 +135,7 @@ def test_samples_that_a_rank_left_out_are_counted(contract, says):
         (
             (stream("d0 d1"), stream("d1 d2 d3")),
             Wrong.ON_SEVERAL_RANKS,
-            "1 of 4 samples (1) come more than once, on ranks 0, 1",
+            "1 of 4 samples (1) come more than once, on ranks 0 and 1",
         ),
         ((stream("d0"), stream("d2 d3")), Wrong.ON_NO_RANK, "1 of 4 samples (1) come on no rank"),
     ],
@@ -175,6 +175,25 @@ def test_samples_that_were_not_looked_at_are_not_missing():
 
     assert other.judge(cut).verdict is Verdict.SURVIVED
     assert other.judge(replace(cut, total=5)).verdict is Verdict.CORRUPTED
+
+
+def test_samples_that_a_sampler_draws_at_random_may_come_again():
+    """Or not at all; and what is said does not claim more."""
+    drawn = together(of_map((0, 1)), of_map((1, 1)))
+    judgement = drawn.judge(replace(REFERENCE, is_whole=False))
+
+    assert drawn.judge(REFERENCE).verdict is Verdict.CORRUPTED
+    assert judgement.verdict is Verdict.SURVIVED
+    assert judgement.sentence == "2 ranks had 1 batch each, and no wrong sample"
+
+
+def test_seeded_samples_are_counted_by_their_indices():
+    """Bytes depend on the index, and a sample has the same in each rank."""
+    seeded = Comparison(seeded=0)
+    reference = replace(REFERENCE, comparison=seeded)
+
+    assert together(of_map((0, 2)), of_map((1, 3)), comparison=seeded).judge(reference).passed
+    assert not together(of_map((0, 2)), of_map((2, 3)), comparison=seeded).judge(reference).passed
 
 
 def test_samples_that_were_added_to_the_reference_later_are_not_missing():

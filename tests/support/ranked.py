@@ -11,8 +11,9 @@ from typing import Any
 import torch
 import torch.distributed
 from torch.distributed import init_process_group
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 
+from pytest_dataloader_faults import CheckResult, check_dataset
 from support.corpus.ranks import RankedStream, place
 from support.datasets import Records
 
@@ -135,6 +136,21 @@ def failing_in(rank: int, folder: Path) -> Records:
         raise LookupError(f"rank {rank} has no data")
     torch.distributed.barrier()
     return Records(folder)
+
+
+def asked_of_sampler(make: Callable[[], Records], kind: str) -> CheckResult:
+    """What ``ranks-agree`` finds of a loader whose sampler knows no rank."""
+
+    def loader() -> DataLoader[Any]:
+        records = make()
+        count = len(records)
+        samplers = {"weighted": WeightedRandomSampler([1.0] * count, count), "shuffled": None}
+        return DataLoader(
+            records, 4, num_workers=2, sampler=samplers[kind], shuffle=samplers[kind] is None
+        )
+
+    (result,) = check_dataset(loader, only="ranks-agree", ranks=2, on_fail=None)
+    return result
 
 
 INITIALISING: tuple[Callable[[Path], Any], ...] = (

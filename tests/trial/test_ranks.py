@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -264,9 +265,9 @@ run_trial(make, ranks=2, deadline=600)
 """
 
 
-def _script(text, *arguments):
+def _script(text, *arguments, before=()):
     return subprocess.Popen(
-        [sys.executable, "-c", text, *map(str, arguments)],
+        [*before, sys.executable, "-c", text, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": PYTHONPATH},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -318,6 +319,48 @@ def test_the_python_engine_has_ranks(make):
     outcome = run_trial(make, ANY, ranks=2, engine="python")
 
     assert [bool(each.fired) for each in outcome.ranks] == [False, True]
+
+
+def test_no_worker_is_needed(make):
+    """The loader's process is worker 0 of its rank then, and meets the faults itself."""
+    outcome = run_trial(make, ReadError("*.rec", nth=5), ranks=2, loader={"num_workers": 0})
+
+    assert (outcome.rank, outcome.exception.type) == (1, "OSError")
+    assert outcome.fired
+    assert outcome.ranks[0].absence.reason is Reason.FAILED
+
+
+@rows("kind, verdict", [("weighted", "survived"), ("shuffled", "corrupted")])
+def test_samplers_that_know_no_rank(make, kind, verdict):
+    """One that draws with replacement may repeat samples; one that has each may not."""
+    result = ranked.asked_of_sampler(make, kind)
+
+    assert result.verdict == verdict, result.explanation
+
+
+UNREACHABLE = """
+import sys
+from pathlib import Path
+from pytest_dataloader_faults import run_trial
+from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
+from support.datasets import Records
+
+try:
+    run_trial(lambda: Records(Path(sys.argv[1])), ranks=2)
+except UnusableEnvironmentError as error:
+    print(error)
+"""
+
+
+def test_a_machine_without_a_loopback_interface_is_no_verdict(records):
+    """A new network namespace has one that is down."""
+    isolated = ["unshare", "--user", "--map-root-user", "--net"]
+    if shutil.which("unshare") is None or subprocess.call([*isolated, "true"]):
+        pytest.skip("this machine makes no network namespace (unshare --net)")
+    with _script(UNREACHABLE, records, before=isolated) as process:
+        printed, errors = process.communicate(timeout=60)
+    assert "ranks cannot make a process group" in printed, errors
+    assert "Bring it up (ip link set lo up)" in printed
 
 
 def test_random_numbers_of_ranks_differ(records):

@@ -86,16 +86,17 @@ def judged(
         or _apart(outcome)
         or next(_wrong_lengths(outcome, reference), None)
         or _coverage(outcome, reference)
-        or _of_all(own[main], outcome)
+        or _of_all(own[main], outcome, reference)
     )
 
 
-def _of_all(found: Finding, outcome: TrialFacts) -> Finding:
+def _of_all(found: Finding, outcome: TrialFacts, reference: Reference) -> Finding:
     """The verdict *found* on the rank that decides, said of all."""
     if found.verdict is Verdict.SURVIVED and not outcome.schedule:
         every = counted(len(outcome.ranks), "rank")
         had = counted(len(outcome.passes[0].delivered), "batch")
-        return found._replace(sentence=f"{every} had {had} each, and each sample once together")
+        together = "each sample once together" if _Known.of(reference) else "no wrong sample"
+        return found._replace(sentence=f"{every} had {had} each, and {together}")
     return found._replace(sentence=found.sentence + _stopped(outcome))
 
 
@@ -202,9 +203,9 @@ class _Known(NamedTuple):
         """Those of *reference*; None of a stream whose samples cannot be told apart."""
         is_map, asked = reference.kind == "map", reference.asked
         pairs = reference.samples[:asked]
-        if reference.comparison.what is not Compared.BYTES or not pairs:
-            if not is_map:
-                return None
+        if not reference.is_whole or not (is_map or _is_of_content(reference)):
+            return None
+        if not _is_of_content(reference):
             indices = (each for each, _ in reference.batches[:asked])
             names = [name for name, _ in pairs] or list(itertools.chain(*indices))
             pairs = tuple((each, each) for each in names)
@@ -215,14 +216,27 @@ class _Known(NamedTuple):
 
     def keys_of(self, one: Pass, reference: Reference) -> Iterator[Any]:
         """The same of what came in *one*."""
-        is_of_content = reference.comparison.what is Compared.BYTES and reference.samples
-        return _rows(one) if is_of_content else _indices(one)
+        return _rows(one) if _is_of_content(reference) else _indices(one)
 
     def told(self, keys: Sequence[Any]) -> str:
         """How many of the samples *keys* are, and which, as a sentence begins."""
-        shown = listed([self.names[each] for each in keys], _SHOWN)
+        names = [self.names[each] for each in keys]
+        if all(isinstance(each, int) for each in names):
+            names.sort()
+        shown = listed(names, _SHOWN)
         all_of = counted(self.counts.total(), "sample")
         return f"{len(keys)} of {all_of} ({shown}) come"
+
+
+def _is_of_content(reference: Reference) -> bool:
+    """Whether a sample is the same in each rank, whatever its index is there.
+
+    Random ones are seeded by their index, which differs where the author divides the samples.
+    """
+    comparison = reference.comparison
+    return (
+        comparison.what is Compared.BYTES and comparison.seeded is None and bool(reference.samples)
+    )
 
 
 def _indices(one: Pass) -> Iterator[Any]:
@@ -252,9 +266,8 @@ def _of_epoch(
     padding = -expected.total() % len(epoch) if outcome.kind == "map" else 0
     if len(repeated) > padding:
         ranks = [number for number, each in enumerate(came) if each[repeated[0]]]
-        where = f"rank{'s' if ranks[1:] else ''} {listed(ranks)}"
         more = f", and {len(missing)} on none" if missing else ""
-        sentence = f"{known.told(repeated)} more than once, on {where}{more}"
+        sentence = f"{known.told(repeated)} more than once, on {_named(ranks)}{more}"
         return Finding(Verdict.CORRUPTED, sentence, Wrong.ON_SEVERAL_RANKS)
     if len(missing) > _may_be_dropped(epoch, outcome) and not known.is_cut:
         return Finding(Verdict.CORRUPTED, f"{known.told(missing)} on no rank", Wrong.ON_NO_RANK)
@@ -289,4 +302,10 @@ def _had_finished(main: int, outcome: TrialFacts) -> str:
 def _stopped(outcome: TrialFacts) -> str:
     """Which ranks stopped since the one that failed did."""
     numbers = [number for number, each in enumerate(outcome.ranks) if _is_consequence(each)]
-    return f"; rank {listed(numbers)} stopped then, in time" if numbers else ""
+    return f"; {_named(numbers)} stopped then, in time" if numbers else ""
+
+
+def _named(numbers: Sequence[int]) -> str:
+    """One or more ranks, by their *numbers*."""
+    *first, last = map(str, numbers)
+    return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
