@@ -15,7 +15,7 @@ import contextlib
 import itertools
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -116,23 +116,27 @@ class LoaderDriver(IteratorListener):
 
     def take(self, batches: int | None = None) -> bool:
         """Take so many *batches* and leave the epoch, or take all; whether there was no error."""
+        taken = itertools.islice(self._iterator, batches)
         try:
-            for batch in itertools.islice(self._iterator, batches):
-                self._write_batch(batch)
-                if not self._goes_on():
-                    self._end_epoch(None)
-                    return False
+            if self.meet is None:
+                for batch in taken:
+                    self._write_batch(batch)
+            elif not self._take_in_step(taken, self.meet):
+                self._end_epoch(None)
+                return False
         except USERS_ERRORS as error:  # The error is the finding.
             self._end_epoch(error)
             return False
         self._end_epoch(None, complete=batches is None)
         return True
 
-    def _goes_on(self) -> bool:
-        """Whether the other ranks have a batch, too."""
-        if self.meet is None or self._phase.epoch is None:
-            return True
-        return self.meet(self._phase.epoch, self._received)
+    def _take_in_step(self, taken: Iterator[Any], meet: Callable[[int, int], bool]) -> bool:
+        """Take batches as long as the other ranks have one, too; whether all were taken."""
+        for batch in taken:
+            self._write_batch(batch)
+            if not meet(self._phase.epoch or 0, self._received):
+                return False
+        return True
 
     def end_workers(self) -> None:
         for iterator in (self._iterator, self.loader._iterator):
