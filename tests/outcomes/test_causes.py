@@ -342,6 +342,17 @@ def test_a_class_below_the_guard_is_known():
         )
 
 
+def test_a_module_that_workers_do_not_find_is_named():
+    """As where pytest put the folder of the tests on no path."""
+    text = "ModuleNotFoundError: No module named 'my.data'"
+    error = raised("RuntimeError", "DataLoader worker (pid 7) exited unexpectedly")
+    outcome = replace(ordinary(Pass(exception=error)), start_method="spawn", stderr=text)
+    cause = _cause(outcome, "broken")
+
+    assert (cause.phrase, cause.overrides) == ("is defined where workers cannot import it", True)
+    assert "cannot import my.data, where" in cause.advice
+
+
 @pytest.mark.parametrize(("method", "is_told"), [("fork", False), ("forkserver", True)])
 def test_what_workers_import_anew_is_told_of(method, is_told):
     """Where they are not forked, they lack what a test has changed in modules."""
