@@ -20,6 +20,7 @@ from pytest_dataloader_faults.faults import (
     DescriptorExhaustion,
     HungRead,
     OpenError,
+    PinMemoryThreadDeath,
     ReadError,
     TruncatedFile,
     WorkerKilled,
@@ -478,6 +479,22 @@ def test_error_that_tells_of_a_death(text):
 def test_bus_error_tells_of_a_mapping_only(fault, call, expected):
     """A mapped file that cannot be read ends the worker by SIGBUS; a read does not."""
     text = f"RuntimeError: {KILLED.format('Bus error')}"
+
+    assert expected == explains(text, fault, None, call)
+
+
+@rows(
+    ("fault", "call", "expected"),
+    [
+        (PinMemoryThreadDeath(), "pin", True),
+        (DescriptorExhaustion(), "recvmsg", True),
+        (DescriptorExhaustion(), "openat", False),
+        (EIO, "read", False),
+    ],
+)
+def test_the_end_of_the_pin_memory_thread_tells_of_what_ended_it(fault, call, expected):
+    """Such as a descriptor that it could not receive; nothing that happened in a worker."""
+    text = "RuntimeError: Pin memory thread exited unexpectedly"
 
     assert expected == explains(text, fault, None, call)
 

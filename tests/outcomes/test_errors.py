@@ -197,6 +197,24 @@ def test_the_reason(fault, reached, reason):
 
 
 @rows(
+    ("fault", "used", "is_told"),
+    [
+        (faults.ReadError("*.bin", workers=(0,)), FILES, True),
+        (faults.WorkerKilled(reading="*.bin"), FILES, True),
+        (faults.ReadError("*.bin", workers=(0,)), {}, False),
+        (faults.ReadError("*.jpg", workers=(0,)), FILES, False),
+        (faults.ReadError("*.bin"), FILES, False),
+    ],
+)
+def test_what_the_loaders_own_process_used_is_told_of_faults_in_workers(fault, used, is_told):
+    """Such as files that the constructor reads, and no worker does."""
+    main = WorkerFacts(worker=None, pid=99, fetches=0, files=used)
+    text = unfired([FaultFacts(fault)], [main, *WORKERS], "kernel")
+
+    assert ("in workers only, and the loader's own process used the file" in text) == is_told
+
+
+@rows(
     ("fault", "listed"),
     [
         (faults.ReadError("*.jpg"), ["/data/0.bin"]),
