@@ -181,6 +181,42 @@ def test_sentence_names_the_sample_that_came_instead():
     assert "sample 1 (batch 0) is wrong" in strange.sentence
 
 
+@rows(
+    ("seeded", "facts", "is_told"),
+    [(0, fired(EIO), True), (None, fired(EIO), False), (0, unfired(EIO), False)],
+)
+def test_a_retry_that_draws_more_random_numbers_is_told_of(seeded, facts, is_told):
+    """Where they are seeded for each sample, and a fault was there to retry after."""
+    comparison = Comparison(seeded=seeded)
+    outcome = replace(ordinary(replace(DONE, delivered=(STRANGE,)), facts), comparison=comparison)
+    judgement = outcome.judge(replace(map_reference(), comparison=comparison))
+
+    assert judgement.verdict == "corrupted"
+    assert ("a retry that draws more of them gives another sample" in judgement.sentence) == is_told
+
+
+@rows(
+    ("length", "facts", "error", "told", "kind"),
+    [
+        (2, fired(TRUNCATED), None, "a.rec has 50 % fewer bytes; 2 of 4 sam", Wrong.MISSING),
+        (1, fired(EIO), None, "a.rec cannot be read; 1 of 4 samples is there", Wrong.MISSING),
+        (5, fired(EIO), None, "a.rec cannot be read; 5 samples are there in", Wrong.UNKNOWN),
+        (2, (*unfired(TRUNCATED), *fired(EIO)), None, "a.rec cannot be read; 2 of", Wrong.MISSING),
+        (2, fired(EIO), CLEAR, "OSError was raised before the deadline", None),
+        (4, fired(EIO), None, "every sample was delivered", None),
+    ],
+)
+def test_a_dataset_that_was_made_of_bad_files_has_another_length(length, facts, error, told, kind):
+    """Said where it is silent about it, by the fault that happened."""
+    came = (GOOD, delivery((2, 3), ("d2", "d3")))[: (length + 1) // 2]
+    one = replace(DONE, delivered=came, exception=error, complete=error is None, length=length)
+    outcome = replace(ordinary(one, facts), from_start=True)
+    judgement = outcome.judge(replace(map_reference(), total=4))
+
+    assert (judgement.verdict == "corrupted", judgement.kind) == (kind is not None, kind)
+    assert judgement.sentence.startswith(told)
+
+
 STREAM = [
     pytest.param(stream("a b", "c d"), "survived", id="all"),
     pytest.param(stream("c a", "d b"), "survived", id="another order"),
