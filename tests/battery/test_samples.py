@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,12 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
 
 from pytest_dataloader_faults import check_dataset, sweep
+from pytest_dataloader_faults.battery.baseline import count_own_samples
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.outcomes import Delivery, Pass, WorkerFacts
+from support.facts import ordinary, stream_reference
+from support.rows import rows
 
 NOTE = "64 of 400 samples were looked at"
 
@@ -163,3 +168,29 @@ def test_a_comparison_of_shapes_alone_is_noted(kind, is_noted):
     assert any("only their types and shapes were compared" in each for each in result.notes) == (
         is_noted
     )
+
+
+@rows(
+    ("kind", "samples", "count"),
+    [
+        ("iterable", ("abcd", "efgh"), 4),
+        ("iterable", ("abcd", "bcde"), 4),
+        ("iterable", ("abcd", "abcd"), None),
+        ("iterable", ("abcd", "dcba"), None),
+        ("iterable", ("abc", "efgh"), None),
+        ("iterable", ("abcd",), None),
+        ("map", ("abcd", "efgh"), None),
+    ],
+)
+def test_workers_of_a_stream_that_draws_have_samples_of_their_own(kind, samples, count):
+    """They share three of four at most; if all are the same, it forgot to divide its data."""
+    came = tuple(
+        Delivery(None, tuple(each), each, worker=worker) for worker, each in enumerate(samples)
+    )
+    outcome = replace(
+        ordinary(Pass(delivered=came, complete=True)),
+        kind=kind,
+        workers=tuple(WorkerFacts(worker, 7, 1, {}) for worker in range(len(samples))),
+    )
+
+    assert count_own_samples(outcome, stream_reference("w x y z")) == count
