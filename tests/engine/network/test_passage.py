@@ -13,7 +13,9 @@ import select
 import socket
 import ssl
 import threading
+import time
 
+import psutil
 import pytest
 
 from pytest_dataloader_faults import inject
@@ -189,6 +191,24 @@ def test_a_reset_of_the_peer_is_handed_on():
     """It is no orderly end."""
     with tcp_server(_reset_by_peer) as address:
         assert errno.ECONNRESET == passed(address, _asked_once)[0]
+
+
+def test_who_waits_for_the_peer_sleeps():
+    """The worker, and the supervisor: that a socket takes more is no reason to wake."""
+    before, states = psutil.Process().children(), []
+
+    def answer_late(connection):
+        connection.recv(1)
+        started = [each for each in psutil.Process().children() if each not in before]
+        for _ in range(20):
+            time.sleep(0.02)
+            states.extend(each.status() for each in started)
+        connection.sendall(b"x")
+
+    with tcp_server(answer_late) as address:
+        assert passed(address, _asked_once)[0] == b"x"
+    assert len(states) >= 40
+    assert states.count(psutil.STATUS_SLEEPING) > 0.75 * len(states)
 
 
 def test_an_end_of_the_worker_is_handed_on():
