@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
 
 from pytest_dataloader_faults import check_dataset, sweep
-from pytest_dataloader_faults.battery.baseline import count_own_samples
+from pytest_dataloader_faults.battery.shares import count_own_samples
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Delivery, Pass, WorkerFacts

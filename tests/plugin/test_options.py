@@ -158,7 +158,7 @@ def test_markers_are_listed(light_suite):
     names = ", ".join(f"{name}=..." for name in _options.MARKER.parameters)
     assert names == (
         "only=..., exclude=..., expected_failures=..., samples=..., deadline=..., seed=...,"
-        " engine=..., not_reproduced=..."
+        " engine=..., ranks=..., not_reproduced=..."
     )
     shown = _words(light_suite.again("--markers"))
     assert f"@pytest.mark.dataloader_faults({names}): " in shown
