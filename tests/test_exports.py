@@ -139,7 +139,7 @@ def test_trial_loads_no_judgement():
             run_trial,
             (
                 "(make_dataset, *faults, loader=None, epochs=1, deadline=30.0, seed=0,"
-                " engine='auto', from_start=False)"
+                " engine='auto', from_start=False, ranks=None, on_rank=None)"
             ),
         ),
         (damaged_copy, "(folder, *faults, links='copy')"),
@@ -149,7 +149,7 @@ def test_trial_loads_no_judgement():
             (
                 "(make_dataset, *, files=None, loader=None, contract=None, only=None, exclude=(),"
                 " expected_failures=None, deadline=None, seed=0, engine='auto', samples=64,"
-                " on_fail='raise', not_reproduced='warn')"
+                " ranks=None, on_fail='raise', not_reproduced='warn')"
             ),
         ),
     ],

@@ -10,9 +10,17 @@ gloo until the process of that rank ends.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from pytest_dataloader_faults._arguments import StrEnum
+
+_LOST = re.compile(r"gloo/transport/")
+
+
+def tells_of_lost_rank(message: str) -> bool:
+    """Whether it is the *message* of an error by which gloo says that another rank is gone."""
+    return bool(_LOST.search(message))
 
 
 class Reason(StrEnum):

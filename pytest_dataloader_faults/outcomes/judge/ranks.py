@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,13 +27,11 @@ from pytest_dataloader_faults.outcomes.contract import (
     Wrong,
 )
 from pytest_dataloader_faults.outcomes.judge.samples import digests
-from pytest_dataloader_faults.outcomes.meetings import Reason
+from pytest_dataloader_faults.outcomes.meetings import Reason, tells_of_lost_rank
 from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.text import counted, listed
 
-_LOST = re.compile(r"gloo/transport/")
-"""In the message of an error by which gloo says that another rank is gone."""
 CAUSES: dict[Wrong | None, Cause] = {
     Wrong.UNEVEN: Cause("gives ranks different numbers of batches"),
     Wrong.EPOCHS_APART: Cause("has ranks in different epochs at a time"),
@@ -50,11 +47,6 @@ _MAY_SKIP = (
     ". Contract(may_skip=True) allows a rank to leave samples out, and DDP does not: the ranks have"
     " to agree on the number of batches"
 )
-
-
-def is_of_lost_rank(outcome: TrialFacts) -> bool:
-    """Whether its error came of the end of another rank."""
-    return outcome.exception is not None and bool(_LOST.search(outcome.exception.message))
 
 
 def reference_of(number: int, outcome: TrialFacts, reference: Reference) -> Reference:
@@ -105,7 +97,8 @@ def _of_rank(number: int, found: Finding) -> Finding:
 
 
 def _is_consequence(one: TrialFacts) -> bool:
-    return one.absence is not None or is_of_lost_rank(one)
+    is_lost = one.exception is not None and tells_of_lost_rank(one.exception.message)
+    return one.absence is not None or is_lost
 
 
 def _waits(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
