@@ -74,6 +74,8 @@ class Outcome(Shown, TrialFacts):  # noqa: D101  # it has that of TrialFacts
 
     def _facts(self) -> Iterator[tuple[str, object]]:
         yield "schedule", self.schedule
+        if self.ranks:
+            yield "rank", f"{self.rank} of {len(self.ranks)}"
         yield "fired", self.fired
         yield "batches", len(self.delivered)
         if self.exception:

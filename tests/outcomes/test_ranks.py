@@ -341,6 +341,7 @@ def test_an_outcome_of_ranks_is_plain_data():
     outcome = waiting(together(of_map((0,), (2,)), of_map((1, 3))), 0, FINISHED)
 
     assert Outcome.from_dict(outcome.to_dict()) == outcome
+    assert "rank=0 of 2" in repr(outcome)
 
 
 @rows(
