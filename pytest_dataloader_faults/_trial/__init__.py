@@ -260,7 +260,9 @@ def _run(*asked: jobs.Job) -> list[_Found]:
     with contextlib.ExitStack() as scope:
         running: list[_Started] = []
         try:
-            running.extend(_start(job, scope) for job in asked)
+            for job in asked:
+                # In a generator, a fork could not let go of an exception that the caller handles.
+                running.append(_start(job, scope))  # noqa: PERF401
             started = tuple(running)
             ends = [_await(running.pop(0)) for _ in started]
         finally:

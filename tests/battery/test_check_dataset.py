@@ -372,7 +372,7 @@ class DiesInWorkers(Records):
 def test_dataset_that_fails_in_any_worker_fails_one_check_only(files, records):
     """What faults do to it cannot be told; the others say so, and not that it opens no file."""
     results = check_dataset(
-        lambda: DiesInWorkers(records), files=files, exclude="pinned", on_fail=None
+        lambda: DiesInWorkers(records), files=files, exclude="pinned", ranks=2, on_fail=None
     )
 
     assert [each.check for each in results if each.failed] == ["workers-agree"]

@@ -10,13 +10,14 @@ import pytest
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialJob
-from pytest_dataloader_faults._trial import run_trial_job, take_reference
+from pytest_dataloader_faults._trial import run_ranks, run_trial_job, take_reference
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._base import no_fault
 from pytest_dataloader_faults.battery.checks._faults import NETWORK, WRITES
 from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
-from support.datasets import CopiedRecords, RecordStream, write_records
+from support.corpus.ranks import RankedStream
+from support.datasets import CopiedRecords, write_records
 
 _WITHOUT_FAULTS = ("workers-agree", "leftovers")
 FAULTY = [
@@ -35,7 +36,7 @@ def _records_of_module(tmp_path_factory):
 @pytest.fixture(scope="module", name="results")
 def _results(records_of_module):
     """What each check finds of a healthy stream."""
-    results = check_dataset(lambda: RecordStream(records_of_module), on_fail=None)
+    results = check_dataset(lambda: RankedStream(records_of_module), ranks=2, on_fail=None)
     return {each.check: each for each in results}
 
 
@@ -52,7 +53,7 @@ def test_healthy_dataset_passes_every_check(results):
 def _known(records_of_module, results):
     """Healthy datasets, what they give, and what checks find. The second one writes."""
     folder = records_of_module
-    stream = functools.partial(RecordStream, folder)
+    stream = functools.partial(RankedStream, folder)
 
     def writing(cache):
         return CopiedRecords(folder, cache)
@@ -82,10 +83,11 @@ def test_check_that_is_disarmed_is_not_exercised(name, known):
     job = TrialJob(
         make_dataset=make,
         faults=tuple(map(_disarmed, armed[name].outcome.schedule)),
-        settings=Settings(loader={"num_workers": 2, "batch_size": 4}),
+        settings=Settings(loader={"num_workers": 2, "batch_size": 4}, ranks=2),
         changes=check.changes,
         options=check.options,
     )
 
     assert armed[name].verdict in ("survived", "failed_cleanly")
-    assert run_trial_job(job).judge(reference).verdict == "not_exercised"
+    outcome = run_ranks(job) if check.ranks else run_trial_job(job)
+    assert outcome.judge(reference).verdict == "not_exercised"

@@ -254,11 +254,14 @@ run_trial(lambda: Records(Path(sys.argv[1])))
 print([each for each in sys.modules if each.endswith(("process_group", "ranks"))])
 """
 TRIAL = """
+import signal
 import sys
 from pathlib import Path
 from pytest_dataloader_faults import run_trial
 from support.troublemakers import Announced
 
+# A shell that starts the tests in the background has it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 make = lambda: Announced(Path(sys.argv[1]), Path(sys.argv[2]))
 run_trial(make, ranks=2, deadline=600)
 """
