@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_dataloader_faults import Contract, Outcome, Verdict
+from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes import Compared, Comparison, Pass, Reference, Wrong
 from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from pytest_dataloader_faults.outcomes.judge.report import explain
@@ -319,6 +320,45 @@ def test_each_rank_has_a_reference_of_its_own():
     ranks = (map_reference(2), Reference("map", ((0, "d2"), (1, "d3"))))
 
     assert outcome.judge(replace(REFERENCE, ranks=ranks)).verdict is Verdict.SURVIVED
+
+
+@rows(
+    "second, verdict, says",
+    [
+        (("c b", "a d"), Verdict.SURVIVED, "each sample once together"),
+        (("c b", "a x"), Verdict.CORRUPTED, "rank 1: in epoch 2, 1 sample is wrong"),
+        (("c b", "a"), Verdict.CORRUPTED, "rank 1: in epoch 2, 1 of 2 samples is missing"),
+        (("c b", "c d"), Verdict.CORRUPTED, "1 of 4 samples (2) come more than once"),
+    ],
+)
+def test_a_shuffled_stream_gives_a_rank_other_samples_in_each_epoch(second, verdict, says):
+    """They have to be among those of all ranks, and as many."""
+    parts = "a b", "c d"
+    pairs = zip(parts, second, strict=True)
+    passes = [(stream(*one.split()), stream(*two.split())) for one, two in pairs]
+    ranks = tuple(map(stream_reference, parts))
+    judgement = together(*passes).judge(replace(stream_reference("a b c d"), ranks=ranks))
+
+    assert (judgement.verdict, says in judgement.sentence) == (verdict, True), judgement
+
+
+@rows(
+    "drawn, fails",
+    [
+        ((3, 1, 2, 0), True),
+        ((0, 2, 8, 10), False),
+        ((1, 3, 9, 0), False),
+        (("b", 3, "a", 1, "c", 2), True),
+        (("a", "b"), False),
+    ],
+)
+def test_the_same_order_in_both_epochs_is_one_that_is_not_shuffled(drawn, fails):
+    """It may begin again at its end, where samples fill up the last batch."""
+    epoch = of_map(drawn)
+    found = CHECKS["ranks-next-epoch"].extra_rule(together((epoch, epoch)), REFERENCE)
+
+    assert (found is not None) is fails
+    assert not fails or found.kind is Wrong.SAME_ORDER
 
 
 def test_evidence_names_the_ranks():

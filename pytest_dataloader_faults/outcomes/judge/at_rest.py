@@ -22,7 +22,8 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
 )
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict, Wrong
-from pytest_dataloader_faults.outcomes.judge.samples import digests, may_be_damaged
+from pytest_dataloader_faults.outcomes.judge.samples import may_be_damaged
+from pytest_dataloader_faults.outcomes.judge.streams import digests
 from pytest_dataloader_faults.outcomes.records import FaultFacts, Pass, TrialFacts, makes_dataset
 from pytest_dataloader_faults.outcomes.reference import Reference, is_resized
 from pytest_dataloader_faults.outcomes.text import are, counted

@@ -26,7 +26,7 @@ from pytest_dataloader_faults.outcomes.contract import (
     Verdict,
     Wrong,
 )
-from pytest_dataloader_faults.outcomes.judge.samples import digests
+from pytest_dataloader_faults.outcomes.judge.streams import digests
 from pytest_dataloader_faults.outcomes.meetings import Reason, tells_of_lost_rank
 from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
@@ -55,7 +55,11 @@ def reference_of(number: int, outcome: TrialFacts, reference: Reference) -> Refe
     Where only the whole is known of a stream, each rank may have any part of it.
     """
     if reference.ranks:
-        return reference.ranks[number]
+        own = reference.ranks[number]
+        is_stream = own.stream_count is not None and _is_of_content(own)
+        return (
+            replace(own, whole=tuple(each for _, each in reference.samples)) if is_stream else own
+        )
     if reference.kind == "map":
         return reference
     rows = itertools.chain(*map(_rows, outcome.ranks[number].passes[:1]))
