@@ -15,6 +15,7 @@ import contextlib
 import itertools
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -75,6 +76,8 @@ class LoaderDriver(IteratorListener):
 
     def __post_init__(self) -> None:
         self._sigchld = SigchldGuard()
+        self._begun = weakref.WeakSet[Any]()
+        """Iterators of torch's. One may be in a generator that the loader's author wrote."""
         self._phase = START
         self._draws: list[Draw] = []
         self._received = 0
@@ -83,6 +86,9 @@ class LoaderDriver(IteratorListener):
         self._iterator: Any = None
         self._pids: tuple[int, ...] = ()
         self._batches: int | None = None
+
+    def begun(self, iterator: Any) -> None:
+        self._begun.add(iterator)
 
     def drawn(self, what: Any, dataset: Any, *, batched: bool) -> None:
         self._draws.append(recorded(what, dataset, batched=batched))
@@ -139,7 +145,7 @@ class LoaderDriver(IteratorListener):
         return True
 
     def end_workers(self) -> None:
-        for iterator in (self._iterator, self.loader._iterator):
+        for iterator in (self._iterator, self.loader._iterator, *self._begun):
             end_workers(iterator)
         self._iterator = self.loader._iterator = None
         self._pids = ()

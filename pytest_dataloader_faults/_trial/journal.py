@@ -71,8 +71,8 @@ from pytest_dataloader_faults.outcomes import (
     Resources,
     WorkerFacts,
 )
-from pytest_dataloader_faults.outcomes.meetings import Absence, Step
 from pytest_dataloader_faults.outcomes.plain import from_json, to_json
+from pytest_dataloader_faults.outcomes.stages import Absence, Step
 
 
 class TrialStarted(NamedTuple):

@@ -36,7 +36,7 @@ from pytest_dataloader_faults._trial.journal import (
     RanksApart,
 )
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
-from pytest_dataloader_faults.outcomes.meetings import Absence, Reason, Step
+from pytest_dataloader_faults.outcomes.stages import Absence, Reason, Step
 
 _distributed: Any = torch.distributed
 _NO_LOOPBACK = (

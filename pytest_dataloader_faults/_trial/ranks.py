@@ -15,7 +15,7 @@ from pytest_dataloader_faults._settings import check
 from pytest_dataloader_faults._settings.jobs import Job, Rank, TrialJob
 from pytest_dataloader_faults._trial.journal import JournalEvent, PassEnded, TrialEnded
 from pytest_dataloader_faults.outcomes import Outcome
-from pytest_dataloader_faults.outcomes.meetings import tells_of_lost_rank
+from pytest_dataloader_faults.outcomes.stages import tells_of_lost_rank
 
 ALL = "all"
 _Job = TypeVar("_Job", bound=Job)

@@ -11,9 +11,8 @@ from pytest_dataloader_faults._arguments import StrEnum
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.outcomes.contract import EXACT, Comparison
-from pytest_dataloader_faults.outcomes.meetings import Absence, Step
 from pytest_dataloader_faults.outcomes.plain import from_json, to_json
-from pytest_dataloader_faults.outcomes.stages import START, AtDeadline, Phase, Stage
+from pytest_dataloader_faults.outcomes.stages import START, Absence, AtDeadline, Phase, Stage, Step
 from pytest_dataloader_faults.outcomes.text import call, exit_in_words, run_settings, signal_name
 
 if TYPE_CHECKING:

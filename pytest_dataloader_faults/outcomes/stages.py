@@ -1,7 +1,8 @@
-"""The parts of a trial, how far it got, and what it did when its time was up. Pure."""
+"""The parts of a trial, how far it got, and what ended it: its time, or another rank. Pure."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
@@ -68,3 +69,58 @@ class AtDeadline:
     activity: Activity
     more: float = 0.0
     asleep: tuple[int, ...] = ()
+
+
+# Some facts about ranks. In a training job of several processes each has a rank and a loader of its
+# own. Each averages its gradients with those of the others after each batch, in a collective, which
+# waits until every rank is in it. A collective does not know of batches or epochs: what meets is
+# the n-th call of each rank. So a rank that has one batch fewer than the others meets them one
+# batch later in its next epoch, and in the last epoch they wait for it forever: NCCL for half an
+# hour, and gloo until the process of that rank ends.
+
+
+_LOST = re.compile(r"gloo/transport/")
+
+
+def tells_of_lost_rank(message: str) -> bool:
+    """Whether it is the *message* of an error by which gloo says that another rank is gone."""
+    return bool(_LOST.search(message))
+
+
+class Reason(StrEnum):
+    """Why a rank does not come to a collective in which others wait."""
+
+    FINISHED = "finished"
+    """It has had all the batches of its last epoch."""
+    FAILED = "failed"
+    """An error has ended its epoch."""
+    GONE = "gone"
+    """Its process has ended."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a rank was when it met the others.
+
+    Attributes:
+        epoch: The epoch of the trial, from 1.
+        batch: The batch of that epoch, from 1.
+    """
+
+    epoch: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Absence:
+    """What ended the epochs of a rank before its loop did: another rank did not come.
+
+    Attributes:
+        rank: The rank that did not come; None if it is not known which one.
+        reason: Why it did not.
+        step: Where the rank was that waited.
+    """
+
+    rank: int | None
+    reason: Reason
+    step: Step

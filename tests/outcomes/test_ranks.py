@@ -11,7 +11,7 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes import Compared, Comparison, Pass, Reference, Wrong
 from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from pytest_dataloader_faults.outcomes.judge.report import explain
-from pytest_dataloader_faults.outcomes.meetings import Absence, Reason, Step
+from pytest_dataloader_faults.outcomes.stages import Absence, Reason, Step
 from support.facts import (
     EIO,
     delivery,

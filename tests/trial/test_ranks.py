@@ -22,8 +22,7 @@ from pytest_dataloader_faults.exceptions import (
     UnusableEnvironmentError,
 )
 from pytest_dataloader_faults.faults import HungRead, ReadError, WorkerKilled
-from pytest_dataloader_faults.outcomes.meetings import Absence, Reason, Step, tells_of_lost_rank
-from pytest_dataloader_faults.outcomes.stages import DONE
+from pytest_dataloader_faults.outcomes.stages import DONE, Absence, Reason, Step, tells_of_lost_rank
 from support import ranked
 from support.corpus.ranks import RankedStream, SkipsUnreadable, skips_unreadable
 from support.datasets import Records

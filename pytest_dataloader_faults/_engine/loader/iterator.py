@@ -285,6 +285,9 @@ class _MonitoredWorkersIterator(_MonitoredIterator):
 class IteratorListener:
     """What is called as iterators work. This one does nothing."""
 
+    def begun(self, iterator: Any) -> None:
+        """*iterator*, which is one of torch's, is being made."""
+
     def drawn(self, what: Any, dataset: Any, *, batched: bool) -> None:
         """A sampler gave *what*, for *dataset*; *batched*: by automatic batching."""
 
@@ -305,6 +308,7 @@ def iterators_heard_by(listener: IteratorListener) -> Iterator[None]:
 
     def prepare(iterator: Any) -> None:
         iterator._listener = listener
+        listener.begun(iterator)
         _derive(iterator, _HeardIterator, _HeardWorkersIterator)
 
     with _iterators_prepared_by(prepare):

@@ -51,7 +51,7 @@ def _is_in_order(drawn: Sequence[Any]) -> bool:
         falls = sum(one > other for one, other in itertools.pairwise(drawn))
     except TypeError:  # What a sampler draws can be of any kind.
         falls = sum(repr(one) > repr(other) for one, other in itertools.pairwise(drawn))
-    return falls <= 1
+    return bool(falls <= 1)
 
 
 def _same_order(outcome: Outcome, _: Reference) -> Finding | None:

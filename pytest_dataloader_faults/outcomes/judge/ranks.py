@@ -27,9 +27,9 @@ from pytest_dataloader_faults.outcomes.contract import (
     Wrong,
 )
 from pytest_dataloader_faults.outcomes.judge.streams import digests
-from pytest_dataloader_faults.outcomes.meetings import Reason, tells_of_lost_rank
 from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
+from pytest_dataloader_faults.outcomes.stages import Reason, tells_of_lost_rank
 from pytest_dataloader_faults.outcomes.text import counted, listed
 
 CAUSES: dict[Wrong | None, Cause] = {

@@ -13,8 +13,8 @@ from pytest_dataloader_faults.globs import is_excluded
 from pytest_dataloader_faults.outcomes import fault_facts
 from pytest_dataloader_faults.outcomes.chains import exception_lines
 from pytest_dataloader_faults.outcomes.contract import Compared, Judgement, Verdict
-from pytest_dataloader_faults.outcomes.meetings import Reason
 from pytest_dataloader_faults.outcomes.records import FaultFacts, Firing, FiringPlace, TrialFacts
+from pytest_dataloader_faults.outcomes.stages import Reason
 from pytest_dataloader_faults.outcomes.text import counted, printable, shown_fault, signal_name
 
 _MAX_LINES = 12
