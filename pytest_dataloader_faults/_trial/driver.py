@@ -35,7 +35,7 @@ from pytest_dataloader_faults._trial.journal import (
     PhaseStarted,
     WorkersStarting,
 )
-from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of
+from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of, outer_of
 from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
 from pytest_dataloader_faults._trial.samplers import set_epoch
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, delivery
@@ -111,7 +111,7 @@ class LoaderDriver(IteratorListener):
         seed_everything(seed)
         try:
             if self.meet and phase.epoch is not None:
-                set_epoch(self.loader, phase.epoch - 1)
+                set_epoch(self.loader, outer_of(self.loader), phase.epoch - 1)
             self._start_iterator(patience)
             if patience is not None:
                 self.wait_until_idle()
@@ -145,17 +145,23 @@ class LoaderDriver(IteratorListener):
         return True
 
     def end_workers(self) -> None:
-        for iterator in (self._iterator, self.loader._iterator, *self._begun):
+        for iterator in (self._iterator, self.loader._iterator, *self._inner_iterators()):
             end_workers(iterator)
         self._iterator = self.loader._iterator = None
         self._pids = ()
+
+    def _inner_iterators(self) -> list[Any]:
+        """Those that a loader with an ``__iter__`` of its own takes batches from now."""
+        dataset, begun = self.loader.dataset, list(self._begun)
+        working = (each for each in begun if not getattr(each, "_shutdown", True))
+        return [each for each in working if each._dataset is dataset]
 
     def _start_iterator(self, patience: float | None) -> None:
         timeout, starting = self.loader.timeout, time.monotonic()
         if patience is not None:
             self.loader.timeout = min(timeout or patience, patience)
         try:
-            self._iterator = iter(self.loader)
+            self._iterator = iter(outer_of(self.loader))
         finally:
             self.loader.timeout = timeout
         self._write_length()
@@ -191,6 +197,8 @@ class LoaderDriver(IteratorListener):
         """End the epoch. Persistent workers stay if there was no *error*, or if all are alive."""
         ended, persistent = time.monotonic(), self.loader._iterator
         iterator = self._iterator if persistent is None else persistent
+        if not hasattr(iterator, "_workers"):
+            iterator = next(iter(self._inner_iterators()), iterator)
         raised, died = (None, ()) if error is None else self._describe(error, iterator)
         workers = getattr(iterator, "_workers", ())
         are_alive = bool(workers) and all(each.is_alive() for each in workers)

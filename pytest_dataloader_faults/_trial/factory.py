@@ -201,6 +201,8 @@ def _kinds() -> list[type]:
         "torch.utils.data": ("DataLoader", "Dataset"),
         "datasets.arrow_dataset": ("Dataset",),
         "datasets.iterable_dataset": ("IterableDataset",),
+        "lightning.fabric.wrappers": ("_FabricDataLoader",),
+        "lightning_fabric.wrappers": ("_FabricDataLoader",),
     }
     kinds = [getattr(sys.modules.get(home), name, None) for home in homes for name in homes[home]]
     return [each for each in kinds if isinstance(each, type)]

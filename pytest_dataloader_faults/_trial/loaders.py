@@ -9,6 +9,7 @@ import os
 import re
 import traceback
 import types
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -109,6 +110,8 @@ def make_loader(
             object.__setattr__(made, name, value)  # torch forbids it, since workers may run.
         loader = _with_last_batches(made)
         _leave_running_workers(loader)
+        if rank is not None:
+            _require_own_batches(loader)
     else:
         given = {**(options or {}), **changes}
         if kind_of(made) == "map":
@@ -139,9 +142,43 @@ _OF_GENERATOR = (
 )
 
 
+_INNER = {"accelerate": "base_dataloader", "lightning": "_dataloader"}
+"""Where a loader that a package made has the DataLoader that it wraps, by package."""
+_outer: weakref.WeakKeyDictionary[DataLoader[Any], Any] = weakref.WeakKeyDictionary()
+
+
+def outer_of(loader: DataLoader[Any]) -> Any:
+    """What a training loop iterates: *loader*, or what accelerate or Fabric wrapped around it."""
+    return _outer.get(loader, loader)
+
+
+def _unwrapped(made: Any) -> Any:
+    """The DataLoader in *made*, on which options can be set, if that is such a wrapper."""
+    package = type(made).__module__.partition(".")[0]
+    inner = getattr(made, "__dict__", {}).get(_INNER.get(package.removesuffix("_fabric"), ""))
+    if not isinstance(inner, DataLoader):
+        return made
+    _outer[inner] = made
+    return inner
+
+
+_DISPATCHED = (
+    "accelerate's dispatch_batches=True has rank 0 draw the batches of all ranks, so which samples"
+    " of a map-style dataset a rank gets is not known. Prepare the loader with"
+    " dispatch_batches=False"
+)
+
+
+def _require_own_batches(loader: DataLoader[Any]) -> None:
+    """Refuse a map-style dataset of which one rank draws what others get."""
+    is_dispatched = type(outer_of(loader)).__name__ == "DataLoaderDispatcher"
+    if is_dispatched and kind_of(loader.dataset) == "map":
+        raise UnusableDatasetError(_DISPATCHED)
+
+
 def _call_factory(make_dataset: Callable[[], Any]) -> Any:
     try:
-        made = make_dataset()
+        made = _unwrapped(make_dataset())
     except (UnusableDatasetError, InvalidArgumentError):
         raise
     except USERS_ERRORS as error:

@@ -200,10 +200,20 @@ def options_for(dataset: Any, options: dict[str, Any], rank: Rank | None) -> dic
     return {**options, "shuffle": None, "sampler": sampler}
 
 
-def set_epoch(loader: DataLoader[Any], epoch: int) -> None:
-    """Tell all that may shuffle that *epoch* begins, counted from 0, as training loops do."""
+def set_epoch(loader: DataLoader[Any], outer: Any, epoch: int) -> None:
+    """Tell all that may shuffle that *epoch* begins, counted from 0, as training loops do.
+
+    *outer*: what wraps the loader, or the loader itself.
+    """
     batches: Any = loader.batch_sampler
-    own = (loader, loader.sampler, batches, getattr(batches, "sampler", None), loader.dataset)
+    own = (
+        outer,
+        loader,
+        loader.sampler,
+        batches,
+        getattr(batches, "sampler", None),
+        loader.dataset,
+    )
     for each in {id(each): each for each in own}.values():
         if callable(setter := getattr(each, "set_epoch", None)):
             setter(epoch)
