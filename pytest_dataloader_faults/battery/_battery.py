@@ -133,16 +133,16 @@ class Battery:
         if check.options.from_start:
             return self.from_start
         of_ranks = check.ranks and check.name != RANKS_AGREE
-        return self.last_rank if of_ranks else self.workload
+        return self.faulty_rank if of_ranks else self.workload
 
     @cached_property
-    def last_rank(self) -> Workload | NotApplicable:
-        """What the workers of the last rank do when nothing is wrong."""
+    def faulty_rank(self) -> Workload | NotApplicable:
+        """What the workers of the rank that gets the faults do when nothing is wrong."""
         run = self.baseline.ranks.fault_free
         judgement = self.baseline.judge(run, Contract())
         if not judgement.passed:
             return NotApplicable(_RANKS_FAIL.format(judgement.sentence), "its ranks do not agree")
-        return Workload.of(run.ranks[-1], self.baseline.settings.files)
+        return Workload.of(run.ranks[self.baseline.ranks.faulty], self.baseline.settings.files)
 
     @cached_property
     def from_start(self) -> Workload | NotApplicable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from pytest_dataloader_faults._settings.jobs import Drawn, ReferenceJob, TrialOptions
 from pytest_dataloader_faults._trial import run_ranks, take_references
 from pytest_dataloader_faults.battery.shares import drawn_in, shares_of
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference
-from pytest_dataloader_faults.outcomes.contract import SampleHandling
+from pytest_dataloader_faults.outcomes.contract import Compared, SampleHandling
+from pytest_dataloader_faults.outcomes.judge.streams import digests
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.battery.baseline import Baseline
@@ -26,6 +29,20 @@ class KnownRanks:
 
     references: tuple[Reference, ...]
     fault_free: Outcome
+
+
+def _as_divided(taken: Sequence[Reference], run: Outcome, whole: Reference) -> Sequence[Reference]:
+    """*taken*, or what each rank had in *run*, where a stream is divided behind the dataset.
+
+    So does accelerate: rank 0 reads, and gives the others their part.
+    """
+    if whole.stream_count is None or whole.comparison.what is not Compared.BYTES:
+        return taken
+    rows = [[row for each in own.delivered for row in digests(each)] for own in run.ranks]
+    if Counter(itertools.chain(*rows)) != Counter(row for _, row in whole.samples):
+        return taken
+    pairs = zip(taken, rows, strict=True)
+    return [replace(one, samples=tuple(enumerate(own))) for one, own in pairs]
 
 
 class Ranks:
@@ -46,24 +63,44 @@ class Ranks:
         return self._found.fault_free
 
     @property
+    def faulty(self) -> int:
+        """The rank that gets the faults: the last one of those whose own workers make its batches.
+
+        accelerate may have rank 0 read for all of them.
+        """
+        passes = [each.passes[0] for each in self.fault_free.ranks]
+        own = [number for number, one in enumerate(passes) if len(one.drawn) >= len(one.delivered)]
+        return own[-1] if own else len(passes) - 1
+
+    @property
     def _found(self) -> KnownRanks:
         if self._known is None:
-            taken = self._take([None] * (self._baseline.settings.ranks or 0))
-            run = self._run(taken, (), options=_WATCHED)
-            both = zip(taken, run.ranks, strict=True)
-            with_runs = (
-                replace(one, shares=shares_of(own), drawn=drawn_in(own)) for one, own in both
-            )
-            self._known = KnownRanks(tuple(with_runs), run)
+            self._known = self._look()
         return self._known
 
+    def _look(self) -> KnownRanks:
+        """What the ranks give, and an epoch of them; a stream that fails has the latter only."""
+        try:
+            taken = self._take([None] * (self._baseline.settings.ranks or 0))
+        except UnusableDatasetError:
+            run = self._run([], (), options=_WATCHED)
+            if run.kind == "map" or run.exception is None:
+                raise
+            return KnownRanks((), run)
+        run = self._run(taken, (), options=_WATCHED)
+        both = zip(_as_divided(taken, run, self._baseline.reference), run.ranks, strict=True)
+        with_runs = (replace(one, shares=shares_of(own), drawn=drawn_in(own)) for one, own in both)
+        return KnownRanks(tuple(with_runs), run)
+
     def run_trial(self, *faults: Fault, **how: Any) -> Outcome:
-        """One trial, with *faults* in the last rank; *how*: as for ``Baseline.job``."""
-        return self._run(self._found.references, faults, **how)
+        """One trial, with *faults* in one rank; *how*: as for ``Baseline.job``."""
+        return self._run(self._found.references, faults, on_rank=self.faulty, **how)
 
     def reference_for(self, outcome: Outcome, whole: Reference) -> Reference:
         """*whole*, with what each rank gives; samples that are not known yet are taken now."""
         found = self._found
+        if not found.references:
+            return whole
         both = list(zip(found.references, outcome.ranks, strict=True))
         unknown = [reference.unknown_batches(own) for reference, own in both]
         if any(unknown):
@@ -107,11 +144,15 @@ class Ranks:
         return take_references(job, batches)
 
     def _run(
-        self, references: Sequence[Reference], faults: tuple[Fault, ...], **how: Any
+        self,
+        references: Sequence[Reference],
+        faults: tuple[Fault, ...],
+        on_rank: int | None = None,
+        **how: Any,
     ) -> Outcome:
         job = self._baseline.job(*faults, **how)
         handlings = [
             replace(job.handling, pickled_samples=each.pickled_samples, whole=bool(each.batches))
             for each in references
         ]
-        return run_ranks(job, handlings=handlings)
+        return run_ranks(job, on_rank, handlings)

@@ -18,7 +18,7 @@ WITHOUT_RANKS = (
     "it is asked of what several processes train on: give ranks=2, or --dataloader-faults-ranks=2"
 )
 _HALVES = 2
-_IN_ONE = "The fault was in one rank, the last one, as when one machine of several has a bad disk"
+_IN_ONE = "The fault was in one rank, as when one machine of several has a bad disk"
 _SPLIT = (
     "Split the samples by rank and by worker: torch.distributed.get_rank() and get_world_size(), or"
     " RANK and WORLD_SIZE, and get_worker_info(). For indices use DistributedSampler, for streams"
