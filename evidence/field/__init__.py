@@ -45,6 +45,11 @@ class Tried:
         """A name for the record."""
         return self.make.__name__
 
+    @property
+    def ranks(self) -> bool:
+        """Whether several ranks train on it: it is asked the checks of ranks, and no others."""
+        return "ranks" in self.settings
+
     def missing(self) -> str | None:
         """The module that is not installed, or None."""
         tops = (name.partition(".")[0] for name in self.uses)
@@ -106,7 +111,7 @@ def load_all() -> dict[str, Tried]:
     """All of them; each module enters its own."""
     for name in (
         "vision detection medical science streams tables arrays records audio_video loaders shapes"
-        " constructors"
+        " constructors ranks"
     ).split():
         importlib.import_module(f"field.{name}")
     return TRIED

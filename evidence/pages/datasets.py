@@ -34,6 +34,8 @@ _LIMIT = 1500
 """Seconds for one class. The slowest takes a few minutes: its checks hang."""
 _LONGEST = 150
 """Characters in a cell."""
+RANKS = [name for name, check in CHECKS.items() if check.ranks]
+"""The only ones that are asked of the classes in field/ranks.py."""
 AT_REST = [name for name in CHECKS if name.endswith("-at-rest")]
 """They are asked apart, so that the record says what applies without them, and what they cost."""
 
@@ -43,6 +45,7 @@ def run(one: Tried, only: list[str] | None = None) -> dict[str, Any]:
     from pytest_dataloader_faults import check_dataset, exceptions
 
     one.load()
+    only = only or (RANKS if one.ranks else None)
     exclude = () if only else AT_REST
     with tempfile.TemporaryDirectory(prefix="field") as name:
         folder = Path(name) / "data"
@@ -61,7 +64,10 @@ def run(one: Tried, only: list[str] | None = None) -> dict[str, Any]:
         except exceptions.UnusableDatasetError as error:
             return {"version": one.version(), "refused": _without_places(str(error))}
         seconds = round(time.monotonic() - begun)
-    return {"version": one.version(), "seconds": seconds, **summary(results)}
+    found = {"version": one.version(), "seconds": seconds, **summary(results)}
+    if one.ranks:
+        found["by check"] = {each.check: str(each.verdict) for each in results if each.applies}
+    return found
 
 
 def summary(results: list[Any]) -> dict[str, Any]:
@@ -91,17 +97,15 @@ def _in_a_process(key: str, only: str = "") -> dict[str, Any]:
     return json.loads(done.stdout.decode().rpartition("RESULT ")[2])
 
 
-def page(kept: dict[str, Any]) -> str:
-    """The page about what is kept."""
-    judged = Counter(
-        found.kind
-        for key, row in kept.items()
-        for check in failed(row)
-        if (found := audited(key, check))
-    )
+def page(record: dict[str, Any]) -> str:
+    """The page about what the *record* has."""
+    classes = load_all()
+    kept = {key: row for key, row in record.items() if not classes[key].ranks}
+    of_ranks = {key: row for key, row in record.items() if classes[key].ranks}
+    judged, judged_ranks = _judged(kept), _judged(of_ranks)
     return PAGE.text(
         classes=len(kept),
-        waiting=len(set(load_all()) - set(kept)),
+        waiting=len({key for key, one in classes.items() if not one.ranks} - set(kept)),
         convictions=sum(len(failed(row)) for row in kept.values()),
         true=judged["true"],
         arguable=judged["arguable"],
@@ -110,7 +114,19 @@ def page(kept: dict[str, Any]) -> str:
         table="".join(_rows(kept)),
         rested=sum("at rest" in row for row in kept.values()),
         at_rest="".join(_rows_at_rest(kept)),
+        ranked=len(of_ranks),
+        ranks_failed=sum(len(failed(row)) for row in of_ranks.values()),
+        ranks_true=judged_ranks["true"],
+        ranks_arguable=judged_ranks["arguable"],
+        ranks_false=judged_ranks["false"],
+        ranks="".join(_rows_of_ranks(of_ranks)),
     )
+
+
+def _judged(kept: dict[str, Any]) -> Counter[str]:
+    """How many failures the audit calls true, arguable or false."""
+    every = ((key, check) for key, row in kept.items() for check in failed(row))
+    return Counter(found.kind for each in every if (found := audited(*each)))
 
 
 def failed(row: dict[str, Any]) -> dict[str, str]:
@@ -161,6 +177,23 @@ def _rows_at_rest(kept: dict[str, Any]) -> Iterator[str]:
         yield f"| {_name(one, row)} | {one.code} | {counts} | {fails} |\n"
 
 
+def _rows_of_ranks(kept: dict[str, Any]) -> Iterator[str]:
+    """A row for each dataset that several ranks train on."""
+    for key, one in load_all().items():
+        if key not in kept:
+            continue
+        row = kept[key]
+        verdicts = " | ".join(_verdict(row, name) for name in RANKS)
+        why = "; ".join(dict.fromkeys(why for why, _ in _causes(key, row) if why))
+        yield f"| {_name(one, row)} | {verdicts} | {why} |\n"
+
+
+def _verdict(row: dict[str, Any], check: str) -> str:
+    """What *check* came to, in bold where that is a failure; a dash where it was not asked."""
+    verdict = row.get("by check", {}).get(check, "-").replace("_", " ")
+    return f"**{verdict}**" if check in failed(row) else verdict
+
+
 def _causes(key: str, row: dict[str, Any]) -> list[tuple[str, str]]:
     """What is wrong with a class, and the checks that it fails for that."""
     if "refused" in row:
@@ -190,7 +223,7 @@ def main(arguments: list[str]) -> None:
             continue
         if not partly:
             kept[key] = {"commit": commit(), **_in_a_process(key)}
-        if "refused" not in kept[key]:
+        if "refused" not in kept[key] and not load_all()[key].ranks:
             kept[key]["at rest"] = {"commit": commit(), **_in_a_process(key, ",".join(AT_REST))}
         print(f"{key}: {kept[key].get('seconds')} s", flush=True)
         PAGE.keep(kept)
