@@ -274,4 +274,24 @@ AUDIT: dict[str, tuple[Found, ...]] = {
         ),
     ),
     "pandas_csv": (_true("truncated-at-rest", "215 of 400 rows: a text of lines has no end"),),
+    "ranks_wds_plain": (_true("ranks-agree", "it refuses several ranks without a node splitter"),),
+    "ranks_wds_pipeline": (
+        _true("ranks-agree", "split by worker only: each rank has all samples"),
+    ),
+    "ranks_wds_uneven": (
+        _true("ranks-agree", "three archives are too few for two ranks of two workers"),
+    ),
+    "ranks_hf_plain": (_true("ranks-agree", "not split: each rank has all samples"),),
+    "ranks_mosaic": (_true("rank-worker-killed", "a barrier waits for the dead worker"),),
+    "ranks_mosaic_loader": (_true("rank-worker-killed", "a barrier waits for the dead worker"),),
+    "ranks_lightning_module": (
+        _arguable("ranks-agree", "the trainer adds the sampler, and was not handed over"),
+    ),
+    "ranks_accelerate_seedable": (
+        _true(
+            "ranks-agree",
+            "each rank shuffles by its own seed unless `set_seed` was called, under torchrun, too",
+        ),
+    ),
+    "ranks_stateful_plain": (_true("ranks-agree", "no sampler: each rank has all samples"),),
 }

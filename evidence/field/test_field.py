@@ -16,6 +16,8 @@ QUICK = {
     "hf_disk": ["read-error-first", "closed-descriptor"],
     "augmented": ["workers-agree", "read-error-first"],
     "memmap_blocks": ["truncated-at-rest", "empty-at-rest"],
+    "ranks_hf_plain": ["ranks-agree"],
+    "ranks_wds_split": ["ranks-agree"],
     "fromfile_rows": ["missing-at-rest", "read-error-at-rest"],
 }
 """Of a few classes whose libraries the suite has, checks that fail and checks that pass."""

@@ -24,7 +24,8 @@ _SPLIT = (
     " RANK and WORLD_SIZE, and get_worker_info(). For indices use DistributedSampler, for streams"
     " split_by_node of webdataset or split_dataset_by_node of datasets. Each rank needs as many"
     " batches as the others: leave out the rest, or begin again. Where a trainer adds a sampler of"
-    " its own to a loader, hand over the loader that it trains with"
+    " its own to a loader, or make_dataset divides a map-style dataset, hand over the loader that"
+    " it trains with"
 )
 _EPOCH = (
     "Between the epochs set_epoch() was called on the loader, its samplers and its dataset, as far"
