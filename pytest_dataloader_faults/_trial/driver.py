@@ -84,6 +84,7 @@ class LoaderDriver(IteratorListener):
         self._number: int | None = None
         self._worker: int | None = None
         self._iterator: Any = None
+        self._timeout: float | None = None
         self._pids: tuple[int, ...] = ()
         self._batches: int | None = None
 
@@ -157,13 +158,10 @@ class LoaderDriver(IteratorListener):
         return [each for each in working if each._dataset is dataset]
 
     def _start_iterator(self, patience: float | None) -> None:
-        timeout, starting = self.loader.timeout, time.monotonic()
-        if patience is not None:
-            self.loader.timeout = min(timeout or patience, patience)
-        try:
-            self._iterator = iter(outer_of(self.loader))
-        finally:
-            self.loader.timeout = timeout
+        starting, self._timeout = time.monotonic(), self.loader.timeout
+        if patience is not None:  # Until the end: a generator makes torch's iterator later.
+            self.loader.timeout = min(self._timeout or patience, patience)
+        self._iterator = iter(outer_of(self.loader))
         self._write_length()
         pids = tuple(each.pid for each in getattr(self._iterator, "_workers", ()))
         if pids != self._pids:
@@ -207,6 +205,8 @@ class LoaderDriver(IteratorListener):
         drawn = tuple(each.names for each in self._draws)
         found = Pass(drawn, (), raised, complete, died, self._batches, self.length)
         self.journal.write(PassEnded(self._phase, ended, found))
+        if self._timeout is not None:
+            self.loader.timeout, self._timeout = self._timeout, None
         if persistent is None or not may_stay:
             self.end_workers()
         self._iterator = None
