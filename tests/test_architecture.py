@@ -37,6 +37,7 @@ STATE = {
     "_engine.chosen": "a user calls inject(), and no one hands it what pytest reads afterwards",
     "_engine.fake.engine._patched": "a process is patched once, whoever asks",
     "_engine.loader.client._outliving": "a child is waited for by the process that started it",
+    "_trial.loaders._outer": "what a loop iterates in place of a loader, in the process of a trial",
     "_trial.loaders._running": "what would end pytest's workers if it were collected",
     "_trial.process.fork_server._started": "one process has torch, for all trials of this one",
     "battery.progress._stages": "what runs inside of what, over calls of the user's",

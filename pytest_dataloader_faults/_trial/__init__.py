@@ -214,18 +214,23 @@ def take_references(
     with jobs_of(asked, asked.settings.ranks, None) as every:
         jobs_ = [replace(job, batches=own) for job, own in zip(every, batches, strict=True)]
         found = _run(*jobs_)
-    return [_reference(asked, each) for each in found]
+    both = enumerate(zip(every, found, strict=True))
+    return [_reference(*each, rank=number) for number, each in both]
 
 
-def _reference(job: jobs.ReferenceJob, found: _Found) -> Reference:
+def _reference(job: jobs.ReferenceJob, found: _Found, rank: int | None = None) -> Reference:
+    who = "" if rank is None else f"rank {rank}: "
     if found.end.timed_out:
         message = (
-            f"no reference within {job.deadline:g} s, with no fault and no worker. Give a stream an"
-            " end (itertools.islice), try fewer samples, or raise deadline. It was here:\n"
+            f"{who}no reference within {job.deadline:g} s, with no fault and no worker. Give a"
+            " stream an end (itertools.islice), try fewer samples, or raise deadline. It was here:\n"
             f"{_OUR_FRAMES.sub('', found.stacks).strip()}"
         )
         raise exceptions.UnusableDatasetError(message)
-    return from_journal.reference_from(found.events, found.stderr)
+    try:
+        return from_journal.reference_from(found.events, found.stderr)
+    except exceptions.UnusableDatasetError as error:
+        raise exceptions.UnusableDatasetError(f"{who}{error}") from None
 
 
 class _Found(NamedTuple):
@@ -275,7 +280,8 @@ def _start(asked: jobs.Job, scope: contextlib.ExitStack) -> _Started:
     """Start a warden for *asked*; what is around it lasts as long as *scope*."""
     from pytest_dataloader_faults._trial import child
 
-    make_dataset, private = bound(asked.make_dataset)
+    rank = asked.rank_of_several
+    make_dataset, private = bound(asked.make_dataset, rank.number if rank else None)
     job = replace(asked, make_dataset=make_dataset)
     around = scope.enter_context(surroundings_for(job, private))
     sys.stdout.flush()

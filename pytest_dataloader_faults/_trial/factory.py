@@ -377,10 +377,13 @@ class HandedOver:
         return self.made
 
 
-def bound(make_dataset: Any) -> tuple[Callable[[], Any], tuple[str, ...]]:
-    """*make_dataset* for one trial, and the folder that it gets, which is not made yet."""
+def bound(make_dataset: Any, rank: int | None = None) -> tuple[Callable[[], Any], tuple[str, ...]]:
+    """*make_dataset* for one trial, and the folder that it gets, which is not made yet.
+
+    *rank*: of several, each of which has a folder of its own.
+    """
     if is_a(make_dataset, PartOf):
-        source, folders = bound(make_dataset.source)
+        source, folders = bound(make_dataset.source, rank)
         return dataclasses.replace(make_dataset, source=source), folders
     if is_ready(make_dataset):
         return HandedOver(make_dataset), ()
@@ -390,6 +393,8 @@ def bound(make_dataset: Any) -> tuple[Callable[[], Any], tuple[str, ...]]:
     if not asks:
         return make_dataset, ()
     path = _path(os.getpid(), threading.get_ident(), os.path.realpath(tempfile.gettempdir()))
+    if rank is not None:
+        path = path.with_name(f"{path.name}-{rank}")
     return functools.partial(make_dataset, path), (str(path),)
 
 

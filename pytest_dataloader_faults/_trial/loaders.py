@@ -108,7 +108,7 @@ def make_loader(
         added = workers if lacks_workers else {}
         for name, value in {**added, **changes}.items():
             object.__setattr__(made, name, value)  # torch forbids it, since workers may run.
-        loader = _with_last_batches(made)
+        loader = made if rank else _with_last_batches(made)
         _leave_running_workers(loader)
         if rank is not None:
             _require_own_batches(loader)
@@ -116,7 +116,7 @@ def make_loader(
         given = {**(options or {}), **changes}
         if kind_of(made) == "map":
             given = samplers.options_for(made, given, rank)
-        loader = _loader_for(made, given)
+        loader = _loader_for(made, given, is_of_ranks=rank is not None)
     if kind_of(loader.dataset) == "map":
         _require_samples(loader)
     return loader
@@ -238,14 +238,18 @@ def _advice_on(made: Any) -> str:
     return _OF_ITERATOR if isinstance(made, Iterator) else ""
 
 
-def _loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
-    """A loader over *dataset* with *options*, and with the default options of trials."""
+def _loader_for(dataset: Any, options: Mapping[str, Any], *, is_of_ranks: bool) -> DataLoader[Any]:
+    """A loader over *dataset* with *options*, and with the default options of trials.
+
+    *is_of_ranks*: whether ``drop_last`` holds for streams, too: ranks may be in step by that.
+    """
     defaults = {"num_workers": 2} if "batch_sampler" in options else _DEFAULTS
     has_sampler = any(options.get(name) is not None for name in ("sampler", "batch_sampler"))
     if kind_of(dataset) == "map" and not has_sampler and length_of(dataset) == 0:
         raise EmptyDatasetError(empty(dataset))
     try:
-        return _with_last_batches(DataLoader(dataset, **{**defaults, **options}))
+        loader: DataLoader[Any] = DataLoader(dataset, **{**defaults, **options})
+        return loader if is_of_ranks else _with_last_batches(loader)
     except (TypeError, ValueError) as error:
         known = inspect.signature(DataLoader).parameters
         questions = [meant(str(name), known) for name in options if name not in known]

@@ -210,6 +210,8 @@ class Baseline:
 
     def reference_for(self, outcome: Outcome) -> Reference:
         """The reference for *outcome*; samples that it does not know yet are taken now."""
+        if outcome.ranks and self.settings.ranks != len(outcome.ranks):
+            return self.reference
         if outcome.ranks:
             return self.ranks.reference_for(outcome, self.reference)
         reference = self._references.for_outcome(outcome, self.comparison)

@@ -27,6 +27,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
+from enum import Enum
 from pathlib import PurePath
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -234,6 +235,8 @@ def _moved(found: Any, was: str, now: str) -> Any:
     pattern = _places(was)
 
     def moved(value: Any) -> Any:
+        if isinstance(value, Enum):  # Its members may be str, and are compared by identity.
+            return value
         if isinstance(value, str):
             return pattern.sub(lambda place: new[place[0]], value)
         if isinstance(value, (tuple, list)):

@@ -32,14 +32,16 @@ class KnownRanks:
 
 
 def _as_divided(taken: Sequence[Reference], run: Outcome, whole: Reference) -> Sequence[Reference]:
-    """*taken*, or what each rank had in *run*, where a stream is divided behind the dataset.
+    """*taken*, or what each rank had in *run*, where that is no more than the *whole* stream.
 
-    So does accelerate: rank 0 reads, and gives the others their part.
+    What a rank has may depend on the number of workers, or on ``drop_last``. And accelerate may
+    divide a stream behind the dataset: rank 0 reads, and gives the others their part.
     """
     if whole.stream_count is None or whole.comparison.what is not Compared.BYTES:
         return taken
     rows = [[row for each in own.delivered for row in digests(each)] for own in run.ranks]
-    if Counter(itertools.chain(*rows)) != Counter(row for _, row in whole.samples):
+    came, known = Counter(itertools.chain(*rows)), Counter(row for _, row in whole.samples)
+    if came - known or (known - came and not run.drop_last):
         return taken
     pairs = zip(taken, rows, strict=True)
     return [replace(one, samples=tuple(enumerate(own))) for one, own in pairs]

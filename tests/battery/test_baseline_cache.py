@@ -9,7 +9,9 @@ import torch
 
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults.battery import baseline_cache
 from pytest_dataloader_faults.battery.baseline_cache import BaselineCache
+from pytest_dataloader_faults.outcomes.stages import Absence, Reason, Step
 from support.corpus.state import Noisy
 from support.datasets import SIZE, Records, write_records
 from support.random_samples import OwnNoise
@@ -221,3 +223,17 @@ def test_what_cannot_be_told_is_not_recalled(records, asked):
         partial(lambda place: _made(Records, place.folder, asked.log), place),
     ):
         assert [asked(factory)[1] for _ in range(2)] == [WHOLE, WHOLE]
+
+
+def test_what_is_moved_to_another_folder_keeps_its_kind():
+    """Paths change. Members of enumerations stay what they are, since they may be str, too."""
+    found = {
+        "path": "/a/x",
+        "reason": Reason.FINISHED,
+        "absence": Absence(1, Reason.GONE, Step(1, 2)),
+    }
+    moved = baseline_cache._moved(found, "/a", "/b")
+
+    assert moved == {**found, "path": "/b/x"}
+    assert moved["reason"] is Reason.FINISHED
+    assert moved["absence"].reason is Reason.GONE

@@ -233,6 +233,22 @@ def test_random_samples_are_compared_batch_by_batch(second, verdict):
     assert outcome.judge(reference).verdict is verdict
 
 
+@rows("came, verdict", [(("a b", "c d"), "survived"), (("a b c d", "e f g h"), "corrupted")])
+def test_random_samples_of_a_stream_are_counted(came, verdict):
+    """A stream of four gives four to all ranks together, whatever they are."""
+    passes = (
+        Pass(
+            ((),),
+            (replace(delivery(None, ("t",) * len(names.split())), digest=names),),
+            complete=True,
+        )
+        for names in came
+    )
+    outcome = together(*passes, comparison=SHAPES)
+
+    assert outcome.judge(replace(stream_reference("t t t t"), comparison=SHAPES)).verdict == verdict
+
+
 def test_ranks_in_different_epochs_are_corrupted():
     """One step averages gradients of both."""
     apart = (Step(1, 2), Step(2, 1))

@@ -11,11 +11,16 @@ from typing import Any
 import torch
 import torch.distributed
 from torch.distributed import init_process_group
-from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    WeightedRandomSampler,
+    get_worker_info,
+)
 
 from pytest_dataloader_faults import CheckResult, check_dataset
 from support.corpus.ranks import RankedStream, place
-from support.datasets import Records
+from support.datasets import CopiedRecords, Records
 
 NAMES = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR".split()
 
@@ -99,6 +104,27 @@ class UnevenSync(RankedStream):
 def uneven_syncing(folder: Path) -> DataLoader[Any]:
     """A loader that waits for the other rank in a collective of its own."""
     return SyncsEachBatch(UnevenSync(folder), batch_size=2, num_workers=1)
+
+
+class ByGlobalWorker(RankedStream):
+    """Gives each worker of all ranks a number, and its records by that."""
+
+    def _own(self) -> list[int]:
+        info, (rank, ranks) = get_worker_info(), place()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        return list(range(len(self.records)))[rank * workers + worker :: ranks * workers]
+
+
+class OneMore(RankedStream):
+    """Gives rank 0 one record more than the other one: 7 of 13 in all."""
+
+    def _of_rank(self, rank: int, ranks: int) -> list[int]:
+        return list(range(13))[rank::ranks]
+
+
+def copying(records: Path, folder: Path) -> CopiedRecords:
+    """Writes into the folder of its rank."""
+    return CopiedRecords(records, folder)
 
 
 class TakesTurns(RankedStream):

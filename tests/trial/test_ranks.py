@@ -23,6 +23,7 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.faults import HungRead, ReadError, WorkerKilled
 from pytest_dataloader_faults.outcomes.stages import DONE, Absence, Reason, Step, tells_of_lost_rank
+from pytest_dataloader_faults.search import survey
 from support import ranked
 from support.corpus.ranks import RankedStream, SkipsUnreadable, skips_unreadable
 from support.datasets import Records
@@ -320,6 +321,46 @@ def test_the_python_engine_has_ranks(make):
     outcome = run_trial(make, ANY, ranks=2, engine="python")
 
     assert [bool(each.fired) for each in outcome.ranks] == [False, True]
+
+
+def test_each_rank_has_a_folder_of_its_own(records, left_behind):
+    """Where the factory takes one."""
+    outcome = run_trial(functools.partial(ranked.copying, records), ranks=2)
+
+    assert [len(each.delivered) for each in outcome.ranks] == [2, 2]
+    assert left_behind() == []
+
+
+def test_what_a_rank_has_may_depend_on_its_workers(records):
+    """As where each worker of all ranks has a number of its own."""
+    (result,) = check_dataset(
+        lambda: ranked.ByGlobalWorker(records), only="ranks-agree", ranks=2, on_fail=None
+    )
+
+    assert result.passed, result.explanation
+
+
+@rows("drop_last, verdict", [(True, "survived"), (False, "hung")])
+def test_a_stream_may_be_in_step_by_what_its_loader_drops(records, drop_last, verdict):
+    """Its rank 0 has one sample more, and with drop_last as many batches."""
+    loader = {"num_workers": 1, "batch_size": 3, "drop_last": drop_last}
+    (result,) = check_dataset(
+        lambda: ranked.OneMore(records),
+        loader=loader,
+        only="ranks-agree",
+        ranks=2,
+        on_fail=None,
+    )
+
+    assert result.verdict == verdict, result.explanation
+
+
+def test_a_survey_of_one_rank_judges_an_outcome_of_several(records):
+    """By what the only rank gives."""
+    make = functools.partial(Records, records)
+    outcome = run_trial(make, ranks=2)
+
+    assert survey(make).judge(outcome).verdict is Verdict.SURVIVED
 
 
 def test_no_worker_is_needed(make):

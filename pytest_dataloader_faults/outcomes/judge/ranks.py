@@ -248,7 +248,9 @@ def _coverage(outcome: TrialFacts, reference: Reference) -> Finding | None:
         return None
     known = _Known.of(reference)
     if known is None:
-        return next(filter(None, map(_same_in_each, epochs)), None)
+        count = reference.stream_count if not outcome.drop_last else None
+        found = (_same_in_each(each) or _wrong_count(each, count) for each in epochs)
+        return next(filter(None, found), None)
     found = (_of_epoch(each, known, outcome, reference) for each in epochs)
     return next(filter(None, found), None)
 
@@ -272,9 +274,17 @@ def _of_epoch(
 
 
 def _may_be_dropped(epoch: Sequence[Pass], outcome: TrialFacts) -> int:
-    """How many samples all loaders together may leave out, since they fill no batch."""
-    sizes = (len(each) for one in epoch for each in one.drawn)
-    return len(epoch) * max(sizes, default=0) - 1 if outcome.drop_last else 0
+    """How many samples all loaders together may leave out, since they fill no batch.
+
+    Of a stream each worker makes batches of its own.
+    """
+    if not outcome.drop_last:
+        return 0
+    batches = [each for one in epoch for each in one.delivered]
+    size = max((len(each.indices or each.rows or ()) for each in batches), default=1)
+    if outcome.kind == "map":
+        return len(epoch) * size - 1
+    return len(epoch) * max(1, len({each.worker for each in batches})) * (size - 1)
 
 
 def _same_in_each(epoch: Sequence[Pass]) -> Finding | None:
@@ -284,6 +294,16 @@ def _same_in_each(epoch: Sequence[Pass]) -> Finding | None:
         return None
     sentence = "each rank has the same random samples, bit by bit"
     return Finding(Verdict.CORRUPTED, sentence, Wrong.ON_SEVERAL_RANKS)
+
+
+def _wrong_count(epoch: Sequence[Pass], count: int | None) -> Finding | None:
+    """Random samples, more or fewer than the *count* that a stream has, if that is known."""
+    came = sum(map(_count, epoch))
+    if count is None or came == count:
+        return None
+    kind = Wrong.ON_SEVERAL_RANKS if came > count else Wrong.ON_NO_RANK
+    told = f"all ranks together have {counted(came, 'sample')}, and the only rank has {count}"
+    return Finding(Verdict.CORRUPTED, told, kind)
 
 
 def _had_finished(main: int, outcome: TrialFacts) -> str:
