@@ -223,7 +223,8 @@ def _reference(job: jobs.ReferenceJob, found: _Found, rank: int | None = None) -
     if found.end.timed_out:
         message = (
             f"{who}no reference within {job.deadline:g} s, with no fault and no worker. Give a"
-            " stream an end (itertools.islice), try fewer samples, or raise deadline. It was here:\n"
+            " stream an end (itertools.islice), try fewer samples, or raise deadline. It was"
+            " here:\n"
             f"{_OUR_FRAMES.sub('', found.stacks).strip()}"
         )
         raise exceptions.UnusableDatasetError(message)
