@@ -29,9 +29,10 @@ from pytest_dataloader_faults.report.model import Item, Report, item_of
 EXPECTED = Path(__file__).with_name("expected.txt")
 _OF_WRITES = ("write-error", "disk-full", "worker-killed-writing")
 _OF_CONNECTIONS = ("connect-error", "connection-reset", "connection-closed", "connection-hung")
-CHECKS = select_checks(exclude=("pinned", *_OF_WRITES, *_OF_CONNECTIONS))
+_OF_RANKS = ("ranks-agree", "ranks-next-epoch", "rank-read-error", "rank-worker-killed")
+CHECKS = select_checks(exclude=("pinned", *_OF_WRITES, *_OF_CONNECTIONS, *_OF_RANKS))
 """All but the one that needs a GPU, so that the table is the same everywhere; and but those of
-writes and of connections, of which no example has any."""
+writes, of connections and of ranks, of which no example has any."""
 SHORT = ("HandlesInInit", "FromFile", "Careful")
 """A handle that workers share, silent corruption and an unclear error, and a healthy dataset."""
 LEGEND = """

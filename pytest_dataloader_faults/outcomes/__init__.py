@@ -26,9 +26,18 @@ from pytest_dataloader_faults.outcomes.records import (
 )
 from pytest_dataloader_faults.outcomes.reference import Reference, Share
 from pytest_dataloader_faults.outcomes.results import CheckResult, Outcome, SweepResult, SweepStep
-from pytest_dataloader_faults.outcomes.stages import Activity, AtDeadline, Phase, Stage
+from pytest_dataloader_faults.outcomes.stages import (
+    Absence,
+    Activity,
+    AtDeadline,
+    Phase,
+    Reason,
+    Stage,
+    Step,
+)
 
 __all__ = (
+    "Absence",
     "Activity",
     "AtDeadline",
     "CheckResult",
@@ -47,10 +56,12 @@ __all__ = (
     "Pass",
     "Phase",
     "Raised",
+    "Reason",
     "Reference",
     "Resources",
     "Share",
     "Stage",
+    "Step",
     "SweepResult",
     "SweepStep",
     "Verdict",
