@@ -154,8 +154,8 @@ def outer_of(loader: DataLoader[Any]) -> Any:
 
 def _unwrapped(made: Any) -> Any:
     """The DataLoader in *made*, on which options can be set, if that is such a wrapper."""
-    package = type(made).__module__.partition(".")[0]
-    inner = getattr(made, "__dict__", {}).get(_INNER.get(package.removesuffix("_fabric"), ""))
+    package = type(made).__module__.partition(".")[0].removesuffix("_fabric")
+    inner = vars(made).get(_INNER[package]) if package in _INNER else None
     if not isinstance(inner, DataLoader):
         return made
     _outer[inner] = made

@@ -26,6 +26,7 @@ USED_OF_TORCH = {
         "_process_data": "gets each batch, with the id of its worker (2.7)",
         "_rcvd_idx": "the number of the batch that it waits for",
         "_send_idx": "the number of the batch that it asks for next",
+        "_shutdown": "whether its workers were ended",
         "_shutdown_workers": "ends the workers",
         "_task_info": "the worker of each batch that was asked for",
         "_try_get_data": "waits for a batch for 5 s",
