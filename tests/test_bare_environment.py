@@ -18,8 +18,12 @@ ROOT = Path(__file__).resolve().parent.parent
 generate = load_script("docs/generate.py")
 
 
-_OTHERS = {Path("docs/how-to/frameworks.md"), Path("docs/how-to/other-plugins.md")}
-"""Pages about other packages, which their examples import."""
+_OTHERS = {
+    Path("docs/how-to/damage-files-before-the-dataset.md"),
+    Path("docs/how-to/frameworks.md"),
+    Path("docs/how-to/other-plugins.md"),
+}
+"""Pages whose examples import other packages."""
 
 
 def _pages():

@@ -422,10 +422,14 @@ def test_reproduce_line_repeats_the_trial(dataset, options, records):
     ids=["few", "all"],
 )
 def test_handle_opened_for_the_first_sample_is_no_matter_of_other_checks(records, only):
-    """No check but ``used-before`` touches the dataset before the fork; it says what to do."""
+    """No check but ``used-before`` touches the dataset before the fork; it says what to do.
+
+    Its file has no header that says how long it is, which checks of files at rest find.
+    """
     results = _by_name(check_dataset(lambda: OpenedOnce(records), only=only, on_fail=None))
 
-    failed = [name for name, each in results.items() if each.failed]
+    names = [name for name, each in results.items() if each.failed]
+    failed = [name for name in names if not name.endswith("-at-rest")]
     assert failed == ["used-before"], results[failed[0]].explanation
     advice = results["used-before"].explanation.splitlines()[1]
     assert "This check reads one sample in the main process before the workers start" in advice

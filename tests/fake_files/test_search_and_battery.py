@@ -10,7 +10,9 @@ import pytest
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from pytest_dataloader_faults import Verdict, check_dataset, explore
+from pytest_dataloader_faults.battery.checks._at_rest import AT_REST
 from pytest_dataloader_faults.battery.checks._faults import NETWORK, WRITES
+from pytest_dataloader_faults.battery.checks._ranks import RANKS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import (
@@ -33,6 +35,8 @@ NOT_OF_FAKE_FILES = {
     "pinned": "finds no accelerator",
     **dict.fromkeys((check.name for check in WRITES), "write no file"),
     **dict.fromkeys((check.name for check in NETWORK), "no TCP connection"),
+    **dict.fromkeys((check.name for check in AT_REST), "with the kernel engine only"),
+    **dict.fromkeys((check.name for check in RANKS), "what several processes train on"),
 }
 """Checks that do not apply to fake files, and what they say."""
 
