@@ -66,8 +66,7 @@ def join(rank: Rank, journal: Journal) -> Meetings | None:
     except RuntimeError as error:
         message = _NO_LOOPBACK.format(error)
         raise UnusableEnvironmentError(message, "no loopback interface") from error
-    members = {"rank": rank.number, "world_size": rank.world_size}
-    _replace_init({"store": _part(store, "dataset"), **members})
+    _replace_init(_members(rank, store, "dataset"))
     # Its first meeting waits until every rank has the other group: one may destroy that soon.
     meetings = Meetings(rank, store, journal) if rank.world_size > 1 else None
     journal.write(LoaderTime(time.monotonic()))
@@ -75,8 +74,13 @@ def join(rank: Rank, journal: Journal) -> Meetings | None:
 
 
 def _init(rank: Rank, store: Any, name: str) -> None:
-    members = {"rank": rank.number, "world_size": rank.world_size}
-    _distributed.init_process_group("gloo", store=_part(store, name), **members)
+    _distributed.init_process_group("gloo", **_members(rank, store, name))
+
+
+def _members(rank: Rank, store: Any, name: str) -> dict[str, Any]:
+    """How *rank* finds the others of the group *name*."""
+    place = {"rank": rank.number, "world_size": rank.world_size}
+    return {"store": _part(store, name), **place}
 
 
 def _destroy() -> None:

@@ -15,7 +15,6 @@ from pytest_dataloader_faults._settings import check
 from pytest_dataloader_faults._settings.jobs import Job, Rank, TrialJob
 from pytest_dataloader_faults._trial.journal import JournalEvent, PassEnded, TrialEnded
 from pytest_dataloader_faults.outcomes import Outcome
-from pytest_dataloader_faults.outcomes.stages import tells_of_lost_rank
 
 ALL = "all"
 _Job = TypeVar("_Job", bound=Job)
@@ -114,7 +113,7 @@ def combined(job: TrialJob, found: Sequence[tuple[Outcome, Sequence[JournalEvent
     failed = {
         number: _failed_at(*each) for number, each in enumerate(found) if _has_failed(each[0])
     }
-    own = {number: at for number, at in failed.items() if not _has_lost_another(outcomes[number])}
+    own = {number: at for number, at in failed.items() if not outcomes[number].has_lost_rank}
     first = next((number for number, each in enumerate(outcomes) if each.schedule), 0)
     if failed:
         first = min(own or failed, key=lambda number: (own or failed)[number])
@@ -123,10 +122,6 @@ def combined(job: TrialJob, found: Sequence[tuple[Outcome, Sequence[JournalEvent
 
 def _has_failed(outcome: Outcome) -> bool:
     return bool(outcome.timed_out or outcome.died or outcome.exception)
-
-
-def _has_lost_another(outcome: Outcome) -> bool:
-    return outcome.exception is not None and tells_of_lost_rank(outcome.exception.message)
 
 
 def _failed_at(outcome: Outcome, events: Sequence[JournalEvent]) -> float:

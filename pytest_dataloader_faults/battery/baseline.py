@@ -164,12 +164,8 @@ class Baseline:
 
     def handling(self, comparison: Comparison) -> SampleHandling:
         """What *comparison* takes: also the reference's samples, if the author compares them."""
-        reference = self._references.by(comparison)
-        return replace(
-            SampleHandling.of(self.contract, comparison),
-            pickled_samples=reference.pickled_samples,
-            whole=bool(reference.batches),
-        )
+        own = SampleHandling.of(self.contract, comparison)
+        return own.knowing(self._references.by(comparison))
 
     @property
     def limited_settings(self) -> Settings:

@@ -153,8 +153,4 @@ class Ranks:
         **how: Any,
     ) -> Outcome:
         job = self._baseline.job(*faults, **how)
-        handlings = [
-            replace(job.handling, pickled_samples=each.pickled_samples, whole=bool(each.batches))
-            for each in references
-        ]
-        return run_ranks(job, on_rank, handlings)
+        return run_ranks(job, on_rank, list(map(job.handling.knowing, references)))

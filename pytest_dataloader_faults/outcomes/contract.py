@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import Field, dataclass
+from dataclasses import Field, dataclass, replace
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pytest_dataloader_faults._arguments import FLAG, Checked, StrEnum, optional
 from pytest_dataloader_faults.outcomes.text import code, plain, printable_lines
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults.outcomes.reference import Reference
 
 
 class Verdict(StrEnum):
@@ -204,6 +207,11 @@ class SampleHandling:
         """What *contract* says of it, before there is a reference."""
         is_authors = comparison.what is Compared.AUTHOR
         return cls(contract.compare if is_authors else None, contract.split)
+
+    def knowing(self, reference: Reference) -> SampleHandling:
+        """The same once there is a *reference*."""
+        pickled, whole = reference.pickled_samples, bool(reference.batches)
+        return replace(self, pickled_samples=pickled, whole=whole)
 
 
 DEFAULT_HANDLING = SampleHandling()

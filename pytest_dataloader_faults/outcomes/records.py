@@ -12,7 +12,15 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.outcomes.contract import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.plain import from_json, to_json
-from pytest_dataloader_faults.outcomes.stages import START, Absence, AtDeadline, Phase, Stage, Step
+from pytest_dataloader_faults.outcomes.stages import (
+    START,
+    Absence,
+    AtDeadline,
+    Phase,
+    Stage,
+    Step,
+    tells_of_lost_rank,
+)
 from pytest_dataloader_faults.outcomes.text import call, exit_in_words, run_settings, signal_name
 
 if TYPE_CHECKING:
@@ -415,6 +423,11 @@ class TrialFacts(TrialRequest):
     def fired(self) -> int:
         """How often faults happened, of all kinds and in all workers."""
         return sum(each.fired for each in self.faults)
+
+    @property
+    def has_lost_rank(self) -> bool:
+        """Whether its error came of the end of another rank."""
+        return self.exception is not None and tells_of_lost_rank(self.exception.message)
 
     @property
     def unobserved(self) -> dict[str, int]:

@@ -29,7 +29,7 @@ from pytest_dataloader_faults.outcomes.contract import (
 from pytest_dataloader_faults.outcomes.judge.streams import digests
 from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
-from pytest_dataloader_faults.outcomes.stages import Reason, tells_of_lost_rank
+from pytest_dataloader_faults.outcomes.stages import Reason
 from pytest_dataloader_faults.outcomes.text import counted, listed
 
 CAUSES: dict[Wrong | None, Cause] = {
@@ -101,8 +101,7 @@ def _of_rank(number: int, found: Finding) -> Finding:
 
 
 def _is_consequence(one: TrialFacts) -> bool:
-    is_lost = one.exception is not None and tells_of_lost_rank(one.exception.message)
-    return one.absence is not None or is_lost
+    return one.absence is not None or one.has_lost_rank
 
 
 def _waits(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
@@ -135,10 +134,12 @@ def _left_out(number: int, outcome: TrialFacts, reference: Reference) -> str:
     one = outcome.ranks[number]
     if not one.fired or not one.passes:
         return ""
-    known = reference_of(number, outcome, reference)
-    count = len(known.samples) - sum(1 for _ in _rows(one.passes[-1]))
+    last = one.passes[-1]
     if one.kind == "map":
-        count = sum(map(len, one.passes[-1].drawn)) - sum(1 for _ in _rows(one.passes[-1]))
+        asked = sum(map(len, last.drawn))
+    else:
+        asked = len(reference_of(number, outcome, reference).samples)
+    count = asked - _count(last)
     kinds = (each.fault for each in one.faults if each.fired)
     names = dict.fromkeys(errno.errorcode.get(each.errno, type(each).__name__) for each in kinds)
     return f", and left {counted(count, 'sample')} out after {listed(names)}" if count > 0 else ""
