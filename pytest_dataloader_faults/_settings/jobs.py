@@ -19,6 +19,24 @@ from pytest_dataloader_faults.outcomes.records import TrialRequest
 from pytest_dataloader_faults.outcomes.text import plain
 
 
+class Resume(NamedTuple):
+    """Which states of a loader a trial keeps, for new processes that go on from them.
+
+    Attributes:
+        after: After how many batches of the epoch one is kept.
+        at_end: Whether one is kept after the epoch.
+        of_last: Whether one process goes on from the last one, and not one from each. Another one
+            makes the same epoch without a break.
+        killed_after: After how many batches the process that keeps them gets SIGKILL; None to let
+            it live.
+    """
+
+    after: tuple[int, ...]
+    at_end: bool = False
+    of_last: bool = False
+    killed_after: int | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrialOptions:
     """What a check can ask of its trial.
@@ -43,6 +61,8 @@ class TrialOptions:
         from_start: Whether the faults are armed before the dataset is made, so that its constructor
             and the loader's own process meet them as well. Then a new process makes the dataset
             anew for the recovery.
+        resume: Which states of the loader are kept, for new processes that go on from them; None
+            where its state is not asked for.
 
     """
 
@@ -58,6 +78,7 @@ class TrialOptions:
     accelerator: bool = False
     keep_workers: bool = False
     from_start: bool = False
+    resume: Resume | None = None
 
 
 ONE_EPOCH = TrialOptions()
@@ -171,7 +192,8 @@ class Job:
     @property
     def recovers(self) -> bool:
         """Whether a pass without faults follows the epochs."""
-        return bool(self.faults) or (self.rank is not None and self.rank.recovers)
+        has_faults = bool(self.faults) and self.options.resume is None
+        return has_faults or (self.rank is not None and self.rank.recovers)
 
     @property
     def recovers_anew(self) -> bool:
@@ -181,7 +203,10 @@ class Job:
     @property
     def _passes(self) -> int:
         of_constructor = 1 if self.options.from_start else 0
-        return (self.options.epochs if self.options.footprints is None else 1) + 2 + of_constructor
+        resume = self.options.resume
+        resumed = 0 if resume is None else 2 if resume.of_last else len(resume.after) + 1
+        epochs = self.options.epochs if self.options.footprints is None else 1
+        return epochs + 2 + of_constructor + resumed
 
     @property
     def request(self) -> TrialRequest:

@@ -38,6 +38,7 @@ from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL
 from pytest_dataloader_faults._engine.worker.arm import arm_function
 from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob
 from pytest_dataloader_faults._trial.journal import InternalError, Journal, TrialStarted
+from pytest_dataloader_faults._trial.loader_state import kept_states
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
 from pytest_dataloader_faults._trial.process.warden import run_under_deadline
 from pytest_dataloader_faults._trial.run import run
@@ -59,13 +60,18 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         keeper = around.server.pids[:1] if around.server else ()
         supervision = partial(fork_supervisor, around.facts.fd, keeper)
         start = None if isinstance(job, ReferenceJob) else supervision
-        recover = partial(root, None, recovers=True) if job.recovers_anew else None
-        run_under_deadline(root, start, job.limits, around, recover)
+        run_under_deadline(root, start, job.limits, around, following)
 
-    def root(supervision: SupervisorHandle | None, *, recovers: bool = False) -> None:
-        _run_then_exit(lambda: trial(supervision, recovers), around.facts)
+    def following() -> list[Callable[[], None]]:
+        count, resume = int(job.recovers_anew), job.options.resume
+        if resume is not None:
+            count = len(kept_states(around.facts, resume)) + resume.of_last
+        return [partial(root, None, number) for number in range(count)]
 
-    def trial(supervision: SupervisorHandle | None, recovers: bool) -> None:
+    def root(supervision: SupervisorHandle | None, number: int | None = None) -> None:
+        _run_then_exit(lambda: trial(supervision, number), around.facts)
+
+    def trial(supervision: SupervisorHandle | None, number: int | None) -> None:
         around.facts.write(TrialStarted(os.getpid()))
         prctl(Prctl.SET_CHILD_SUBREAPER, 1)  # Then orphans of the workers count as leftovers.
         _forget_helpers()
@@ -82,7 +88,7 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         stacks = f"/proc/{os.getpid()}/fd/{around.stacks.fd}"
         server = around.server.pids if around.server else None
         parts = (stacks, supervision, around.writable_folders, server)
-        run(job, around.facts, *parts, recovers=recovers)
+        run(job, around.facts, *parts, following=number)
 
     _run_then_exit(warden, around.facts)
 

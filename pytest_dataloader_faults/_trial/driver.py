@@ -35,17 +35,20 @@ from pytest_dataloader_faults._trial.journal import (
     PhaseStarted,
     WorkersStarting,
 )
+from pytest_dataloader_faults._trial.loader_state import StateSaver, load_state
 from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of, outer_of
 from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
 from pytest_dataloader_faults._trial.samplers import set_epoch
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, delivery
 from pytest_dataloader_faults._trial.samples.draws import Draw, recorded
 from pytest_dataloader_faults.exceptions import InjectionError
-from pytest_dataloader_faults.outcomes import Pass, Phase, Raised, WorkerDeath
+from pytest_dataloader_faults.outcomes import Pass, Phase, Raised, Stage, WorkerDeath
 from pytest_dataloader_faults.outcomes.chains import shortened
-from pytest_dataloader_faults.outcomes.stages import RECOVERY, START
+from pytest_dataloader_faults.outcomes.stages import START
 from pytest_dataloader_faults.outcomes.text import text_or_error
 
+_UNARMED = (Stage.RECOVERY, Stage.RESUMED, Stage.UNINTERRUPTED)
+"""Whose workers meet no fault."""
 _EXIT_PATIENCE = 5.0
 """Seconds between the last descriptor that a process closes and its end: it may dump core."""
 
@@ -62,6 +65,7 @@ class LoaderDriver(IteratorListener):
         wait_until_idle: Waits until the workers have made what they were asked for.
         meet: Waits for other ranks after a batch, given the epoch and the batch, both from 1;
             whether the epoch goes on. None without ranks.
+        saver: Takes the state of the loader after each batch; None where it is not asked for.
 
     """
 
@@ -73,6 +77,7 @@ class LoaderDriver(IteratorListener):
     use_batch: Callable[[Any], Any] | None = None
     wait_until_idle: Callable[[], Idle] = Idle
     meet: Callable[[int, int], bool] | None = None
+    saver: StateSaver | None = None
 
     def __post_init__(self) -> None:
         self._sigchld = SigchldGuard()
@@ -100,10 +105,17 @@ class LoaderDriver(IteratorListener):
     def queue_of_batches(self, batches: Any, expected: Callable[[], list[Any]]) -> Any:
         return self._sigchld.interruptible(batches, expected)
 
-    def start(self, phase: Phase, seed: int, patience: float | None = None) -> bool:
+    def start(
+        self,
+        phase: Phase,
+        seed: int,
+        patience: float | None = None,
+        state: str | None = None,
+    ) -> bool:
         """Begin *phase*, an epoch or the recovery; whether the loader raised no error.
 
         Its iterator waits at most *patience* seconds for a batch; with None as long as it would.
+        With *state*, packed, the loader goes on from it.
         """
         self._phase, self._received, self._batches = phase, 0, None
         self.journal.write(PhaseStarted(phase, time.monotonic()))
@@ -113,6 +125,8 @@ class LoaderDriver(IteratorListener):
         try:
             if self.meet and phase.epoch is not None:
                 set_epoch(self.loader, outer_of(self.loader), phase.epoch - 1)
+            if state is not None:
+                load_state(self.loader, state)
             self._start_iterator(patience)
             if patience is not None:
                 self.wait_until_idle()
@@ -131,6 +145,8 @@ class LoaderDriver(IteratorListener):
             elif not self._take_in_step(taken, self.meet):
                 self._end_epoch(None)
                 return False
+            if self.saver:
+                self.saver.after(self._received, at_end=True)
         except USERS_ERRORS as error:  # The error is the finding.
             self._end_epoch(error)
             return False
@@ -166,8 +182,7 @@ class LoaderDriver(IteratorListener):
         pids = tuple(each.pid for each in getattr(self._iterator, "_workers", ()))
         if pids != self._pids:
             self._pids = pids
-            # The workers of a recovery are not armed.
-            since = None if self._phase == RECOVERY else starting
+            since = None if self._phase.stage in _UNARMED else starting
             self.journal.write(WorkersStarting(pids, since))
 
     def _write_length(self) -> None:
@@ -184,12 +199,17 @@ class LoaderDriver(IteratorListener):
         # Without workers, one may be of a loader that the dataset itself uses.
         worker, number = (self._worker, self._number) if self._pids else (None, None)
         draw = None
-        if kind_of(self.loader.dataset) == "map":
+        # A loader that goes on from a state may have drawn what it leaves out.
+        if kind_of(self.loader.dataset) == "map" and self._phase.stage is not Stage.RESUMED:
             draw = self._draws[self._received if number is None else number]
+        most = max((len(each.names) for each in self._draws), default=None)
         self._received += 1
-        received = replace(delivery(batch, draw, self.loader, self.comparer), worker=worker)
+        received = delivery(batch, draw, self.loader, self.comparer, most)
         packed = draw and draw.packed
-        self.journal.write(BatchReceived(self._phase, at, received, packed or None))
+        found = replace(received, worker=worker)
+        self.journal.write(BatchReceived(self._phase, at, found, packed or None))
+        if self.saver:
+            self.saver.after(self._received)
 
     def _end_epoch(self, error: BaseException | None, *, complete: bool = False) -> None:
         """End the epoch. Persistent workers stay if there was no *error*, or if all are alive."""

@@ -24,6 +24,9 @@ from pytest_dataloader_faults._trial.journal import (
     RankAbsent,
     RanksApart,
     ReferenceTaken,
+    StateChanged,
+    StateLoaded,
+    StateSaved,
     TrialEnded,
     TrialStarted,
 )
@@ -46,7 +49,7 @@ from pytest_dataloader_faults.outcomes.error_text import likely_sender
 from pytest_dataloader_faults.outcomes.fault_facts import facts_from
 from pytest_dataloader_faults.outcomes.records import TrialRequest
 from pytest_dataloader_faults.outcomes.results import bounded, gap
-from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
+from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, SavedState, Stage
 from pytest_dataloader_faults.outcomes.text import continued, cut, exit_in_words, listed
 
 
@@ -79,7 +82,21 @@ def _facts_from(request: TrialRequest, events: Iterable[JournalEvent]) -> Outcom
                 found |= _counted(*facts_from(event.workers, {}, request.schedule, ()))
             case TrialEnded(timed_out, exitcode, duration):
                 found |= {"timed_out": timed_out, "exitcode": exitcode, "duration": duration}
-    return Outcome(**found, resources=tuple(resources), footprints=tuple(footprints))
+    found |= {"footprints": tuple(footprints), "states": tuple(_states_from(events))}
+    return Outcome(**found, resources=tuple(resources))
+
+
+def _states_from(events: Iterable[JournalEvent]) -> list[SavedState]:
+    states = list[SavedState]()
+    for event in events:
+        match event:
+            case StateSaved():
+                states.append(event.state)
+            case StateChanged():
+                states[-1] = replace(states[-1], changed=True)
+            case StateLoaded(number):
+                states[number] = replace(states[number], resumed=True)
+    return states
 
 
 def _counted(faults: Sequence[FaultFacts], processes: Sequence[WorkerFacts]) -> dict[str, Any]:
@@ -104,7 +121,10 @@ def _passes_from(events: Iterable[JournalEvent]) -> dict[str, Any]:
     made = {phase: replace(one, delivered=(*delivered[phase],)) for phase, one in passes.items()}
     draws = tuple((indices, draw) for indices, draw in packed.items() if draw is not None)
     recovery = made.pop(RECOVERY, None)
-    return {"recovery": recovery, "passes": (*made.values(),), "packed_draws": draws}
+    resumed = tuple(made.pop(each) for each in list(made) if each.stage is Stage.RESUMED)
+    uninterrupted = made.pop(Phase(Stage.UNINTERRUPTED), None)
+    others = {"recovery": recovery, "resumed": resumed, "uninterrupted": uninterrupted}
+    return {**others, "passes": (*made.values(),), "packed_draws": draws}
 
 
 def reference_from(events: Sequence[JournalEvent], printed: str) -> Reference:

@@ -17,6 +17,9 @@ The loader's process  When                                            Who reads 
 ``RanksApart``       ranks met in different epochs                   outcome
 ``RankAbsent``       a rank did not come to a meeting                outcome
 ``WorkersStarting``  an iterator has started workers                 warden
+``StateSaved``       after a batch: the state of the loader          outcome, a new process
+``StateChanged``     the last one has changed since                  outcome
+``StateLoaded``      a new process goes on from a state              outcome
 ``EpochLength``      the sampler says how many batches there are     outcome
 ``BatchReceived``    the loop has got a batch                        outcome, timeline
 ``PassEnded``        a pass came to its end, was left, or failed     outcome, timeline
@@ -72,7 +75,7 @@ from pytest_dataloader_faults.outcomes import (
     WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes.plain import from_json, to_json
-from pytest_dataloader_faults.outcomes.stages import Absence, Step
+from pytest_dataloader_faults.outcomes.stages import Absence, SavedState, StateOf, Step
 
 
 class TrialStarted(NamedTuple):
@@ -87,6 +90,7 @@ class LoaderMade(NamedTuple):
     kind: str
     start_method: str
     drop_last: bool = False
+    state_of: StateOf = StateOf.NOBODY
 
 
 class FaultsArmed(NamedTuple):
@@ -135,6 +139,25 @@ class WorkersStarting(NamedTuple):
 
     pids: Sequence[int]
     at: float | None
+
+
+class StateSaved(NamedTuple):
+    """*pickled*: the state, in base64, if a new process may go on from it."""
+
+    state: SavedState
+    pickled: str | None = None
+
+
+class StateChanged(NamedTuple):
+    """The state that was saved last is another one now, although nobody took one since."""
+
+    batches: int
+
+
+class StateLoaded(NamedTuple):
+    """A new process goes on from the state *number*, from 0, of those that were saved."""
+
+    number: int
 
 
 class EpochLength(NamedTuple):
@@ -243,9 +266,9 @@ class TrialEnded(NamedTuple):
 
 OfLoader: TypeAlias = (
     TrialStarted | LoaderMade | FaultsArmed | PhaseStarted | LoaderTime | HarnessTime | MeetingTime
-    | RanksApart | RankAbsent | WorkersStarting | EpochLength | BatchReceived | PassEnded | Measured
-    | Looked | FaultsCounted | FilesLasting | ReferenceTaken | Refused | SeveralLoaders
-    | InternalError
+    | RanksApart | RankAbsent | WorkersStarting | StateSaved | StateChanged | StateLoaded
+    | EpochLength | BatchReceived | PassEnded | Measured | Looked | FaultsCounted | FilesLasting
+    | ReferenceTaken | Refused | SeveralLoaders | InternalError
 )  # fmt: skip
 OfWarden: TypeAlias = DeadlineReached | HarnessFailed | TrialEnded
 JournalEvent: TypeAlias = OfLoader | OfWarden | ToJournal

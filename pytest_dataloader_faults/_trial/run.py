@@ -24,7 +24,7 @@ from pytest_dataloader_faults._engine.scope import Injection, arm
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
-from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob, TrialJob
+from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob, Resume, TrialJob
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
 from pytest_dataloader_faults._trial.driver import LoaderDriver, raised_by
 from pytest_dataloader_faults._trial.journal import (
@@ -43,6 +43,13 @@ from pytest_dataloader_faults._trial.journal import (
     ReferenceTaken,
     Refused,
     SeveralLoaders,
+    StateLoaded,
+)
+from pytest_dataloader_faults._trial.loader_state import (
+    StateSaver,
+    kept_states,
+    state_of,
+    with_state,
 )
 from pytest_dataloader_faults._trial.process.environment import FreeResources
 from pytest_dataloader_faults._trial.samplers import count_samples, drops_last, limit_samples
@@ -63,6 +70,7 @@ _WITHOUT_WORKERS: Mapping[str, Any] = {
     "prefetch_factor": None,
     "timeout": 0,
 }
+_SEEDS_APART = 7_919
 Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]
 """The scope of a job's faults."""
 
@@ -75,12 +83,12 @@ def run(
     writable_folders: Sequence[str],
     server: tuple[int, int] | None,
     *,
-    recovers: bool = False,
+    following: int | None = None,
 ) -> None:
     """Do *job*. Faults of writing may happen in *writable_folders*, which are this trial's own.
 
     *server*: the keeper and the fork server that the workers are started by, if there is one.
-    *recovers*: do what follows in a process of its own, once the faults are gone.
+    *following*: which of the processes this is, from 0, that follow the trial's own; None for that.
     """
     free = FreeResources.now()
     resources.limit_descriptors(job.options.descriptors)
@@ -97,8 +105,8 @@ def run(
                 meetings.end()
         elif isinstance(job, TrialJob):
             maker = _TrialMaker(job, journal, server, free, meetings)
-            if recovers:
-                maker.recover_anew()
+            if following is not None:
+                maker.follow(following)
             elif job.options.from_start:
                 maker.run_from_start(armed)
             else:
@@ -157,6 +165,8 @@ class _TrialMaker:
             needs_workers=job.needs_workers,
             rank=job.rank_of_several,
         )
+        if job.options.resume is not None:
+            loader = with_state(loader)
         length, samples = None, job.settings.samples
         if loaders.kind_of(loader.dataset) == "map":
             length = count_samples(loader)
@@ -184,6 +194,28 @@ class _TrialMaker:
         _write_counts(self.job, self.journal, injection)
         self.journal.write(PhaseStarted(DONE, time.monotonic()))
 
+    def follow(self, number: int) -> None:
+        """Do what the process *number* does, from 0, of those that follow the trial's own."""
+        if self.job.options.resume is None:
+            self.recover_anew()
+        else:
+            self._go_on(number, self.job.options.resume)
+
+    def _go_on(self, number: int, resume: Resume) -> None:
+        """Make the dataset and its loader anew, and go on from a saved state, or from none."""
+        kept = kept_states(self.journal, resume)
+        goes_on = number < len(kept)
+        phase = Phase(Stage.RESUMED, number + 1) if goes_on else Phase(Stage.UNINTERRUPTED)
+        self.journal.write(PhaseStarted(phase, time.monotonic()))
+        trial = replace(self, job=replace(self.job, faults=()))._try_to_make(phase, _forget)
+        state = None
+        if goes_on:
+            place, state = kept[number]
+            self.journal.write(StateLoaded(place))
+        if trial is not None:
+            trial.go_on(phase, state)
+        self.journal.write(PhaseStarted(DONE, time.monotonic()))
+
     def recover_anew(self) -> None:
         """Make the dataset in this process, which knows nothing of the faults, and read it here.
 
@@ -192,7 +224,7 @@ class _TrialMaker:
         self.journal.write(PhaseStarted(RECOVERY, time.monotonic()))
         changes = {**self.job.changes, **_WITHOUT_WORKERS}
         job = replace(self.job, faults=(), changes=changes, needs_workers=False)
-        trial = replace(self, job=job)._try_to_make(RECOVERY, lambda _error: None)
+        trial = replace(self, job=job)._try_to_make(RECOVERY, _forget)
         if trial is not None:
             trial.recover()
         self.journal.write(PhaseStarted(DONE, time.monotonic()))
@@ -212,6 +244,10 @@ class _TrialMaker:
             found = Pass(exception=raised_by(cause))
         self.journal.write(PassEnded(phase, time.monotonic(), found))
         return None
+
+
+def _forget(_error: BaseException) -> None:
+    """Keep no error: no fault could have caused it."""
 
 
 def _write_counts(job: TrialJob, journal: Journal, injection: Injection) -> None:
@@ -261,19 +297,32 @@ class _Trial:
 
     def recover(self) -> None:
         """Make the recovery, in a process without faults."""
-        with self._driven() as driver:
+        with self._driven(follows=True) as driver:
             self._recover(driver)
 
+    def go_on(self, phase: Phase, state: str | None) -> None:
+        """Make the rest of an epoch, in a process that knows its *state* only; or all of it."""
+        with self._driven(follows=True) as driver:
+            self._have_no_faults(driver)
+            # Where it goes on, its random numbers are those of another run.
+            seed = self.job.settings.seed + 1 + _SEEDS_APART * (phase.epoch or 0)
+            if driver.start(phase, seed, state=state):
+                driver.take()
+            driver.end_workers()
+
     @contextlib.contextmanager
-    def _driven(self) -> Iterator[LoaderDriver]:
+    def _driven(self, *, follows: bool = False) -> Iterator[LoaderDriver]:
+        """A driver of the loader; *follows*: in a process after the one whose leaks are asked."""
         self._refuse_impossible_faults()
         kind, method = loaders.kind_of(self.loader.dataset), loaders.start_method_of(self.loader)
-        self.journal.write(LoaderMade(kind, method, drops_last(self.loader)))
+        how = drops_last(self.loader), state_of(self.loader)
+        self.journal.write(LoaderMade(kind, method, *how))
         if self.options.accelerator:
             accelerator.use()
         if self.options.touch:
             self._touch()
-        self._write_resources(Stage.START)
+        if not follows:
+            self._write_resources(Stage.START)
         loaders.preload_forkserver(self.loader)
         driver = LoaderDriver(
             journal=self.journal,
@@ -289,6 +338,8 @@ class _Trial:
     def _run_epochs(self, driver: LoaderDriver, watch: LoaderMonitor) -> None:
         driver.wait_until_idle = watch.wait_until_idle
         driver.meet = self.meetings.meet if self.meetings else None
+        if self.options.resume is not None:
+            driver.saver = StateSaver(self.journal, self.loader, self.options.resume)
         for epoch in range(1, self.options.epochs + 1):
             is_over = self._run_epoch(driver, epoch)
             if not is_over and not self.options.keep_workers:
@@ -320,6 +371,13 @@ class _Trial:
         return driver.start(phase, seed, self.options.patience) and driver.take(batches)
 
     def _recover(self, driver: LoaderDriver) -> None:
+        self._have_no_faults(driver)
+        if driver.start(RECOVERY, self.job.settings.seed):
+            driver.take()
+        driver.end_workers()
+
+    def _have_no_faults(self, driver: LoaderDriver) -> None:
+        """Have workers that are not armed make the same samples as those that are."""
         driver.wait_until_idle = Idle
         if (start := self.job.comparison.seeded) is not None:
             seeds = SeedSamples(start, self.loader.worker_init_fn)
@@ -327,9 +385,6 @@ class _Trial:
             if self.options.from_start:
                 seeds.install()
         self.loader.worker_init_fn = EndsWithParent(self.loader.worker_init_fn)
-        if driver.start(RECOVERY, self.job.settings.seed):
-            driver.take()
-        driver.end_workers()
 
     def _refuse_impossible_faults(self) -> None:
         workers, pin_memory = self.loader.num_workers, self.loader.pin_memory

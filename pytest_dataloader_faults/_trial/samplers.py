@@ -95,6 +95,40 @@ class _SpreadDistributedSampler(DistributedSampler[Any]):
         return iter([self._indices[place] for place in super().__iter__()])
 
 
+def has_state(value: Any) -> bool:
+    """Whether the class of *value* has a state: an object may answer to any name."""
+    names = ("state_dict", "load_state_dict")
+    return all(callable(getattr(type(value), name, None)) for name in names)
+
+
+class _First(Iterator[Any]):
+    """The next *most* of an iterator."""
+
+    def __init__(self, inner: Iterator[Any], most: int) -> None:
+        self._inner = inner
+        self._left = most
+
+    def __next__(self) -> Any:
+        if not self._left:
+            raise StopIteration
+        found = next(self._inner)
+        self._left -= 1
+        return found
+
+
+class _FirstWithState(_First):
+    """The same of an iterator with a state, as those of torchdata's samplers are."""
+
+    _inner: Any
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"inner": self._inner.state_dict(), "left": self._left}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._inner.load_state_dict(state["inner"])
+        self._left = state["left"]
+
+
 class _FirstSampler(Sampler[Any]):
     """The first few that another sampler draws."""
 
@@ -110,7 +144,28 @@ class _FirstSampler(Sampler[Any]):
         return min(self._most, len(self._inner))
 
     def __iter__(self) -> Iterator[Any]:
-        return itertools.islice(self._inner, self._most)
+        inner = iter(self._inner)
+        return (_FirstWithState if has_state(inner) else _First)(inner, self._most)
+
+
+class _FirstSamplerWithState(_FirstSampler):
+    """The same of a sampler with a state of its own, from which its next iterator goes on."""
+
+    _iterator: _First | None = None
+    _left: int | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        most, self._left = self._most if self._left is None else self._left, None
+        self._iterator = _First(iter(self._inner), most)
+        return self._iterator
+
+    def state_dict(self) -> dict[str, Any]:
+        left = self._iterator._left if self._iterator else self._left
+        return {"inner": self._inner.state_dict(), "left": left}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._inner.load_state_dict(state["inner"])
+        self._left = state["left"]
 
 
 def limit_samples(loader: DataLoader[Any], most: int) -> None:
@@ -123,7 +178,8 @@ def limit_samples(loader: DataLoader[Any], most: int) -> None:
     most = max(most, at_least)
     own: Any = loader._index_sampler
     if not _draws_all(loader):
-        _replace(loader, _FirstSampler(own, max(-(-most // _batch_size(own)), at_least)))
+        kind = _FirstSamplerWithState if has_state(own) else _FirstSampler
+        _replace(loader, kind(own, max(-(-most // _batch_size(own)), at_least)))
         return
     inner: Any = own.sampler if _is_batched(loader) else own
     ranks = inner.num_replicas if type(inner) is DistributedSampler else 1

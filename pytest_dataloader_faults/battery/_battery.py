@@ -358,6 +358,8 @@ class Battery:
         options, alone = check.options, check.name == WORKERS_AGREE
         if options.footprints is not None:
             options = replace(options, footprints=self.baseline.deadlines.most / 2)
+        if variant.resume is not None:
+            options = replace(options, resume=variant.resume)
         source = self.baseline.ranks if check.ranks else self.baseline
         return source.run_trial(
             *variant.faults,

@@ -17,7 +17,9 @@ from pytest_dataloader_faults.outcomes.stages import (
     Absence,
     AtDeadline,
     Phase,
+    SavedState,
     Stage,
+    StateOf,
     Step,
     tells_of_lost_rank,
 )
@@ -340,6 +342,10 @@ class TrialFacts(TrialRequest):
         passes: One per epoch, under the faults; the last one is where an exception ended it.
         recovery: A fresh pass without faults over the same dataset object, or with *from_start*
             over one that a new process made; None if the trial did not get so far.
+        state_of: Whose state a checkpoint can hold.
+        states: The states of the loader, where they were asked for, in order.
+        resumed: The epochs of new processes that went on from some of these.
+        uninterrupted: Where the process of the epoch was killed: that of one that was not.
         faults: How often each fault happened.
         workers: The worker processes.
         main: The loader's own process, if it was armed before the dataset was made.
@@ -370,6 +376,10 @@ class TrialFacts(TrialRequest):
     start_method: str = ""
     passes: tuple[Pass, ...] = ()
     recovery: Pass | None = None
+    state_of: StateOf = StateOf.NOBODY
+    states: tuple[SavedState, ...] = ()
+    resumed: tuple[Pass, ...] = ()
+    uninterrupted: Pass | None = None
     faults: tuple[FaultFacts, ...] = ()
     workers: tuple[WorkerFacts, ...] = ()
     main: WorkerFacts | None = None

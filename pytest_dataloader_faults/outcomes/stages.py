@@ -18,6 +18,10 @@ class Stage(StrEnum):
     """An epoch under the faults."""
     RECOVERY = "recovery"
     """The pass after them, without faults."""
+    RESUMED = "resumed"
+    """What a new process makes of a loader's saved state."""
+    UNINTERRUPTED = "uninterrupted"
+    """The epoch of a process that is like the one that was killed, and lives."""
     DONE = "done"
     """All of it is over."""
 
@@ -28,7 +32,7 @@ class Phase:
 
     Attributes:
         stage: Which one.
-        epoch: The number of the epoch, from 1; None where it is no epoch.
+        epoch: The number of the epoch, or of the saved state, from 1; None where it is neither.
     """
 
     stage: Stage
@@ -124,3 +128,41 @@ class Absence:
     rank: int | None
     reason: Reason
     step: Step
+
+
+# Some facts about saved states. A checkpoint holds what state_dict() of the loader gives, between
+# two batches, and a job that begins again hands that to load_state_dict(). torch's own loader has
+# neither method, and never asks its dataset for a state; StatefulDataLoader of torchdata has both,
+# and asks dataset and sampler for theirs.
+
+
+class StateOf(StrEnum):
+    """Whose state a checkpoint can hold, of a loader and its dataset."""
+
+    NOBODY = ""
+    LOADER = "loader"
+    DATASET = "dataset"
+    """The loader has none, and torchdata's StatefulDataLoader can ask the dataset for one."""
+    UNASKED = "unasked"
+    """Likewise, but torchdata is not installed."""
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """The state of a loader, as a checkpoint would hold it.
+
+    Attributes:
+        batches: After how many batches of the epoch it was taken.
+        size: Its size in bytes, pickled.
+        at_end: Whether it was taken after the epoch.
+        resumed: Whether a new process went on from it.
+        changed: Whether it changed while the next batch was made.
+        error: What state_dict() or pickle raised, in one line; "" if nothing.
+    """
+
+    batches: int
+    size: int = 0
+    at_end: bool = False
+    resumed: bool = False
+    changed: bool = False
+    error: str = ""

@@ -338,7 +338,10 @@ class _HeardWorkersIterator(_HeardIterator):
     _workers_status: list[bool]
 
     def _reset(self, *args: Any, **kwargs: Any) -> None:
-        self._data_queue = self._listener.queue_of_batches(self._data_queue, self._expected)
+        # Weakly: an iterator that is part of a cycle ends its workers late (see _break_cycle).
+        find = weakref.WeakMethod(self._expected)
+        expected = functools.partial(_called, find)
+        self._data_queue = self._listener.queue_of_batches(self._data_queue, expected)
         super()._reset(*args, **kwargs)  # type: ignore[misc]
 
     def _expected(self) -> list[Any]:
@@ -353,6 +356,12 @@ class _HeardWorkersIterator(_HeardIterator):
     def _process_data(self, data: Any, worker: int, *more: Any) -> Any:
         self._listener.received(worker, None if self._in_order else self._number_of_last)
         return super()._process_data(data, worker, *more)  # type: ignore[misc]
+
+
+def _called(find: Callable[[], Callable[[], list[Any]] | None]) -> list[Any]:
+    """What the method gives that *find* finds; nothing if its object is gone."""
+    method = find()
+    return method() if method else []
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -71,12 +71,13 @@ def run_under_deadline(
     start_supervisor: Callable[[], SupervisorHandle] | None,
     limits: Limits,
     around: Surroundings,
-    recover: Callable[[], None] | None = None,
+    following: Callable[[], Sequence[Callable[[], None]]] = tuple,
 ) -> None:
     """Run *root* in a child, with a supervisor if it needs one, and end all that it started.
 
-    Where it came to its end, *recover* runs in another child. The loader may take as long as
-    *limits* say. Folders that are *around* it are removed, with what is in them.
+    Where it came to its end, what *following* gives then runs in more children, one after the
+    other. The loader may take as long as *limits* say. Folders that are *around* it are removed,
+    with what is in them.
     """
     journal = around.facts
     os.setsid()
@@ -89,9 +90,11 @@ def run_under_deadline(
     clock = TrialClock(journal, limits, supervision, partial(_seconds_without_cpu, around))
     warden = _Warden(around, clock, parent, _pipe_of_signals())
     end = warden.run(partial(root, supervision), supervision)
-    if recover and warden.is_over:
+    for action in following() if warden.is_over else ():
         around.remove_shared_memory(end_all())
-        end = warden.run(recover, None)
+        end = warden.run(action, None)
+        if not warden.is_over:
+            break
     if around.server:
         around.server.end()
     around.remove_shared_memory(end_all())
@@ -118,8 +121,9 @@ class _Warden:
 
     @property
     def is_over(self) -> bool:
-        """Whether the trial's own process came to the end of what it had to do."""
-        return any(event.phase == DONE for event in self.around.facts.of(PhaseStarted))
+        """Whether the latest process of the trial came to the end of what it had to do."""
+        phases = [event.phase for event in self.around.facts.of(PhaseStarted)]
+        return phases[-1:] == [DONE]
 
     def run(self, action: Callable[[], None], supervision: SupervisorHandle | None) -> _End:
         """Run *action* in a child until it ends, or its time is up."""

@@ -163,13 +163,19 @@ def _require_equality(compare: Callable[[Any, Any], Any], value: Any) -> None:
 
 
 def delivery(
-    batch: Any, draw: Draw | None, loader: DataLoader[Any], comparer: SampleComparer
+    batch: Any,
+    draw: Draw | None,
+    loader: DataLoader[Any],
+    comparer: SampleComparer,
+    most: int | None = None,
 ) -> Delivery:
     """*batch* as fingerprints: of its samples, or of the whole where it cannot be split.
 
-    *draw* is what the sampler asked for; None of a stream.
+    *draw* is what the sampler asked for; None of a stream. *most*: how many samples it has at most,
+    where that is not the batch size of *loader*.
     """
-    rows = None if comparer.handling.whole else _rows(batch, draw, loader, comparer)
+    size = most or loader.batch_size or 1
+    rows = None if comparer.handling.whole else _rows(batch, draw, loader, comparer, size)
     indices = None if draw is None else draw.names
     if rows is None:
         return Delivery(indices, None, comparer.digest(batch, indices))
@@ -182,9 +188,9 @@ def delivery(
 
 
 def _rows(
-    batch: Any, draw: Draw | None, loader: DataLoader[Any], comparer: SampleComparer
+    batch: Any, draw: Draw | None, loader: DataLoader[Any], comparer: SampleComparer, size: int
 ) -> tuple[SampleFingerprint, ...] | None:
-    """The samples in *batch*, which may be fewer than were asked for."""
+    """The samples in *batch*, which may be fewer than were asked for, or than its *size*."""
     indices = None if draw is None else draw.names
     if not loader._auto_collation or (draw and draw.whole):
         return (comparer.row(batch, *(indices or ())),)
@@ -192,7 +198,7 @@ def _rows(
         return ()
     if indices and (rows := comparer.rows(batch, len(indices), indices)):
         return rows
-    most = (loader.batch_size or 1) if indices is None else len(indices) - 1
+    most = size if indices is None else len(indices) - 1
     return next((rows for size in range(most, 0, -1) if (rows := comparer.rows(batch, size))), None)
 
 

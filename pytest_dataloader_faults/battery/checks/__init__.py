@@ -17,10 +17,12 @@ from pytest_dataloader_faults.battery.checks._faults import FAULTS, NETWORK, WRI
 from pytest_dataloader_faults.battery.checks._ranks import RANKS
 from pytest_dataloader_faults.battery.checks._ranks import RANKS_AGREE as RANKS_AGREE
 from pytest_dataloader_faults.battery.checks._ranks import WITHOUT_RANKS as WITHOUT_RANKS
+from pytest_dataloader_faults.battery.checks._resume import RESUME
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 CHECKS: dict[str, Check] = {
-    check.name: check for check in (*EPOCHS, *FAULTS, *AT_REST, *WRITES, *NETWORK, *RANKS, *PINNING)
+    check.name: check
+    for check in (*EPOCHS, *FAULTS, *AT_REST, *WRITES, *NETWORK, *RESUME, *RANKS, *PINNING)
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from pytest_dataloader_faults._settings.jobs import ONE_EPOCH, TrialOptions
+from pytest_dataloader_faults._settings.jobs import ONE_EPOCH, Resume, TrialOptions
 from pytest_dataloader_faults.battery._workload import FileSet, NotApplicable, Workload
 from pytest_dataloader_faults.faults import Fault, TruncatedFile
 from pytest_dataloader_faults.outcomes import Outcome, Reference
@@ -22,6 +22,7 @@ class Variant:
         faults: The faults of its trial.
         title: What sets it apart from the other variants, in a few words; "" if there is one only.
         changes: Loader options that it needs besides those of the check.
+        resume: Which states of its loader new processes go on from, or None.
         circumstance: What the sentence of its verdict begins with; "" if that needs no saying.
         skip_reason: Why it shows nothing after all, given its own trial, or None.
     """
@@ -29,6 +30,7 @@ class Variant:
     faults: tuple[Fault, ...] = ()
     title: str = ""
     changes: Mapping[str, Any] = field(default_factory=dict)
+    resume: Resume | None = None
     circumstance: str = ""
     skip_reason: Callable[[Outcome], NotApplicable | None] = lambda _outcome: None
 

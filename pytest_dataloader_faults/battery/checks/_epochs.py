@@ -70,7 +70,8 @@ def _numbers_of_workers(workload: Workload) -> Plan:
     # A loader drops the last batch of each worker if it is told to, and is not in question here.
     changes = {"num_workers": more, "drop_last": False}
     many = counted(more, "worker")
-    other = Variant((), many, changes, f"with {many}", _refuses_the_number)
+    told = f"with {many}"
+    other = Variant((), many, changes, circumstance=told, skip_reason=_refuses_the_number)
     return (Variant(title=counted(asked, "worker")), other)
 
 

@@ -17,7 +17,15 @@ from pytest_dataloader_faults.outcomes.contract import (
     Verdict,
     Wrong,
 )
-from pytest_dataloader_faults.outcomes.judge import at_rest, draws, errors, hangs, ranks, samples
+from pytest_dataloader_faults.outcomes.judge import (
+    at_rest,
+    draws,
+    errors,
+    hangs,
+    ranks,
+    resume,
+    samples,
+)
 from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth, leaked
 from pytest_dataloader_faults.outcomes.records import Raised, TrialFacts, makes_dataset
 from pytest_dataloader_faults.outcomes.reference import Reference, is_resized
@@ -79,6 +87,7 @@ def _violation(outcome: TrialFacts, reference: Reference, contract: Contract) ->
         _hung(outcome)
         or _crashed(outcome)
         or _corrupted(outcome, reference, contract)
+        or resume.judged(outcome, reference)
         or _poisoned(outcome, reference, contract)
         or _unclear(outcome, contract)
         or leaked(outcome)
@@ -95,6 +104,8 @@ def _without_violation(outcome: TrialFacts, reference: Reference, contract: Cont
     if not outcome.schedule:
         return Finding(Verdict.BROKEN, _how_it_fails_alone(outcome, raised))
     sentence = _in_epoch(outcome) + _how_it_failed(outcome, raised, contract)
+    if outcome.resumed:
+        sentence += f"; {resume.survived(outcome)}"
     if contract.survives:
         return Finding(Verdict.BROKEN, f"{sentence}; but the contract promises survives=True")
     return Finding(Verdict.FAILED_CLEANLY, sentence)
@@ -138,6 +149,8 @@ def _how_it_survived(outcome: TrialFacts, reference: Reference, contract: Contra
     if what := _other_samples(outcome, reference):
         not_promised = "the contract does not promise that the dataset notices"
         return f"{what}, and {not_promised} (detects_corruption=True)"
+    if outcome.resumed:
+        return resume.survived(outcome)
     if not outcome.comparison.is_of_content:
         is_of_shapes = outcome.comparison.what is Compared.SHAPES
         right = "types and shapes" if is_of_shapes else "types"
@@ -179,7 +192,9 @@ def _hung(outcome: TrialFacts) -> Finding | None:
         raised = f"{outcome.exception.type} was raised, but then the loader's workers did not end"
         return Finding(Verdict.LEAKED, f"{raised} within {hangs.seconds(outcome)}")
     what = "make_dataset()" if makes_dataset(outcome) else "the epoch"
-    waited = f"no exception and no end of {what} within {hangs.seconds(outcome)}"
+    waited = (
+        f"{resume.latest(outcome)}no exception and no end of {what} within {hangs.seconds(outcome)}"
+    )
     why = errors.dropped_batch_cause(outcome) or hangs.in_words(outcome)
     return Finding(Verdict.HUNG, waited + why)
 
@@ -190,7 +205,8 @@ def _crashed(outcome: TrialFacts) -> Finding | None:
     how = outcome.died or f"it exited during phase '{outcome.phase}' without reporting"
     sender = error_text.likely_sender(outcome.exitcode)
     why = sender + at_rest.how_it_died(outcome)
-    return Finding(Verdict.CRASHED, f"{at_rest.process_in_words(outcome)} died: {how}{why}")
+    where = resume.latest(outcome)
+    return Finding(Verdict.CRASHED, f"{where}{at_rest.process_in_words(outcome)} died: {how}{why}")
 
 
 def _corrupted(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:

@@ -23,7 +23,7 @@ from pytest_dataloader_faults.faults import (
 from pytest_dataloader_faults.faults.base import FiringKind, Place
 from pytest_dataloader_faults.outcomes.contract import Cause, Judgement, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
-from pytest_dataloader_faults.outcomes.judge import ranks
+from pytest_dataloader_faults.outcomes.judge import ranks, resume
 from pytest_dataloader_faults.outcomes.judge.errors import ends_that_explain, last_error_printed
 from pytest_dataloader_faults.outcomes.judge.repeats import Trial
 from pytest_dataloader_faults.outcomes.judge.starts import (
@@ -339,6 +339,7 @@ _OF_EPOCH: dict[Wrong | None, Cause] = {
     Wrong.USED_UP: _USED_UP,
     Wrong.CUT_SHORT: _STOPS,
     **ranks.CAUSES,
+    **resume.CAUSES,
 }
 _WITHOUT_ERROR: tuple[tuple[type[Fault], Cause], ...] = (
     (TruncatedFile, _SHORT_FILE),

@@ -134,8 +134,10 @@ def _about_delivery(outcome: TrialFacts) -> str:
     if outcome.timed_out or outcome.died:
         nothing = f"then nothing more in phase '{outcome.phase}'"
         return f"delivered {counted(came, 'batch')}, {nothing} {seconds}"
-    if outcome.kind == "map":  # A stream's number of batches is not known beforehand.
-        asked = counted(sum(len(one.drawn) for one in outcome.passes), "batch")
+    # A stream's number of batches is not known beforehand, nor that of a process that was killed.
+    drawn = sum(len(one.drawn) for one in outcome.passes) if outcome.kind == "map" else 0
+    if drawn:
+        asked = counted(drawn, "batch")
         return f"delivered {came} of {asked} asked for, {_how_it_ended(outcome)} {seconds}"
     return f"delivered {counted(came, 'batch')}, {_how_it_ended(outcome)} {seconds}"
 

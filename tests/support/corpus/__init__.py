@@ -18,6 +18,7 @@ from support.corpus import (
     pickling,
     pinning,
     ranks,
+    resume,
     state,
     streams,
     swallowing,
@@ -42,6 +43,7 @@ FAMILIES = (
     truncation,
     network,
     ranks,
+    resume,
 )
 CASES = tuple(case for family in FAMILIES for case in family.CASES)
 BEHAVIOURS = {entry: why for family in FAMILIES for entry, why in family.BEHAVIOURS.items()}

@@ -3,7 +3,7 @@
 The letter is the family: A handles shared over fork, B pickling, C exceptions on their way out of
 the worker, D descriptors, E memory and shared memory, F death of workers, G errors swallowed, H
 iterable datasets and the counting of epochs, I random numbers and state, J caches, K hangs, L
-pinned memory, M truncation that nobody notices, N servers, O several ranks.
+pinned memory, M truncation that nobody notices, N servers, O several ranks, P saved states.
 """
 
 ENTRIES = {
@@ -134,4 +134,14 @@ ENTRIES = {
     "O6": "length-of-all-ranks",
     "O7": "set-epoch-changes-nothing",
     "O8": "may-skip-under-ddp",
+    "P1": "state-forgets-its-shard",
+    "P2": "state-goes-on-changing",
+    "P3": "random-order-not-restored",
+    "P4": "state-grows-with-each-batch",
+    "P5": "state-cannot-be-pickled",
+    "P6": "state-is-ahead-of-the-loop",
+    "P7": "load-state-has-no-effect",
+    "P8": "no-epoch-after-the-last",
+    "P9": "load-state-needs-an-iterator",
+    "P10": "progress-beside-the-checkpoint",
 }

@@ -1,0 +1,333 @@
+"""Loaders and datasets that save their state: bugs, and twins without them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Sampler, get_worker_info
+
+from support.corpus.cases import Case
+from support.datasets import Records, RecordStream
+
+_SHARD = 4
+
+
+class ResumableStream(RecordStream):
+    """Knows how many of its records it has given, in each worker: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.given = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        own = self._own()
+        while self.given < len(own):
+            self.given += 1
+            yield self.records[own[self.given - 1]]
+        self.given = 0
+
+    def _own(self) -> list[int]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        return list(range(len(self.records)))[worker::workers]
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many were given."""
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on after as many."""
+        self.given = state["given"]
+
+
+class ForgetsItsShard(ResumableStream):
+    """Has the place in a shard in its state, and not which shard it is."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is in its shard."""
+        return {"given": self.given % _SHARD}
+
+
+class BeginsAnew(ResumableStream):
+    """Sets its position back as an epoch begins, also one that is to go on."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.given = 0
+        yield from super().__iter__()
+
+
+class NeedsItsIterator(ResumableStream):
+    """Its state is that of a generator which only iterating makes."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.places = self._own()
+        yield from super().__iter__()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Leave out what was given."""
+        self.places = self.places[state["given"] :]
+
+
+class CountingLoader(DataLoader[Any]):
+    """Counts the batches that its loop gets, and leaves out as many when it goes on: healthy."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.had = {"batches": 0}
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in itertools.islice(super().__iter__(), self.had["batches"], None):
+            self.had["batches"] += 1
+            yield batch
+        self.had["batches"] = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many batches there were."""
+        return dict(self.had)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Leave out as many."""
+        self.had = dict(state)
+
+
+class StaysAtTheEnd(CountingLoader):
+    """Does not set its count back at the end of an epoch."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in itertools.islice(DataLoader.__iter__(self), self.had["batches"], None):
+            self.had["batches"] += 1
+            yield batch
+
+
+class SharesItsState(CountingLoader):
+    """Gives out the dict in which it counts."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Not a copy."""
+        return self.had
+
+
+class KeepsWhatCame(CountingLoader):
+    """Has every index that came in its state."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.seen: list[int] = []
+        for batch in super().__iter__():
+            self.seen += batch[1].tolist()
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of them."""
+        return {**super().state_dict(), "seen": list(self.seen)}
+
+
+class KeepsTheFile(CountingLoader):
+    """Has an open file in its state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """With the log to which it writes."""
+        return {**super().state_dict(), "log": open(__file__, encoding="utf-8")}  # noqa: SIM115
+
+
+class CountingSampler(Sampler[int]):
+    """Counts the indices that it draws, which is before workers make the samples."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.drawn = count, 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[int]:
+        while self.drawn < self.count:
+            self.drawn += 1
+            yield self.drawn - 1
+        self.drawn = 0
+
+
+class CountsInTheSampler(DataLoader[Any]):
+    """Its state is that of its sampler, which is ahead of the loop."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the sampler is."""
+        return {"drawn": self.sampler.drawn}  # type: ignore[attr-defined]
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Draw on from there."""
+        self.sampler.drawn = state["drawn"]  # type: ignore[attr-defined]
+
+
+class SeededSampler(Sampler[int]):
+    """Shuffles from a seed of its own, alike in each process: healthy."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(0)
+        return iter(torch.randperm(self.count, generator=generator).tolist())
+
+
+class KeepsProgressInAFile(CountingLoader):
+    """Writes how far it is to a file beside the checkpoint, which then does not belong to it."""
+
+    folder: Path
+
+    def __iter__(self) -> Iterator[Any]:
+        file = self.folder / "progress"
+        self.had["batches"] = int(file.read_text()) if file.exists() else 0
+        for batch in super().__iter__():
+            file.write_text(str(self.had["batches"]))
+            yield batch
+        file.write_text("0")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Only where the file is."""
+        return {"file": str(self.folder / "progress")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The file is read as the epoch begins."""
+
+
+def _of(kind: type[DataLoader[Any]], folder: Path, **options: Any) -> Any:
+    return kind(Records(folder), batch_size=2, num_workers=2, **options)
+
+
+def counting(folder: Path) -> Any:
+    """The healthy loader."""
+    return _of(CountingLoader, folder)
+
+
+def staying_at_the_end(folder: Path) -> Any:
+    """A loader of that kind."""
+    return _of(StaysAtTheEnd, folder)
+
+
+def sharing_its_state(folder: Path) -> Any:
+    """A loader of that kind."""
+    return _of(SharesItsState, folder)
+
+
+def keeping_what_came(folder: Path) -> Any:
+    """Likewise."""
+    return _of(KeepsWhatCame, folder)
+
+
+def keeping_the_file(folder: Path) -> Any:
+    """Likewise."""
+    return _of(KeepsTheFile, folder)
+
+
+def counting_in_the_sampler(folder: Path) -> Any:
+    """Likewise."""
+    return _of(CountsInTheSampler, folder, sampler=CountingSampler(len(Records(folder))))
+
+
+def shuffled(folder: Path) -> Any:
+    """Its sampler draws from the global generator, whose state it does not save."""
+    return _of(CountingLoader, folder, shuffle=True)
+
+
+def shuffled_by_seed(folder: Path) -> Any:
+    """Its order is the same in each process."""
+    return _of(CountingLoader, folder, sampler=SeededSampler(len(Records(folder))))
+
+
+def keeping_progress_in_a_file(folder: Path, cache: Path) -> Any:
+    """A loader of that kind; the file is in *cache*, which the trial removes."""
+    made = _of(KeepsProgressInAFile, folder)
+    made.folder = cache
+    return made
+
+
+CASES: tuple[Case, ...] = (
+    Case(
+        "P1",
+        ForgetsItsShard,
+        "resumes",
+        "corrupted",
+        "after 1 of 4 batches, the loader gave 4 samples (0, 2, 4, 6) twice",
+        ResumableStream,
+    ),
+    Case(
+        "P2",
+        sharing_its_state,
+        "resumes",
+        "corrupted",
+        "the state that was taken after 1 batch changed while the next batch was made",
+        counting,
+    ),
+    Case(
+        "P3",
+        shuffled,
+        "resumes",
+        "corrupted",
+        " twice, and left out ",
+        shuffled_by_seed,
+    ),
+    Case(
+        "P4",
+        keeping_what_came,
+        "resumes",
+        "leaked",
+        "its state grows with each batch, from",
+        counting,
+    ),
+    Case(
+        "P5",
+        keeping_the_file,
+        "resumes",
+        "broken",
+        "its state after 1 batch cannot be saved",
+        counting,
+    ),
+    Case(
+        "P6",
+        counting_in_the_sampler,
+        "resumes",
+        "corrupted",
+        "after 1 of 8 batches, the loader left out 8 samples (2, 3, 4, 5, 6, ...)",
+        counting,
+    ),
+    Case(
+        "P7",
+        BeginsAnew,
+        "resumes-after-death",
+        "corrupted",
+        "after its process was killed, begun again with its state after 2 of 4 batches",
+        ResumableStream,
+    ),
+    Case(
+        "P8",
+        staying_at_the_end,
+        "resumes",
+        "corrupted",
+        "the loader had a next epoch of no sample, and a whole one has 16",
+        counting,
+    ),
+    Case(
+        "P9",
+        NeedsItsIterator,
+        "resumes",
+        "broken",
+        "the loader raised AttributeError",
+        ResumableStream,
+    ),
+    Case(
+        "P10",
+        keeping_progress_in_a_file,
+        "resumes-after-death",
+        "corrupted",
+        "the loader left out 2 samples",
+        counting,
+    ),
+)
+BEHAVIOURS: dict[str, str] = {}
+EXCUSED: dict[str, str] = {}
