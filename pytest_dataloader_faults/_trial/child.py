@@ -60,15 +60,9 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         keeper = around.server.pids[:1] if around.server else ()
         supervision = partial(fork_supervisor, around.facts.fd, keeper)
         start = None if isinstance(job, ReferenceJob) else supervision
-        run_under_deadline(root, start, job.limits, around, following)
+        run_under_deadline(root, start, job.limits, around, partial(_count_following, job, around))
 
-    def following() -> list[Callable[[], None]]:
-        count, resume = int(job.recovers_anew), job.options.resume
-        if resume is not None:
-            count = len(kept_states(around.facts, resume)) + resume.of_last
-        return [partial(root, None, number) for number in range(count)]
-
-    def root(supervision: SupervisorHandle | None, number: int | None = None) -> None:
+    def root(supervision: SupervisorHandle | None, number: int | None) -> None:
         _run_then_exit(lambda: trial(supervision, number), around.facts)
 
     def trial(supervision: SupervisorHandle | None, number: int | None) -> None:
@@ -91,6 +85,14 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         run(job, around.facts, *parts, following=number)
 
     _run_then_exit(warden, around.facts)
+
+
+def _count_following(job: Job, around: Surroundings) -> int:
+    """How many processes follow the trial's own, which is over."""
+    resume = job.options.resume
+    if resume is None:
+        return int(job.recovers_anew)
+    return len(kept_states(around.facts, resume)) + resume.of_last
 
 
 def _run_then_exit(action: Callable[[], None], facts: Journal) -> NoReturn:

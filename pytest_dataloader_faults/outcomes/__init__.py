@@ -32,7 +32,9 @@ from pytest_dataloader_faults.outcomes.stages import (
     AtDeadline,
     Phase,
     Reason,
+    SavedState,
     Stage,
+    StateOf,
     Step,
 )
 
@@ -59,8 +61,10 @@ __all__ = (
     "Reason",
     "Reference",
     "Resources",
+    "SavedState",
     "Share",
     "Stage",
+    "StateOf",
     "Step",
     "SweepResult",
     "SweepStep",

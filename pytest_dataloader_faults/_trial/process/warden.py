@@ -14,7 +14,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -46,8 +46,8 @@ from pytest_dataloader_faults._trial.process.surroundings import Surroundings
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import printable
 
-_Root: TypeAlias = Callable[[SupervisorHandle | None], None]
-"""What the trial's process does."""
+_Root: TypeAlias = Callable[[SupervisorHandle | None, int | None], None]
+"""What the trial's process does, and each that follows it, by its number from 0."""
 _CLEANERS_PATIENCE = 10.0
 _STACKS_PATIENCE = 1.0
 _CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
@@ -71,13 +71,13 @@ def run_under_deadline(
     start_supervisor: Callable[[], SupervisorHandle] | None,
     limits: Limits,
     around: Surroundings,
-    following: Callable[[], Sequence[Callable[[], None]]] = tuple,
+    count_following: Callable[[], int] = int,
 ) -> None:
     """Run *root* in a child, with a supervisor if it needs one, and end all that it started.
 
-    Where it came to its end, what *following* gives then runs in more children, one after the
-    other. The loader may take as long as *limits* say. Folders that are *around* it are removed,
-    with what is in them.
+    Where it came to its end, as many more children follow as *count_following* says then, one after
+    the other. The loader may take as long as *limits* say. Folders that are *around* it are
+    removed, with what is in them.
     """
     journal = around.facts
     os.setsid()
@@ -89,10 +89,10 @@ def run_under_deadline(
     began = time.monotonic()
     clock = TrialClock(journal, limits, supervision, partial(_seconds_without_cpu, around))
     warden = _Warden(around, clock, parent, _pipe_of_signals())
-    end = warden.run(partial(root, supervision), supervision)
-    for action in following() if warden.is_over else ():
+    end = warden.run(partial(root, supervision, None), supervision)
+    for number in range(count_following() if warden.is_over else 0):
         around.remove_shared_memory(end_all())
-        end = warden.run(action, None)
+        end = warden.run(partial(root, None, number), None)
         if not warden.is_over:
             break
     if around.server:

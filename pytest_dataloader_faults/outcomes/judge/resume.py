@@ -294,8 +294,6 @@ def _grows(outcome: TrialFacts) -> Finding | None:
     if min(steps) < 0 or alike * _MOST_STEPS_ALIKE > len(steps) or is_small:
         return None
     first, last = states[0], states[-1]
-    sentence = (
-        f"its state grows with each batch, from {first.size:,} bytes {_place(first)} to"
-        f" {last.size:,} {_place(last)}"
-    )
+    sizes = [f"{counted(each.size, 'byte', ',')} {_place(each)}" for each in (first, last)]
+    sentence = f"its state grows with each batch, from {sizes[0]} to {sizes[1]}"
     return Finding(Verdict.LEAKED, sentence, Wrong.STATE_GROWS)

@@ -19,15 +19,13 @@ _SHARD = 4
 class ResumableStream(RecordStream):
     """Knows how many of its records it has given, in each worker: healthy."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.given = 0
+    begin = given = 0
 
     def __iter__(self) -> Iterator[Any]:
-        own = self._own()
-        while self.given < len(own):
+        self.given, self.begin = self.begin, 0
+        for index in self._own()[self.given :]:
             self.given += 1
-            yield self.records[own[self.given - 1]]
+            yield self.records[index]
         self.given = 0
 
     def _own(self) -> list[int]:
@@ -40,8 +38,8 @@ class ResumableStream(RecordStream):
         return {"given": self.given}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on after as many."""
-        self.given = state["given"]
+        """Begin the next epoch after as many."""
+        self.begin = state["given"]
 
 
 class ForgetsItsShard(ResumableStream):
@@ -56,7 +54,7 @@ class BeginsAnew(ResumableStream):
     """Sets its position back as an epoch begins, also one that is to go on."""
 
     def __iter__(self) -> Iterator[Any]:
-        self.given = 0
+        self.begin = 0
         yield from super().__iter__()
 
 
@@ -130,7 +128,7 @@ class KeepsTheFile(CountingLoader):
 
     def state_dict(self) -> dict[str, Any]:
         """With the log to which it writes."""
-        return {**super().state_dict(), "log": open(__file__, encoding="utf-8")}  # noqa: SIM115
+        return {**super().state_dict(), "log": open(__file__, encoding="utf-8")}
 
 
 class CountingSampler(Sampler[int]):
