@@ -30,9 +30,11 @@ EXPECTED = Path(__file__).with_name("expected.txt")
 _OF_WRITES = ("write-error", "disk-full", "worker-killed-writing")
 _OF_CONNECTIONS = ("connect-error", "connection-reset", "connection-closed", "connection-hung")
 _OF_RANKS = ("ranks-agree", "ranks-next-epoch", "rank-read-error", "rank-worker-killed")
-CHECKS = select_checks(exclude=("pinned", *_OF_WRITES, *_OF_CONNECTIONS, *_OF_RANKS))
+_OF_STATES = ("resumes", "resumes-after-death")
+_OF_NO_EXAMPLE = (*_OF_WRITES, *_OF_CONNECTIONS, *_OF_RANKS, *_OF_STATES)
+CHECKS = select_checks(exclude=("pinned", *_OF_NO_EXAMPLE))
 """All but the one that needs a GPU, so that the table is the same everywhere; and but those of
-writes, of connections and of ranks, of which no example has any."""
+writes, of connections, of ranks and of states, of which no example has any."""
 SHORT = ("HandlesInInit", "FromFile", "Careful")
 """A handle that workers share, silent corruption and an unclear error, and a healthy dataset."""
 LEGEND = """
