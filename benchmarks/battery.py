@@ -77,6 +77,8 @@ def trials(rounds: int) -> Table:
 
         whole = clock(lambda: _battery(folder))
         found.compare("the battery, by check_dataset", few, several, whole)
+        quick = clock(lambda: _battery(folder, only="quick"))
+        found.compare("the quick checks, by check_dataset", few, several, quick)
         found.compare("the battery, by the fixture", few, several, lambda: _by_fixture(folder))
         alone, two = (clock(lambda n=n: _seconds_of_items(folder, n)) for n in (0, 2))
         found.compare("the same, all of pytest's run", few, several, alone)

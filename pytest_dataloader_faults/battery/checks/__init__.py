@@ -26,8 +26,28 @@ CHECKS: dict[str, Check] = {
 }
 
 
+GROUPS = {
+    "quick": (
+        "workers-agree",
+        "used-before",
+        "pickles",
+        "read-error-later",
+        "truncated-empty",
+        "truncated-tail",
+        "closed-descriptor",
+        "worker-killed-first",
+    )
+}
+"""Names for several checks. ``quick`` has those that find most of what all of them find in the
+classes of docs/evidence/datasets.md, for a part of the time; tests/battery/test_quick.py counts it.
+"""
+
+
 def names_of_checks(argument: str, names: str | Iterable[str]) -> set[str]:
-    """*names* as a set; each must be a check's. A text may have several, between commas."""
+    """*names* as a set; each must be a check's, or that of a group.
+
+    A text may have several, between commas.
+    """
     given = [names] if isinstance(names, str) or not isinstance(names, Iterable) else names
     texts = list(given)
     if not all(isinstance(each, str) for each in texts):
@@ -37,14 +57,16 @@ def names_of_checks(argument: str, names: str | Iterable[str]) -> set[str]:
     if texts and not found:
         message = f"{argument}={names!r} names no check. Name some, as in 'pickles, open-error'"
         raise InvalidArgumentError(message)
-    require_checks(argument, found)
-    return found
+    checks = {each for name in found for each in GROUPS.get(name, (name,))}
+    require_checks(argument, checks)
+    return checks
 
 
 def require_checks(argument: str, names: Iterable[str]) -> None:
     """Raise InvalidArgumentError if one of *names* is no check."""
     for name in names:
         if name not in CHECKS:
-            advice = meant(str(name), CHECKS) or f"Choose from {', '.join(CHECKS)}"
+            known = (*CHECKS, *GROUPS)
+            advice = meant(str(name), known) or f"Choose from {', '.join(known)}"
             message = f"{argument} names {name!r}, which is no check. {advice}"
             raise InvalidArgumentError(message)
