@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import time
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ class Collector:
         self._found: dict[tuple[str, int], dict[str, Any]] = {}
         self._written: list[str] = []
         self._problems: list[str] = []
+        self._began = time.time()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep what was found; of an item that runs again, the last result holds."""
@@ -51,6 +53,7 @@ class Collector:
             return
         from pytest_dataloader_faults.plugin import _report
 
+        self._run = _report.run_of(session.config, self._began)
         for path in self._paths:
             problems = list(_report.write(self._report, [path]))
             self._problems += problems
@@ -78,7 +81,7 @@ class Collector:
         """All that was found, once the run is over."""
         from pytest_dataloader_faults.plugin._report import report_of
 
-        return report_of(self._found.values(), self._engine())
+        return report_of(self._found.values(), self._engine(), self._run)
 
 
 def _verdicts(report: pytest.TestReport) -> str:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import shlex
+import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,12 +31,15 @@ from pytest_dataloader_faults.report.model import (
     XFAILED,
     Item,
     Report,
+    Run,
     item_of,
 )
 
 _PROPERTY = "dataloader_faults"
 _SECTION = "dataloader-faults"
 _OUR_ERRORS = f"{DataLoaderFaultsError.__module__}."
+_GIT = 10.0
+"""Seconds to wait for git, as on a network."""
 _items = pytest.StashKey[list[dict[str, Any]]]()
 
 
@@ -153,7 +162,28 @@ def _nothing(node: pytest.Item, why: str) -> dict[str, Any]:
     return asdict(_item_of(node, result))
 
 
-def report_of(found: Iterable[dict[str, Any]], engine: str) -> Report:
+def run_of(config: pytest.Config, began: float) -> Run:
+    """The run of *config*, which began at the time *began* and is over now."""
+    given = map(str, config.invocation_params.args)
+    return Run(
+        began=datetime.fromtimestamp(began, timezone.utc).isoformat(timespec="seconds"),
+        duration=round(time.time() - began, 1),
+        command=shlex.join(["pytest", *given]),
+        seed=_options.options_for(config).settings["seed"],
+        commit=_commit(config.rootpath),
+    )
+
+
+def _commit(folder: Path) -> str:
+    """The commit of git that is checked out in *folder*; "" if there is none."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        command = ["git", "-C", str(folder), "rev-parse", "--verify", "--quiet", "HEAD"]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=_GIT, check=True)
+        return found.stdout.strip()
+    return ""
+
+
+def report_of(found: Iterable[dict[str, Any]], engine: str, run: Run) -> Report:
     """The report of the items *found*, those of each test in the order of the battery.
 
     With several processes of pytest-xdist, they end in another order each time.
@@ -162,7 +192,7 @@ def report_of(found: Iterable[dict[str, Any]], engine: str) -> Report:
     tests = {test: place for place, test in enumerate(dict.fromkeys(each.test for each in items))}
     checks = {name: place for place, name in enumerate(_checks())}
     items.sort(key=lambda each: (tests[each.test], checks.get(each.check, len(checks))))
-    return Report(engine=engine, versions=_versions(), items=tuple(items))
+    return Report(engine=engine, versions=_versions(), runs=(run,), items=tuple(items))
 
 
 def _checks() -> Iterable[str]:

@@ -73,7 +73,10 @@ def _lines(report: Report) -> Iterator[str]:
     yield "# DataLoader faults"
     yield ""
     if report.engine:
-        yield f"{_text(report.engine)}."
+        yield f"{as_text(report.engine)}."
+        yield ""
+    for run in report.runs:
+        yield f"`{_raw(run.command)}`: {as_text(run.told)}."
         yield ""
     yield f"| test | verdicts | {' | '.join(LEFT_OUT.values())} | seconds |"
     yield f"| --- | --- |{' --- |' * len(LEFT_OUT)} --- |"
@@ -84,26 +87,28 @@ def _lines(report: Report) -> Iterator[str]:
             yield from _failures(test, items)
     for note in named_notes_of(report.items):
         yield ""
-        yield f"Note: {_text(note)}."
+        yield f"Note: {as_text(note)}."
 
 
 def _row(test: str, items: Sequence[Item]) -> str:
     mark = ":x:" if any(item.status in FAILURES for item in items) else ":white_check_mark:"
-    verdicts = ", ".join(f"{count} {_text(verdict)}" for verdict, count in counts(items).items())
+    verdicts = ", ".join(f"{count} {as_text(verdict)}" for verdict, count in counts(items).items())
     statuses = Counter(item.status for item in items)
     others = " | ".join(str(statuses[each]) for each in LEFT_OUT)
     seconds = sum(item.duration for item in items)
-    return f"| {mark} {_text(test)} | {verdicts} | {others} | {seconds:.1f} |"
+    return f"| {mark} {as_text(test)} | {verdicts} | {others} | {seconds:.1f} |"
 
 
 def _failures(test: str, items: Sequence[Item]) -> Iterator[str]:
     yield ""
-    yield f"## {_text(test)}"
+    yield f"## {as_text(test)}"
     for cause, found in by_cause(items).items():
         yield ""
-        names = ", ".join(_text(item.check) for item in found)
+        names = ", ".join(as_text(item.check) for item in found)
         yield (
-            f"- **{_text(cause)}**: {names}" if found[0].cause else f"- {names}: **{_text(cause)}**"
+            f"- **{as_text(cause)}**: {names}"
+            if found[0].cause
+            else f"- {names}: **{as_text(cause)}**"
         )
         yield f"  <details><summary>{_raw(found[0].sentence)}</summary>"
         yield ""
@@ -112,7 +117,8 @@ def _failures(test: str, items: Sequence[Item]) -> Iterator[str]:
         yield "  </details>"
 
 
-def _text(text: str) -> str:
+def as_text(text: str) -> str:
+    """*text* on one line of Markdown, as it stands."""
     return _SPECIAL.sub(r"\\\1", html.escape(text.replace("\n", " "), quote=False))
 
 

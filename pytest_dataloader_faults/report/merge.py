@@ -1,17 +1,13 @@
-"""The command that makes one report of several. Of an item in several, the worst result holds."""
+"""One report of several. Of an item that is in several, the worst result holds. Pure."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes.text import are, counted, printable
-from pytest_dataloader_faults.report import files
+from pytest_dataloader_faults.outcomes.text import are, counted
 from pytest_dataloader_faults.report.model import (
     ERROR,
     FAILED,
@@ -29,7 +25,7 @@ from pytest_dataloader_faults.report.model import (
 _WORST_FIRST = (FAILED, ERROR, NOT_REPRODUCED, XFAILED, PASSED, NOT_ASKED, NOT_APPLICABLE)
 _SHOWN = 20
 """So many items that differ are listed."""
-_Key: TypeAlias = tuple[str, int]
+Key: TypeAlias = tuple[str, int]
 
 
 class Source(NamedTuple):
@@ -75,9 +71,9 @@ class _Merged(NamedTuple):
 
 def merged(sources: Sequence[Source]) -> _Merged:
     """One report of all items of *sources*, in the order in which they come first."""
-    found: dict[_Key, list[_Found]] = {}
+    found: dict[Key, list[_Found]] = {}
     for source in sources:
-        for key, item in _items_of(source):
+        for key, item in items_of(source):
             found.setdefault(key, []).append(_Found(item, source.name))
     for results in found.values():
         results.sort(key=lambda each: _WORST_FIRST.index(each.item.status))
@@ -85,6 +81,7 @@ def merged(sources: Sequence[Source]) -> _Merged:
     report = Report(
         engine="; ".join(engines),
         versions=_all_versions(each.report for each in sources),
+        runs=tuple(run for each in sources for run in each.report.runs),
         items=tuple(results[0].item for results in found.values()),
     )
     repeated = [results for results in found.values() if len(results) > 1]
@@ -92,7 +89,7 @@ def merged(sources: Sequence[Source]) -> _Merged:
     return _Merged(report, len(sources), len(repeated), differing)
 
 
-def _items_of(source: Source) -> Iterator[tuple[_Key, Item]]:
+def items_of(source: Source) -> Iterator[tuple[Key, Item]]:
     """The items, with what tells them apart: one may ask its check twice."""
     often: Counter[str] = Counter()
     prefix = source.label and f"{source.label}: "
@@ -131,84 +128,3 @@ def _all_versions(reports: Iterable[Report]) -> dict[str, str]:
         for name, text in report.versions.items():
             found.setdefault(name, {}).update(dict.fromkeys(text.split(", ")))
     return {name: ", ".join(texts) for name, texts in found.items()}
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="pytest-dataloader-faults",
-        description="Work with reports of pytest-dataloader-faults.",
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    merge = _add_merge(commands)
-    given = parser.parse_args(arguments)
-    if not (asked := [*given.reports, *given.label]):
-        merge.error("give a report, or several, as REPORT.json or by --label")
-    try:
-        return _merge(asked, given.output)
-    except (InvalidArgumentError, OSError) as error:
-        print(f"pytest-dataloader-faults: {error}", file=sys.stderr)  # noqa: T201  # a command
-        return 2
-
-
-def _add_merge(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> argparse.ArgumentParser:
-    """Declare the command ``merge`` and its arguments."""
-    merge = commands.add_parser(
-        "merge",
-        help="make one report of several, such as the shards of a CI job",
-        description="Make one report of several. Where an item is in several, the worst result"
-        " holds, and the output says so. The exit status is 0 once the report is written, whatever"
-        " is in it, and 2 otherwise.",
-    )
-    merge.add_argument(
-        "reports",
-        nargs="*",
-        type=_unlabelled,
-        default=[],
-        metavar="REPORT.json",
-        help="reports in JSON",
-    )
-    merge.add_argument(
-        "--label",
-        action="append",
-        type=_labelled,
-        default=[],
-        metavar="NAME=REPORT.json",
-        help="a report whose items get this name before their id, such as that of one job of a"
-        " matrix, so that they are not compared with those of another name; may be given"
-        " several times",
-    )
-    merge.add_argument(
-        "-o",
-        "--output",
-        required=True,
-        action="append",
-        metavar="PATH",
-        help=f"where to write, in the form of the ending: {', '.join(files.RENDERERS)}",
-    )
-    return merge
-
-
-def _unlabelled(path: str) -> tuple[str, str]:
-    return "", path
-
-
-def _labelled(text: str) -> tuple[str, str]:
-    label, _, path = text.partition("=")
-    if not (label and path):
-        message = f"{text!r} must be NAME=REPORT.json, such as py312=a.json"
-        raise argparse.ArgumentTypeError(message)
-    return label, path
-
-
-def _merge(asked: Sequence[tuple[str, str]], outputs: Sequence[str]) -> int:
-    """Merge the reports *asked* for, each a label and a path, into *outputs*; the exit status."""
-    paths = [files.require_known(path) for path in outputs]
-    found = merged([Source(path, files.read(path), label) for label, path in asked])
-    for path in paths:
-        files.write(found.report, path)
-    for line in told(found):
-        print(printable(line))  # noqa: T201  # a command
-    return 0

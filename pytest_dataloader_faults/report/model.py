@@ -72,9 +72,10 @@ class Item:
         reproduce: A command, or a call, that repeats it.
         duration: Seconds that the item took.
         trials: Seconds that each of its trials took.
-        timeline: What happened when in the trial that decided.
+        timeline: What happened when in the trial that decided; empty if it passed.
         omitted_events: How many events were left out from the middle of that.
-        usage: What each process of that trial had after each epoch, if that was measured.
+        usage: What each process of that trial had after each epoch, if that was measured, and it
+            did not pass.
     """
 
     nodeid: str
@@ -131,17 +132,48 @@ class Item:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run of pytest.
+
+    Attributes:
+        began: When it began, by ISO 8601, in UTC.
+        duration: Seconds that it took.
+        command: The command, as a shell reads it.
+        seed: Of the trials that had no seed of their own.
+        commit: Of git, in the folder where pytest ran; "" if there is none.
+    """
+
+    began: str
+    duration: float
+    command: str
+    seed: int
+    commit: str = ""
+
+    @property
+    def told(self) -> str:
+        """All of it but the command."""
+        commit = f", commit {self.commit[:_COMMIT]}" if self.commit else ""
+        return f"{self.began}, {self.duration:.1f} s, seed {self.seed}{commit}"
+
+
+_COMMIT = 12
+"""So many digits of a commit are shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """A run of pytest, or several that were merged.
 
     Attributes:
         engine: Which engine ran, and why it is not the kernel's.
         versions: Of Python, torch, this plugin and the system, by name.
+        runs: The runs, in the order of the reports that were merged.
         items: The checks, test by test, in the order of the battery.
     """
 
     engine: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
+    runs: tuple[Run, ...] = ()
     items: tuple[Item, ...] = ()
 
     @property
@@ -169,7 +201,8 @@ class Report:
             message = f"version={found!r} of a report must be {VERSION}"
             raise InvalidArgumentError(message)
         items = tuple(map(Item.from_dict, data["items"]))
-        return cls(engine=data["engine"], versions=data["versions"], items=items)
+        runs = from_json(tuple[Run, ...], data.get("runs", ()))
+        return cls(engine=data["engine"], versions=data["versions"], runs=runs, items=items)
 
 
 def item_of(
@@ -186,13 +219,14 @@ def item_of(
     *status*: as in ``Item``, where it is another one than *result* says.
     """
     outcome = result.outcome
+    status = status or _status_of(result)
     return Item(
         nodeid=nodeid,
         test=test,
         file=where[0],
         line=where[1],
         check=result.check,
-        status=status or _status_of(result),
+        status=status,
         verdict=str(result.verdict) if result.applies else None,
         sentence=result.sentence,
         explanation=result.explanation,
@@ -203,7 +237,7 @@ def item_of(
         reproduce=result.reproduce,
         duration=round(duration, 3),
         trials=tuple(each.duration for each in result.trials),
-        **_course(result),
+        **({} if status == PASSED else _course(result)),
     )
 
 

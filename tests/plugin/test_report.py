@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import asdict
+from datetime import datetime, timezone
 from importlib import resources
 from types import SimpleNamespace
 from xml.etree import ElementTree as ET
@@ -16,7 +17,8 @@ import pytest
 from pytest_dataloader_faults import report as reports
 from pytest_dataloader_faults.plugin._report import id_of, report_of
 from pytest_dataloader_faults.report import terminal
-from pytest_dataloader_faults.report.merge import main
+from pytest_dataloader_faults.report.command import main
+from support.reports import RUN
 from support.reports import item as item_of
 
 SUITE = """
@@ -87,8 +89,14 @@ def _check_json(report):
     jsonschema.Draft202012Validator(schema).validate(report)
     for item in report["items"]:
         kinds = {event["kind"] for event in item["timeline"]}
-        assert ("fault" in kinds) is (item["check"] == "open-error"), item["nodeid"]
-        assert ("batch" in kinds) is (item["check"] != "connect-error"), item["nodeid"]
+        assert ({"fault", "batch"} <= kinds) is (item["status"] == "failed"), item["nodeid"]
+        assert bool(kinds) is (item["status"] == "failed"), item["nodeid"]
+    (run,) = report["runs"]
+    began = datetime.fromisoformat(run["began"])
+    assert 0 < run["duration"] <= (datetime.now(timezone.utc) - began).total_seconds() + 1
+    assert run["command"].startswith("pytest ")
+    assert "--dataloader-faults-report=out/r.json" in run["command"]
+    assert (run["seed"], run["commit"]) == (0, "")
 
 
 def _check_junit(path):
@@ -178,7 +186,7 @@ def test_checks_are_in_the_order_of_the_battery():
     ended = [("a.py::one", names[2]), ("b.py::two", names[3]), ("b.py::two", names[0])]
     ended += [("a.py::one", names[1]), ("b.py::two", names[2]), ("a.py::one", names[0])]
     found = [asdict(item_of(test=test, check=check)) for test, check in ended]
-    report = report_of(found, "kernel engine")
+    report = report_of(found, "kernel engine", RUN)
     assert [(each.test[-3:], each.check) for each in report.items] == [
         *(("one", each) for each in names[:3]),
         *(("two", each) for each in (names[0], *names[2:])),
@@ -214,6 +222,20 @@ def test_an_id_keeps_its_own_dashes(suite):
     assert [f"{name}[-1]", f"{name}[1]", f"{name}[a-]"] == [each["test"] for each in items]
 
 
+def test_a_report_has_the_commit(pytester):
+    """Of the repository where pytest runs, if it is one and has git."""
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com"]
+    for arguments in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run([*git, *arguments], cwd=pytester.path, check=True)
+    command = [*git, "rev-parse", "HEAD"]
+    head = subprocess.check_output(command, cwd=pytester.path, text=True)
+    pytester.makepyfile("def test_nothing():\n    pass\n")
+    pytester.runpytest("--dataloader-faults-report=r.json", "--dataloader-faults-seed=7")
+
+    (run,) = json.loads((pytester.path / "r.json").read_text())["runs"]
+    assert (run["commit"], run["seed"]) == (head.strip(), 7)
+
+
 def test_shards_are_merged(written, tmp_path, capsys):
     """By the command; the report is that of the whole run."""
     whole = json.loads((written[0] / "out/r.json").read_text())
@@ -233,7 +255,7 @@ def test_shards_are_merged(written, tmp_path, capsys):
 
 def test_the_command_is_installed():
     """With a help that names what it can do."""
-    module = "from pytest_dataloader_faults.report.merge import main; main(['--help'])"
+    module = "from pytest_dataloader_faults.report.command import main; main(['--help'])"
     found = subprocess.run(
         [sys.executable, "-c", module], capture_output=True, text=True, check=True
     )

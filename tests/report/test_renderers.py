@@ -13,7 +13,8 @@ import pytest
 
 from pytest_dataloader_faults.outcomes import CheckResult, Event, Footprint, Pass, Verdict
 from pytest_dataloader_faults.report import ci, files, html, terminal
-from pytest_dataloader_faults.report.merge import Source, main, merged
+from pytest_dataloader_faults.report.command import main
+from pytest_dataloader_faults.report.merge import Source, merged
 from pytest_dataloader_faults.report.model import Report, Usage, by_cause, item_of
 from support.facts import ordinary
 from support.reports import HOSTILE, MIXED, failed, item
@@ -181,20 +182,21 @@ def test_a_report_that_cannot_be_written_leaves_the_earlier_one(tmp_path, monkey
 
 
 def test_an_item_has_the_course_of_the_trial_that_decided():
-    """Its timeline, and what its processes had after each epoch."""
+    """Its timeline, and what its processes had after each epoch; not of one that passed."""
     trial = replace(
         ordinary(Pass()),
         timeline=(Event(0.5, "worker 1", "fetch", "batch 1"),),
         omitted_events=7,
         footprints=(Footprint(2, "worker 1", 4096, 5, 6, newly_open="x"),),
     )
-    result = CheckResult("growth", Verdict.SURVIVED, True, "", "survived: .", trial)
+    result = CheckResult("growth", Verdict.LEAKED, False, "", "leaked: .", trial)
     where = {"nodeid": "n", "test": "t", "where": ("a.py", 1), "duration": 0.1}
     item = item_of(result, **where)
     assert (item.timeline, item.omitted_events) == (trial.timeline, 7)
     assert item.usage == (Usage(2, "worker 1", 5, 4096, 6),)
-    nothing = item_of(replace(result, outcome=None), **where)
-    assert (nothing.timeline, nothing.usage) == ((), ())
+    for nothing in (replace(result, outcome=None), replace(result, passed=True)):
+        made = item_of(nothing, **where)
+        assert (made.timeline, made.omitted_events, made.usage) == ((), 0, ())
 
 
 def test_the_sentence_of_an_item_is_not_taken_from_the_explanation():

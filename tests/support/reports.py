@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_dataloader_faults.outcomes import Event
-from pytest_dataloader_faults.report.model import Item, Report, Usage
+from pytest_dataloader_faults.report.model import Item, Report, Run, Usage
 
 HOSTILE = "<script>alert(1)</script> | `x` ](http://e) \x1b[31m\n::error::no, %0A"
 HOSTILE_MARKUP = (
@@ -70,8 +70,12 @@ def growing(epochs=4):
         yield Usage(epoch, "worker 0", 10 + 8 * epoch, (100 + epoch) << 20, 1)
 
 
+RUN = Run(
+    began="2026-01-02T03:04:05+00:00", duration=6.7, command="pytest -q", seed=8, commit="9" * 40
+)
 MIXED = Report(
     engine="kernel engine, Linux 6.18",
+    runs=(RUN,),
     items=(
         item(check="workers-agree", trials=(0.2,)),
         failed(trials=(0.4, 0.6), notes=("64 of 100 samples were looked at",)),
