@@ -4,7 +4,8 @@ Some facts about what may be shared. A baseline takes longer than the trial it i
 of a test would repeat it. But the factory alone does not show that its dataset is the one of
 before: fixtures make the data again, and may make other data, in another place. So what is recalled
 is a guess. It is believed where the files that the workers used, and their folders, have not
-changed since. Otherwise the reference, which is the cheaper half of a baseline, is taken first. It
+changed since, or where the item has a new folder with files of the same content in it. Otherwise
+the reference, which is the cheaper half of a baseline, is taken first. It
 has to be taken before the trial: a dataset may write down what a fault did to it, and give other
 samples from then on. Where the reference is not as recalled, the whole baseline is taken, and
 nothing is recalled for that factory again.
@@ -12,7 +13,8 @@ nothing is recalled for that factory again.
 A dataset may depend on more than files: on a global variable, or on a service. So where a guess was
 believed and the check does not pass, the reference is taken after all. If it is not as recalled,
 and the files have not changed in the trial either, the check is repeated with a baseline of its
-own. A check that passes needs no such thing: its samples were compared with what is recalled.
+own. A check that passes needs no such thing: its samples were compared with what is recalled. One
+that does not apply has compared nothing, so that is believed of items of one test only.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import contextlib
 import dataclasses
 import functools
 import glob
+import hashlib
 import itertools
 import os
 import re
@@ -41,6 +44,7 @@ from pytest_dataloader_faults.battery.baseline import (
     KnownBaseline,
     OutdatedBaselineError,
 )
+from pytest_dataloader_faults.globs import is_below
 from pytest_dataloader_faults.outcomes import CheckResult, Outcome, Verdict
 
 _PLAIN = (str, bytes, int, float, bool, type(None))
@@ -87,10 +91,12 @@ class BaselineCache:
         was_wrong = False
         if entry is not None:
             try:
-                result, battery = _by_entry(entry.moved(home), battery_of, asked)
+                result, battery, is_sure = _by_entry(entry.moved(home), battery_of, asked)
                 self._found[key] = entry.with_found(battery.baseline, home)
                 # After a hang without a fault, another run without one would hang as well.
-                if result.verdict is not Verdict.NOT_EXERCISED or entry.baseline.changes:
+                is_shown = result.verdict is not Verdict.NOT_EXERCISED or entry.baseline.changes
+                is_same_test = call is not None and entry.call == call
+                if is_shown or (not result.applies and is_sure and is_same_test):
                     return Answer(result)
             except OutdatedBaselineError:
                 was_wrong = True
@@ -100,22 +106,52 @@ class BaselineCache:
             return Answer(_failing_alone(battery, name, reproduce), is_usable=False)
         result = asked(battery)
         if key is not None and (found := battery.baseline.known) is not None:
-            self._found[key] = None if was_wrong else _Entry(found, home, versions)
+            contents = _contents(versions, home)
+            entry = _Entry(found, home, versions, contents, call)
+            self._found[key] = None if was_wrong else entry
         return Answer(result, is_usable=not battery.baseline.unusable_reason)
 
 
 class _Entry(NamedTuple):
-    """A fault-free run, the folder of the item that made it, and the files then."""
+    """A fault-free run, the folder of the item that made it, and the files then.
+
+    Attributes:
+        baseline: What the run showed.
+        home: The folder.
+        versions: Of the files, and of their folders.
+        contents: Of those that are in *home*; None if they are too large to look at.
+        call: As for ``BaselineCache.ask``.
+    """
 
     baseline: KnownBaseline
     home: str | None
     versions: Mapping[str, tuple[int, ...] | None]
+    contents: Mapping[str, str] | None
+    call: Hashable
 
     def moved(self, home: str | None) -> _Entry:
         """The same for an item that has the folder *home*."""
         if not (self.home and home and self.home != home):
             return self
-        return self._replace(baseline=_moved(self.baseline, self.home, home), versions={})
+        baseline, contents = _moved((self.baseline, self.contents), self.home, home)
+        versions = {
+            path: version
+            for path, version in self.versions.items()
+            if not is_below(path, [self.home])
+        }
+        return _Entry(baseline, home, versions, contents, self.call)
+
+    @property
+    def is_up_to_date(self) -> bool:
+        """Whether its files are as they were then."""
+        now = versions_of_files(self.baseline.working)
+        if now == self.versions:
+            return True
+        same = all(now.get(path) == version for path, version in self.versions.items())
+        is_moved = now.keys() != self.versions.keys()
+        if not (same and is_moved and self.contents is not None):
+            return False
+        return self.contents == _contents(now, self.home)
 
     def with_found(self, known: Baseline, home: str | None) -> _Entry:
         """The same with what an item that has the folder *home* has found out beyond it."""
@@ -129,10 +165,13 @@ class _Entry(NamedTuple):
 
 def _by_entry(
     entry: _Entry, battery_of: Callable[..., Battery], asked: Callable[[Battery], CheckResult]
-) -> tuple[CheckResult, Battery]:
-    """The result by what *entry* knows, and by whom; OutdatedBaselineError if it is out of date."""
+) -> tuple[CheckResult, Battery, bool]:
+    """The result by what *entry* knows, by whom, and whether that was believed at once.
+
+    OutdatedBaselineError if it is out of date.
+    """
     before = versions_of_files(entry.baseline.working)
-    is_sure = before == entry.versions
+    is_sure = entry.is_up_to_date
     battery = battery_of(known=entry.baseline, is_sure=is_sure)
     result = asked(battery)
     if is_sure and result.applies and not result.passed:
@@ -141,7 +180,7 @@ def _by_entry(
         except OutdatedBaselineError:
             if versions_of_files(entry.baseline.working) == before:
                 raise
-    return result, battery
+    return result, battery, is_sure
 
 
 def versions_of_files(run: Outcome) -> dict[str, tuple[int, ...] | None]:
@@ -159,6 +198,31 @@ def _version(path: str) -> tuple[int, ...] | None:
         at = os.stat(path)
         return (at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns)
     return None
+
+
+_MOST_BYTES, _MOST_FILES = 1 << 25, 1000
+"""Of files in an item's folder. To look at more takes longer than to take the reference."""
+
+
+def _contents(paths: Iterable[str], home: str | None) -> dict[str, str] | None:
+    """A digest of each of *paths* in *home*: of the bytes of a file, of the names in a folder.
+
+    None if that cannot be told, or not soon.
+    """
+    own = [path for path in paths if home and is_below(path, [home])]
+    with contextlib.suppress(OSError):
+        if len(own) <= _MOST_FILES and sum(map(os.path.getsize, own)) <= _MOST_BYTES:
+            return {path: _digest(path) for path in own}
+    return None
+
+
+def _digest(path: str) -> str:
+    if os.path.isdir(path):
+        content = "\0".join(sorted(os.listdir(path))).encode(errors="surrogateescape")
+    else:
+        with open(path, "rb") as file:
+            content = file.read()
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _failing_alone(battery: Battery, name: str, reproduce: str) -> CheckResult:

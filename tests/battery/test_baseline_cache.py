@@ -30,10 +30,10 @@ class Asked:
         self.log = log
         log.touch()
 
-    def __call__(self, make_dataset, name="open-error", home=None, **settings):
+    def __call__(self, make_dataset, name="open-error", home=None, call=None, **settings):
         """The result, and the cost."""
         before = len(self.log.read_text())
-        options = {"home": home, "expected": None, "reproduce": "again"}
+        options = {"home": home, "call": call, "expected": None, "reproduce": "again"}
         result = self.memory.ask(name, make_dataset, Settings(**settings), **options).result
         return result, len(self.log.read_text()) - before
 
@@ -77,13 +77,66 @@ def test_the_fault_free_epoch_of_random_samples_is_not_repeated(kind, records, a
 
 
 def test_findings_move_with_the_folder_of_the_item(tmp_path, asked):
-    """Each item has one of its own, and the fault befalls the files in that."""
-    for name, expected in (("item_1", WHOLE), ("item_10", VERIFIED)):
+    """Each item has one of its own, with the same files, and the fault befalls those."""
+    for name, expected in (("item_1", WHOLE), ("item_10", ALONE)):
         folder = write_records(tmp_path / name / "records")
         result, cost = asked(_factory(folder, asked.log), home=str(tmp_path / name))
         paths = {each.path for facts in result.outcome.faults for each in facts.firings}
         assert (result.passed, cost) == (True, expected)
         assert {path.rpartition("/")[0] for path in paths} == {str(folder)}
+
+
+@pytest.mark.parametrize("change", ["content", "name", "another file"])
+def test_other_files_in_the_folder_of_the_item_are_read_first(tmp_path, asked, change):
+    """What another item found out does not hold for them."""
+    for name, expected in (("item_1", WHOLE), ("item_2", VERIFIED)):
+        folder = write_records(tmp_path / name / "records")
+        if name == "item_2":
+            _change(folder, change)
+        result, cost = asked(_factory(folder, asked.log, FirstRecords), home=str(tmp_path / name))
+        assert (result.passed, cost) == (True, expected)
+
+
+class FirstRecords(Records):
+    """Has the same samples, whatever else is in the folder and in the last file."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.paths = self.paths[:8]
+
+    def __getitem__(self, index):
+        path = self.paths[index]
+        return torch.tensor(list(path.read_bytes()[:SIZE]), dtype=torch.uint8)
+
+
+def _change(folder, what):
+    first = folder / "00.rec"
+    if what == "content":
+        first.write_bytes(first.read_bytes() + b"more")
+    elif what == "name":
+        first.rename(folder / "000.rec")
+    else:
+        (folder / "99.rec").touch()
+
+
+def test_a_large_file_is_not_looked_at(tmp_path, asked, monkeypatch):
+    """The reference is taken instead, which reads some samples only."""
+    monkeypatch.setattr(baseline_cache, "_MOST_BYTES", 100)
+    for name, expected in (("item_1", WHOLE), ("item_2", VERIFIED)):
+        folder = write_records(tmp_path / name / "records")
+        _, cost = asked(_factory(folder, asked.log), home=str(tmp_path / name))
+        assert cost == expected
+
+
+@pytest.mark.parametrize(("calls", "cost"), [("aa", 0), ("ab", WHOLE - ALONE)])
+def test_what_does_not_apply_is_believed_within_one_test(tmp_path, asked, calls, cost):
+    """It compares nothing, so another test finds out for itself."""
+    for name, call in zip(("item_1", "item_2"), calls, strict=True):
+        folder = write_records(tmp_path / name / "records")
+        factory = _factory(folder, asked.log)
+        result, found = asked(factory, "connect-error", home=str(tmp_path / name), call=call)
+        assert not result.applies
+    assert found == cost
 
 
 def test_a_guess_that_was_wrong_fails_no_check(records, asked):
