@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -70,6 +71,7 @@ def add_options(parser: pytest.Parser) -> None:
         help="fail the tests marked gpu where torch finds no accelerator, and do not skip them",
     )
     _add_named_datasets(group)
+    _add_choice_of_checks(parser, group)
     group.addoption(
         _REPORT,
         dest=f"{_STEM}_report",
@@ -99,15 +101,22 @@ def _add_named_datasets(group: pytest.OptionGroup) -> None:
         help="run the battery on the dataset or loader that this function returns; no test file is"
         " needed, and without paths none is run; may be given several times",
     )
+
+
+def _add_choice_of_checks(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
+    """The options are of datasets that the command line names; the ini keys, of all items."""
     for name, what in ((ONLY, "ask only these checks"), (_EXCLUDE, "leave out these checks")):
+        dest = name.strip("-").replace("-", "_")
         group.addoption(
             name,
-            dest=name.strip("-").replace("-", "_"),
+            dest=dest,
             metavar="CHECKS",
             action="append",
             default=[],
             help=f"of --dataloader-faults-dataset: {what}, separated by commas",
         )
+        text = f"{what}, separated by commas or line breaks (of all tests that use fault_check)"
+        parser.addini(dest, text, type="linelist", default=None)
 
 
 def named_datasets(config: pytest.Config) -> dict[str, list[str]]:
@@ -177,14 +186,36 @@ def read_options(config: pytest.Config) -> None:
     for name in _OPTIONS:
         given.update(_parsed(name, config.getini(f"{_STEM}_{name}"), f"ini key {_STEM}_{name}"))
         given.update(_parsed(name, config.getoption(f"{_STEM}_{name}"), flag(name)))
-    config.stash[_given] = given
+    config.stash[_given] = {**given, **_chosen_by_ini(config)}
+
+
+def _chosen_by_ini(config: pytest.Config) -> dict[str, list[str]]:
+    """The checks that the ini keys ``only`` and ``exclude`` name, where they are given."""
+    keys = [(name, f"{_STEM}_{name}") for name in ("only", "exclude")]
+    found = {name: config.getini(key) for name, key in keys if config.getini(key) is not None}
+    for name, checks in found.items():
+        where = f"ini key {_STEM}_{name}"
+        if not checks:
+            message = f"{where} names no check. Name some, as in 'pickles, open-error'"
+            raise InvalidArgumentError(message)
+        if sys.platform == "linux":  # Elsewhere the checks cannot be imported, or asked.
+            from pytest_dataloader_faults.battery.checks import names_of_checks
+
+            names_of_checks(where, checks)
+    return found
 
 
 def options_for(config: pytest.Config, marks: Iterable[pytest.Mark] = ()) -> ItemOptions:
-    """What holds for a test with *marks*, the closest first."""
-    given = config.stash[_given].copy()
+    """What holds for a test with *marks*, the closest first.
+
+    Where a marker has ``only``, the ini key ``exclude`` does not hold: it is further away.
+    """
+    given, marked = config.stash[_given].copy(), dict[str, Any]()
     for mark in reversed(list(marks)):
-        given.update(_from_marker(mark))
+        marked.update(_from_marker(mark))
+    if "only" in marked:
+        given.pop("exclude", None)
+    given.update(marked)
     usual = {name: option.value for name, option in _OPTIONS.items()}
     values = {**usual, **given}
     own = {name: values[name] for name in ItemOptions._fields if name in values}
