@@ -23,6 +23,7 @@ _STEM = "dataloader_faults"
 ATTRIBUTE = _STEM
 """The attribute of pytest's reports that has what checks found: a list of items as plain data."""
 ONLY, _EXCLUDE = "--dataloader-faults-only", "--dataloader-faults-exclude"
+WRITE_KNOWN = "--dataloader-faults-write-known"
 _given = pytest.StashKey[dict[str, Any]]()
 
 
@@ -72,6 +73,7 @@ def add_options(parser: pytest.Parser) -> None:
     )
     _add_named_datasets(group)
     _add_choice_of_checks(parser, group)
+    _add_known_failures(parser, group)
     group.addoption(
         _REPORT,
         dest=f"{_STEM}_report",
@@ -119,6 +121,24 @@ def _add_choice_of_checks(parser: pytest.Parser, group: pytest.OptionGroup) -> N
         parser.addini(dest, text, type="linelist", default=None)
 
 
+def _add_known_failures(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
+    text = "a file of known failures: what fails as it says is expected to fail"
+    dest = f"{_STEM}_known"
+    group.addoption("--dataloader-faults-known", dest=dest, metavar="PATH", help=text)
+    parser.addini(dest, f"{text}; relative to the root directory of pytest", default=None)
+    group.addoption(
+        WRITE_KNOWN,
+        dest=f"{_STEM}_write_known",
+        metavar="PATH",
+        help="write the checks that fail in this run to PATH, for --dataloader-faults-known; the"
+        " reasons that are in that file stay",
+    )
+    text = "fail the run if a known failure no longer fails, or belongs to no test"
+    dest = f"{_STEM}_known_strict"
+    group.addoption("--dataloader-faults-known-strict", dest=dest, action="store_true", help=text)
+    parser.addini(dest, text, type="bool", default=False)
+
+
 def named_datasets(config: pytest.Config) -> dict[str, list[str]]:
     """The datasets that the command line names, and which checks to ask; empty if there are none.
 
@@ -153,6 +173,40 @@ def reports(config: pytest.Config) -> tuple[list[str], bool]:
         require_known(path)
     is_asked = config.getoption(f"{_STEM}_github") == "auto"
     return paths, is_asked and os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+class KnownFiles(NamedTuple):
+    """What the options say of known failures.
+
+    *read*, *write*: paths of files, "" for none. *where*: what names the first one. *strict*:
+    whether what is in it and does not fail makes the run fail.
+    """
+
+    read: str
+    where: str
+    write: str
+    strict: bool
+
+
+def known_files(config: pytest.Config) -> KnownFiles:
+    """The files of known failures, relative to where pytest was started.
+
+    pytest's ``--runxfail`` has what is expected to fail reported as any failure.
+    """
+    name = f"{_STEM}_known"
+    read, where = config.getoption(name), flag("known")
+    if read is None and (read := config.getini(name)) is not None:
+        where = f"ini key {name}"
+        read = read and os.path.relpath(config.rootpath / read, config.invocation_params.dir)
+    write = config.getoption(f"{_STEM}_write_known")
+    for path, place in ((read, where), (write, WRITE_KNOWN)):
+        if path == "":
+            message = f"known='' from {place} must be the path of a file, such as known.json"
+            raise InvalidArgumentError(message)
+    if config.getoption("runxfail", default=False):
+        read = None
+    strict = config.getoption(f"{name}_strict") or config.getini(f"{name}_strict")
+    return KnownFiles(read or "", where, write or "", strict)
 
 
 def flag(name: str) -> str:

@@ -36,12 +36,16 @@ def require_known(path: str) -> str:
 
 
 def write(report: Report, path: str) -> None:
-    """Write *report* to *path*, in the form that the ending names; folders are made.
-
-    What is there stays until the whole report is on the disk. An OSError names *path*.
-    """
+    """Write *report* to *path*, in the form that the ending names; see ``put``."""
     render = next(each for ending, each in RENDERERS.items() if path.endswith(ending))
-    text = render(report)
+    put(render(report), path)
+
+
+def put(text: str, path: str) -> None:
+    """Write *text* to *path*; folders are made.
+
+    What is there stays until the whole text is on the disk. An OSError names *path*.
+    """
     target = os.path.realpath(path)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     temporary = f"{target}.{os.getpid()}.tmp"
