@@ -39,6 +39,7 @@ _SLOW = [
     Path("docs/how-to/datasets-that-write-a-cache.md"),
     Path("docs/how-to/hand-over-a-loader.md"),
     Path("docs/how-to/inject-into-my-own-loop.md"),
+    Path("docs/how-to/known-failures.md"),
     Path("docs/how-to/replay-a-failure.md"),
     Path("docs/how-to/run-only-some-checks.md"),
     Path("docs/how-to/search-with-hypothesis.md"),
@@ -192,7 +193,7 @@ def _defined(module):
             yield ast.unparse(node.targets[0]), node
 
 
-_WITH_OTHERS = ("only", "exclude")
+_WITH_OTHERS = ("only", "exclude", "known", "known_strict")
 """The ini keys that are no settings of a trial."""
 
 
@@ -310,7 +311,7 @@ def test_no_page_names_an_option_that_is_not_there():
     """Options and ini keys in the text exist."""
     known = {f"dataloader_faults_{name}" for name in (*_options._OPTIONS, *_WITH_OTHERS)}
     known |= {"dataloader_faults_verdict", "dataloader_faults_check"}  # Of JUnit reports.
-    without_ini = ("require_gpu", "report", "github", "dataset")
+    without_ini = ("require_gpu", "report", "github", "dataset", "write_known")
     options = set(map(_options.flag, (*without_ini, *_WITH_OTHERS)))
     options |= set(map(_options.flag, _options._OPTIONS))
     text = "\n".join(TEXTS.values())
