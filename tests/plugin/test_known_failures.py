@@ -467,3 +467,14 @@ def test_a_file_that_cannot_be_written_is_told(light_suite):
     result = light_suite.run("def test_plain(): pass", "--dataloader-faults-write-known=taken/a")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stdout.fnmatch_lines(["the known failures were not written: *"])
+
+
+def test_many_entries_are_told_in_few_lines(light_suite):
+    """One line says how many more there are."""
+    names = [f"test_inner.py::test_{number:02}[open-error]" for number in range(25)]
+    _write(light_suite, *map(_entry, names))
+    result = light_suite.run("def test_plain(): pass", KNOWN)
+    shown = [f"  {_glob(name)}" for name in names[:20]]
+    told = ["known.json: 25 known failures belong to no item. Correct their ids, remove them,*"]
+    result.stdout.fnmatch_lines([*told, *shown, "  ... and 5 more"], consecutive=True)
+    result.assert_outcomes(passed=1)
