@@ -39,6 +39,7 @@ _SLOW = [
     Path("docs/how-to/datasets-that-write-a-cache.md"),
     Path("docs/how-to/hand-over-a-loader.md"),
     Path("docs/how-to/inject-into-my-own-loop.md"),
+    Path("docs/how-to/known-failures.md"),
     Path("docs/how-to/replay-a-failure.md"),
     Path("docs/how-to/run-only-some-checks.md"),
     Path("docs/how-to/search-with-hypothesis.md"),
@@ -192,6 +193,10 @@ def _defined(module):
             yield ast.unparse(node.targets[0]), node
 
 
+_WITH_OTHERS = ("only", "exclude", "known", "known_strict")
+"""The ini keys that are no settings of a trial."""
+
+
 def _names():
     """What users can type, by kind."""
     kinds = vocabulary.KINDS
@@ -201,7 +206,7 @@ def _names():
         "name in faults": vocabulary.__all__,
         "fixture": _fixtures(),
         "option": [_options.flag(name) for name in _options._OPTIONS],
-        "ini key": [f"dataloader_faults_{name}" for name in _options._OPTIONS],
+        "ini key": [f"dataloader_faults_{name}" for name in (*_options._OPTIONS, *_WITH_OTHERS)],
         "marker argument": _options.MARKER.parameters,
         "check": CHECKS,
         "verdict": [each.value for each in package.Verdict],
@@ -304,10 +309,10 @@ def test_the_reference_gives_the_options_their_defaults():
 
 def test_no_page_names_an_option_that_is_not_there():
     """Options and ini keys in the text exist."""
-    known = {f"dataloader_faults_{name}" for name in _options._OPTIONS}
+    known = {f"dataloader_faults_{name}" for name in (*_options._OPTIONS, *_WITH_OTHERS)}
     known |= {"dataloader_faults_verdict", "dataloader_faults_check"}  # Of JUnit reports.
-    without_ini = ("require-gpu", "report", "github", "dataset", "only", "exclude")
-    options = {f"--dataloader-faults-{name}" for name in without_ini}
+    without_ini = ("require_gpu", "report", "github", "dataset", "write_known")
+    options = set(map(_options.flag, (*without_ini, *_WITH_OTHERS)))
     options |= set(map(_options.flag, _options._OPTIONS))
     text = "\n".join(TEXTS.values())
     assert set(re.findall(r"(?<!pytest_)dataloader_faults_\w+", text)) == known

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         _options.read_options(config)
         paths, for_github = _options.reports(config)
+        _register_known_failures(config)
     except InvalidArgumentError as error:
         raise pytest.UsageError(str(error)) from error
     if not hasattr(config, "workerinput"):  # A process of pytest-xdist reports to the main one.
@@ -94,6 +96,19 @@ def pytest_configure(config: pytest.Config) -> None:
     listings = ("showfixtures", "show_fixtures_per_test")
     if any(config.getoption(name, default=False) for name in listings):
         _describe_fault_fixtures()
+
+
+def _register_known_failures(config: pytest.Config) -> None:
+    """Read the file of known failures, if there is one. Its lines follow those of the collector.
+
+    pytest calls first what was registered last. On other systems no check is asked.
+    """
+    given = _options.known_files(config)
+    if (given.read or given.write) and sys.platform == "linux":
+        from pytest_dataloader_faults.plugin._known import KNOWN, KnownFailures
+
+        config.stash[KNOWN] = KnownFailures(given)
+        config.pluginmanager.register(config.stash[KNOWN])
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -114,8 +129,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each item that uses one of our fixtures, for ``-m dataloader_faults`` to select it."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each item that uses one of our fixtures, for ``-m dataloader_faults`` to select it.
+
+    Items whose check the command line leaves out are deselected.
+    """
+    _items.deselect(config, items)
     for item in items:
         if _OUR_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(_items.MARKER)

@@ -29,6 +29,7 @@ from pytest_dataloader_faults.exceptions import (
 from pytest_dataloader_faults.outcomes import CheckResult, Contract, Verdict
 from pytest_dataloader_faults.outcomes.text import call, headline
 from pytest_dataloader_faults.plugin._failures import about_call, shortage_reported_once
+from pytest_dataloader_faults.plugin._known import KNOWN
 from pytest_dataloader_faults.plugin._options import (
     CALLED,
     MARKER,
@@ -58,6 +59,8 @@ class FaultCheck:
         self._calls = 0
         self._place = ""
         """Where it was called last."""
+        self._failing_alone: set[str | None] = set()
+        """The parts of the last call that fail with no fault."""
 
     def __call__(
         self,
@@ -72,17 +75,34 @@ class FaultCheck:
         __tracebackhide__ = True
         _refuse(others)
         self._calls += 1
+        self._failing_alone = set()
         self._node.stash[CALLED] = True
         caller = sys._getframe(1)
         self._place = f"{os.path.relpath(caller.f_code.co_filename)}:{caller.f_lineno}"
         how = {"files": files, "loader": loader, "contract": contract}
         began = time.monotonic()
         with shortage_reported_once(self._node), self._progress():
-            result = self._ask_each(make_dataset, how)
-        fails = result.failed or not (result.reproduced or self._options.not_reproduced == "warn")
+            result = self._with_known(self._ask_each(make_dataset, how))
+        fails = self._fails(result)
         note(self._node, result, time.monotonic() - began, fails=fails)
         _report_to_pytest(result, fails=fails)
         return result
+
+    def _fails(self, result: CheckResult) -> bool:
+        """Whether *result* fails the item."""
+        is_doubtful = not (result.reproduced or result.expected)
+        return result.failed or (is_doubtful and self._options.not_reproduced != "warn")
+
+    def _with_known(self, result: CheckResult) -> CheckResult:
+        """*result*, expected where each part that fails is known to fail so."""
+        known = self._node.config.stash.get(KNOWN, None)
+        if known is None:
+            return result
+        ones = [
+            known.excused(self._node, each, self._fails, alone=each.part in self._failing_alone)
+            for each in result.parts or [result]
+        ]
+        return summed_up(ones) if result.parts else ones[0]
 
     def _progress(self) -> contextlib.AbstractContextManager[None]:
         """Tell which check of how many this is, in this run of pytest."""
@@ -120,6 +140,7 @@ class FaultCheck:
             report.is_gone()
         else:
             report.is_here()
+            self._failing_alone.add(part)
         return result
 
     def _origin_of(self, make_dataset: object) -> str:

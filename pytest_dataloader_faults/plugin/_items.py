@@ -38,6 +38,21 @@ def named(options: ItemOptions) -> Iterator[tuple[str, list[pytest.MarkDecorator
         yield name, [pytest.mark.gpu] if CHECKS[name].gpu else []
 
 
+def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave those of *items* whose check the command line asks, and those that ask none."""
+    asked = _options.checks_to_keep(config)
+    if asked is None:
+        return
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        is_kept = not _options.asks_check(item) or _options.check_asked(item) in asked
+        (kept if is_kept else left_out).append(item)
+    if left_out:
+        items[:] = kept
+        config.hook.pytest_deselected(items=left_out)
+
+
 def options_of(node: pytest.Item) -> ItemOptions:
     """What holds for an item; skips or fails it where their engine cannot run."""
     from pytest_dataloader_faults._engine import lacking, unavailable

@@ -35,12 +35,15 @@ _FORM = "must be module:function, such as my_package.data:make_dataset"
 class NamedDatasets:
     """Collects the datasets that *values* name; it is registered with pytest.
 
-    *only*, *exclude*: names of checks.
+    *only*, *exclude*: names of checks. Where one is given, it wins over the ini key of its name;
+    and *only* also over the ini key ``exclude``.
     """
 
     def __init__(self, values: list[str], only: list[str], exclude: list[str]) -> None:
         self._values = list(dict.fromkeys(values))
-        self._chosen: dict[str, Any] = {"only": only or None, "exclude": exclude}
+        self._chosen: dict[str, Any] = {"exclude": exclude} if exclude or only else {}
+        if only:
+            self._chosen["only"] = only
         self._factories: dict[str, DatasetFactory] = {}
         self._are_alone = False
 

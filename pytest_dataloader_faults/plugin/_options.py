@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ _STEM = "dataloader_faults"
 ATTRIBUTE = _STEM
 """The attribute of pytest's reports that has what checks found: a list of items as plain data."""
 ONLY, _EXCLUDE = "--dataloader-faults-only", "--dataloader-faults-exclude"
+WRITE_KNOWN = "--dataloader-faults-write-known"
 _given = pytest.StashKey[dict[str, Any]]()
 
 
@@ -70,6 +72,8 @@ def add_options(parser: pytest.Parser) -> None:
         help="fail the tests marked gpu where torch finds no accelerator, and do not skip them",
     )
     _add_named_datasets(group)
+    _add_choice_of_checks(parser, group)
+    _add_known_failures(parser, group)
     group.addoption(
         _REPORT,
         dest=f"{_STEM}_report",
@@ -99,37 +103,64 @@ def _add_named_datasets(group: pytest.OptionGroup) -> None:
         help="run the battery on the dataset or loader that this function returns; no test file is"
         " needed, and without paths none is run; may be given several times",
     )
+
+
+def _add_choice_of_checks(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
+    """The options leave some checks of all tests; the ini keys are what tests ask by default."""
     for name, what in ((ONLY, "ask only these checks"), (_EXCLUDE, "leave out these checks")):
+        dest = name.strip("-").replace("-", "_")
         group.addoption(
             name,
-            dest=name.strip("-").replace("-", "_"),
+            dest=dest,
             metavar="CHECKS",
             action="append",
             default=[],
-            help=f"of --dataloader-faults-dataset: {what}, separated by commas",
+            help=f"{what}, separated by commas; quick stands for eight",
         )
+        text = f"{what} where a test does not choose, separated by commas or line breaks"
+        parser.addini(dest, text, type="linelist", default=None)
+
+
+def _add_known_failures(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
+    text = "a file of known failures: what fails as it says is expected to fail"
+    dest = f"{_STEM}_known"
+    group.addoption("--dataloader-faults-known", dest=dest, metavar="PATH", help=text)
+    parser.addini(dest, f"{text}; relative to the root directory of pytest", default=None)
+    group.addoption(
+        WRITE_KNOWN,
+        dest=f"{_STEM}_write_known",
+        metavar="PATH",
+        help="write the checks that fail in this run to PATH, for --dataloader-faults-known; the"
+        " reasons that are in that file stay",
+    )
+    text = "fail the run if a known failure no longer fails, or belongs to no test"
+    dest = f"{_STEM}_known_strict"
+    group.addoption("--dataloader-faults-known-strict", dest=dest, action="store_true", help=text)
+    parser.addini(dest, text, type="bool", default=False)
 
 
 def named_datasets(config: pytest.Config) -> dict[str, list[str]]:
-    """The datasets that the command line names, and which checks to ask; empty if there are none.
+    """The datasets that the command line names, and which checks to ask; empty without any."""
+    values = config.getoption(f"{_STEM}_dataset")
+    return {"values": values, **_chosen_by_options(config)} if values else {}
 
-    Options that choose checks of none are refused.
-    """
-    given = {
-        "values": config.getoption(f"{_STEM}_dataset"),
-        "only": config.getoption(f"{_STEM}_only"),
-        "exclude": config.getoption(f"{_STEM}_exclude"),
-    }
-    if given["values"]:
-        return given
-    for name in (ONLY, _EXCLUDE):
-        if config.getoption(name):
-            message = (
-                f"{name} chooses checks of --dataloader-faults-dataset, which is not given. To"
-                " choose checks of a test, use -k, or the marker dataloader_faults(only=...)"
-            )
-            raise pytest.UsageError(message)
-    return {}
+
+def _chosen_by_options(config: pytest.Config) -> dict[str, list[str]]:
+    return {name: config.getoption(f"{_STEM}_{name}") for name in ("only", "exclude")}
+
+
+def checks_to_keep(config: pytest.Config) -> set[str] | None:
+    """The checks that the command line leaves of all tests; None where it chooses none."""
+    chosen = _chosen_by_options(config)
+    if not any(chosen.values()) or sys.platform != "linux":
+        return None
+    from pytest_dataloader_faults.battery.checking import select_checks
+
+    try:
+        return set(select_checks(chosen["only"] or None, chosen["exclude"]))
+    except InvalidArgumentError as error:
+        message = f"{ONLY} or {_EXCLUDE}: {error}"
+        raise pytest.UsageError(message) from error
 
 
 _REPORT = "--dataloader-faults-report"
@@ -144,6 +175,40 @@ def reports(config: pytest.Config) -> tuple[list[str], bool]:
         require_known(path)
     is_asked = config.getoption(f"{_STEM}_github") == "auto"
     return paths, is_asked and os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+class KnownFiles(NamedTuple):
+    """What the options say of known failures.
+
+    *read*, *write*: paths of files, "" for none. *where*: what names the first one. *strict*:
+    whether what is in it and does not fail makes the run fail.
+    """
+
+    read: str
+    where: str
+    write: str
+    strict: bool
+
+
+def known_files(config: pytest.Config) -> KnownFiles:
+    """The files of known failures, relative to where pytest was started.
+
+    pytest's ``--runxfail`` has what is expected to fail reported as any failure.
+    """
+    name = f"{_STEM}_known"
+    read, where = config.getoption(name), flag("known")
+    if read is None and (read := config.getini(name)) is not None:
+        where = f"ini key {name}"
+        read = read and os.path.relpath(config.rootpath / read, config.invocation_params.dir)
+    write = config.getoption(f"{_STEM}_write_known")
+    for path, place in ((read, where), (write, WRITE_KNOWN)):
+        if path == "":
+            message = f"known='' from {place} must be the path of a file, such as known.json"
+            raise InvalidArgumentError(message)
+    if config.getoption("runxfail", default=False):
+        read = None
+    strict = config.getoption(f"{name}_strict") or config.getini(f"{name}_strict")
+    return KnownFiles(read or "", where, write or "", strict)
 
 
 def flag(name: str) -> str:
@@ -177,14 +242,40 @@ def read_options(config: pytest.Config) -> None:
     for name in _OPTIONS:
         given.update(_parsed(name, config.getini(f"{_STEM}_{name}"), f"ini key {_STEM}_{name}"))
         given.update(_parsed(name, config.getoption(f"{_STEM}_{name}"), flag(name)))
-    config.stash[_given] = given
+    config.stash[_given] = {**given, **_chosen_by_ini(config)}
+
+
+def _chosen_by_ini(config: pytest.Config) -> dict[str, list[str]]:
+    """The checks that the ini keys ``only`` and ``exclude`` name, where they are given.
+
+    An option of the same name holds in the place of the key, and ``only`` in that of both.
+    """
+    keys = [(name, f"{_STEM}_{name}") for name in ("only", "exclude")]
+    found = {name: config.getini(key) for name, key in keys if config.getini(key) is not None}
+    for name, checks in found.items():
+        where = f"ini key {_STEM}_{name}"
+        if not checks:
+            message = f"{where} names no check. Name some, as in 'pickles, open-error'"
+            raise InvalidArgumentError(message)
+        if sys.platform == "linux":  # Elsewhere the checks cannot be imported, or asked.
+            from pytest_dataloader_faults.battery.checks import names_of_checks
+
+            names_of_checks(where, checks)
+    given = {name for name, checks in _chosen_by_options(config).items() if checks}
+    return {} if "only" in given else {name: found[name] for name in found.keys() - given}
 
 
 def options_for(config: pytest.Config, marks: Iterable[pytest.Mark] = ()) -> ItemOptions:
-    """What holds for a test with *marks*, the closest first."""
-    given = config.stash[_given].copy()
+    """What holds for a test with *marks*, the closest first.
+
+    Where a marker has ``only``, the ini key ``exclude`` does not hold: it is further away.
+    """
+    given, marked = config.stash[_given].copy(), dict[str, Any]()
     for mark in reversed(list(marks)):
-        given.update(_from_marker(mark))
+        marked.update(_from_marker(mark))
+    if "only" in marked:
+        given.pop("exclude", None)
+    given.update(marked)
     usual = {name: option.value for name, option in _OPTIONS.items()}
     values = {**usual, **given}
     own = {name: values[name] for name in ItemOptions._fields if name in values}

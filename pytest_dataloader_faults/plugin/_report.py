@@ -79,7 +79,7 @@ def _item_of(
     return item_of(
         result,
         nodeid=id_of(node),
-        test=_without(id_of(node), result.check) + (f" ({result.part})" if result.part else ""),
+        test=test_of(node, result.check) + (f" ({result.part})" if result.part else ""),
         where=(path, (line or 0) + 1),
         duration=duration,
         status=FAILED if fails else "" if is_asked else NOT_ASKED,
@@ -92,6 +92,11 @@ def id_of(node: pytest.Item) -> str:
     It does so under ``--dist loadgroup``. pytest cannot run an item by such an id.
     """
     return f"{node.parent.nodeid}::{node.name}" if node.parent else node.nodeid
+
+
+def test_of(node: pytest.Item, check: str) -> str:
+    """The id of the test of *node*, without the *check* that this item asks."""
+    return _without(id_of(node), check)
 
 
 def _without(nodeid: str, check: str) -> str:

@@ -186,3 +186,110 @@ def test_marker_is_registered(light_suite):
     """The marker is known under --strict-markers."""
     source = "import pytest\n\n@pytest.mark.dataloader_faults\ndef test_plain(): pass"
     light_suite.run(source, "--strict-markers").assert_outcomes(passed=1)
+
+
+CHOSEN = """
+import pytest
+
+
+def test_plain(fault_check): pass
+
+
+@pytest.mark.dataloader_faults(only=["open-error", "pickles"])
+def test_only(fault_check): pass
+
+
+@pytest.mark.dataloader_faults(exclude="pickles")
+def test_exclude(fault_check): pass
+"""
+
+
+def _collected(result) -> list[str]:
+    return [line.partition("::")[2] for line in result.outlines if "::" in line]
+
+
+def test_ini_keys_choose_checks(light_suite, engine):
+    """For each test. A marker wins, argument by argument; its "only" over both keys."""
+    keys = "dataloader_faults_only = two-epochs, open-error\n  pickles"
+    light_suite.pytester.makeini(f"[pytest]\n{keys}\ndataloader_faults_exclude = open-error")
+    result = light_suite.run(CHOSEN, "--collect-only", "-q")
+    assert sorted(_collected(result)) == [
+        "test_exclude[open-error]",
+        "test_exclude[two-epochs]",
+        "test_only[open-error]",
+        "test_only[pickles]",
+        "test_plain[pickles]",
+        "test_plain[two-epochs]",
+    ]
+
+
+CHECKS_OF_TESTS = [
+    (
+        ("--dataloader-faults-only=open-error,pickles",),
+        [
+            "test_exclude[open-error]",
+            "test_only[open-error]",
+            "test_only[pickles]",
+            "test_plain[open-error]",
+            "test_plain[pickles]",
+        ],
+    ),
+    (
+        ("--dataloader-faults-exclude=pickles,two-epochs",),
+        ["test_exclude[open-error]", "test_only[open-error]", "test_plain[open-error]"],
+    ),
+    (("--dataloader-faults-only=growth",), ["test_exclude[growth]", "test_plain[growth]"]),
+]
+
+
+@pytest.mark.parametrize(("options", "expected"), CHECKS_OF_TESTS)
+def test_options_leave_some_checks_of_all_tests(light_suite, engine, options, expected):
+    """Those of a marker, too; the ini key of the same name does not hold."""
+    keys = "dataloader_faults_only = two-epochs\n  open-error, pickles"
+    light_suite.pytester.makeini(f"[pytest]\n{keys}\ndataloader_faults_exclude = open-error")
+    result = light_suite.run(CHOSEN + OTHER, "--collect-only", "-q", *options)
+    others = [each for each in _collected(result) if each != "test_of_no_check"]
+    assert sorted(others) == expected
+    assert "test_of_no_check" in _collected(result)
+
+
+OTHER = """
+def test_of_no_check(): pass
+"""
+
+CHECKS_OF_A_DATASET = [
+    ((), ["pickles", "two-epochs"]),
+    (("--dataloader-faults-only=open-error,pickles",), ["open-error", "pickles"]),
+    (("--dataloader-faults-exclude=pickles",), ["open-error", "two-epochs"]),
+    (
+        ("--dataloader-faults-only=open-error,pickles", "--dataloader-faults-exclude=pickles"),
+        ["open-error"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "expected"), CHECKS_OF_A_DATASET)
+def test_options_choose_over_ini_keys(light_suite, engine, options, expected):
+    """Of the datasets that the command line names."""
+    keys = "dataloader_faults_only = two-epochs\n  open-error, pickles"
+    light_suite.pytester.makeini(f"[pytest]\n{keys}\ndataloader_faults_exclude = open-error")
+    light_suite.pytester.makepyfile(my_data="def make(): pass")
+    named = "--dataloader-faults-dataset=my_data:make"
+    result = light_suite.again("--collect-only", "-q", named, *options)
+    assert sorted(each.partition("::")[2] or each for each in _collected(result)) == expected
+
+
+@pytest.mark.parametrize("name", ["only", "exclude"])
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("open-eror", "names 'open-eror', which is no check. Did you mean 'open-error'?"),
+        ("", "names no check. Name some, as in 'pickles, open-error'"),
+    ],
+)
+def test_ini_keys_that_name_no_check_are_usage_errors(light_suite, engine, name, value, problem):
+    """The error names the key, and what to write."""
+    light_suite.pytester.makeini(f"[pytest]\ndataloader_faults_{name} = {value}")
+    result = light_suite.run(PLAIN)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: ini key dataloader_faults_{name} {problem}*"])
