@@ -1,9 +1,10 @@
-"""The CI jobs that users copy: their commands do what they say, their keys are known."""
+"""The CI files that users copy: alone in a folder with one test, they do what they say."""
 
 from __future__ import annotations
 
-import fnmatch
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,18 +14,14 @@ import pytest
 import yaml
 
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
+from pytest_dataloader_faults.battery.checks import CHECKS, GROUPS
+from pytest_dataloader_faults.report.command import main
 from support.environments import environment_for
 
 ROOT = Path(__file__).resolve().parents[2] / "examples/ci"
-GITHUB, GITLAB = ROOT / ".github/workflows/data.yml", ROOT / ".gitlab-ci.yml"
-OF_A_RUNNER = {"CI": "true", "GROUP": "1", "CI_NODE_INDEX": "1", "CI_NODE_TOTAL": "2"}
-SHOWN = {
-    "fast": (0, "1 passed, 8 deselected"),
-    "faults": (0, "passed"),
-    "gpu": (1, "--dataloader-faults-require-gpu: torch * finds no accelerator here"),
-    "nightly": (0, "2 passed, 7 deselected"),
-}
-"""The exit status, and what is printed."""
+GITHUB, GITLAB = ".github/workflows/dataloader-faults.yml", ".gitlab-ci.yml"
+SCRIPT, TEST = "dataloader-faults.sh", "test_my_data.py"
+PACKAGES = ("pip", "torch", "pytest-dataloader-faults", "pytest-xdist")
 READS = "        data = bytearray(path.read_bytes())\n"
 SWALLOWS = f"""        try:
     {READS}        except OSError:
@@ -33,110 +30,193 @@ SWALLOWS = f"""        try:
 
 
 def _of_github(job):
-    jobs = yaml.safe_load(GITHUB.read_text(encoding="utf-8"))["jobs"]
-    return [step["run"] for step in jobs[job]["steps"] if "run" in step]
+    """The commands of *job*, and its variables, for the first Python of a matrix."""
+    found = yaml.safe_load((ROOT / GITHUB).read_text("utf-8"))["jobs"][job]
+    steps = [step["run"] for step in found["steps"] if "run" in step]
+    texts = {name: _with_matrix(text) for name, text in found.get("env", {}).items()}
+    assert not [each for each in steps if "${{" in each]
+    return steps, texts
+
+
+def _with_matrix(text):
+    return re.sub(r"\$\{\{ matrix\.python \}\}", "3.11", text)
 
 
 def _of_gitlab(job):
-    jobs = yaml.safe_load(GITLAB.read_text(encoding="utf-8"))
-    return jobs["default"]["before_script"] + jobs[job]["script"]
+    """Likewise; what a job extends comes first."""
+    jobs = yaml.safe_load((ROOT / GITLAB).read_text("utf-8"))
+    found = {**jobs.get(jobs[job].get("extends"), {}), **jobs[job]}
+    texts = {"PYTHON": "3.11", **jobs["variables"], **found.get("variables", {})}
+    expanded = {name: str(text).replace("$PYTHON", "3.11") for name, text in texts.items()}
+    return [*found.get("before_script", ()), *found["script"]], {**expanded, "PIP_CACHE_DIR": ""}
 
 
-def _jobs():
-    """The commands of each job; once, where both runners have the same.
-
-    tests/plugin has what the job for accelerators prints.
-    """
-    for job in SHOWN:
-        yield pytest.param(job, _of_github(job), id=job)
-        if _of_gitlab(job) != _of_github(job):
-            yield pytest.param(job, _of_gitlab(job), id=f"{job}-gitlab")
+def _of_script(job):
+    return [f"bash {SCRIPT} {job}"], {}
 
 
-@pytest.fixture(name="project")
-def _project(tmp_path):
-    """A copy, which the commands may write to."""
-    return shutil.copytree(ROOT, tmp_path / "project")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(("job", "commands"), list(_jobs()))
-def test_commands_of_a_job(job, commands, project):
-    """Each is run as it stands, in a copy of the project."""
-    status, shown = SHOWN[job]
-    if job == "gpu" and missing_accelerator() is None:
-        status, shown = 0, "2 passed"
-    *before, last = [_run(command, project) for command in commands]
-    assert [each.returncode for each in before] == [0] * len(before), before
-    assert last.returncode == status, last.stdout
-    assert fnmatch.fnmatch(last.stdout, f"*{shown}*"), last.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_night_keeps_what_it_found(project):
-    """In the folder that is cached: Hypothesis tries that first in the next night."""
-    data = project / "my_data.py"
-    sound = data.read_text(encoding="utf-8")
-    data.write_text(sound.replace(READS, SWALLOWS), encoding="utf-8")
-    assert sound != data.read_text(encoding="utf-8")
-    *_, command = _of_github("nightly")
-    found = _run(f"{command} -k test_survives_or_fails", project)
-
-    assert found.returncode == 1, found.stdout
-    assert list((project / ".hypothesis/examples").rglob("*"))
-
-
-def _collected(project, options=""):
-    """The node ids."""
-    done = _run(f"python -m pytest -m dataloader_faults -q --collect-only {options}", project)
-    return {line for line in done.stdout.splitlines() if "::" in line}
-
-
-@pytest.mark.slow
-def test_shards_have_every_item_once(project):
-    """pytest-split gives each to one of the jobs, xdist then to one of its processes."""
-    first, second = (_collected(project, f"--splits 2 --group {group}") for group in (1, 2))
-
-    assert first
-    assert second
-    assert not first & second
-    assert first | second == _collected(project)
+RUNNERS = {GITHUB: _of_github, GITLAB: _of_gitlab, SCRIPT: _of_script}
 
 
 @pytest.fixture(name="python", scope="module")
 def _python(tmp_path_factory):
-    """Of an environment with what the project asks for, and nothing else."""
-    asked = (ROOT / "requirements-test.txt").read_text(encoding="utf-8").splitlines()
-    return environment_for(asked, tmp_path_factory.mktemp("bare"))
+    """Of an environment with what the files install, and nothing else."""
+    python = environment_for(PACKAGES, tmp_path_factory.mktemp("bare"))
+    command = python.with_name("pytest-dataloader-faults")
+    command.write_text(
+        f"#!{python}\nfrom {main.__module__} import main\nraise SystemExit(main())\n"
+    )
+    command.chmod(0o755)
+    return python
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("job", ["fast", pytest.param("faults", marks=pytest.mark.slow)])
-def test_what_the_project_asks_for_is_enough(job, project, python):
-    """Each job passes where its requirements are installed, and nothing else is."""
-    install, *commands = _of_github(job)
-    assert install == "python -m pip install -r requirements-test.txt"
-    done = [_run(command, project, python) for command in commands]
-    assert [each.returncode for each in done] == [0], done
-    assert SHOWN[job][1] in done[-1].stdout
+@pytest.fixture(name="project")
+def _project(tmp_path):
+    """An empty repository with one test."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    shutil.copy(ROOT / TEST, folder)
+    return folder
 
 
-def _run(command, folder, python=sys.executable):
-    """With *python* first on the path, that of this very run, and nothing to be installed anew."""
+def _run(runner, job, project, python):
+    """Copy the file of *runner*, and run *job* step by step until one fails; the last result."""
+    (project / runner).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / runner, project / runner)
+    commands, variables = RUNNERS[runner](job)
+    done = None
+    for command in commands:
+        done = _shell(command, project, python, variables)
+        if done.returncode:
+            break
+    return done
+
+
+def _shell(command, folder, python, variables):
+    """With *python* first on the path. What is to be installed is there, and nothing is fetched."""
     path = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"
     inherited = {name: each for name, each in os.environ.items() if not name.startswith("PYTEST_")}
-    env = {**inherited, **OF_A_RUNNER, "PATH": path, "PIP_NO_INDEX": "1"}
+    of_runner = {"CI": "true", "PATH": path, "PIP_NO_INDEX": "1"}
+    summary = {"GITHUB_STEP_SUMMARY": str(folder / "summary.md")}
     return subprocess.run(
         [shutil.which("bash"), "-ec", command],
         cwd=folder,
-        env=env,
+        env={**inherited, **of_runner, **summary, **variables},
         check=False,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
+
+
+def _reports(project):
+    return sorted(each.name for each in (project / "reports").iterdir())
+
+
+def _checks(report):
+    return {each["check"] for each in json.loads(report.read_text("utf-8"))["items"]}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_push_asks_the_quick_checks(runner, project, python):
+    """And leaves its reports where the runner looks for them."""
+    done = _run(runner, "push", project, python)
+
+    assert done.returncode == 0, done.stdout
+    assert f"{len(GROUPS['quick'])} passed" in done.stdout
+    name = "push" if runner == SCRIPT else "py3.11"
+    others = {GITHUB: [], GITLAB: [".gitlab.json", ".xml"], SCRIPT: [".html", ".xml"]}[runner]
+    assert _reports(project) == sorted(f"{name}{each}" for each in (".json", *others))
+    assert _checks(project / f"reports/{name}.json") == set(GROUPS["quick"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("runner", [GITHUB, GITLAB])
+def test_reports_of_the_matrix_become_one_page(runner, project, python):
+    """A failure in one of them is there, under the name of that job."""
+    test = project / TEST
+    _run(runner, "push", project, python)
+    (project / "reports/py3.11.json").rename(project / "reports/py3.12.json")
+    test.write_text(test.read_text("utf-8").replace(READS, SWALLOWS), "utf-8")
+    failed = _run(runner, "push", project, python)
+    assert failed.returncode == 1, failed.stdout
+
+    done = _run(runner, "report", project, python)
+    assert done.returncode == 0, done.stdout
+    assert "2 reports: 16 items" in done.stdout
+    assert "py3.11: test_my_data.py::test_robust" in (project / "merged/report.html").read_text()
+    assert (runner == GITHUB) == ("py3.12: " in _text(project / "summary.md"))
+
+
+def _text(path):
+    return path.read_text("utf-8") if path.exists() else ""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_night_asks_all_checks(runner, project, python):
+    """Those that do not apply are in the report, too."""
+    done = _run(runner, "nightly", project, python)
+
+    assert done.returncode == 0, done.stdout
+    lacking = {name for name, check in CHECKS.items() if check.gpu}
+    assert _checks(project / "reports/nightly.json") == set(CHECKS) - lacking
+    assert "nightly.html" in _reports(project)
+
+
+SEARCH = """
+
+def test_search(dataloader_faults, data_dir):
+    dataloader_faults.explore(lambda: Records(data_dir), max_examples=20)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_night_searches_and_keeps_what_it_found(project, python):
+    """In the folder that is cached: Hypothesis tries that first in the next night."""
+    test = project / TEST
+    test.write_text(test.read_text("utf-8").replace(READS, SWALLOWS) + SEARCH, "utf-8")
+    done = _run(GITHUB, "nightly", project, python)
+
+    assert done.returncode == 1, done.stdout
+    assert "test_search" in done.stdout
+    assert list((project / ".hypothesis/examples").rglob("*"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_a_machine_without_a_gpu_fails_the_job_for_one(runner, project, python):
+    """It is not green because it skipped everything."""
+    done = _run(runner, "gpu", project, python)
+
+    if missing_accelerator() is None:
+        assert done.returncode == 0, done.stdout
+    else:
+        assert done.returncode == 1, done.stdout
+        assert "--dataloader-faults-require-gpu: torch" in done.stdout
+
+
+def test_the_job_for_a_gpu_is_off_until_it_is_asked_for():
+    """By a variable of the repository."""
+    github = yaml.safe_load((ROOT / GITHUB).read_text("utf-8"))["jobs"]["gpu"]
+    gitlab = yaml.safe_load((ROOT / GITLAB).read_text("utf-8"))["gpu"]
+
+    assert github["if"] == "vars.DATALOADER_FAULTS_GPU == 'true'"
+    assert gitlab["rules"] == [{"if": '$DATALOADER_FAULTS_GPU == "true"'}]
+
+
+def test_a_job_that_is_none_is_an_error(project, python):
+    """Of the script; the others know their jobs."""
+    shutil.copy(ROOT / SCRIPT, project)
+    done = _shell(f"bash {SCRIPT} nightli", project, python, {})
+
+    assert done.returncode == 2
+    assert "'nightli' is no job: push, nightly or gpu" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -145,11 +225,11 @@ def _run(command, folder, python=sys.executable):
 def test_keys_are_those_of_the_runner(schema, path):
     """By the schemas that come with check-jsonschema."""
     check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
-    done = subprocess.run([*check, path], check=False, text=True, capture_output=True)
+    done = subprocess.run([*check, ROOT / path], check=False, text=True, capture_output=True)
     assert done.returncode == 0, done.stdout
 
 
 def test_both_have_the_same_jobs():
     """A change of one needs the same change of the other."""
-    assert list(SHOWN) == list(yaml.safe_load(GITHUB.read_text(encoding="utf-8"))["jobs"])
-    assert set(SHOWN) < set(yaml.safe_load(GITLAB.read_text(encoding="utf-8")))
+    github = yaml.safe_load((ROOT / GITHUB).read_text("utf-8"))["jobs"]
+    assert set(github) < set(yaml.safe_load((ROOT / GITLAB).read_text("utf-8")))
