@@ -41,9 +41,12 @@ _OPTIONS = (
 
 
 def state_of(loader: DataLoader[Any]) -> StateOf:
-    """Whose state a checkpoint can hold."""
+    """Whose state a checkpoint can hold.
+
+    accelerate's loaders have the methods in any case, and Fabric's hide those of what they wrap.
+    """
     if has_state(loader):
-        return StateOf.LOADER
+        return StateOf.LOADER if has_state(outer_of(loader)) else StateOf.NOBODY
     if type(loader) is not DataLoader or not has_state(loader.dataset):
         return StateOf.NOBODY
     return StateOf.DATASET if _has_torchdata() else StateOf.UNASKED
@@ -109,7 +112,8 @@ class StateSaver:
             said = cut(shortened(shown(error)))
             self.journal.write(StateSaved(replace(state, error=said)))
             raise
-        self._last = batches, given, pickled
+        # What is pickled in another way each time cannot be seen to change.
+        self._last = (batches, given, pickled) if pickle.dumps(given) == pickled else None
         is_kept = self.resume.at_end if at_end else batches in self.resume.after
         packed = base64.b64encode(pickled).decode() if is_kept else None
         self.journal.write(StateSaved(replace(state, size=len(pickled)), packed))

@@ -130,6 +130,9 @@ def _leave_running_workers(loader: DataLoader[Any]) -> None:
     """Start new workers here, also for a loader that has some in pytest's process already."""
     _running.append(loader._iterator)
     loader._iterator = None
+    # torchdata's loader has asked workers for a state already, and would go on with these.
+    if getattr(loader, "_initial_iter_for_state_dict", False):
+        loader._initial_iter_for_state_dict = False
 
 
 _OF_ITERATOR = (

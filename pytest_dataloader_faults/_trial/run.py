@@ -171,7 +171,7 @@ class _TrialMaker:
         if loaders.kind_of(loader.dataset) == "map":
             length = count_samples(loader)
             if samples is not None:
-                limit_samples(loader, samples)
+                limit_samples(loader, samples, keeps_sampler=job.options.resume is not None)
         elif job.rank_of_several:
             length = loaders.length_of(loader.dataset)
         if loader.num_workers:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -96,9 +98,25 @@ class _SpreadDistributedSampler(DistributedSampler[Any]):
 
 
 def has_state(value: Any) -> bool:
-    """Whether the class of *value* has a state: an object may answer to any name."""
-    names = ("state_dict", "load_state_dict")
-    return all(callable(getattr(type(value), name, None)) for name in names)
+    """Whether the class of *value* has a state: an object may answer to any name.
+
+    ``state_dict()`` takes no argument then. Streams of litdata and mosaicml-streaming have one that
+    their own loaders call with some.
+    """
+    kind = type(value)
+    return _takes(kind, "state_dict") and _takes(kind, "load_state_dict", {})
+
+
+def _takes(kind: type, name: str, *given: Any) -> bool:
+    method = getattr(kind, name, None)
+    if not callable(method):
+        return False
+    with contextlib.suppress(ValueError):  # It is of C, and its signature is not known.
+        try:
+            inspect.signature(method).bind(None, *given)
+        except TypeError:
+            return False
+    return True
 
 
 class _First(Iterator[Any]):
@@ -168,16 +186,17 @@ class _FirstSamplerWithState(_FirstSampler):
         self._left = state["left"]
 
 
-def limit_samples(loader: DataLoader[Any], most: int) -> None:
+def limit_samples(loader: DataLoader[Any], most: int, *, keeps_sampler: bool = False) -> None:
     """Have *loader*, of a map-style dataset, draw about *most* samples of more.
 
     Where its batches are too large for each worker to make two, they get smaller, unless a batch
-    sampler of the user's own makes them.
+    sampler of the user's own makes them. *keeps_sampler*: whether its own samplers draw, the first
+    of what they would: the state of a loader may be that of its sampler.
     """
     at_least = _BATCHES_OF_A_WORKER * max(1, loader.num_workers)
     most = max(most, at_least)
     own: Any = loader._index_sampler
-    if not _draws_all(loader):
+    if keeps_sampler or not _draws_all(loader):
         kind = _FirstSamplerWithState if has_state(own) else _FirstSampler
         _replace(loader, kind(own, max(-(-most // _batch_size(own)), at_least)))
         return

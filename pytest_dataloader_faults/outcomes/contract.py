@@ -279,6 +279,8 @@ class Wrong(StrEnum):
     """The state of a loader grows with each batch."""
     BEGAN_ANEW = "began anew"
     """A loader that was to go on from a state began its epoch from the start."""
+    NEXT_EPOCH_BEGAN = "next epoch began"
+    """A loader that was to go on after the last batch began its next epoch."""
     STATE_AHEAD = "state ahead"
     """A state counts batches that the loop has not had."""
     STATE_BEHIND = "state behind"

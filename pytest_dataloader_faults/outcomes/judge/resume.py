@@ -49,6 +49,12 @@ CAUSES: dict[Wrong | None, Cause] = {
         " the state may be that of the main process, while workers have copies of the dataset that"
         " count alone",
     ),
+    Wrong.NEXT_EPOCH_BEGAN: Cause(
+        "begins another epoch where the last batch was had",
+        "A loop that saves after the last batch is still in that epoch, and goes on with it: it"
+        " trains on one epoch more. Have the loader give nothing then, save after the epoch"
+        " instead, or take the number of the epoch from the loader's state",
+    ),
     Wrong.STATE_AHEAD: Cause(
         "saves a state that is ahead of the loop",
         "Workers make batches in advance. Count a batch where the loop gets it, or send the state"
@@ -74,8 +80,8 @@ _SHOWN = 5
 _FEWEST_BATCHES = 8
 _LEAST_GROWTH = 2
 """Bytes for each batch. A counter takes a byte more at 256, and none until 65,536."""
-_MOST_STEPS_ALIKE = 4
-"""One of so many batches may leave the size as it is."""
+_STEPS_ALIKE = 2 / 3
+"""So many of the batches may leave the size as it is."""
 
 
 def judged(outcome: TrialFacts, reference: Reference) -> Finding | None:
@@ -153,7 +159,7 @@ def _wrong_parts(outcome: TrialFacts, reference: Reference) -> Iterator[Finding]
             sentence = f"raised {error_line(rest.exception)}"
             found = Finding(Verdict.BROKEN, sentence, Wrong.STATE_NOT_LOADED)
         elif state.at_end:
-            found = _next_epoch(rest, whole, outcome)
+            found = _next_epoch(_cut(rest, whole, reference), whole, outcome)
         else:
             parts = _Parts(one, state, rest, whole, reference)
             found = parts.wrong(is_fixed=is_fixed)
@@ -172,17 +178,34 @@ def _keys(one: Pass) -> list[str]:
     return list(itertools.chain(*map(digests, one.delivered)))
 
 
-def _next_epoch(rest: Pass, whole: Pass, outcome: TrialFacts) -> Finding | None:
-    """What is wrong with the *rest* after an epoch; indices may be others in each epoch."""
-    came, keys = _keys(rest), _keys(whole)
-    is_same = outcome.kind == "map" or not outcome.comparison.is_of_content
-    if len(came) == len(keys) and (is_same or Counter(came) == Counter(keys)):
+def _next_epoch(came: list[str], whole: Pass, outcome: TrialFacts) -> Finding | None:
+    """What is wrong with the epoch *came*, which is after the *whole* one."""
+    keys = _keys(whole)
+    may_differ = not outcome.comparison.is_of_content or _draws_others(whole, outcome)
+    if len(came) == len(keys) and (may_differ or Counter(came) == Counter(keys)):
         return None
     has = counted(len(came), "sample") if came else "no sample"
     sentence = f"had a next epoch of {has}, and a whole one has {len(keys)}"
     if len(came) == len(keys):
         sentence = f"had other samples in the next epoch: {len(_more(came, keys))} of {len(keys)}"
     return Finding(Verdict.CORRUPTED, sentence, Wrong.NO_NEXT_EPOCH)
+
+
+def _draws_others(whole: Pass, outcome: TrialFacts) -> bool:
+    """Whether the sampler of a map-style dataset may draw other indices in each epoch."""
+    drawn = [index for indices in whole.drawn for index in indices]
+    return outcome.kind == "map" and not len(set(drawn)) == len(drawn) == whole.length
+
+
+def _cut(rest: Pass, whole: Pass, reference: Reference, before: int = 0) -> list[str]:
+    """The samples of *rest*, without those that are beyond the *whole* epoch, *before* it included.
+
+    Of a dataset with many samples an epoch is the first batches of one. The part after a state may
+    go on beyond these.
+    """
+    came, count = _keys(rest), len(_keys(whole))
+    is_first = reference.kind == "map" and reference.limit is not None and count >= reference.limit
+    return came[: max(0, count - before)] if is_first and whole.length != count else came
 
 
 def _more(these: Sequence[str], those: Sequence[str]) -> list[str]:
@@ -207,10 +230,14 @@ class _Parts(NamedTuple):
 
     def wrong(self, *, is_fixed: bool) -> Finding | None:
         """What is wrong with both; *is_fixed*: whether the order has to be that of one epoch."""
-        keys, came = _keys(self.whole), [*self.before, *_keys(self.rest)]
+        keys, before = _keys(self.whole), self.before
+        came = [*before, *_cut(self.rest, self.whole, self.reference, len(before))]
         if not self._is_known:
             return self._wrong_count(len(came), len(keys))
         twice, never = _more(came, keys), _more(keys, came)
+        if not never and len(self.before) == len(keys) and len(came) == 2 * len(keys):
+            sentence = f"gave {counted(len(twice), 'sample')} more, a whole epoch"
+            return Finding(Verdict.CORRUPTED, sentence, Wrong.NEXT_EPOCH_BEGAN)
         if twice or never:
             return self._wrong_samples(twice, never)
         if is_fixed and came != keys:
@@ -291,7 +318,7 @@ def _grows(outcome: TrialFacts) -> Finding | None:
     steps = [later - earlier for earlier, later in itertools.pairwise(late)]
     alike = sum(each == 0 for each in steps)
     is_small = late[-1] - late[0] < _LEAST_GROWTH * len(steps)
-    if min(steps) < 0 or alike * _MOST_STEPS_ALIKE > len(steps) or is_small:
+    if min(steps) < 0 or alike > len(steps) * _STEPS_ALIKE or is_small:
         return None
     first, last = states[0], states[-1]
     sizes = [f"{counted(each.size, 'byte', ',')} {_place(each)}" for each in (first, last)]

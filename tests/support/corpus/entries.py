@@ -144,4 +144,5 @@ ENTRIES = {
     "P8": "no-epoch-after-the-last",
     "P9": "load-state-needs-an-iterator",
     "P10": "progress-beside-the-checkpoint",
+    "P11": "state-of-the-last-batch-is-the-first",
 }

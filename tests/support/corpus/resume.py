@@ -17,7 +17,11 @@ _SHARD = 4
 
 
 class ResumableStream(RecordStream):
-    """Knows how many of its records it has given, in each worker: healthy."""
+    """Knows how many of its records it has given, in each worker: healthy.
+
+    The count stays at the end: the last batch of a worker may not be full, and its state is then
+    that of a stream which has ended.
+    """
 
     begin = given = 0
 
@@ -26,7 +30,6 @@ class ResumableStream(RecordStream):
         for index in self._own()[self.given :]:
             self.given += 1
             yield self.records[index]
-        self.given = 0
 
     def _own(self) -> list[int]:
         info = get_worker_info()
@@ -56,6 +59,14 @@ class BeginsAnew(ResumableStream):
     def __iter__(self) -> Iterator[Any]:
         self.begin = 0
         yield from super().__iter__()
+
+
+class EndsAtZero(ResumableStream):
+    """Sets its count back at its end, before the last batch of a worker is full."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from super().__iter__()
+        self.given = 0
 
 
 class NeedsItsIterator(ResumableStream):
@@ -317,6 +328,15 @@ CASES: tuple[Case, ...] = (
         "broken",
         "the loader raised AttributeError",
         ResumableStream,
+    ),
+    Case(
+        "P11",
+        EndsAtZero,
+        "resumes",
+        "corrupted",
+        "the loader gave 16 samples more, a whole epoch",
+        ResumableStream,
+        options={"loader": {"batch_size": 3, "num_workers": 2}},
     ),
     Case(
         "P10",
