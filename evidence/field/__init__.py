@@ -30,6 +30,8 @@ class Tried:
         settings: Further arguments of ``check_dataset``.
         code: Whose code is tried: "library" for a package's own class, "own" for a few lines of
             ours around a reader of the library; "-like" in *shown* is "rewritten".
+        part: Which part of the battery it is asked: "ranks" where several ranks train on it,
+            "resume" for the checks of a loader's state; "" for all the rest.
 
     """
 
@@ -39,16 +41,12 @@ class Tried:
     make: Callable[[Path], Any]
     settings: Mapping[str, Any] = field(default_factory=dict)
     code: str = "library"
+    part: str = ""
 
     @property
     def key(self) -> str:
         """A name for the record."""
         return self.make.__name__
-
-    @property
-    def ranks(self) -> bool:
-        """Whether several ranks train on it: it is asked the checks of ranks, and no others."""
-        return "ranks" in self.settings
 
     def missing(self) -> str | None:
         """The module that is not installed, or None."""
@@ -93,13 +91,15 @@ def tried(
     *uses: str,
     write: Callable[[Path], None],
     code: str = "library",
+    part: str = "",
     **settings: Any,
 ):
     """Enter a function that makes a dataset into TRIED."""
     whose = "rewritten" if "-like" in shown else code
 
     def enter(make: Callable[[Path], Any]) -> Callable[[Path], Any]:
-        one = Tried(shown, uses, write, make, settings, whose)
+        of = "ranks" if "ranks" in settings else part
+        one = Tried(shown, uses, write, make, settings, whose, of)
         assert one.key not in TRIED, one.key
         TRIED[one.key] = one
         return make
@@ -111,7 +111,7 @@ def load_all() -> dict[str, Tried]:
     """All of them; each module enters its own."""
     for name in (
         "vision detection medical science streams tables arrays records audio_video loaders shapes"
-        " constructors ranks"
+        " constructors ranks resume"
     ).split():
         importlib.import_module(f"field.{name}")
     return TRIED

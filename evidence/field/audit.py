@@ -40,6 +40,10 @@ _SQLITE = "SQLite's words name neither the file nor the cause"
 _ZEROS_TORCHIO = "ITK gives zeros for what is missing"
 _SHORTER_SOUND = "the sound is shorter, and its length is not compared with the header"
 _NUMPY_LOAD = "NumPy calls a failed read a file that is not fully written"
+_RESUMES = "resumes resumes-after-death"
+_WANTS_MORE = "its `state_dict()` needs arguments, and only the library's own loader calls it"
+_LAST_IS_NEXT = "the state after the last batch is that of the next epoch, as litdata means it"
+_STAYS_AT_END = "its count stays at the end, so a job that begins again has an epoch of no sample"
 _SCIPY_SOUNDS = (
     _true("truncated-half truncated-tail", _SHORTER_SOUND),
     _true("truncated-empty", "SciPy's words: File format b'' not understood"),
@@ -294,4 +298,22 @@ AUDIT: dict[str, tuple[Found, ...]] = {
         ),
     ),
     "ranks_stateful_plain": (_true("ranks-agree", "no sampler: each rank has all samples"),),
+    "resume_stateful_torch_sampler": (
+        _true(_RESUMES, "torch's `RandomSampler` has no state, so the rest is of another order"),
+    ),
+    "resume_hf_shuffled": (
+        _true(_RESUMES, "each worker loads its state before it takes its part of the files"),
+    ),
+    "resume_hf_shuffled_one": (
+        _true(_RESUMES, "the samples in the buffer are lost, as the documentation says"),
+    ),
+    "resume_litdata": (Found(_RESUMES, "false", _WANTS_MORE),),
+    "resume_litdata_loader": (_arguable("resumes", _LAST_IS_NEXT),),
+    "resume_litdata_shuffled": (_arguable("resumes", _LAST_IS_NEXT),),
+    "resume_mosaic": (Found(_RESUMES, "false", _WANTS_MORE),),
+    "resume_mosaic_loader": (_true("resumes", _STAYS_AT_END),),
+    "resume_mosaic_shuffled": (_true("resumes", _STAYS_AT_END),),
+    "resume_fabric": (
+        Found(_RESUMES, "false", "Fabric's wrapper has no `state_dict()`, so none can be asked"),
+    ),
 }

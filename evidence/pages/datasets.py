@@ -36,6 +36,9 @@ _LONGEST = 150
 """Characters in a cell."""
 RANKS = [name for name, check in CHECKS.items() if check.ranks]
 """The only ones that are asked of the classes in field/ranks.py."""
+RESUME = [name for name in CHECKS if name.startswith("resumes")]
+"""The only ones that are asked of the classes in field/resume.py."""
+_OF_PART = {"ranks": RANKS, "resume": RESUME}
 AT_REST = [name for name in CHECKS if name.endswith("-at-rest")]
 """They are asked apart, so that the record says what applies without them, and what they cost."""
 
@@ -45,7 +48,7 @@ def run(one: Tried, only: list[str] | None = None) -> dict[str, Any]:
     from pytest_dataloader_faults import check_dataset, exceptions
 
     one.load()
-    only = only or (RANKS if one.ranks else None)
+    only = only or _OF_PART.get(one.part)
     exclude = () if only else AT_REST
     with tempfile.TemporaryDirectory(prefix="field") as name:
         folder = Path(name) / "data"
@@ -65,7 +68,7 @@ def run(one: Tried, only: list[str] | None = None) -> dict[str, Any]:
             return {"version": one.version(), "refused": _without_places(str(error))}
         seconds = round(time.monotonic() - begun)
     found = {"version": one.version(), "seconds": seconds, **summary(results)}
-    if one.ranks:
+    if one.part:
         found["by check"] = {each.check: str(each.verdict) for each in results if each.applies}
     return found
 
@@ -100,12 +103,14 @@ def _in_a_process(key: str, only: str = "") -> dict[str, Any]:
 def page(record: dict[str, Any]) -> str:
     """The page about what the *record* has."""
     classes = load_all()
-    kept = {key: row for key, row in record.items() if not classes[key].ranks}
-    of_ranks = {key: row for key, row in record.items() if classes[key].ranks}
-    judged, judged_ranks = _judged(kept), _judged(of_ranks)
+    kept, of_ranks, of_states = (
+        {key: row for key, row in record.items() if classes[key].part == part}
+        for part in ("", "ranks", "resume")
+    )
+    judged = _judged(kept)
     return PAGE.text(
         classes=len(kept),
-        waiting=len({key for key, one in classes.items() if not one.ranks} - set(kept)),
+        waiting=len({key for key, one in classes.items() if not one.part} - set(kept)),
         convictions=sum(len(failed(row)) for row in kept.values()),
         true=judged["true"],
         arguable=judged["arguable"],
@@ -114,13 +119,20 @@ def page(record: dict[str, Any]) -> str:
         table="".join(_rows(kept)),
         rested=sum("at rest" in row for row in kept.values()),
         at_rest="".join(_rows_at_rest(kept)),
-        ranked=len(of_ranks),
-        ranks_failed=sum(len(failed(row)) for row in of_ranks.values()),
-        ranks_true=judged_ranks["true"],
-        ranks_arguable=judged_ranks["arguable"],
-        ranks_false=judged_ranks["false"],
-        ranks="".join(_rows_of_ranks(of_ranks)),
+        **_part("ranks", of_ranks, RANKS),
+        **_part("states", of_states, RESUME),
     )
+
+
+def _part(name: str, kept: dict[str, Any], checks: list[str]) -> dict[str, Any]:
+    """The fields of a table of its own: how many classes and failures it has, and its rows."""
+    judged = _judged(kept)
+    return {
+        f"{name}_classes": len(kept),
+        f"{name}_failed": sum(len(failed(row)) for row in kept.values()),
+        **{f"{name}_{kind}": judged[kind] for kind in ("true", "arguable", "false")},
+        name: "".join(_rows_of_part(kept, checks)),
+    }
 
 
 def _judged(kept: dict[str, Any]) -> Counter[str]:
@@ -177,13 +189,13 @@ def _rows_at_rest(kept: dict[str, Any]) -> Iterator[str]:
         yield f"| {_name(one, row)} | {one.code} | {counts} | {fails} |\n"
 
 
-def _rows_of_ranks(kept: dict[str, Any]) -> Iterator[str]:
-    """A row for each dataset that several ranks train on."""
+def _rows_of_part(kept: dict[str, Any], checks: list[str]) -> Iterator[str]:
+    """A row for each class that was asked these *checks* alone."""
     for key, one in load_all().items():
         if key not in kept:
             continue
         row = kept[key]
-        verdicts = " | ".join(_verdict(row, name) for name in RANKS)
+        verdicts = " | ".join(_verdict(row, name) for name in checks)
         why = "; ".join(dict.fromkeys(why for why, _ in _causes(key, row) if why))
         yield f"| {_name(one, row)} | {verdicts} | {why} |\n"
 
@@ -223,7 +235,7 @@ def main(arguments: list[str]) -> None:
             continue
         if not partly:
             kept[key] = {"commit": commit(), **_in_a_process(key)}
-        if "refused" not in kept[key] and not load_all()[key].ranks:
+        if "refused" not in kept[key] and not load_all()[key].part:
             kept[key]["at rest"] = {"commit": commit(), **_in_a_process(key, ",".join(AT_REST))}
         print(f"{key}: {kept[key].get('seconds')} s", flush=True)
         PAGE.keep(kept)
