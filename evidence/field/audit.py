@@ -41,8 +41,7 @@ _ZEROS_TORCHIO = "ITK gives zeros for what is missing"
 _SHORTER_SOUND = "the sound is shorter, and its length is not compared with the header"
 _NUMPY_LOAD = "NumPy calls a failed read a file that is not fully written"
 _RESUMES = "resumes resumes-after-death"
-_WANTS_MORE = "its `state_dict()` needs arguments, and only the library's own loader calls it"
-_LAST_IS_NEXT = "the state after the last batch is that of the next epoch, as litdata means it"
+_LAST_IS_NEXT = "the state after the last batch is that of the next epoch, as its author means it"
 _STAYS_AT_END = "its count stays at the end, so a job that begins again has an epoch of no sample"
 _SCIPY_SOUNDS = (
     _true("truncated-half truncated-tail", _SHORTER_SOUND),
@@ -307,13 +306,13 @@ AUDIT: dict[str, tuple[Found, ...]] = {
     "resume_hf_shuffled_one": (
         _true(_RESUMES, "the samples in the buffer are lost, as the documentation says"),
     ),
-    "resume_litdata": (Found(_RESUMES, "false", _WANTS_MORE),),
     "resume_litdata_loader": (_arguable("resumes", _LAST_IS_NEXT),),
     "resume_litdata_shuffled": (_arguable("resumes", _LAST_IS_NEXT),),
-    "resume_mosaic": (Found(_RESUMES, "false", _WANTS_MORE),),
     "resume_mosaic_loader": (_true("resumes", _STAYS_AT_END),),
     "resume_mosaic_shuffled": (_true("resumes", _STAYS_AT_END),),
-    "resume_fabric": (
-        Found(_RESUMES, "false", "Fabric's wrapper has no `state_dict()`, so none can be asked"),
+    "resume_accelerate": (_arguable("resumes", _LAST_IS_NEXT),),
+    "resume_accelerate_shuffled": (
+        _true(_RESUMES, "it draws by torch's `RandomSampler`, which has no state"),
     ),
+    "resume_accelerate_seedable": (_arguable("resumes", _LAST_IS_NEXT),),
 }
