@@ -51,7 +51,81 @@ def _stateful(dataset: Any, **options: Any) -> Any:
     return StatefulDataLoader(dataset, batch_size=4, num_workers=2, **options)
 
 
+class CountingSamples(CountingLoader):
+    """Its state is the number of samples, by which it finds its batch."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Batches have the size that was asked for."""
+        return {"samples": self.had["batches"] * self.batch_size}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on after as many."""
+        self.had = {"batches": state["samples"] // self.batch_size}
+
+
+class Consumed(torch.utils.data.Sampler[int]):
+    """Begins where its loader says, as those of language models do."""
+
+    begin = 0
+
+    def __len__(self) -> int:
+        return 5000
+
+    def __iter__(self) -> Any:
+        begin, self.begin = self.begin, 0
+        return iter(range(begin, 5000))
+
+
+class TellsItsSampler(DataLoader[Any]):
+    """Counts samples, and tells its sampler where to begin."""
+
+    had = 0
+
+    def __iter__(self) -> Any:
+        for batch in super().__iter__():
+            object.__setattr__(self, "had", self.had + len(batch))
+            yield batch
+        object.__setattr__(self, "had", 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many there were."""
+        return {"had": self.had}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Begin after as many."""
+        object.__setattr__(self, "had", state["had"])
+        self.sampler.begin = state["had"]  # type: ignore[attr-defined]
+
+
+class AnotherTimeEach:
+    """Is pickled in another way each time."""
+
+    def __reduce__(self) -> Any:
+        return float, (time.perf_counter(),)
+
+
+class WithATime(CountingLoader):
+    """Has such a thing in its state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The count, and the time."""
+        return {**super().state_dict(), "time": AnotherTimeEach()}
+
+
+def _asked_before(folder: Any) -> Any:
+    """Its workers were started for a state, as by accelerate."""
+    loader = _stateful(Records(folder))
+    loader.state_dict()
+    return loader
+
+
 HEALTHY = {
+    "a count of samples": lambda _: CountingSamples(ManySquares(), batch_size=32, num_workers=2),
+    "a sampler that is told": lambda _: TellsItsSampler(
+        ManySquares(), batch_size=4, num_workers=2, sampler=Consumed()
+    ),
+    "a state that was asked for before": _asked_before,
+    "a state with a time": lambda folder: _of(WithATime, folder),
     "in order": lambda folder: _stateful(Records(folder)),
     "shuffled": lambda folder: _stateful(Records(folder), shuffle=True),
     "many": lambda _: _stateful(ManySquares()),
@@ -134,6 +208,14 @@ def test_without_torchdata_a_dataset_cannot_be_asked(records, monkeypatch):
         assert "pip install torchdata" in result.explanation
 
 
+class TakesArguments(ResumableStream):
+    """Has a state for a loader of its own library, which says how many samples it has had."""
+
+    def state_dict(self, samples: int) -> dict[str, Any]:  # type: ignore[override]
+        """With what the loader knows."""
+        return {"given": samples}
+
+
 class AnswersToAnyName(Records):
     """Has no state, although ``hasattr`` says so."""
 
@@ -143,9 +225,10 @@ class AnswersToAnyName(Records):
         return lambda *_: {}
 
 
-def test_an_object_that_answers_to_any_name_has_no_state(records):
-    """Its class counts."""
-    (result,) = _asked(functools.partial(AnswersToAnyName, records), "resumes")
+@pytest.mark.parametrize("kind", [AnswersToAnyName, TakesArguments])
+def test_what_torchdata_cannot_ask_has_no_state(kind, records):
+    """Its class counts, and what its methods take."""
+    (result,) = _asked(functools.partial(kind, records), "resumes")
 
     assert not result.applies
 
