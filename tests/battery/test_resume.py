@@ -60,7 +60,7 @@ class CountingSamples(CountingLoader):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on after as many."""
-        self.had = {"batches": state["samples"] // self.batch_size}
+        self.begin = state["samples"] // self.batch_size
 
 
 class Consumed(torch.utils.data.Sampler[int]):

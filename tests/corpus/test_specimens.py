@@ -14,12 +14,14 @@ from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._at_rest import AT_REST
 from pytest_dataloader_faults.battery.checks._faults import NETWORK, WRITES
+from pytest_dataloader_faults.battery.checks._ranks import RANKS
+from pytest_dataloader_faults.battery.checks._resume import RESUME
 from support.corpus import CASES
 from support.datasets import write_records
 
 TWINS = {f"{case.entry}-{case.twin.__name__}": case for case in CASES}
-RARE = {check.name for check in (*WRITES, *NETWORK)}
-"""Most datasets neither write files nor connect to a network."""
+RARE = {check.name for check in (*WRITES, *NETWORK, *RANKS, *RESUME)}
+"""Most datasets neither write files nor connect to a network, and know no ranks and no state."""
 OF_FILES_BEFORE = [check.name for check in AT_REST]
 """Twins make their files of the records as they are made. battery/test_at_rest.py has others."""
 IN_EVERY_RUN = {

@@ -31,7 +31,8 @@ _DIES_AT = 3
 _OF_PROCESS, _OF_WORKER = "the process was killed", "a worker was killed"
 _AGAIN = (
     "The state was taken by state_dict() between two batches and went through pickle. A new process"
-    " called make_dataset, and load_state_dict() of the new loader, with other random seeds"
+    " called make_dataset, and load_state_dict() of the new loader. It iterated with other random"
+    " seeds"
 )
 
 

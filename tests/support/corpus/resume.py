@@ -86,9 +86,11 @@ class CountingLoader(DataLoader[Any]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.begin = 0
         self.had = {"batches": 0}
 
     def __iter__(self) -> Iterator[Any]:
+        self.had["batches"], self.begin = self.begin, 0
         for batch in itertools.islice(super().__iter__(), self.had["batches"], None):
             self.had["batches"] += 1
             yield batch
@@ -99,14 +101,15 @@ class CountingLoader(DataLoader[Any]):
         return dict(self.had)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Leave out as many."""
-        self.had = dict(state)
+        """Leave out as many of the next epoch."""
+        self.begin = state["batches"]
 
 
 class StaysAtTheEnd(CountingLoader):
     """Does not set its count back at the end of an epoch."""
 
     def __iter__(self) -> Iterator[Any]:
+        self.had["batches"], self.begin = self.begin, 0
         for batch in itertools.islice(DataLoader.__iter__(self), self.had["batches"], None):
             self.had["batches"] += 1
             yield batch
@@ -191,7 +194,7 @@ class KeepsProgressInAFile(CountingLoader):
 
     def __iter__(self) -> Iterator[Any]:
         file = self.folder / "progress"
-        self.had["batches"] = int(file.read_text()) if file.exists() else 0
+        self.begin = int(file.read_text()) if file.exists() else 0
         for batch in super().__iter__():
             file.write_text(str(self.had["batches"]))
             yield batch
