@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -179,10 +178,10 @@ def run_of(config: pytest.Config, began: float) -> Run:
     )
 
 
-def _commit(folder: Path) -> str:
+def _commit(folder: os.PathLike[str]) -> str:
     """The commit of git that is checked out in *folder*; "" if there is none."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        command = ["git", "-C", str(folder), "rev-parse", "--verify", "--quiet", "HEAD"]
+        command = ["git", "-C", os.fspath(folder), "rev-parse", "--verify", "--quiet", "HEAD"]
         found = subprocess.run(command, capture_output=True, text=True, timeout=_GIT, check=True)
         return found.stdout.strip()
     return ""

@@ -18,6 +18,7 @@ from pytest_dataloader_faults.battery.checks._faults import NETWORK, WRITES
 from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
 from support.corpus.ranks import RankedStream
 from support.datasets import CopiedRecords, write_records
+from support.ranked import RankedStreamWithState
 
 _WITHOUT_FAULTS = ("workers-agree", "leftovers", "resumes", "resumes-after-death")
 """In the last one deaths are no faults of files: see test_resume.py."""
@@ -34,28 +35,10 @@ def _records_of_module(tmp_path_factory):
     return write_records(tmp_path_factory.mktemp("disarmed") / "records")
 
 
-class _RankedStreamWithState(RankedStream):
-    """Goes on from the place at which each worker was."""
-
-    begin = given = 0
-
-    def __iter__(self):
-        self.given, self.begin = self.begin, 0
-        for index in self._own()[self.given :]:
-            self.given += 1
-            yield self.records[index]
-
-    def state_dict(self):
-        return {"given": self.given}
-
-    def load_state_dict(self, state):
-        self.begin = state["given"]
-
-
 @pytest.fixture(scope="module", name="results")
 def _results(records_of_module):
     """What each check finds of a healthy stream."""
-    make = functools.partial(_RankedStreamWithState, records_of_module)
+    make = functools.partial(RankedStreamWithState, records_of_module)
     results = check_dataset(make, ranks=2, on_fail=None)
     return {each.check: each for each in results}
 
