@@ -49,7 +49,7 @@ class RankedStreamWithState(RankedStream):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begin the next epoch after as many."""
-        self.begin = state["given"]
+        self.begin = self.given = state["given"]
 
 
 class OwnRecords(Records):

@@ -73,7 +73,7 @@ CAUSES: dict[Wrong | None, Cause] = {
     Wrong.NO_NEXT_EPOCH: Cause(
         "has no whole epoch after its end was restored",
         "Where state_dict() is called after the epoch, its state has to be that of the beginning of"
-        " the next one: set positions back where __iter__ ends",
+        " the next one. Have a loaded position hold for one epoch, and count anew in each",
     ),
 }
 _SHOWN = 5

@@ -42,7 +42,7 @@ class ResumableStream(RecordStream):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begin the next epoch after as many."""
-        self.begin = state["given"]
+        self.begin = self.given = state["given"]
 
 
 class ForgetsItsShard(ResumableStream):
