@@ -198,11 +198,11 @@ class LoaderDriver(IteratorListener):
             batch = self.use_batch(batch)
         # Without workers, one may be of a loader that the dataset itself uses.
         worker, number = (self._worker, self._number) if self._pids else (None, None)
-        draw = None
-        # A loader that goes on from a state may have drawn what it leaves out.
-        if kind_of(self.loader.dataset) == "map" and self._phase.stage is not Stage.RESUMED:
+        draw = most = None
+        if self._phase.stage is Stage.RESUMED:  # It may have drawn what it leaves out.
+            most = max((len(each.names) for each in self._draws), default=None)
+        elif kind_of(self.loader.dataset) == "map":
             draw = self._draws[self._received if number is None else number]
-        most = max((len(each.names) for each in self._draws), default=None)
         self._received += 1
         received = delivery(batch, draw, self.loader, self.comparer, most)
         packed = draw and draw.packed

@@ -141,10 +141,8 @@ class _Entry(NamedTuple):
         }
         return _Entry(baseline, home, versions, contents, self.call)
 
-    @property
-    def is_up_to_date(self) -> bool:
-        """Whether its files are as they were then."""
-        now = versions_of_files(self.baseline.working)
+    def holds_for(self, now: Mapping[str, tuple[int, ...] | None]) -> bool:
+        """Whether its files, which have the versions *now*, are as they were then."""
         if now == self.versions:
             return True
         same = all(now.get(path) == version for path, version in self.versions.items())
@@ -171,7 +169,7 @@ def _by_entry(
     OutdatedBaselineError if it is out of date.
     """
     before = versions_of_files(entry.baseline.working)
-    is_sure = entry.is_up_to_date
+    is_sure = entry.holds_for(before)
     battery = battery_of(known=entry.baseline, is_sure=is_sure)
     result = asked(battery)
     if is_sure and result.applies and not result.passed:

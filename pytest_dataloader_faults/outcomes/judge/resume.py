@@ -116,8 +116,7 @@ def survived(outcome: TrialFacts) -> str:
     batches = "batch" if not first and last == "1" else "batches"
     which = "each sample once" if outcome.comparison.is_of_content else "as many samples"
     after = f"after {first}{last} {batches}{end}"
-    killed = "after its process was killed, " if _was_killed(outcome) else ""
-    return f"{killed}begun again with its state {after}, the loader gave the rest, {which}"
+    return f"{_again(outcome)} {after}, the loader gave the rest, {which}"
 
 
 def _place(state: SavedState) -> str:
@@ -129,13 +128,14 @@ def _begun(state: SavedState, outcome: TrialFacts) -> str:
     place = _place(state)
     if not state.at_end and whole.complete:
         place = f"after {state.batches} of {counted(len(whole.delivered), 'batch')}"
-    killed = "after its process was killed, " if _was_killed(outcome) else ""
-    return f"{killed}begun again with its state {place}"
+    return f"{_again(outcome)} {place}"
 
 
-def _was_killed(outcome: TrialFacts) -> bool:
-    """Whether it was the process of the loader that was killed, and no worker."""
-    return outcome.uninterrupted is not None and not outcome.deaths
+def _again(outcome: TrialFacts) -> str:
+    """How a sentence begins; it says if the loader's process was killed, and no worker."""
+    was_killed = outcome.uninterrupted is not None and not outcome.deaths
+    killed = "after its process was killed, " if was_killed else ""
+    return f"{killed}begun again with its state"
 
 
 def _not_saved(outcome: TrialFacts) -> Finding | None:
