@@ -27,6 +27,7 @@ import cost
 import files
 import growth
 import page
+import processes
 import search
 import start
 import tools
@@ -40,6 +41,7 @@ TABLES = {
     "ranks": battery.ranks,
     "phases": battery.phases,
     "sizes": battery.sizes,
+    "processes": processes.table,
     "files": files.table,
     "search": search.table,
     "tools": tools.table,

@@ -38,6 +38,7 @@ from pytest_dataloader_faults._trial.journal import (
 from pytest_dataloader_faults._trial.loader_state import StateSaver, load_state
 from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of, outer_of
 from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
+from pytest_dataloader_faults._trial.process.stuck import is_stuck
 from pytest_dataloader_faults._trial.samplers import set_epoch
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, delivery
 from pytest_dataloader_faults._trial.samples.draws import Draw, recorded
@@ -130,6 +131,7 @@ class LoaderDriver(IteratorListener):
             self._start_iterator(patience)
             if patience is not None:
                 self.wait_until_idle()
+                self._sigchld.is_stuck = self._is_stuck
         except USERS_ERRORS as error:  # The error is the finding.
             self._end_epoch(error)
             return False
@@ -166,6 +168,9 @@ class LoaderDriver(IteratorListener):
             end_workers(iterator)
         self._iterator = self.loader._iterator = None
         self._pids = ()
+
+    def _is_stuck(self) -> bool:
+        return is_stuck(self._pids, self.wait_until_idle)
 
     def _inner_iterators(self) -> list[Any]:
         """Those that a loader with an ``__iter__`` of its own takes batches from now."""
@@ -225,6 +230,7 @@ class LoaderDriver(IteratorListener):
         drawn = tuple(each.names for each in self._draws)
         found = Pass(drawn, (), raised, complete, died, self._batches, self.length)
         self.journal.write(PassEnded(self._phase, ended, found))
+        self._sigchld.is_stuck = None
         if self._timeout is not None:
             self.loader.timeout, self._timeout = self._timeout, None
         if persistent is None or not may_stay:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from pytest_dataloader_faults._trial.process import fork_server
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery._workload import NotApplicable
 from pytest_dataloader_faults.battery.checks import CHECKS
@@ -26,6 +28,13 @@ _UNSEEN = (
     " time limit, so that limit was not tested"
 )
 _UNEXPECTED = "passes, although it was expected to fail"
+
+
+def prepare(names: Iterable[str]) -> None:
+    """Begin what takes long and the checks *names* need, while the first of them are asked."""
+    contexts = [CHECKS[name].changes.get("multiprocessing_context") for name in names]
+    if "forkserver" in contexts:
+        fork_server.begin()
 
 
 def ask(

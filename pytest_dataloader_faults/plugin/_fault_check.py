@@ -18,8 +18,10 @@ from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._settings import Files, Settings
 from pytest_dataloader_faults._trial.factory import DatasetFactory, is_ready, part_of
 from pytest_dataloader_faults.battery import progress
+from pytest_dataloader_faults.battery.asking import prepare
 from pytest_dataloader_faults.battery.baseline_cache import Answer, BaselineCache
 from pytest_dataloader_faults.battery.checking import about, excused, summed_up
+from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
     NotReproducedWarning,
@@ -37,6 +39,7 @@ from pytest_dataloader_faults.plugin._options import (
     NOT_ASKED,
     ItemOptions,
     asks_check,
+    check_asked,
     command_line,
 )
 from pytest_dataloader_faults.plugin._report import id_of, note
@@ -106,8 +109,11 @@ class FaultCheck:
 
     def _progress(self) -> contextlib.AbstractContextManager[None]:
         """Tell which check of how many this is, in this run of pytest."""
-        places = _places(self._node)
-        stage = self._node.config.stash.setdefault(_stage, progress.Stage("checks"))
+        places, stash = _places(self._node), self._node.config.stash
+        if _stage not in stash:
+            stash[_stage] = progress.Stage("checks")
+            prepare(name for name in map(check_asked, places) if name in CHECKS)
+        stage = stash[_stage]
         stage.step(self.name, places.get(self._node, 0), len(places))
         return progress.within(stage)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import struct
 from enum import IntEnum, IntFlag
 
@@ -138,6 +139,9 @@ def install_filter(program: bytes, flags: FilterFlag) -> int:
     return raw_call("seccomp", SET_MODE_FILTER, options, instructions, what=what)
 
 
+_WITH_KILLABLE_WAITS = (5, 19)
+
+
 def filter_this_process(program: bytes, supervisor: int) -> int:
     """Install *program* on all threads and return the listener."""
     try:
@@ -152,6 +156,12 @@ def filter_this_process(program: bytes, supervisor: int) -> int:
         if error.errno != errno.EINVAL:
             raise
         return install_filter(program, _FLAGS)
+
+
+def signals_end_held_calls() -> bool:
+    """Whether any signal with a handler ends a call that a filter holds: before Linux 5.19."""
+    version = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return version is None or tuple(map(int, version.groups())) < _WITH_KILLABLE_WAITS
 
 
 def notification_sizes() -> tuple[int, ...]:

@@ -177,6 +177,11 @@ def seconds_without_cpu(pid: int) -> float:
     return seconds
 
 
+def runs(pid: int, thread: str) -> int:
+    """How often its *thread* had a processor, so far."""
+    return int(_read(f"/proc/{pid}/task/{thread}/schedstat").split()[2])
+
+
 def seconds_used(pid: int) -> float:
     """How long its main thread had a processor; 0 where that is not known."""
     with contextlib.suppress(OSError):
@@ -198,9 +203,9 @@ class RunningCall(NamedTuple):
     arguments: tuple[int, ...]
 
 
-def running_call(pid: int) -> RunningCall | None:
-    """The one of its main thread; None if that is in none."""
-    return parsed_call(_read(f"/proc/{pid}/task/{pid}/syscall"))
+def running_call(pid: int, thread: str | None = None) -> RunningCall | None:
+    """The one of its *thread*, by default of the main one; None if that is in none."""
+    return parsed_call(_read(f"/proc/{pid}/task/{thread or pid}/syscall"))
 
 
 def parsed_call(text: str) -> RunningCall | None:
@@ -211,10 +216,13 @@ def parsed_call(text: str) -> RunningCall | None:
     return RunningCall(int(words[0]), tuple(int(word, 16) for word in words[1:7]))
 
 
-def waits_in(pid: int) -> str:
-    """The kernel's function that its main thread waits in; "" if none, or if that is not known."""
+def waits_in(pid: int, thread: str | None = None) -> str:
+    """The kernel's function that its *thread* waits in, by default the main one.
+
+    "" if it waits in none, or if that is not known.
+    """
     with contextlib.suppress(OSError):
-        return _read(f"/proc/{pid}/wchan").strip("0\n")
+        return _read(f"/proc/{pid}/task/{thread or pid}/wchan").strip("0\n")
     return ""
 
 

@@ -84,13 +84,20 @@ def _is_needed(job: Job) -> bool:
     return method == "forkserver" and not isinstance(job, ReferenceJob)
 
 
+def begin() -> None:
+    """Have torch imported while this process does something else, for workers to come."""
+    if not _started:
+        _started.append(_Preloaded())
+
+
 def start_for(job: Job) -> None:
-    """Have torch imported for the workers of *job*, if they need it.
+    """Have torch imported for the workers of *job*, if they need it, and wait for that.
 
     It takes a second, so it is done before the trial has anything that a killed process may leave.
     """
     if _is_needed(job) and not _is_running() and len(_started) < _MOST:
         _started.append(_Preloaded())
+        _is_running()  # This waits for it.
 
 
 def _is_running() -> bool:
@@ -119,7 +126,7 @@ class _Preloaded:
     """The process that has imported torch, and forks a server for each trial."""
 
     def __init__(self) -> None:
-        self._owner = os.getpid()
+        self._owner, self._has_imported = os.getpid(), False
         self._control, theirs = socket.socketpair()
         with unsettled_method():
             main = spawn.get_preparation_data("").get("init_main_from_path")
@@ -136,12 +143,17 @@ class _Preloaded:
                 pass_fds=[theirs.fileno()],
             )
         atexit.register(self._end)
-        if not (ready([self._control.fileno()], _PATIENCE) and self._control.recv(1)):
-            self.kill()
 
     def is_usable(self) -> bool:
-        """Whether this process has started it, and it runs."""
-        return self._process.poll() is None and self._owner == os.getpid()
+        """Whether this process has started it, and it runs and has imported torch in time."""
+        if self._owner != os.getpid() or self._process.poll() is not None:
+            return False
+        if not self._has_imported:
+            came = ready([self._control.fileno()], _PATIENCE) and self._control.recv(1)
+            self._has_imported = bool(came)
+            if not came:
+                self.kill()
+        return self._has_imported
 
     def fork_server(self, job: Job, printed: int) -> TrialServer | None:
         """One for *job*, which prints to *printed*; None if this process does not answer."""
@@ -185,6 +197,8 @@ class _Preloaded:
         """End it with this process, and not some time later."""
         if self._owner != os.getpid():
             return
+        if not self._has_imported:
+            self.kill()
         self._control.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_PATIENCE)

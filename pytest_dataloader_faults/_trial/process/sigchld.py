@@ -55,10 +55,17 @@ _raise_for_deaths = signal_handling._error_if_any_worker_fails  # type: ignore[a
 
 
 class SigchldGuard:
-    """Reports the death of a worker to the loader while it waits, for the life of this process."""
+    """Reports the death of a worker to the loader while it waits, for the life of this process.
+
+    Attributes:
+        is_stuck: Says whether no batch can come any more, and the wait is over then; None to wait
+            for as long as the loader does.
+
+    """
 
     def __init__(self) -> None:
         self._is_waiting = False
+        self.is_stuck: Callable[[], bool] | None = None
         self._previous: Any = None
         if signal_handling._SIGCHLD_handler_set:  # By another loader, in pytest's process.
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -130,13 +137,23 @@ class _InterruptibleQueue:
         reader = self._batches._reader
         with self._guard.waiting():
             _raise_for_deaths()  # From here on, a death interrupts.
-            came = connection.wait([reader, *self._sentinels()], timeout)
+            came = self._ready(reader, until)
             while came and reader not in came and not self._forget_closed(came):
-                came = connection.wait([reader, *self._sentinels()], max(0.0, until - _now()))
+                came = self._ready(reader, until)
             if reader in came:
                 return self._batches.get(timeout=max(0.0, until - _now()))
             _raise_for_deaths()  # It says how the worker died.
             return self._batches.get(timeout=0.0)
+
+    def _ready(self, reader: Any, until: float) -> list[Any]:
+        """What of *reader* and the sentinels is ready; none if nothing is until the wait is over."""
+        is_stuck = self._guard.is_stuck
+        while True:
+            left = max(0.0, until - _now())
+            this = min(left, _BETWEEN_LOOKS) if is_stuck else left
+            came = connection.wait([reader, *self._sentinels()], this)
+            if came or this == left or (is_stuck and is_stuck()):
+                return came
 
     def _get_in_slices(self, until: float) -> Any:
         while until - _now() > _BETWEEN_LOOKS:

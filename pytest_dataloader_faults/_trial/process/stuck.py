@@ -1,0 +1,105 @@
+"""Whether no batch can come any more, since a read hangs that nothing ends [in the trial].
+
+Some facts about a read that hangs. The supervisor holds the call, and gives no answer. The thread
+that made it goes on only where the dataset has a time limit of its own: another thread that wakes
+some time later, another process, or a signal with a handler. A worker that has none of these stays
+where it is, so the loader need not wait for its own timeout, which is a second of each battery. A
+signal that does not kill does nothing to a thread whose call is held (seccomp(2),
+SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, since Linux 5.19), and Python's handlers run in the main
+thread only. A process shows its timers to itself alone (getitimer(2)).
+
+/proc/PID/task/TID/wchan says whether a call is held by a filter, and schedstat in the same folder
+how often the thread has run. A call that is held for a moment, as all are that the supervisor
+follows, has its answer once the supervisor says that all workers are idle. A worker without work
+waits for its queue, and looks every five seconds whether the loader is alive
+(torch/utils/data/_utils/worker.py).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Collection
+
+from pytest_dataloader_faults._engine.kernel.linux import MACHINE, signals_end_held_calls
+from pytest_dataloader_faults._engine.system import proc
+
+_HELD_IN = "seccomp_do_user_notification"
+_FUTEX = {"x86_64": 202, "aarch64": 98}.get(MACHINE)
+_POLL = {"x86_64": 7, "aarch64": 73}.get(MACHINE)
+_TIMERS = {
+    signal.SIGALRM: signal.ITIMER_REAL,
+    signal.SIGVTALRM: signal.ITIMER_VIRTUAL,
+    signal.SIGPROF: signal.ITIMER_PROF,
+}
+
+
+def is_stuck(workers: Collection[int], settle: Callable[[], object]) -> bool:
+    """Whether one of the *workers* is in a read that nothing ends, and the others have no work.
+
+    *settle* waits until the supervisor has answered all calls that it does not hold. False where
+    the kernel does not say.
+    """
+    try:
+        before = _runs_of(workers)
+        settle()
+        return before is not None and _runs_of(workers) == before
+    except OSError:
+        return False
+
+
+def _runs_of(workers: Collection[int]) -> dict[str, int] | None:
+    """How often each thread of all *workers* has run.
+
+    None if no thread is held, or if one may go on by itself, here or in one of them.
+    """
+    threads = {pid: proc.threads(pid) for pid in workers}
+    if _may_go_on() or not any(_is_held(pid, each) for pid in threads for each in threads[pid]):
+        return None
+    if not all(map(_rests, workers)):
+        return None
+    return {each: proc.runs(pid, each) for pid in threads for each in threads[pid]}
+
+
+def _may_go_on() -> bool:
+    """Whether a timer or a thread of this process may do something while it waits."""
+    own = os.getpid()
+    if any(signal.getitimer(each) != (0.0, 0.0) for each in _TIMERS.values()):
+        return True
+    return not all(_waits_forever(own, each) for each in proc.threads(own) if each != str(own))
+
+
+def _rests(worker: int) -> bool:
+    """Whether nothing in *worker* goes on unless the loader or the supervisor does something."""
+    main, *others = sorted(proc.threads(worker), key=lambda each: each != str(worker))
+    held = [each for each in (main, *others) if _is_held(worker, each)]
+    if not all(each in held or _waits_forever(worker, each) for each in others):
+        return False
+    if not held:
+        return _waits_for_work(worker)
+    if list(proc.family(worker)) != [worker]:
+        return False
+    if main in held and not signals_end_held_calls():
+        return True
+    return not _handles_timers(worker) and (main in held or _waits_forever(worker, main))
+
+
+def _is_held(pid: int, thread: str) -> bool:
+    return proc.waits_in(pid, thread).startswith(_HELD_IN)
+
+
+def _waits_forever(pid: int, thread: str) -> bool:
+    """Whether it waits for another thread, without a limit: the fourth argument of futex(2)."""
+    call = proc.running_call(pid, thread)
+    return call is not None and call.number == _FUTEX and not call.arguments[3]
+
+
+def _waits_for_work(worker: int) -> bool:
+    call = proc.running_call(worker)
+    return call is not None and call.number == _POLL
+
+
+def _handles_timers(pid: int) -> bool:
+    """Whether it has a handler for the signal of a timer, its own or one of pytest's plugins."""
+    caught = proc.status(pid).caught
+    return any(caught >> (number - 1) & 1 for number in _TIMERS)

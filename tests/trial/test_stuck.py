@@ -1,0 +1,143 @@
+"""A loader whose worker is in a read that nothing ends is told so before its own timeout."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
+from pytest_dataloader_faults._trial import run_trial_job
+from pytest_dataloader_faults.faults import HungRead
+from support.datasets import Records
+
+LIMIT, PATIENCE = 0.3, 20
+TIMED_OUT = f"DataLoader timed out after {PATIENCE} seconds"
+"""What torch says however long it waited."""
+OWN_LIMIT = "it takes too long"
+
+
+class InThread(Records):
+    """Has a time limit of its own: another thread reads."""
+
+    def __getitem__(self, index):
+        with ThreadPoolExecutor(1) as executor:
+            reading = executor.submit(super().__getitem__, index)
+            try:
+                return reading.result(LIMIT)
+            except TimeoutError:
+                # The thread that hangs would be waited for, here and at the end of the worker.
+                os._exit(3)
+
+
+class WithWatchdog(Records):
+    """Has a thread that ends the worker where a sample takes too long."""
+
+    def __getitem__(self, index):
+        watchdog = threading.Timer(LIMIT, os._exit, [3])
+        watchdog.start()
+        try:
+            return super().__getitem__(index)
+        finally:
+            watchdog.cancel()
+
+
+class WithHelper(Records):
+    """Has a process that ends the worker where a sample takes too long."""
+
+    def __getitem__(self, index):
+        kill = f"import os, time; time.sleep({LIMIT}); os.kill({os.getpid()}, {signal.SIGKILL:d})"
+        with subprocess.Popen([sys.executable, "-Sc", kill]) as helper:
+            try:
+                return super().__getitem__(index)
+            finally:
+                helper.kill()
+
+
+class WithAlarm(Records):
+    """Waits in its main thread for another one that reads, and has a timer end that."""
+
+    def __getitem__(self, index):
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(3))
+        signal.setitimer(signal.ITIMER_REAL, LIMIT)
+        with ThreadPoolExecutor(1) as executor:
+            return executor.submit(super().__getitem__, index).result()
+
+
+def watched_from_outside(folder):
+    """Has a thread of the loader's process end the workers."""
+    dataset = Records(folder)
+
+    def end_workers():
+        children = open(f"/proc/{os.getpid()}/task/{os.getpid()}/children", encoding="ascii")
+        with children:
+            for pid in children.read().split():
+                os.kill(int(pid), signal.SIGKILL)
+
+    threading.Timer(LIMIT, end_workers).start()
+    return dataset
+
+
+def timed_from_outside(folder):
+    """Has a timer of the loader's process, whose handler raises."""
+
+    def give_up(*_):
+        raise TimeoutError(OWN_LIMIT)
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT)
+    return Records(folder)
+
+
+def hang(make_dataset, **loader):
+    """The loader's error where reads hang, and the seconds of the trial."""
+    job = TrialJob(
+        make_dataset=make_dataset,
+        faults=[HungRead()],
+        settings=Settings(loader=loader),
+        options=TrialOptions(patience=PATIENCE),
+    )
+    began = time.monotonic()
+    outcome = run_trial_job(job)
+    assert outcome.fired
+    return outcome, time.monotonic() - began
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_loader_does_not_wait_for_a_read_that_nothing_ends(records, workers):
+    """It gets the error of its own timeout, and sooner."""
+    outcome, seconds = hang(lambda: Records(records), num_workers=workers)
+
+    assert TIMED_OUT in outcome.exception.message
+    assert seconds < PATIENCE
+
+
+@pytest.mark.parametrize("kind", [InThread, WithWatchdog, WithHelper, WithAlarm])
+def test_a_limit_of_the_datasets_own_is_waited_for(records, kind):
+    """Without it, the loader would only time out: each of these ends its worker."""
+    outcome, _ = hang(lambda: kind(records), num_workers=1)
+
+    assert "exited unexpectedly" in outcome.exception.text or outcome.deaths, outcome.exception
+    assert TIMED_OUT not in outcome.exception.message
+
+
+def test_a_thread_of_the_loaders_process_is_waited_for(records):
+    """It ends the worker, which says so before the loader's timeout."""
+    outcome, _ = hang(lambda: watched_from_outside(records), num_workers=1)
+
+    assert TIMED_OUT not in outcome.exception.message
+    assert [death.exitcode for death in outcome.deaths] == [-signal.SIGKILL]
+
+
+def test_a_timer_of_the_loaders_process_is_waited_for(records):
+    """Its handler raises where the loader waits."""
+    outcome, _ = hang(lambda: timed_from_outside(records), num_workers=1)
+
+    assert outcome.exception.message == OWN_LIMIT
