@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from timing import ROUNDS, Measure, Table, clock, in_turn, ratio, shown
+from timing import Measure, Table, clock, in_turn, ratio, shown
 
 DATASETS, FILES = 10, 16
 TEST = f"""
@@ -42,7 +42,7 @@ def table(rounds: int) -> Table:
         _write(several, [[number] for number in range(DATASETS)])
         _write(one, [list(range(DATASETS))])
         works = dict(_works(several, one))
-        seconds = in_turn(max(1, rounds // ROUNDS * 2), *works.values())
+        seconds = in_turn(max(1, rounds // 4), *works.values())
     for text, each in zip(works, seconds, strict=True):
         times = f"{ratio(seconds[0], each):.2f}"
         found.rows.append((text, shown(statistics.median(each)), times))

@@ -146,7 +146,7 @@ class _InterruptibleQueue:
             return self._batches.get(timeout=0.0)
 
     def _ready(self, reader: Any, until: float) -> list[Any]:
-        """What of *reader* and the sentinels is ready; none if nothing is until the wait is over."""
+        """What of *reader* and the sentinels is ready; nothing once the wait is over."""
         is_stuck = self._guard.is_stuck
         while True:
             left = max(0.0, until - _now())
