@@ -41,8 +41,8 @@ TABLES = {
     "ranks": battery.ranks,
     "phases": battery.phases,
     "sizes": battery.sizes,
-    "processes": processes.table,
     "files": files.table,
+    "processes": processes.table,
     "search": search.table,
     "tools": tools.table,
 }

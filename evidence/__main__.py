@@ -14,7 +14,7 @@ PARTS = {
     **{name: name for name in ("campaign", "chaos", "places", "transparency")},
     **{
         name: f"pages.{name}"
-        for name in ("compatibility", "corpus", "datasets", "environments", "readers")
+        for name in "adoption compatibility corpus datasets environments readers".split()
     },
     "unhurt": "chaos.unhurt",
 }

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from pages import Page, compatibility, environments
+from pages import Page, adoption, compatibility, environments
 from paths import ROOT
 from places import PLACES
 from support.scripts import load_script
@@ -20,12 +20,13 @@ PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 OF_THE_PACKAGE = PROJECT.partition("[project]")[2].partition("[dependency-groups]")[0]
 BOUNDS = dict(re.findall(r'^    "(\w+)>=([\d.]+)",', OF_THE_PACKAGE, re.MULTILINE))
 PYTHONS = re.findall(r"Python :: (3\.\d+)", PROJECT)
+MANY = 70
 PAIRS = Page("compatibility").record()
 HERE = Page("environments").record()
 performance = load_script("benchmarks/page.py")
 
 
-@pytest.mark.parametrize("name", ["compatibility", "datasets", "environments", "readers"])
+@pytest.mark.parametrize("name", "adoption compatibility datasets environments readers".split())
 def test_a_page_is_that_of_its_record(name):
     """It is generated, and not edited; ``python evidence NAME --page`` writes it anew."""
     page = Page(name)
@@ -42,6 +43,37 @@ def test_the_page_about_bugs_is_as_the_corpus_is():
 def test_the_page_about_costs_is_that_of_its_record():
     """``python benchmarks --page`` writes it anew."""
     assert performance.PAGE.read_text(encoding="utf-8") == performance.page(performance.record())
+
+
+def test_a_maintainer_comes_to_a_green_pipeline_that_fails_for_what_is_new():
+    """All known failures are expected, and a new one fails at the push, at night and beside it."""
+    steps = adoption.PAGE.record()["steps"]
+    counts = {name: adoption.counts(step) for name, step in steps.items()}
+    known = counts["first"]["failed"]
+
+    assert known >= MANY
+    assert counts["night"]["xfailed"] == known
+    assert {name for name, each in counts.items() if "failed" in each} == {
+        "first",
+        "defect",
+        "next night",
+    }
+    green = [name for name, step in steps.items() if step["exit"] == 0]
+    assert green == ["night", "push", "back", "mended", "again"]
+    assert all("test_scans" in line for line in steps["defect"]["shown"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("engine")
+def test_the_steps_of_a_maintainer_come_to_the_same(tmp_path):
+    """Each has the same exit status and as many failures as on the page."""
+    recorded, found = adoption.PAGE.record()["steps"], adoption.walk(tmp_path / "new")["steps"]
+    for name, step in recorded.items():
+        assert (found[name]["exit"], adoption.counts(found[name])) == (
+            step["exit"],
+            adoption.counts(step),
+        )
 
 
 def _numbers(version: str) -> list[int]:

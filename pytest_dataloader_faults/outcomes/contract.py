@@ -11,34 +11,65 @@ from pytest_dataloader_faults._arguments import FLAG, Checked, StrEnum, optional
 from pytest_dataloader_faults.outcomes.text import code, plain, printable_lines
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from pytest_dataloader_faults.outcomes.reference import Reference
 
 
 class Verdict(StrEnum):
-    """What a trial shows about a dataset."""
+    """What a trial shows about a dataset.
 
-    SURVIVED = "survived"
-    """The fault fired, and every sample was delivered and matches the reference."""
-    FAILED_CLEANLY = "failed_cleanly"
-    """An exception that names its cause was raised before the deadline. No wrong sample came before
-    it, nothing leaked, and the same dataset object works again once the fault is gone."""
-    HUNG = "hung"
-    """Neither an exception nor the end of the epoch before the deadline."""
-    CORRUPTED = "corrupted"
-    """A wrong, missing or repeated sample, and no exception before it."""
-    LEAKED = "leaked"
-    """Descriptors, processes, threads, memory, temporary files or shared memory were left behind,
-    or more of them with each epoch."""
-    FAILED_UNCLEARLY = "failed_unclearly"
-    """An exception was raised that does not name its cause."""
-    POISONED = "poisoned"
-    """Still broken after the fault is gone."""
-    CRASHED = "crashed"
-    """The process that iterates the loader died."""
-    BROKEN = "broken"
-    """An exception although there was no fault, or although the contract promises to survive."""
-    NOT_EXERCISED = "not_exercised"
-    """The fault never fired, so the trial shows nothing. Never a pass."""
+    Attributes:
+        meaning: What it shows, in a sentence.
+    """
+
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str) -> Self:
+        """A member, by its value and its meaning."""
+        found = str.__new__(cls, value)
+        found._value_ = value
+        found.meaning = found.__doc__ = meaning
+        return found
+
+    SURVIVED = "survived", "The fault fired, and every sample was delivered and is right."
+    FAILED_CLEANLY = (
+        "failed_cleanly",
+        (
+            "An exception that names its cause was raised before the deadline. No wrong sample came"
+            " before it, nothing leaked, and the same dataset object works again once the fault is"
+            " gone."
+        ),
+    )
+    HUNG = "hung", "Neither an exception nor the end of the epoch came before the deadline."
+    CORRUPTED = (
+        "corrupted",
+        "A sample is wrong, missing or repeated, and no exception came before it.",
+    )
+    LEAKED = (
+        "leaked",
+        (
+            "Descriptors, processes, threads, memory, temporary files or shared memory were left"
+            " behind, or more of them with each epoch."
+        ),
+    )
+    FAILED_UNCLEARLY = (
+        "failed_unclearly",
+        "An exception was raised that does not name its cause.",
+    )
+    POISONED = "poisoned", "The dataset is still broken after the fault is gone."
+    CRASHED = "crashed", "The process that iterates the loader died."
+    BROKEN = (
+        "broken",
+        (
+            "An exception was raised although there was no fault, or although the contract promises"
+            " to survive."
+        ),
+    )
+    NOT_EXERCISED = (
+        "not_exercised",
+        "The fault never fired, so the trial shows nothing. It never counts as a pass.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_dataloader_faults.outcomes import Event
+from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.outcomes import Event, Verdict
 from pytest_dataloader_faults.report import html as page
 from pytest_dataloader_faults.report.html import trials_of
 from pytest_dataloader_faults.report.html.drawings import HEIGHT, MOST_ROWS, charts, timeline
@@ -56,7 +57,8 @@ def test_hostile_texts_are_only_texts():
     fields = ("nodeid", "test", "file", "check", "verdict", "sentence", "cause", "reproduce")
     course = [replace(each, text=f"/{'folder' * 9}/file") for each in events()]
     hostile = failed(timeline=tuple(course), usage=tuple(growing()), notes=("n",), faults=("f",))
-    harmless = page.render(replace(EVERYTHING, items=(hostile,), versions={"n": "v"}))
+    unknown = replace(hostile, nodeid="t[c]", check="c", verdict="v")
+    harmless = page.render(replace(EVERYTHING, items=(unknown,), versions={"n": "v"}))
     changes = dict.fromkeys(fields, HOSTILE_MARKUP)
     changes |= {
         "test": f"a.py::{HOSTILE_MARKUP}",
@@ -100,6 +102,18 @@ def test_links_within_a_page_lead_somewhere():
     assert len(set(ids)) == len(ids)
     links = {value[1:] for name, value in read.attributes if name == "href" and value[0] == "#"}
     assert links <= set(ids)
+
+
+def test_a_page_says_what_its_verdicts_and_checks_mean():
+    """Only of those that it names, and only of those that are known."""
+    items = (failed(check="growth", verdict="hung"), failed(check="of-another-version"))
+    text = page.render(Report(items=items))
+
+    assert 'href="#term-hung"' in text
+    assert f'<dt id="term-hung">hung<dd>{Verdict.HUNG.meaning}' in text
+    assert f'<dt id="term-growth">growth<dd>{CHECKS["growth"].promise}' in text
+    assert "term-poisoned" not in text
+    assert "term-of-another-version" not in text
 
 
 def test_an_anchor_stays():

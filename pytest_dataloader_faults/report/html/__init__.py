@@ -24,6 +24,8 @@ from importlib.resources import files
 from textwrap import dedent
 from typing import Any
 
+from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.outcomes import Verdict
 from pytest_dataloader_faults.outcomes.text import printable_lines
 from pytest_dataloader_faults.report.html.drawings import (
     HEIGHT,
@@ -86,6 +88,7 @@ def _facts(report: Report) -> dict[str, Any]:
         "columns": list(map(place_and_name, tests)),
         "rows": _rows(trials, list(tests)),
         "words": _words(trials),
+        "terms": dict(_terms(trials)),
         "causes": _causes(report, trials),
         "notes": named_notes_of(report.items),
         "ran": sum(each.item.status not in LEFT_OUT for each in trials),
@@ -98,6 +101,17 @@ def _words(trials: Sequence[Trial]) -> list[tuple[tuple[str, str], int]]:
     """How often there is each result: failures first, and the most frequent of them."""
     found = Counter((trial.item.status, trial.item.word) for trial in trials).most_common()
     return sorted(found, key=lambda each: each[0][0] not in FAILURES)
+
+
+def _terms(trials: Sequence[Trial]) -> Iterator[tuple[str, str]]:
+    """The verdicts and the checks that the page names, and what each means.
+
+    A report that was read from a file may name some that this version does not know.
+    """
+    verdicts = {trial.item.verdict for trial in trials}
+    yield from ((each, each.meaning) for each in Verdict if each in verdicts)
+    checks = dict.fromkeys(trial.item.check for trial in trials)
+    yield from ((name, CHECKS[name].promise) for name in checks if name in CHECKS)
 
 
 def _rows(trials: Sequence[Trial], tests: Sequence[str]) -> list[tuple[str, list[Trial | None]]]:
