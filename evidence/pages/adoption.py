@@ -178,7 +178,7 @@ def _write_repository(folder: Path) -> None:
 
 
 def _edit(folder: Path, before: str, after: str) -> None:
-    files = [*folder.glob("*.*"), *folder.glob("tests/*.py")]
+    files = [*folder.glob("*.py"), *folder.glob("*.ini"), *folder.glob("tests/*.py")]
     (changed,) = (each for each in files if before in each.read_text(encoding="utf-8"))
     text = changed.read_text(encoding="utf-8")
     changed.write_text(text.replace(before, after), encoding="utf-8")

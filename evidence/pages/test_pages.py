@@ -20,7 +20,7 @@ PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 OF_THE_PACKAGE = PROJECT.partition("[project]")[2].partition("[dependency-groups]")[0]
 BOUNDS = dict(re.findall(r'^    "(\w+)>=([\d.]+)",', OF_THE_PACKAGE, re.MULTILINE))
 PYTHONS = re.findall(r"Python :: (3\.\d+)", PROJECT)
-MANY = 70
+MANY = 60
 PAIRS = Page("compatibility").record()
 HERE = Page("environments").record()
 performance = load_script("benchmarks/page.py")

@@ -86,8 +86,9 @@ def _is_needed(job: Job) -> bool:
 
 def begin() -> None:
     """Have torch imported while this process does something else, for workers to come."""
-    if not _started:
-        _started.append(_Preloaded())
+    with contextlib.suppress(OSError):  # The trial that needs it tries again, and says why not.
+        if not _started:
+            _started.append(_Preloaded())
 
 
 def start_for(job: Job) -> None:
