@@ -44,7 +44,7 @@ _RESUMES = "resumes resumes-after-death"
 _LAST_IS_NEXT = "the state after the last batch is that of the next epoch, as its author means it"
 _STAYS_AT_END = "its count stays at the end, so a job that begins again has an epoch of no sample"
 _SCIPY_SOUNDS = (
-    _true("truncated-half truncated-tail", _SHORTER_SOUND),
+    _true("truncated-half truncated-tail truncated-next-epoch truncated-at-rest", _SHORTER_SOUND),
     _true("truncated-empty", "SciPy's words: File format b'' not understood"),
     _true("read-error-later", "SciPy swallows the EIO, and the empty sound fails elsewhere"),
 )
@@ -172,7 +172,7 @@ AUDIT: dict[str, tuple[Found, ...]] = {
     "h5_kept": (
         _true("pickles", "an open HDF5 file on the dataset"),
         _true("read-error-next-epoch", "after one EIO the same handle gives zeros"),
-        _arguable(_CUT, _MAPPED_BEFORE),
+        _arguable(f"{_CUT} truncated-next-epoch", _MAPPED_BEFORE),
     ),
     "deep_text_like": (
         _true("pickles", "an LMDB environment on the dataset"),

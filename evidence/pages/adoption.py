@@ -145,9 +145,9 @@ STEPS = {
         (_UNCHECKED, _CHECKED),
     ),
     "mended": Step(
-        "A known defect is mended: each worker opens LMDB's environment itself. All checks run.",
+        "A known defect is mended: each worker opens the HDF5 file itself. All checks run.",
         _PYTEST,
-        ('["lmdb_kept"]', '["lmdb_lazy"]'),
+        ('["h5_kept"]', '["h5_lazy"]'),
     ),
     "again": Step(
         "The file is written again, without what no longer fails.",
