@@ -164,7 +164,7 @@ def walk(folder: Path) -> dict[str, Any]:
         if step.edits:
             _edit(folder, *step.edits)
         found[name] = _run(folder, step.command)
-        print(name, found[name]["exit"], found[name]["last"], flush=True)
+        print(name, found[name]["exit"], found[name]["sum"], flush=True)
     return {"commit": commit(), "date": time.strftime("%Y-%m-%d"), "steps": found}
 
 
@@ -193,9 +193,11 @@ def _run(folder: Path, command: str) -> dict[str, Any]:
         command.split(), cwd=folder, env=given, capture_output=True, text=True, check=False
     )
     lines = done.stdout.splitlines()
-    shown = lines[:-1] if " compare " in command else list(filter(_SHOWN.match, lines))
     seconds = round(time.monotonic() - began)
-    return {"exit": done.returncode, "seconds": seconds, "last": lines[-1], "shown": shown}
+    if " compare " in command:
+        return {"exit": done.returncode, "seconds": seconds, "sum": lines[0], "shown": lines}
+    shown = list(filter(_SHOWN.match, lines))
+    return {"exit": done.returncode, "seconds": seconds, "sum": lines[-1], "shown": shown}
 
 
 def page(record: dict[str, Any]) -> str:
@@ -214,14 +216,14 @@ def page(record: dict[str, Any]) -> str:
 def _rows(steps: dict[str, Any]) -> Iterator[str]:
     for name, step in STEPS.items():
         found = steps[name]
-        last = re.sub(r" in [\d.]+s.*", "", found["last"])
+        last = re.sub(r" in [\d.]+s.*", "", found["sum"])
         cells = step.what, f"`{step.command}`", str(found["exit"]), last, str(found["seconds"])
         yield f"| {' | '.join(cells)} |"
 
 
 def counts(step: dict[str, Any]) -> dict[str, int]:
-    """How many items passed, failed and so on, as pytest's last line says."""
-    return {word: int(number) for number, word in re.findall(r"(\d+) (\w+)", step["last"])}
+    """How many items passed, failed and so on, as the line that sums up says."""
+    return {word: int(number) for number, word in re.findall(r"(\d+) (\w+)", step["sum"])}
 
 
 def main() -> None:
