@@ -52,11 +52,11 @@ def table(rounds: int) -> Table:
 def _works(several: Path, one: Path) -> Iterator[tuple[str, Measure]]:
     yield "one process", clock(lambda: _run(several))
     for way in WAYS:
-        yield f"-n 2 --dist {way}", clock(lambda way=way: _run(several, "-n2", f"--dist={way}"))
-    yield "-n 4 --dist load", clock(lambda: _run(several, "-n4", "--dist=load"))
+        yield f"`-n 2 --dist {way}`", clock(lambda way=way: _run(several, "-n2", f"--dist={way}"))
+    yield "`-n 4 --dist load`", clock(lambda: _run(several, "-n4", "--dist=load"))
     for way in WAYS:
         yield (
-            f"all in one file, -n 2 --dist {way}",
+            f"all in one file, `-n 2 --dist {way}`",
             clock(lambda way=way: _run(one, "-n2", f"--dist={way}")),
         )
 
