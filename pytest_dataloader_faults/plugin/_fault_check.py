@@ -101,8 +101,9 @@ class FaultCheck:
         known = self._node.config.stash.get(KNOWN, None)
         if known is None:
             return result
+        alone, call = self._failing_alone, self._calls
         ones = [
-            known.excused(self._node, each, self._fails, alone=each.part in self._failing_alone)
+            known.excused(self._node, each, self._fails, alone=each.part in alone, call=call)
             for each in result.parts or [result]
         ]
         return summed_up(ones) if result.parts else ones[0]

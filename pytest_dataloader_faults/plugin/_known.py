@@ -50,6 +50,10 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
+def _is_later_call(value: object) -> bool:
+    return type(value) is int and value > 1
+
+
 _RULES = {
     "id": Rule(
         lambda value: _is_text(value) and value != "",
@@ -61,23 +65,27 @@ _RULES = {
     ),
     "reason": Rule(_is_text, "a text, which may be empty"),
     "part": optional(_is_text, "the name of a part, such as 'train', or left out"),
+    "call": optional(_is_later_call, "the number of a call in its test, 2 or more, or left out"),
 }
 
 
 class Key(NamedTuple):
     """What an entry is about.
 
-    *part*: one of several loaders or datasets; None if there is one.
+    *part*: one of several loaders or datasets; None if there is one. *call*: which call of
+    ``fault_check`` it is, in a test that has several, from 1.
     """
 
     id: str
     check: str
     part: str | None = None
+    call: int = 1
 
     def __str__(self) -> str:
         part = "" if self.part is None else f", part {self.part!r}"
         is_alone = self.check == FAILS_ALONE and self.check not in self.id
-        return printable(f"{self.id}{', with no fault' if is_alone else ''}{part}")
+        call = f", call {self.call}" if self.call > 1 else ""
+        return printable(f"{self.id}{', with no fault' if is_alone else ''}{part}{call}")
 
 
 class Entry(NamedTuple):
@@ -87,10 +95,11 @@ class Entry(NamedTuple):
     verdict: str
     reason: str = ""
 
-    def to_dict(self) -> dict[str, str]:
+    def to_dict(self) -> dict[str, Any]:
         """The entry as plain data."""
-        part = {} if self.key.part is None else {"part": self.key.part}
-        named = {"id": self.key.id, "check": self.key.check, **part}
+        which: dict[str, Any] = {} if self.key.part is None else {"part": self.key.part}
+        which |= {"call": self.key.call} if self.key.call > 1 else {}
+        named = {"id": self.key.id, "check": self.key.check, **which}
         return {**named, "verdict": self.verdict, "reason": self.reason}
 
     @classmethod
@@ -107,7 +116,8 @@ class Entry(NamedTuple):
         for name, rule in _RULES.items():
             rule.check(name, given.get(name), where)
         require_checks(f"{where}: check", [given["check"]])
-        key = Key(given["id"], given["check"], given.get("part"))
+        call = given.get("call") or 1
+        key = Key(given["id"], given["check"], given.get("part"), call)
         return cls(key, given["verdict"], given["reason"])
 
 
@@ -157,7 +167,7 @@ def _refused(problem: str, path: str) -> InvalidArgumentError:
 
 def _written(entries: Iterable[Entry]) -> str:
     """The text of a file: a line for each entry, by id."""
-    ordered = sorted(entries, key=lambda each: (each.key.id, each.key.check, each.key.part or ""))
+    ordered = sorted(entries, key=lambda each: (*each.key[:2], each.key.part or "", each.key.call))
     lines = [json.dumps(each.to_dict(), ensure_ascii=False) for each in ordered]
     return "[\n{}\n]\n".format(",\n".join(lines)) if lines else "[]\n"
 
@@ -207,16 +217,18 @@ class KnownFailures:
         fails: Callable[[CheckResult], bool],
         *,
         alone: bool,
+        call: int,
     ) -> CheckResult:
         """*result* of one dataset, expected if the file says that it fails so.
 
-        *alone*: whether the dataset fails with no fault at all. What no trial has shown is as it
-        was: nothing is known of a dataset that cannot be tried.
+        *call*: which one of its test it is. *alone*: whether the dataset fails with no fault at
+        all. What no trial has shown is as it was: nothing is known of a dataset that cannot be
+        tried.
         """
         if result.outcome is None or not result.applies:
             return result
-        test = Key(test_of(node, result.check), FAILS_ALONE, result.part)
-        key = test if alone else Key(id_of(node), result.check, result.part)
+        test = Key(test_of(node, result.check), FAILS_ALONE, result.part, call)
+        key = test if alone else Key(id_of(node), result.check, result.part, call)
         verdict, entry = str(result.verdict), self._entries.get(key)
         if not alone and test in self._entries:
             self._note(node, _Seen(test, _PASSED, verdict))

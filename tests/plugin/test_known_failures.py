@@ -246,6 +246,34 @@ def test_each_part_has_an_entry(suite):
     healed.stdout.fnmatch_lines(["*1 known failure no longer fails*", f"  {_glob(nodeid)}, part*"])
 
 
+CALLS = """
+import pytest
+from support.datasets import Records
+from support.plugin_datasets import ZerosOnError
+
+KINDS = dict(zeros=ZerosOnError, healthy=Records)
+
+
+@pytest.mark.dataloader_faults(only="open-error")
+def test_two(fault_check, records):
+    for name in open("kinds").read().split():
+        fault_check(lambda: KINDS[name](records))
+"""
+
+
+def test_each_call_of_a_test_has_an_entry(suite):
+    """A failure of the second call is not the known one of the first."""
+    nodeid = "test_inner.py::test_two[open-error]"
+    (suite.path / "kinds").write_text("zeros healthy")
+    suite.run(CALLS, WRITE).assert_outcomes(failed=1)
+    assert _read(suite) == [_entry(nodeid)]
+    (suite.path / "kinds").write_text("healthy zeros")
+    suite.again(KNOWN).assert_outcomes(failed=1)
+    suite.again(WRITE)
+    assert _read(suite) == [_entry(nodeid, call=2)]
+    suite.again(KNOWN, STRICT).assert_outcomes(xfailed=1)
+
+
 def _glob(nodeid):
     return nodeid.replace("[", "[[]")
 
@@ -418,13 +446,14 @@ GOOD = json.dumps(_entry())
 REFUSED = [
     ("{", "is no JSON: Expecting property name*"),
     ("{}", "has dict, and must have a list*"),
-    ("[1]", "entry 1 is 1, and must be an object with id, check, verdict, reason, part*"),
+    ("[1]", "entry 1 is 1, and must be an object with id, check, verdict, reason, part, call*"),
     ('[{"check": "pickles"}]', "entry 1: id=None must be the id of an item, such as*"),
     (f'[{GOOD}, {{"id": ""}}]', "entry 2: id='' must be the id of an item, such as*"),
     (GOOD.replace('open-error", "v', 'open-eror", "v'), "check names 'open-eror'*'open-error'?*"),
     (GOOD.replace("corrupted", "survived"), "verdict='survived' must be a verdict of a failure*"),
     (GOOD.replace('""', "null"), "reason=None must be a text, which may be empty*"),
     (GOOD.replace("verdict", "verdit"), "has 'verdit', which no entry has. Did you mean*"),
+    (GOOD.replace('"verdict"', '"call": 1, "verdict"'), "call=1 must be the number of a call*"),
     (f"[{GOOD}, {GOOD}]", f"entries 1 and 2 are both about {_glob(ZEROS)}. Leave one*"),
 ]
 
