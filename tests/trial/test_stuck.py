@@ -67,8 +67,26 @@ class WithAlarm(Records):
     def __getitem__(self, index):
         signal.signal(signal.SIGALRM, lambda *_: os._exit(3))
         signal.setitimer(signal.ITIMER_REAL, LIMIT)
+        return self._read_in_thread(index)
+
+    def _read_in_thread(self, index):
         with ThreadPoolExecutor(1) as executor:
             return executor.submit(super().__getitem__, index).result()
+
+
+class WithDaemon(WithAlarm):
+    """The same, and a process that is not the worker's child sends a signal."""
+
+    def __getitem__(self, index):
+        signal.signal(signal.SIGUSR1, lambda *_: os._exit(3))
+        worker = os.getpid()
+        if not os.fork():
+            if not os.fork():
+                time.sleep(LIMIT)
+                os.kill(worker, signal.SIGUSR1)
+            os._exit(0)
+        os.wait()
+        return self._read_in_thread(index)
 
 
 def watched_from_outside(folder):
@@ -119,7 +137,7 @@ def test_the_loader_does_not_wait_for_a_read_that_nothing_ends(records, workers)
     assert seconds < PATIENCE
 
 
-@pytest.mark.parametrize("kind", [InThread, WithWatchdog, WithHelper, WithAlarm])
+@pytest.mark.parametrize("kind", [InThread, WithWatchdog, WithHelper, WithAlarm, WithDaemon])
 def test_a_limit_of_the_datasets_own_is_waited_for(records, kind):
     """Without it, the loader would only time out: each of these ends its worker."""
     outcome, _ = hang(lambda: kind(records), num_workers=1)

@@ -1,12 +1,13 @@
 """Whether no batch can come any more, since a read hangs that nothing ends [in the trial].
 
-Some facts about a read that hangs. The supervisor holds the call, and gives no answer. The thread
-that made it goes on only where the dataset has a time limit of its own: another thread that wakes
-some time later, another process, or a signal with a handler. A worker that has none of these stays
-where it is, so the loader need not wait for its own timeout, which is a second of each battery. A
-signal that does not kill does nothing to a thread whose call is held (seccomp(2),
+Some facts about a read that hangs. The supervisor holds the call, and gives no answer. What made it
+goes on only where the dataset has a time limit of its own: another thread that wakes some time
+later, another process, or a signal with a handler. A worker that has none of these stays where it
+is, so the loader need not wait for its own timeout, which is a second of each battery. A signal
+that does not kill does nothing to a thread whose call is held (seccomp(2),
 SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, since Linux 5.19), and Python's handlers run in the main
-thread only. A process shows its timers to itself alone (getitimer(2)).
+thread only. So the main thread has to be the one that reads. A process shows its timers to itself
+alone (getitimer(2)).
 
 /proc/PID/task/TID/wchan says whether a call is held by a filter, and schedstat in the same folder
 how often the thread has run. A call that is held for a moment, as all are that the supervisor
@@ -53,17 +54,19 @@ def _runs_of(workers: Collection[int]) -> dict[str, int] | None:
 
     None if no thread is held, or if one may go on by itself, here or in one of them.
     """
-    threads = {pid: proc.threads(pid) for pid in workers}
-    if _may_go_on() or not any(_is_held(pid, each) for pid in threads for each in threads[pid]):
+    threads = [(pid, each) for pid in workers for each in proc.threads(pid)]
+    if _may_go_on(workers) or not any(_is_held(*each) for each in threads):
         return None
     if not all(map(_rests, workers)):
         return None
-    return {each: proc.runs(pid, each) for pid in threads for each in threads[pid]}
+    return {thread: proc.runs(pid, thread) for pid, thread in threads}
 
 
-def _may_go_on() -> bool:
-    """Whether a timer or a thread of this process may do something while it waits."""
+def _may_go_on(workers: Collection[int]) -> bool:
+    """Whether a timer, a thread or another child of this process may do something meanwhile."""
     own = os.getpid()
+    if not {own, *workers}.issuperset(proc.family(own)):
+        return True
     if any(signal.getitimer(each) != (0.0, 0.0) for each in _TIMERS.values()):
         return True
     return not all(_waits_forever(own, each) for each in proc.threads(own) if each != str(own))
@@ -71,17 +74,15 @@ def _may_go_on() -> bool:
 
 def _rests(worker: int) -> bool:
     """Whether nothing in *worker* goes on unless the loader or the supervisor does something."""
-    main, *others = sorted(proc.threads(worker), key=lambda each: each != str(worker))
-    held = [each for each in (main, *others) if _is_held(worker, each)]
-    if not all(each in held or _waits_forever(worker, each) for each in others):
+    main, threads = str(worker), proc.threads(worker)
+    held = [each for each in threads if _is_held(worker, each)]
+    if not all(each in held or _waits_forever(worker, each) for each in threads if each != main):
         return False
     if not held:
         return _waits_for_work(worker)
-    if list(proc.family(worker)) != [worker]:
-        return False
-    if main in held and not signals_end_held_calls():
-        return True
-    return not _handles_timers(worker) and (main in held or _waits_forever(worker, main))
+    is_alone = list(proc.family(worker)) == [worker]
+    is_interrupted = signals_end_held_calls() and _handles_timers(worker)
+    return main in held and is_alone and not is_interrupted
 
 
 def _is_held(pid: int, thread: str) -> bool:
