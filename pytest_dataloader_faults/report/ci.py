@@ -20,7 +20,6 @@ from pytest_dataloader_faults.report.model import (
     Item,
     Report,
     by_cause,
-    counts,
     named_notes_of,
 )
 
@@ -92,7 +91,8 @@ def _lines(report: Report) -> Iterator[str]:
 
 def _row(test: str, items: Sequence[Item]) -> str:
     mark = ":x:" if any(item.status in FAILURES for item in items) else ":white_check_mark:"
-    verdicts = ", ".join(f"{count} {as_text(verdict)}" for verdict, count in counts(items).items())
+    words = Counter(item.word for item in items if item.status not in LEFT_OUT)
+    verdicts = ", ".join(f"{count} {as_text(word)}" for word, count in words.most_common())
     statuses = Counter(item.status for item in items)
     others = " | ".join(str(statuses[each]) for each in LEFT_OUT)
     seconds = sum(item.duration for item in items)

@@ -9,20 +9,13 @@ from typing import NamedTuple, TypeAlias
 
 from pytest_dataloader_faults.outcomes.text import are, counted
 from pytest_dataloader_faults.report.model import (
-    ERROR,
-    FAILED,
     LEFT_OUT,
-    NOT_APPLICABLE,
-    NOT_ASKED,
     NOT_JUDGED,
-    NOT_REPRODUCED,
-    PASSED,
-    XFAILED,
+    STATUSES,
     Item,
     Report,
 )
 
-_WORST_FIRST = (FAILED, ERROR, NOT_REPRODUCED, XFAILED, PASSED, NOT_ASKED, NOT_APPLICABLE)
 _SHOWN = 20
 """So many items that differ are listed."""
 Key: TypeAlias = tuple[str, int]
@@ -76,7 +69,7 @@ def merged(sources: Sequence[Source]) -> _Merged:
         for key, item in items_of(source):
             found.setdefault(key, []).append(_Found(item, source.name))
     for results in found.values():
-        results.sort(key=lambda each: _WORST_FIRST.index(each.item.status))
+        results.sort(key=lambda each: STATUSES.index(each.item.status))
     engines = dict.fromkeys(each.report.engine for each in sources if each.report.engine)
     report = Report(
         engine="; ".join(engines),

@@ -21,6 +21,8 @@ NOT_APPLICABLE, NOT_REPRODUCED = "not_applicable", "not_reproduced"
 NOT_ASKED, ERROR = "not_asked", "error"
 LEFT_OUT = {NOT_APPLICABLE: "not applicable", NOT_ASKED: "not asked"}
 """The statuses of checks that did not run and did not fail, and the word for each."""
+STATUSES = (FAILED, ERROR, NOT_REPRODUCED, XFAILED, PASSED, NOT_ASKED, NOT_APPLICABLE)
+"""All of them, the worst first."""
 FAILURES = (FAILED, ERROR)
 """What makes a run fail: a check, or the test around it."""
 _HARM = "corrupted crashed poisoned hung leaked broken failed_unclearly".split()
@@ -128,6 +130,10 @@ class Item:
         """The item of plain data; what only another version of this plugin knows is left out."""
         known = {each.name for each in fields(cls)}
         made: Item = from_json(cls, {name: data[name] for name in data if name in known})
+        if made.status not in STATUSES:
+            allowed = ", ".join(STATUSES)
+            message = f"status={made.status!r} of {made.nodeid} must be one of {allowed}"
+            raise InvalidArgumentError(message)
         return made
 
 

@@ -153,6 +153,7 @@ def test_json_is_as_its_schema_says(tmp_path):
         ("[]", "version=None of a report must be 1"),
         ('{"version": 2, "items": []}', "version=2 of a report must be 1"),
         ('{"version": 1}', "KeyError: 'items'"),
+        (files.as_json(MIXED).replace('"passed"', '"odd"'), "status='odd' of a.py::test"),
         ('{"version": 1, "engine": "", "versions": {}, "items": 5}', "TypeError: 'int' object"),
     ],
 )
@@ -253,6 +254,14 @@ def test_markdown_has_each_test_and_what_failed():
     assert "<pre>corrupted: sample 0 is wrong.&#10;  evidence&#10;</pre>" in text
 
 
+def test_markdown_says_which_failures_are_expected():
+    """A test whose failures are all known is no failure, and has them in its row."""
+    report = Report(items=(item(), failed(check="growth", status="xfailed")))
+    assert ":white_check_mark: a.py::test | 1 survived, 1 corrupted \\(expected\\) |" in ci.render(
+        report
+    )
+
+
 def test_an_item_that_was_never_judged_has_no_verdict(tmp_path):
     """Every form of a report says so, and none counts it as a verdict; merging keeps it."""
     report = Report(items=(item(), failed(check="growth", status="error", verdict=None, cause="")))
@@ -261,7 +270,7 @@ def test_an_item_that_was_never_judged_has_no_verdict(tmp_path):
     assert [each["verdict"] for each in json.loads(path.read_text())["items"]] == ["survived", None]
     assert files.read(str(path)) == report
     assert _merged(report, report).items == report.items
-    assert "| 1 survived, 1 not judged |" in ci.render(report)
+    assert "| 1 survived, 1 not judged \\(test failed\\) |" in ci.render(report)
     assert "not judged (test failed)" in html.render(report)
     shown = "\n".join(text for text, _ in terminal.summary(report))
     assert "1 check passed (1 survived), 1 could not be run (see the error above)" in shown
