@@ -43,8 +43,10 @@ def is_stuck(workers: Collection[int], settle: Callable[[], object]) -> bool:
     """
     try:
         before = _runs_of(workers)
+        if before is None:
+            return False
         settle()
-        return before is not None and _runs_of(workers) == before
+        return _runs_of(workers) == before
     except OSError:
         return False
 
