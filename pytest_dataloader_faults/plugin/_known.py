@@ -241,7 +241,9 @@ class KnownFailures:
         if entry is None:
             return result
         if is_known:
-            return replace(result, expected=entry.reason or f"known by {self._given.read}")
+            return replace(
+                result, expected=printable(entry.reason) or f"known by {self._given.read}"
+            )
         text = f"{self._given.read} has {entry.verdict} for it. {result.explanation}"
         return replace(result, explanation=text)
 

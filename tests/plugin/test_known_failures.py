@@ -454,6 +454,7 @@ REFUSED = [
     (GOOD.replace('""', "null"), "reason=None must be a text, which may be empty*"),
     (GOOD.replace("verdict", "verdit"), "has 'verdit', which no entry has. Did you mean*"),
     (GOOD.replace('"verdict"', '"call": 1, "verdict"'), "call=1 must be the number of a call*"),
+    (GOOD.replace('open-error", "v', 'quick", "v'), "check names 'quick', which is no check*"),
     (f"[{GOOD}, {GOOD}]", f"entries 1 and 2 are both about {_glob(ZEROS)}. Leave one*"),
 ]
 

@@ -66,7 +66,7 @@ def require_checks(argument: str, names: Iterable[str]) -> None:
     """Raise InvalidArgumentError if one of *names* is no check."""
     for name in names:
         if name not in CHECKS:
-            known = (*CHECKS, *GROUPS)
+            known = tuple(CHECKS) if name in GROUPS else (*CHECKS, *GROUPS)
             advice = meant(str(name), known) or f"Choose from {', '.join(known)}"
             message = f"{argument} names {name!r}, which is no check. {advice}"
             raise InvalidArgumentError(message)
