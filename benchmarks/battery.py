@@ -6,10 +6,7 @@ A trial under a fault makes two passes, so twice the epoch is what no harness co
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -19,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from processes import run_pytest
 from pytest_dataloader_faults import _trial, check_dataset, run_trial
 from pytest_dataloader_faults.faults import Fault, ReadError, WorkerExited, WorkerKilled
 from subjects import Records, epoch, write_records
@@ -118,14 +116,7 @@ def _seconds_of_items(folder: Path, processes: int = 0) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         Path(name, "test_records.py").write_text(TEST.format(folder=str(folder)))
         Path(name, "conftest.py").write_text(CONFTEST)
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        command += ["-p", "pytest_dataloader_faults.plugin", "-p", "xdist", f"-n{processes}"]
-        given = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        given["PYTHONPATH"] = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
-        done = subprocess.run(
-            command, cwd=name, env=given, stdout=subprocess.PIPE, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout
+        run_pytest(Path(name), f"-n{processes}")
         return json.loads(Path(name, "seconds.json").read_text())
 
 

@@ -50,14 +50,17 @@ def table(rounds: int) -> Table:
 
 
 def _works(several: Path, one: Path) -> Iterator[tuple[str, Measure]]:
-    yield "one process", clock(lambda: _run(several))
+    yield "one process", clock(lambda: run_pytest(several))
     for way in WAYS:
-        yield f"`-n 2 --dist {way}`", clock(lambda way=way: _run(several, "-n2", f"--dist={way}"))
-    yield "`-n 4 --dist load`", clock(lambda: _run(several, "-n4", "--dist=load"))
+        yield (
+            f"`-n 2 --dist {way}`",
+            clock(lambda way=way: run_pytest(several, "-n2", f"--dist={way}")),
+        )
+    yield "`-n 4 --dist load`", clock(lambda: run_pytest(several, "-n4", "--dist=load"))
     for way in WAYS:
         yield (
             f"all in one file, `-n 2 --dist {way}`",
-            clock(lambda way=way: _run(one, "-n2", f"--dist={way}")),
+            clock(lambda way=way: run_pytest(one, "-n2", f"--dist={way}")),
         )
 
 
@@ -69,7 +72,8 @@ def _write(folder: Path, files: list[list[int]]) -> None:
         Path(folder, f"test_records_{number}.py").write_text(text, encoding="utf-8")
 
 
-def _run(folder: Path, *options: str) -> None:
+def run_pytest(folder: Path, *options: str) -> None:
+    """Run the suite in *folder*, by no plugins but this one and pytest-xdist."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["-p", "pytest_dataloader_faults.plugin", "-p", "xdist", *options]
     given = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

@@ -1,6 +1,6 @@
 """Take up the plugin in a repository with 21 datasets, as its maintainer would, and write the page.
 
-python evidence adoption           do it again, and write the page; it takes about half an hour
+python evidence adoption           do it again, and write the page; it takes a quarter of an hour
 python evidence adoption --page    only the page, from the record
 
 Its datasets are classes of evidence/field whose libraries the suite has, and one of its own.
