@@ -181,9 +181,12 @@ class KeepsTheLock(Records):
 
 
 def test_the_deadline_holds_after_a_worker_that_does_not_become_idle(records):
-    """At that time the harness still waits for the worker; then the loader has what it had left."""
+    """The loader has what it had left, and not the time of the harness, which waits before that.
+
+    The deadline is below the 5 s that torch waits for each worker to end, so the epoch does not.
+    """
     fault = ReadError("*/00.rec")
-    outcome = run_trial(lambda: KeepsTheLock(records), fault, deadline=DEADLINE)
+    outcome = run_trial(lambda: KeepsTheLock(records), fault, deadline=2.0)
 
     assert (outcome.timed_out, outcome.exception.type) == (True, "OSError")
-    assert outcome.duration < HARNESS_SECONDS / 2
+    assert outcome.duration < HARNESS_SECONDS
