@@ -13,7 +13,7 @@ from pytest_dataloader_faults._engine.calls import CALLS, Call
 from pytest_dataloader_faults._engine.kernel.linux import (
     AT_FDCWD,
     AT_SYMLINK_NOFOLLOW,
-    MACHINE,
+    NAMES,
     OPEN_HOW,
     RESOLVE_IN_ROOT,
     raw_call,
@@ -273,8 +273,7 @@ _FORBIDDEN = (
 )
 _CLOSE = 7
 """The state of a socket that is not connected, as TCP_INFO tells it in its first byte."""
-_RECEIVES = {"x86_64": (0, 45, 47), "aarch64": (63, 207, 212)}.get(MACHINE, ())
-"""The numbers of read(2), recvfrom(2) and recvmsg(2)."""
+_RECEIVES = ("read", "recvfrom", "recvmsg")
 
 
 class Peer(NamedTuple):
@@ -356,7 +355,7 @@ def waits_for(pid: int, address: tuple[Any, ...]) -> bool:
 
 
 def _is_wait(pid: int, call: proc.RunningCall, address: tuple[Any, ...]) -> bool:
-    if call.number not in _RECEIVES:
+    if NAMES.get(call.number) not in _RECEIVES:
         return False
     with socket.socket(fileno=duplicate(pid, call.arguments[0])) as connection:
         limit = connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16)

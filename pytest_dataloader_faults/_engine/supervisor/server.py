@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, Syscall
-from pytest_dataloader_faults._engine.kernel.linux import MACHINE, SYSCALLS
+from pytest_dataloader_faults._engine.kernel.linux import NAMES
 from pytest_dataloader_faults._engine.kernel.syscalls import Listener
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.protocol import (
@@ -60,8 +60,6 @@ from pytest_dataloader_faults._engine.system.temporary import (
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-_NAMES = {number: name for name, number in SYSCALLS.get(MACHINE, {}).items()}
 
 
 class Supervisor:
@@ -251,7 +249,7 @@ class Supervisor:
             parent = self.workers[0]  # Nothing joins a filter before there is one.
             return WorkerState(hello, channel, parent.listener, self.plan, parent)
         if hello.engine == "kernel":
-            return WorkerState(hello, channel, Listener(first, _NAMES), self.plan)
+            return WorkerState(hello, channel, Listener(first, NAMES), self.plan)
         worker = WorkerState(hello, channel, None, self.plan)
         worker.hang_socket = first
         return worker

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import get_args
 
-from pytest_dataloader_faults._engine.kernel.linux import MACHINE, read_memory
+from pytest_dataloader_faults._engine.kernel.linux import NAMES, read_memory
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
@@ -130,10 +130,7 @@ def pids_of(events: Iterable[WatchedEvent]) -> Sequence[int]:
 
 
 _TIME = struct.Struct("=qq")
-_NUMBERS = {
-    "x86_64": {35: "nanosleep", 230: "clock_nanosleep", 23: "select", 270: "select", 202: "futex"},
-    "aarch64": {101: "nanosleep", 115: "clock_nanosleep", 72: "select", 98: "futex"},
-}.get(MACHINE, {})
+_SLEEPS = ("nanosleep", "clock_nanosleep", "select", "pselect6", "futex")
 _MONOTONIC, _ABSOLUTE = 1, 1
 _FUTEX_BITSET, _FUTEX_COMMANDS, _FUTEX_REALTIME = 9, 0x7F, 0x100
 _LONG_WAIT = 2.0
@@ -161,8 +158,8 @@ def end_of_sleep(
 
     *time_at*: the seconds at an address, in the memory of the process.
     """
-    name = _NUMBERS.get(call.number) if call else None
-    if call is None or name is None:
+    name = NAMES.get(call.number) if call else None
+    if call is None or name not in _SLEEPS:
         return None
     first, second, third, fourth, fifth, _ = call.arguments
     if name == "nanosleep":
@@ -171,7 +168,7 @@ def end_of_sleep(
         if not second & _ABSOLUTE:
             return now + time_at(third)
         return time_at(third) if first == _MONOTONIC else now
-    if name == "select":
+    if name in ("select", "pselect6"):
         return now + time_at(fifth) if fifth and not first else None
     is_timed = second & _FUTEX_COMMANDS == _FUTEX_BITSET and not second & _FUTEX_REALTIME
     end = time_at(fourth) if fourth and is_timed else now

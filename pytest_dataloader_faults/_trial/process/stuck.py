@@ -22,12 +22,10 @@ import os
 import signal
 from collections.abc import Callable, Collection
 
-from pytest_dataloader_faults._engine.kernel.linux import MACHINE, signals_end_held_calls
+from pytest_dataloader_faults._engine.kernel.linux import NAMES, signals_end_held_calls
 from pytest_dataloader_faults._engine.system import proc
 
 _HELD_IN = "seccomp_do_user_notification"
-_FUTEX = {"x86_64": 202, "aarch64": 98}.get(MACHINE)
-_POLL = {"x86_64": 7, "aarch64": 73}.get(MACHINE)
 _TIMERS = {
     signal.SIGALRM: signal.ITIMER_REAL,
     signal.SIGVTALRM: signal.ITIMER_VIRTUAL,
@@ -94,12 +92,12 @@ def _is_held(pid: int, thread: str) -> bool:
 def _waits_forever(pid: int, thread: str) -> bool:
     """Whether it waits for another thread, without a limit: the fourth argument of futex(2)."""
     call = proc.running_call(pid, thread)
-    return call is not None and call.number == _FUTEX and not call.arguments[3]
+    return call is not None and NAMES.get(call.number) == "futex" and not call.arguments[3]
 
 
 def _waits_for_work(worker: int) -> bool:
     call = proc.running_call(worker)
-    return call is not None and call.number == _POLL
+    return call is not None and NAMES.get(call.number) in ("poll", "ppoll")
 
 
 def _handles_timers(pid: int) -> bool:
