@@ -44,7 +44,8 @@ def is_below(path: str, folders: Iterable[str]) -> bool:
 
 
 @lru_cache
-def _package_folders() -> tuple[str, ...]:
+def package_folders() -> tuple[str, ...]:
+    """Where Python and its packages are; it takes a millisecond to find out."""
     python = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     prefixes = {sys.prefix, sys.base_prefix}
     own = (f"{each}/{name}" for each in prefixes for name in ("bin/", "lib/", "pyvenv.cfg"))
@@ -106,7 +107,7 @@ def may_be_data(path: str) -> bool:
 
 def is_excluded(path: str) -> bool:
     """Whether *path* is a system, package or code file, which no dataset means by its data."""
-    in_package = path.startswith(_package_folders()) or "/site-packages/" in path
+    in_package = path.startswith(package_folders()) or "/site-packages/" in path
     return _is_of_system(path) or in_package or _is_code(path)
 
 

@@ -14,6 +14,7 @@ import ctypes
 import faulthandler
 import gc
 import itertools
+import linecache
 import logging
 import multiprocessing.popen_fork
 import multiprocessing.queues
@@ -27,6 +28,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from multiprocessing import current_process, forkserver, resource_sharer, resource_tracker
 from typing import Any, NoReturn
+
+from torch.autograd.profiler import record_function
 
 from pytest_dataloader_faults._engine.kernel.linux import collapse
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor  # noqa: F401  # For preload().
@@ -42,11 +45,44 @@ from pytest_dataloader_faults._trial.loader_state import kept_states
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
 from pytest_dataloader_faults._trial.process.warden import run_under_deadline
 from pytest_dataloader_faults._trial.run import run
+from pytest_dataloader_faults.globs import package_folders
 
 
 def preload(engine: str) -> None:
-    """Import, once and in pytest's process, what each trial and each of its workers needs."""
+    """Do, in pytest's process, what each trial and each of its workers would do again."""
     arm_function(engine)
+    with record_function("preload"):  # Since torch 2.13 the first one of a process imports more.
+        package_folders()
+    _read_sources()
+
+
+# Some facts about torch.manual_seed(), which each worker calls. For each kind of device that is not
+# in use torch keeps the stack of the call, as text with a line of source for each frame
+# (``_lazy_call`` in torch/cuda/__init__.py, and likewise for xpu and mtia). A worker that was
+# forked below pytest has sixty frames or more, of thirty files, and would read each of those. What
+# linecache has read before the fork is there in all of them.
+
+
+_IN_STACKS = """
+    pytest_dataloader_faults._engine.loader.iterator
+    pytest_dataloader_faults._engine.worker.fetch_hooks
+    pytest_dataloader_faults._trial.child
+    pytest_dataloader_faults._trial.driver
+    pytest_dataloader_faults._trial.process.warden
+    pytest_dataloader_faults._trial.run
+    torch._utils torch.cuda torch.cuda.random torch.mtia torch.random torch.xpu torch.xpu.random
+    torch.utils.data.dataloader torch.utils.data._utils.fetch torch.utils.data._utils.worker
+    multiprocessing.context multiprocessing.popen_fork multiprocessing.process
+""".split()
+
+
+def _read_sources() -> None:
+    """Have linecache read the sources that are in the stack of a worker."""
+    loaded = (getattr(sys.modules.get(name), "__file__", None) for name in _IN_STACKS)
+    running = (frame.f_code.co_filename for frame, _ in traceback.walk_stack(None))
+    for path in {*filter(None, loaded), *running}:
+        if not path.startswith("<"):
+            linecache.getlines(path)
 
 
 def main(job: Job, around: Surroundings) -> NoReturn:

@@ -49,6 +49,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args
 
@@ -274,6 +275,8 @@ OfWarden: TypeAlias = DeadlineReached | HarnessFailed | TrialEnded
 JournalEvent: TypeAlias = OfLoader | OfWarden | ToJournal
 AnEvent = TypeVar("AnEvent")
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(JournalEvent)}
+_NAMED = re.compile(r'\{"type": "(\w+)"')
+"""How each event begins, so that most lines need not be parsed."""
 
 
 class Journal(AnonymousFile):
@@ -297,7 +300,10 @@ class Journal(AnonymousFile):
 
     def of(self, *kinds: type[AnEvent]) -> Iterator[AnEvent]:
         """Those of these *kinds*; the others are not looked into."""
-        for line in self.text().split("\n"):
+        for line in filter(None, self.text().split("\n")):
+            kind = _KINDS.get(named[1]) if (named := _NAMED.match(line)) else None
+            if kind and not issubclass(kind, kinds):
+                continue
             try:
                 data = json.loads(line)
             except json.JSONDecodeError:

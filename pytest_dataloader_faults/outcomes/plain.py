@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, get_args, get_origin, get_type_hints
@@ -13,37 +12,56 @@ from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault
 
 _field_types = functools.cache(get_type_hints)
+_LEAVES = frozenset({str, int, float, bool, type(None)})
 
 
 def from_json(kind: Any, data: Any) -> Any:
     """The *kind* of value that ``to_json`` made *data* from."""
+    return _reader_of(kind)(data)
+
+
+@functools.cache
+def _reader_of(kind: Any) -> Callable[[Any], Any]:
+    """What makes a *kind* of value; found out once, since a run has many thousands of values."""
     if kind is Any:  # Such as an index, which may be a tuple.
-        return tuple(data) if isinstance(data, list) else data
+        return lambda data: tuple(data) if isinstance(data, list) else data
     if kind is Fault:
-        return vocabulary.from_dict(data)
+        return vocabulary.from_dict
     if inner := get_args(kind):
-        return _collection_from_json(get_origin(kind), inner, data)
+        return _reader_of_collection(get_origin(kind), inner)
     if is_dataclass(kind) or hasattr(kind, "_fields"):
-        types = _field_types(kind)
-        named = data if isinstance(data, dict) else dict(zip(types, data, strict=False))
-        return kind(**{name: from_json(types[name], value) for name, value in named.items()})
-    return kind(data) if issubclass(kind, Enum) else data
+        return functools.partial(_record, kind)
+    return kind if issubclass(kind, Enum) else _unchanged
 
 
-def _collection_from_json(origin: Any, inner: tuple[Any, ...], data: Any) -> Any:
+def _reader_of_collection(origin: Any, inner: tuple[Any, ...]) -> Callable[[Any], Any]:
     """Of a tuple, a mapping, or a union with None."""
     if origin in (tuple, Sequence):
-        is_same = origin is Sequence or inner[-1] is Ellipsis
-        kinds = itertools.repeat(inner[0]) if is_same else inner
-        return tuple(map(from_json, kinds, data))
+        if origin is Sequence or inner[-1] is Ellipsis:
+            return lambda data: tuple(map(_reader_of(inner[0]), data))
+        return lambda data: tuple(map(from_json, inner, data))
     if origin in (dict, Mapping):
         kind = inner[1]
-        return data if kind is Any else {key: from_json(kind, data[key]) for key in data}
-    return None if data is None else from_json(inner[0], data)
+        if kind is Any:
+            return _unchanged
+        return lambda data: {key: from_json(kind, data[key]) for key in data}
+    return lambda data: None if data is None else from_json(inner[0], data)
+
+
+def _record(kind: Any, data: Any) -> Any:
+    types = _field_types(kind)
+    named = data if isinstance(data, dict) else dict(zip(types, data, strict=False))
+    return kind(**{name: _reader_of(types[name])(value) for name, value in named.items()})
+
+
+def _unchanged(data: Any) -> Any:
+    return data
 
 
 def to_json(value: Any) -> Any:
     """*value* as plain data: faults and dataclasses as dicts, tuples as lists."""
+    if type(value) in _LEAVES:  # As most are.
+        return value
     if isinstance(value, Fault):
         return vocabulary.to_dict(value)
     if is_dataclass(value):

@@ -35,6 +35,8 @@ _LATEST = 2 * _BETWEEN_LOOKS
 """Seconds until the next look, at the most, if this process was not stopped in between."""
 _PATIENCE = 10.0
 """Seconds for a supervisor's report; it takes a few milliseconds where the machine is not busy."""
+_MOMENT = 0.02
+"""Seconds from the end of the last process that a supervisor follows to its own, at most."""
 STOPPED = "was stopped (SIGSTOP, or a debugger)"
 NOTHING_SHOWN = (
     " before the trial was over. So the trial shows nothing about the dataset. Run it again. If it"
@@ -110,6 +112,11 @@ class SupervisorWatch:
         if not how:
             self.fd = None
         return self._message(how)
+
+    def await_end(self) -> None:
+        """Wait a moment for its end. To end it, and what else may be left, takes more time."""
+        if self.fd is not None:
+            ready([self.fd], _MOMENT)
 
     def report(self) -> str | None:
         """Have it write its report after the trial's end; what is wrong if it does not."""

@@ -140,6 +140,8 @@ class _Warden:
             _gather_stacks(self.around, {supervision.pid} if supervision else set())
             os.kill(child, signal.SIGSTOP)  # Or it would go on once the supervisor has ended.
         exitcode = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if ended == "ended" else 0
+        if supervisor and ended == "ended" and not exitcode:
+            supervisor.await_end()
         if hurt := _stopped(child) if stopped else _harness_failure(ended, exitcode, supervisor):
             printed = supervision.what_it_printed() if supervision else ""
             journal.write(HarnessFailed(hurt, printed))
