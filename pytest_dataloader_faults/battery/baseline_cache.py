@@ -25,6 +25,7 @@ import functools
 import glob
 import hashlib
 import itertools
+import operator
 import os
 import re
 from collections import defaultdict
@@ -133,7 +134,7 @@ class _Entry(NamedTuple):
         """The same for an item that has the folder *home*."""
         if not (self.home and home and self.home != home):
             return self
-        baseline, contents = _moved((self.baseline, self.contents), self.home, home)
+        baseline, contents = _Mover(self.home, home)((self.baseline, self.contents))
         versions = {
             path: version
             for path, version in self.versions.items()
@@ -157,7 +158,7 @@ class _Entry(NamedTuple):
         names = [each for each in _LATER if getattr(self.baseline, each) is None]
         more = {each: getattr(found, each) for each in names if found is not None}
         if self.home and home and self.home != home:
-            more = _moved(more, home, self.home)
+            more = _Mover(home, self.home)(more)
         return self._replace(baseline=replace(self.baseline, **more))
 
 
@@ -291,24 +292,51 @@ def _places(folder: str) -> re.Pattern[str]:
     return re.compile(f"(?:{names})(?![^/])")
 
 
-def _moved(found: Any, was: str, now: str) -> Any:
-    """*found*, where each path in the folder *was* is replaced by one in the folder *now*."""
-    new = {glob.escape(was): glob.escape(now), was: now}
-    pattern = _places(was)
+_ATOMS = frozenset({int, float, bool, type(None)})
 
-    def moved(value: Any) -> Any:
-        if isinstance(value, Enum):  # Its members may be str, and are compared by identity.
+
+class _Mover:
+    """Replaces each path in the folder *was* by one in the folder *now*.
+
+    Most values are digests and numbers. What has no such path in it stays the object that it is.
+    """
+
+    def __init__(self, was: str, now: str) -> None:
+        self._new = {glob.escape(was): glob.escape(now), was: now}
+        self._pattern = _places(was)
+        self._moved: dict[int, Any] = {}
+        """By the identity of an object, since two runs may be one."""
+
+    def __call__(self, value: Any) -> Any:
+        """The same as *value*, with other paths."""
+        # Members of an enum may be str, and are compared by identity.
+        if type(value) in _ATOMS or isinstance(value, Enum):
             return value
         if isinstance(value, str):
-            return pattern.sub(lambda place: new[place[0]], value)
+            return self._text(value)
         if isinstance(value, (tuple, list)):
-            values = map(moved, value)
-            return type(value)(*values) if hasattr(value, "_fields") else type(value)(values)
+            return self._sequence(value)
         if isinstance(value, dict):
-            return {moved(key): moved(each) for key, each in value.items()}
+            return {self(key): self(each) for key, each in value.items()}
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            names = [each.name for each in dataclasses.fields(value)]
-            return dataclasses.replace(value, **{key: moved(getattr(value, key)) for key in names})
+            if id(value) not in self._moved:
+                self._moved[id(value)] = self._record(value)
+            return self._moved[id(value)]
         return value
 
-    return moved(found)
+    def _text(self, text: str) -> str:
+        if not any(each in text for each in self._new):
+            return text
+        return self._pattern.sub(lambda place: self._new[place[0]], text)
+
+    def _sequence(self, value: tuple[Any, ...] | list[Any]) -> Any:
+        values = list(map(self, value))
+        if all(map(operator.is_, values, value)):
+            return value
+        return type(value)(*values) if hasattr(value, "_fields") else type(value)(values)
+
+    def _record(self, value: Any) -> Any:
+        old = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        new = {name: self(each) for name, each in old.items()}
+        changes = {name: each for name, each in new.items() if each is not old[name]}
+        return dataclasses.replace(value, **changes) if changes else value

@@ -285,7 +285,7 @@ def test_what_is_moved_to_another_folder_keeps_its_kind():
         "reason": Reason.FINISHED,
         "absence": Absence(1, Reason.GONE, Step(1, 2)),
     }
-    moved = baseline_cache._moved(found, "/a", "/b")
+    moved = baseline_cache._Mover("/a", "/b")(found)
 
     assert moved == {**found, "path": "/b/x"}
     assert moved["reason"] is Reason.FINISHED
