@@ -1,0 +1,52 @@
+"""What a trial needs is read and imported once, in pytest's process, and not in each of its own."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import traceback
+
+import pytest
+
+from pytest_dataloader_faults import run_trial
+from support.datasets import Records
+
+_WHOLE = 4
+"""So much linecache knows of a file that it has read."""
+
+
+class KnowsItsModules(Records):
+    """Refuses to make a sample once a module is loaded that was not at first."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.known = frozenset(sys.modules)
+
+    def __getitem__(self, index):
+        if new := sorted(sys.modules.keys() - self.known):
+            message = f"imported since: {new}"
+            raise RuntimeError(message)
+        return super().__getitem__(index)
+
+
+class KnowsItsSources(Records):
+    """Refuses to make a sample where linecache would have to read a file for the stack."""
+
+    def __getitem__(self, index):
+        running = {frame.f_code.co_filename for frame, _ in traceback.walk_stack(None)}
+        unread = {path for path in running if len(linecache.cache.get(path, ())) != _WHOLE}
+        if unread := sorted(path for path in unread if not path.startswith("<")):
+            message = f"not read: {unread}"
+            raise RuntimeError(message)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("dataset", [KnowsItsModules, KnowsItsSources])
+def test_nothing_is_done_again(dataset, workers, records):
+    """Not even by the loader's process, which makes the samples where there are no workers."""
+    loader = {"num_workers": workers, "batch_size": 4}
+    outcome = run_trial(lambda: dataset(records), loader=loader)
+
+    assert outcome.exception is None, outcome.exception.message
+    assert len(outcome.delivered) == 4
