@@ -29,8 +29,6 @@ from functools import partial
 from multiprocessing import current_process, forkserver, resource_sharer, resource_tracker
 from typing import Any, NoReturn
 
-from torch.autograd.profiler import record_function
-
 from pytest_dataloader_faults._engine.kernel.linux import collapse
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor  # noqa: F401  # For preload().
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle
@@ -39,6 +37,7 @@ from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
 from pytest_dataloader_faults._engine.system.proc import PrivateMemory, private_memory
 from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL
 from pytest_dataloader_faults._engine.worker.arm import arm_function
+from pytest_dataloader_faults._engine.worker.late_imports import FOR_LOADER, import_late_modules
 from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob
 from pytest_dataloader_faults._trial.journal import InternalError, Journal, TrialStarted
 from pytest_dataloader_faults._trial.loader_state import kept_states
@@ -51,8 +50,8 @@ from pytest_dataloader_faults.globs import package_folders
 def preload(engine: str) -> None:
     """Do, in pytest's process, what each trial and each of its workers would do again."""
     arm_function(engine)
-    with record_function("preload"):  # Since torch 2.13 the first one of a process imports more.
-        package_folders()
+    import_late_modules(FOR_LOADER)
+    package_folders()
     _read_sources()
 
 
@@ -81,8 +80,9 @@ def _read_sources() -> None:
     loaded = (getattr(sys.modules.get(name), "__file__", None) for name in _IN_STACKS)
     running = (frame.f_code.co_filename for frame, _ in traceback.walk_stack(None))
     for path in {*filter(None, loaded), *running}:
-        if not path.startswith("<"):
-            linecache.getlines(path)
+        with contextlib.suppress(Exception):  # Code may name anything as its file: a FIFO, too.
+            if os.path.isfile(path):
+                linecache.getlines(path)
 
 
 def main(job: Job, around: Surroundings) -> NoReturn:

@@ -157,6 +157,12 @@ class Battery:
         return Workload.of(followed, self.baseline.settings.files)
 
     @property
+    def fails_followed(self) -> bool:
+        """Whether it was tried with no fault in another way than the baseline, and failed."""
+        tried = (vars(self).get(name) for name in ("from_start", "faulty_rank"))
+        return any(isinstance(each, NotApplicable) for each in tried)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What the reader of each result should know of the dataset."""
         noted = (*self._note_on_comparison(), *self._note_on_connections())

@@ -4,17 +4,19 @@ Some facts about what may be shared. A baseline takes longer than the trial it i
 of a test would repeat it. But the factory alone does not show that its dataset is the one of
 before: fixtures make the data again, and may make other data, in another place. So what is recalled
 is a guess. It is believed where the files that the workers used, and their folders, have not
-changed since, or where the item has a new folder with files of the same content in it. Otherwise
-the reference, which is the cheaper half of a baseline, is taken first. It
-has to be taken before the trial: a dataset may write down what a fault did to it, and give other
-samples from then on. Where the reference is not as recalled, the whole baseline is taken, and
-nothing is recalled for that factory again.
+changed since. It is also believed where the item has a new folder with files of the same content,
+once the reference was as recalled in one such folder: a sample may have the path of its file in it.
+Otherwise the reference, which is the cheaper half of a baseline, is taken first. It has to be taken
+before the trial: a dataset may write down what a fault did to it, and give other samples from then
+on. Where the reference is not as recalled, the whole baseline is taken, and nothing is recalled for
+that factory again.
 
 A dataset may depend on more than files: on a global variable, or on a service. So where a guess was
 believed and the check does not pass, the reference is taken after all. If it is not as recalled,
 and the files have not changed in the trial either, the check is repeated with a baseline of its
-own. A check that passes needs no such thing: its samples were compared with what is recalled. One
-that does not apply has compared nothing, so that is believed of items of one test only.
+own. So it is where a check does not apply since a run without a fault was not as recalled. A check
+that passes needs no such thing: its samples were compared with what is recalled. Others that do not
+apply have compared nothing, so that is believed of items of one test only.
 """
 
 from __future__ import annotations
@@ -92,12 +94,14 @@ class BaselineCache:
         was_wrong = False
         if entry is not None:
             try:
-                result, battery, is_sure = _by_entry(entry.moved(home), battery_of, asked)
-                self._found[key] = entry.with_found(battery.baseline, home)
+                moved = entry.moved(home)
+                is_proven = moved is entry or entry.may_move
+                result, battery, holds = _by_entry(moved, battery_of, asked, is_proven=is_proven)
+                self._found[key] = entry = entry.with_found(battery.baseline, home)
                 # After a hang without a fault, another run without one would hang as well.
                 is_shown = result.verdict is not Verdict.NOT_EXERCISED or entry.baseline.changes
                 is_same_test = call is not None and entry.call == call
-                if is_shown or (not result.applies and is_sure and is_same_test):
+                if is_shown or (not result.applies and holds and is_same_test):
                     return Answer(result)
             except OutdatedBaselineError:
                 was_wrong = True
@@ -107,8 +111,8 @@ class BaselineCache:
             return Answer(_failing_alone(battery, name, reproduce), is_usable=False)
         result = asked(battery)
         if key is not None and (found := battery.baseline.known) is not None:
-            contents = _contents(versions, home)
-            entry = _Entry(found, home, versions, contents, call)
+            may_move = entry is not None and entry.may_move
+            entry = _Entry(found, home, versions, _contents(versions, home), call, may_move)
             self._found[key] = None if was_wrong else entry
         return Answer(result, is_usable=not battery.baseline.unusable_reason)
 
@@ -122,6 +126,7 @@ class _Entry(NamedTuple):
         versions: Of the files, and of their folders.
         contents: Of those that are in *home*; None if they are too large to look at.
         call: As for ``BaselineCache.ask``.
+        may_move: Whether the reference was the same in another folder.
     """
 
     baseline: KnownBaseline
@@ -129,6 +134,7 @@ class _Entry(NamedTuple):
     versions: Mapping[str, tuple[int, ...] | None]
     contents: Mapping[str, str] | None
     call: Hashable
+    may_move: bool = False
 
     def moved(self, home: str | None) -> _Entry:
         """The same for an item that has the folder *home*."""
@@ -140,7 +146,7 @@ class _Entry(NamedTuple):
             for path, version in self.versions.items()
             if not is_below(path, [self.home])
         }
-        return _Entry(baseline, home, versions, contents, self.call)
+        return _Entry(baseline, home, versions, contents, self.call, self.may_move)
 
     def holds_for(self, now: Mapping[str, tuple[int, ...] | None]) -> bool:
         """Whether its files, which have the versions *now*, are as they were then."""
@@ -157,29 +163,36 @@ class _Entry(NamedTuple):
         found = known.known
         names = [each for each in _LATER if getattr(self.baseline, each) is None]
         more = {each: getattr(found, each) for each in names if found is not None}
-        if self.home and home and self.home != home:
+        is_moved = bool(self.home and home and self.home != home)
+        if self.home and home and is_moved:
             more = _Mover(home, self.home)(more)
-        return self._replace(baseline=replace(self.baseline, **more))
+        baseline = replace(self.baseline, **more)
+        return self._replace(baseline=baseline, may_move=self.may_move or is_moved)
 
 
 def _by_entry(
-    entry: _Entry, battery_of: Callable[..., Battery], asked: Callable[[Battery], CheckResult]
+    entry: _Entry,
+    battery_of: Callable[..., Battery],
+    asked: Callable[[Battery], CheckResult],
+    *,
+    is_proven: bool,
 ) -> tuple[CheckResult, Battery, bool]:
-    """The result by what *entry* knows, by whom, and whether that was believed at once.
+    """The result by what *entry* knows, by whom, and whether the files are as they were.
 
-    OutdatedBaselineError if it is out of date.
+    *is_proven*: whether the samples are the same then, too. OutdatedBaselineError if they are not.
     """
     before = versions_of_files(entry.baseline.working)
-    is_sure = entry.holds_for(before)
-    battery = battery_of(known=entry.baseline, is_sure=is_sure)
+    holds = entry.holds_for(before)
+    battery = battery_of(known=entry.baseline, is_sure=holds and is_proven)
     result = asked(battery)
-    if is_sure and result.applies and not result.passed:
+    is_right = result.passed if result.applies else not battery.fails_followed
+    if holds and is_proven and not is_right:
         try:
             battery_of(known=entry.baseline)
         except OutdatedBaselineError:
             if versions_of_files(entry.baseline.working) == before:
                 raise
-    return result, battery, is_sure
+    return result, battery, holds
 
 
 def versions_of_files(run: Outcome) -> dict[str, tuple[int, ...] | None]:

@@ -78,7 +78,7 @@ def test_the_fault_free_epoch_of_random_samples_is_not_repeated(kind, records, a
 
 def test_findings_move_with_the_folder_of_the_item(tmp_path, asked):
     """Each item has one of its own, with the same files, and the fault befalls those."""
-    for name, expected in (("item_1", WHOLE), ("item_10", ALONE)):
+    for name, expected in (("item_1", WHOLE), ("item_2", VERIFIED), ("item_10", ALONE)):
         folder = write_records(tmp_path / name / "records")
         result, cost = asked(_factory(folder, asked.log), home=str(tmp_path / name))
         paths = {each.path for facts in result.outcome.faults for each in facts.firings}
@@ -89,9 +89,9 @@ def test_findings_move_with_the_folder_of_the_item(tmp_path, asked):
 @pytest.mark.parametrize("change", ["content", "name", "another file"])
 def test_other_files_in_the_folder_of_the_item_are_read_first(tmp_path, asked, change):
     """What another item found out does not hold for them."""
-    for name, expected in (("item_1", WHOLE), ("item_2", VERIFIED)):
+    for name, expected in (("item_1", WHOLE), ("item_2", VERIFIED), ("item_3", VERIFIED)):
         folder = write_records(tmp_path / name / "records")
-        if name == "item_2":
+        if name == "item_3":
             _change(folder, change)
         result, cost = asked(_factory(folder, asked.log, FirstRecords), home=str(tmp_path / name))
         assert (result.passed, cost) == (True, expected)
@@ -122,16 +122,16 @@ def _change(folder, what):
 def test_a_large_file_is_not_looked_at(tmp_path, asked, monkeypatch):
     """The reference is taken instead, which reads some samples only."""
     monkeypatch.setattr(baseline_cache, "_MOST_BYTES", 100)
-    for name, expected in (("item_1", WHOLE), ("item_2", VERIFIED)):
+    for name, expected in (("item_1", WHOLE), ("item_2", VERIFIED), ("item_3", VERIFIED)):
         folder = write_records(tmp_path / name / "records")
         _, cost = asked(_factory(folder, asked.log), home=str(tmp_path / name))
         assert cost == expected
 
 
-@pytest.mark.parametrize(("calls", "cost"), [("aa", 0), ("ab", WHOLE - ALONE)])
+@pytest.mark.parametrize(("calls", "cost"), [("aaa", 0), ("aab", WHOLE - ALONE)])
 def test_what_does_not_apply_is_believed_within_one_test(tmp_path, asked, calls, cost):
     """It compares nothing, so another test finds out for itself."""
-    for name, call in zip(("item_1", "item_2"), calls, strict=True):
+    for name, call in zip(("item_1", "item_2", "item_3"), calls, strict=True):
         folder = write_records(tmp_path / name / "records")
         factory = _factory(folder, asked.log)
         result, found = asked(factory, "connect-error", home=str(tmp_path / name), call=call)
@@ -184,7 +184,7 @@ def test_the_followed_epoch_moves_with_the_folder_of_the_item(tmp_path, asked):
         paths = {each.path for facts in result.outcome.faults for each in facts.firings}
         assert (result.passed, {path.rpartition("/")[0] for path in paths}) == (True, {str(folder)})
 
-    assert costs["item_2"] - costs["item_3"] == FOLLOWED
+    assert costs["item_2"] - costs["item_3"] == REFERENCE + FOLLOWED
 
 
 SCALE = {"by": 1}
@@ -276,6 +276,25 @@ def test_what_cannot_be_told_is_not_recalled(records, asked):
         partial(lambda place: _made(Records, place.folder, asked.log), place),
     ):
         assert [asked(factory)[1] for _ in range(2)] == [WHOLE, WHOLE]
+
+
+class NamesItsFiles(Records):
+    """Has the path of its file in each sample, and zeros where that cannot be read."""
+
+    def __getitem__(self, index):
+        try:
+            return super().__getitem__(index)[0], str(self.paths[index])
+        except OSError:
+            return torch.zeros(SIZE, dtype=torch.uint8), str(self.paths[index])
+
+
+def test_samples_that_name_their_files_hide_no_failure(tmp_path, asked):
+    """Files of the same content in another folder make other samples then."""
+    for number, name in enumerate(("open-error", "read-error-at-rest", "read-error-at-rest")):
+        home = tmp_path / str(number)
+        factory = _factory(write_records(home / "records"), asked.log, NamesItsFiles)
+        result, _ = asked(factory, name, home=str(home), call="a")
+        assert (result.applies, result.verdict) == (True, "corrupted")
 
 
 def test_what_is_moved_to_another_folder_keeps_its_kind():

@@ -52,6 +52,9 @@ USED_OF_TORCH = {
     },
     "torch._utils": {"ExceptionWrapper": "what comes from a worker in place of a batch"},
     "torch.nested._internal": {"nested_tensor": "imported with the first tensor that is shared"},
+    "torch.profiler": {"_cupti_monitor": "imported with the first batch"},
 }
 """What it is for, by its owner and its name. All of it is in the lowest torch that is allowed, and
-came with the version in brackets, or long before."""
+came with the version in brackets, or long before; or it is among the newer ones."""
+NEWER = {"_cupti_monitor": "2.13"}
+"""Names that the package can do without, and the version that they came with."""

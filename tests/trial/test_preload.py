@@ -9,6 +9,7 @@ import traceback
 import pytest
 
 from pytest_dataloader_faults import run_trial
+from pytest_dataloader_faults._trial.child import preload
 from support.datasets import Records
 
 _WHOLE = 4
@@ -50,3 +51,20 @@ def test_nothing_is_done_again(dataset, workers, records):
 
     assert outcome.exception is None, outcome.exception.message
     assert len(outcome.delivered) == 4
+
+
+def _call(action):
+    return action()
+
+
+@pytest.mark.parametrize("name", ["a\0b.py", "of_unknown_encoding.py"])
+def test_code_may_name_anything_as_its_file(name, tmp_path, monkeypatch):
+    """A worker does not get beyond torch's seeds then, but pytest's process does."""
+    (tmp_path / "of_unknown_encoding.py").write_text("# coding: hex\n", encoding="utf-8")
+    path = str(tmp_path / name)
+    with pytest.raises((LookupError, ValueError)):
+        linecache.getlines(path)
+    monkeypatch.setattr(_call, "__code__", _call.__code__.replace(co_filename=path))
+    _call(lambda: preload("kernel"))
+
+    assert path not in linecache.cache
