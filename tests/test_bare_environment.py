@@ -22,8 +22,9 @@ _OTHERS = {
     Path("docs/how-to/damage-files-before-the-dataset.md"),
     Path("docs/how-to/frameworks.md"),
     Path("docs/how-to/other-plugins.md"),
+    Path("docs/how-to/resume-from-a-checkpoint.md"),
 }
-"""Pages whose examples import other packages."""
+"""Pages whose examples need other packages."""
 
 
 def _pages():
