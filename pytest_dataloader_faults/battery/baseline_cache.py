@@ -136,17 +136,22 @@ class _Entry(NamedTuple):
     call: Hashable
     may_move: bool = False
 
+    def _folders(self, home: str | None) -> tuple[str, str] | None:
+        """The folder of this entry and *home*, if both are there and they differ."""
+        return (self.home, home) if self.home and home and self.home != home else None
+
     def moved(self, home: str | None) -> _Entry:
         """The same for an item that has the folder *home*."""
-        if not (self.home and home and self.home != home):
+        folders = self._folders(home)
+        if folders is None:
             return self
-        baseline, contents = _Mover(self.home, home)((self.baseline, self.contents))
+        baseline, contents = _Mover(*folders)((self.baseline, self.contents))
         versions = {
             path: version
             for path, version in self.versions.items()
-            if not is_below(path, [self.home])
+            if not is_below(path, folders[:1])
         }
-        return _Entry(baseline, home, versions, contents, self.call, self.may_move)
+        return self._replace(baseline=baseline, home=home, versions=versions, contents=contents)
 
     def holds_for(self, now: Mapping[str, tuple[int, ...] | None]) -> bool:
         """Whether its files, which have the versions *now*, are as they were then."""
@@ -163,10 +168,9 @@ class _Entry(NamedTuple):
         found = known.known
         names = [each for each in _LATER if getattr(self.baseline, each) is None]
         more = {each: getattr(found, each) for each in names if found is not None}
-        is_moved = bool(self.home and home and self.home != home)
-        if self.home and home and is_moved:
-            more = _Mover(home, self.home)(more)
-        baseline = replace(self.baseline, **more)
+        if folders := self._folders(home):
+            more = _Mover(*reversed(folders))(more)
+        baseline, is_moved = replace(self.baseline, **more), folders is not None
         return self._replace(baseline=baseline, may_move=self.may_move or is_moved)
 
 
