@@ -2,90 +2,79 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
-import signal
+import resource
 import sys
+from collections.abc import Callable
 
 from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults._engine.system.processes import fork, ready
-from pytest_dataloader_faults.exceptions import EngineUnavailableError
+from pytest_dataloader_faults._engine.system.processes import Probe, fork, reap
+from pytest_dataloader_faults.exceptions import EngineUnavailableError, UnusableEnvironmentError
 
 _ELSEWHERE = (
     "it needs Linux, and this is {}. Run such tests on Linux: in CI, in a container or in a virtual"
     " machine. Here, leave them out: pytest -m 'not dataloader_faults'"
 )
-_NO_PIDFD = (
-    "pidfd_open(2), of Linux 5.3 or newer, is missing or forbidden here (the container's seccomp"
-    " profile?) [{}, Linux {}]"
-)
+_NEEDED: dict[str, Callable[[], int]] = {
+    "pidfd_open(2), of Linux 5.3 or newer,": lambda: os.pidfd_open(os.getpid()),
+    "memfd_create(2)": lambda: os.memfd_create("probe"),
+}
+"""System calls that every engine needs; each returns a descriptor."""
+_FORBIDDEN = "{} is missing or forbidden here (the container's seccomp profile?) [{}, Linux {}]"
 _PROBE_SECONDS = 20.0
 """A probe takes 10 ms where the machine is not busy."""
-_LONGEST = 4096
+_SPARE = 32
+_WORKS = "works"
+_started: list[Probe] = []
+"""The probe that nobody has asked for its answer yet."""
 chosen: set[str] = set()
 """The engines that something in this process was to run by; whoever asks may empty it."""
-_NO_ANSWER = "two probes of it were killed or stopped before they had an answer"
+_NO_ANSWER = "two processes that tried it ended, or were stopped, before they had an answer"
 
 
-class Probe:
-    """Installs a filter in a child process, to find out whether that works.
+def start_probe() -> None:
+    """Begin to find out, so that ``unavailable`` does not need to wait.
 
-    It is started before its answer is needed, so that the child works while the caller does.
+    Where that is impossible, ``unavailable`` says why: it tries again. Until then a probe holds two
+    descriptors, which this process may need itself.
     """
-
-    def __init__(self) -> None:
-        self._read, write = os.pipe()
-        parent = os.getpid()
-        self._child = fork()
-        if not self._child:
-            try:
-                from pytest_dataloader_faults._engine.system.libc import end_with_parent
-
-                end_with_parent(parent)
-                os.write(write, (kernel_engine_reason() or "works").encode())
-            finally:
-                os._exit(0)
-        os.close(write)
-
-    def reason(self) -> str | None:
-        """None if the kernel engine works here; otherwise the reason why not.
-
-        A child that was killed or stopped says nothing of the kernel: another one is asked.
-        """
-        text = self._answer() or Probe()._answer() or _NO_ANSWER
-        return None if text == "works" else text
-
-    def _answer(self) -> str:
-        """What the child has found out; "" if it was killed or stopped before."""
-        try:
-            if not ready([self._read], _PROBE_SECONDS):
-                return ""
-            return os.read(self._read, _LONGEST).decode()
-        finally:
-            os.close(self._read)
-            os.kill(self._child, signal.SIGKILL)
-            os.waitpid(self._child, 0)
+    with contextlib.suppress(OSError, UnusableEnvironmentError):
+        if lacking() is None and _free_descriptors() >= _SPARE:
+            _started.append(_kernel_probe())
 
 
-@functools.cache
-def start_probe() -> Probe | None:
-    """Begin to find out, so that ``unavailable`` need not wait."""
-    return Probe() if sys.platform == "linux" else None
+def _free_descriptors() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - proc.own_descriptors()
+
+
+def _kernel_probe() -> Probe:
+    """A child that installs a filter, and says whether that works."""
+    return Probe(lambda: kernel_engine_reason() or _WORKS)
 
 
 @functools.cache
 def lacking() -> str | None:
-    """Why no engine can run here, or None: both watch processes by pidfds, and by /proc."""
+    """Why no engine can run here, or None: both watch processes by pidfds, and by /proc.
+
+    Raises:
+        OSError: No descriptor is free to find out.
+    """
     if sys.platform != "linux":
         return _ELSEWHERE.format(sys.platform)
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except AttributeError:
+    if not hasattr(os, "pidfd_open"):
         return "Python has no os.pidfd_open here, of Linux 5.3 or newer"
-    except OSError as error:
-        return _NO_PIDFD.format(errno.errorcode.get(error.errno or 0), os.uname().release)
+    for name, call in _NEEDED.items():
+        try:
+            os.close(call())
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # That says nothing about the kernel.
+                raise
+            number = errno.errorcode.get(error.errno or 0)
+            return _FORBIDDEN.format(name, number, os.uname().release)
     return proc.why_unusable()
 
 
@@ -94,9 +83,10 @@ def unavailable() -> str | None:
     """Why the kernel engine cannot run here, or None if it can."""
     if (reason := lacking()) is not None:
         return reason
-    probe = start_probe()
-    assert probe
-    return probe.reason()
+    probe = _started.pop() if _started else _kernel_probe()
+    # A child that was killed or stopped says nothing about the kernel: ask another one.
+    text = probe.answer(_PROBE_SECONDS) or _kernel_probe().answer(_PROBE_SECONDS) or _NO_ANSWER
+    return None if text == _WORKS else text
 
 
 def not_linux() -> EngineUnavailableError:
@@ -171,7 +161,6 @@ def kernel_engine_reason() -> str | None:
     try:
         if (sizes := linux.notification_sizes()) != (linux.NOTIF.size, linux.RESPONSE.size, 64):
             return f"the kernel's notification structs have sizes {sizes}"
-        os.close(os.memfd_create("probe"))
         code = linux.ARCHITECTURES[linux.MACHINE]
         os.close(linux.filter_this_process(program({}, code, base=1 << 20), _ANY_PROCESS))
     except OSError as error:
@@ -185,7 +174,7 @@ def _memory_reason() -> str | None:
     """Why another process cannot read the memory of this one; None if it can."""
     if not (child := fork()):
         os._exit(_error_of_reading(os.getppid()))
-    number = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    number = reap(child)
     if not number:
         return None
     name = errno.errorcode.get(number, "error")

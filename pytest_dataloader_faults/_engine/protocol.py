@@ -59,6 +59,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, get_args
 
 from pytest_dataloader_faults._engine.plan import Plan
+from pytest_dataloader_faults._engine.system.ownership import OwnedDescriptor
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedCount
 from pytest_dataloader_faults.exceptions import InjectionError
 
@@ -346,6 +347,7 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
+        self._owned = OwnedDescriptor(connection.fileno())
         self._bytes = bytearray()
         self._descriptors: list[int] = []
 
@@ -359,6 +361,7 @@ class Channel:
         data = memoryview(_HEADER.pack(len(body), len(descriptors)) + body)
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
         attached = [rights] if descriptors else []
+        self._owned.require()
         while data:
             data = data[self.connection.sendmsg([data], attached) :]
             attached = []
@@ -375,6 +378,7 @@ class Channel:
         return list(iter(self._next, None))
 
     def _take(self) -> None:
+        self._owned.require()
         data, control, flags, _ = self.connection.recvmsg(_CHUNK, _SPACE, socket.MSG_CMSG_CLOEXEC)
         if not data:
             raise EOFError
@@ -407,6 +411,8 @@ class Channel:
         """Hang up."""
         while self._descriptors:
             os.close(self._descriptors.pop())
+        if not self._owned.is_open:
+            self.connection.detach()  # The number is not ours to close.
         self.connection.close()
 
 
@@ -442,7 +448,7 @@ class SupervisorHandle:
     """
 
     pid: int
-    control: socket.socket
+    control: Channel
     address: str
     printed: AnonymousFile
     given: SharedCount | None = None

@@ -19,7 +19,7 @@ if sys.platform != "linux":  # Much of what is imported below is not there.
 
 from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._engine.scope import engine_for
-from pytest_dataloader_faults._engine.system.processes import fork
+from pytest_dataloader_faults._engine.system.processes import ChildProcess, fork
 from pytest_dataloader_faults._settings import Settings, jobs
 from pytest_dataloader_faults._trial import from_journal
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
@@ -244,11 +244,11 @@ class _Found(NamedTuple):
 
 
 class _Started(NamedTuple):
-    """A job that runs below its warden, and the process id of that."""
+    """A job that runs below its warden."""
 
     job: jobs.Job
     around: Surroundings
-    warden: int
+    warden: ChildProcess
 
 
 @environment.reported_as_shortage()
@@ -290,18 +290,18 @@ def _start(asked: jobs.Job, scope: contextlib.ExitStack) -> _Started:
     warden = fork()
     if not warden:
         child.main(job, around)
-    return _Started(job, around, warden)
+    return _Started(job, around, ChildProcess(warden))
 
 
-def _await(started: _Started) -> int:
-    """Wait until the warden has ended; its wait status."""
+def _await(started: _Started) -> int | None:
+    """Wait until the warden has ended; its exit code, if that is known."""
     job, around, warden = started
     # Our own work in the trial has some seconds, too; and a rank may wait for another one.
     longest = job.longest(BUSY_SECONDS + MORE_SECONDS) + HARNESS_SECONDS
     return harness.wait_for(warden, longest * (2 if job.rank_of_several else 1), around.facts)
 
 
-def _checked(started: Sequence[_Started], ends: Sequence[int]) -> list[_Found]:
+def _checked(started: Sequence[_Started], ends: Sequence[int | None]) -> list[_Found]:
     """What each job found, unless one of them could not be done, whose error is raised then."""
     found, printed = [], []
     for job, around, _ in started:
@@ -312,13 +312,13 @@ def _checked(started: Sequence[_Started], ends: Sequence[int]) -> list[_Found]:
     return [_found(*each) for each in zip(started, ends, found, printed, strict=True)]
 
 
-def _found(started: _Started, status: int, events: list[JournalEvent], printed: str) -> _Found:
+def _found(started: _Started, code: int | None, events: list[JournalEvent], printed: str) -> _Found:
     _, around, warden = started
     end = next((event for event in events if isinstance(event, TrialEnded)), None)
     if end is None:
         around.await_deaths()
         around.remove_shared_memory()
-        raise LostProcessError(harness.how_it_vanished(warden, status, _shown(printed)))
+        raise LostProcessError(harness.how_it_vanished(warden.pid, code, _shown(printed)))
     return _Found(events, end, printed[-_STDERR_SHOWN:], around.stacks.text())
 
 

@@ -13,19 +13,19 @@ from it are done. Neither function starts CUDA, and without it they report nothi
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults._engine.system.processes import fork
+from pytest_dataloader_faults._engine.system.processes import Probe
 from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
 
 if TYPE_CHECKING:
     import torch
 
-_FOUND, _MISSING = 42, 43
-"""Exit statuses of the child that asks."""
+_FOUND, _MISSING = "found", "missing"
+_PROBE_SECONDS = 120.0
+"""A driver may take long to start on a machine with many devices."""
 
 
 @cache
@@ -33,19 +33,14 @@ def missing_accelerator() -> str | None:
     """Why there is none; None if there is one."""
     import torch
 
-    child = fork()
-    if not child:
-        code = 1
-        try:
-            code = _FOUND if is_there() else _MISSING
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    if code not in {_FOUND, _MISSING}:
-        message = f"torch could not be asked for an accelerator: the child ended with status {code}"
+    answer = Probe(lambda: _FOUND if is_there() else _MISSING).answer(_PROBE_SECONDS)
+    if not answer:
+        message = (
+            "torch could not look for an accelerator: the process that called"
+            f" torch.accelerator.is_available() ended, or took over {_PROBE_SECONDS:g} s"
+        )
         raise InjectionError(message)
-    return None if code == _FOUND else f"torch {torch.__version__} finds no accelerator here"
+    return None if answer == _FOUND else f"torch {torch.__version__} finds no accelerator here"
 
 
 def is_there() -> bool:

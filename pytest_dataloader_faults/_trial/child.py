@@ -39,8 +39,14 @@ from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL
 from pytest_dataloader_faults._engine.worker.arm import arm_function
 from pytest_dataloader_faults._engine.worker.late_imports import FOR_LOADER, import_late_modules
 from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob
-from pytest_dataloader_faults._trial.journal import InternalError, Journal, TrialStarted
+from pytest_dataloader_faults._trial.journal import (
+    InternalError,
+    Journal,
+    TrialStarted,
+    refusal,
+)
 from pytest_dataloader_faults._trial.loader_state import kept_states
+from pytest_dataloader_faults._trial.process import environment
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
 from pytest_dataloader_faults._trial.process.warden import run_under_deadline
 from pytest_dataloader_faults._trial.run import run
@@ -103,6 +109,7 @@ def main(job: Job, around: Surroundings) -> NoReturn:
 
     def trial(supervision: SupervisorHandle | None, number: int | None) -> None:
         around.facts.write(TrialStarted(os.getpid()))
+        os.register_at_fork(after_in_child=around.facts.close)  # It is not for workers.
         prctl(Prctl.SET_CHILD_SUBREAPER, 1)  # Then orphans of the workers count as leftovers.
         _forget_helpers()
         if around.server:
@@ -115,7 +122,8 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         # The folder for the sockets of workers: one that is killed cannot remove its own.
         current_process()._config["tempdir"] = around.folders[0]  # type: ignore[attr-defined]
         faulthandler.register(STACKS_SIGNAL, file=around.stacks.fd, all_threads=True)
-        stacks = f"/proc/{os.getpid()}/fd/{around.stacks.fd}"
+        # The warden's, which runs no code of the user's that could close it.
+        stacks = f"/proc/{os.getppid()}/fd/{around.stacks.fd}"
         server = around.server.pids if around.server else None
         parts = (stacks, supervision, around.writable_folders, server)
         run(job, around.facts, *parts, following=number)
@@ -137,6 +145,9 @@ def _run_then_exit(action: Callable[[], None], facts: Journal) -> NoReturn:
     try:
         action()
         status = 0
+    except OSError as error:
+        lack = environment.forbidden(error)
+        facts.write(refusal(lack) if lack else InternalError(traceback.format_exc()))
     except BaseException:  # noqa: BLE001  # there is no caller to go back to
         facts.write(InternalError(traceback.format_exc()))
     finally:

@@ -50,6 +50,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args
 
@@ -57,7 +58,8 @@ from pytest_dataloader_faults._engine.protocol import (
     ToJournal,
     UnknownMessageError,
 )
-from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
+from pytest_dataloader_faults._engine.system.ownership import ClosedByUserError
+from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedNote
 from pytest_dataloader_faults.exceptions import (
     DataLoaderFaultsError,
     InvalidArgumentError,
@@ -230,6 +232,12 @@ REFUSALS: Mapping[str, type[DataLoaderFaultsError]] = {
 }
 
 
+def refusal(error: DataLoaderFaultsError) -> Refused:
+    """The event by which pytest's process raises *error*, which is one of ``REFUSALS``."""
+    name = next(name for name, kind in REFUSALS.items() if isinstance(error, kind))
+    return Refused(name, str(error), getattr(error, "lacking", None), time.monotonic())
+
+
 class SeveralLoaders(NamedTuple):
     """The message, and the names of the parts."""
 
@@ -279,11 +287,32 @@ _NAMED = re.compile(r'\{"type": "(\w+)"')
 """How each event begins, so that most lines need not be parsed."""
 
 
+_UNWRITABLE = 71
+"""The exit status of a process that has lost its journal; the warden looks at ``loss``."""
+
+
 class Journal(AnonymousFile):
     """An append-only list of events that outlives the processes which write it."""
 
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._loss = SharedNote()
+
+    @property
+    def loss(self) -> str:
+        """Why a process could not write any more, and ended; "" if all could."""
+        return self._loss.text
+
     def write(self, event: OfLoader | OfWarden) -> None:
-        """Append one event. It starts a line of its own, also after half a line of another."""
+        """Append one event. It starts a line of its own, also after half a line of another.
+
+        Where the user's code has closed the file, its number may be that of a user's file.
+        """
+        try:
+            self.owned.require()
+        except ClosedByUserError as error:
+            self._loss.write(str(error))
+            os._exit(_UNWRITABLE)
         fields = {name: to_json(value) for name, value in event._asdict().items()}
         line = json.dumps({"type": type(event).__name__, **fields})
         data = memoryview(f"\n{line}\n".encode())

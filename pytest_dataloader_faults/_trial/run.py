@@ -22,6 +22,7 @@ from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, iter
 from pytest_dataloader_faults._engine.protocol import Idle, SupervisorHandle
 from pytest_dataloader_faults._engine.scope import Injection, arm
 from pytest_dataloader_faults._engine.system import proc
+from pytest_dataloader_faults._engine.system.ownership import ClosedByUserError
 from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
 from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob, Resume, TrialJob
@@ -41,9 +42,9 @@ from pytest_dataloader_faults._trial.journal import (
     PassEnded,
     PhaseStarted,
     ReferenceTaken,
-    Refused,
     SeveralLoaders,
     StateLoaded,
+    refusal,
 )
 from pytest_dataloader_faults._trial.loader_state import (
     StateSaver,
@@ -114,9 +115,9 @@ def run(
     except exceptions.SeveralLoadersError as error:
         journal.write(SeveralLoaders(str(error), error.parts))
     except tuple(REFUSALS.values()) as error:
-        name = next(name for name, kind in REFUSALS.items() if isinstance(error, kind))
-        lacking = getattr(error, "lacking", None)
-        journal.write(Refused(name, str(error), lacking, time.monotonic()))
+        journal.write(refusal(error))
+    except ClosedByUserError as error:
+        journal.write(refusal(exceptions.UnusableDatasetError(str(error))))
 
 
 def _join(job: Job, journal: Journal) -> Meetings | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 from pytest_dataloader_faults.plugin._options import ATTRIBUTE, options_for
 
 if TYPE_CHECKING:
@@ -109,13 +110,18 @@ _USED = "dataloader_faults_engines"
 
 def engine_line(config: pytest.Config) -> str:
     """The engine for tests that choose none, which decides what faults reach, and why that one."""
-    from pytest_dataloader_faults._engine import lacking
+    from pytest_dataloader_faults._engine import lacking, unavailable
 
     asked = options_for(config).engine
-    if (reason := lacking()) is not None:
-        what = "are skipped" if asked == "auto" else "fail"
-        return f"no engine, tests that need one {what}: {reason}"
-    return _engine_text(asked)
+    try:
+        if (reason := lacking()) is not None:
+            what = "are skipped" if asked == "auto" else "fail"
+            return f"no engine, tests that need one {what}: {reason}"
+        if asked == "kernel" and (reason := unavailable()) is not None:
+            return f"no kernel engine, tests that need one fail: {reason}"
+        return _engine_text(asked)
+    except (OSError, UnusableEnvironmentError) as error:
+        return f"no engine can be started now: {error}"
 
 
 def _engine_text(asked: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,7 +11,8 @@ import sys
 import pytest
 
 from pytest_dataloader_faults import _engine, inject
-from pytest_dataloader_faults._engine import Probe, choose, unavailable
+from pytest_dataloader_faults._engine import choose, unavailable
+from pytest_dataloader_faults._engine.system.proc import descriptor_links
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 EPERM, ENOSYS, EACCES, EINVAL = 1, 38, 13, 22
@@ -112,7 +114,8 @@ def test_probing_leaves_this_process_as_it_was():
     """It is done in a child: this process can still have a listener of its own."""
     with open("/proc/self/status", encoding="utf-8") as status:
         before = [line for line in status if line.startswith(("Seccomp", "NoNewPrivs"))]
-    assert Probe().reason() is None
+    _ask_again()
+    assert unavailable() is None
     with open("/proc/self/status", encoding="utf-8") as status:
         assert before == [line for line in status if line.startswith(("Seccomp", "NoNewPrivs"))]
 
@@ -123,6 +126,28 @@ def test_a_probe_that_is_hurt_says_nothing_of_the_kernel(monkeypatch, number):
     monkeypatch.setattr(_engine, "_PROBE_SECONDS", 3.0)
     with monkeypatch.context() as patches:
         patches.setattr(_engine, "kernel_engine_reason", lambda: os.kill(os.getpid(), number))
-        hurt = Probe()
-        assert "two probes of it were killed or stopped" in Probe().reason()
-    assert hurt.reason() is None
+        _ask_again()
+        assert "ended, or were stopped, before they had an answer" in unavailable()
+        _ask_again()
+        _engine.start_probe()
+    assert unavailable() is None
+
+
+def test_a_probe_whose_descriptor_is_a_users_file_leaves_it_alone(tmp_path):
+    """A test may close descriptors before the answer is needed, and open its own files."""
+    path = tmp_path / "data"
+    path.write_bytes(b"of the user")
+    _ask_again()
+    before = set(descriptor_links())
+    _engine.start_probe()
+    for number in set(descriptor_links()) - before:
+        os.close(int(number))
+    with contextlib.ExitStack() as scope:
+        files = [scope.enter_context(open(path, "rb")) for _ in range(4)]
+        assert unavailable() is None
+        assert [file.read() for file in files] == [b"of the user"] * 4
+
+
+def _ask_again() -> None:
+    unavailable.cache_clear()
+    _engine._started.clear()

@@ -214,7 +214,7 @@ def test_a_reference_that_was_killed_is_taken_once_more(records, tmp_path):
 
 def test_a_warden_that_is_killed_is_named(records):
     """The error says which process it was, and what ended it."""
-    message = r"holds the trial's deadline \(pid \d+\) was killed by signal 9 before the trial"
+    message = r"holds the trial's deadline \(pid \d+\) was killed by SIGKILL before the trial"
     with pytest.raises(InjectionError, match=message):
         run_trial(
             lambda: _trouble(records, "loader", signal.SIGKILL, troublemakers.warden),
@@ -237,7 +237,7 @@ def test_a_warden_that_is_stopped_ends_the_trial(records, left_behind):
 
 def test_a_worker_that_still_starts_ends_with_a_killed_warden(records, left_behind):
     """It has not come to the code that ends it with its parent."""
-    with pytest.raises(InjectionError, match="was killed by signal 9"):
+    with pytest.raises(InjectionError, match="was killed by SIGKILL"):
         run_trial(
             lambda: troublemakers.KillsWardenOnArrival(records),
             loader={"num_workers": 1, "multiprocessing_context": "spawn"},

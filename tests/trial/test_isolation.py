@@ -420,3 +420,42 @@ def test_fake_files_need_no_folder():
         files.create_file("/data/0")
         text = refusal(InvalidArgumentError, run_trial, _function, OpenError())
         assert lacks(text, "takes a folder", "fake files") == []
+
+
+class LinkForFolder(Records):
+    """Puts *target* in the place of the folder that it is given, as a link."""
+
+    def __init__(self, records: Path, folder: Path, target: Path) -> None:
+        super().__init__(records)
+        os.rmdir(folder)
+        os.symlink(target, folder)
+
+
+class FileForFolder(Records):
+    """Puts a file in the place of the folder that it is given."""
+
+    def __init__(self, records: Path, folder: Path) -> None:
+        super().__init__(records)
+        os.rmdir(folder)
+        folder.write_text("a file")
+
+
+def test_a_link_in_place_of_the_folder_is_removed_and_not_followed(records, left_behind, tmp_path):
+    """What it leads to keeps its files, and its permissions."""
+    shared = tmp_path / "shared"
+    (shared / "deep").mkdir(parents=True)
+    (shared / "deep" / "file").write_text("of the user")
+    modes = {shared: 0o755, shared / "deep": 0o555}
+    for path, mode in modes.items():
+        path.chmod(mode)
+    outcome = run_trial(lambda folder: LinkForFolder(records, folder, shared))
+    assert outcome.exception is None
+    assert {path: path.stat().st_mode & 0o777 for path in modes} == modes
+    assert (shared / "deep" / "file").read_text() == "of the user"
+    assert left_behind() == []
+
+
+def test_a_file_in_place_of_the_folder_is_removed(records, left_behind):
+    """Nothing of a trial stays in the folder for temporary files."""
+    assert run_trial(lambda folder: FileForFolder(records, folder)).exception is None
+    assert left_behind() == []

@@ -51,8 +51,8 @@ class SupervisorClient:
         self._handle = handle
         self.pid = handle.pid
         """The supervisor's process id."""
-        self._channel = protocol.Channel(handle.control)
-        handle.control.settimeout(_PATIENCE)
+        self._channel = handle.control
+        self._channel.connection.settimeout(_PATIENCE)
         strategy = multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
         unlinks = strategy == "file_descriptor"
         asked = protocol.Configure(plan.to_dict(), os.getpid(), self._folder, unlinks)
@@ -193,7 +193,7 @@ def _start() -> tuple[subprocess.Popen[bytes], protocol.SupervisorHandle]:
     except BaseException:
         printed.close()
         raise
-    return process, protocol.SupervisorHandle(process.pid, ours, address, printed)
+    return process, protocol.SupervisorHandle(process.pid, protocol.Channel(ours), address, printed)
 
 
 def _about_bytecode() -> list[str]:

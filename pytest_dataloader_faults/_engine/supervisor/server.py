@@ -417,7 +417,7 @@ def fork_supervisor(report_fd: int, more_starters: tuple[int, ...]) -> Superviso
             for stream in (1, 2):
                 os.dup2(printed.fd, stream)
             _run_supervisor(theirs, listening, report_fd, more_starters, given)
-    return SupervisorHandle(pid, ours, address, printed, given)
+    return SupervisorHandle(pid, Channel(ours), address, printed, given)
 
 
 def _run_supervisor(

@@ -270,6 +270,16 @@ def descriptor_links(pid: Pid = "self") -> dict[str, str]:
     return found
 
 
+def has_open(pid: Pid, file: tuple[int, int]) -> bool:
+    """Whether it has a descriptor of *file*, which is a device and an inode."""
+    for number in descriptors(pid):
+        with contextlib.suppress(FileNotFoundError):  # It was closed since.
+            status = os.stat(f"/proc/{pid}/fd/{number}")
+            if (status.st_dev, status.st_ino) == file:
+                return True
+    return False
+
+
 class DescriptorInfo(NamedTuple):
     """What /proc/PID/fdinfo/FD says: O_* flags, and the offset in bytes."""
 

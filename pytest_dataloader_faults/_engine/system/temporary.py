@@ -26,7 +26,8 @@ import struct
 import tempfile
 from collections.abc import Collection
 
-from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
+from pytest_dataloader_faults._engine.system.ownership import OwnedDescriptor
+from pytest_dataloader_faults.exceptions import InjectionError, UnusableEnvironmentError
 
 _SHORT = "/tmp"
 _LONGEST = 107 - len("/dlf-" + 12 * "x") - len("/listener-" + 8 * "x")
@@ -59,7 +60,13 @@ def make_for_sockets(path: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove *path*, also where it has copies of folders that are read-only."""
+    """Remove the folder *path*, even if it contains copies of read-only folders.
+
+    A dataset may have put a link or a file in its place: that is removed, and nothing behind it.
+    """
+    if os.path.islink(path) or os.path.isfile(path):
+        os.unlink(path)
+        return
     for folder, _, _ in os.walk(path):
         with contextlib.suppress(OSError):
             os.chmod(folder, 0o700)
@@ -116,6 +123,10 @@ def _is_lost_semaphore(name: str) -> bool:
     return False
 
 
+_LONGEST_TEXT = 1 << 30
+"""Bytes; a process of the user's can make a file of a trial larger than any memory."""
+
+
 class AnonymousFile:
     """Each process that has it writes at its end. Closed by ``close``, and at exec(2).
 
@@ -125,15 +136,40 @@ class AnonymousFile:
     def __init__(self, name: str) -> None:
         self.fd = os.memfd_create(f"pytest-dataloader-faults-{name}", os.MFD_CLOEXEC)
         fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)
+        self.owned = OwnedDescriptor(self.fd)
 
     def text(self, most: int | None = None) -> str:
-        """The whole text, or its last *most* bytes."""
-        size = os.fstat(self.fd).st_size
+        """The whole text, or its last *most* bytes.
+
+        Raises:
+            InjectionError: The whole text was asked for, and cannot be what was written.
+        """
+        size = os.fstat(self.owned.require()).st_size
+        if most is None and size > _LONGEST_TEXT:
+            raise InjectionError(f"a file of a trial was overwritten: it has {size} bytes")
         start = 0 if most is None else max(0, size - most)
         return os.pread(self.fd, size - start, start).decode(errors="replace")
 
     def close(self) -> None:
-        os.close(self.fd)
+        self.owned.close()
+
+
+class SharedNote:
+    """A short text, shared by the process that makes the note and those that are forked from it.
+
+    It needs no descriptor, which the user's code could close.
+    """
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, mmap.PAGESIZE)
+
+    @property
+    def text(self) -> str:
+        return self._memory[:].rstrip(b"\0").decode(errors="replace")
+
+    def write(self, text: str) -> None:
+        data = text.encode(errors="replace")[: mmap.PAGESIZE]
+        self._memory[: len(data)] = data
 
 
 _NUMBER = struct.Struct("=Q")

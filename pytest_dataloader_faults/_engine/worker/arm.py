@@ -118,8 +118,12 @@ def _dump_stacks_on_signal(path: str) -> None:
     """Have this process write its stacks to *path* when asked by signal, even if it hangs."""
     import faulthandler
 
+    from pytest_dataloader_faults._engine.system.ownership import file_of
+    from pytest_dataloader_faults._engine.system.proc import has_open
     from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL
 
+    if has_open("self", file_of(path)):
+        return  # A fork has inherited the handler, with its descriptor.
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     faulthandler.register(STACKS_SIGNAL, file=descriptor, all_threads=True)
 

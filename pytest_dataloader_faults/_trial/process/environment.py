@@ -25,11 +25,12 @@ import os
 import re
 import resource
 import tempfile
+import traceback
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults._engine.system.processes import MORE_PROCESSES, fork
+from pytest_dataloader_faults._engine.system.processes import MORE_PROCESSES, fork, reap
 from pytest_dataloader_faults._settings.jobs import Job
 from pytest_dataloader_faults._trial.journal import (
     InternalError,
@@ -53,6 +54,7 @@ _SMALL = 1 << 30, 1 << 10
 _SOCKETS = 8
 _PAGE = resource.getpagesize()
 
+_ALLOW = "Allow it, in the seccomp profile of the container for example"
 _MORE_DESCRIPTORS = "Raise the limit: ulimit -n 4096"
 _MORE_SHARED = (
     "Remove unused files from it, or make it larger: docker run --shm-size=1g, or mount -o"
@@ -160,12 +162,23 @@ def reported_as_shortage() -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if lack := forbidden(error):
+            raise lack from error
         if error.errno not in _SCARCE:
             raise
         number = error.errno or 0
         text = f"{os.strerror(number)} ({error.filename or 'as a trial began'})"
         lack = shortage(number, text) or _lack("too little to begin with", text, "Free some")
         raise lack from error
+
+
+def forbidden(error: OSError) -> UnusableEnvironmentError | None:
+    """What this machine does not allow, if *error* of the harness's own code says so."""
+    if error.errno not in (errno.EPERM, errno.ENOSYS):
+        return None
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    found = f"{last.line} raised {type(error).__name__}: {error}, and every trial needs this call"
+    return _lack("a system call is forbidden", found, _ALLOW)
 
 
 def shortage(number: int, text: str) -> UnusableEnvironmentError | None:
@@ -213,7 +226,7 @@ def _few_processes(text: str) -> UnusableEnvironmentError | None:
                 os._exit(0)
             children.append(child)
     for child in children:
-        os.waitpid(child, 0)
+        reap(child)
     if len(children) == _PROCESSES:
         return None
     found = (

@@ -26,6 +26,7 @@ from multiprocessing import forkserver, spawn, util
 from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine.system import temporary
+from pytest_dataloader_faults._engine.system.ownership import OwnedDescriptor
 from pytest_dataloader_faults._engine.system.processes import code_to_run, ready
 from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob
 
@@ -129,6 +130,7 @@ class _Preloaded:
     def __init__(self) -> None:
         self._owner, self._has_imported = os.getpid(), False
         self._control, theirs = socket.socketpair()
+        self._owned = OwnedDescriptor(self._control.fileno())
         with unsettled_method():
             main = spawn.get_preparation_data("").get("init_main_from_path")
         given = json.dumps([theirs.fileno(), sys.path, main])
@@ -148,6 +150,9 @@ class _Preloaded:
     def is_usable(self) -> bool:
         """Whether this process has started it, and it runs and has imported torch in time."""
         if self._owner != os.getpid() or self._process.poll() is not None:
+            return False
+        if not self._owned.is_open:
+            self.kill()
             return False
         if not self._has_imported:
             came = ready([self._control.fileno()], _PATIENCE) and self._control.recv(1)
@@ -190,9 +195,15 @@ class _Preloaded:
 
     def kill(self) -> None:
         """End it at once."""
-        self._control.close()
+        self._hang_up()
         self._process.kill()
         self._process.wait()
+
+    def _hang_up(self) -> None:
+        """Close the connection, unless code of the user's has done so and uses its number."""
+        if not self._owned.is_open:
+            self._control.detach()
+        self._control.close()
 
     def _end(self) -> None:
         """End it with this process, and not some time later."""
@@ -200,7 +211,7 @@ class _Preloaded:
             return
         if not self._has_imported:
             self.kill()
-        self._control.close()
+        self._hang_up()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_PATIENCE)
 

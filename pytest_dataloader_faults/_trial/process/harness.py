@@ -19,7 +19,12 @@ import time
 
 from pytest_dataloader_faults._engine.protocol import Report
 from pytest_dataloader_faults._engine.system.proc import is_stopped
-from pytest_dataloader_faults._engine.system.processes import how_it_ended, ready
+from pytest_dataloader_faults._engine.system.processes import (
+    ChildProcess,
+    end_in_words,
+    how_it_ended,
+    ready,
+)
 from pytest_dataloader_faults._trial.journal import (
     FaultsArmed,
     HarnessFailed,
@@ -44,56 +49,51 @@ NOTHING_SHOWN = (
 )
 
 
-def wait_for(warden: int, deadline: float, facts: Journal) -> int:
-    """Wait until *warden* has ended, at most *deadline* seconds and a grace; its wait status."""
-    watched = os.pidfd_open(warden)
+def wait_for(warden: ChildProcess, deadline: float, facts: Journal) -> int | None:
+    """Wait until *warden* has ended, at most *deadline* seconds and a grace; its exit code."""
     try:
-        _watch(warden, watched, deadline + _GRACE, facts)
+        _watch(warden, deadline + _GRACE, facts)
     except BaseException:  # Ctrl-C: the warden ends its tree first.
-        os.kill(warden, signal.SIGTERM)
-        ready([watched], _GRACE)
+        warden.send(signal.SIGTERM)
+        warden.has_ended(_GRACE)
         raise
     finally:
-        os.close(watched)
-        _, status = os.waitpid(warden, 0)
-    return status
+        code = warden.reap()
+    return code
 
 
-def _watch(warden: int, watched: int, deadline: float, facts: Journal) -> None:
-    """Return once *watched*, the pidfd of *warden*, is readable; end a warden that is stopped."""
+def _watch(warden: ChildProcess, deadline: float, facts: Journal) -> None:
+    """Return once *warden* has ended; end a warden that is stopped."""
     looked = time.monotonic()
     until, stopped = looked + deadline, 0
-    while not ready([watched], _BETWEEN_LOOKS):
+    while not warden.has_ended(_BETWEEN_LOOKS):
         now = time.monotonic()
         until += max(0.0, now - looked - _LATEST)  # This process was stopped, too.
         looked = now
-        stopped = stopped + 1 if is_stopped(warden) else 0
+        stopped = stopped + 1 if is_stopped(warden.pid) else 0
         if stopped == _LOOKS:
-            facts.write(HarnessFailed(f"{name_of_warden(warden)} {STOPPED}{NOTHING_SHOWN}"))
-            os.kill(warden, signal.SIGTERM)  # It ends its tree first.
-            os.kill(warden, signal.SIGCONT)
+            facts.write(HarnessFailed(f"{name_of_warden(warden.pid)} {STOPPED}{NOTHING_SHOWN}"))
+            warden.send(signal.SIGTERM)  # It ends its tree first.
+            warden.send(signal.SIGCONT)
         if time.monotonic() > until:
-            os.kill(warden, signal.SIGKILL)
+            warden.send(signal.SIGKILL)
 
 
-def end(warden: int) -> None:
+def end(warden: ChildProcess) -> None:
     """End *warden*, which ends its tree first, and wait for it."""
-    watched = os.pidfd_open(warden)
-    os.kill(warden, signal.SIGTERM)
-    if not ready([watched], _GRACE):
-        os.kill(warden, signal.SIGKILL)
-    os.close(watched)
-    os.waitpid(warden, 0)
+    warden.send(signal.SIGTERM)
+    if not warden.has_ended(_GRACE):
+        warden.send(signal.SIGKILL)
+    warden.reap()
 
 
 def name_of_warden(warden: int) -> str:
     return f"the process that holds the trial's deadline (pid {warden})"
 
 
-def how_it_vanished(warden: int, status: int, printed: str) -> str:
-    """The message for a trial that did not end itself; *status*: the warden's wait status."""
-    code = os.waitstatus_to_exitcode(status)
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
+def how_it_vanished(warden: int, code: int | None, printed: str) -> str:
+    """The message for a trial that did not end itself; *code*: the warden's exit code, if known."""
+    how = "is gone" if code is None else end_in_words(code)
     return f"{name_of_warden(warden)} {how}{NOTHING_SHOWN}. The trial printed:\n{printed}"
 
 

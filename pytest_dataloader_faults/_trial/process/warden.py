@@ -24,7 +24,7 @@ import psutil
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.libc import Prctl, end_with_parent, prctl
-from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL, ready
+from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL, ready, reap
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
 from pytest_dataloader_faults._settings.jobs import Limits
 from pytest_dataloader_faults._trial import resources
@@ -34,6 +34,7 @@ from pytest_dataloader_faults._trial.journal import (
     Journal,
     PhaseStarted,
     TrialEnded,
+    refusal,
 )
 from pytest_dataloader_faults._trial.process import harness
 from pytest_dataloader_faults._trial.process.activity import TrialClock
@@ -43,6 +44,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
     OVERDUE,
 )
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import printable
 
@@ -80,6 +82,8 @@ def run_under_deadline(
     removed, with what is in them.
     """
     journal = around.facts
+    # If it is ignored, or a handler of the user's waits for all children, exit codes are lost.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     around.make_folders()
     parent = os.pidfd_open(os.getppid())
@@ -139,10 +143,12 @@ class _Warden:
             clock.write_activity()
             _gather_stacks(self.around, {supervision.pid} if supervision else set())
             os.kill(child, signal.SIGSTOP)  # Or it would go on once the supervisor has ended.
-        exitcode = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if ended == "ended" else 0
+        exitcode = (reap(child) or 0) if ended == "ended" else 0
         if supervisor and ended == "ended" and not exitcode:
             supervisor.await_end()
-        if hurt := _stopped(child) if stopped else _harness_failure(ended, exitcode, supervisor):
+        if journal.loss:
+            journal.write(refusal(UnusableDatasetError(journal.loss)))
+        elif hurt := _stopped(child) if stopped else _harness_failure(ended, exitcode, supervisor):
             printed = supervision.what_it_printed() if supervision else ""
             journal.write(HarnessFailed(hurt, printed))
         return _End(ended == "deadline", exitcode)
@@ -252,7 +258,7 @@ def _gather_stacks(around: Surroundings, ours: set[int]) -> None:
 def _describe(process: psutil.Process, stacks: AnonymousFile) -> None:
     with contextlib.suppress(psutil.Error, OSError):
         command = " ".join(process.cmdline())
-        if proc.status(process.pid).caught >> (STACKS_SIGNAL - 1) & 1:
+        if _writes_stacks(process.pid, stacks):
             os.write(stacks.fd, f"\nProcess {process.pid} ({_state(process)}):\n".encode())
             process.send_signal(STACKS_SIGNAL)
             time.sleep(0.05)  # So that the stacks of two processes do not mix.
@@ -260,6 +266,15 @@ def _describe(process: psutil.Process, stacks: AnonymousFile) -> None:
             shown = printable(command)[:120]  # File names in it may have any bytes.
             line = f"\nProcess {process.pid} ({_state(process)}): {shown}\n"
             os.write(stacks.fd, line.encode())
+
+
+def _writes_stacks(pid: int, stacks: AnonymousFile) -> bool:
+    """Whether the process *pid* writes its stacks to *stacks* when asked to by signal.
+
+    The handler writes to a number. The user's code may have closed that, and opened another file.
+    """
+    has_handler = proc.status(pid).caught >> (STACKS_SIGNAL - 1) & 1
+    return bool(has_handler) and proc.has_open(pid, stacks.owned.file)
 
 
 def _state(process: psutil.Process) -> str:

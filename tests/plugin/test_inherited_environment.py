@@ -1,0 +1,85 @@
+"""What pytest's process inherits from its parent breaks no run: signals, limits and streams."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pytest_dataloader_faults import _engine
+from support.surroundings import told_under, with_processes
+
+PLAIN = """
+def test_passes():
+    pass
+
+
+def test_fails():
+    assert False
+"""
+BATTERY = """
+import pytest
+from support.datasets import Records
+
+
+@pytest.mark.dataloader_faults(only=["read-error-first", "worker-killed-first", "pickles"])
+def test_records(fault_check, records):
+    fault_check(lambda: Records(records))
+"""
+START = "import os, resource, signal, sys\n{}\nos.execv(sys.executable, sys.argv[1:])"
+"""A program that changes its own process, and becomes pytest. Both survive execve(2)."""
+_EVERY = "(n for n in signal.valid_signals() if n not in (signal.SIGKILL, signal.SIGSTOP))"
+INHERITED = {
+    "SIGCHLD ignored": "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+    "all signals ignored": f"[signal.signal(n, signal.SIG_IGN) for n in {_EVERY}]",
+    "all signals blocked": "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())",
+    "no descriptor to spare": "resource.setrlimit(resource.RLIMIT_NOFILE, (14, 14))",
+    "small files": "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))",
+    "little stack": "resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, 1 << 20))",
+    "no input": "os.close(0)",
+}
+
+
+def _run(suite, inherited: str, *arguments: str) -> tuple[int, str]:
+    """The exit status of pytest in *suite*, and what it printed."""
+    command = [sys.executable, "-c", START.format(inherited)]
+    command += [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    done = subprocess.run(command, cwd=suite.path, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("inherited", INHERITED.values(), ids=INHERITED)
+def test_a_suite_without_the_plugin_has_the_same_result(fresh_suite, inherited):
+    """With a header, and as if the plugin were not installed."""
+    fresh_suite.pytester.makepyfile(test_inner=PLAIN)
+    without = _run(fresh_suite, inherited)
+    with_plugin = _run(fresh_suite, inherited, "-p", "dataloader_faults")
+    assert "1 failed, 1 passed" in without[1]
+    assert "1 failed, 1 passed" in with_plugin[1]
+    assert "dataloader-faults: " in with_plugin[1]
+    assert with_plugin[0] == without[0] == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_user_without_a_process_left_can_run_a_suite_without_the_plugin(tmp_path):
+    """The header says that none can be started, and no probe of the kernel is needed."""
+    (tmp_path / "test_inner.py").write_text("def test_passes(): pass")
+    options = ["-p", "no:cacheprovider", "-p", "dataloader_faults", "-c", os.devnull]
+
+    def run() -> None:
+        _engine.unavailable.cache_clear()
+        assert pytest.main([str(tmp_path), *options]) == pytest.ExitCode.OK
+
+    assert told_under(run, with_processes(1)) == ""
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("name", ["SIGCHLD ignored", "all signals ignored", "all signals blocked"])
+def test_a_battery_has_the_same_verdicts(fresh_suite, name):
+    """The plugin waits for its own processes in whatever way their ends are reported."""
+    fresh_suite.pytester.makepyfile(test_inner=BATTERY)
+    options = ["-p", "dataloader_faults", "-q", "-v"]
+    status, printed = _run(fresh_suite, INHERITED[name], *options)
+    assert "2 failed_cleanly, 1 survived" in printed
+    assert status == pytest.ExitCode.OK
