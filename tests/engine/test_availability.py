@@ -12,6 +12,7 @@ import pytest
 
 from pytest_dataloader_faults import _engine, inject
 from pytest_dataloader_faults._engine import choose, unavailable
+from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.system.proc import descriptor_links
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
@@ -28,11 +29,11 @@ FORBIDDEN = """
 import struct
 from pytest_dataloader_faults._engine.kernel.linux import *
 
-# As a container's seccomp profile does: seccomp(2) itself is answered with an errno.
+# As a container's seccomp profile does: a call is answered with an errno.
 def instruction(code, yes, no, value):
     return struct.pack("=HBBI", code, yes, no, value)
 
-code = instruction(0x20, 0, 0, 0) + instruction(0x15, 0, 1, SYSCALLS[MACHINE]["seccomp"])
+code = instruction(0x20, 0, 0, 0) + instruction(0x15, 0, 1, {number})
 code += instruction(0x06, 0, 0, 0x00050000 | {errno}) + instruction(0x06, 0, 0, Return.ALLOW)
 from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
 prctl(Prctl.SET_NO_NEW_PRIVS, 1)
@@ -41,6 +42,7 @@ install_filter(code, FilterFlag.TSYNC)
 ASK = """
 from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._engine import choose, unavailable
+from pytest_dataloader_faults._engine.kernel import linux
 
 print(unavailable())
 for engine in ("auto", "kernel", "python"):
@@ -49,12 +51,27 @@ for engine in ("auto", "kernel", "python"):
     except exceptions.EngineUnavailableError as error:
         print(error)
 """
+
+
+NUMBERS = {
+    "x86_64": {"setsid": 112, "waitid": 247, "pidfd_open": 434},
+    "aarch64": {"setsid": 157, "waitid": 95, "pidfd_open": 434},
+}
+"""Calls that no filter of ours is about."""
+
+
+def forbidding(call: str, errno: int) -> str:
+    """A program that answers *call* with *errno* from then on."""
+    numbers = linux.SYSCALLS[linux.MACHINE] | NUMBERS[linux.MACHINE]
+    return FORBIDDEN.format(number=numbers[call], errno=errno)
+
+
 CASES = [
     (LISTENED_TO, "EBUSY", "under a seccomp listener already"),
-    (FORBIDDEN.replace("{errno}", str(EPERM)), "EPERM", "seccomp(2) is forbidden here"),
-    (FORBIDDEN.replace("{errno}", str(EACCES)), "EACCES", "seccomp(2) is forbidden here"),
-    (FORBIDDEN.replace("{errno}", str(ENOSYS)), "ENOSYS", "seccomp(2) is missing or forbidden"),
-    (FORBIDDEN.replace("{errno}", str(EINVAL)), "EINVAL", "knows no user notification"),
+    (forbidding("seccomp", EPERM), "EPERM", "seccomp(2) is forbidden here"),
+    (forbidding("seccomp", EACCES), "EACCES", "seccomp(2) is forbidden here"),
+    (forbidding("seccomp", ENOSYS), "ENOSYS", "seccomp(2) is missing or forbidden"),
+    (forbidding("seccomp", EINVAL), "EINVAL", "knows no user notification"),
 ]
 
 
@@ -86,6 +103,44 @@ def test_no_engine_runs_without_what_both_need():
         f"engine={engine!r}: no engine can run here: {reason}"
         for engine in ("auto", "kernel", "python")
     ]
+
+
+@pytest.mark.parametrize("call", ["memfd_create", "pidfd_open"])
+def test_a_call_that_every_engine_needs_is_named(call):
+    """It is that call that is forbidden, and not seccomp(2)."""
+    reason, *answers = told(forbidding(call, EPERM))
+    assert reason.startswith(f"{call}(2)")
+    assert "is missing or forbidden here" in reason
+    assert "[EPERM, Linux " in reason
+    assert all(answer.endswith(f"no engine can run here: {reason}") for answer in answers)
+
+
+TRY = """
+from pytest_dataloader_faults import exceptions, run_trial
+
+try:
+    run_trial(lambda: [1, 2, 3])
+except exceptions.UnusableEnvironmentError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [("setsid", "os.setsid()"), ("socketpair", "socket.socketpair"), ("waitid", "os.waitid(")],
+)
+def test_a_call_that_every_trial_needs_is_named(call, line):
+    """The error has the line that made it, what to do, and no traceback of the trial."""
+    done = subprocess.run(
+        [sys.executable, "-c", forbidding(call, EPERM) + TRY],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert "a system call is forbidden: " in done.stdout
+    assert line in done.stdout
+    assert "Allow it, in the seccomp profile of the container" in done.stdout
 
 
 def test_no_refusal_without_a_cause():
