@@ -145,6 +145,7 @@ DIFFERENT = [
     (Box(torch.ones(2), "x"), Box(torch.ones(2), "y")),
     (Box(torch.ones(2), "x"), Box(torch.zeros(2), "x")),
     (PurePosixPath("a"), PurePosixPath("b")),
+    (10**5000, 10**5000 + 1),  # Python does not write so many digits in base ten.
 ]
 
 

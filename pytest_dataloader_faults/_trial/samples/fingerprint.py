@@ -32,6 +32,8 @@ from pytest_dataloader_faults.outcomes.text import shown
 
 ADDRESS = re.compile(r"( object)? at 0x[0-9a-f]+")
 _SIZE = 12
+_LONG = 128
+"""Bits of a number of more digits than a digest has."""
 _PLAIN = (str, bytes, bytearray, int, float, complex, type(None))
 _BY_NAME = (type, types.FunctionType, types.BuiltinFunctionType)
 
@@ -52,8 +54,9 @@ def leaves(value: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     if isinstance(value, _PLAIN):
-        text = repr(value)  # A report can show it where it is no longer than a digest.
+        text = _text_of(value)
         digest = hash_of(text.encode("utf-8", "surrogatepass")) if len(text) > 2 * _SIZE else text
+        # A report can show a text that is no longer than a digest.
         yield Leaf(path, name, digest)
     elif isinstance(value, torch.Tensor):
         yield from _of_tensor(value, path)
@@ -63,6 +66,13 @@ def leaves(value: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[
         yield Leaf(path, name, f"itself, {len(above) - above.index(id(value))} levels above")
     else:
         yield from _of_container(value, path, name, (*above, id(value)))
+
+
+def _text_of(value: Any) -> str:
+    """All that makes *value* different from others of its type."""
+    if isinstance(value, int) and value.bit_length() > _LONG:
+        return hex(value)  # Python writes no more than some thousands of digits in base ten.
+    return repr(value)
 
 
 def hash_of(data: bytes) -> str:
