@@ -8,9 +8,9 @@ import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pytest_dataloader_faults._engine import not_linux
 
@@ -51,6 +51,7 @@ from pytest_dataloader_faults.outcomes.contract import (
 )
 
 _ORDINARY = Settings()
+_Result = TypeVar("_Result")
 _STDERR_SHOWN = 4000
 _STDERR_READ = 1 << 20
 _OUR_FRAMES = re.compile(
@@ -200,9 +201,7 @@ def take_reference(
         seconds=seconds,
     )
     job = alone(asked, settings.ranks)
-    (found,) = _run(job)
-    if found.end.exitcode:  # Once may be by a signal from outside.
-        (found,) = _run(job)
+    (found,) = repeat_if_killed(lambda: _run(job), _has_died)[-1]
     return _reference(job, found)
 
 
@@ -210,12 +209,37 @@ def take_references(
     asked: jobs.ReferenceJob, batches: Sequence[Sequence[jobs.Drawn] | None]
 ) -> list[Reference]:
     """What the dataset gives each rank; *batches*: what to ask for in each of them."""
-    assert asked.settings.ranks is not None
-    with jobs_of(asked, asked.settings.ranks, None) as every:
-        jobs_ = [replace(job, batches=own) for job, own in zip(every, batches, strict=True)]
-        found = _run(*jobs_)
-    both = enumerate(zip(every, found, strict=True))
-    return [_reference(*each, rank=number) for number, each in both]
+    ranks = asked.settings.ranks
+    assert ranks is not None
+
+    def run() -> list[_Found]:
+        with jobs_of(asked, ranks, None) as every:  # A store is used up by the ranks that met.
+            return _run(*map(_with_batches, every, batches))
+
+    found = repeat_if_killed(run, _has_died)[-1]
+    return [_reference(asked, each, rank=number) for number, each in enumerate(found)]
+
+
+def _with_batches(
+    job: jobs.ReferenceJob, batches: Sequence[jobs.Drawn] | None
+) -> jobs.ReferenceJob:
+    return replace(job, batches=batches)
+
+
+def repeat_if_killed(
+    run: Callable[[], _Result], was_killed: Callable[[_Result], bool]
+) -> list[_Result]:
+    """The result of *run*, which has no fault, and a second one if a process of it *was_killed*.
+
+    One death may be the work of the OOM killer, or of another program, and shows nothing about the
+    dataset. The last result counts: what dies twice does not die by accident.
+    """
+    first = run()
+    return [first, run()] if was_killed(first) else [first]
+
+
+def _has_died(found: Sequence[_Found]) -> bool:
+    return any(each.end.exitcode for each in found)
 
 
 def _reference(job: jobs.ReferenceJob, found: _Found, rank: int | None = None) -> Reference:

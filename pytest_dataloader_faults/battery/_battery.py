@@ -141,7 +141,8 @@ class Battery:
         run = self.baseline.ranks.fault_free
         judgement = self.baseline.judge(run, Contract())
         if not judgement.passed:
-            return NotApplicable(_RANKS_FAIL.format(judgement.sentence), "its ranks do not agree")
+            reason = _RANKS_FAIL.format(judgement.sentence)
+            return NotApplicable(reason, "its ranks do not agree", _fatal(run, judgement))
         return Workload.of(run.ranks[self.baseline.ranks.faulty], self.baseline.settings.files)
 
     @cached_property
@@ -152,7 +153,8 @@ class Battery:
         run = self.baseline.from_start
         judgement = self.baseline.judge(run, Contract())
         if not judgement.passed:
-            return NotApplicable(_FAILS_FOLLOWED.format(judgement.sentence), _NOT_FOLLOWED)
+            reason = _FAILS_FOLLOWED.format(judgement.sentence)
+            return NotApplicable(reason, _NOT_FOLLOWED, _fatal(run, judgement))
         followed = replace(run, workers=run.processes)
         return Workload.of(followed, self.baseline.settings.files)
 
@@ -258,7 +260,7 @@ class Battery:
             outcome = self._outcome(check, variant, trials)
             if isinstance(outcome, NotApplicable):
                 return outcome
-            if refusal := check.skip_reason(self.workload, outcome) or variant.skip_reason(outcome):
+            if refusal := self._refusal(check, variant, outcome):
                 return refusal
             trials.append(self._judged(check, variant, outcome, trials))
             if unseen := self._unseen(variant, trials[-1]):
@@ -268,6 +270,12 @@ class Battery:
             if len(trials) == 1 and is_at(outcome, self.hangs):
                 return Conclusion(trials[0], notes=(self._as_before(outcome),), trials=(trials[0],))
         return self._concluded(check, trials)
+
+    def _refusal(self, check: Check, variant: Variant, outcome: Outcome) -> NotApplicable | None:
+        """Why *outcome* shows that *check* does not apply; a killed process shows no such thing."""
+        if repeats.was_killed(outcome):
+            return None
+        return check.skip_reason(self.workload, outcome) or variant.skip_reason(outcome)
 
     def _unseen(self, variant: Variant, trial: Trial) -> NotApplicable | None:
         """Why it shows nothing that a long stream survives faults of files, where that is so."""
@@ -318,10 +326,8 @@ class Battery:
         After a fault that passes, it may be there for a while and go on. One that was slow once
         gets no more than its deadline for a second trial.
         """
-        if check.name == WORKERS_AGREE and not (before or variant.changes):
-            return self.baseline.fault_free
-        if check.name == RANKS_AGREE and not before:
-            return self.baseline.ranks.fault_free
+        if runs := self._runs_of(check, variant)[len(before) :]:
+            return runs[0]
         known = self.hangs.keys() | _places(before)
         may_go_on = not before and any(getattr(each, "times", None) for each in variant.faults)
         early = self.baseline.deadlines.for_look if known and not may_go_on else None
@@ -336,6 +342,12 @@ class Battery:
                 raise
             return NotApplicable(str(error))
         return outcome
+
+    def _runs_of(self, check: Check, variant: Variant) -> list[Outcome]:
+        """The first trials of *check*, if the baseline has made them."""
+        if check.name == WORKERS_AGREE and not variant.changes:
+            return self.baseline.runs
+        return [self.baseline.ranks.fault_free] if check.name == RANKS_AGREE else []
 
     def _judged(
         self, check: Check, variant: Variant, outcome: Outcome, before: list[Trial]
@@ -402,6 +414,11 @@ class Battery:
             **given,
             **base.settings.as_arguments(),
         )
+
+
+def _fatal(run: Outcome, judgement: Judgement) -> Trial | None:
+    """The trial, if a process of its *run* was killed."""
+    return Trial(run, judgement) if repeats.was_killed(run) else None
 
 
 def _places(trials: list[Trial]) -> frozenset[str]:

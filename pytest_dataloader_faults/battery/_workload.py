@@ -15,6 +15,7 @@ from pytest_dataloader_faults.battery import targets
 from pytest_dataloader_faults.globs import GlobMatcher, is_below
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes.fault_facts import unobserved_operations
+from pytest_dataloader_faults.outcomes.judge.repeats import Trial
 from pytest_dataloader_faults.outcomes.records import FileCounts
 from pytest_dataloader_faults.outcomes.text import counted
 
@@ -39,10 +40,13 @@ class NotApplicable:
         reason: Why, in a sentence.
         group: The same in a few words, where the dataset has what the check is about, and the check
             cannot reach it. A summary has the checks that were not asked by it.
+        fatal: The trial without a fault that the check needs, if a process of it was killed each
+            time: then nobody knows whether the check applies, and it fails.
     """
 
     reason: str
     group: str = ""
+    fatal: Trial | None = None
 
 
 @dataclass(frozen=True)

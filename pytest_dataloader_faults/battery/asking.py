@@ -27,6 +27,10 @@ _UNSEEN = (
     "{name}: the loader's timeout, which the check sets, ended the wait before the dataset's own"
     " time limit, so that limit was not tested"
 )
+_NOT_RUN = (
+    "{} was not run: it needs this run without a fault, in which a process was killed twice. Find"
+    " out what kills processes on this machine, then run the check again"
+)
 _UNEXPECTED = "passes, although it was expected to fail"
 
 
@@ -46,12 +50,9 @@ def ask(
     better one than a call of ``check_dataset``.
     """
     found = battery.check(name, should_fail=bool(expected))
-    if isinstance(found, NotApplicable):
-        shown = printable_lines(found.reason)  # It may quote names of files.
-        text = f"{name} does not apply to this dataset: {shown}"
-        result = CheckResult(name, Verdict.NOT_EXERCISED, False, headline(text), text)
-        return replace(result, applies=False, expected=expected, cause=found.group)
     reproduce = reproduce or battery.reproduce("check_dataset", only=name)
+    if isinstance(found, NotApplicable):
+        return _unasked(name, found, reproduce, expected)
     outcome = found.trial.outcome
     cause = _cause(battery, found.trial) or Cause("")
     if found.alone:
@@ -64,6 +65,19 @@ def ask(
     # What reads files has hardly ever a limit of its own: no summary needs to say that.
     notes = notes if of_files else (*notes, *unseen)
     return replace(result, notes=notes, cause=result.cause or cause.phrase)
+
+
+def _unasked(name: str, found: NotApplicable, reproduce: str, expected: str | None) -> CheckResult:
+    """Why no trial of the check *name* was made; it fails where that shows nothing about it."""
+    if found.fatal is not None:
+        judgement = replace(found.fatal.judgement, sentence=found.reason)
+        trial = replace(found.fatal, judgement=judgement)
+        fatal = Conclusion(trial, notes=(_NOT_RUN.format(name),), trials=(trial,))
+        return _result(name, fatal, reproduce, expected)
+    shown = printable_lines(found.reason)  # It may quote names of files.
+    text = f"{name} does not apply to this dataset: {shown}"
+    result = CheckResult(name, Verdict.NOT_EXERCISED, False, headline(text), text)
+    return replace(result, applies=False, expected=expected, cause=found.group)
 
 
 def _cause(battery: Battery, trial: Trial) -> Cause | None:

@@ -21,7 +21,7 @@ from pytest_dataloader_faults._settings.jobs import (
     TrialJob,
     TrialOptions,
 )
-from pytest_dataloader_faults._trial import run_trial_job, take_reference
+from pytest_dataloader_faults._trial import repeat_if_killed, run_trial_job, take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery.ranks import KnownRanks, Ranks
@@ -52,6 +52,7 @@ from pytest_dataloader_faults.outcomes.contract import (
     comparisons_for,
 )
 from pytest_dataloader_faults.outcomes.judge import judge
+from pytest_dataloader_faults.outcomes.judge.repeats import was_killed
 from pytest_dataloader_faults.outcomes.reference import Share
 from pytest_dataloader_faults.outcomes.text import printable
 
@@ -66,8 +67,9 @@ class Baseline:
 
     Attributes:
         comparison: How samples are compared.
-        fault_free: The epoch without a fault, with the loader as it was asked for.
-        working: The epoch by which faults are chosen. It is *fault_free*, unless that fails.
+        runs: The epochs without a fault, with the loader as it was asked for: one, and another one
+            if a process of the first was killed.
+        working: The epoch by which faults are chosen. It is the last of *runs*, unless that fails.
         changes: Loader options that the dataset needs to work with no fault.
         cached: The files that the workers read, and that were made while the dataset was read.
         unusable_reason: Why the dataset does not work with these either, or None.
@@ -117,17 +119,26 @@ class Baseline:
             self._references.put(self.comparison, known.reference)
         elif self.reference != known.reference:
             raise OutdatedBaselineError
-        self.fault_free, self.working, self.changes = known.fault_free, known.working, known.changes
+        self.runs, self.working, self.changes = [known.fault_free], known.working, known.changes
         self.deadlines.learn(self.fault_free.duration)
         self._shares, self._drawn = shares_of(self.fault_free), drawn_in(self.working)
 
     @property
+    def fault_free(self) -> Outcome:
+        """The epoch without a fault, with the loader as it was asked for."""
+        return self.runs[-1]
+
+    @property
     def known(self) -> KnownBaseline | None:
         """What another baseline of the dataset may begin with; None if something is wrong."""
-        if self.unusable_reason or self.comparison.what is Compared.AUTHOR:
+        is_of_author = self.comparison.what is Compared.AUTHOR
+        if self.unusable_reason or is_of_author or was_killed(self.fault_free):
             return None
+        from_start = self._from_start
+        if from_start is not None and was_killed(from_start):
+            from_start = None
         parts = (self.reference, self.fault_free, self.working, self.changes)
-        more = (self.comparison, self.cached, self._from_start, self.ranks.known)
+        more = (self.comparison, self.cached, from_start, self.ranks.known)
         return KnownBaseline(*parts, *more)
 
     @property
@@ -135,7 +146,7 @@ class Baseline:
         """An epoch without a fault, in which files are followed from the constructor on."""
         if self._from_start is None:
             began = time.time_ns()
-            run = self.run_trial(options=_WATCHED_FROM_START)
+            run = self.run_fault_free(options=_WATCHED_FROM_START)[-1]
             self._from_start = _with_files_before(began, run, self.writable_folders)
         return self._from_start
 
@@ -175,6 +186,10 @@ class Baseline:
     def run_trial(self, *faults: Fault, **how: Any) -> Outcome:
         """One trial; *how*: as for ``job``."""
         return run_trial_job(self.job(*faults, **how))
+
+    def run_fault_free(self, **how: Any) -> list[Outcome]:
+        """A trial without a fault, and another one if a process of it was killed."""
+        return repeat_if_killed(lambda: self.run_trial(**how), was_killed)
 
     def job(
         self,
@@ -243,14 +258,15 @@ class Baseline:
         if self.comparison.limit is not None or self.reference.kind == "map":
             return None
         changes = _TWO_WORKERS if options == ONE_WORKER else options
-        tried = self.fault_free if changes == options else self.run_trial(changes=changes)
+        known = changes == options
+        tried = self.fault_free if known else self.run_fault_free(changes=changes)[-1]
         if self.judge(tried, Contract()).passed:
             return None
         count = count_own_samples(tried, self.reference)
         if count is None or self.comparison.allows_for_randomness:
             return count
         # The reference was the same twice. What a race of the workers made would not be.
-        return count if are_alike(tried, self.run_trial(changes=changes)) else None
+        return count if are_alike(tried, self.run_fault_free(changes=changes)[-1]) else None
 
     @property
     def _is_unstable(self) -> bool:
@@ -273,12 +289,13 @@ class Baseline:
         runs = []
         for self.changes in attempts:
             progress.step(f"with workers (without them it took {self.reference.duration:.1f} s)")
-            runs.append(self.run_trial(options=_WATCHED))
-            self.deadlines.learn(0 if runs[-1].timed_out else runs[-1].duration)
-            found = self.judge(runs[-1], Contract())
+            runs.append(self.run_fault_free(options=_WATCHED))
+            latest = runs[-1][-1]
+            self.deadlines.learn(0 if latest.timed_out else latest.duration)
+            found = self.judge(latest, Contract())
             if found.passed:
                 break
-        self.fault_free, self.working = runs[0], runs[-1]
+        self.runs, self.working = runs[0], latest
         why = f"with one worker and no fault it fails already ({found.sentence}); see workers-agree"
         self.unusable_reason = None if found.passed else why
         self._shares = shares_of(self.working) if found.passed else ()

@@ -105,6 +105,8 @@ def _target_of(make_dataset: DatasetFactory, settings: Settings, *, from_start: 
     if not found.passed:
         raise exceptions.CheckFailedError(f"with no fault at all, {found.explanation}")
     workload = battery.from_start if from_start else battery.workload
+    if isinstance(workload, NotApplicable) and workload.fatal is not None:
+        raise exceptions.CheckFailedError(workload.reason)
     if isinstance(workload, NotApplicable):
         raise exceptions.InvalidArgumentError(f"from_start=True: {workload.reason}")
     return _Target(battery, workload, from_start)

@@ -61,6 +61,13 @@ def hangs_or_dies(trial: Trial) -> bool:
     return not trial.judgement.passed and bool(outcome.timed_out or outcome.died or deaths)
 
 
+def was_killed(outcome: Outcome) -> bool:
+    """Whether a process of it, or of one of its ranks, died as if another program had killed it."""
+    deaths = (death for each in outcome.passes for death in each.deaths)
+    is_own = bool(outcome.exitcode) or any(death.exitcode < 0 for death in deaths)
+    return is_own or any(map(was_killed, outcome.ranks))
+
+
 def told_alone(trial: Trial) -> str:
     """What a *trial* without a fault shows, as a sentence; empty if it went well."""
     if trial.judgement.passed:

@@ -1,0 +1,114 @@
+"""A run without a fault in which a process is killed, as by the OOM killer: no result is lost."""
+
+from __future__ import annotations
+
+import signal
+from functools import partial
+
+import pytest
+
+from pytest_dataloader_faults import check_dataset, sweep
+from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults.battery.baseline_cache import BaselineCache
+from pytest_dataloader_faults.exceptions import CheckFailedError
+from pytest_dataloader_faults.faults import ReadError
+from support.datasets import Records
+from support.killed import KilledFactory
+
+ONE_WORKER = {"num_workers": 1, "batch_size": 4}
+AT_REST = "missing-at-rest"
+REFERENCE, FAULT_FREE, FOLLOWED = 1, 2, 3
+"""The calls of a factory by which a check of files at rest begins; its own trial comes next."""
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest_dataloader_faults.exceptions.NotReproducedWarning"
+)
+
+
+@pytest.fixture(name="killed")
+def _killed(records, tmp_path):
+    """A function that returns a factory of healthy records, with that many fatal calls."""
+    return partial(KilledFactory, tmp_path / "calls", Records, records)
+
+
+def _check(make_dataset, only, **options):
+    found = check_dataset(make_dataset, only=only, on_fail=None, loader=ONE_WORKER, **options)
+    return found[0] if isinstance(only, str) else found
+
+
+@pytest.mark.parametrize("call", [REFERENCE, FAULT_FREE, FOLLOWED])
+@pytest.mark.parametrize("in_worker", [False, True])
+def test_a_run_in_which_one_process_is_killed_is_repeated(killed, call, in_worker):
+    """The check has the verdict that it has where nobody is killed."""
+    result = _check(killed([call], in_worker=in_worker), AT_REST)
+
+    assert (result.verdict, result.passed, result.notes) == ("failed_cleanly", True, ())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGSEGV])
+def test_any_signal_counts(killed, number):
+    """The OOM killer is not the only one."""
+    assert _check(killed([FOLLOWED], number=number), AT_REST).passed
+
+
+@pytest.mark.parametrize("in_worker", [False, True])
+def test_what_is_killed_twice_fails_the_check_that_needs_it(killed, in_worker):
+    """Nobody knows whether the check applies, so it is not skipped."""
+    result = _check(killed([FOLLOWED, FOLLOWED + 1], in_worker=in_worker), AT_REST)
+    first, second, *_ = result.explanation.splitlines()
+
+    assert (result.applies, result.failed, result.reproduced) == (True, True, True)
+    assert "with its files followed from its constructor on, it fails already" in first
+    assert "SIGKILL" in first
+    assert f"{AT_REST} was not run" in second
+    assert "was killed twice" in second
+    assert result.outcome.schedule == ()
+
+
+def test_a_sweep_from_the_start_fails_too(killed):
+    """Its arguments are right."""
+    make_dataset = killed([FOLLOWED, FOLLOWED + 1])
+    with pytest.raises(CheckFailedError, match=r"it fails already: .*SIGKILL"):
+        sweep(make_dataset, faults=[ReadError()], loader=ONE_WORKER, from_start=True)
+
+
+def test_the_epoch_that_was_killed_is_a_trial_of_workers_agree(killed):
+    """One of three, so that a random crash of the dataset is still reported."""
+    agree, error = _check(killed([FAULT_FREE]), ["workers-agree", "open-error"])
+
+    assert (agree.verdict, agree.failed, agree.reproduced) == ("crashed", False, False)
+    assert "not reproduced: 1 of 3 trials failed" in agree.explanation
+    assert (error.verdict, error.outcome.loader["num_workers"]) == ("failed_cleanly", 1)
+
+
+def test_a_trial_that_was_killed_does_not_show_that_a_check_does_not_apply(killed):
+    """It had no time to make a read that can be short."""
+    result = _check(killed([FAULT_FREE + 1]), "short-read")
+
+    assert (result.verdict, result.applies, result.reproduced) == ("crashed", True, False)
+
+
+def _made_by(factory):
+    """What *factory* returns, by a function, which the cache knows again."""
+    return factory()
+
+
+@pytest.fixture(name="ask")
+def _ask():
+    """A function that asks a check of an item, with what earlier items have found."""
+    cache = BaselineCache()
+
+    def ask(name, make_dataset, **settings):
+        settings = Settings(loader=ONE_WORKER, **settings)
+        how = {"home": None, "expected": None, "reproduce": "again"}
+        return cache.ask(name, partial(_made_by, make_dataset), settings, **how).result
+
+    return ask
+
+
+def test_no_run_that_was_killed_is_kept_for_the_next_item(killed, ask):
+    """The next item repeats it, and its check runs."""
+    factory = killed([FAULT_FREE, FOLLOWED + 1, FOLLOWED + 2])
+    results = [ask(name, factory) for name in (AT_REST, "workers-agree", AT_REST)]
+
+    assert [each.verdict for each in results] == ["crashed", "survived", "failed_cleanly"]
