@@ -347,7 +347,7 @@ class Battery:
         """The first trials of *check*, if the baseline has made them."""
         if check.name == WORKERS_AGREE and not variant.changes:
             return self.baseline.runs
-        return [self.baseline.ranks.fault_free] if check.name == RANKS_AGREE else []
+        return self.baseline.ranks.runs if check.name == RANKS_AGREE else []
 
     def _judged(
         self, check: Check, variant: Variant, outcome: Outcome, before: list[Trial]

@@ -6,15 +6,17 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._settings.jobs import Drawn, ReferenceJob, TrialOptions
-from pytest_dataloader_faults._trial import run_ranks, take_references
+from pytest_dataloader_faults._trial import repeat_if_killed, run_ranks, take_references
 from pytest_dataloader_faults.battery.shares import drawn_in, shares_of
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.outcomes.contract import Compared, SampleHandling
+from pytest_dataloader_faults.outcomes.judge.repeats import was_killed
 from pytest_dataloader_faults.outcomes.judge.streams import digests
 
 if TYPE_CHECKING:
@@ -51,13 +53,15 @@ class Ranks:
     """The ranks of one dataset, compared as its *baseline* compares."""
 
     def __init__(self, baseline: Baseline, known: KnownRanks | None) -> None:
+        self._runs: list[Outcome] = []
         self._baseline = baseline
         self._known = known
 
     @property
     def known(self) -> KnownRanks | None:
-        """What another baseline may begin with; None if it was not asked for yet."""
-        return self._known
+        """What another baseline may begin with; None if there is nothing yet, or a rank died."""
+        is_of_use = self._known is not None and not was_killed(self._known.fault_free)
+        return self._known if is_of_use else None
 
     @property
     def fault_free(self) -> Outcome:
@@ -65,14 +69,24 @@ class Ranks:
         return self._found.fault_free
 
     @property
+    def runs(self) -> list[Outcome]:
+        """Such an epoch, after one in which a process was killed, if that was made here."""
+        fault_free = self.fault_free
+        return self._runs or [fault_free]
+
+    @property
     def faulty(self) -> int:
         """The rank that gets the faults: the last one of those whose own workers make its batches.
 
         accelerate may have rank 0 read for all of them.
         """
-        passes = [each.passes[0] for each in self.fault_free.ranks]
-        own = [number for number, one in enumerate(passes) if len(one.drawn) >= len(one.delivered)]
-        return own[-1] if own else len(passes) - 1
+        ranks = self.fault_free.ranks
+        own = [
+            number
+            for number, each in enumerate(ranks)
+            if any(len(one.drawn) >= len(one.delivered) for one in each.passes[:1])
+        ]
+        return own[-1] if own else len(ranks) - 1
 
     @property
     def _found(self) -> KnownRanks:
@@ -85,14 +99,22 @@ class Ranks:
         try:
             taken = self._take([None] * (self._baseline.settings.ranks or 0))
         except UnusableDatasetError:
-            run = self._run([], (), options=_WATCHED)
+            run = self._run_fault_free([])
             if run.kind == "map" or run.exception is None:
                 raise
             return KnownRanks((), run)
-        run = self._run(taken, (), options=_WATCHED)
+        run = self._run_fault_free(taken)
+        if was_killed(run):  # It does not show what a rank gives.
+            return KnownRanks(tuple(taken), run)
         both = zip(_as_divided(taken, run, self._baseline.reference), run.ranks, strict=True)
         with_runs = (replace(one, shares=shares_of(own), drawn=drawn_in(own)) for one, own in both)
         return KnownRanks(tuple(with_runs), run)
+
+    def _run_fault_free(self, references: Sequence[Reference]) -> Outcome:
+        """An epoch of all ranks without a fault; another one if a process of it was killed."""
+        run = partial(self._run, references, (), options=_WATCHED)
+        self._runs = repeat_if_killed(run, was_killed)
+        return self._runs[-1]
 
     def run_trial(self, *faults: Fault, **how: Any) -> Outcome:
         """One trial, with *faults* in one rank; *how*: as for ``Baseline.job``."""

@@ -10,15 +10,17 @@ import pytest
 from pytest_dataloader_faults import check_dataset, sweep
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery.baseline_cache import BaselineCache
-from pytest_dataloader_faults.exceptions import CheckFailedError
+from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
 from support.killed import KilledFactory
 
 ONE_WORKER = {"num_workers": 1, "batch_size": 4}
-AT_REST = "missing-at-rest"
+AT_REST, OF_RANKS = "missing-at-rest", "rank-read-error"
 REFERENCE, FAULT_FREE, FOLLOWED = 1, 2, 3
 """The calls of a factory by which a check of files at rest begins; its own trial comes next."""
+OF_REFERENCES, OF_EPOCH = 3, 5
+"""The first call of two ranks for their references, and for their epoch without a fault."""
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest_dataloader_faults.exceptions.NotReproducedWarning"
@@ -88,6 +90,33 @@ def test_a_trial_that_was_killed_does_not_show_that_a_check_does_not_apply(kille
     assert (result.verdict, result.applies, result.reproduced) == ("crashed", True, False)
 
 
+@pytest.mark.parametrize("call", [OF_REFERENCES, OF_EPOCH])
+def test_the_run_of_a_killed_rank_is_repeated(killed, call):
+    """All of its ranks are."""
+    result = _check(killed([call]), OF_RANKS, ranks=2)
+
+    assert (result.verdict, result.passed) == ("failed_cleanly", True)
+
+
+def test_a_rank_that_is_killed_twice_is_named(killed):
+    """In the check of its ranks, and in those that need them."""
+    calls = [OF_EPOCH, OF_EPOCH + 2]
+    agree, error = _check(killed(calls), ["ranks-agree", OF_RANKS], ranks=2)
+
+    for result in (agree, error):
+        assert (result.verdict, result.failed) == ("crashed", True)
+        assert "rank " in result.sentence
+        assert "SIGKILL" in result.sentence
+    assert "confirmed: 2 of 2 trials failed" in agree.explanation
+    assert f"{OF_RANKS} was not run" in error.explanation
+
+
+def test_the_reference_of_a_rank_that_is_killed_twice_is_no_reference(killed):
+    """The error names the rank and the signal."""
+    with pytest.raises(UnusableDatasetError, match=r"rank \d: .* died \(signal 9 \(SIGKILL\)"):
+        _check(killed([OF_REFERENCES, OF_REFERENCES + 2]), OF_RANKS, ranks=2)
+
+
 def _made_by(factory):
     """What *factory* returns, by a function, which the cache knows again."""
     return factory()
@@ -112,3 +141,11 @@ def test_no_run_that_was_killed_is_kept_for_the_next_item(killed, ask):
     results = [ask(name, factory) for name in (AT_REST, "workers-agree", AT_REST)]
 
     assert [each.verdict for each in results] == ["crashed", "survived", "failed_cleanly"]
+
+
+def test_no_ranks_that_were_killed_are_kept_for_the_next_item(killed, ask):
+    """The next item runs them again."""
+    factory = killed([OF_EPOCH, OF_EPOCH + 2])
+    results = [ask(OF_RANKS, factory, ranks=2) for _ in range(2)]
+
+    assert [each.verdict for each in results] == ["crashed", "failed_cleanly"]
