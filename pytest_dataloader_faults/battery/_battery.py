@@ -131,7 +131,8 @@ class Battery:
 
     def _workload_for(self, check: Check) -> Workload | NotApplicable:
         if check.options.from_start:
-            return self.from_start
+            found = self.from_start
+            return found if isinstance(found, NotApplicable) else self.rewrites or found
         of_ranks = check.ranks and check.name != RANKS_AGREE
         return self.faulty_rank if of_ranks else self.workload
 
@@ -150,13 +151,20 @@ class Battery:
         """What the constructor, the loader's process and the workers do when nothing is wrong."""
         if self.baseline.settings.engine == "python":
             return NotApplicable(_KERNEL_ONLY)
-        run = self.baseline.from_start
+        found, files = self.baseline.from_start, self.baseline.settings.files
+        run = found.outcome
         judgement = self.baseline.judge(run, Contract())
         if not judgement.passed:
             reason = _FAILS_FOLLOWED.format(judgement.sentence)
             return NotApplicable(reason, _NOT_FOLLOWED, _fatal(run, judgement))
-        followed = replace(run, workers=run.processes)
-        return Workload.of(followed, self.baseline.settings.files)
+        return Workload.of(replace(run, workers=run.processes), files)
+
+    @property
+    def rewrites(self) -> NotApplicable | None:
+        """Why no file can be damaged beforehand, if that is because each run writes them."""
+        found = self.baseline.from_start
+        refusal = found.refusal(self.baseline.settings.files)
+        return refusal and NotApplicable(refusal[0], found.writer, remedy=refusal[1])
 
     @property
     def fails_followed(self) -> bool:
@@ -176,6 +184,12 @@ class Battery:
             f"{seen:,} of {counted(reference.total, 'sample', ',')} {were(seen)} looked at",
             *noted,
         )
+
+    def notes_on_files(self, *, from_start: bool) -> tuple[str, ...]:
+        """What the reader of each result about files should know of the dataset."""
+        base = self.baseline
+        at_rest = base.from_start.notes(base.settings.files) if from_start else ()
+        return (*base.notes, *at_rest)
 
     def _note_on_comparison(self) -> tuple[str, ...]:
         """That the content of samples was not compared, which no check then speaks for."""

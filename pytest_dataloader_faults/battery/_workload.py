@@ -42,11 +42,18 @@ class NotApplicable:
             cannot reach it. A summary has the checks that were not asked by it.
         fatal: The trial without a fault that the check needs, if a process of it was killed each
             time: then nobody knows whether the check applies, and it fails.
+        remedy: What to do so that it applies, for the reader of the summary, too.
     """
 
     reason: str
     group: str = ""
     fatal: Trial | None = None
+    remedy: str = ""
+
+    @property
+    def full_reason(self) -> str:
+        """The reason and the remedy."""
+        return ". ".join(filter(None, (self.reason, self.remedy)))
 
 
 @dataclass(frozen=True)

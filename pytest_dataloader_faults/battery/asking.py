@@ -58,7 +58,8 @@ def ask(
     if found.alone:
         cause, found = ALONE, replace(found, notes=(found.alone, *found.notes))
     of_files = any(has_files(each) for each in outcome.schedule)
-    notes = (*battery.notes, *(battery.baseline.notes if of_files else ()))
+    about_files = battery.notes_on_files(from_start=outcome.from_start) if of_files else ()
+    notes = (*battery.notes, *about_files)
     unseen = _unseen(name, found.trial)
     told = (*_advice(name, found.trial, cause), *unseen, *found.notes, *notes)
     result = _result(name, replace(found, notes=told), reproduce, expected)
@@ -74,10 +75,11 @@ def _unasked(name: str, found: NotApplicable, reproduce: str, expected: str | No
         trial = replace(found.fatal, judgement=judgement)
         fatal = Conclusion(trial, notes=(_NOT_RUN.format(name),), trials=(trial,))
         return _result(name, fatal, reproduce, expected)
-    shown = printable_lines(found.reason)  # It may quote names of files.
+    shown = printable_lines(found.full_reason)  # It may quote names of files.
     text = f"{name} does not apply to this dataset: {shown}"
     result = CheckResult(name, Verdict.NOT_EXERCISED, False, headline(text), text)
-    return replace(result, applies=False, expected=expected, cause=found.group)
+    notes = (found.full_reason,) if found.remedy else ()
+    return replace(result, applies=False, expected=expected, cause=found.group, notes=notes)
 
 
 def _cause(battery: Battery, trial: Trial) -> Cause | None:

@@ -6,8 +6,6 @@ no worker, and the fault-free epoch, which has workers and the engine on, but no
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +22,11 @@ from pytest_dataloader_faults._settings.jobs import (
 from pytest_dataloader_faults._trial import repeat_if_killed, run_trial_job, take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
 from pytest_dataloader_faults.battery import progress
+from pytest_dataloader_faults.battery.changed_files import (
+    FollowedRun,
+    files_made_since,
+    note_on_cache,
+)
 from pytest_dataloader_faults.battery.ranks import KnownRanks, Ranks
 from pytest_dataloader_faults.battery.shares import (
     are_alike,
@@ -33,13 +36,11 @@ from pytest_dataloader_faults.battery.shares import (
 )
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.globs import is_below
 from pytest_dataloader_faults.outcomes import (
     Contract,
     Judgement,
     Outcome,
     Reference,
-    WorkerFacts,
     reference,
 )
 from pytest_dataloader_faults.outcomes.contract import (
@@ -54,7 +55,6 @@ from pytest_dataloader_faults.outcomes.contract import (
 from pytest_dataloader_faults.outcomes.judge import judge
 from pytest_dataloader_faults.outcomes.judge.repeats import was_killed
 from pytest_dataloader_faults.outcomes.reference import Share
-from pytest_dataloader_faults.outcomes.text import printable
 
 ONE_WORKER: Mapping[str, Any] = {"num_workers": 1}
 _TWO_WORKERS: Mapping[str, Any] = {"num_workers": 2}
@@ -111,7 +111,7 @@ class Baseline:
         self._from_start = known.from_start if known else None
         self.ranks = Ranks(self, known.ranks if known else None)
         before = known.cached if known else ()
-        self.cached = before or _files_made_since(began, self.working)
+        self.cached = before or files_made_since(began, self.working)
 
     def _begin_with(self, known: KnownBaseline, *, is_sure: bool) -> None:
         self._references.limit(known.reference.limit)
@@ -135,25 +135,25 @@ class Baseline:
         if self.unusable_reason or is_of_author or was_killed(self.fault_free):
             return None
         from_start = self._from_start
-        if from_start is not None and was_killed(from_start):
+        if from_start is not None and was_killed(from_start.outcome):
             from_start = None
         parts = (self.reference, self.fault_free, self.working, self.changes)
         more = (self.comparison, self.cached, from_start, self.ranks.known)
         return KnownBaseline(*parts, *more)
 
     @property
-    def from_start(self) -> Outcome:
+    def from_start(self) -> FollowedRun:
         """An epoch without a fault, in which files are followed from the constructor on."""
         if self._from_start is None:
             began = time.time_ns()
             run = self.run_fault_free(options=_WATCHED_FROM_START)[-1]
-            self._from_start = _with_files_before(began, run, self.writable_folders)
+            self._from_start = FollowedRun.of(run, began, self.writable_folders)
         return self._from_start
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know about every trial with faults of files."""
-        return (_note_of(self.cached),) if self.cached else ()
+        return (note_on_cache(self.cached),) if self.cached else ()
 
     @property
     def writable_folders(self) -> tuple[str, ...]:
@@ -390,7 +390,7 @@ class KnownBaseline:
     changes: Mapping[str, Any]
     comparison: Comparison = EXACT
     cached: tuple[str, ...] = ()
-    from_start: Outcome | None = None
+    from_start: FollowedRun | None = None
     ranks: KnownRanks | None = None
 
 
@@ -403,64 +403,3 @@ def _most_bytes_of(fault_free: Outcome | None) -> int | None:
         return None
     files = [counts for worker in fault_free.workers for counts in worker.files.values()]
     return max(_LEAST_BYTES, _TIMES * sum(each.bytes for each in files))
-
-
-# Some facts about what can be seen of a cache. The first reading fills it, which is mostly that of
-# the reference, before there is any worker; from then on workers read the cache alone. So each
-# file that the workers read without a fault is asked when it was changed last, and that is compared
-# with the time at which the baseline began. The time is ctime, since a program may set mtime to
-# what it likes. The stamps of files are a few milliseconds behind that time, and never ahead: what
-# a test wrote just before is not taken for a cache. The clock of a file server may be ahead, and
-# then it is. So the text says what was seen, and no verdict depends on it. A cache that an earlier
-# run has filled cannot be told from any other file.
-
-
-_SHOWN = 3
-_TAKE_FOLDER = (
-    "To try the dataset without its cache, have make_dataset take a folder, and put the cache there"
-)
-
-
-def _files_made_since(began: int, fault_free: Outcome) -> tuple[str, ...]:
-    """The files that the workers of *fault_free* read and that changed after *began*, in ns."""
-    is_python = fault_free.engine == "python"  # It does not see what C reads, but most opens.
-    every = (each for worker in fault_free.workers for each in worker.files.items())
-    read = {path for path, counts in every if counts.reads or (is_python and counts.opens)}
-    return tuple(path for path in sorted(read) if _last_change(path) > began)
-
-
-def _with_files_before(began: int, run: Outcome, own: Sequence[str]) -> Outcome:
-    """*run*, with those files only that were there as they are before it *began*, in ns.
-
-    What the dataset makes anew each time, or in a folder of the trial's *own*, cannot be bad when
-    the next trial begins.
-    """
-
-    def with_older(process: WorkerFacts) -> WorkerFacts:
-        kept = {
-            path: counts
-            for path, counts in process.files.items()
-            if not is_below(path, own) and _last_change(path) <= began
-        }
-        return replace(process, files=kept)
-
-    main = None if run.main is None else with_older(run.main)
-    return replace(run, main=main, workers=tuple(map(with_older, run.workers)))
-
-
-def _last_change(path: str) -> int:
-    with contextlib.suppress(OSError):  # It is gone: a temporary file, or one of another trial.
-        return os.stat(path).st_ctime_ns
-    return 0
-
-
-def _note_of(made: Sequence[str]) -> str:
-    """What to say about the files that were *made*, and what to do."""
-    files, were = ("file", "was") if len(made) == 1 else ("files", "were")
-    names = ["/".join(path.split("/")[-2:]) for path in made[:_SHOWN]]
-    shown = printable(", ".join([*names, *(["..."] if len(made) > _SHOWN else [])]))
-    return (
-        f"{len(made)} {files} that the workers read ({shown}) {were} made or changed after the"
-        " first reading began, as a cache is. Faults happen to files that are read, and not to the"
-        f" sources of a cache. {_TAKE_FOLDER}"
-    )

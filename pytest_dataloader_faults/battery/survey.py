@@ -95,8 +95,9 @@ class Survey:
         self.make_dataset = make_dataset
         self.contract = self._baseline.contract
         self.from_start = from_start
-        self.fault_free = self._baseline.from_start if from_start else self._baseline.fault_free
-        self.files = _files_of(self._baseline, self.fault_free)
+        base = self._baseline
+        self.fault_free = base.from_start.outcome if from_start else base.fault_free
+        self.files = _files_of(base, self.fault_free)
 
     def __repr__(self) -> str:
         """What matters in a failing example."""

@@ -117,7 +117,8 @@ def _rows_for(target: _Target, faults: Iterable[Fault], start_at: Any) -> list[A
     rows = _rows_from(_rows(faults), start_at)
     rows = [each for each in rows if _with_target(each, target.workload)]
     if not rows:
-        raise exceptions.UnusableDatasetError(_NOTHING)
+        rewrites = target.battery.rewrites if target.from_start else None
+        raise exceptions.UnusableDatasetError(rewrites.full_reason if rewrites else _NOTHING)
     return rows
 
 

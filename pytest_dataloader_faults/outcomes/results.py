@@ -117,8 +117,8 @@ class CheckResult(Shown):
         expected: The reason given in ``expected_failures``, if it was listed there.
         reproduced: False if one trial failed, and two more of the same kind passed.
         notes: What to know about the dataset: how many of its samples were looked at, where that is
-            not all; that a check of files read a new cache; to which hosts the workers connected;
-            that a time limit of a client was not reached.
+            not all; that a check of files read a new cache, or that each run writes the files; to
+            which hosts the workers connected; that a time limit of a client was not reached.
         cause: What the dataset is likely to do wrong, in a few words; "" if it passed. Of a check
             that does not apply: why, where the dataset has what the check is about.
         trials: The outcome of each trial: one, or two or three where the first was not as expected;

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_dataloader_faults import Contract, check_dataset, run_trial
+from pytest_dataloader_faults import Contract, check_dataset, run_trial, sweep
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
@@ -19,7 +19,8 @@ from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.asking import ask
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._at_rest import AT_REST
-from pytest_dataloader_faults.faults import TruncatedFile
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
+from pytest_dataloader_faults.faults import ReadError, TruncatedFile
 from support.at_rest_formats import PAIRS_OF_FORMATS
 from support.at_rest_specimens import (
     COUNT,
@@ -35,6 +36,7 @@ from support.at_rest_specimens import (
     write_block,
     write_lines,
 )
+from support.datasets import Records
 
 NAMES = [each.name for each in AT_REST]
 PAIRS = {pair.specimen.__name__: pair for pair in PAIRS_OF_FILES} | PAIRS_OF_FORMATS
@@ -248,8 +250,63 @@ class MadeAnew(ReadMean):
 
 
 def test_what_a_constructor_makes_anew_is_not_bad_before_it(tmp_path):
-    """Whatever was there is gone by then, so no check is asked about it."""
+    """Whatever was there is gone by then, so no check is asked about it, and each says why."""
     write_block(tmp_path)
     results = check_dataset(lambda: MadeAnew(tmp_path), only=NAMES)
 
     assert [each.applies for each in results] == [False] * len(NAMES)
+    assert {each.cause for each in results} == {"make_dataset writes the files that it reads"}
+    for each in results:
+        (note,) = each.notes
+        assert note.startswith(f"{each.cause} ({tmp_path.name}/samples.bin), so they cannot be")
+        assert "Write them before, as in a fixture" in note
+        assert each.explanation.endswith(note)
+
+
+def test_files_in_the_folder_of_a_trial_cannot_be_damaged_beforehand(tmp_path):
+    """A factory that fills the folder that it gets is told the same."""
+    (result,) = check_dataset(lambda folder: MadeAnew(folder), only=CUT)  # noqa: PLW0108
+
+    assert (result.applies, result.cause) == (False, "make_dataset writes the files that it reads")
+
+
+def test_other_files_than_those_that_a_run_writes_are_damaged(tmp_path):
+    """The result names what was left intact."""
+    write_block(tmp_path)
+
+    class WithLog(ReadMean):
+        def __init__(self, folder):
+            (folder / "log").write_text("made")
+            self.log = (folder / "log").read_text()
+            super().__init__(folder)
+
+    (result,) = check_dataset(lambda: WithLog(tmp_path), only=CUT)
+
+    name = f"{tmp_path.name}/log"
+    assert (result.applies, result.passed) == (True, True)
+    assert result.notes == (
+        f"1 file that each run writes ({name}) cannot be damaged before make_dataset() is called",
+    )
+
+
+class WrittenBack(Records):
+    """Its workers write each file that they have read."""
+
+    def __getitem__(self, index):
+        found = super().__getitem__(index)
+        self.paths[index].write_bytes(self.paths[index].read_bytes())
+        return found
+
+
+def test_files_that_workers_write_are_not_said_to_be_those_of_the_factory(records):
+    """To write them before would be no remedy."""
+    (result,) = check_dataset(lambda: WrittenBack(records), only=CUT)
+
+    assert (result.applies, result.cause) == (False, "the workers write the files that they read")
+    assert "Have the workers leave the data files as they are" in result.notes[0]
+
+
+def test_a_sweep_of_what_each_run_writes_says_so(tmp_path):
+    """There is nothing else to sweep from the start."""
+    with pytest.raises(UnusableDatasetError, match="make_dataset writes the files that it reads"):
+        sweep(lambda: MadeAnew(tmp_path), faults=[ReadError()], from_start=True)

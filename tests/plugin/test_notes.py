@@ -32,6 +32,37 @@ def test_plain(fault_check, records):
 """
 
 
+REWRITES = """
+import pytest
+from support.datasets import Records, write_records
+
+
+def table(folder):
+    if not folder.is_dir():
+        write_records(folder)
+    for path in folder.iterdir():
+        path.write_bytes(path.read_bytes())
+    return Records(folder)
+
+
+@pytest.mark.dataloader_faults(only=["open-error", "truncated-at-rest", "missing-at-rest"])
+def test_table(fault_check, tmp_path):
+    fault_check(lambda: table(tmp_path / "table"))
+"""
+
+
+def test_files_that_the_factory_writes_are_told_in_the_summary(suite):
+    """No check of files at rest can be asked about them, and the summary says what to do."""
+    result = suite.run(REWRITES)
+    result.assert_outcomes(passed=1, skipped=2)
+    summary = " ".join(result.stdout.str().partition("= dataloader-faults =")[2].split())
+    which = "truncated-at-rest, missing-at-rest"
+    why = "make_dataset writes the files that it reads"
+    assert f"2 checks not applicable: {why}: {which}" in summary
+    assert summary.count(f"note: {why} (table/00.rec, table/01.rec, table/02.rec, ...)") == 1
+    assert "Write them before, as in a fixture" in summary
+
+
 @pytest.mark.parametrize(
     "options",
     [(), pytest.param(("-p", "xdist", "-n", "2"), marks=pytest.mark.slow)],
