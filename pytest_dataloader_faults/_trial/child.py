@@ -47,6 +47,7 @@ from pytest_dataloader_faults._trial.journal import (
 )
 from pytest_dataloader_faults._trial.loader_state import kept_states
 from pytest_dataloader_faults._trial.process import environment
+from pytest_dataloader_faults._trial.process.interrupts import end_if_interrupted
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
 from pytest_dataloader_faults._trial.process.warden import run_under_deadline
 from pytest_dataloader_faults._trial.run import run
@@ -148,7 +149,8 @@ def _run_then_exit(action: Callable[[], None], facts: Journal) -> NoReturn:
     except OSError as error:
         lack = environment.forbidden(error)
         facts.write(refusal(lack) if lack else InternalError(traceback.format_exc()))
-    except BaseException:  # noqa: BLE001  # there is no caller to go back to
+    except BaseException as error:  # noqa: BLE001  # there is no caller to go back to
+        end_if_interrupted(error)
         facts.write(InternalError(traceback.format_exc()))
     finally:
         os._exit(status)

@@ -37,6 +37,7 @@ from pytest_dataloader_faults._trial.journal import (
 )
 from pytest_dataloader_faults._trial.loader_state import StateSaver, load_state
 from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of, outer_of
+from pytest_dataloader_faults._trial.process.interrupts import end_if_interrupted
 from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
 from pytest_dataloader_faults._trial.process.stuck import is_stuck
 from pytest_dataloader_faults._trial.samplers import set_epoch
@@ -282,6 +283,7 @@ def _join(worker: Any, timeout: float) -> None:
 
 def raised_by(error: BaseException) -> Raised:
     """*error* as a finding about the dataset; an error of the harness is raised again."""
+    end_if_interrupted(error)
     if isinstance(error, InjectionError):
         raise error
     text = "".join(traceback.format_exception(error))

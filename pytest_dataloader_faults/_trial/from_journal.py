@@ -45,7 +45,7 @@ from pytest_dataloader_faults.outcomes import (
     WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes.chains import error_line
-from pytest_dataloader_faults.outcomes.error_text import likely_sender
+from pytest_dataloader_faults.outcomes.error_text import FROM_OUTSIDE, likely_sender
 from pytest_dataloader_faults.outcomes.fault_facts import facts_from
 from pytest_dataloader_faults.outcomes.records import TrialRequest
 from pytest_dataloader_faults.outcomes.results import bounded, gap
@@ -135,9 +135,10 @@ def reference_from(events: Sequence[JournalEvent], printed: str) -> Reference:
             return replace(event.reference, duration=end.duration if end else 0.0)
     code = end.exitcode if end else 0
     how = exit_in_words(code) + likely_sender(code)
+    advice = _FROM_OUTSIDE if code in FROM_OUTSIDE else _AFTER_A_FORK if code else _WITHOUT_A_WORD
     message = (
         f"the process that read the dataset died ({how}), with no fault armed and no worker."
-        f" {_AFTER_A_FORK if code else _WITHOUT_A_WORD}. It printed:\n"
+        f" {advice}. It printed:\n"
         f"    {continued(printed.strip()) or 'nothing'}"
     )
     raise UnusableDatasetError(message)
@@ -146,6 +147,10 @@ def reference_from(events: Sequence[JournalEvent], printed: str) -> Reference:
 _AFTER_A_FORK = (
     "It was forked from pytest's process, and a library that has threads or locks of its own may"
     " not survive that: make the data in another process, and do not use the library before"
+)
+_FROM_OUTSIDE = (
+    "So did a second one. Unless the dataset sends that signal, find out what ends processes on"
+    " this machine"
 )
 _WITHOUT_A_WORD = (
     "That is no crash: the dataset, or a library that it uses, ended the process, as os._exit(0)"

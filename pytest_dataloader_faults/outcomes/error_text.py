@@ -217,12 +217,19 @@ def _mentions_errno(lines: str, number: int) -> bool:
     return message in lines or short in lines or number_named is not None
 
 
+_OTHERS = ", sent by the dataset itself or by another process"
 _SIGKILL = (
     ", sent by the dataset itself or by another process. The kernel's OOM killer sends it when the"
     " machine or its control group is out of memory: see dmesg"
 )
 
 
+FROM_OUTSIDE = frozenset({-signal.SIGHUP, -signal.SIGINT, -signal.SIGTERM})
+"""How a process ends that another one asked to end, by a signal that no crash sends."""
+
+
 def likely_sender(*exitcodes: int) -> str:
-    """Who may have sent a SIGKILL, as the rest of a sentence; empty if none ended a process."""
-    return _SIGKILL if -signal.SIGKILL in exitcodes else ""
+    """Who may have sent the signal that ended a process, as the rest of a sentence; or empty."""
+    if -signal.SIGKILL in exitcodes:
+        return _SIGKILL
+    return _OTHERS if FROM_OUTSIDE.intersection(exitcodes) else ""

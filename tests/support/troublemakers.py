@@ -239,6 +239,13 @@ def supervisor() -> psutil.Process:
     return next(each for each in warden().children() if each.name() == NAME)
 
 
+def fork_server() -> psutil.Process:
+    """What has started this worker."""
+    found = psutil.Process().parent()
+    assert found is not None
+    return found
+
+
 def send(number: signal.Signals, whom: Callable[[], psutil.Process]) -> None:
     """What an outsider may do to a process of the harness; then try forever to read a file."""
     whom().send_signal(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -16,10 +17,15 @@ from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._engine.loader import client
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
 from pytest_dataloader_faults._trial import take_reference
-from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
+from pytest_dataloader_faults.exceptions import (
+    InjectionError,
+    LostProcessError,
+    UnusableDatasetError,
+)
 from pytest_dataloader_faults.faults import ReadError
 from support import troublemakers
 from support.datasets import COUNT, Records
+from support.killed import KilledFactory
 from support.troublemakers import Trouble
 from support.waiting import until
 
@@ -131,6 +137,73 @@ def test_sigkill_of_a_reference_may_come_from_outside(records):
     """The same without a fault and without a worker."""
     with pytest.raises(UnusableDatasetError, match="out of memory"):
         take_reference(lambda: Trouble(records, _die, "loader"))
+
+
+def _interrupt(note=None):
+    """Send SIGINT to this process; with *note*, unless that file is there."""
+    if note is None or not note.exists():
+        if note is not None:
+            note.touch()
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_reference_that_is_interrupted_once_is_repeated(records, reference, tmp_path):
+    """The signal came from another program, and says nothing about the dataset."""
+    interrupt = functools.partial(_interrupt, tmp_path / "note")
+    assert take_reference(lambda: Trouble(records, interrupt, "loader")) == reference
+
+
+@pytest.mark.parametrize("where", ["make_dataset", "sample"])
+def test_a_reference_that_is_interrupted_each_time_names_the_signal(records, tmp_path, where):
+    """The dataset is not said to have raised KeyboardInterrupt."""
+    make_dataset = lambda: Trouble(records, _interrupt, "loader")  # noqa: E731
+    if where == "make_dataset":
+        make_dataset = KilledFactory(
+            tmp_path / "calls", Records, records, calls=(1, 2), number=signal.SIGINT
+        )
+    with pytest.raises(
+        UnusableDatasetError, match=r"died \(signal 2 \(SIGINT\), sent by"
+    ) as caught:
+        take_reference(make_dataset)
+    assert "find out what ends processes on this machine" in str(caught.value)
+    assert "KeyboardInterrupt" not in str(caught.value)
+    assert "threads or locks" not in str(caught.value)
+
+
+def test_a_trial_that_is_interrupted_has_died(records):
+    """The signal is no error of the loader's, so that no check passes by it."""
+    outcome = run_trial(lambda: Trouble(records, _interrupt, "loader"), loader={"num_workers": 0})
+    assert (outcome.died, outcome.exception) == ("signal 2 (SIGINT)", None)
+
+
+def _catch_interrupt():
+    with contextlib.suppress(KeyboardInterrupt):
+        _interrupt()
+        signal.pause()
+
+
+def test_code_may_catch_an_interrupt(records, reference):
+    """Some time limits are made of it."""
+    assert take_reference(lambda: Trouble(records, _catch_interrupt, "loader")) == reference
+
+
+SERVED = {**IN_A_WORKER, "multiprocessing_context": "forkserver"}
+
+
+@pytest.fixture(name="served")
+def _served(records):
+    """The facts of a healthy trial. The process that it has started to fork servers stays."""
+    return run_trial(lambda: Records(records), loader=SERVED)
+
+
+@pytest.mark.parametrize("ranks", [None, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_fork_server_that_is_killed_shows_nothing(records, served, left_behind, ranks):
+    """The loader's error says that its workers died, and not why."""
+    assert served.exception is None
+    kill = functools.partial(troublemakers.send, signal.SIGKILL, troublemakers.fork_server)
+    with pytest.raises(LostProcessError, match=r"fork server \(pid \d+\).* was killed by SIGKILL"):
+        run_trial(lambda: Trouble(records, kill, "worker"), loader=SERVED, ranks=ranks)
+    assert left_behind() == []
 
 
 def test_a_stopped_supervisor_is_an_error_of_inject(records, monkeypatch):

@@ -15,6 +15,7 @@ import contextlib
 import glob
 import os
 import re
+import signal
 import stat
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple, TypeAlias
@@ -136,6 +137,18 @@ def nearest(pid: int, among: Collection[int]) -> int | None:
 def is_dead(pid: int) -> bool:
     """Whether it is gone, or only waits for its parent to ask how it ended."""
     return state_of(pid) in (None, "Z", "X")
+
+
+def signal_that_ended(pid: int) -> int:
+    """The signal that ended a process which is not waited for yet; 0 if none did.
+
+    SIGKILL is the one for a process that is gone, whose parent cannot have waited for it.
+    """
+    try:
+        fields = _read(f"/proc/{pid}/stat").split()
+    except OSError:
+        return signal.SIGKILL
+    return os.WTERMSIG(int(fields[-1]))  # Its wait status comes last.
 
 
 def is_stopped(pid: int) -> bool:

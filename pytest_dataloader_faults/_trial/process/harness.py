@@ -18,10 +18,11 @@ import signal
 import time
 
 from pytest_dataloader_faults._engine.protocol import Report
-from pytest_dataloader_faults._engine.system.proc import is_stopped
+from pytest_dataloader_faults._engine.system.proc import is_stopped, signal_that_ended
 from pytest_dataloader_faults._engine.system.processes import (
     ChildProcess,
     end_in_words,
+    has_ended,
     how_it_ended,
     ready,
 )
@@ -95,6 +96,16 @@ def how_it_vanished(warden: int, code: int | None, printed: str) -> str:
     """The message for a trial that did not end itself; *code*: the warden's exit code, if known."""
     how = "is gone" if code is None else end_in_words(code)
     return f"{name_of_warden(warden)} {how}{NOTHING_SHOWN}. The trial printed:\n{printed}"
+
+
+def how_server_was_killed(server: int) -> str | None:
+    """The message for a fork server that a signal has ended; None if it runs, or ended itself."""
+    if not has_ended(server, 0) or not (number := signal_that_ended(server)):
+        return None
+    return (
+        f"the fork server (pid {server}), which starts the workers, {end_in_words(-number)}"
+        f"{NOTHING_SHOWN}"
+    )
 
 
 class SupervisorWatch:

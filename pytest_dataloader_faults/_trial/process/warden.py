@@ -43,6 +43,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
     HARNESS,
     OVERDUE,
 )
+from pytest_dataloader_faults._trial.process.interrupts import raise_on_sigint
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes.stages import DONE
@@ -100,6 +101,8 @@ def run_under_deadline(
         if not warden.is_over:
             break
     if around.server:
+        if hurt := harness.how_server_was_killed(around.server.pids[1]):
+            journal.write(HarnessFailed(hurt))
         around.server.end()
     around.remove_shared_memory(end_all())
     around.remove_folders()
@@ -180,7 +183,7 @@ def _start(action: Callable[[], None]) -> int:
         end_with_parent(warden)
         signal.set_wakeup_fd(-1)  # The trial has signals of its own.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        raise_on_sigint()
         action()
     return child
 
