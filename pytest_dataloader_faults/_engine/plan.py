@@ -163,6 +163,10 @@ class FileCounter:
         if self.reads > 1 and length > self.longest_bytes and not is_mapping:
             self.longest, self.longest_offset, self.longest_bytes = self.reads, offset, length
 
+    def numbers(self) -> tuple[int, ...]:
+        """All of them, in order. dataclasses.astuple() takes 40 times as long, for its copies."""
+        return tuple(vars(self).values())
+
 
 def fresh_counters(plan: Plan, worker: int | None) -> list[FaultCounter[Any]]:
     """Fresh counters for *worker*, or for the loader's own process (None)."""

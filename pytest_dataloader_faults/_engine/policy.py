@@ -13,7 +13,6 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple
 from typing import Any, NamedTuple, TypeAlias
 
 from pytest_dataloader_faults import faults as vocabulary
@@ -209,7 +208,7 @@ class FaultPolicy:
         """The counters as they are now; of files, those that changed since the last call."""
         with self.lock:
             changed, self._changed = self._changed, set()
-            files = {path: astuple(self.files[path]) for path in sorted(changed)}
+            files = {path: self.files[path].numbers() for path in sorted(changed)}
             reached = [each.reached for each in self.faults.all]
             return Counts(files, dict(+self.unobserved), reached, dict(self.connections))
 

@@ -11,7 +11,6 @@ from typing import Any, get_args, get_origin, get_type_hints
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault
 
-_field_types = functools.cache(get_type_hints)
 _LEAVES = frozenset({str, int, float, bool, type(None)})
 
 
@@ -49,9 +48,17 @@ def _reader_of_collection(origin: Any, inner: tuple[Any, ...]) -> Callable[[Any]
 
 
 def _record(kind: Any, data: Any) -> Any:
-    types = _field_types(kind)
-    named = data if isinstance(data, dict) else dict(zip(types, data, strict=False))
-    return kind(**{name: _reader_of(types[name])(value) for name, value in named.items()})
+    readers = _readers_of_fields(kind)
+    if isinstance(data, dict):
+        return kind(**{name: readers[name](value) for name, value in data.items()})
+    # The later fields of a record may have been left out.
+    return kind(*(read(each) for read, each in zip(readers.values(), data, strict=False)))
+
+
+@functools.cache
+def _readers_of_fields(kind: Any) -> dict[str, Callable[[Any], Any]]:
+    """Those of the fields of a *kind* of record, in order."""
+    return {name: _reader_of(each) for name, each in get_type_hints(kind).items()}
 
 
 def _unchanged(data: Any) -> Any:

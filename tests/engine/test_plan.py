@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -236,6 +237,19 @@ def test_the_longest_read_is_not_the_first(reads, longest):
     assert (counter.longest, counter.longest_offset, counter.longest_bytes) == longest
     assert counter.reads == len(reads) + 1
     assert counter.bytes == sum(length for _, length in reads) + (1 << 20)
+
+
+def test_a_report_of_many_files_costs_no_more_than_its_text():
+    """A supervisor has a counter for each file, and answers no call while it reports them."""
+    files = {f"{number:05}.bin": FileCounter(1, number, 9) for number in range(20_000)}
+    began = time.thread_time()
+    numbers = {path: counter.numbers() for path, counter in files.items()}
+    taken = time.thread_time()
+    json.dumps(numbers)
+    written = time.thread_time()
+
+    assert numbers["00007.bin"] == (1, 7, 9, 0, 0, 0, 0)
+    assert taken - began < written - taken
 
 
 @pytest.mark.parametrize("watch", [True, False])

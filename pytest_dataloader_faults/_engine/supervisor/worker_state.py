@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import astuple
 from typing import Any
 
 from pytest_dataloader_faults._engine import protocol
@@ -216,7 +215,7 @@ class WorkerState:
             "worker": self.id,
             "pid": self.pid,
             "fetches": self.policy.fetch,
-            "files": {path: astuple(counts) for path, counts in self.policy.files.items()},
+            "files": {path: counts.numbers() for path, counts in self.policy.files.items()},
             "unobserved": dict(+self.policy.unobserved),
             "connections": dict(self.policy.connections),
             "unlimited_waits": sorted(self.policy.unlimited_waits),
