@@ -44,10 +44,8 @@ class Rule(NamedTuple):
     ) -> None:
         """Raise *error* if argument *name* of *owner* may not have this *value*."""
         if not self.allows(value):
-            message = (
-                f"{owner and f'{owner}: '}{name}={exceptions._shown(value)} must be {self.allowed}"
-            )
-            raise error(message)
+            text = exceptions._cut(exceptions._shown(value))
+            raise error(f"{owner and f'{owner}: '}{name}={text} must be {self.allowed}")
 
 
 def ints(least: int = 1, most: int | None = None, allowed: str = "") -> Rule:
@@ -55,6 +53,13 @@ def ints(least: int = 1, most: int | None = None, allowed: str = "") -> Rule:
     text = f"an int, {least} or more" if most is None else f"an int from {least} to {most}"
     highest = math.inf if most is None else most
     return Rule(lambda value: is_int(value, least, highest), allowed or text)
+
+
+def one_of(values: Iterable[str]) -> Rule:
+    """Strings that are among *values*."""
+    choices = tuple(values)
+    allowed = f"one of {', '.join(map(repr, choices))}"
+    return Rule(lambda value: isinstance(value, str) and value in choices, allowed)
 
 
 def at_least(least: int) -> Callable[[object], bool]:

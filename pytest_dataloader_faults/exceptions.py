@@ -36,6 +36,17 @@ def _printable_lines(text: str) -> str:
     return "\n".join(map(_printable, text.split("\n")))
 
 
+_ON_ONE_LINE = 200
+"""Characters of a text that is to stay on one line, whatever is in it."""
+
+
+def _cut(text: str) -> str:
+    """*text* on one line, without its middle if that is a long one."""
+    line = _printable(text)
+    half = _ON_ONE_LINE // 2
+    return line if len(line) <= _ON_ONE_LINE else f"{line[:half]} ... {line[-half:]}"
+
+
 def _shown(value: object) -> str:
     """``repr`` of *value*, which may be of a class whose ``__repr__`` raises."""
     try:

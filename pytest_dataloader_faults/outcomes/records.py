@@ -11,7 +11,14 @@ from pytest_dataloader_faults._arguments import StrEnum
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.outcomes.contract import EXACT, Comparison
-from pytest_dataloader_faults.outcomes.plain import from_json, to_json
+from pytest_dataloader_faults.outcomes.plain import (
+    Count,
+    EventKind,
+    ProcessName,
+    Seconds,
+    from_json,
+    to_json,
+)
 from pytest_dataloader_faults.outcomes.stages import (
     START,
     Absence,
@@ -285,11 +292,11 @@ class Event:
             process and kind, or to the end. All else is then about these.
     """
 
-    time: float
-    process: str
-    kind: str
+    time: Seconds
+    process: ProcessName
+    kind: EventKind
     text: str
-    omitted: int = 0
+    omitted: Count = 0
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ from typing import Any
 from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults.faults import Fault
 
-_ON_ONE_LINE = 200
-"""Characters of a text that is to stay on one line, whatever is in it."""
 _GLOBS = 2
 """Globs of a fault that a person reads, unless there are hardly more."""
 _LINE = 92
@@ -20,6 +18,7 @@ _LINE = 92
 
 printable = exceptions._printable
 printable_lines = exceptions._printable_lines
+cut = exceptions._cut
 shown = exceptions._shown
 """They are at the bottom, since the text of every error goes through them."""
 
@@ -82,13 +81,6 @@ def shown_fault(fault: Fault) -> str:
         return code
     few = f"({', '.join(map(repr, fault.globs[:_GLOBS]))}, ... and {more} more)"
     return code.replace(repr(fault.globs), few, 1)
-
-
-def cut(text: str) -> str:
-    """*text* on one line, without its middle if that is a long one."""
-    line = printable(text)
-    half = _ON_ONE_LINE // 2
-    return line if len(line) <= _ON_ONE_LINE else f"{line[:half]} ... {line[-half:]}"
 
 
 def headline(text: str) -> str:

@@ -24,7 +24,7 @@ from pytest_dataloader_faults._arguments import Rule, meant, optional
 from pytest_dataloader_faults.battery.checks import require_checks
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import CheckResult, Verdict
-from pytest_dataloader_faults.outcomes.text import are, counted, printable
+from pytest_dataloader_faults.outcomes.text import are, counted, cut, printable, shown
 from pytest_dataloader_faults.plugin._options import (
     ATTRIBUTE,
     WRITE_KNOWN,
@@ -42,6 +42,8 @@ _SHOWN = 20
 """So many entries are listed."""
 _SELECTING = ("keyword", "lf", "stepwise", "ignore", "ignore_glob")
 """Options of pytest that select a part of the tests, for a while or before they are collected."""
+_LONGEST_NAME = 100
+"""Characters that the name of a check may have, to be quoted in an error."""
 _PASSES = (Verdict.SURVIVED, Verdict.FAILED_CLEANLY)
 _VERDICTS = [str(each) for each in Verdict if each not in _PASSES]
 
@@ -59,7 +61,10 @@ _RULES = {
         lambda value: _is_text(value) and value != "",
         "the id of an item, such as 'test_data.py::test_mine[open-error]'",
     ),
-    "check": Rule(_is_text, "the name of a check, such as 'open-error'"),
+    "check": Rule(
+        lambda value: _is_text(value) and len(value) <= _LONGEST_NAME,
+        "the name of a check, such as 'open-error'",
+    ),
     "verdict": Rule(
         lambda value: value in _VERDICTS, f"a verdict of a failure: {', '.join(_VERDICTS)}"
     ),
@@ -106,12 +111,13 @@ class Entry(NamedTuple):
     def from_dict(cls, data: Any, where: str) -> Entry:
         """The entry of plain data; *where* is named by the error if it is none."""
         if not isinstance(data, Mapping):
-            message = f"{where} is {data!r}, and must be an object with {', '.join(_RULES)}"
+            message = f"{where} must be an object with {', '.join(_RULES)}, got {cut(shown(data))}"
             raise InvalidArgumentError(message)
         for name in data:
             if name not in _RULES:
                 advice = meant(name, _RULES) or f"Use {', '.join(_RULES)}"
-                raise InvalidArgumentError(f"{where} has {name!r}, which no entry has. {advice}")
+                message = f"{where} has {cut(shown(name))}, which no entry has. {advice}"
+                raise InvalidArgumentError(message)
         given = {"reason": "", **data}
         for name, rule in _RULES.items():
             rule.check(name, given.get(name), where)
@@ -128,16 +134,15 @@ def read(path: str, where: str) -> _Entries:
     """The entries of the file *path*, which *where* names; InvalidArgumentError if it is none."""
     named = f"known={path!r} from {where}"
     try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
+        found = files.read_json(path)
     except OSError as error:
         message = (
             f"{named} cannot be read: {error.strerror}. Give the path of a file of known failures,"
             f" or write one: pytest {WRITE_KNOWN}={path}"
         )
         raise InvalidArgumentError(message) from error
-    except ValueError as error:
-        raise _refused(f"{named} is no JSON: {error}", path) from error
+    except InvalidArgumentError as error:
+        raise _refused(f"{named} is no file of known failures: {error}", path) from None
     if not isinstance(found, list):
         raise _refused(f"{named} has {type(found).__name__}, and must have a list", path)
     try:
@@ -153,8 +158,8 @@ def _entries(found: list[Any], named: str) -> _Entries:
     for place, data in enumerate(found, start=1):
         entry = Entry.from_dict(data, f"{named}: entry {place}")
         if entry.key in entries:
-            first = places[entry.key]
-            message = f"{named}: entries {first} and {place} are both about {entry.key}. Leave one"
+            both = f"{named}: entries {places[entry.key]} and {place}"
+            message = f"{both} are both about {cut(str(entry.key))}. Leave one"
             raise InvalidArgumentError(message)
         entries[entry.key], places[entry.key] = entry, place
     return entries

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable
+from typing import Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.report import ci, html
@@ -24,7 +25,7 @@ RENDERERS: dict[str, Callable[[Report], str]] = {
     ".md": ci.render,
 }
 """The form of a report by the ending of its file's name; the first that fits."""
-_WRITTEN_BY = "Give a file that --dataloader-faults-report=NAME.json has written"
+_ADVICE = "Pass a file that --dataloader-faults-report=NAME.json wrote"
 
 
 def require_known(path: str) -> str:
@@ -61,12 +62,26 @@ def write_text(text: str, path: str) -> None:
         raise
 
 
+def read_json(path: str) -> Any:
+    """What is in the file *path*.
+
+    Raises:
+        OSError: It cannot be read.
+        InvalidArgumentError: It holds no JSON.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except ValueError as error:
+        raise InvalidArgumentError(f"it is not JSON: {error}") from error
+    except RecursionError:
+        raise InvalidArgumentError("its lists and objects are nested too deeply") from None
+
+
 def read(path: str) -> Report:
     """The report in the file *path*, which is one of JSON."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return Report.from_dict(json.load(file))
-    except (ValueError, AttributeError, KeyError, TypeError) as error:
-        why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        message = f"{path} is no report of this plugin in JSON: {why}. {_WRITTEN_BY}"
-        raise InvalidArgumentError(message) from error
+        return Report.from_dict(read_json(path))
+    except InvalidArgumentError as error:
+        message = f"{path} is not a JSON report written by this plugin: {error}. {_ADVICE}"
+        raise InvalidArgumentError(message) from None

@@ -6,11 +6,17 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults._arguments import ints, one_of
 from pytest_dataloader_faults.outcomes import CheckResult, Event, Verdict
-from pytest_dataloader_faults.outcomes.plain import from_json
+from pytest_dataloader_faults.outcomes.plain import (
+    Count,
+    MisfitError,
+    ProcessName,
+    Seconds,
+    from_json,
+)
 from pytest_dataloader_faults.outcomes.text import listed
 
 VERSION = 1
@@ -32,6 +38,7 @@ _ADDED = {ERROR: "test failed", XFAILED: "expected", NOT_REPRODUCED: "not reprod
 _PID = re.compile(r" \(pids? [\d, ]+\)")
 NOT_JUDGED = "not judged"
 """In place of a verdict where there is none."""
+Number: TypeAlias = Annotated[int, ints(1, (1 << 63) - 1)]
 
 
 @dataclass(frozen=True)
@@ -45,11 +52,11 @@ class Usage:
         memory: Bytes of anonymous memory.
     """
 
-    epoch: int
-    process: str
-    descriptors: int
-    memory: int
-    threads: int
+    epoch: Number
+    process: ProcessName
+    descriptors: Count
+    memory: Count
+    threads: Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,21 +90,21 @@ class Item:
     nodeid: str
     test: str
     file: str
-    line: int
+    line: Number
     check: str
-    status: str
-    verdict: str | None
+    status: Annotated[str, one_of(STATUSES)]
+    verdict: Annotated[str, one_of(map(str, Verdict))] | None
     sentence: str
     explanation: str
     cause: str = ""
     notes: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
-    engine: str = ""
+    engine: Annotated[str, one_of(("", "kernel", "python"))] = ""
     reproduce: str = ""
-    duration: float = 0.0
-    trials: tuple[float, ...] = ()
+    duration: Seconds = 0.0
+    trials: tuple[Seconds, ...] = ()
     timeline: tuple[Event, ...] = ()
-    omitted_events: int = 0
+    omitted_events: Count = 0
     usage: tuple[Usage, ...] = ()
 
     @property
@@ -128,13 +135,8 @@ class Item:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Item:
         """The item of plain data; what only another version of this plugin knows is left out."""
-        known = {each.name for each in fields(cls)}
-        made: Item = from_json(cls, {name: data[name] for name in data if name in known})
-        if made.status not in STATUSES:
-            allowed = ", ".join(STATUSES)
-            message = f"status={made.status!r} of {made.nodeid} must be one of {allowed}"
-            raise InvalidArgumentError(message)
-        return made
+        item: Item = from_json(cls, data, ignore_unknown=True)
+        return item
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +152,7 @@ class Run:
     """
 
     began: str
-    duration: float
+    duration: Seconds
     command: str
     seed: int
     commit: str = ""
@@ -202,13 +204,15 @@ class Report:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Report:
         """The report that ``to_dict`` made *data* from."""
-        found = data.get("version") if isinstance(data, Mapping) else None
-        if found != VERSION:
-            message = f"version={found!r} of a report must be {VERSION}"
-            raise InvalidArgumentError(message)
-        items = tuple(map(Item.from_dict, data["items"]))
-        runs = from_json(tuple[Run, ...], data.get("runs", ()))
-        return cls(engine=data["engine"], versions=data["versions"], runs=runs, items=items)
+        if not isinstance(data, Mapping):
+            raise MisfitError(data, "an object")
+        if (version := data.get("version")) != VERSION:
+            raise MisfitError(version, str(VERSION), "version")
+        for name in ("engine", "versions", "items"):
+            if name not in data:
+                raise MisfitError(data, f"an object with {name!r}")
+        report: Report = from_json(cls, data, ignore_unknown=True)
+        return report
 
 
 def item_of(

@@ -444,9 +444,10 @@ def test_processes_of_xdist_share_one_file(suite):
 
 GOOD = json.dumps(_entry())
 REFUSED = [
-    ("{", "is no JSON: Expecting property name*"),
+    ("{", "is no file of known failures: it is not JSON: Expecting property name*"),
+    ("[" * 100_000, "is no file of known failures: its lists and objects are nested too deeply*"),
     ("{}", "has dict, and must have a list*"),
-    ("[1]", "entry 1 is 1, and must be an object with id, check, verdict, reason, part, call*"),
+    ("[1]", "entry 1 must be an object with id, check, verdict, reason, part, call, got 1*"),
     ('[{"check": "pickles"}]', "entry 1: id=None must be the id of an item, such as*"),
     (f'[{GOOD}, {{"id": ""}}]', "entry 2: id='' must be the id of an item, such as*"),
     (GOOD.replace('open-error", "v', 'open-eror", "v'), "check names 'open-eror'*'open-error'?*"),

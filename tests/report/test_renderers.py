@@ -149,12 +149,19 @@ def test_json_is_as_its_schema_says(tmp_path):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("no", "Expecting value: line 1 column 1 (char 0)"),
-        ("[]", "version=None of a report must be 1"),
-        ('{"version": 2, "items": []}', "version=2 of a report must be 1"),
-        ('{"version": 1}', "KeyError: 'items'"),
-        (files.as_json(MIXED).replace('"passed"', '"odd"'), "status='odd' of a.py::test"),
-        ('{"version": 1, "engine": "", "versions": {}, "items": 5}', "TypeError: 'int' object"),
+        ("no", "it is not JSON: Expecting value: line 1 column 1 (char 0)"),
+        ("[]", "the data must be an object, got []"),
+        ('{"items": []}', "version must be 1, got None"),
+        ('{"version": 2, "items": []}', "version must be 1, got 2"),
+        ('{"version": 1, "engine": "", "versions": {}}', "the data must be an object with 'items'"),
+        (
+            files.as_json(MIXED).replace('"passed"', '"odd"'),
+            "items[0].status must be one of 'failed', 'error', 'not_reproduced', 'xfailed', ",
+        ),
+        (
+            '{"version": 1, "engine": "", "versions": {}, "items": 5}',
+            "items must be a list, got 5",
+        ),
     ],
 )
 def test_what_is_no_report_is_refused(tmp_path, capsys, text, problem):
@@ -164,8 +171,8 @@ def test_what_is_no_report_is_refused(tmp_path, capsys, text, problem):
     output.write_text("earlier")
     assert main(["merge", str(path), "-o", str(output)]) == 2
     said = capsys.readouterr().err
-    assert f"{path} is no report of this plugin in JSON: {problem}" in said
-    assert "Give a file that --dataloader-faults-report=NAME.json has written" in said
+    assert f"{path} is not a JSON report written by this plugin: {problem}" in said
+    assert "Pass a file that --dataloader-faults-report=NAME.json wrote" in said
     assert output.read_text() == "earlier"
 
 

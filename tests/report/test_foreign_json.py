@@ -1,0 +1,167 @@
+"""Reports and files of known failures that another program wrote: read, or refused with advice."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.plugin import _known
+from pytest_dataloader_faults.report import files
+from pytest_dataloader_faults.report.command import main
+from pytest_dataloader_faults.report.model import Report
+from support.mutations import mutated
+from support.reports import RUN, events, failed, growing, item
+from support.rows import rows
+
+FEW, MANY = range(100), range(100, 2100)
+SAMPLES = pytest.mark.parametrize(
+    "seeds", [FEW, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+)
+SMALL = Report(
+    engine="kernel engine, Linux 6.18",
+    versions={"python": "3.11.7", "torch": "2.13.0"},
+    runs=(RUN,),
+    items=(
+        item(check="workers-agree", trials=(0.2,), notes=("a note",)),
+        failed(check="hung-read", verdict="hung", timeline=events(), omitted_events=2),
+        failed(check="growth", verdict="leaked", usage=tuple(growing())),
+        item(check="pinned", status="not_applicable", verdict=None, cause="no file is read"),
+    ),
+)
+KNOWN = [
+    {"id": "test_a.py::test[open-error]", "check": "open-error", "verdict": "corrupted"},
+    {"id": "b", "check": "growth", "part": "train", "call": 2, "verdict": "hung", "reason": "c"},
+]
+ADVICE = "Pass a file that --dataloader-faults-report=NAME.json wrote"
+
+
+@SAMPLES
+def test_mutated_known_failures_are_read_or_refused(tmp_path, seeds):
+    """A refusal names the file, and says what to do."""
+    path = tmp_path / "known.json"
+    refused = []
+    for seed in seeds:
+        path.write_bytes(mutated(KNOWN, seed))
+        try:
+            _known.read(str(path), "an option")
+        except InvalidArgumentError as error:
+            refused.append(str(error))
+    assert [each for each in refused if f"known={str(path)!r} from an option" not in each] == []
+    assert [each for each in refused if "Correct it, or remove the file and" not in each] == []
+    assert max(map(len, refused)) < 2000
+    assert len(seeds) / 4 < len(refused) < len(seeds)
+
+
+def _run(capsys, *arguments):
+    """The exit status of the command, and what it says of an error."""
+    status = main([*map(str, arguments)])
+    return status, capsys.readouterr().err
+
+
+def _require_told(status, told, path, seed):
+    assert (status == 2) == bool(told), seed
+    if told:
+        assert str(path) in told, seed
+        assert ADVICE in told, seed
+        assert len(told) < 2000, seed
+
+
+@SAMPLES
+def test_mutated_reports_are_merged_or_refused(tmp_path, capsys, seeds):
+    """In each form of a report; what was merged can be read again."""
+    path, good = tmp_path / "r.json", tmp_path / "good.json"
+    files.write(SMALL, str(good))
+    outputs = [tmp_path / f"all{ending}" for ending in files.RENDERERS]
+    refused = 0
+    for seed in seeds[::2] if seeds is FEW else seeds:  # A page takes a while.
+        path.write_bytes(mutated(SMALL.to_dict(), seed))
+        written = (argument for each in outputs for argument in ("-o", each))
+        status, told = _run(capsys, "merge", path, good, *written)
+        _require_told(status, told, path, seed)
+        refused += status == 2
+        if status == 0:
+            files.read(str(tmp_path / "all.json"))
+    assert len(seeds) / 8 < refused < len(seeds)
+
+
+@SAMPLES
+def test_mutated_reports_are_compared_or_refused(tmp_path, capsys, seeds):
+    """Both ways round, in the terminal and in each form."""
+    path, good = tmp_path / "r.json", tmp_path / "good.json"
+    files.write(SMALL, str(good))
+    outputs = ["-o", tmp_path / "c.md", "-o", tmp_path / "c.html"]
+    refused = 0
+    for seed in seeds:
+        path.write_bytes(mutated(SMALL.to_dict(), seed))
+        for order in ((path, good), (good, path)):
+            status, told = _run(capsys, "compare", *order, *outputs)
+            _require_told(status, told, path, seed)
+            refused += status == 2
+    assert len(seeds) / 2 < refused < 2 * len(seeds)
+
+
+def _changed(*path, value):
+    """SMALL as plain data, with another value at *path*."""
+    data = json.loads(files.as_json(SMALL))
+    part = data
+    for step in path[:-1]:
+        part = part[step]
+    part[path[-1]] = value
+    return json.dumps(data)
+
+
+@rows(
+    ("path", "value", "told"),
+    [
+        (("versions",), "3.11", "versions must be an object, got '3.11'"),
+        (("versions", "torch"), 2, "versions['torch'] must be a string, got 2"),
+        (("engine",), None, "engine must be a string, got None"),
+        (("runs",), {}, "runs must be a list, got {}"),
+        (("runs", 0, "commit"), [], "runs[0].commit must be a string, got []"),
+        (("runs", 0, "seed"), True, "runs[0].seed must be an integer, got True"),
+        (("runs", 0, "duration"), -1, "runs[0].duration must be a number of seconds from 0 to "),
+        (("items", 3), 5, "items[3] must be an object, got 5"),
+        (("items", 1, "test"), [], "items[1].test must be a string, got []"),
+        (("items", 1, "verdict"), {}, "items[1].verdict must be one of 'survived', 'failed_cl"),
+        (("items", 1, "verdict"), "odd", "'not_exercised', or null, got 'odd'"),
+        (("items", 1, "engine"), "odd", "items[1].engine must be one of '', 'kernel', 'python'"),
+        (("items", 1, "line"), 0, "items[1].line must be an int from 1 to 9"),
+        (("items", 0, "trials", 0), "x", "items[0].trials[0] must be a number of seconds"),
+        (("items", 0, "notes"), "abc", "items[0].notes must be a list, got 'abc'"),
+        (("items", 1, "timeline", 2, "time"), {}, "items[1].timeline[2].time must be a number"),
+        (("items", 1, "timeline", 2, "process"), "worker x", "must be 'loader', or a worker such"),
+        (("items", 2, "usage", 0, "memory"), 2**70, "items[2].usage[0].memory must be an int from"),
+        (("items", 2, "usage", 0), {}, "items[2].usage[0] must be an object with 'epoch', got {}"),
+    ],
+)
+def test_a_refusal_names_the_field_and_what_is_allowed(tmp_path, capsys, path, value, told):
+    """With the value, and what to do."""
+    report = tmp_path / "r.json"
+    report.write_text(_changed(*path, value=value))
+    status, error = _run(capsys, "merge", report, "-o", tmp_path / "all.md")
+    assert status == 2
+    assert f"{report} is not a JSON report written by this plugin: " in error
+    assert told in error
+    assert error.endswith(f". {ADVICE}\n")
+
+
+def test_a_long_value_is_shortened(tmp_path, capsys):
+    """The reader of the error wants to see its other parts."""
+    report = tmp_path / "r.json"
+    report.write_text(_changed("items", 1, "line", value="9" * 10_000))
+    _, error = _run(capsys, "merge", report, "-o", tmp_path / "all.md")
+    assert re.search(r"got '9{99} \.\.\. 9{99}'\. Pass", error)
+
+
+def test_what_only_a_later_version_knows_is_left_out(tmp_path):
+    """In each part of a report."""
+    data = json.loads(files.as_json(SMALL))
+    holders = [data, data["runs"][0], data["items"][1], data["items"][1]["timeline"][0]]
+    for each in [*holders, data["items"][2]["usage"][0]]:
+        each["later"] = {"a": 1}
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(data))
+    assert files.read(str(path)) == SMALL
