@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.outcomes.text import cut, shown
 from pytest_dataloader_faults.report import ci, html
 from pytest_dataloader_faults.report.model import Report
 
@@ -71,11 +73,25 @@ def read_json(path: str) -> Any:
     """
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file)
+            return json.load(file, object_pairs_hook=_with_each_key_once)
+    except InvalidArgumentError:
+        raise
     except ValueError as error:
         raise InvalidArgumentError(f"it is not JSON: {error}") from error
     except RecursionError:
         raise InvalidArgumentError("its lists and objects are nested too deeply") from None
+
+
+def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of *pairs*. Python would keep the last value of a key without a word."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        key, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        message = (
+            f"an object must have each key once, got {key!r} several times in {cut(shown(made))}"
+        )
+        raise InvalidArgumentError(message)
+    return made
 
 
 def read(path: str) -> Report:

@@ -448,6 +448,10 @@ REFUSED = [
     ("[" * 100_000, "is no file of known failures: its lists and objects are nested too deeply*"),
     ("{}", "has dict, and must have a list*"),
     ("[1]", "entry 1 must be an object with id, check, verdict, reason, part, call, got 1*"),
+    (
+        GOOD.replace('"corrupted"', '"hung", "verdict": "corrupted"'),
+        "an object must have each key once, got 'verdict' several times in {'id': *",
+    ),
     ('[{"check": "pickles"}]', "entry 1: id=None must be the id of an item, such as*"),
     (f'[{GOOD}, {{"id": ""}}]', "entry 2: id='' must be the id of an item, such as*"),
     (GOOD.replace('open-error", "v', 'open-eror", "v'), "check names 'open-eror'*'open-error'?*"),

@@ -13,7 +13,7 @@ from pytest_dataloader_faults.report import files
 from pytest_dataloader_faults.report.command import main
 from pytest_dataloader_faults.report.model import Report
 from support.mutations import mutated
-from support.reports import RUN, events, failed, growing, item
+from support.reports import EVERYTHING, RUN, events, failed, growing, item
 from support.rows import rows
 
 FEW, MANY = range(100), range(100, 2100)
@@ -165,3 +165,13 @@ def test_what_only_a_later_version_knows_is_left_out(tmp_path):
     path = tmp_path / "r.json"
     path.write_text(json.dumps(data))
     assert files.read(str(path)) == SMALL
+
+
+def test_a_doubled_key_is_refused(tmp_path, capsys):
+    """Python's json would keep the last of them."""
+    path = tmp_path / "r.json"
+    text = files.as_json(EVERYTHING)
+    path.write_text(text.replace('"status": "failed"', '"status": "failed", "status": "passed"'))
+    status, error = _run(capsys, "compare", path, path)
+    assert status == 2
+    assert "an object must have each key once, got 'status' several times in {" in error
