@@ -204,9 +204,11 @@ class KnownFailures:
 
     def __init__(self, given: KnownFiles) -> None:
         self._given = given
-        self._target = os.path.realpath(given.write)  # A test may change the working directory.
-        is_there = bool(given.write) and os.path.exists(given.write)
-        is_first = given.write and not is_there and self._target == os.path.realpath(given.read)
+        self._target = os.path.abspath(given.write)  # A test may change the working directory.
+        # What a device or a FIFO would give is not what was written there.
+        is_there = os.path.isfile(given.write) or os.path.isdir(given.write)
+        is_same = os.path.realpath(given.write) == os.path.realpath(given.read)
+        is_first = given.write and not is_there and is_same
         self._entries = read(given.read, given.where) if given.read and not is_first else {}
         self._former = read(given.write, WRITE_KNOWN) if is_there else {}
         self._unread: set[str] = set()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import select
+import stat
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -28,6 +32,8 @@ RENDERERS: dict[str, Callable[[Report], str]] = {
 }
 """The form of a report by the ending of its file's name; the first that fits."""
 _ADVICE = "Pass a file that --dataloader-faults-report=NAME.json wrote"
+_PATIENCE = 30
+"""Seconds to wait for the reader of a FIFO."""
 
 
 def require_known(path: str) -> str:
@@ -45,32 +51,148 @@ def write(report: Report, path: str) -> None:
 
 
 def write_text(text: str, path: str) -> None:
-    """Write *text* to *path*; folders are made.
+    """Write *text* to *path*, in folders that are made if necessary. An OSError names *path*.
 
-    What is there stays until the whole text is on the disk. An OSError names *path*.
+    A regular file is replaced once the whole text is on the disk, and keeps its owner and its mode.
+    Its other hard links keep the former text: whoever made them may want to have it. Devices, FIFOs
+    and the files of standard output and standard error are written to.
     """
+    data = text.encode("utf-8", errors="backslashreplace")
     target = os.path.realpath(path)
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    temporary = f"{target}.{os.getpid()}.tmp"
+    with _error_of(path):
+        fd = _opened(path)
+        if fd is None:
+            _replace(target, data, None)
+            return
+        with open(fd, "wb", buffering=0):
+            former = os.fstat(fd)
+            if not (_is_replaceable(former, target) and _is_replaced(target, data, former)):
+                _write_all(_output(former) or fd, data)
+
+
+def append_text(text: str, path: str) -> None:
+    """Write *text* to the end of the file *path*. An OSError names it."""
+    flags = os.O_CREAT | _FLAGS
+    with _error_of(path), open(os.open(path, flags, 0o666), "wb", buffering=0) as file:
+        _write_all(file.fileno(), text.encode("utf-8", errors="backslashreplace"))
+
+
+@contextlib.contextmanager
+def _error_of(path: str) -> Iterator[None]:
+    """Have an OSError name *path*, and not the temporary file, which nobody knows."""
     try:
-        with open(temporary, "x", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
+        yield
+    except OSError as error:
+        raise OSError(error.errno, _explained(error, path), path) from error
+
+
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY
+"""Without O_NONBLOCK, open(2) waits until somebody reads a FIFO."""
+
+
+def _opened(path: str) -> int | None:
+    """A descriptor of *path*, of which nothing is changed yet; None if there is no such file."""
+    try:
+        return os.open(path, _FLAGS)
+    except FileNotFoundError:
+        return None
+
+
+def _is_replaceable(former: os.stat_result, target: str) -> bool:
+    """Whether a new file may take the place of *former*, which may have no name or be in use."""
+    if not stat.S_ISREG(former.st_mode) or _output(former) is not None:
+        return False
+    with contextlib.suppress(OSError):
+        return os.path.samestat(former, os.stat(target))
+    return False
+
+
+def _output(former: os.stat_result) -> int | None:
+    """The descriptor by which this process prints to the file *former*, as behind /dev/stdout.
+
+    It has an offset of its own, so what another descriptor writes would be overwritten.
+    """
+    for fd in (1, 2) if stat.S_ISREG(former.st_mode) else ():
+        with contextlib.suppress(OSError):
+            if os.path.samestat(former, os.fstat(fd)):
+                return fd
+    return None
+
+
+_NOT_HERE = {errno.EACCES, errno.EPERM, errno.EBUSY}
+"""What a folder that takes no new file answers, and a file that is a mount point, as in Docker."""
+
+
+def _is_replaced(target: str, data: bytes, former: os.stat_result) -> bool:
+    """Replace *former*, or else empty it, because no other file can take its place."""
+    try:
+        _replace(target, data, former)
+    except OSError as error:
+        if error.errno not in _NOT_HERE:
+            raise
+        os.truncate(target, 0)
+        return False
+    return True
+
+
+def _replace(target: str, data: bytes, former: os.stat_result | None) -> None:
+    """Write *data* to a new file, and give it the name *target*, and what *former* had."""
+    temporary = os.path.join(os.path.dirname(target), f".{os.getpid()}-{time.monotonic_ns()}.tmp")
+    mode = 0o666 if former is None else 0o600
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(data)
+            if former is not None:
+                with contextlib.suppress(PermissionError):
+                    os.fchown(file.fileno(), former.st_uid, former.st_gid)
+                os.fchmod(file.fileno(), stat.S_IMODE(former.st_mode))
         os.replace(temporary, target)
-    except BaseException as error:
+    except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-        if isinstance(error, OSError):  # It names the other file, which nobody knows.
-            raise OSError(error.errno, error.strerror, path) from error
         raise
 
 
+def _write_all(fd: int, data: bytes) -> None:
+    """Write *data* to *fd*, which does not block: wait for its reader, but not forever."""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    rest = memoryview(data)
+    while rest:
+        if not poll.poll(_PATIENCE * 1000):
+            raise TimeoutError(errno.ETIMEDOUT, f"its reader has read nothing for {_PATIENCE} s")
+        with contextlib.suppress(BlockingIOError):  # Another writer was faster.
+            rest = rest[os.write(fd, rest) :]
+
+
+def _explained(error: OSError, path: str) -> str | None:
+    """What *error* says, and what to do about a FIFO."""
+    with contextlib.suppress(OSError):
+        if error.errno == errno.ENXIO and stat.S_ISFIFO(os.stat(path).st_mode):
+            return "no process reads this FIFO. Start its reader first"
+    return error.strerror
+
+
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
 def read_json(path: str) -> Any:
-    """What is in the file *path*.
+    """What is in the regular file *path*: others may have no end, or never begin.
 
     Raises:
         OSError: It cannot be read.
-        InvalidArgumentError: It holds no JSON.
+        InvalidArgumentError: It is no regular file, or holds no JSON.
     """
+    if kind := _KINDS.get(stat.S_IFMT(os.stat(path).st_mode)):
+        message = f"it must be a regular file, got {kind}. Write the content to a file first"
+        raise InvalidArgumentError(message)
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file, object_pairs_hook=_with_each_key_once)

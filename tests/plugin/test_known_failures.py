@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 
 import pytest
 
@@ -502,6 +504,63 @@ def test_a_file_that_cannot_be_written_is_told(light_suite):
     result = light_suite.run("def test_plain(): pass", "--dataloader-faults-write-known=taken/a")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stdout.fnmatch_lines(["the known failures were not written: *"])
+
+
+def _fifo(path):
+    os.mkfifo(path)
+
+
+def _folder(path):
+    path.mkdir()
+
+
+def _full(path):
+    path.symlink_to("/dev/full")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("make", "kind"), [(_fifo, "a FIFO"), (_folder, "a folder"), (_full, "a device")]
+)
+def test_what_is_no_regular_file_is_a_usage_error(light_suite, make, kind):
+    """Reading it might never end."""
+    make(light_suite.path / "known.json")
+    result = light_suite.run("def test_plain(): pass", KNOWN)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    problem = f"it must be a regular file, got {kind}. Write the content to a file first. Correct*"
+    result.stderr.fnmatch_lines([f"ERROR: known='known.json' from *: {problem}"])
+
+
+@pytest.mark.timeout(60)
+def test_known_failures_are_written_to_what_is_there(light_suite):
+    """A device and a FIFO stay; a file keeps its mode, and a link stays one."""
+    path = light_suite.path / "known.json"
+    path.symlink_to("/dev/null")
+    written = light_suite.run("def test_plain(): pass", WRITE)
+    assert written.ret == pytest.ExitCode.OK
+    assert os.readlink(path) == "/dev/null"
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+    path.unlink()
+    os.mkfifo(path)
+    unread = light_suite.again(WRITE)
+    assert unread.ret == pytest.ExitCode.USAGE_ERROR
+    told = "the known failures were not written: *no process reads this FIFO. Start its reader *"
+    unread.stdout.fnmatch_lines([told])
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert light_suite.again(WRITE).ret == pytest.ExitCode.OK
+        assert os.read(reader, 100) == b"[]\n"
+    finally:
+        os.close(reader)
+
+    path.unlink()
+    (light_suite.path / "target.json").write_text("[]")
+    (light_suite.path / "target.json").chmod(0o600)
+    path.symlink_to("target.json")
+    assert light_suite.again(WRITE).ret == pytest.ExitCode.OK
+    assert path.is_symlink()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_many_entries_are_told_in_few_lines(light_suite):
