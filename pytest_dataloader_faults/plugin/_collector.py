@@ -40,6 +40,7 @@ class Collector:
         self._written: list[str] = []
         self._problems: list[str] = []
         self._began = time.time()
+        self._clock_began = time.monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep what was found; of an item that runs again, the last result holds."""
@@ -54,7 +55,8 @@ class Collector:
             return
         from pytest_dataloader_faults.plugin import _report
 
-        self._run = _report.run_of(session.config, self._began)
+        duration = time.monotonic() - self._clock_began  # The clock may be set meanwhile.
+        self._run = _report.run_of(session.config, self._began, duration)
         for path in self._paths:
             problems = list(_report.write(self._report, [path]))
             self._problems += problems

@@ -8,7 +8,6 @@ import platform
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -166,12 +165,12 @@ def _nothing(node: pytest.Item, why: str) -> dict[str, Any]:
     return asdict(_item_of(node, result))
 
 
-def run_of(config: pytest.Config, began: float) -> Run:
-    """The run of *config*, which began at the time *began* and is over now."""
+def run_of(config: pytest.Config, began: float, duration: float) -> Run:
+    """The run of *config*, which began at the time *began* and took *duration* seconds."""
     given = map(str, config.invocation_params.args)
     return Run(
         began=datetime.fromtimestamp(began, timezone.utc).isoformat(timespec="seconds"),
-        duration=round(time.time() - began, 1),
+        duration=round(duration, 1),
         command=shlex.join(["pytest", *given]),
         seed=_options.options_for(config).settings["seed"],
         commit=_commit(config.rootpath),

@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pytest_dataloader_faults.outcomes.text import counted
+from pytest_dataloader_faults.outcomes.text import counted, printable, printable_lines
 from pytest_dataloader_faults.report.model import (
     FAILURES,
     LEFT_OUT,
@@ -43,7 +43,7 @@ def of_gitlab(report: Report) -> str:
         {
             "description": f"{item.nodeid}: {item.word}: {item.sentence}",
             "check_name": item.check,
-            "fingerprint": hashlib.sha256(f"{item.nodeid} {item.check}".encode()).hexdigest(),
+            "fingerprint": _fingerprint(item),
             "severity": "major",
             "location": {"path": item.file, "lines": {"begin": item.line}},
         }
@@ -52,14 +52,21 @@ def of_gitlab(report: Report) -> str:
     return json.dumps(issues, indent=2) + "\n"
 
 
+def _fingerprint(item: Item) -> str:
+    """What stays the same for one failure; an id may hold bytes that are not UTF-8."""
+    text = f"{item.nodeid} {item.check}"
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable_lines(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
+_COMMAND = re.compile(r"^\s*::")
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~])")
 
 
@@ -118,11 +125,12 @@ def _failures(test: str, items: Sequence[Item]) -> Iterator[str]:
 
 
 def as_text(text: str) -> str:
-    """*text* on one line of Markdown, as it stands."""
-    return _SPECIAL.sub(r"\\\1", html.escape(text.replace("\n", " "), quote=False))
+    """*text* on one line of Markdown, as it stands; a log must not read it as a command."""
+    line = printable(text.replace("\n", " "))
+    return _COMMAND.sub(r"\\::", _SPECIAL.sub(r"\\\1", html.escape(line, quote=False)))
 
 
 def _raw(text: str) -> str:
     """*text* within HTML. An empty line would end that, and brackets could begin a link."""
-    escaped = html.escape(text, quote=False).replace("[", "&#91;")
+    escaped = html.escape(printable_lines(text), quote=False).replace("[", "&#91;")
     return escaped.replace("]", "&#93;").replace("\n", "&#10;")

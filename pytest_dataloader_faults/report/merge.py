@@ -87,7 +87,11 @@ def items_of(source: Source) -> Iterator[tuple[Key, Item]]:
     often: Counter[str] = Counter()
     prefix = source.label and f"{source.label}: "
     for item in source.report.items:
-        labelled = replace(item, nodeid=f"{prefix}{item.nodeid}", test=f"{prefix}{item.test}")
+        labelled = (
+            replace(item, nodeid=f"{prefix}{item.nodeid}", test=f"{prefix}{item.test}")
+            if prefix
+            else item
+        )
         often[labelled.nodeid] += 1
         yield (labelled.nodeid, often[labelled.nodeid]), labelled
 

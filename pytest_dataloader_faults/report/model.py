@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from typing import Annotated, Any, TypeAlias
 
 from pytest_dataloader_faults._arguments import ints, one_of
@@ -184,7 +185,7 @@ class Report:
     runs: tuple[Run, ...] = ()
     items: tuple[Item, ...] = ()
 
-    @property
+    @cached_property
     def tests(self) -> dict[str, list[Item]]:
         """The items of each test."""
         found: dict[str, list[Item]] = {}

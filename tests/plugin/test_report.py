@@ -9,6 +9,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib import resources
 from types import SimpleNamespace
+from unittest import mock
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -300,6 +301,23 @@ def test_a_job_of_github_is_told(suite, monkeypatch, is_off):
     found = [line for line in result.stdout.lines if line.startswith("::error ")]
     assert len(found) == (0 if is_off else 3)
     assert summary.exists() is not is_off
+
+
+def test_the_clock_may_be_set_while_tests_run(light_suite):
+    """The duration of the run stays right."""
+    source = """
+import time
+from unittest import mock
+
+def test_plain():
+    mock.patch("time.time", lambda: 1.0).start()
+"""
+    try:
+        light_suite.run(source, "--dataloader-faults-report=r.json", "-p", "no:cacheprovider")
+    finally:
+        mock.patch.stopall()
+    (run,) = json.loads((light_suite.path / "r.json").read_text())["runs"]
+    assert 0 <= run["duration"] < 100
 
 
 AROUND = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -157,7 +158,24 @@ def test_texts_of_reports_do_no_harm():
     assert "<script" not in page
     assert "<img" not in page
     assert not {"\0", "\x1b", "\u202e"} & set(page)
-    assert "<script" not in compare.markdown(found)
+    text = compare.markdown(found)
+    assert "<script" not in text
+    assert not {"\0", "\x1b", "\u202e"} & set(text)
+
+
+def test_a_large_report_is_compared_in_linear_time():
+    """800 tests of 48 checks: each takes the same share as with 200."""
+
+    def seconds(tests):
+        names = [f"a.py::test_{number}" for number in range(tests)]
+        report = Report(
+            items=tuple(item(test=each, check=f"c{check}") for each in names for check in range(48))
+        )
+        began = time.process_time()
+        compare.compared(report, replace(report))
+        return time.process_time() - began
+
+    assert seconds(800) < 3
 
 
 def test_runs_of_a_report_say_nothing_of_the_comparison():

@@ -167,6 +167,16 @@ def test_what_only_a_later_version_knows_is_left_out(tmp_path):
     assert files.read(str(path)) == SMALL
 
 
+@rows("nodeid", ["test_\udcff.py::test", "\ud800", "\udcff\udcfe[open-error]"])
+def test_an_id_may_hold_bytes_that_are_not_utf_8(tmp_path, nodeid):
+    """As of a file with such a name; each form of a report can be written."""
+    report = Report(items=(failed(nodeid=nodeid, test=nodeid),))
+    for ending in files.RENDERERS:
+        files.write(report, str(tmp_path / f"r{ending}"))
+    assert files.read(str(tmp_path / "r.json")) == report
+    assert len(json.loads((tmp_path / "r.gitlab.json").read_text())) == 1
+
+
 def test_a_doubled_key_is_refused(tmp_path, capsys):
     """Python's json would keep the last of them."""
     path = tmp_path / "r.json"

@@ -287,10 +287,12 @@ def test_hostile_texts_are_only_texts():
     """Whatever is in a path or in a message."""
     report = Report(items=(failed(sentence=HOSTILE, explanation=HOSTILE, cause=HOSTILE),))
     text = ci.render(report)
+    assert "\x1b" not in text
     assert "<script>" not in text
     assert "](http" not in text
     (command,) = ci.of_github(report)
     assert "\n" not in command
+    assert "\x1b" not in command
     assert json.loads(ci.of_gitlab(report))[0]["description"].endswith(HOSTILE)
 
 
