@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable
 
 __all__ = (
@@ -53,6 +55,24 @@ def _shown(value: object) -> str:
         return repr(value)
     except Exception as error:  # noqa: BLE001  # whatever the user's class raises
         return f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
+
+
+_COMMAND = re.compile(r"(^|[\r\n])(?=[^\S\r\n]*::)")
+
+
+def _is_github_job() -> bool:
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+def _for_log(text: str) -> str:
+    """*text* as it may be printed: a log of GitHub Actions must not read it as a command.
+
+    GitHub's runner looks for ``::`` behind the blanks at the start of a line, and for ``##[``
+    anywhere in it: github.com/actions/runner, src/Runner.Common/ActionCommand.cs.
+    """
+    if not _is_github_job():
+        return text
+    return _COMMAND.sub(r"\1| ", text).replace("##[", "## [")
 
 
 class DataLoaderFaultsError(Exception):

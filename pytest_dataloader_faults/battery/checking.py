@@ -181,7 +181,7 @@ def reported(
     for result in results:
         text = f"{result.check}: {result.explanation}"
         if not result.reproduced and not_reproduced == "warn":
-            warnings.warn(text, exceptions.NotReproducedWarning, stacklevel=3)
+            warnings.warn(exceptions._for_log(text), exceptions.NotReproducedWarning, stacklevel=3)
         elif result.failed or not result.reproduced:
             report(text, on_fail)
         yield result
@@ -192,4 +192,4 @@ def report(text: str, on_fail: str | None) -> None:
     if on_fail == "raise":
         raise exceptions.CheckFailedError(text)
     if on_fail == "warn":
-        warnings.warn(text, stacklevel=4)
+        warnings.warn(exceptions._for_log(text), stacklevel=4)

@@ -177,7 +177,7 @@ def _step(target: _Target, fault: Any) -> SweepStep:
     text = explain(outcome, judgement, again, (*found.notes, *battery.baseline.notes))
     passed = judgement.passed or judgement.verdict is Verdict.NOT_EXERCISED or not found.reproduced
     if not found.reproduced:
-        warnings.warn(text, exceptions.NotReproducedWarning, stacklevel=4)
+        warnings.warn(exceptions._for_log(text), exceptions.NotReproducedWarning, stacklevel=4)
     return SweepStep(fault, outcome.fired, judgement.verdict, passed, text)
 
 

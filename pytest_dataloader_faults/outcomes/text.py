@@ -20,6 +20,7 @@ printable = exceptions._printable
 printable_lines = exceptions._printable_lines
 cut = exceptions._cut
 shown = exceptions._shown
+for_log = exceptions._for_log
 """They are at the bottom, since the text of every error goes through them."""
 
 

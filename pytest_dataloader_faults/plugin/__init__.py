@@ -184,7 +184,14 @@ def pytest_runtest_makereport(
         _failures.show_as_it_stands(report, call.excinfo)
     elif report.failed and _failures.is_one_line(item.config) and _options.asks_check(item):
         _failures.leave_out_evidence(report)
+    if _is_ours(item) or (call.excinfo and isinstance(call.excinfo.value, DataLoaderFaultsError)):
+        _failures.disarm_commands(report)
     return report
+
+
+def _is_ours(item: pytest.Item) -> bool:
+    """Whether it uses a fixture of this plugin, or is of a dataset that the command line names."""
+    return item.get_closest_marker(_items.MARKER) is not None or _options.asks_check(item)
 
 
 def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> Any:

@@ -14,6 +14,7 @@ from types import TracebackType
 import pytest
 
 from pytest_dataloader_faults.exceptions import LostProcessError, UnusableEnvironmentError
+from pytest_dataloader_faults.exceptions import _for_log as for_log
 from pytest_dataloader_faults.plugin import _options
 
 _PACKAGE = __name__.partition(".")[0]
@@ -180,6 +181,28 @@ def _style(config: pytest.Config) -> str:
     """What ``--tb`` asks for."""
     style: str = config.getoption("tbstyle", default="auto")
     return style
+
+
+def write_line(reporter: pytest.TerminalReporter, text: str, **markup: bool) -> None:
+    """Write a line of this plugin's, which may quote the user's data."""
+    reporter.write_line(for_log(text), **markup)
+
+
+def disarm_commands(report: pytest.TestReport) -> None:
+    """Have a log of GitHub read nothing in *report* as a command: what was printed and raised."""
+    report.sections[:] = [(name, for_log(text)) for name, text in report.sections]
+    for traceback, crash, _ in getattr(report.longrepr, "chain", ()):
+        for entry in traceback.reprentries:
+            entry.lines[:] = map(for_log, entry.lines)
+        if crash:
+            crash.message = for_log(crash.message)
+    if sections := getattr(report.longrepr, "sections", ()):
+        sections[:] = [(for_log(name), for_log(text), mark) for name, text, mark in sections]
+    if isinstance(report.longrepr, tuple):
+        path, line, reason = report.longrepr
+        report.longrepr = path, line, for_log(reason)
+    if hasattr(report, "wasxfail"):
+        report.wasxfail = for_log(report.wasxfail)
 
 
 def leave_out_evidence(report: pytest.TestReport) -> None:

@@ -29,7 +29,7 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.outcomes import CheckResult, Contract, Verdict
-from pytest_dataloader_faults.outcomes.text import call, headline
+from pytest_dataloader_faults.outcomes.text import call, for_log, headline
 from pytest_dataloader_faults.plugin._failures import about_call, shortage_reported_once
 from pytest_dataloader_faults.plugin._known import KNOWN
 from pytest_dataloader_faults.plugin._options import (
@@ -238,6 +238,6 @@ def _report_to_pytest(result: CheckResult, *, fails: bool) -> None:
     if fails:
         pytest.fail(result.explanation, pytrace=False)
     if not result.reproduced:
-        warnings.warn(result.explanation, NotReproducedWarning, stacklevel=3)
+        warnings.warn(for_log(result.explanation), NotReproducedWarning, stacklevel=3)
     if result.expected:
         pytest.xfail(f"{result.expected} ({result.verdict})")

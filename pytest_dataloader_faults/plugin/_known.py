@@ -25,6 +25,7 @@ from pytest_dataloader_faults.battery.checks import require_checks
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import CheckResult, Verdict
 from pytest_dataloader_faults.outcomes.text import are, counted, cut, printable, shown
+from pytest_dataloader_faults.plugin._failures import write_line
 from pytest_dataloader_faults.plugin._options import (
     ATTRIBUTE,
     WRITE_KNOWN,
@@ -380,7 +381,7 @@ class KnownFailures:
         """Tell what was written or found."""
         colour = "red" if self._given.strict else "yellow"
         for text, is_problem in self._told:
-            terminalreporter.write_line(text, **({colour: True} if is_problem else {}))
+            write_line(terminalreporter, text, **({colour: True} if is_problem else {}))
 
 
 _MENDED = (

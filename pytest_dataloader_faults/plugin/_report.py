@@ -18,8 +18,9 @@ import pytest
 
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError
 from pytest_dataloader_faults.outcomes import CheckResult, Verdict
-from pytest_dataloader_faults.outcomes.text import headline
+from pytest_dataloader_faults.outcomes.text import for_log, headline
 from pytest_dataloader_faults.plugin import _options
+from pytest_dataloader_faults.plugin._failures import write_line
 from pytest_dataloader_faults.plugin._options import ATTRIBUTE
 from pytest_dataloader_faults.report import ci, files, terminal
 from pytest_dataloader_faults.report.model import (
@@ -230,13 +231,13 @@ def show(report: Report, reporter: pytest.TerminalReporter) -> None:
     reporter.section(_SECTION)
     quotes = reporter.config.getoption("tbstyle") == "no"
     for text, markup in terminal.summary(report, _width(reporter), quotes=quotes):
-        reporter.write_line(text, **markup)
+        write_line(reporter, text, **markup)
     if reporter.verbosity > 0:
         _show_table(report, reporter)
     if (most := getattr(reporter.config.option, "durations", None)) is not None:
         reporter.section("slowest trials")
         for text in terminal.slowest(report, most):
-            reporter.write_line(text)
+            write_line(reporter, text)
 
 
 def show_annotations(report: Report, reporter: pytest.TerminalReporter) -> None:
@@ -253,7 +254,7 @@ def _show_table(report: Report, reporter: pytest.TerminalReporter) -> None:
     reporter.line("")
     for row in terminal.table(report, _width(reporter)):
         for text, markup in row:
-            reporter.write(text, **markup)
+            reporter.write(for_log(text), **markup)
         reporter.line("")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn, TypeAlias
+from typing import NoReturn, TextIO, TypeAlias
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes.text import printable
+from pytest_dataloader_faults.outcomes.text import for_log, printable
 from pytest_dataloader_faults.report import compare, files
 from pytest_dataloader_faults.report.merge import Source, merged, told
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(given.run(given))
     except (InvalidArgumentError, OSError) as error:
-        print(f"pytest-dataloader-faults: {error}", file=sys.stderr)  # noqa: T201  # a command
+        _print(f"pytest-dataloader-faults: {error}", sys.stderr)
         return 2
 
 
@@ -138,4 +138,11 @@ def _compare(given: argparse.Namespace) -> int:
 
 def _show(lines: Iterable[str]) -> None:
     for line in lines:
-        print(printable(line))  # noqa: T201  # a command
+        _print(printable(line), sys.stdout)
+
+
+def _print(text: str, stream: TextIO) -> None:
+    """Print *text*, which may hold characters that the encoding of *stream* lacks."""
+    encoding = stream.encoding or "utf-8"
+    line = for_log(text).encode(encoding, errors="backslashreplace").decode(encoding)
+    print(line, file=stream)  # a command

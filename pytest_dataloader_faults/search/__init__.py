@@ -22,6 +22,7 @@ from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredE
 from pytest_dataloader_faults.faults import KINDS, Fault
 from pytest_dataloader_faults.outcomes import Contract, Verdict
 from pytest_dataloader_faults.outcomes.results import Exploration
+from pytest_dataloader_faults.outcomes.text import for_log
 from pytest_dataloader_faults.search._assertion import assert_survives_or_fails_cleanly
 
 if TYPE_CHECKING:
@@ -206,5 +207,5 @@ def _conclude(
     if result.failure and on_fail == "raise":
         raise CheckFailedError(f"{result.failure}\n\n{result.describe()}")
     if result.failure and on_fail == "warn":
-        warnings.warn(result.failure, stacklevel=3)
+        warnings.warn(for_log(result.failure), stacklevel=3)
     return result
