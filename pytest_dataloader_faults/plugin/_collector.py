@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
+from pytest_dataloader_faults.plugin import _failures
 from pytest_dataloader_faults.plugin._options import ATTRIBUTE, options_for
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Collector:
         self._found: dict[tuple[str, int], dict[str, Any]] = {}
         self._written: list[str] = []
         self._problems: list[str] = []
+        self._warnings: list[str] = []
         self._began = time.time()
         self._clock_began = time.monotonic()
 
@@ -64,7 +66,7 @@ class Collector:
         if self._problems:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
         if self._for_github:
-            _report.add_step_summary(self._report)
+            self._warnings += _report.add_step_summary(self._report)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show what was found, and where the reports are."""
@@ -78,6 +80,8 @@ class Collector:
             terminalreporter.write_line(f"report: {path}")
         for problem in self._problems:
             terminalreporter.write_line(problem, red=True)
+        for warning in self._warnings:
+            _failures.write_line(terminalreporter, warning, yellow=True)
 
     @functools.cached_property
     def _report(self) -> Report:

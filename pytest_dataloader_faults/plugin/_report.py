@@ -217,12 +217,14 @@ def write(report: Report, paths: Iterable[str]) -> Iterator[str]:
             yield f"the report {path} was not written: {error}"
 
 
-def add_step_summary(report: Report) -> None:
-    """Add *report* to the summary of a GitHub job, if this is one."""
+def add_step_summary(report: Report) -> Iterator[str]:
+    """Add *report* to the summary of a GitHub job, if this is one; what went wrong."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path and report.items:
-        with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(ci.render(report))
+        try:
+            files.append_text(ci.render(report), path)
+        except (OSError, UnicodeError) as error:
+            yield f"the summary of the GitHub job was not written: {error}"
 
 
 def show(report: Report, reporter: pytest.TerminalReporter) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib import resources
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 from xml.etree import ElementTree as ET
@@ -301,6 +303,38 @@ def test_a_job_of_github_is_told(suite, monkeypatch, is_off):
     found = [line for line in result.stdout.lines if line.startswith("::error ")]
     assert len(found) == (0 if is_off else 3)
     assert summary.exists() is not is_off
+
+
+def _no_folder(path):
+    return path / "missing" / "summary.md"
+
+
+def _folder(path):
+    return path
+
+
+def _full(path):
+    return Path("/dev/full")
+
+
+def _fifo(path):
+    os.mkfifo(path / "fifo")
+    return path / "fifo"
+
+
+@pytest.mark.parametrize("make", [_no_folder, _folder, _full, _fifo])
+def test_a_job_summary_that_cannot_be_written_costs_a_line(suite, monkeypatch, make):
+    """As in a container that gets the variables of a job, but not its folders."""
+    summary = make(suite.path)
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    result = suite.run(DASHES, "-q", "--dataloader-faults-report=r.md")
+    result.assert_outcomes(failed=3)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    problem = f"the summary of the GitHub job was not written: *{summary}'"
+    result.stdout.fnmatch_lines(["*LookupError: no such folder", "report: r.md", problem])
+    assert sum("was not written" in line for line in result.outlines) == 1
+    assert "3 failed" in result.outlines[-1]
 
 
 def test_the_clock_may_be_set_while_tests_run(light_suite):
