@@ -78,12 +78,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _options.for_a_terminal(_items.GPU_MARKER))
     try:
         _options.read_options(config)
-        paths, for_github = _options.reports(config)
+        paths = _options.reports(config)
         _register_known_failures(config)
     except InvalidArgumentError as error:
         raise pytest.UsageError(str(error)) from error
     if not hasattr(config, "workerinput"):  # A process of pytest-xdist reports to the main one.
         engine = functools.partial(_collector.engine_line, config)
+        for_github = _options.is_for_github(config)
         config.pluginmanager.register(_collector.Collector(engine, paths, for_github=for_github))
         if _collector.is_to_be_told(config):
             config.pluginmanager.register(_collector.UsedEngines())

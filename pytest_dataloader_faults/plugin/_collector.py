@@ -18,7 +18,7 @@ import pytest
 
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 from pytest_dataloader_faults.plugin import _failures
-from pytest_dataloader_faults.plugin._options import ATTRIBUTE, options_for
+from pytest_dataloader_faults.plugin._options import ATTRIBUTE, is_for_github, options_for
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.report.model import Report
@@ -35,11 +35,10 @@ class Collector:
         self, engine: Callable[[], str], paths: Sequence[str], *, for_github: bool
     ) -> None:
         self._engine = engine
-        self._paths = paths
+        self._paths = {os.path.abspath(path): path for path in paths}  # A test may change folders.
         self._for_github = for_github
         self._found: dict[tuple[str, int], dict[str, Any]] = {}
         self._written: list[str] = []
-        self._problems: list[str] = []
         self._warnings: list[str] = []
         self._began = time.time()
         self._clock_began = time.monotonic()
@@ -59,12 +58,11 @@ class Collector:
 
         duration = time.monotonic() - self._clock_began  # The clock may be set meanwhile.
         self._run = _report.run_of(session.config, self._began, duration)
-        for path in self._paths:
-            problems = list(_report.write(self._report, [path]))
-            self._problems += problems
-            self._written += [] if problems else [path]
-        if self._problems:
-            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        for target, path in self._paths.items():
+            if problem := _report.write(self._report, target, path):
+                fail_run(session, problem, pytest.ExitCode.USAGE_ERROR)
+            else:
+                self._written.append(path)
         if self._for_github:
             self._warnings += _report.add_step_summary(self._report)
 
@@ -77,9 +75,7 @@ class Collector:
             if self._for_github:
                 _report.show_annotations(self._report, terminalreporter)
         for path in self._written:
-            terminalreporter.write_line(f"report: {path}")
-        for problem in self._problems:
-            terminalreporter.write_line(problem, red=True)
+            _failures.write_line(terminalreporter, f"report: {path}")
         for warning in self._warnings:
             _failures.write_line(terminalreporter, warning, yellow=True)
 
@@ -89,6 +85,29 @@ class Collector:
         from pytest_dataloader_faults.plugin._report import report_of
 
         return report_of(self._found.values(), self._engine(), self._run)
+
+
+_reasons = pytest.StashKey[list[str]]()
+"""Why a run fails besides its tests."""
+
+
+def fail_run(session: pytest.Session, reason: str, status: pytest.ExitCode) -> None:
+    """Have *session* end with *status* whatever its tests did, and say so in its last line."""
+    session.exitstatus = status
+    session.config.stash.setdefault(_reasons, []).append(reason)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
+    """Say why the run fails below the line in which pytest counts its tests, which may be green."""
+    yield
+    reporter = session.config.pluginmanager.getplugin("terminalreporter")
+    for reason in session.config.stash.get(_reasons, ()) if reporter else ():
+        if is_for_github(session.config):
+            from pytest_dataloader_faults.report.ci import error_command
+
+            reporter.write_line(error_command(reason))
+        _failures.write_line(reporter, reason, red=True)
 
 
 def _verdicts(report: pytest.TestReport) -> str:

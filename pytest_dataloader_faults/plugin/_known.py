@@ -25,6 +25,7 @@ from pytest_dataloader_faults.battery.checks import require_checks
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import CheckResult, Verdict
 from pytest_dataloader_faults.outcomes.text import are, counted, cut, printable, shown
+from pytest_dataloader_faults.plugin._collector import fail_run
 from pytest_dataloader_faults.plugin._failures import write_line
 from pytest_dataloader_faults.plugin._options import (
     ATTRIBUTE,
@@ -349,8 +350,8 @@ class KnownFailures:
         try:
             files.write_text(_written(entries), self._target)
         except OSError as error:
-            self._tell(f"the known failures were not written: {error}", is_problem=True)
-            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+            problem = f"the known failures were not written: {error}"
+            fail_run(session, problem, pytest.ExitCode.USAGE_ERROR)
             return
         count, path = counted(len(entries), "known failure"), self._given.write
         self._tell(f"{count} written to {path}{_open(entries)}")
@@ -372,7 +373,8 @@ class KnownFailures:
                 for line in _listed(keys):
                     self._tell(f"  {line}", is_problem=True)
         if (mended or gone) and self._given.strict and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            reason = f"the run fails because of {self._given.strict}: {_stale(mended, gone)}"
+            fail_run(session, f"{reason} in {self._given.read}", pytest.ExitCode.TESTS_FAILED)
 
     def _tell(self, text: str, *, is_problem: bool = False) -> None:
         self._told.append((text, is_problem))
@@ -393,6 +395,16 @@ _GONE = (
     "known failures belong to no item. Correct their ids, remove them",
 )
 """What is told of one entry, and of several."""
+
+
+def _stale(mended: list[Key], gone: list[Key]) -> str:
+    """How many entries no longer fail, and how many match no test."""
+    fixed, unmatched = len(mended), len(gone)
+    texts = [
+        f"{counted(fixed, 'known failure')} no longer fail{'s' if fixed == 1 else ''}",
+        f"{counted(unmatched, 'known failure')} {'matches' if unmatched == 1 else 'match'} no test",
+    ]
+    return ", ".join(text for text, keys in zip(texts, (mended, gone), strict=True) if keys)
 
 
 def _listed(keys: list[Key]) -> Iterator[str]:

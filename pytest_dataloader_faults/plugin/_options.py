@@ -166,28 +166,32 @@ def checks_to_keep(config: pytest.Config) -> set[str] | None:
 _REPORT = "--dataloader-faults-report"
 
 
-def reports(config: pytest.Config) -> tuple[list[str], bool]:
-    """The paths of the reports to write, and whether GitHub is to be told."""
+def reports(config: pytest.Config) -> list[str]:
+    """The paths of the reports to write."""
     paths: list[str] = config.getoption(f"{_STEM}_report")
     for path in paths:
         from pytest_dataloader_faults.report.files import require_known
 
         require_known(path)
-    is_asked = config.getoption(f"{_STEM}_github") == "auto"
-    return paths, is_asked and os.environ.get("GITHUB_ACTIONS") == "true"
+    return paths
+
+
+def is_for_github(config: pytest.Config) -> bool:
+    """Whether to annotate failures for GitHub."""
+    return exceptions._is_github_job() and config.getoption(f"{_STEM}_github") == "auto"
 
 
 class KnownFiles(NamedTuple):
     """What the options say of known failures.
 
-    *read*, *write*: paths of files, "" for none. *where*: what names the first one. *strict*:
-    whether what is in it and does not fail makes the run fail.
+    *read*, *write*: paths of files, "" for none. *where*: what names the first one. *strict*: the
+    option or ini key by which a run fails if something in it does not fail; "" for neither.
     """
 
     read: str
     where: str
     write: str
-    strict: bool
+    strict: str
 
 
 def known_files(config: pytest.Config) -> KnownFiles:
@@ -207,7 +211,8 @@ def known_files(config: pytest.Config) -> KnownFiles:
             raise InvalidArgumentError(message)
     if config.getoption("runxfail", default=False):
         read = None
-    strict = config.getoption(f"{name}_strict") or config.getini(f"{name}_strict")
+    by_option, by_key = config.getoption(f"{name}_strict"), config.getini(f"{name}_strict")
+    strict = flag("known_strict") if by_option else f"ini key {name}_strict" if by_key else ""
     return KnownFiles(read or "", where, write or "", strict)
 
 

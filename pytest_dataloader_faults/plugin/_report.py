@@ -208,13 +208,13 @@ def _checks() -> Iterable[str]:
     return CHECKS
 
 
-def write(report: Report, paths: Iterable[str]) -> Iterator[str]:
-    """Write *report* to each of *paths*; what went wrong."""
-    for path in paths:
-        try:
-            files.write(report, path)
-        except OSError as error:
-            yield f"the report {path} was not written: {error}"
+def write(report: Report, target: str, path: str) -> str:
+    """Write *report* to *target*, which the user calls *path*; what went wrong, or ""."""
+    try:
+        files.write(report, target)
+    except (OSError, UnicodeError) as error:
+        return f"the report {path} was not written: {error}"
+    return ""
 
 
 def add_step_summary(report: Report) -> Iterator[str]:

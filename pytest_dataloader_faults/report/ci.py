@@ -37,6 +37,11 @@ def of_github(report: Report) -> Iterator[str]:
             yield f"::error {place}::{_data(message)}"
 
 
+def error_command(text: str) -> str:
+    """The workflow command by which GitHub shows *text* as an error of the whole job."""
+    return f"::error::{_data(text)}"
+
+
 def of_gitlab(report: Report) -> str:
     """A list of issues, as JSON."""
     issues = [

@@ -96,6 +96,12 @@ TOLD = [
 ]
 
 
+FAILS_BY = (
+    "the run fails because of {}: 1 known failure no longer fails, 1 known failure matches no test"
+    " in known.json"
+)
+
+
 def test_what_no_longer_fails_is_told(suite):
     """As is what no test has. A key of the ini file names the file; strict, it fails the run."""
     (suite.path / "sub").mkdir()
@@ -108,12 +114,33 @@ def test_what_no_longer_fails_is_told(suite):
     strict = suite.again(STRICT)
     assert strict.ret == pytest.ExitCode.TESTS_FAILED
     strict.stdout.fnmatch_lines(TOLD, consecutive=True)
+    assert strict.outlines[-1] == FAILS_BY.format(STRICT)
     key = "dataloader_faults_known"
     suite.pytester.makeini(f"[pytest]\n{key} = known.json\n{key}_strict = true")
-    assert suite.again("-m", "dataloader_faults").ret == pytest.ExitCode.TESTS_FAILED
+    by_key = suite.again("-m", "dataloader_faults")
+    assert by_key.ret == pytest.ExitCode.TESTS_FAILED
+    assert by_key.outlines[-1] == FAILS_BY.format(f"ini key {key}_strict")
     suite.again(WRITE)
     assert _read(suite) == [_entry()]
     assert suite.again().ret == pytest.ExitCode.OK
+
+
+@pytest.mark.parametrize("options", [(), ("-q",), ("-qq",)])
+def test_the_last_line_says_why_a_strict_run_fails(light_suite, monkeypatch, options):
+    """In red, and as an error of the job; the line of pytest's counts is green."""
+    _write(light_suite, GONE)
+    source = "def test_plain(): pass"
+    told = "{}: 1 known failure matches no test in known.json".format(FAILS_BY.partition(":")[0])
+    last = f"\x1b[31m{told.format(STRICT)}\x1b[0m"
+    strict = light_suite.run(source, KNOWN, STRICT, "--color=yes", *options)
+    assert (strict.ret, strict.outlines[-1]) == (pytest.ExitCode.TESTS_FAILED, last)
+    assert "::error" not in strict.stdout.str()
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    in_job = light_suite.run(source, KNOWN, STRICT, "--color=yes", *options)
+    assert in_job.outlines[-2:] == [f"::error::{told.format(STRICT)}", last]
+    lenient = light_suite.run(source, KNOWN, *options)
+    assert lenient.ret == pytest.ExitCode.OK
+    lenient.stdout.no_fnmatch_line("*run fails*")
 
 
 @pytest.mark.parametrize("selected", [("-k", "test_"), ("test_inner.py",), ("--ignore=sub",)])
@@ -440,6 +467,7 @@ def test_processes_of_xdist_share_one_file(suite):
     known.assert_outcomes(passed=3, xfailed=1)
     assert known.ret == pytest.ExitCode.TESTS_FAILED
     known.stdout.fnmatch_lines(TOLD, consecutive=True)
+    assert known.outlines[-1] == FAILS_BY.format(STRICT)
     suite.again(WRITE, *xdist)
     assert _read(suite) == [_entry(reason="a")]
 

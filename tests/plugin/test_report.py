@@ -337,6 +337,23 @@ def test_a_job_summary_that_cannot_be_written_costs_a_line(suite, monkeypatch, m
     assert "3 failed" in result.outlines[-1]
 
 
+def test_a_problem_is_told_in_red_as_the_last_line(light_suite, monkeypatch):
+    """Below the line in which pytest counts the tests, which is green; in a GitHub job as an error.
+
+    A test may change the working directory.
+    """
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    source = "import os\ndef test_plain(tmp_path): os.chdir(tmp_path)"
+    reports = [f"--dataloader-faults-report={each}" for each in ("file/r.md", "r.md")]
+    (light_suite.path / "file").write_text("")
+    result = light_suite.run(source, "-q", "--color=yes", *reports)
+    *_, counts, command, last = result.outlines
+    assert "1 passed" in counts
+    assert command.startswith("::error::the report file/r.md was not written: ")
+    assert last.startswith("\x1b[31mthe report file/r.md was not written: ")
+    assert (light_suite.path / "r.md").exists()
+
+
 def test_the_clock_may_be_set_while_tests_run(light_suite):
     """The duration of the run stays right."""
     source = """
