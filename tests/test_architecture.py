@@ -21,7 +21,7 @@ NAME = "pytest_dataloader_faults"
 ROOT = Path(pytest_dataloader_faults.__file__).parent
 MOST_ENTRIES_OF_THE_ROOT, MOST_ENTRIES = 16, 16
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 500, 40
-MOST_MODULES = 170
+MOST_MODULES = 168
 NINE_IN_TEN, HALF = 30, 10
 NO_ENTRIES = {"__pycache__", "py.typed"}
 
@@ -38,6 +38,7 @@ STATE = {
     "_engine.chosen": "a user calls inject(), and no one hands it what pytest reads afterwards",
     "_engine.fake.engine._patched": "a process is patched once, whoever asks",
     "_engine.loader.client._outliving": "a child is waited for by the process that started it",
+    "_engine.system.processes._interrupted": "a signal handler is told nothing but the signal",
     "_trial.loaders._outer": "what a loop iterates in place of a loader, in the process of a trial",
     "_trial.loaders._running": "what would end pytest's workers if it were collected",
     "_trial.process.fork_server._started": "one process has torch, for all trials of this one",

@@ -35,7 +35,7 @@ from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._engine.supervisor.server import fork_supervisor
 from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
 from pytest_dataloader_faults._engine.system.proc import PrivateMemory, private_memory
-from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL
+from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL, end_if_interrupted
 from pytest_dataloader_faults._engine.worker.arm import arm_function
 from pytest_dataloader_faults._engine.worker.late_imports import FOR_LOADER, import_late_modules
 from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob
@@ -47,7 +47,6 @@ from pytest_dataloader_faults._trial.journal import (
 )
 from pytest_dataloader_faults._trial.loader_state import kept_states
 from pytest_dataloader_faults._trial.process import environment
-from pytest_dataloader_faults._trial.process.interrupts import end_if_interrupted
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
 from pytest_dataloader_faults._trial.process.warden import run_under_deadline
 from pytest_dataloader_faults._trial.run import run

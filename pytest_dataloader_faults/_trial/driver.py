@@ -23,7 +23,7 @@ from typing import Any
 
 from pytest_dataloader_faults._engine.loader.iterator import IteratorListener
 from pytest_dataloader_faults._engine.protocol import Idle
-from pytest_dataloader_faults._engine.system.processes import has_ended
+from pytest_dataloader_faults._engine.system.processes import end_if_interrupted, has_ended
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial.journal import (
     BatchReceived,
@@ -37,7 +37,6 @@ from pytest_dataloader_faults._trial.journal import (
 )
 from pytest_dataloader_faults._trial.loader_state import StateSaver, load_state
 from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of, outer_of
-from pytest_dataloader_faults._trial.process.interrupts import end_if_interrupted
 from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
 from pytest_dataloader_faults._trial.process.stuck import is_stuck
 from pytest_dataloader_faults._trial.samplers import set_epoch

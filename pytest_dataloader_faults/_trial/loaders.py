@@ -17,13 +17,13 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from pytest_dataloader_faults._arguments import meant
 from pytest_dataloader_faults._engine.fake.notes import note_for
+from pytest_dataloader_faults._engine.system.processes import end_if_interrupted
 from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
 from pytest_dataloader_faults._engine.worker.late_imports import FOR_FORK_SERVER
 from pytest_dataloader_faults._settings.jobs import Rank
 from pytest_dataloader_faults._trial import samplers
 from pytest_dataloader_faults._trial.factory import HandedOver, definition_of, require_one
 from pytest_dataloader_faults._trial.process.fork_server import method_of
-from pytest_dataloader_faults._trial.process.interrupts import end_if_interrupted
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.outcomes.text import continued, shown, text_of
 

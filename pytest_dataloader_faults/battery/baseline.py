@@ -22,17 +22,17 @@ from pytest_dataloader_faults._settings.jobs import (
 from pytest_dataloader_faults._trial import repeat_if_killed, run_trial_job, take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
 from pytest_dataloader_faults.battery import progress
-from pytest_dataloader_faults.battery.changed_files import (
-    FollowedRun,
-    files_made_since,
-    note_on_cache,
-)
 from pytest_dataloader_faults.battery.ranks import KnownRanks, Ranks
 from pytest_dataloader_faults.battery.shares import (
     are_alike,
     count_own_samples,
     drawn_in,
     shares_of,
+)
+from pytest_dataloader_faults.battery.targets import (
+    FollowedRun,
+    files_made_since,
+    note_on_cache,
 )
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault

@@ -24,7 +24,12 @@ import psutil
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.libc import Prctl, end_with_parent, prctl
-from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL, ready, reap
+from pytest_dataloader_faults._engine.system.processes import (
+    STACKS_SIGNAL,
+    raise_on_sigint,
+    ready,
+    reap,
+)
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
 from pytest_dataloader_faults._settings.jobs import Limits
 from pytest_dataloader_faults._trial import resources
@@ -43,7 +48,6 @@ from pytest_dataloader_faults._trial.process.deadline import (
     HARNESS,
     OVERDUE,
 )
-from pytest_dataloader_faults._trial.process.interrupts import raise_on_sigint
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes.stages import DONE
