@@ -231,7 +231,7 @@ SEEDS = [-1, 1.5, "0", None, 2**32, 2**64]
 TIMES = [-1, 0, 0.0, -0.5, math.nan, math.inf, 10**400, "30", True, [1]]
 ENTRIES = (run_trial, battery)
 REFUSED = [
-    *((ENTRIES, {"deadline": each}, f"deadline={each!r}", SECONDS) for each in TIMES),
+    *((ENTRIES, {"deadline": each}, f"deadline={each!r}"[:60], SECONDS) for each in TIMES),
     ((run_trial,), {"deadline": None}, "deadline=None", SECONDS),
     *((ENTRIES, {"seed": each}, f"seed={each!r}") for each in SEEDS),
     *(
