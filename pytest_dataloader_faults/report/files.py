@@ -33,7 +33,8 @@ RENDERERS: dict[str, Callable[[Report], str]] = {
 """The form of a report by the ending of its file's name; the first that fits."""
 _ADVICE = "Pass a file that --dataloader-faults-report=NAME.json wrote"
 _PATIENCE = 30
-"""Seconds to wait for the reader of a FIFO."""
+"""Seconds to wait for the process at the other end of a FIFO."""
+_CHUNK = 1 << 16
 
 
 def require_known(path: str) -> str:
@@ -183,25 +184,46 @@ _KINDS = {
 }
 
 
-def read_json(path: str) -> Any:
-    """What is in the regular file *path*: others may have no end, or never begin.
+def read_json(path: str, *, may_be_fifo: bool = False) -> Any:
+    """What the regular file *path* holds, or a FIFO, such as that of a shell's ``<(command)``.
 
     Raises:
         OSError: It cannot be read.
-        InvalidArgumentError: It is no regular file, or holds no JSON.
+        InvalidArgumentError: It is no such file, or holds no JSON.
     """
-    if kind := _KINDS.get(stat.S_IFMT(os.stat(path).st_mode)):
+    mode = os.stat(path).st_mode
+    is_fifo = may_be_fifo and stat.S_ISFIFO(mode)
+    if not is_fifo and (kind := _KINDS.get(stat.S_IFMT(mode))):
         message = f"it must be a regular file, got {kind}. Write the content to a file first"
         raise InvalidArgumentError(message)
     try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file, object_pairs_hook=_with_each_key_once)
+        with open(path, "rb", opener=_open_for_reading) as file:
+            data = _read_fifo(file.fileno()) if is_fifo else file.read()
+        return json.loads(data.decode(), object_pairs_hook=_with_each_key_once)
     except InvalidArgumentError:
         raise
     except ValueError as error:
         raise InvalidArgumentError(f"it is not JSON: {error}") from error
     except RecursionError:
         raise InvalidArgumentError("its lists and objects are nested too deeply") from None
+
+
+def _open_for_reading(path: str, flags: int) -> int:
+    """Open *path* without waiting until somebody writes to a FIFO."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _read_fifo(fd: int) -> bytes:
+    """All that is written to *fd*: wait for its writer, but not forever."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    parts: list[bytes] = []
+    while poll.poll(_PATIENCE * 1000):
+        with contextlib.suppress(BlockingIOError):  # Another reader was faster.
+            parts.append(os.read(fd, _CHUNK))
+            if not parts[-1]:
+                return b"".join(parts)
+    raise TimeoutError(errno.ETIMEDOUT, f"nothing was written to this FIFO for {_PATIENCE} s")
 
 
 def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -219,7 +241,7 @@ def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read(path: str) -> Report:
     """The report in the file *path*, which is one of JSON."""
     try:
-        return Report.from_dict(read_json(path))
+        return Report.from_dict(read_json(path, may_be_fifo=True))
     except InvalidArgumentError as error:
         message = f"{path} is not a JSON report written by this plugin: {error}. {_ADVICE}"
         raise InvalidArgumentError(message) from None

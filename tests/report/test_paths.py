@@ -187,10 +187,6 @@ def test_standard_output_is_written_to(tmp_path, is_file):
     assert printed == "before\ntext\nafter\n"
 
 
-def _fifo(path):
-    os.mkfifo(path)
-
-
 def _folder(path):
     path.mkdir()
 
@@ -199,7 +195,28 @@ def _full(path):
     path.symlink_to("/dev/full")
 
 
-UNREADABLE = [(_fifo, "a FIFO"), (_folder, "a folder"), (_full, "a device")]
+UNREADABLE = [(_folder, "a folder"), (_full, "a device")]
+
+
+def test_a_report_may_come_through_a_fifo(report, capsys):
+    """As from a command whose output the shell passes as /dev/fd/63; twice is an error."""
+    reading, writing = os.pipe()
+    os.write(writing, report.read_bytes())
+    os.close(writing)
+    assert main(["compare", f"/dev/fd/{reading}", str(report)]) == 0
+    capsys.readouterr()
+    assert main(["compare", f"/dev/fd/{reading}", str(report)]) == 2
+    assert "is not a JSON report written by this plugin: it is not JSON" in capsys.readouterr().err
+    os.close(reading)
+
+
+def test_a_fifo_that_nobody_writes_to_is_an_error(tmp_path, report, capsys, monkeypatch):
+    """It is waited for, but not forever."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    monkeypatch.setattr(files, "_PATIENCE", 0.01)
+    assert main(["compare", str(fifo), str(report)]) == 2
+    assert "nothing was written to this FIFO for 0.01 s" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(20)
