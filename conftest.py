@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,6 +81,18 @@ def engine() -> None:
     reason = unavailable()
     if reason is not None:
         pytest.skip(f"the kernel engine cannot run here: {reason}")
+
+
+@pytest.fixture(name="busy_core")
+def _busy_core():
+    """A core for which four processes compete."""
+    core = min(os.sched_getaffinity(0))
+    loop = f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    busy = [subprocess.Popen([sys.executable, "-c", loop]) for _ in range(4)]
+    yield core
+    for each in busy:
+        each.kill()
+        each.wait()
 
 
 _FLAGS = """

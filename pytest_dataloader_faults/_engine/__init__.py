@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults._engine.system.processes import Probe, fork, reap
+from pytest_dataloader_faults._engine.system.children import Probe, reap
+from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults.exceptions import EngineUnavailableError, UnusableEnvironmentError
 
 _ELSEWHERE = (
@@ -26,7 +27,7 @@ _NEEDED: dict[str, Callable[[], int]] = {
 """System calls that every engine needs; each returns a descriptor."""
 _FORBIDDEN = "{} is missing or forbidden here (the container's seccomp profile?) [{}, Linux {}]"
 _PROBE_SECONDS = 20.0
-"""A probe takes 10 ms where the machine is not busy."""
+"""A probe takes 10 ms of a processor."""
 _SPARE = 32
 _WORKS = "works"
 _started: list[Probe] = []

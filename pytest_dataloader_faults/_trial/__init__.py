@@ -19,7 +19,8 @@ if sys.platform != "linux":  # Much of what is imported below is not there.
 
 from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._engine.scope import engine_for
-from pytest_dataloader_faults._engine.system.processes import ChildProcess, fork
+from pytest_dataloader_faults._engine.system.children import ChildProcess
+from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._settings import Settings, jobs
 from pytest_dataloader_faults._trial import from_journal
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound

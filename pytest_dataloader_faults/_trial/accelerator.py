@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults._engine.system.processes import Probe
+from pytest_dataloader_faults._engine.system.children import Probe
 from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
 
 if TYPE_CHECKING:

@@ -38,6 +38,7 @@ from typing import Any
 import psutil
 
 from pytest_dataloader_faults._engine.system import proc
+from pytest_dataloader_faults._engine.system.patience import Patience, has_ended
 from pytest_dataloader_faults._engine.worker.fetch_hooks import FetchListener, observe_fetches
 from pytest_dataloader_faults._trial import accelerator
 from pytest_dataloader_faults.outcomes.growth import FEWEST_EPOCHS, TIMES_TO_CONFIRM, find_growth
@@ -58,15 +59,15 @@ def _below(keeper: int, server: int) -> list[psutil.Process]:
     return []
 
 
-def processes(server: tuple[int, int] | None = None, patience: float = 1.0) -> dict[str, str]:
-    """Those of ``trial_processes`` that still run after *patience* seconds.
+def processes(server: tuple[int, int] | None = None, seconds: float = 1.0) -> dict[str, str]:
+    """Those of ``trial_processes`` that still run after *seconds*, as ``Patience`` counts them.
 
     Helpers of torch and Python are left out.
     """
     if not has_children() and not (server and _below(*server)):
         return {}
-    deadline = time.monotonic() + patience
-    while (found := _running(server) or _running(server)) and time.monotonic() < deadline:
+    patience = Patience(seconds)
+    while (found := _running(server) or _running(server)) and not patience.is_over(map(int, found)):
         time.sleep(0.01)
     return found
 
@@ -82,17 +83,18 @@ def has_children() -> bool:
     return False
 
 
-def end_session(leader: int, patience: float) -> None:
+def end_session(leader: int, seconds: float) -> None:
     """End what the process *leader* has started; helpers end by themselves with the others.
 
-    Wait for that for *patience* seconds at most.
+    Wait for each for *seconds* at most.
     """
     found = list(_session_of(leader))
     for process in found:
         with contextlib.suppress(psutil.Error):
             if not is_infrastructure(" ".join(process.cmdline())):
                 process.kill()
-    psutil.wait_procs(found, patience)
+    for process in found:
+        has_ended(process.pid, seconds)
 
 
 def _session_of(leader: int) -> Iterator[psutil.Process]:

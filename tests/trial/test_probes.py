@@ -42,7 +42,7 @@ def _sleeper():
 
 def test_a_process_is_seen_with_its_command(sleeper):
     """One that does not end while it is waited for."""
-    found = resources.processes(patience=0.1)
+    found = resources.processes(seconds=0.1)
     assert "time.sleep(600)" in found[str(sleeper.pid)]
 
 
@@ -56,7 +56,7 @@ def test_a_grandchild_is_seen(sleeper, tmp_path):
         below = psutil.Process(process.pid)
         while not (children := below.children()):
             time.sleep(0.01)
-        found = resources.processes(patience=0.1)
+        found = resources.processes(seconds=0.1)
         for each in (*children, below):
             each.kill()
     assert str(children[0].pid) in found
@@ -70,7 +70,7 @@ def test_the_dead_are_not_running():
     while psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
         time.sleep(0.01)
     try:
-        assert str(child) not in resources.processes(patience=0.1)
+        assert str(child) not in resources.processes(seconds=0.1)
     finally:
         os.waitpid(child, 0)
 
@@ -78,7 +78,7 @@ def test_the_dead_are_not_running():
 def test_those_that_end_have_time_to():
     """A process that ends within the patience is none that was left."""
     with subprocess.Popen(["sleep", "0.3"]) as process:  # noqa: S607
-        found = resources.processes(patience=5)
+        found = resources.processes(seconds=5)
         assert str(process.pid) not in found
 
 

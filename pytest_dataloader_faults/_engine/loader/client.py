@@ -8,14 +8,19 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, TypeVar
 
 from torch import multiprocessing
 
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.system import temporary
+from pytest_dataloader_faults._engine.system.patience import (
+    SIGN_OF_LIFE,
+    Patience,
+    has_ended,
+)
 from pytest_dataloader_faults._engine.system.proc import is_stopped
 from pytest_dataloader_faults._engine.system.processes import code_to_run, end_in_words
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
@@ -23,6 +28,7 @@ from pytest_dataloader_faults.exceptions import LostProcessError, UnusableEnviro
 
 _MAIN = "pytest_dataloader_faults._engine.supervisor.server"
 _PATIENCE = 10.0
+"""Seconds in which a supervisor that owes an answer neither works nor waits for a processor."""
 _END_PATIENCE = 1.0
 """Seconds between the last descriptor that a supervisor closes and its end."""
 _NO_ROOM = (
@@ -52,7 +58,8 @@ class SupervisorClient:
         self.pid = handle.pid
         """The supervisor's process id."""
         self._channel = handle.control
-        self._channel.connection.settimeout(_PATIENCE)
+        self._connection = _Connection(self._channel.connection, self.pid)
+        self._channel.connection = self._connection
         strategy = multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
         unlinks = strategy == "file_descriptor"
         asked = protocol.Configure(plan.to_dict(), os.getpid(), self._folder, unlinks)
@@ -86,11 +93,17 @@ class SupervisorClient:
                 if not self._closed:
                     self._send(message)
 
-    def wait_until_idle(self, loader: int, epoch: int, sent: Mapping[int, int]) -> protocol.Idle:
-        """Wait until every live worker has made the batches it was sent, or hangs."""
+    def wait_until_idle(
+        self, loader: int, epoch: int, sent: Mapping[int, int], workers: Collection[int]
+    ) -> protocol.Idle:
+        """Wait until every live worker has made the batches it was sent, or hangs.
+
+        *workers*: their processes. They have some seconds in which they can run.
+        """
         try:
             asked = protocol.WaitUntilIdle(loader, epoch, tuple(sent.items()))
-            return self._exchange(asked, protocol.Idle)
+            with self._lock, self._connection.waiting_for(workers):
+                return self._exchange(asked, protocol.Idle)
         except TimeoutError:
             return protocol.Idle()
 
@@ -125,23 +138,23 @@ class SupervisorClient:
 
     def _ask(self, message: protocol.FromLoader, kind: type[_Answer]) -> _Answer:
         try:
-            return self._exchange(message, kind)
+            with self._lock:
+                return self._exchange(message, kind)
         except TimeoutError as error:
             raise self._silent() from error
 
     def _exchange(self, message: protocol.FromLoader, kind: type[_Answer]) -> _Answer:
         """The answer to *message*. A late answer to an earlier one may come before it."""
-        with self._lock:
-            self._send_pending()
-            try:
-                self._send(message)
+        self._send_pending()
+        try:
+            self._send(message)
+            answer = self._channel.receive()[0]
+            while not isinstance(answer, kind):
                 answer = self._channel.receive()[0]
-                while not isinstance(answer, kind):
-                    answer = self._channel.receive()[0]
-            except (EOFError, ConnectionError) as error:
-                raise self._gone() from error
-            self._send_pending()
-            return answer
+        except (EOFError, ConnectionError) as error:
+            raise self._gone() from error
+        self._send_pending()
+        return answer
 
     def _send(self, message: protocol.FromLoader) -> None:
         """Send *message*. A timeout may leave half of it sent, so it ends the scope."""
@@ -159,9 +172,8 @@ class SupervisorClient:
 
     def _how_it_ended(self) -> str:
         """Empty if this process is not its parent: then it is for the warden to say."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            if self._process is not None:
-                return f": it {end_in_words(self._process.wait(_END_PATIENCE))}"
+        if self._process is not None and has_ended(self.pid, _END_PATIENCE):
+            return f": it {end_in_words(self._process.wait())}"
         return ""
 
     def _silent(self) -> LostProcessError:
@@ -171,6 +183,45 @@ class SupervisorClient:
             " workers' system calls wait for it, which says nothing about the dataset. Run it"
             " again; if it comes again, find out what stops processes on this machine"
         )
+
+
+class _Connection(socket.socket):
+    """The socket of the supervisor. TimeoutError: that one had its time, and did nothing."""
+
+    def __init__(self, connection: socket.socket, supervisor: int) -> None:
+        super().__init__(fileno=connection.detach())
+        self._slice = _PATIENCE / 10  # It is over before anything is known of those that work.
+        self.settimeout(self._slice)
+        self._supervisor = supervisor
+        self._workers: Collection[int] = ()
+
+    @contextlib.contextmanager
+    def waiting_for(self, workers: Collection[int]) -> Iterator[None]:
+        """Wait for the processes *workers* and, for them, for the supervisor."""
+        self._workers = workers
+        try:
+            yield
+        finally:
+            self._workers = ()
+
+    def recvmsg(self, *arguments: Any) -> Any:
+        return self._in_time(super().recvmsg, *arguments)
+
+    def sendmsg(self, *arguments: Any) -> Any:
+        return self._in_time(super().sendmsg, *arguments)
+
+    def _in_time(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        patience: Patience | None = None
+        while patience is None or not patience.is_over():
+            with contextlib.suppress(TimeoutError):
+                return call(*arguments)
+            patience = patience or self._patience()
+        raise TimeoutError
+
+    def _patience(self) -> Patience:
+        """What is left of it after the first attempt."""
+        work = 1.0 if self._workers else SIGN_OF_LIFE
+        return Patience(_PATIENCE - self._slice, [self._supervisor, *self._workers], work)
 
 
 def _start() -> tuple[subprocess.Popen[bytes], protocol.SupervisorHandle]:

@@ -117,7 +117,8 @@ class LoaderMonitor:
         # One that died before it was armed is not known to the supervisor.
         workers, sent = latest._workers, latest._sent
         alive = {worker: sent[worker] for worker in sent if workers[worker].is_alive()}
-        return self.client.wait_until_idle(latest._number, latest._epoch, alive)
+        pids = [workers[worker].pid for worker in alive]
+        return self.client.wait_until_idle(latest._number, latest._epoch, alive, pids)
 
     def record_error(self, error: BaseException) -> None:
         """Keep what a loop over a loader got, as printed."""

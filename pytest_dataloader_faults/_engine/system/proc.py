@@ -161,6 +161,17 @@ def threads(pid: int) -> list[str]:
     return os.listdir(f"/proc/{pid}/task")
 
 
+def threads_that_block(pid: int, number: int) -> set[str]:
+    """Those of its threads that get no signal of that *number* now; none if it is gone."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for thread in threads(pid):
+            blocked = int(_fields(f"/proc/{pid}/task/{thread}/status")["SigBlk"], 16)
+            if blocked >> (number - 1) & 1:
+                found.add(thread)
+    return found
+
+
 def family(pid: int) -> Iterator[int]:
     """*pid* and its descendants, as far as they are still its own; *pid* alone if it is gone."""
     yield pid

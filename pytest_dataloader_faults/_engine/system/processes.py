@@ -1,25 +1,19 @@
 """Processes: start one, wait for one, say how it ended, and end this one if it is interrupted.
 
 Some facts about the end of a process. waitid(2) with WNOWAIT tells a parent how its child ended and
-leaves it to be waited for; no other process can know. Where SIGCHLD is ignored, which a process
-inherits from whoever started it, the kernel forgets a child at its end: waitpid(2) raises
-ChildProcessError then, and the number of the child may be that of another process. A handler of the
-user's that waits for all children has the same effect. So pytest's process sends signals to its
-children by pidfd, and copes with a child that has been waited for.
+leaves it to be waited for; no other process can know.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import FrameType
 
 import pytest_dataloader_faults as package
-from pytest_dataloader_faults._engine.system.ownership import OwnedDescriptor
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 
 
@@ -45,96 +39,6 @@ def end_in_words(code: int) -> str:
     return f"ended with exit status {code}"
 
 
-class ChildProcess:
-    """A child of this process, until it is reaped."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._pidfd = self._open()
-
-    def has_ended(self, seconds: float) -> bool:
-        """Whether it ends within *seconds*."""
-        pidfd = self._require_pidfd()
-        return pidfd is None or bool(ready([pidfd], seconds))
-
-    def send(self, number: signal.Signals) -> None:
-        """Send it a signal, unless it has ended."""
-        pidfd = self._require_pidfd()
-        if pidfd is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(pidfd, number)
-
-    def reap(self) -> int | None:
-        """Wait for it, as ``reap`` does, and let go of it."""
-        if self._pidfd:
-            self._pidfd.close()
-            self._pidfd = None
-        return reap(self.pid)
-
-    def _require_pidfd(self) -> int | None:
-        """None if it has ended and was waited for. The user's code may have closed the first."""
-        if self._pidfd and not self._pidfd.is_open:
-            self._pidfd = self._open()
-        return self._pidfd.number if self._pidfd else None
-
-    def _open(self) -> OwnedDescriptor | None:
-        with contextlib.suppress(ProcessLookupError):
-            return OwnedDescriptor(os.pidfd_open(self.pid))
-        return None
-
-
-def reap(pid: int) -> int | None:
-    """Wait until the child *pid* has ended: its exit code, or the negative number of its signal.
-
-    None if that is not known, because the kernel or other code has waited for it.
-    """
-    try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except ChildProcessError:
-        return None
-
-
-class Probe:
-    """A child process that answers one question about this machine, by calling *action*.
-
-    It starts at once, so that the child works while the caller does something else.
-    """
-
-    def __init__(self, action: Callable[[], str]) -> None:
-        reading, writing = os.pipe()
-        self._reading = OwnedDescriptor(reading)
-        parent = os.getpid()
-        try:
-            child = fork()
-        except BaseException:
-            os.close(reading)
-            os.close(writing)
-            raise
-        if not child:
-            try:
-                from pytest_dataloader_faults._engine.system.libc import end_with_parent
-
-                end_with_parent(parent)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # It may have children of its own.
-                os.write(writing, action().encode())
-            finally:
-                os._exit(0)
-        os.close(writing)
-        self._child = ChildProcess(child)
-
-    def answer(self, seconds: float) -> str:
-        """The answer, once; "" if the child was killed, stopped or too slow."""
-        try:
-            if not self._reading.is_open or not ready([self._reading.number], seconds):
-                return ""
-            return os.read(self._reading.number, _LONGEST_ANSWER).decode()
-        finally:
-            self._reading.close()
-            self._child.send(signal.SIGKILL)
-            self._child.reap()
-
-
-_LONGEST_ANSWER = 4096
 STACKS_SIGNAL = getattr(signal, "SIGRTMAX", 64) - 3
 """Asks a process of a trial for the stacks of its threads; a number that programs do not use."""
 
@@ -183,21 +87,6 @@ def ready(descriptors: Iterable[int], seconds: float) -> list[int]:
         poll.register(descriptor, select.POLLIN)
     wait = min(max(0.0, seconds), LONGEST_WAIT)
     return [descriptor for descriptor, _ in poll.poll(1000 * wait)]
-
-
-def has_ended(pid: int, seconds: float) -> bool:
-    """Whether the process *pid* ends within *seconds*; one that is gone has ended.
-
-    Raises OSError where no descriptor is free.
-    """
-    try:
-        watched = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(ready([watched], seconds))
-    finally:
-        os.close(watched)
 
 
 # Some facts about SIGINT. Ctrl-C goes to pytest's process group, which a trial has left, so a trial

@@ -138,13 +138,18 @@ class AnonymousFile:
         fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)
         self.owned = OwnedDescriptor(self.fd)
 
+    @property
+    def size(self) -> int:
+        """How many bytes are in it."""
+        return os.fstat(self.owned.require()).st_size
+
     def text(self, most: int | None = None) -> str:
         """The whole text, or its last *most* bytes.
 
         Raises:
             InjectionError: The whole text was asked for, and cannot be what was written.
         """
-        size = os.fstat(self.owned.require()).st_size
+        size = self.size
         if most is None and size > _LONGEST_TEXT:
             raise InjectionError(f"a file of a trial was overwritten: it has {size} bytes")
         start = 0 if most is None else max(0, size - most)

@@ -27,14 +27,15 @@ from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.ownership import OwnedDescriptor
-from pytest_dataloader_faults._engine.system.processes import code_to_run, ready
+from pytest_dataloader_faults._engine.system.patience import has_ended, ready_in_time
+from pytest_dataloader_faults._engine.system.processes import code_to_run
 from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob
 
 _MAIN = "pytest_dataloader_faults._trial.process.fork_server_main"
 _KEY_LENGTH = 32
 """Bytes; multiprocessing demands this many."""
 _PATIENCE = 60.0
-"""Seconds until torch is imported, on a machine that is busy with other things."""
+"""Seconds until torch is imported, those not counted that wait for a processor."""
 _END_PATIENCE = 10.0
 _LONGEST = 64
 
@@ -64,7 +65,7 @@ class TrialServer(NamedTuple):
     def end(self) -> None:
         """End all that the server has started, and wait until that is done [in the warden]."""
         self.held.shutdown(socket.SHUT_WR)
-        ready([self.held.fileno()], _END_PATIENCE)
+        ready_in_time([self.held.fileno()], _END_PATIENCE, self.pids)
 
     def close(self) -> None:
         """Let go of it; the keeper, unless it was killed, ends what is left."""
@@ -155,11 +156,14 @@ class _Preloaded:
             self.kill()
             return False
         if not self._has_imported:
-            came = ready([self._control.fileno()], _PATIENCE) and self._control.recv(1)
-            self._has_imported = bool(came)
-            if not came:
+            self._has_imported = self._is_ready(self._control) and bool(self._control.recv(1))
+            if not self._has_imported:
                 self.kill()
         return self._has_imported
+
+    def _is_ready(self, connection: socket.socket) -> bool:
+        """Whether it answers by *connection* in time."""
+        return bool(ready_in_time([connection.fileno()], _PATIENCE, [self._process.pid]))
 
     def fork_server(self, job: Job, printed: int) -> TrialServer | None:
         """One for *job*, which prints to *printed*; None if this process does not answer."""
@@ -171,7 +175,7 @@ class _Preloaded:
         try:
             with theirs:
                 self._send((theirs.fileno(), alive_r, printed), address, key, job)
-            pids = held.recv(_LONGEST) if ready([held.fileno()], _PATIENCE) else b""
+            pids = held.recv(_LONGEST) if self._is_ready(held) else b""
         except ConnectionError:
             pids = b""
         finally:
@@ -212,8 +216,8 @@ class _Preloaded:
         if not self._has_imported:
             self.kill()
         self._hang_up()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_PATIENCE)
+        if has_ended(self._process.pid, _END_PATIENCE):
+            self._process.wait()
 
 
 # Some facts about start methods. A ``DataLoader`` without a ``multiprocessing_context`` takes the

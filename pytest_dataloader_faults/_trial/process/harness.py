@@ -15,17 +15,18 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 
 from pytest_dataloader_faults._engine.protocol import Report
-from pytest_dataloader_faults._engine.system.proc import is_stopped, signal_that_ended
-from pytest_dataloader_faults._engine.system.processes import (
-    ChildProcess,
-    end_in_words,
+from pytest_dataloader_faults._engine.system.children import ChildProcess
+from pytest_dataloader_faults._engine.system.patience import (
+    BETWEEN_LOOKS,
+    SIGN_OF_LIFE,
+    Patience,
     has_ended,
-    how_it_ended,
-    ready,
+    ready_in_time,
 )
+from pytest_dataloader_faults._engine.system.proc import is_stopped, signal_that_ended
+from pytest_dataloader_faults._engine.system.processes import end_in_words, how_it_ended, ready
 from pytest_dataloader_faults._trial.journal import (
     FaultsArmed,
     HarnessFailed,
@@ -35,12 +36,10 @@ from pytest_dataloader_faults._trial.journal import (
 
 _GRACE = 30.0
 """Seconds a warden gets beyond its deadline before it counts as broken itself."""
-_BETWEEN_LOOKS, _LOOKS = 1.0, 5
-"""Seconds between two looks at the warden; how many times in a row it has to be seen stopped."""
-_LATEST = 2 * _BETWEEN_LOOKS
-"""Seconds until the next look, at the most, if this process was not stopped in between."""
+_LOOKS = 5
+"""How many times in a row, a second apart, a warden has to be seen stopped."""
 _PATIENCE = 10.0
-"""Seconds for a supervisor's report; it takes a few milliseconds where the machine is not busy."""
+"""Seconds in which a supervisor that owes its report neither works nor waits for a processor."""
 _MOMENT = 0.02
 """Seconds from the end of the last process that a supervisor follows to its own, at most."""
 STOPPED = "was stopped (SIGSTOP, or a debugger)"
@@ -56,7 +55,7 @@ def wait_for(warden: ChildProcess, deadline: float, facts: Journal) -> int | Non
         _watch(warden, deadline + _GRACE, facts)
     except BaseException:  # Ctrl-C: the warden ends its tree first.
         warden.send(signal.SIGTERM)
-        warden.has_ended(_GRACE)
+        warden.ends_in_time(_GRACE)
         raise
     finally:
         code = warden.reap()
@@ -65,25 +64,21 @@ def wait_for(warden: ChildProcess, deadline: float, facts: Journal) -> int | Non
 
 def _watch(warden: ChildProcess, deadline: float, facts: Journal) -> None:
     """Return once *warden* has ended; end a warden that is stopped."""
-    looked = time.monotonic()
-    until, stopped = looked + deadline, 0
-    while not warden.has_ended(_BETWEEN_LOOKS):
-        now = time.monotonic()
-        until += max(0.0, now - looked - _LATEST)  # This process was stopped, too.
-        looked = now
+    patience, stopped = Patience(deadline, [warden.pid]), 0
+    while not warden.has_ended(BETWEEN_LOOKS):
         stopped = stopped + 1 if is_stopped(warden.pid) else 0
         if stopped == _LOOKS:
             facts.write(HarnessFailed(f"{name_of_warden(warden.pid)} {STOPPED}{NOTHING_SHOWN}"))
             warden.send(signal.SIGTERM)  # It ends its tree first.
             warden.send(signal.SIGCONT)
-        if time.monotonic() > until:
+        if patience.is_over():
             warden.send(signal.SIGKILL)
 
 
 def end(warden: ChildProcess) -> None:
     """End *warden*, which ends its tree first, and wait for it."""
     warden.send(signal.SIGTERM)
-    if not warden.has_ended(_GRACE):
+    if not warden.ends_in_time(_GRACE):
         warden.send(signal.SIGKILL)
     warden.reap()
 
@@ -141,7 +136,9 @@ class SupervisorWatch:
             return STOPPED
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGTERM)
-        if self.fd is not None and not ready([self.fd], _PATIENCE):
+        if self.fd is not None and not ready_in_time(
+            [self.fd], _PATIENCE, [self.pid], SIGN_OF_LIFE
+        ):
             return STOPPED if is_stopped(self.pid) else f"gave no report for {_PATIENCE:g} s"
         return how_it_ended(self.pid)
 

@@ -48,6 +48,8 @@ from typing import Any
 
 from torch.utils.data._utils import signal_handling
 
+from pytest_dataloader_faults._engine.system.patience import Patience
+
 _BETWEEN_LOOKS = 0.01
 _END_PATIENCE = 2.0
 _now = time.monotonic
@@ -180,8 +182,8 @@ class _InterruptibleQueue:
 
 def _has_ended(worker: Any) -> bool:
     """Whether its end can be waited for. The kernel closes the sentinel some time before that."""
-    until = _now() + _END_PATIENCE
-    while _now() < until:
+    patience = Patience(_END_PATIENCE, [worker.pid])
+    while not patience.is_over():
         try:
             if os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 return True

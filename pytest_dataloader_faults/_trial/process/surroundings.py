@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.system import temporary
-from pytest_dataloader_faults._engine.system.processes import ready
+from pytest_dataloader_faults._engine.system.patience import has_ended
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedMemoryCleaner
 from pytest_dataloader_faults._settings.jobs import Job
 from pytest_dataloader_faults._trial.journal import Journal, TrialStarted, WorkersStarting
@@ -53,10 +53,7 @@ class Surroundings(NamedTuple):
 
         for pid in self._pids():
             end_session(pid, _DYING)
-            with contextlib.suppress(ProcessLookupError):
-                end = os.pidfd_open(pid)
-                ready([end], _DYING)
-                os.close(end)
+            has_ended(pid, _DYING)
 
     def remove_shared_memory(self, killed: Collection[int] = ()) -> None:
         """Remove what the trial's processes have left in it, and those *killed*. All are dead."""

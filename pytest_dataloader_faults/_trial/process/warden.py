@@ -23,12 +23,13 @@ import psutil
 
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._engine.system import proc
+from pytest_dataloader_faults._engine.system.children import reap
 from pytest_dataloader_faults._engine.system.libc import Prctl, end_with_parent, prctl
+from pytest_dataloader_faults._engine.system.patience import SIGN_OF_LIFE, Patience
 from pytest_dataloader_faults._engine.system.processes import (
     STACKS_SIGNAL,
     raise_on_sigint,
     ready,
-    reap,
 )
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
 from pytest_dataloader_faults._settings.jobs import Limits
@@ -56,7 +57,8 @@ from pytest_dataloader_faults.outcomes.text import printable
 _Root: TypeAlias = Callable[[SupervisorHandle | None, int | None], None]
 """What the trial's process does, and each that follows it, by its number from 0."""
 _CLEANERS_PATIENCE = 10.0
-_STACKS_PATIENCE = 1.0
+_STACKS_PATIENCE, _IDLE_PATIENCE = 1.0, 0.1
+"""Seconds for the stacks of a process; for those of one that does nothing, as in a held call."""
 _CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
 """They end with their clients, and remove what their clients have left."""
 _TO_END = frozenset({signal.SIGTERM, signal.SIGINT})
@@ -252,14 +254,9 @@ def _wait(watched: _Watched, until: float) -> str | None:
 
 def _gather_stacks(around: Surroundings, ours: set[int]) -> None:
     """Have every process but *ours* write its stacks if it can, and wait until it has."""
-    stacks = around.stacks
     for process in _processes(around):
         if process.pid not in ours:
-            _describe(process, stacks)
-    deadline = time.monotonic() + _STACKS_PATIENCE
-    size = -1
-    while size != (size := os.fstat(stacks.fd).st_size) and time.monotonic() < deadline:
-        time.sleep(0.1)
+            _describe(process, around.stacks)
 
 
 def _describe(process: psutil.Process, stacks: AnonymousFile) -> None:
@@ -267,8 +264,7 @@ def _describe(process: psutil.Process, stacks: AnonymousFile) -> None:
         command = " ".join(process.cmdline())
         if _writes_stacks(process.pid, stacks):
             os.write(stacks.fd, f"\nProcess {process.pid} ({_state(process)}):\n".encode())
-            process.send_signal(STACKS_SIGNAL)
-            time.sleep(0.05)  # So that the stacks of two processes do not mix.
+            _await_stacks(process, stacks)
         elif not resources.is_infrastructure(command):
             shown = printable(command)[:120]  # File names in it may have any bytes.
             line = f"\nProcess {process.pid} ({_state(process)}): {shown}\n"
@@ -284,6 +280,22 @@ def _writes_stacks(pid: int, stacks: AnonymousFile) -> bool:
     return bool(has_handler) and proc.has_open(pid, stacks.owned.file)
 
 
+def _await_stacks(process: psutil.Process, stacks: AnonymousFile) -> None:
+    """Have *process* write its stacks, and wait until it has, unless it cannot.
+
+    The kernel blocks the signal for the thread that handles it, until that has written all.
+    """
+    size, blocking = stacks.size, proc.threads_that_block(process.pid, STACKS_SIGNAL)
+    most = Patience(_STACKS_PATIENCE, [process.pid])
+    least = Patience(_IDLE_PATIENCE, [process.pid], SIGN_OF_LIFE)
+    process.send_signal(STACKS_SIGNAL)
+    while stacks.size == size or proc.threads_that_block(process.pid, STACKS_SIGNAL) - blocking:
+        runs = proc.state_of(process.pid) == "R"
+        if most.is_over() or (least.is_over() and not runs):
+            break
+        time.sleep(0.002)
+
+
 def _state(process: psutil.Process) -> str:
     """Whether *process* runs or sleeps, and where in the kernel, if this process may know that."""
     where = proc.waits_in(process.pid)
@@ -293,12 +305,13 @@ def _state(process: psutil.Process) -> str:
 def end_all() -> set[int]:
     """End all processes below this one; their pids. Helpers may remove what those have left."""
     killed: set[int] = set()
-    cleaners_until = time.monotonic() + _CLEANERS_PATIENCE
-    give_up = time.monotonic() + _UNKILLABLE
-    while resources.has_children() and time.monotonic() < give_up:
+    for_cleaners, for_all = Patience(_CLEANERS_PATIENCE), Patience(_UNKILLABLE)
+    doomed: list[psutil.Process] = []
+    while resources.has_children() and not for_all.is_over(each.pid for each in doomed):
         children = psutil.Process().children(recursive=True)
-        may_clean = time.monotonic() < cleaners_until
-        doomed = [each for each in children if not (may_clean and _is_cleaner(each))]
+        cleaners = list(filter(_is_cleaner, children))
+        may_clean = not for_cleaners.is_over(each.pid for each in cleaners)
+        doomed = [each for each in children if not (may_clean and each in cleaners)]
         _send(signal.SIGSTOP, doomed)
         killed.update(each.pid for each in doomed)
         _send(signal.SIGKILL, doomed)

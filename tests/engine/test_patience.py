@@ -1,0 +1,104 @@
+"""A process that has to wait for a processor gets more time from those who wait for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from torch.utils.data import DataLoader
+
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults._engine.loader import client
+from pytest_dataloader_faults._engine.system.patience import (
+    SIGN_OF_LIFE,
+    Patience,
+    has_ended,
+)
+from pytest_dataloader_faults.exceptions import LostProcessError
+from pytest_dataloader_faults.faults import ReadError
+from support.datasets import COUNT, Records
+from support.waiting import crowd_out
+
+LIMIT = 0.5
+
+
+def _seconds_until_over(patience):
+    began = time.monotonic()
+    while not patience.is_over():
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+@pytest.fixture(name="start")
+def _start():
+    started = []
+
+    def start(code):
+        started.append(subprocess.Popen([sys.executable, "-c", code]))
+        return started[-1].pid
+
+    yield start
+    for each in started:
+        each.kill()
+        each.wait()
+
+
+def test_one_that_waits_for_a_processor_does_not_use_it_up(start, busy_core):
+    """It has a fifth of the core, so that it takes several times as long."""
+    pid = start("while True: pass")
+    os.sched_setaffinity(pid, {busy_core})
+
+    assert _seconds_until_over(Patience(LIMIT, [pid])) > 2 * LIMIT
+
+
+def test_one_that_does_nothing_uses_it_up(start, busy_core):
+    """However busy the machine is, and also if work is a sign of life."""
+    pid = start("import time; time.sleep(600)")
+    os.kill(pid, signal.SIGSTOP)
+
+    for work in (1.0, SIGN_OF_LIFE):
+        assert LIMIT <= _seconds_until_over(Patience(LIMIT, [pid], work)) < 3 * LIMIT
+
+
+def test_work_is_a_sign_of_life_and_no_endless_one(start):
+    """A second of it counts a tenth."""
+    pid = start("while True: pass")
+
+    assert _seconds_until_over(Patience(LIMIT / 5, [pid], SIGN_OF_LIFE)) > LIMIT
+
+
+def test_an_end_is_waited_for(start, busy_core):
+    """One that needs more than the limit to get there, since it has to wait for a processor."""
+    work = "import time\nwhile time.process_time() < 0.4: pass"
+    pid = start(work)
+    os.sched_setaffinity(pid, {busy_core})
+
+    assert has_ended(pid, LIMIT * 2)
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_supervisor_that_works_is_not_lost(records, busy_core, monkeypatch):
+    """Its report takes longer than the limit, since others have the processor."""
+    monkeypatch.setattr(client, "_PATIENCE", 0.3)
+    with inject(ReadError("*.rec", nth=99), require_fired=False) as injection:
+        list(DataLoader(Records(records), num_workers=1))
+        crowd_out(injection._client.pid, busy_core)
+
+    assert sum(len(each.files) for each in injection.workers) == COUNT
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_supervisor_that_is_blocked_is_lost(records, busy_core, monkeypatch):
+    """It is stopped: then it waits for no processor."""
+    monkeypatch.setattr(client, "_PATIENCE", LIMIT)
+    scope = inject(ReadError("*.rec", nth=99), require_fired=False)
+    injection = scope.__enter__()
+    crowd_out(injection._client.pid, busy_core)
+    os.kill(injection._client.pid, signal.SIGSTOP)
+
+    with pytest.raises(LostProcessError, match="is stopped"):
+        scope.__exit__(None, None, None)
