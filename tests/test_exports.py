@@ -24,6 +24,7 @@ from pytest_dataloader_faults import (
     run_trial,
 )
 from support.rows import rows
+from support.waiting import allowed
 
 FIXED = (
     "CheckResult inject run_trial check_dataset explore sweep faults strategies"
@@ -39,7 +40,11 @@ def _loaded_by(code: str) -> set[str]:
     """The modules that a fresh interpreter has loaded after *code*."""
     script = f"import json, sys\n{code}\nprint(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=allowed(60),
     )
     return set(json.loads(done.stdout))
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.waiting import allowed
+
 SCRIPT = Path(__file__).resolve().parent.parent / "docs/sigchld.py"
 ATTEMPTS = {"lock": 20, "swallowed": 2, "profiler": 20}
 ENDS = re.compile(r"(\w+), torch [\w.+]+, (\d+) attempts: (.+)")
@@ -20,7 +22,11 @@ def test_counts(way):
     """Each attempt is in time, late or hangs, and the last line counts them."""
     asked = [way, "--attempts", str(ATTEMPTS[way]), "--patience", "15"]
     done = subprocess.run(
-        [sys.executable, SCRIPT, *asked], capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, SCRIPT, *asked],
+        capture_output=True,
+        text=True,
+        timeout=allowed(110),
+        check=False,
     )
 
     assert done.returncode == 0, done.stderr

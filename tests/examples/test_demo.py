@@ -15,6 +15,7 @@ import pytest
 import data
 import demo
 from pytest_dataloader_faults import check_dataset
+from support.waiting import allowed
 
 CHECK = "workers-agree"
 EXPECTED = demo.read_matrix(demo.EXPECTED.read_text())
@@ -45,7 +46,7 @@ def _start(folder, *arguments, timeout=110):
         env=inherited | {"TMPDIR": str(folder.parent / "tmp")},
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=allowed(timeout),
         check=False,
     )
 

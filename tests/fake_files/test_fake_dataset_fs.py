@@ -19,6 +19,7 @@ from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
 from support.fake_datasets import COUNT, SIZE, FakeRecords, by_look, by_number, write_fake_records
 from support.inner import PYTHONPATH
+from support.waiting import allowed
 
 START_METHODS = [
     "fork",
@@ -258,7 +259,7 @@ def _run_pytest(pytester, monkeypatch):
 
     def run(suite: str, *arguments: str) -> pytest.RunResult:
         pytester.makepyfile(test_inner=suite)
-        return pytester.runpytest_subprocess(*arguments, timeout=110)
+        return pytester.runpytest_subprocess(*arguments, timeout=allowed(110))
 
     return run
 

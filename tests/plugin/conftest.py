@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from support.inner import PYTHONPATH, run_forked
+from support.waiting import allowed
 
 PLUGIN = ("-p", "dataloader_faults")
 """Load it by the name of its entry point."""
@@ -35,6 +36,7 @@ import sys
 
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.bpf import program
+from support.waiting import allowed
 
 architecture = linux.ARCHITECTURES[linux.MACHINE]
 listener = linux.filter_this_process(program({}, architecture, base=1 << 20), os.getpid())
@@ -103,7 +105,7 @@ def _suite(pytester, _inner_environment) -> Suite:
 @pytest.fixture
 def fresh_suite(pytester, _inner_environment) -> Suite:
     """A place for an inner suite, which runs in a new interpreter."""
-    return Suite(pytester, functools.partial(pytester.runpytest_subprocess, timeout=100))
+    return Suite(pytester, functools.partial(pytester.runpytest_subprocess, timeout=allowed(100)))
 
 
 @pytest.fixture
@@ -119,6 +121,6 @@ def run_refused(suite, engine) -> Callable[..., pytest.RunResult]:
 
     def run(source: str, *arguments: str) -> pytest.RunResult:
         suite.pytester.makepyfile(test_inner=source)
-        return suite.pytester.run(sys.executable, script, *PLUGIN, *arguments, timeout=100)
+        return suite.pytester.run(sys.executable, script, *PLUGIN, *arguments, timeout=allowed(100))
 
     return run

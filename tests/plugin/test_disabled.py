@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from support.waiting import allowed
+
 OFF = ("-p", "no:dataloader_faults")
 
 SUITE = """
@@ -49,6 +51,7 @@ def counted(**given):
 
 importlib.metadata.distributions = counted
 import pytest
+from support.waiting import allowed
 
 status = pytest.main(sys.argv[1:])
 print("\\nwalks:", count)
@@ -63,7 +66,7 @@ def _run(suite, monkeypatch):
 
     def run(source: str, *arguments: str) -> pytest.RunResult:
         suite.pytester.makepyfile(test_inner=source, counting=COUNTING)
-        return suite.pytester.run(sys.executable, "counting.py", *arguments, timeout=100)
+        return suite.pytester.run(sys.executable, "counting.py", *arguments, timeout=allowed(100))
 
     return run
 

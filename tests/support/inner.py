@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import pytest_dataloader_faults as package
+from support.waiting import allowed
 
 PYTHONPATH = os.pathsep.join(
     str(Path(file).resolve().parents[1]) for file in (__file__, package.__file__)
@@ -64,7 +65,7 @@ def run_process(
         target=_run, args=(folder, streams, arguments, environment)
     )
     process.start()
-    process.join(_PATIENCE)
+    process.join(allowed(_PATIENCE))
     if process.is_alive():
         process.kill()
         process.join()

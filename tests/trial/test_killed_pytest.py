@@ -17,7 +17,7 @@ from pytest_dataloader_faults._engine.supervisor.server import NAME
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
 from support.inner import PRELOADED, PYTHONPATH
-from support.waiting import until
+from support.waiting import output_of, until
 
 SCRIPT = """
 import signal
@@ -99,7 +99,7 @@ def test_control_c_ends_the_trial_before_it_is_raised(records, announced, left_b
     """KeyboardInterrupt comes out of run_trial at once, when nobody is left."""
     with _start(records, announced, context=context) as runner:
         runner.send_signal(signal.SIGINT)
-        _, printed = runner.communicate(timeout=30)
+        _, printed = output_of(runner, 30)
     assert (runner.returncode, left_behind()) == (-signal.SIGINT, [])
     assert printed.rstrip().endswith("KeyboardInterrupt")
 
@@ -108,7 +108,7 @@ def test_a_killed_loaders_process_is_a_finding(records, announced, left_behind):
     """The outcome tells its signal, though it came from outside."""
     with _start(records, announced) as runner:
         _root_of(runner).kill()
-        printed, _ = runner.communicate(timeout=60)
+        printed, _ = output_of(runner)
     assert (printed, runner.returncode) == ("died: signal 9 (SIGKILL), phase: epoch 1\n", 0)
     assert left_behind() == []
 
@@ -121,7 +121,7 @@ def test_a_killed_warden_is_the_harness_failing_and_leaves_nobody(
     with _start(records, announced, context=context) as runner:
         below = psutil.Process(runner.pid).children(recursive=True)
         _root_of(runner).parent().kill()
-        _, printed = runner.communicate(timeout=60)
+        _, printed = output_of(runner)
     gone = until(lambda: not any(map(_is_running, below)), 10)
     for each in filter(_is_running, below):
         each.kill()

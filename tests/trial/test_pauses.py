@@ -29,7 +29,7 @@ from pytest_dataloader_faults.outcomes.stages import DONE
 from support.datasets import Records
 from support.facts import EPOCH_1
 from support.inner import PYTHONPATH
-from support.waiting import until
+from support.waiting import allowed, output_of, until
 
 DEADLINE = 5.0
 STOPPED = DEADLINE + 2
@@ -127,7 +127,7 @@ def test_a_session_that_is_stopped_may_go_on(records, tmp_path):
         session = [top, *top.children(recursive=True)]
         _stop_for_a_while(session)
         let_on.write(b".")
-        assert runner.communicate(timeout=BY_SECOND)[0].split() == ["False", "done", "4"]
+        assert output_of(runner, BY_SECOND)[0].split() == ["False", "done", "4"]
 
 
 def _stop_for_a_while(processes):
@@ -189,4 +189,4 @@ def test_the_deadline_holds_after_a_worker_that_does_not_become_idle(records):
     outcome = run_trial(lambda: KeepsTheLock(records), fault, deadline=2.0)
 
     assert (outcome.timed_out, outcome.exception.type) == (True, "OSError")
-    assert outcome.duration < HARNESS_SECONDS
+    assert outcome.duration < allowed(HARNESS_SECONDS)

@@ -19,7 +19,7 @@ from pytest_dataloader_faults.search import replay
 from support.inner import PRELOADED, PYTHONPATH
 from support.served import VARIABLE, ForkedWorkers, KeepsFile, LeavesAProcess, Surroundings
 from support.troublemakers import Replaced
-from support.waiting import until
+from support.waiting import allowed, until
 
 OWN = multiprocessing.get_all_start_methods()[0]
 """What the interpreter takes where nothing else is set."""
@@ -240,7 +240,7 @@ def test_a_script_without_a_guard_runs_no_trial_within_a_trial(records, tmp_path
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=allowed(120),
     )
     assert "Put what the script does below: if __name__ == '__main__':" in done.stdout
     assert "__getstate__" not in done.stdout
