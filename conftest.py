@@ -55,6 +55,23 @@ def pytest_timeout_set_timer(settings):
     return has_timer
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport():
+    """Have no finalizer run while pytest parses the source of a test that failed.
+
+    On Python 3.11 the garbage collector may run one within ast.parse(). If that formats a
+    traceback, as the hook for unraisable exceptions does, it parses the line for its carets, and
+    the outer ast.parse() raises SystemError: AST constructor recursion depth mismatch.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _hangups_end_processes():
     """Started by nohup(1), this process has SIGHUP ignored, and its workers would inherit that."""
