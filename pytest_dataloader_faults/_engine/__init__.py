@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import os
-import resource
 import sys
 from collections.abc import Callable
 
 from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults._engine.system.children import Probe, reap
+from pytest_dataloader_faults._engine.system.children import answer_of_child, reap
 from pytest_dataloader_faults._engine.system.processes import fork
-from pytest_dataloader_faults.exceptions import EngineUnavailableError, UnusableEnvironmentError
+from pytest_dataloader_faults.exceptions import EngineUnavailableError
 
 _ELSEWHERE = (
     "it needs Linux, and this is {}. Run such tests on Linux: in CI, in a container or in a virtual"
@@ -28,33 +26,15 @@ _NEEDED: dict[str, Callable[[], int]] = {
 _FORBIDDEN = "{} is missing or forbidden here (the container's seccomp profile?) [{}, Linux {}]"
 _PROBE_SECONDS = 20.0
 """A probe takes 10 ms of a processor."""
-_SPARE = 32
 _WORKS = "works"
-_started: list[Probe] = []
-"""The probe that nobody has asked for its answer yet."""
 chosen: set[str] = set()
 """The engines that something in this process was to run by; whoever asks may empty it."""
 _NO_ANSWER = "two processes that tried it ended, or were stopped, before they had an answer"
 
 
-def start_probe() -> None:
-    """Begin to find out, so that ``unavailable`` does not need to wait.
-
-    Where that is impossible, ``unavailable`` says why: it tries again. Until then a probe holds two
-    descriptors, which this process may need itself.
-    """
-    with contextlib.suppress(OSError, UnusableEnvironmentError):
-        if lacking() is None and _free_descriptors() >= _SPARE:
-            _started.append(_kernel_probe())
-
-
-def _free_descriptors() -> int:
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - proc.own_descriptors()
-
-
-def _kernel_probe() -> Probe:
-    """A child that installs a filter, and says whether that works."""
-    return Probe(lambda: kernel_engine_reason() or _WORKS)
+def _ask_child() -> str:
+    """What a child says that has tried to install a filter; "" if it had no answer in time."""
+    return answer_of_child(lambda: kernel_engine_reason() or _WORKS, _PROBE_SECONDS)
 
 
 @functools.cache
@@ -84,9 +64,8 @@ def unavailable() -> str | None:
     """Why the kernel engine cannot run here, or None if it can."""
     if (reason := lacking()) is not None:
         return reason
-    probe = _started.pop() if _started else _kernel_probe()
     # A child that was killed or stopped says nothing about the kernel: ask another one.
-    text = probe.answer(_PROBE_SECONDS) or _kernel_probe().answer(_PROBE_SECONDS) or _NO_ANSWER
+    text = _ask_child() or _ask_child() or _NO_ANSWER
     return None if text == _WORKS else text
 
 

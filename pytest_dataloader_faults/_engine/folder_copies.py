@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_dataloader_faults._engine import not_linux
 from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults._engine.file_copies import FileEdit, copy_content, flipped
+from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._settings import check
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import CorruptedFile, Fault, OpenError, TruncatedFile
@@ -297,7 +298,7 @@ def _copied(plan: _Plan) -> Iterator[Path]:
         _make(plan, copy, nowhere=os.path.join(f"{copy}.missing", "file"))
         yield Path(copy)
     finally:
-        _remove(holder)
+        temporary.remove(holder)
 
 
 def _make(plan: _Plan, copy: str, nowhere: str) -> None:
@@ -334,15 +335,3 @@ def _is_cloned(original: int, copy: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _remove(folder: str) -> None:
-    """Remove it, with read-only folders in it; what links lead to stays as it is.
-
-    ``tempfile.TemporaryDirectory`` would change the modes of that: it follows links before 3.12.1.
-    """
-    for path, names, _ in os.walk(folder):
-        for inner in (os.path.join(path, name) for name in names):
-            if not os.path.islink(inner):
-                os.chmod(inner, 0o700)
-    shutil.rmtree(folder)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults._engine.system.children import Probe
+from pytest_dataloader_faults._engine.system.children import answer_of_child
 from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def missing_accelerator() -> str | None:
     """Why there is none; None if there is one."""
     import torch
 
-    answer = Probe(lambda: _FOUND if is_there() else _MISSING).answer(_PROBE_SECONDS)
+    answer = answer_of_child(lambda: _FOUND if is_there() else _MISSING, _PROBE_SECONDS)
     if not answer:
         message = (
             "torch could not look for an accelerator: the process that called"

@@ -241,8 +241,8 @@ _SHOWN = 3
 _TAKE_FOLDER = (
     "To try the dataset without its cache, have make_dataset take a folder, and put the cache there"
 )
-BY_FACTORY = "make_dataset writes the files that it reads"
-BY_WORKERS = "the workers write the files that they read"
+BY_FACTORY = "make_dataset writes or touches the files that it reads"
+BY_WORKERS = "the workers write or touch the files that they read"
 _REMEDIES = {
     BY_FACTORY: "Write them before, as in a fixture, so that make_dataset only opens them",
     BY_WORKERS: "Have the workers leave the data files as they are",

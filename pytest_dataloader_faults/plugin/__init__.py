@@ -10,6 +10,7 @@ attribute of that name. So options are read with a default, except those of this
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -25,6 +26,7 @@ from pytest_dataloader_faults.exceptions import (
     InjectionError,
     InvalidArgumentError,
     LostProcessError,
+    UnusableEnvironmentError,
 )
 from pytest_dataloader_faults.plugin import _collector, _failures, _items, _options, _pyfakefs
 
@@ -54,17 +56,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     _options.add_options(parser)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Start to find out which engine can run here, if the header will name it.
+    """Find out which engine can run here, if the header will name it.
 
-    The child process that finds out takes a few milliseconds. Meanwhile pytest goes on starting.
+    A child process does, for a few milliseconds. It is gone before the first conftest is loaded, so
+    that no code of the user's waits for it, or gets a signal for its end.
     """
     given = vars(early_config.known_args_namespace)
     is_shown = given.get("verbose", -1) >= 0 and not given.get("no_header")
     if is_shown and "PYTEST_XDIST_WORKER" not in os.environ:  # A worker of xdist has no header.
-        from pytest_dataloader_faults._engine import start_probe
+        from pytest_dataloader_faults._engine import unavailable
 
-        start_probe()
+        with contextlib.suppress(OSError, UnusableEnvironmentError):  # The header says it.
+            unavailable()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -10,6 +10,7 @@ import itertools
 import os
 from collections.abc import Hashable, Iterator
 from types import TracebackType
+from typing import Any
 
 import pytest
 
@@ -193,7 +194,7 @@ def disarm_commands(report: pytest.TestReport) -> None:
     report.sections[:] = [(name, for_log(text)) for name, text in report.sections]
     for traceback, crash, _ in getattr(report.longrepr, "chain", ()):
         for entry in traceback.reprentries:
-            entry.lines[:] = map(for_log, entry.lines)
+            _disarm_entry(entry)
         if crash:
             crash.message = for_log(crash.message)
     if sections := getattr(report.longrepr, "sections", ()):
@@ -203,6 +204,15 @@ def disarm_commands(report: pytest.TestReport) -> None:
         report.longrepr = path, line, for_log(reason)
     if hasattr(report, "wasxfail"):
         report.wasxfail = for_log(report.wasxfail)
+
+
+def _disarm_entry(entry: Any) -> None:
+    """The same for one frame: its lines, its arguments and its local variables."""
+    entry.lines[:] = map(for_log, entry.lines)
+    if arguments := getattr(entry, "reprfuncargs", None):
+        arguments.args[:] = [(name, for_log(text)) for name, text in arguments.args]
+    if variables := getattr(entry, "reprlocals", None):
+        variables.lines[:] = map(for_log, variables.lines)
 
 
 def leave_out_evidence(report: pytest.TestReport) -> None:

@@ -146,7 +146,7 @@ def read(path: str, where: str) -> _Entries:
     except InvalidArgumentError as error:
         raise _refused(f"{named} is no file of known failures: {error}", path) from None
     if not isinstance(found, list):
-        raise _refused(f"{named} has {type(found).__name__}, and must have a list", path)
+        raise _refused(f"{named} must have a list of entries, got {cut(shown(found))}", path)
     try:
         return _entries(found, named)
     except InvalidArgumentError as error:

@@ -59,9 +59,9 @@ def write_text(text: str, path: str) -> None:
     and the files of standard output and standard error are written to.
     """
     data = text.encode("utf-8", errors="backslashreplace")
-    target = os.path.realpath(path)
-    os.makedirs(os.path.dirname(target), exist_ok=True)
     with _error_of(path):
+        target = os.path.realpath(path)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
         fd = _opened(path)
         if fd is None:
             _replace(target, data, None)
@@ -194,12 +194,12 @@ def read_json(path: str, *, may_be_fifo: bool = False) -> Any:
     mode = os.stat(path).st_mode
     is_fifo = may_be_fifo and stat.S_ISFIFO(mode)
     if not is_fifo and (kind := _KINDS.get(stat.S_IFMT(mode))):
-        message = f"it must be a regular file, got {kind}. Write the content to a file first"
+        message = f"it must be a regular file, got {kind}"
         raise InvalidArgumentError(message)
     try:
         with open(path, "rb", opener=_open_for_reading) as file:
             data = _read_fifo(file.fileno()) if is_fifo else file.read()
-        return json.loads(data.decode(), object_pairs_hook=_with_each_key_once)
+        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_with_each_key_once)
     except InvalidArgumentError:
         raise
     except ValueError as error:

@@ -19,6 +19,7 @@ from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.asking import ask
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._at_rest import AT_REST
+from pytest_dataloader_faults.battery.targets import BY_FACTORY, BY_WORKERS
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError, TruncatedFile
 from support.at_rest_formats import PAIRS_OF_FORMATS
@@ -255,7 +256,7 @@ def test_what_a_constructor_makes_anew_is_not_bad_before_it(tmp_path):
     results = check_dataset(lambda: MadeAnew(tmp_path), only=NAMES)
 
     assert [each.applies for each in results] == [False] * len(NAMES)
-    assert {each.cause for each in results} == {"make_dataset writes the files that it reads"}
+    assert {each.cause for each in results} == {BY_FACTORY}
     for each in results:
         (note,) = each.notes
         assert note.startswith(f"{each.cause} ({tmp_path.name}/samples.bin), so they cannot be")
@@ -267,7 +268,10 @@ def test_files_in_the_folder_of_a_trial_cannot_be_damaged_beforehand(tmp_path):
     """A factory that fills the folder that it gets is told the same."""
     (result,) = check_dataset(lambda folder: MadeAnew(folder), only=CUT)  # noqa: PLW0108
 
-    assert (result.applies, result.cause) == (False, "make_dataset writes the files that it reads")
+    assert (result.applies, result.cause) == (
+        False,
+        BY_FACTORY,
+    )
 
 
 def test_other_files_than_those_that_a_run_writes_are_damaged(tmp_path):
@@ -302,11 +306,14 @@ def test_files_that_workers_write_are_not_said_to_be_those_of_the_factory(record
     """To write them before would be no remedy."""
     (result,) = check_dataset(lambda: WrittenBack(records), only=CUT)
 
-    assert (result.applies, result.cause) == (False, "the workers write the files that they read")
+    assert (result.applies, result.cause) == (
+        False,
+        BY_WORKERS,
+    )
     assert "Have the workers leave the data files as they are" in result.notes[0]
 
 
 def test_a_sweep_of_what_each_run_writes_says_so(tmp_path):
     """There is nothing else to sweep from the start."""
-    with pytest.raises(UnusableDatasetError, match="make_dataset writes the files that it reads"):
+    with pytest.raises(UnusableDatasetError, match=BY_FACTORY):
         sweep(lambda: MadeAnew(tmp_path), faults=[ReadError()], from_start=True)

@@ -46,7 +46,11 @@ def _run(suite, inherited: str, *arguments: str) -> tuple[int, str]:
     """The exit status of pytest in *suite*, and what it printed."""
     command = [sys.executable, "-c", START.format(inherited)]
     command += [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    done = subprocess.run(command, cwd=suite.path, capture_output=True, text=True, check=False)
+    environment = os.environ.copy()
+    environment.pop("PYTEST_XDIST_WORKER", None)  # That of the outer run.
+    done = subprocess.run(
+        command, cwd=suite.path, env=environment, capture_output=True, text=True, check=False
+    )
     return done.returncode, done.stdout
 
 
@@ -72,6 +76,49 @@ def test_a_user_without_a_process_left_can_run_a_suite_without_the_plugin(tmp_pa
         assert pytest.main([str(tmp_path), *options]) == pytest.ExitCode.OK
 
     assert told_under(run, with_processes(1)) == ""
+
+
+WAITING = """
+import os
+import pytest
+
+
+def test_waits_for_its_own_child():
+    pid = os.fork() or os._exit(0)
+    assert os.wait() == (pid, 0)
+    with pytest.raises(ChildProcessError):
+        os.wait()
+
+
+def test_gets_signals_of_its_own_children(ends):
+    assert ends == []
+"""
+COUNTING = """
+import os
+import signal
+import pytest
+
+_ends = []
+signal.signal(signal.SIGCHLD, lambda *_: _ends.append(os.waitpid(-1, os.WNOHANG)))
+
+
+@pytest.fixture
+def ends():
+    return _ends
+"""
+
+
+@pytest.mark.parametrize("engine", ["auto", "kernel", "python"])
+@pytest.mark.parametrize("chosen", ["waits", "signals"])
+def test_a_suite_that_waits_for_any_child_meets_none_of_the_plugin(fresh_suite, engine, chosen):
+    """No process that finds out about the engine is left when the suite begins."""
+    fresh_suite.pytester.makeconftest(COUNTING if chosen == "signals" else "")
+    fresh_suite.pytester.makepyfile(test_inner=WAITING)
+    options = ["-p", "dataloader_faults", "-k", chosen, f"--dataloader-faults-engine={engine}"]
+    status, printed = _run(fresh_suite, "", *options)
+    assert "1 passed" in printed
+    assert "dataloader-faults: " in printed
+    assert status == pytest.ExitCode.OK
 
 
 @pytest.mark.usefixtures("engine")

@@ -6,8 +6,10 @@ import contextlib
 import functools
 import os
 import shutil
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -16,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Outcome, check_dataset, run_trial, sweep
+from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job
@@ -37,6 +40,7 @@ from support.facts import EPOCH_1
 from support.inner import PYTHONPATH
 from support.refusals import lacks, refusal
 from support.specimens import ZerosOnError
+from support.surroundings import mounting, mounts_are_refused, told_under
 from support.troublemakers import Batches, HangsAfterwards, Slow, Trouble
 from support.waiting import allowed, until
 
@@ -431,13 +435,34 @@ class LinkForFolder(Records):
         os.symlink(target, folder)
 
 
-class FileForFolder(Records):
-    """Puts a file in the place of the folder that it is given."""
+class Replaced(Records):
+    """Puts something else in the place of the folder that it is given, by *make*."""
 
-    def __init__(self, records: Path, folder: Path) -> None:
+    def __init__(self, records: Path, folder: Path, make: Callable[[Path], object]) -> None:
         super().__init__(records)
         os.rmdir(folder)
-        folder.write_text("a file")
+        make(folder)
+
+
+def _bind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(str(path))
+
+
+def _lock(path: Path) -> None:
+    (path / "deep" / "deeper").mkdir(parents=True)
+    (path / "deep" / "deeper" / "file").write_text("")
+    (path / "deep" / "deeper").chmod(0)
+    (path / "deep").chmod(0o500)
+
+
+REPLACEMENTS = {
+    "file": lambda path: path.write_text("a file"),
+    "fifo": os.mkfifo,
+    "socket": _bind,
+    "nothing": lambda _path: None,
+    "locked folders": _lock,
+}
 
 
 def test_a_link_in_place_of_the_folder_is_removed_and_not_followed(records, left_behind, tmp_path):
@@ -455,7 +480,30 @@ def test_a_link_in_place_of_the_folder_is_removed_and_not_followed(records, left
     assert left_behind() == []
 
 
-def test_a_file_in_place_of_the_folder_is_removed(records, left_behind):
-    """Nothing of a trial stays in the folder for temporary files."""
-    assert run_trial(lambda folder: FileForFolder(records, folder)).exception is None
+@pytest.mark.parametrize("make", REPLACEMENTS.values(), ids=REPLACEMENTS)
+def test_what_is_in_place_of_the_folder_is_removed(records, left_behind, make):
+    """The trial ends, nothing stays in the folder for temporary files, and another one can run."""
+    for _ in range(2):
+        assert run_trial(lambda folder: Replaced(records, folder, make)).exception is None
     assert left_behind() == []
+
+
+def test_what_is_mounted_below_a_folder_stays(tmp_path):
+    """A folder of a trial is removed without what a dataset has mounted there."""
+    if why := mounts_are_refused():
+        pytest.skip(f"this machine lets nobody mount: {why}")
+    folder, users = tmp_path / "folder", tmp_path / "users"
+    (folder / "cache").mkdir(parents=True)
+    (folder / "own").mkdir()
+    (users / "deep").mkdir(parents=True)
+    (users / "deep" / "file").write_text("of the user")
+    (users / "deep").chmod(0o555)
+
+    def remove() -> None:
+        subprocess.run(["/bin/mount", "--bind", users, folder / "cache"], check=True)
+        temporary.remove(str(folder))
+        assert (users / "deep" / "file").read_text() == "of the user"
+        assert (users / "deep").stat().st_mode & 0o777 == 0o555
+        assert os.listdir(folder) == ["cache"]
+
+    assert told_under(remove, mounting({})) == ""

@@ -13,8 +13,9 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
+from typing import IO
 
-from pytest_dataloader_faults._engine.system.ownership import OwnedDescriptor
+from pytest_dataloader_faults._engine.system.libc import end_with_parent
 from pytest_dataloader_faults._engine.system.patience import ready_in_time
 from pytest_dataloader_faults._engine.system.processes import fork, ready
 
@@ -26,42 +27,30 @@ class ChildProcess:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._pidfd = self._open()
+        self._pidfd: int | None = None
+        with contextlib.suppress(ProcessLookupError):  # It has ended, and was waited for.
+            self._pidfd = os.pidfd_open(pid)
 
     def has_ended(self, seconds: float) -> bool:
         """Whether it ends within *seconds* of the clock."""
-        pidfd = self._require_pidfd()
-        return pidfd is None or bool(ready([pidfd], seconds))
+        return self._pidfd is None or bool(ready([self._pidfd], seconds))
 
     def ends_in_time(self, seconds: float) -> bool:
         """Whether it ends within *seconds*, as ``Patience`` counts them."""
-        pidfd = self._require_pidfd()
-        return pidfd is None or bool(ready_in_time([pidfd], seconds, [self.pid]))
+        return self._pidfd is None or bool(ready_in_time([self._pidfd], seconds, [self.pid]))
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal, unless it has ended."""
-        pidfd = self._require_pidfd()
-        if pidfd is not None:
+        if self._pidfd is not None:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(pidfd, number)
+                signal.pidfd_send_signal(self._pidfd, number)
 
     def reap(self) -> int | None:
         """Wait for it, as ``reap`` does, and let go of it."""
-        if self._pidfd:
-            self._pidfd.close()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
             self._pidfd = None
         return reap(self.pid)
-
-    def _require_pidfd(self) -> int | None:
-        """None if it has ended and was waited for. The user's code may have closed the first."""
-        if self._pidfd and not self._pidfd.is_open:
-            self._pidfd = self._open()
-        return self._pidfd.number if self._pidfd else None
-
-    def _open(self) -> OwnedDescriptor | None:
-        with contextlib.suppress(ProcessLookupError):
-            return OwnedDescriptor(os.pidfd_open(self.pid))
-        return None
 
 
 def reap(pid: int) -> int | None:
@@ -75,47 +64,31 @@ def reap(pid: int) -> int | None:
         return None
 
 
-class Probe:
-    """A child process that answers one question about this machine, by calling *action*.
+def answer_of_child(action: Callable[[], str], seconds: float) -> str:
+    """What *action* returns in a child process; "" if that was killed, stopped or too slow.
 
-    It starts at once, so that the child works while the caller does something else.
+    *seconds*: as ``Patience`` counts them.
     """
-
-    def __init__(self, action: Callable[[], str]) -> None:
-        reading, writing = os.pipe()
-        self._reading = OwnedDescriptor(reading)
-        parent = os.getpid()
+    reading, writing = os.pipe()
+    with open(reading, "rb"), open(writing, "wb", buffering=0) as pipe:
+        child = _start(action, pipe)
+        pipe.close()
         try:
-            child = fork()
-        except BaseException:
-            os.close(reading)
-            os.close(writing)
-            raise
-        if not child:
-            try:
-                from pytest_dataloader_faults._engine.system.libc import end_with_parent
-
-                end_with_parent(parent)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # It may have children of its own.
-                os.write(writing, action().encode())
-            finally:
-                os._exit(0)
-        os.close(writing)
-        self._child = ChildProcess(child)
-
-    def _is_ready(self, seconds: float) -> bool:
-        return bool(ready_in_time([self._reading.number], seconds, [self._child.pid]))
-
-    def answer(self, seconds: float) -> str:
-        """The answer, once; "" if the child was killed, stopped or too slow.
-
-        *seconds*: as ``Patience`` counts them.
-        """
-        try:
-            if not self._reading.is_open or not self._is_ready(seconds):
-                return ""
-            return os.read(self._reading.number, _LONGEST_ANSWER).decode()
+            is_there = ready_in_time([reading], seconds, [child.pid])
+            return os.read(reading, _LONGEST_ANSWER).decode() if is_there else ""
         finally:
-            self._reading.close()
-            self._child.send(signal.SIGKILL)
-            self._child.reap()
+            child.send(signal.SIGKILL)
+            child.reap()
+
+
+def _start(action: Callable[[], str], pipe: IO[bytes]) -> ChildProcess:
+    """A child that writes to *pipe* what *action* returns."""
+    parent, pid = os.getpid(), fork()
+    if not pid:
+        try:
+            end_with_parent(parent)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # It may have children of its own.
+            pipe.write(action().encode())
+        finally:
+            os._exit(0)
+    return ChildProcess(pid)

@@ -294,6 +294,16 @@ def descriptor_links(pid: Pid = "self") -> dict[str, str]:
     return found
 
 
+def mount_points() -> set[str]:
+    """Where something is mounted, as this process sees it; empty where /proc does not say."""
+    try:
+        lines = _read("/proc/self/mountinfo").splitlines()
+    except OSError:
+        return set()
+    escaped = (line.split(" ")[4] for line in lines)
+    return {re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), each) for each in escaped}
+
+
 def has_open(pid: Pid, file: tuple[int, int]) -> bool:
     """Whether it has a descriptor of *file*, which is a device and an inode."""
     for number in descriptors(pid):

@@ -20,13 +20,14 @@ import fcntl
 import mmap
 import os
 import re
-import shutil
 import signal
+import stat
 import struct
 import tempfile
 from collections.abc import Collection
 
 from pytest_dataloader_faults._engine.system.ownership import OwnedDescriptor
+from pytest_dataloader_faults._engine.system.proc import mount_points
 from pytest_dataloader_faults.exceptions import InjectionError, UnusableEnvironmentError
 
 _SHORT = "/tmp"
@@ -62,15 +63,36 @@ def make_for_sockets(path: str) -> None:
 def remove(path: str) -> None:
     """Remove the folder *path*, even if it contains copies of read-only folders.
 
-    A dataset may have put a link or a file in its place: that is removed, and nothing behind it.
+    A dataset may have put a link, a file or a socket in its place, or mounted something: nothing
+    behind a link or a mount is touched.
     """
-    if os.path.islink(path) or os.path.isfile(path):
-        os.unlink(path)
-        return
-    for folder, _, _ in os.walk(path):
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            os.unlink(path)
+            return
+    for folder in reversed(_folders_to_empty(path)):
+        for entry in os.scandir(folder):
+            if not entry.is_dir(follow_symlinks=False):
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+        with contextlib.suppress(OSError):  # What is mounted there stays.
+            os.rmdir(folder)
+
+
+def _folders_to_empty(path: str) -> list[str]:
+    """The folder *path* and those below it, made writable, without what is mounted there."""
+    mounts = mount_points()
+    rest, found = [path] if os.path.isdir(path) else [], []
+    while rest:
+        folder = rest.pop()
+        if os.path.realpath(folder) in mounts:
+            continue
+        found.append(folder)
         with contextlib.suppress(OSError):
             os.chmod(folder, 0o700)
-    shutil.rmtree(path, ignore_errors=True)
+            entries = list(os.scandir(folder))
+            rest += [each.path for each in entries if each.is_dir(follow_symlinks=False)]
+    return found
 
 
 # Some facts about the names there. torch calls a segment torch_<pid>_..., after the process that
