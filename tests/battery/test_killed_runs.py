@@ -10,6 +10,8 @@ import pytest
 from pytest_dataloader_faults import check_dataset, sweep
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery.baseline_cache import BaselineCache
+from pytest_dataloader_faults.battery.checks._at_rest import AT_REST as AT_REST_CHECKS
+from pytest_dataloader_faults.battery.checks._ranks import RANKS
 from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
@@ -17,8 +19,8 @@ from support.killed import KilledFactory
 
 ONE_WORKER = {"num_workers": 1, "batch_size": 4}
 AT_REST, OF_RANKS = "missing-at-rest", "rank-read-error"
-REFERENCE, FAULT_FREE, FOLLOWED = 1, 2, 3
-"""The calls of a factory by which a check of files at rest begins; its own trial comes next."""
+FAULT_FREE, FOLLOWED = 2, 3
+"""The second and third call for a check of files at rest. The first is for the reference."""
 OF_REFERENCES, OF_EPOCH = 3, 5
 """The first call of two ranks for their references, and for their epoch without a fault."""
 
@@ -38,11 +40,44 @@ def _check(make_dataset, only, **options):
     return found[0] if isinstance(only, str) else found
 
 
-@pytest.mark.parametrize("call", [REFERENCE, FAULT_FREE, FOLLOWED])
-@pytest.mark.parametrize("in_worker", [False, True])
-def test_a_run_in_which_one_process_is_killed_is_repeated(killed, call, in_worker):
+SMALL = [
+    *("workers-agree", "used-before", "two-epochs", "read-error-next-epoch", "open-error"),
+    *("read-error-later", "short-read", "worker-killed-first", "resumes"),
+    *(each.name for each in AT_REST_CHECKS),
+]
+OF_RANKS_TOO = ["workers-agree", *(each.name for each in RANKS), AT_REST]
+BATTERIES = [
+    pytest.param([AT_REST], None, 5, id="at rest"),
+    pytest.param([OF_RANKS], 2, 8, id="ranks", marks=pytest.mark.slow),
+    pytest.param(SMALL, None, None, id="small", marks=pytest.mark.slow),
+    pytest.param(OF_RANKS_TOO, 2, None, id="all of ranks", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("names", "ranks", "count"), BATTERIES)
+def test_whichever_call_is_fatal_no_result_is_lost(records, tmp_path, names, ranks, count):
+    """Each check has its verdict, or has crashed in one of three trials; none does not apply."""
+
+    def results(*fatal):
+        log = tmp_path / f"calls {fatal}"
+        factory = KilledFactory(log, Records, records, calls=fatal)
+        return _check(factory, names, ranks=ranks), factory.count
+
+    healthy, calls = results()
+    assert count in (None, calls)
+    for fatal in range(1, calls + 1):
+        for result, expected in zip(results(fatal)[0], healthy, strict=True):
+            is_trial = (result.verdict, result.reproduced) == ("crashed", False)
+            told = (fatal, result.explanation)
+            assert result.applies == expected.applies, told
+            assert is_trial or result.verdict == expected.verdict, told
+
+
+@pytest.mark.parametrize("call", [FAULT_FREE, FOLLOWED])
+def test_a_run_in_which_a_worker_is_killed_is_repeated(killed, call):
     """The check has the verdict that it has where nobody is killed."""
-    result = _check(killed([call], in_worker=in_worker), AT_REST)
+    result = _check(killed([call], in_worker=True), AT_REST)
 
     assert (result.verdict, result.passed, result.notes) == ("failed_cleanly", True, ())
 
