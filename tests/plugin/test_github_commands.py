@@ -57,6 +57,22 @@ def test_own(dataloader_faults):
     pytest.fail(COMMANDS, pytrace=False)
 
 
+class Loud:
+    def __repr__(self):
+        return "\\n" + COMMANDS
+
+
+@pytest.fixture
+def loud():
+    return Loud()
+
+
+@pytest.mark.dataloader_faults
+def test_shown(dataloader_faults, loud):
+    local = loud
+    assert not local
+
+
 @pytest.mark.dataloader_faults
 def test_skipped(dataloader_faults):
     pytest.skip(COMMANDS)
@@ -79,7 +95,7 @@ def _commands(text):
 @pytest.mark.parametrize(
     "options",
     [
-        ["-rA"],
+        ["-rA", "--showlocals"],
         pytest.param(["-v", "--tb=short"], marks=pytest.mark.slow),
         pytest.param(["-q", "--tb=native", "-rA"], marks=pytest.mark.slow),
         pytest.param(["--tb=line", "-rA"], marks=pytest.mark.slow),
