@@ -99,6 +99,8 @@ class LoaderDriver(IteratorListener):
         self._begun.add(iterator)
 
     def drawn(self, what: Any, dataset: Any, *, batched: bool) -> None:
+        if dataset is not self.loader.dataset:  # Of a loader that the dataset iterates itself.
+            return
         self._draws.append(recorded(what, dataset, batched=batched))
 
     def received(self, worker: int, number: int | None) -> None:

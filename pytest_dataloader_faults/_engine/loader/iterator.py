@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from torch._utils import ExceptionWrapper
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data import _utils as torch_utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -166,6 +166,37 @@ class LoaderMonitor:
 # from then on no method of it is called unseen.
 
 
+# Some facts about loaders that a dataset iterates, as for pairs, episodes and queues of patches.
+# Such a loader is part of the dataset and is not under test. A forked worker inherits what replaces
+# methods of torch here, and runs it again when its dataset makes an iterator.
+
+
+_stepping = threading.local()
+"""Its ``depth``: how many iterators under test this thread is in the middle of a step of."""
+
+
+def _is_nested(process: int) -> bool:
+    """Whether a loader that makes an iterator now belongs to the dataset or to a sampler.
+
+    *process*: the one that iterates the loader under test.
+    """
+    is_in_worker = os.getpid() != process and get_worker_info() is not None
+    return is_in_worker or getattr(_stepping, "depth", 0) > 0
+
+
+class _UnderTest:
+    """Mixed into all iterators of the loader under test."""
+
+    is_under_test = True
+
+    def __next__(self) -> Any:
+        _stepping.depth = getattr(_stepping, "depth", 0) + 1
+        try:
+            return super().__next__()  # type: ignore[misc]  # of torch's iterator
+        finally:
+            _stepping.depth -= 1
+
+
 def _derive(iterator: Any, mixin: type, with_workers: type) -> None:
     """Mix *mixin* into *iterator*, or *with_workers* if it is to have some."""
     has_workers = hasattr(iterator, "_try_put_index")
@@ -185,9 +216,10 @@ class _PreparedInit:
 
     def __init__(self, prepare: _Prepare, original: Any) -> None:
         self._prepare, self._original = prepare, original
+        self._process = os.getpid()
 
     def __get__(self, iterator: Any, kind: Any) -> Any:
-        if iterator is not None:
+        if iterator is not None and not _is_nested(self._process):
             self._prepare(iterator)
         return self._original.__get__(iterator, kind)
 
@@ -204,7 +236,7 @@ def _iterators_prepared_by(prepare: _Prepare) -> Iterator[None]:
         _BaseDataLoaderIter.__init__ = original  # type: ignore[method-assign]
 
 
-class _MonitoredIterator:
+class _MonitoredIterator(_UnderTest):
     """Mixed into torch's iterators under faults."""
 
     _monitor: LoaderMonitor
@@ -212,7 +244,7 @@ class _MonitoredIterator:
     def __next__(self) -> Any:
         try:
             with self._monitor.descriptor_limit.lowered():
-                return super().__next__()  # type: ignore[misc]  # of torch's iterator
+                return super().__next__()
         except StopIteration:
             raise
         except Exception as error:
@@ -316,7 +348,7 @@ def iterators_heard_by(listener: IteratorListener) -> Iterator[None]:
         yield
 
 
-class _HeardIterator:
+class _HeardIterator(_UnderTest):
     """Mixed into torch's iterators in a trial."""
 
     _listener: IteratorListener
@@ -381,9 +413,13 @@ def iterators_made_by(make_iterator: Callable[[DataLoader[Any], _Make], Any]) ->
             " FaultInjector, since a worker can be armed once only"
         )
 
+    process = os.getpid()
+
     def making(original: _Make) -> _Make:
         @functools.wraps(original)
         def get_iterator(loader: DataLoader[Any]) -> Any:
+            if _is_nested(process):
+                return original(loader)
             return make_iterator(loader, original)
 
         return get_iterator

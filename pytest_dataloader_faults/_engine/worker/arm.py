@@ -170,13 +170,15 @@ def end_with_parent(*, at_once: bool) -> None:
         prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
     if _is_orphaned(parent):
         os._exit(_ORPHANED)
-    torch_worker.ManagerWatchdog = functools.partial(_Watchdog, parent)  # type: ignore[misc, assignment]
+    watchdog = functools.partial(_Watchdog, parent, os.getpid())
+    torch_worker.ManagerWatchdog = watchdog  # type: ignore[misc, assignment]
 
 
 class _Watchdog(torch_worker.ManagerWatchdog):
-    def __init__(self, parent: int) -> None:
+    def __init__(self, parent: int, process: int) -> None:
         super().__init__()
-        self.manager_pid = parent
+        if os.getpid() == process:  # And no worker of a loader that the dataset iterates itself.
+            self.manager_pid = parent
 
 
 def _is_orphaned(parent: int) -> bool:

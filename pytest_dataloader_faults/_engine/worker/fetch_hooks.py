@@ -10,6 +10,7 @@ import contextlib
 import functools
 import itertools
 import operator
+import os
 import random
 import sys
 import zlib
@@ -69,6 +70,8 @@ def observe_fetches(listener: FetchListener, *, samples: bool, seed: int | None 
 def _with_calls(fetch: Callable[..., Any], listener: FetchListener) -> Callable[..., Any]:
     @functools.wraps(fetch)
     def fetch_and_report(self: Any, index: Any) -> Any:
+        if not vars(self).get(_OWN):
+            return fetch(self, index)
         listener.begin()
         ended = False
         try:
@@ -85,14 +88,39 @@ def _with_calls(fetch: Callable[..., Any], listener: FetchListener) -> Callable[
 def _made(
     make: Callable[..., None], listener: FetchListener, observe: Callable[[Any], None]
 ) -> Callable[..., None]:
+    process = os.getpid()
+
     @functools.wraps(make)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        if os.getpid() != process or _is_of_nested_loader():
+            make(self, *args, **kwargs)
+            return
         with idle_after_error(listener):
             make(self, *args, **kwargs)
+        setattr(self, _OWN, True)
         listener.restart()
         observe(self)
 
     return made
+
+
+_OWN = "is_of_loader_under_test"
+"""The attribute of a fetcher of the loader under test. A dataset may iterate others."""
+
+
+def _is_of_nested_loader() -> bool:
+    """Whether the fetcher that is being made belongs to a loader that the dataset iterates.
+
+    torch's worker loop makes the worker's own fetchers. An iterator makes any other one.
+    """
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    frame: Any = sys._getframe(1)
+    while frame.f_code.co_filename == __file__ or frame.f_code.co_name == "create_fetcher":
+        frame = frame.f_back
+    maker = frame.f_locals.get("self")
+    is_iterator = isinstance(maker, _BaseDataLoaderIter)
+    return is_iterator and not getattr(maker, "is_under_test", False)
 
 
 class _ObservedStream(Iterator[Any]):
