@@ -24,7 +24,6 @@ from typing import Any
 from pytest_dataloader_faults._engine.loader.iterator import IteratorListener
 from pytest_dataloader_faults._engine.protocol import Idle
 from pytest_dataloader_faults._engine.system.patience import has_ended
-from pytest_dataloader_faults._engine.system.processes import end_if_interrupted
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial.journal import (
     BatchReceived,
@@ -38,12 +37,12 @@ from pytest_dataloader_faults._trial.journal import (
 )
 from pytest_dataloader_faults._trial.loader_state import StateSaver, load_state
 from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of, outer_of
+from pytest_dataloader_faults._trial.own_errors import require_users
 from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
 from pytest_dataloader_faults._trial.process.stuck import is_stuck
 from pytest_dataloader_faults._trial.samplers import set_epoch
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, delivery
 from pytest_dataloader_faults._trial.samples.draws import Draw, recorded
-from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.outcomes import Pass, Phase, Raised, Stage, WorkerDeath
 from pytest_dataloader_faults.outcomes.chains import shortened
 from pytest_dataloader_faults.outcomes.stages import START
@@ -284,10 +283,8 @@ def _join(worker: Any, timeout: float) -> None:
 
 
 def raised_by(error: BaseException) -> Raised:
-    """*error* as a finding about the dataset; an error of the harness is raised again."""
-    end_if_interrupted(error)
-    if isinstance(error, InjectionError):
-        raise error
+    """*error* as a finding about the dataset; an error of our own code is raised again."""
+    require_users(error)
     text = "".join(traceback.format_exception(error))
     message, unprintable = text_or_error(error)
     return Raised(type(error).__name__, shortened(message), shortened(text), unprintable)

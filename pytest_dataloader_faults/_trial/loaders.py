@@ -17,12 +17,12 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from pytest_dataloader_faults._arguments import meant
 from pytest_dataloader_faults._engine.fake.notes import note_for
-from pytest_dataloader_faults._engine.system.processes import end_if_interrupted
 from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
 from pytest_dataloader_faults._engine.worker.late_imports import FOR_FORK_SERVER
 from pytest_dataloader_faults._settings.jobs import Rank
 from pytest_dataloader_faults._trial import samplers
 from pytest_dataloader_faults._trial.factory import HandedOver, definition_of, require_one
+from pytest_dataloader_faults._trial.own_errors import require_users
 from pytest_dataloader_faults._trial.process.fork_server import method_of
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.outcomes.text import continued, shown, text_of
@@ -55,7 +55,7 @@ def errors_of_dataset(what: str, advice: str = "") -> Iterator[None]:
     except UnusableDatasetError:
         raise
     except USERS_ERRORS as error:
-        end_if_interrupted(error)
+        require_users(error)
         text = f"{continued(shown(error))}{_place_of(error)}"
         if isinstance(error, StopIteration):
             advice = _STOPS
@@ -187,7 +187,7 @@ def _call_factory(make_dataset: Callable[[], Any]) -> Any:
     except (UnusableDatasetError, InvalidArgumentError):
         raise
     except USERS_ERRORS as error:
-        end_if_interrupted(error)
+        require_users(error)
         text = f"{type(error).__name__}: {continued(text_of(error))}{_place_of(error)}"
         message = f"make_dataset() raised {text}, with no fault armed{_pyfakefs_note(error)}"
         raise UnusableDatasetError(message) from error

@@ -50,6 +50,7 @@ _IN_HANDLER = re.compile(
     re.MULTILINE,
 )
 _FRAME = '  File "'
+_PLACE = re.compile(r'^ *File "(.*)", line \d+, in (.+)$')
 _BUGS = {
     *("IndexError", "NameError", "RecursionError", "UnboundLocalError", "ZeroDivisionError"),
 }
@@ -83,6 +84,16 @@ def last_exception_line(message: str) -> str:
     """The last line of *message* that is not of a frame, with an ellipsis where it is very long."""
     line = (exception_lines(message).splitlines() or ["no message"])[-1]
     return line if len(line) <= MOST_QUOTED else f"{line[: MOST_QUOTED - 3]}..."
+
+
+def innermost_frames(text: str) -> Iterator[tuple[str, str]]:
+    """The file and the function that raised each exception in *text*."""
+    is_frame = lambda line: line.startswith(" ")  # noqa: E731  # a key
+    for of_frames, lines in itertools.groupby(_unescaped(text).split("\n"), is_frame):
+        places = [found.groups() for line in lines if (found := _PLACE.match(line))]
+        if of_frames and places:
+            file, function = places[-1]
+            yield file, function
 
 
 def error_line(raised: Raised) -> str:
