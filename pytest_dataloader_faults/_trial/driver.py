@@ -16,15 +16,16 @@ import itertools
 import time
 import traceback
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from pytest_dataloader_faults._engine.loader.iterator import IteratorListener
 from pytest_dataloader_faults._engine.protocol import Idle
 from pytest_dataloader_faults._engine.system.patience import has_ended
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
+from pytest_dataloader_faults._trial import samplers
 from pytest_dataloader_faults._trial.journal import (
     BatchReceived,
     EpochLength,
@@ -35,12 +36,12 @@ from pytest_dataloader_faults._trial.journal import (
     PhaseStarted,
     WorkersStarting,
 )
+from pytest_dataloader_faults._trial.kept_iterators import end_workers, join, kept_by, renew
 from pytest_dataloader_faults._trial.loader_state import StateSaver, load_state
-from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of, outer_of
+from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of, outer_of, owners_of
 from pytest_dataloader_faults._trial.own_errors import require_users
 from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
 from pytest_dataloader_faults._trial.process.stuck import is_stuck
-from pytest_dataloader_faults._trial.samplers import set_epoch
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, delivery
 from pytest_dataloader_faults._trial.samples.draws import Draw, recorded
 from pytest_dataloader_faults.outcomes import Pass, Phase, Raised, Stage, WorkerDeath
@@ -86,24 +87,37 @@ class LoaderDriver(IteratorListener):
         """Iterators of torch's. One may be in a generator that the loader's author wrote."""
         self._phase = START
         self._draws: list[Draw] = []
+        """Those of this epoch. An iterator that is kept has drawn some of them in the last one."""
+        self._before = 0
+        """How many of these were drawn before this epoch, by an iterator that may be kept."""
+        self._delivered: set[int] = set()
+        """The ids of those whose batches the loop has got."""
+        self._arrived: deque[tuple[int | None, Draw]] = deque()
+        """Of the batches that torch has given the loader, and the loader not yet the loop."""
         self._received = 0
-        self._number: int | None = None
-        self._worker: int | None = None
         self._iterator: Any = None
         self._timeout: float | None = None
         self._pids: tuple[int, ...] = ()
         self._batches: int | None = None
+        self._endless: int | None = None
+        """How many batches an epoch has if its sampler has no end, and the loader counts."""
+        if kind_of(self.loader.dataset) == "map":
+            self._endless = samplers.length_of_endless(self.loader, outer_of(self.loader))
 
     def begun(self, iterator: Any) -> None:
         self._begun.add(iterator)
+        if self._before:  # The iterator of the last epoch is not kept.
+            del self._draws[: self._before]
+            self._arrived.clear()
+            self._before = 0
 
-    def drawn(self, what: Any, dataset: Any, *, batched: bool) -> None:
-        if dataset is not self.loader.dataset:  # Of a loader that the dataset iterates itself.
-            return
-        self._draws.append(recorded(what, dataset, batched=batched))
+    def drawn(self, what: Any, dataset: Any, *, batched: bool) -> Draw:
+        draw = recorded(what, dataset, batched=batched)
+        self._draws.append(draw)
+        return draw
 
-    def received(self, worker: int, number: int | None) -> None:
-        self._worker, self._number = worker, number
+    def received(self, worker: int | None, draw: Draw) -> None:
+        self._arrived.append((worker, draw))
 
     def queue_of_batches(self, batches: Any, expected: Callable[[], list[Any]]) -> Any:
         return self._sigchld.interruptible(batches, expected)
@@ -122,12 +136,14 @@ class LoaderDriver(IteratorListener):
         """
         self._phase, self._received, self._batches = phase, 0, None
         self.journal.write(PhaseStarted(phase, time.monotonic()))
-        self._draws.clear()
+        self._draws = [each for each in self._draws if id(each) not in self._delivered]
+        self._before = len(self._draws)
+        self._delivered.clear()
         self.comparer.begin()
         seed_everything(seed)
         try:
             if self.meet and phase.epoch is not None:
-                set_epoch(self.loader, outer_of(self.loader), phase.epoch - 1)
+                samplers.set_epoch(self.loader, outer_of(self.loader), phase.epoch - 1)
             if state is not None:
                 load_state(self.loader, state)
             self._start_iterator(patience)
@@ -166,10 +182,23 @@ class LoaderDriver(IteratorListener):
         return True
 
     def end_workers(self) -> None:
-        for iterator in (self._iterator, self.loader._iterator, *self._inner_iterators()):
+        kept = renew(self.loader, *owners_of(self.loader))
+        working = self._inner_iterators()
+        for iterator in (self._iterator, self.loader._iterator, *kept, *working):
             end_workers(iterator)
         self._iterator = self.loader._iterator = None
         self._pids = ()
+
+    def drop_batches_in_advance(self) -> None:
+        """Take from kept iterators what their workers were asked for before the next epoch.
+
+        Faults may have hit these batches, and any error of theirs with them.
+        """
+        for iterator in kept_by(*owners_of(self.loader)):
+            for _ in range(len(getattr(iterator, "_draws", ()))):
+                with contextlib.suppress(*USERS_ERRORS):
+                    next(iterator)
+        self._arrived.clear()
 
     def _is_stuck(self) -> bool:
         return is_stuck(self._pids, self.wait_until_idle)
@@ -196,20 +225,20 @@ class LoaderDriver(IteratorListener):
         """Write down how many batches the epoch will have, if its sampler says so."""
         if kind_of(self.loader.dataset) == "map":
             with contextlib.suppress(*USERS_ERRORS):
-                self._batches = len(self.loader._index_sampler)
+                self._batches = self._endless or len(self.loader._index_sampler)
                 self.journal.write(EpochLength(self._batches))
 
     def _write_batch(self, batch: Any) -> None:
         at = time.monotonic()
         if self.use_batch is not None:
             batch = self.use_batch(batch)
-        # Without workers, one may be of a loader that the dataset itself uses.
-        worker, number = (self._worker, self._number) if self._pids else (None, None)
+        worker, made_of = self._arrived.popleft() if self._arrived else (None, None)
+        self._delivered.add(id(made_of))
         draw = most = None
         if self._phase.stage is Stage.RESUMED:  # It may have drawn what it leaves out.
             most = max((len(each.names) for each in self._draws), default=None)
         elif kind_of(self.loader.dataset) == "map":
-            draw = self._draws[self._received if number is None else number]
+            draw = made_of
         self._received += 1
         received = delivery(batch, draw, self.loader, self.comparer, most)
         packed = draw and draw.packed
@@ -229,15 +258,22 @@ class LoaderDriver(IteratorListener):
         are_alive = bool(workers) and all(each.is_alive() for each in workers)
         may_stay = error is None or (self.keep_workers and are_alive)
         # Before the workers are ended: that may take longer than the deadline.
-        drawn = tuple(each.names for each in self._draws)
+        drawn = tuple(each.names for each in self._asked(is_over=complete and error is None))
         found = Pass(drawn, (), raised, complete, died, self._batches, self.length)
         self.journal.write(PassEnded(self._phase, ended, found))
         self._sigchld.is_stuck = None
         if self._timeout is not None:
             self.loader.timeout, self._timeout = self._timeout, None
-        if persistent is None or not may_stay:
+        is_kept = bool(kept_by(*owners_of(self.loader)))
+        if not may_stay or (persistent is None and not is_kept):
             self.end_workers()
         self._iterator = None
+
+    def _asked(self, *, is_over: bool) -> list[Draw]:
+        """The draws that the epoch owes a batch of."""
+        if is_over and self._endless is not None and self._received >= self._endless:
+            return [each for each in self._draws if id(each) in self._delivered]
+        return self._draws
 
     def _describe(
         self, error: BaseException, iterator: Any
@@ -260,26 +296,10 @@ def deaths(iterator: Any, ended: Idle) -> list[WorkerDeath]:
     for number, worker in enumerate(getattr(iterator, "_workers", ())):
         is_early = number in ended.early
         if is_early:
-            _join(worker, _EXIT_PATIENCE)
+            join(worker, _EXIT_PATIENCE)
         if number not in ended.in_time and (worker.exitcode or (is_early and worker.exitcode == 0)):
             found.append(WorkerDeath(number, worker.pid, worker.exitcode))
     return found
-
-
-def end_workers(iterator: Any) -> None:
-    """End the workers of *iterator* now; the garbage collector may take 5 s for each."""
-    if hasattr(iterator, "_shutdown_workers"):
-        for worker in getattr(iterator, "_workers", ()):
-            worker.join = partial(_join, worker)
-        iterator._shutdown_workers()
-
-
-def _join(worker: Any, timeout: float) -> None:
-    """``Process.join``, which takes *timeout* seconds at most while *worker* lives."""
-    with contextlib.suppress(OSError):  # No descriptor is free.
-        if not has_ended(worker.pid, timeout):
-            return
-    type(worker).join(worker, timeout)
 
 
 def raised_by(error: BaseException) -> Raised:

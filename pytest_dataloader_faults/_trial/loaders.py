@@ -20,7 +20,7 @@ from pytest_dataloader_faults._engine.fake.notes import note_for
 from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
 from pytest_dataloader_faults._engine.worker.late_imports import FOR_FORK_SERVER
 from pytest_dataloader_faults._settings.jobs import Rank
-from pytest_dataloader_faults._trial import samplers
+from pytest_dataloader_faults._trial import kept_iterators, samplers
 from pytest_dataloader_faults._trial.factory import HandedOver, definition_of, require_one
 from pytest_dataloader_faults._trial.own_errors import require_users
 from pytest_dataloader_faults._trial.process.fork_server import method_of
@@ -129,9 +129,14 @@ _running: list[Any] = []
 
 
 def _leave_running_workers(loader: DataLoader[Any]) -> None:
-    """Start new workers here, also for a loader that has some in pytest's process already."""
+    """Start new workers here, also for a loader that has some already, in whatever process."""
     _running.append(loader._iterator)
     loader._iterator = None
+    for iterator in kept_iterators.renew(loader, *owners_of(loader)):
+        if kept_iterators.is_of_this_process(iterator):
+            kept_iterators.end_workers(iterator)
+        else:
+            _running.append(iterator)
     # torchdata's loader has asked workers for a state already, and would go on with these.
     if getattr(loader, "_initial_iter_for_state_dict", False):
         loader._initial_iter_for_state_dict = False
@@ -155,6 +160,11 @@ _outer: weakref.WeakKeyDictionary[DataLoader[Any], Any] = weakref.WeakKeyDiction
 def outer_of(loader: DataLoader[Any]) -> Any:
     """What a training loop iterates: *loader*, or what accelerate or Fabric wrapped around it."""
     return _outer.get(loader, loader)
+
+
+def owners_of(loader: DataLoader[Any]) -> list[Any]:
+    """The objects that may keep an iterator of *loader*."""
+    return [loader] if outer_of(loader) is loader else [loader, outer_of(loader)]
 
 
 def _unwrapped(made: Any) -> Any:
@@ -183,7 +193,8 @@ def _require_own_batches(loader: DataLoader[Any]) -> None:
 
 def _call_factory(make_dataset: Callable[[], Any]) -> Any:
     try:
-        made = _unwrapped(make_dataset())
+        with kept_iterators.late_iterators():
+            made = _unwrapped(make_dataset())
     except (UnusableDatasetError, InvalidArgumentError):
         raise
     except USERS_ERRORS as error:

@@ -172,7 +172,9 @@ class _TrialMaker:
         if loaders.kind_of(loader.dataset) == "map":
             length = count_samples(loader)
             if samples is not None:
-                limit_samples(loader, samples, keeps_sampler=job.options.resume is not None)
+                keeps_sampler = job.options.resume is not None
+                outer = loaders.outer_of(loader)
+                limit_samples(loader, outer, samples, keeps_sampler=keeps_sampler)
         elif job.rank_of_several:
             length = loaders.length_of(loader.dataset)
         if loader.num_workers:
@@ -347,6 +349,7 @@ class _Trial:
                 break
             if epoch == self.options.faulty_epochs:
                 watch.client.end_faults()
+                driver.drop_batches_in_advance()
             if self.footprints is not None:
                 self._take_footprints(self.footprints, epoch, driver)
                 if self.footprints.are_enough(epoch):

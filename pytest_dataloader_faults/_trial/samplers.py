@@ -186,31 +186,84 @@ class _FirstSamplerWithState(_FirstSampler):
         self._left = state["left"]
 
 
-def limit_samples(loader: DataLoader[Any], most: int, *, keeps_sampler: bool = False) -> None:
+# Some facts about samplers without an end. A loader that keeps its iterator for all epochs has a
+# batch sampler that begins again at its end, and a loop of its own, which counts the batches. torch
+# draws some batches in advance, so the last ones that were drawn belong to the next epoch.
+
+
+_NO_END = 1000
+"""This many batches beyond those of an epoch, and a sampler has no end."""
+
+
+def length_of_endless(loader: DataLoader[Any], outer: Any) -> int | None:
+    """How many batches an epoch of *outer* has, if the sampler of *loader* would draw on and on.
+
+    *outer*: what wraps the loader, or the loader itself. None if its own loop does not count.
+    """
+    own: Any = loader._index_sampler
+    has_own_loop = type(outer).__iter__ is not DataLoader.__iter__
+    if not has_own_loop or _is_finite(own) or isinstance(own, Iterator):
+        return None
+    with contextlib.suppress(Exception):  # Of the user's classes: it says no length.
+        length = len(outer)
+        drawn = itertools.islice(own, length, length + _NO_END)
+        return length if sum(1 for _ in drawn) == _NO_END else None
+    return None
+
+
+def _is_finite(sampler: Any) -> bool:
+    inner = sampler.sampler if type(sampler) is BatchSampler else sampler
+    return has_known_length(inner) or type(inner) is DistributedSampler or has_state(inner)
+
+
+def _repeated_by(own: Any) -> dict[str, Any]:
+    """The samplers of an epoch that *own* draws from again and again, by their attributes."""
+    values = getattr(own, "__dict__", {}).items()
+    return {name: value for name, value in values if isinstance(value, Sampler)}
+
+
+def limit_samples(
+    loader: DataLoader[Any], outer: Any, most: int, *, keeps_sampler: bool = False
+) -> None:
     """Have *loader*, of a map-style dataset, draw about *most* samples of more.
 
     Where its batches are too large for each worker to make two, they get smaller, unless a batch
-    sampler of the user's own makes them. *keeps_sampler*: whether its own samplers draw, the first
-    of what they would: the state of a loader may be that of its sampler.
+    sampler of the user's own makes them. *outer*: what wraps the loader, or the loader itself.
+    *keeps_sampler*: whether its own samplers draw, the first of what they would: the state of a
+    loader may be that of its sampler.
     """
     at_least = _BATCHES_OF_A_WORKER * max(1, loader.num_workers)
     most = max(most, at_least)
     own: Any = loader._index_sampler
-    if keeps_sampler or not _draws_all(loader):
-        kind = _FirstSamplerWithState if has_state(own) else _FirstSampler
-        _replace(loader, kind(own, max(-(-most // _batch_size(own)), at_least)))
-        return
-    inner: Any = own.sampler if _is_batched(loader) else own
+    if length_of_endless(loader, outer) is not None:
+        for name, inner in _repeated_by(own).items():
+            object.__setattr__(own, name, _limited(inner, most, at_least))
+    elif keeps_sampler or not _draws_all(own):
+        _replace(loader, _first_of(own, most, at_least))
+    else:
+        _replace(loader, _limited(own, most, at_least))
+
+
+def _limited(sampler: Any, most: int, at_least: int) -> Any:
+    """What draws about *most* of the samples that *sampler* draws, in *at_least* batches."""
+    if not _draws_all(sampler):
+        return _first_of(sampler, most, at_least)
+    is_batched = type(sampler) is BatchSampler
+    inner: Any = sampler.sampler if is_batched else sampler
     ranks = inner.num_replicas if type(inner) is DistributedSampler else 1
     most = max(most, ranks * at_least)
     chosen = _spread_like(inner, most)
     if chosen is None:
-        return
-    if not _is_batched(loader):
-        _replace(loader, chosen)
-        return
-    size = min(own.batch_size, max(1, most // (ranks * at_least)))
-    _replace(loader, BatchSampler(chosen, size, own.drop_last))
+        return sampler
+    if not is_batched:
+        return chosen
+    size = min(sampler.batch_size, max(1, most // (ranks * at_least)))
+    return BatchSampler(chosen, size, sampler.drop_last)
+
+
+def _first_of(sampler: Any, most: int, at_least: int) -> Any:
+    kind = _FirstSamplerWithState if has_state(sampler) else _FirstSampler
+    return kind(sampler, max(-(-most // _batch_size(sampler)), at_least))
 
 
 def _spread_like(sampler: Any, most: int) -> Sampler[Any] | None:
@@ -242,16 +295,12 @@ def count_samples(loader: DataLoader[Any]) -> int | None:
     return len(sampler) if has_known_length(sampler) else None
 
 
-def _draws_all(loader: DataLoader[Any]) -> bool:
+def _draws_all(sampler: Any) -> bool:
     """Whether torch's own samplers draw every index of the dataset once, in all ranks together."""
-    sampler: Any = loader._index_sampler
-    if _is_batched(loader):
-        if type(sampler) is not BatchSampler:
-            return False
-        sampler = sampler.sampler
-    if type(sampler) is RandomSampler:
-        return not sampler.replacement and sampler._num_samples is None
-    return type(sampler) in (SequentialSampler, DistributedSampler)
+    inner = sampler.sampler if type(sampler) is BatchSampler else sampler
+    if type(inner) is RandomSampler:
+        return not inner.replacement and inner._num_samples is None
+    return type(inner) in (SequentialSampler, DistributedSampler)
 
 
 def _is_batched(loader: DataLoader[Any]) -> bool:

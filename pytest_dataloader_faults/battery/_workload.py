@@ -239,10 +239,14 @@ class Workload:
 
     @property
     def fetches(self) -> int:
-        """The batches that worker 0 makes."""
-        return max(
+        """How many batches worker 0 makes of an epoch. It may make some of the next in advance."""
+        made = max(
             (each.fetches for each in self.fault_free.workers if each.worker == 0), default=0
         )
+        if self.fault_free.kind != "map":
+            return made
+        given = sum(each.worker == 0 for each in self.fault_free.delivered)
+        return min(made, given) if given else made
 
     @cached_property
     def connections(self) -> FileSet:

@@ -184,17 +184,23 @@ def _is_nested(process: int) -> bool:
     return is_in_worker or getattr(_stepping, "depth", 0) > 0
 
 
+@contextlib.contextmanager
+def _stepping_into() -> Iterator[None]:
+    _stepping.depth = getattr(_stepping, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _stepping.depth -= 1
+
+
 class _UnderTest:
     """Mixed into all iterators of the loader under test."""
 
     is_under_test = True
 
     def __next__(self) -> Any:
-        _stepping.depth = getattr(_stepping, "depth", 0) + 1
-        try:
+        with _stepping_into():
             return super().__next__()  # type: ignore[misc]  # of torch's iterator
-        finally:
-            _stepping.depth -= 1
 
 
 def _derive(iterator: Any, mixin: type, with_workers: type) -> None:
@@ -319,13 +325,16 @@ class IteratorListener:
     """What is called as iterators work. This one does nothing."""
 
     def begun(self, iterator: Any) -> None:
-        """*iterator*, which is one of torch's, is being made."""
+        """*iterator*, which is one of torch's, is being made, or begins a later epoch."""
 
-    def drawn(self, what: Any, dataset: Any, *, batched: bool) -> None:
-        """A sampler gave *what*, for *dataset*; *batched*: by automatic batching."""
+    def drawn(self, what: Any, dataset: Any, *, batched: bool) -> Any:
+        """A sampler gave *what*, for *dataset*; *batched*: by automatic batching.
 
-    def received(self, worker: int, number: int | None) -> None:
-        """A batch of *worker* came; *number*: its place among those drawn, if they may overtake."""
+        What this returns comes back as *draw*.
+        """
+
+    def received(self, worker: int | None, draw: Any) -> None:
+        """The batch of *draw* came from *worker*; None without workers."""
 
     def queue_of_batches(self, batches: Any, _expected: Callable[[], list[Any]]) -> Any:
         """What to take batches from in place of *batches*, at first and for each later epoch.
@@ -340,7 +349,7 @@ def iterators_heard_by(listener: IteratorListener) -> Iterator[None]:
     """Have each iterator that is made in this scope call *listener*, for as long as it lives."""
 
     def prepare(iterator: Any) -> None:
-        iterator._listener = listener
+        iterator._listener, iterator._draws = listener, {}
         listener.begun(iterator)
         _derive(iterator, _HeardIterator, _HeardWorkersIterator)
 
@@ -354,11 +363,25 @@ class _HeardIterator(_UnderTest):
     _listener: IteratorListener
     _dataset: Any
     _auto_collation: bool
+    _draws: dict[int, Any]
+    """By the number of the batch: what ``drawn`` returned, until the batch comes."""
 
     def _next_index(self) -> Any:
-        found = super()._next_index()  # type: ignore[misc]
-        self._listener.drawn(found, self._dataset, batched=self._auto_collation)
+        with _stepping_into():
+            found = super()._next_index()  # type: ignore[misc]
+        self._draws[self._number_of_next] = self._listener.drawn(
+            found, self._dataset, batched=self._auto_collation
+        )
         return found
+
+    @property
+    def _number_of_next(self) -> int:
+        return 0
+
+    def _next_data(self) -> Any:
+        batch = super()._next_data()  # type: ignore[misc]
+        self._listener.received(None, self._draws.pop(0, None))
+        return batch
 
 
 class _HeardWorkersIterator(_HeardIterator):
@@ -367,6 +390,7 @@ class _HeardWorkersIterator(_HeardIterator):
     _data_queue: Any
     _in_order = True
     _number_of_last: int | None = None
+    _send_idx: int
     _workers: list[Any]
     _workers_status: list[bool]
 
@@ -375,11 +399,20 @@ class _HeardWorkersIterator(_HeardIterator):
         find = weakref.WeakMethod(self._expected)
         expected = functools.partial(_called, find)
         self._data_queue = self._listener.queue_of_batches(self._data_queue, expected)
+        self._draws.clear()
+        self._listener.begun(self)
         super()._reset(*args, **kwargs)  # type: ignore[misc]
 
     def _expected(self) -> list[Any]:
         pairs = zip(self._workers, self._workers_status, strict=True)
         return [worker for worker, is_expected in pairs if is_expected]
+
+    @property
+    def _number_of_next(self) -> int:
+        return self._send_idx
+
+    def _next_data(self) -> Any:
+        return super(_HeardIterator, self)._next_data()  # type: ignore[misc]
 
     def _get_data(self) -> Any:
         found = super()._get_data()  # type: ignore[misc]
@@ -387,8 +420,11 @@ class _HeardWorkersIterator(_HeardIterator):
         return found
 
     def _process_data(self, data: Any, worker: int, *more: Any) -> Any:
-        self._listener.received(worker, None if self._in_order else self._number_of_last)
-        return super()._process_data(data, worker, *more)  # type: ignore[misc]
+        number: Any = next(iter(self._draws), None) if self._in_order else self._number_of_last
+        draw = self._draws.pop(number, None)
+        batch = super()._process_data(data, worker, *more)  # type: ignore[misc]
+        self._listener.received(worker, draw)
+        return batch
 
 
 def _called(find: Callable[[], Callable[[], list[Any]] | None]) -> list[Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     plain_text,
 )
 from pytest_dataloader_faults._trial import loaders
+from pytest_dataloader_faults._trial.samplers import length_of_endless
 from pytest_dataloader_faults._trial.samples.fingerprint import ADDRESS, digest_of, hash_of, leaves
 from pytest_dataloader_faults.outcomes.text import shown
 
@@ -122,8 +124,9 @@ def _copied(drawn: Any) -> Any:
 def draws_of(loader: DataLoader[Any]) -> Iterator[Draw]:
     """What one epoch of *loader* asks for."""
     batched = bool(loader._auto_collation)
+    length = length_of_endless(loader, loaders.outer_of(loader))
     with loaders.errors_of_dataset("the sampler"):
-        for drawn in loader._index_sampler:
+        for drawn in itertools.islice(loader._index_sampler, length):
             yield Draw.of(drawn, loader.dataset, batched=batched)
 
 

@@ -60,7 +60,7 @@ def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
         limit, first = _limit(reader, job)
         total = count_samples(loader)
         if limit is not None:
-            limit_samples(loader, limit)
+            limit_samples(loader, loaders.outer_of(loader), limit)
             seed_everything(job.settings.seed)
         drawn = list(draws_of(loader)) or first  # Some samplers can be asked once only.
         if not any(each.names for each in drawn):
