@@ -293,6 +293,13 @@ class Endless(Stream):
             yield from super().__iter__()
 
 
+class WithEmptyParts(Stream):
+    """Has metadata in each sample, of which there are none."""
+
+    def __iter__(self) -> Any:
+        return ({"data": each, "metadata": {}, "boxes": ([], ())} for each in super().__iter__())
+
+
 STREAMS: dict[str, Any] = {
     "stream": Stream,
     "empty by its length": EmptyByItsLength,
@@ -300,6 +307,7 @@ STREAMS: dict[str, Any] = {
     "indexed": Indexed,
     "once": Once,
     "strict stream": StrictStream,
+    "with empty parts": WithEmptyParts,
 }
 
 

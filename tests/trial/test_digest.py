@@ -195,10 +195,14 @@ def _sample(number: int, shape: str) -> Any:
         "number": number,
         "array": np.full(3, number),
         "point": Point(tensor, number),
+        "with_empty_dict": {"data": tensor, "metadata": {}},
+        "with_empty_lists": (number, [], {"boxes": ((), [])}),
     }[shape]
 
 
-SHAPES = ["tensor", "pair", "dict", "string", "strings", "number", "array", "point"]
+SHAPES = """
+    tensor pair dict string strings number array point with_empty_dict with_empty_lists
+""".split()
 
 
 @rows("shape", SHAPES)
@@ -233,6 +237,8 @@ def test_a_mapping_that_refuses_iteration_comes_apart(count):
         {"x": torch.zeros(4), "y": 1},
         [],
         {},
+        [{}, ()],
+        {"x": {}, "y": []},
         None,
         pytest.param(object(), id="object"),
     ],

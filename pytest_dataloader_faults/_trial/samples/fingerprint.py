@@ -264,8 +264,21 @@ def _slices(samples: Any, count: int) -> list[Any] | None:
 
 
 def _split_columns(columns: Iterable[Any], count: int) -> list[Any] | None:
-    """For each sample its part of each of *columns*; None if one of them cannot be split."""
-    parts = [split(column, count) for column in columns]
-    if not parts or None in parts:
+    """For each sample its part of each of *columns*; None if one of them cannot be split.
+
+    What holds nothing is the same in each sample, and does not tell how many there are.
+    """
+    found = list(columns)
+    hollow = [_is_hollow(column) for column in found]
+    pairs = zip(found, hollow, strict=True)
+    parts = [[column] * count if is_hollow else split(column, count) for column, is_hollow in pairs]
+    if all(hollow) or None in parts:
         return None
     return [list(row) for row in zip(*parts, strict=True)]
+
+
+def _is_hollow(value: Any) -> bool:
+    """Whether *value* is an empty dict, list or tuple, or holds such ones only."""
+    if isinstance(value, Mapping):
+        return all(_is_hollow(item) for _, item in value.items())
+    return isinstance(value, (list, tuple)) and all(map(_is_hollow, value))

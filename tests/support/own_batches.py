@@ -1,0 +1,40 @@
+"""Streams and collate functions whose batches are more than stacked samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from support.datasets import Records
+
+
+class WithMetadata(IterableDataset[Any]):
+    """Each sample has parts that are empty: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        self.records = Records(folder)
+
+    def __iter__(self) -> Any:
+        return ({"data": data, "metadata": {}, "boxes": []} for data in self._read())
+
+    def _read(self) -> Iterator[Any]:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        for index in range(first, len(self.records), step):
+            yield self.records[index][0]
+
+
+class LeavesOutWithMetadata(WithMetadata):
+    """The same, and leaves out what it cannot read: broken."""
+
+    def _read(self) -> Iterator[Any]:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        for index in range(first, len(self.records), step):
+            try:
+                yield self.records[index][0]
+            except OSError:
+                continue
