@@ -47,8 +47,14 @@ class EmptyDatasetError(UnusableDatasetError):
     """The dataset has no sample."""
 
 
+class CollateError(UnusableDatasetError):
+    """The loader's ``collate_fn`` raised an error."""
+
+
 @contextlib.contextmanager
-def errors_of_dataset(what: str, advice: str = "") -> Iterator[None]:
+def errors_of_dataset(
+    what: str, advice: str = "", kind: type[UnusableDatasetError] = UnusableDatasetError
+) -> Iterator[None]:
     """Report errors of the user's code, which runs here with no fault armed, as the dataset's."""
     try:
         yield
@@ -60,7 +66,7 @@ def errors_of_dataset(what: str, advice: str = "") -> Iterator[None]:
         if isinstance(error, StopIteration):
             advice = _STOPS
         message = f"{what} failed with no fault armed: {text}{advice}{_pyfakefs_note(error)}"
-        raise UnusableDatasetError(message) from error
+        raise kind(message) from error
 
 
 def _place_of(error: BaseException) -> str:

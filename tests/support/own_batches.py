@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from support.datasets import Records
@@ -38,3 +39,19 @@ class LeavesOutWithMetadata(WithMetadata):
                 yield self.records[index][0]
             except OSError:
                 continue
+
+
+def mixed_up(samples: list[Any]) -> Any:
+    """Mixes each sample with another one of the batch, as timm's FastCollateMixup does."""
+    if len(samples) % 2:
+        message = "Batch size should be even when using this"
+        raise AssertionError(message)
+    data = torch.stack([data for data, _ in samples]).float()
+    share = torch.rand(())
+    return data * share + data.flip(0) * (1 - share)
+
+
+def pairs(samples: list[Any]) -> Any:
+    """Pairs of samples, as for a contrastive loss."""
+    first, second = ([data for data, _ in samples[place::2]] for place in (0, 1))
+    return {"first": torch.stack(first), "second": torch.stack(second)}

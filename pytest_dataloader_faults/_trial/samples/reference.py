@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import random
@@ -95,6 +96,33 @@ def _limit(reader: Reader, job: ReferenceJob) -> tuple[int | None, list[Draw]]:
 
 
 def _reference_by_index(reader: Reader, drawn: Sequence[Draw]) -> Reference:
+    try:
+        return _reference_of_samples(reader, drawn)
+    except loaders.CollateError:  # Of one sample: it may need as many as a batch has.
+        if not _collates_batches(reader, drawn):
+            raise
+    return _reference_of_batches(reader, drawn)
+
+
+def _collates_batches(reader: Reader, drawn: Sequence[Draw]) -> bool:
+    """Whether the loader makes a batch of the first *drawn* ones that has several samples."""
+    several = next((each for each in drawn if len(each.names) > 1), None)
+    with contextlib.suppress(loaders.CollateError):
+        if several is not None:
+            reader.batch(reader.fetch(several))
+            return True
+    return False
+
+
+def _reference_of_batches(reader: Reader, drawn: Sequence[Draw]) -> Reference:
+    """Of batches as wholes, since no sample can be collated alone."""
+    asked = [each for each in drawn if each.names]
+    first, second = ([reader.read_whole(each) for each in asked] for _ in range(_READINGS))
+    found = _compared("map", first, second, reader.comparer.comparison)
+    return replace(found, samples=(), leaves=(), batches=found.samples)
+
+
+def _reference_of_samples(reader: Reader, drawn: Sequence[Draw]) -> Reference:
     samples: dict[Name, Draw] = {}
     for each in (one for draw in drawn for one in draw.each()):
         samples.setdefault(each.names[0], each)
@@ -219,7 +247,7 @@ def _with_rows(reader: Reader, stream: Any) -> Iterator[Any]:
     """
     for number, sample in enumerate(stream):
         is_collated = not number and reader.loader._auto_collation
-        if is_collated and reader.comparer.split(reader.batch([sample]), 1) is None:
+        if is_collated and not _makes_rows(reader, sample):
             message = (
                 f"the batches of {type(stream).__name__} cannot be taken apart into samples, and an"
                 " iterable dataset has no indices that say what a batch should hold: nothing can be"
@@ -227,6 +255,17 @@ def _with_rows(reader: Reader, stream: Any) -> Iterator[Any]:
             )
             raise UnusableDatasetError(message)
         yield sample
+
+
+def _makes_rows(reader: Reader, sample: Any) -> bool:
+    """Whether a batch of one *sample* can be split."""
+    try:
+        return reader.comparer.split(reader.batch([sample]), 1) is not None
+    except loaders.CollateError:
+        with contextlib.suppress(loaders.CollateError):
+            reader.batch([_copied(sample) for _ in range(reader.loader.batch_size or 1)])
+            return False
+        raise
 
 
 def _splits(reader: Reader, draw: Draw, found: Reference) -> bool:
@@ -276,9 +315,9 @@ def _sample_of(dataset: Any, draw: Draw) -> Any:
 
 
 class Reading(NamedTuple):
-    """A sample as it was read once; *pickled* where the author compares."""
+    """A sample, or a batch, as it was read once; *pickled* where the author compares."""
 
-    name: Name
+    name: Name | tuple[Name, ...]
     row: SampleFingerprint
     pickled: str | None
 
@@ -299,6 +338,12 @@ class Reader:
     def read(self, draw: Draw) -> Reading:
         """The one sample of *draw*."""
         return self.collated(draw.names[0], self.fetch(draw), whole=draw.whole)
+
+    def read_whole(self, draw: Draw) -> Reading:
+        """The batch of *draw*."""
+        batch = self.batch(self.fetch(draw))
+        pickled = self.comparer.keep(batch, draw.names)
+        return Reading(draw.names, self.comparer.row(batch, draw.names), pickled)
 
     def fetch(self, draw: Draw) -> Any:
         """What a worker gives ``collate_fn`` of *draw*.
@@ -351,7 +396,8 @@ class Reader:
             " that can, as in loader={'collate_fn': ...}, or batch_size=None"
         )
         name = type(self.loader.dataset).__name__
-        with loaders.errors_of_dataset(f"collating samples of {name}", advice):
+        what = f"collating samples of {name}"
+        with loaders.errors_of_dataset(what, advice, loaders.CollateError):
             return self.loader.collate_fn(samples)
 
     def _sample(self, draw: Draw) -> Any:
