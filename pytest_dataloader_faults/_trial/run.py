@@ -222,11 +222,14 @@ class _TrialMaker:
     def recover_anew(self) -> None:
         """Make the dataset in this process, which knows nothing of the faults, and read it here.
 
-        Workers would have nothing to add: what they meet is what this process makes of the files.
+        Workers would have nothing to add, unless it takes them to get the same samples: what they
+        meet is what this process makes of the files.
         """
         self.journal.write(PhaseStarted(RECOVERY, time.monotonic()))
-        changes = {**self.job.changes, **_WITHOUT_WORKERS}
-        job = replace(self.job, faults=(), changes=changes, needs_workers=False)
+        job = replace(self.job, faults=())
+        if not job.comparison.in_workers:
+            changes = {**job.changes, **_WITHOUT_WORKERS}
+            job = replace(job, changes=changes, needs_workers=False)
         trial = replace(self, job=job)._try_to_make(RECOVERY, _forget)
         if trial is not None:
             trial.recover()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._settings.jobs import TrialOptions
+from pytest_dataloader_faults._settings.jobs import ONE_EPOCH, TrialOptions
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, is_a
 from pytest_dataloader_faults.battery import progress
@@ -22,7 +23,7 @@ from pytest_dataloader_faults.battery.checks import (
 )
 from pytest_dataloader_faults.battery.targets import require_match
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults import Fault, OpenError, ReadError, has_files
+from pytest_dataloader_faults.faults import ClosedDescriptor, Fault, OpenError, ReadError, has_files
 from pytest_dataloader_faults.globs import host_of
 from pytest_dataloader_faults.outcomes import (
     Contract,
@@ -30,7 +31,7 @@ from pytest_dataloader_faults.outcomes import (
     Outcome,
     Verdict,
 )
-from pytest_dataloader_faults.outcomes.contract import Compared
+from pytest_dataloader_faults.outcomes.contract import Comparison
 from pytest_dataloader_faults.outcomes.judge import repeats
 from pytest_dataloader_faults.outcomes.judge.causes import (
     is_alike,
@@ -43,6 +44,7 @@ from pytest_dataloader_faults.outcomes.judge.hangs import (
     tries_again,
 )
 from pytest_dataloader_faults.outcomes.judge.repeats import Conclusion, Trial
+from pytest_dataloader_faults.outcomes.judge.report import note_on
 from pytest_dataloader_faults.outcomes.text import (
     call,
     counted,
@@ -172,10 +174,9 @@ class Battery:
         tried = (vars(self).get(name) for name in ("from_start", "faulty_rank"))
         return any(isinstance(each, NotApplicable) for each in tried)
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the reader of each result should know of the dataset."""
-        noted = (*self._note_on_comparison(), *self._note_on_connections())
+    def notes_on(self, outcome: Outcome) -> tuple[str, ...]:
+        """What the reader of the result of *outcome* should know of the dataset."""
+        noted = (*self._note_on_comparison(outcome.comparison), *self._note_on_connections())
         reference = self.baseline.reference
         seen = len(reference.samples) or sum(len(batch) for batch, _ in reference.batches)
         if reference.limit is None or reference.total is None or seen >= reference.total:
@@ -191,18 +192,11 @@ class Battery:
         at_rest = base.from_start.notes(base.settings.files) if from_start else ()
         return (*base.notes, *at_rest)
 
-    def _note_on_comparison(self) -> tuple[str, ...]:
-        """That the content of samples was not compared, which no check then speaks for."""
-        comparison = self.baseline.comparison
-        if comparison.is_of_content or comparison.limit is not None:
-            return ()
-        compared = "types and shapes" if comparison.what is Compared.SHAPES else "types"
-        note = (
-            f"samples are random, so only their {compared} were compared, and zeros in place of a"
-            " sample would pass. Draw from the global generators of torch, NumPy or Python, which"
-            " trials seed"
-        )
-        return (note,)
+    def _note_on_comparison(self, comparison: Comparison) -> Iterator[str]:
+        """What a trial did not compare, unless its check leaves random numbers as they are."""
+        is_looser = self.baseline.comparison.is_of_content and not comparison.is_of_content
+        draws = self.baseline.draws_global_numbers
+        return iter(()) if is_looser else note_on(comparison, draws=draws)
 
     def _note_on_connections(self) -> tuple[str, ...]:
         """What came through a network, since a check of files says nothing of it."""
@@ -393,14 +387,22 @@ class Battery:
         if variant.resume is not None:
             options = replace(options, resume=variant.resume)
         source = self.baseline.ranks if check.ranks else self.baseline
-        return source.run_trial(
+        run = partial(
+            source.run_trial,
             *variant.faults,
             changes=variant.changes if alone else self._changes_for(check, variant),
-            comparison=self.baseline.without_seeds if check.keep_randomness else None,
             deadline=deadline,
-            options=options,
             may_take_longer=may_take_longer,
         )
+        if _is_like_worker_epoch(check, variant):
+            epoch = self.baseline.worker_epoch
+            in_order = replace(options, same_order=True)
+            if epoch.reference:
+                outcome = run(comparison=epoch.reference.comparison, options=in_order)
+                if epoch.is_comparable(outcome):
+                    return outcome
+        comparison = self.baseline.without_seeds if check.keep_randomness else None
+        return run(comparison=comparison, options=options)
 
     def _changes_for(self, check: Check, variant: Variant) -> dict[str, Any]:
         return {**self.baseline.changes, **check.changes, **variant.changes}
@@ -433,6 +435,22 @@ class Battery:
 def _fatal(run: Outcome, judgement: Judgement) -> Trial | None:
     """The trial, if a process of its *run* was killed."""
     return Trial(run, judgement) if repeats.was_killed(run) else None
+
+
+def _is_like_worker_epoch(check: Check, variant: Variant) -> bool:
+    """Whether new workers make one epoch, in which no error is over before the next attempt."""
+    is_changed = check.changes or variant.changes or check.ranks or check.name == WORKERS_AGREE
+    has_retries = any(map(_may_be_over, variant.faults))
+    options = replace(check.options, patience=None, from_start=False)
+    is_one_epoch = options == ONE_EPOCH and variant.resume is None
+    return bool(variant.faults) and is_one_epoch and not (is_changed or has_retries)
+
+
+def _may_be_over(fault: Fault) -> bool:
+    """Whether *fault* does not hit a second attempt, before which random numbers were drawn."""
+    return isinstance(fault, ClosedDescriptor) or bool(
+        fault.errno and getattr(fault, "times", None)
+    )
 
 
 def _places(trials: list[Trial]) -> frozenset[str]:

@@ -59,7 +59,7 @@ def ask(
         cause, found = ALONE, replace(found, notes=(found.alone, *found.notes))
     of_files = any(has_files(each) for each in outcome.schedule)
     about_files = battery.notes_on_files(from_start=outcome.from_start) if of_files else ()
-    notes = (*battery.notes, *about_files)
+    notes = (*battery.notes_on(outcome), *about_files)
     unseen = _unseen(name, found.trial)
     told = (*_advice(name, found.trial, cause), *unseen, *found.notes, *notes)
     result = _result(name, replace(found, notes=told), reproduce, expected)

@@ -24,10 +24,12 @@ from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery.ranks import KnownRanks, Ranks
 from pytest_dataloader_faults.battery.shares import (
+    WorkerEpoch,
     are_alike,
     count_own_samples,
     drawn_in,
     shares_of,
+    take_worker_epoch,
 )
 from pytest_dataloader_faults.battery.targets import (
     FollowedRun,
@@ -54,7 +56,7 @@ from pytest_dataloader_faults.outcomes.contract import (
 )
 from pytest_dataloader_faults.outcomes.judge import judge
 from pytest_dataloader_faults.outcomes.judge.repeats import was_killed
-from pytest_dataloader_faults.outcomes.reference import Share
+from pytest_dataloader_faults.outcomes.reference import Share, merged
 
 ONE_WORKER: Mapping[str, Any] = {"num_workers": 1}
 _TWO_WORKERS: Mapping[str, Any] = {"num_workers": 2}
@@ -109,6 +111,7 @@ class Baseline:
         else:
             self._begin_with(known, is_sure=is_sure)
         self._from_start = known.from_start if known else None
+        self._worker_epoch = known.worker_epoch if known else None
         self.ranks = Ranks(self, known.ranks if known else None)
         before = known.cached if known else ()
         self.cached = before or files_made_since(began, self.working)
@@ -139,7 +142,7 @@ class Baseline:
             from_start = None
         parts = (self.reference, self.fault_free, self.working, self.changes)
         more = (self.comparison, self.cached, from_start, self.ranks.known)
-        return KnownBaseline(*parts, *more)
+        return KnownBaseline(*parts, *more, self._worker_epoch)
 
     @property
     def from_start(self) -> FollowedRun:
@@ -149,6 +152,13 @@ class Baseline:
             run = self.run_fault_free(options=_WATCHED_FROM_START)[-1]
             self._from_start = FollowedRun.of(run, began, self.writable_folders)
         return self._from_start
+
+    @property
+    def worker_epoch(self) -> WorkerEpoch:
+        """An epoch of workers, if content of samples is known by that only."""
+        if self._worker_epoch is None:
+            self._worker_epoch = take_worker_epoch(self)
+        return self._worker_epoch
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -170,13 +180,16 @@ class Baseline:
         """The baseline's comparison where random numbers are left as they are."""
         if self.comparison.seeded is None:
             return self.comparison
-        is_stable = self._references.by(SHAPES).unstable_index is None
-        return SHAPES if is_stable else TYPES
+        stable = (
+            each for each in (SHAPES, TYPES) if self._references.by(each).unstable_index is None
+        )
+        return next(stable, self.comparison)
 
     def handling(self, comparison: Comparison) -> SampleHandling:
         """What *comparison* takes: also the reference's samples, if the author compares them."""
         own = SampleHandling.of(self.contract, comparison)
-        return own.knowing(self._references.by(comparison))
+        known = self.reference if comparison.in_workers else self._references.by(comparison)
+        return own.knowing(known)
 
     @property
     def limited_settings(self) -> Settings:
@@ -225,6 +238,8 @@ class Baseline:
             return self.reference
         if outcome.ranks:
             return self.ranks.reference_for(outcome, self.reference)
+        if outcome.comparison.in_workers and (found := self.worker_epoch.reference):
+            return replace(found, shares=self._shares, drawn=self._drawn)
         reference = self._references.for_outcome(outcome, self.comparison)
         return replace(reference, shares=self._shares, drawn=self._drawn)
 
@@ -232,7 +247,7 @@ class Baseline:
         """Reference and fault-free epoch, by the most exact comparison that shows nothing wrong."""
         for each in self._comparisons():
             self.comparison = each
-            if not (self._is_unstable or self._is_same_by_luck or self._is_endless):
+            if not (self._is_unstable or self._is_uncertain or self._is_endless):
                 self._run_fault_free(attempts)
                 self._own_samples = self._count_own_samples(attempts[0])
                 is_done = self.unusable_reason is None or not self.comparison.allows_for_randomness
@@ -248,10 +263,23 @@ class Baseline:
             is_stream = bool(self._references) and self.reference.kind == "iterable"
             if each.seeded is None or not is_stream:
                 yield each
+                yield from self._without_varying_parts(each)
             own = self._own_samples is not None
             if (limit := self._own_samples if own else self.reference.stream_limit) is not None:
                 yield from (replace(each, limit=limit, own=own) for each in (SHAPES, TYPES))
                 return
+
+    def _without_varying_parts(self, comparison: Comparison) -> Iterator[Comparison]:
+        """*comparison* without the parts of samples that two readings did not agree on."""
+        may_draw = comparison.seeded is None and self.reference.draws_random_numbers
+        if comparison.what is not Compared.BYTES or self.contract.deterministic or may_draw:
+            return
+        for _ in range(_MOST_READINGS):
+            levels = tuple((part.path, part.compared) for part in self.reference.varying)
+            levels = merged(self.comparison.varying, levels)
+            if not self._is_unstable or levels == self.comparison.varying:
+                return
+            yield replace(comparison, varying=levels)
 
     def _count_own_samples(self, options: Mapping[str, Any]) -> int | None:
         """How many random samples of its own each worker gave, where it did, or else None."""
@@ -263,10 +291,15 @@ class Baseline:
         if self.judge(tried, Contract()).passed:
             return None
         count = count_own_samples(tried, self.reference)
-        if count is None or self.comparison.allows_for_randomness:
+        if count is None or not self.comparison.is_of_content:
             return count
         # The reference was the same twice. What a race of the workers made would not be.
         return count if are_alike(tried, self.run_fault_free(changes=changes)[-1]) else None
+
+    @property
+    def draws_global_numbers(self) -> bool:
+        """Whether samples draw numbers of generators that trials seed, as far as that was asked."""
+        return self._references.draws_random_numbers
 
     @property
     def _is_unstable(self) -> bool:
@@ -278,8 +311,14 @@ class Baseline:
         return self.reference.stream_limit is not None and self.comparison.limit is None
 
     @property
-    def _is_same_by_luck(self) -> bool:
-        """Whether samples draw random numbers, which may have had no effect so far."""
+    def _is_uncertain(self) -> bool:
+        """Whether samples draw random numbers, which may have had no effect so far.
+
+        Or whether what is compared of a stream's samples is the same for many of them.
+        """
+        if self.comparison.varying and self.reference.kind == "iterable":
+            rows = [digest for _, digest in self.reference.samples]
+            return len(set(rows)) * 2 < len(rows)
         is_asked = self.contract.deterministic is None and self.comparison == EXACT
         return is_asked and self.reference.draws_random_numbers
 
@@ -302,6 +341,8 @@ class Baseline:
         self._drawn = drawn_in(self.working) if found.passed else None
 
 
+_MOST_READINGS = 3
+"""A part that varies rarely may be the same twice in the first of them."""
 _ENOUGH_SECONDS = 5.0
 """Where this many would take longer, fewer are looked at."""
 
@@ -333,6 +374,11 @@ class _ReferenceStore:
     def __bool__(self) -> bool:
         """Whether one has been taken."""
         return bool(self._known)
+
+    @property
+    def draws_random_numbers(self) -> bool:
+        """Whether a reference shows that samples draw numbers of the global generators."""
+        return any(each.draws_random_numbers for each in self._known.values())
 
     def put(self, comparison: Comparison, known: Reference) -> None:
         """Take *known* for the reference by *comparison*."""
@@ -392,6 +438,7 @@ class KnownBaseline:
     cached: tuple[str, ...] = ()
     from_start: FollowedRun | None = None
     ranks: KnownRanks | None = None
+    worker_epoch: WorkerEpoch | None = None
 
 
 def _most_bytes_of(fault_free: Outcome | None) -> int | None:

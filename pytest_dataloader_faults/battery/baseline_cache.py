@@ -52,7 +52,7 @@ from pytest_dataloader_faults.outcomes import CheckResult, Outcome, Verdict
 
 _PLAIN = (str, bytes, int, float, bool, type(None))
 _NAMED = (type, ModuleType)
-_LATER = ("from_start", "ranks")
+_LATER = ("from_start", "ranks", "worker_epoch")
 """What a baseline finds out where a check needs it."""
 
 

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pytest_dataloader_faults._arguments import FLAG, Checked, StrEnum, optional
-from pytest_dataloader_faults.outcomes.text import code, plain, printable_lines
+from pytest_dataloader_faults.outcomes.text import code, listed, plain, printable_lines
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -114,10 +114,12 @@ class Contract(Checked):
     *deterministic*: with None, the harness reads each sample twice. Samples are random if they
     differ, or if they draw random numbers. Then the harness seeds torch, NumPy and ``random`` again
     for each sample of a map-style dataset. If that makes samples the same, it compares them as
-    always. If not, it compares only types, structure and shapes, or only types where shapes are
-    random, too. Each result says so. False says that samples are random, so nothing has to be found
-    out. True is a promise: a dataset that breaks it is refused, with the part that differs. The
-    samples of a stream are a collection: their order may be random.
+    always. If only some parts of a sample vary, such as a time, it compares the others. A dataset
+    that seeds itself is compared with an epoch of workers. If nothing else is left, the harness
+    compares only types and shapes, or only types if shapes vary as well. Each result says so. False
+    says that samples are random, so nothing has to be found out. True is a promise: a dataset that
+    breaks it is refused, with the part that differs. The samples of a stream are a collection:
+    their order may be random.
 
     A dataset that draws random numbers between a failed attempt and the next one, as for a random
     wait, gives another sample than the reference. Draw those numbers from a generator of their own,
@@ -175,6 +177,8 @@ class Compared(str, Enum):
     """Types and shapes, and not what is in them."""
     TYPES = "types"
     """Types alone, whatever the shapes and lengths."""
+    NOTHING = "nothing"
+    """Not even the type, of one part."""
 
 
 @dataclass(frozen=True)
@@ -185,12 +189,17 @@ class Comparison:
         what: What is compared.
         seeded: What random numbers begin again from at each sample of a map-style dataset; None
             where they are left as they are.
+        varying: The parts that were not the same twice, by path, and what of each is compared.
+        in_workers: Whether samples are compared with those of an epoch of workers without a fault,
+            and not with those that the main process reads.
         limit: After how many samples a stream is ended that does not end by itself, in each worker.
         own: Whether it would end there, and each worker gives random samples of its own.
     """
 
     what: Compared = Compared.BYTES
     seeded: int | None = None
+    varying: tuple[tuple[str, Compared], ...] = ()
+    in_workers: bool = False
     limit: int | None = None
     own: bool = False
 
@@ -202,10 +211,14 @@ class Comparison:
     @property
     def allows_for_randomness(self) -> bool:
         """Whether random samples may be the same by it."""
-        return self.seeded is not None or not self.is_of_content
+        return self.seeded is not None or bool(self.varying) or not self.is_of_content
 
     def __str__(self) -> str:
         what = self.what.value
+        if self.in_workers:
+            what += " of workers"
+        if self.varying:
+            what += f" without {listed(path or 'all' for path, _ in self.varying)}"
         if self.own:
             return f"{what}, {self.limit} of its own in each worker"
         if self.limit is not None:

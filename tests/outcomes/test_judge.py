@@ -350,6 +350,10 @@ def test_fault_that_never_fired_is_never_a_pass(fault, one):
     [
         (EXACT, "every sample was delivered and matches the reference"),
         (Comparison(seeded=0), "every sample was delivered and matches the reference"),
+        (
+            Comparison(varying=(("[1]", SHAPES.what),)),
+            "every sample was delivered and matches the reference in all parts that were compared",
+        ),
         (SHAPES, "with the right types and shapes; no more was compared"),
         (replace(SHAPES, limit=4), "with the right types and shapes; no more was"),
         (TYPES, "every sample was delivered with the right types; no more was compared"),

@@ -37,6 +37,8 @@ def _same(one, other):
         (Comparison(Compared.AUTHOR, seeded=7), "compare, seeded from 7", True),
         (SHAPES, "shapes", True),
         (TYPES, "types", True),
+        (Comparison(varying=(("[1]", SHAPES.what),)), "bytes without [1]", True),
+        (Comparison(seeded=0, in_workers=True), "bytes of workers, seeded from 0", True),
         (replace(SHAPES, limit=64), "shapes, the first 64 of each worker", True),
         (replace(SHAPES, limit=64, own=True), "shapes, 64 of its own in each worker", True),
         (replace(SHAPES, limit=0), "shapes, the first 0 of each worker", True),

@@ -195,8 +195,22 @@ def test_text_says_how_many_batches_came(changes, says):
         (EXACT, "map", None),
         (Comparison(seeded=0), "map", "samples are random: compared under seeds"),
         (Comparison(seeded=0), "iterable", None),
-        (SHAPES, "iterable", "samples are random: compared by types and shapes"),
-        (TYPES, "map", "samples are random: compared by types, since shapes differ, too"),
+        (SHAPES, "iterable", "samples vary from reading to reading: compared by types and shapes"),
+        (
+            TYPES,
+            "map",
+            "samples vary from reading to reading: compared by types, since shapes differ, too",
+        ),
+        (
+            Comparison(seeded=0, in_workers=True),
+            "map",
+            "samples vary from reading to reading: compared with an epoch of workers",
+        ),
+        (
+            Comparison(varying=(("['time']", SHAPES.what), ("", TYPES.what))),
+            "iterable",
+            "compared: all parts but ['time'], all",
+        ),
         (
             replace(SHAPES, limit=4),
             "iterable",

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import base64
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._trial.samples.draws import Draw
 from pytest_dataloader_faults._trial.samples.fingerprint import (
-    Leaf,
     digest_of,
     digest_of_rows,
     leaves,
     split,
-    types_of,
     without_batch,
-    without_shape,
 )
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Delivery
@@ -34,6 +31,12 @@ from pytest_dataloader_faults.outcomes.contract import (
     SampleHandling,
 )
 from pytest_dataloader_faults.outcomes.records import Leaves
+from pytest_dataloader_faults.outcomes.reference import (
+    Leaf,
+    compared_parts,
+    types_of,
+    without_shape,
+)
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -44,10 +47,18 @@ _MOST_SAMPLES, _MOST_LEAVES = 256, 16
 
 @dataclass(frozen=True)
 class SampleFingerprint:
-    """A sample: *digest* by the comparison, *exact* by its bytes, *leaves* if it is reported."""
+    """A sample.
+
+    Attributes:
+        digest: By the comparison.
+        exact: By its bytes.
+        parts: All there is of it.
+        leaves: Those of them that are reported.
+    """
 
     digest: str
     exact: str
+    parts: tuple[Leaf, ...] = ()
     leaves: Leaves = ()
 
 
@@ -78,9 +89,9 @@ class SampleComparer:
 
         *is_slice*: it is a batch of one sample. People read of the sample, and not of a batch.
         """
-        parts = list(leaves(value))
+        parts = tuple(leaves(value))
         self._reported += 1
-        reported = parts[:_MOST_LEAVES] if self._reported <= _MOST_SAMPLES else []
+        reported = list(parts[:_MOST_LEAVES]) if self._reported <= _MOST_SAMPLES else []
         if is_slice:
             reported = list(map(without_batch, reported))
         if self.comparison.what is Compared.TYPES:
@@ -88,6 +99,7 @@ class SampleComparer:
         return SampleFingerprint(
             self._known_or(self._fingerprint(parts), value, index),
             digest_of(parts),
+            parts,
             tuple((each.path, each.form, each.digest) for each in reported),
         )
 
@@ -126,8 +138,10 @@ class SampleComparer:
         _require_equality(self.handling.compare, value)
         return base64.b64encode(packed).decode()
 
-    def _fingerprint(self, parts: list[Leaf]) -> str:
-        if self.comparison.what is Compared.TYPES:
+    def _fingerprint(self, parts: Sequence[Leaf]) -> str:
+        if self.comparison.varying:
+            parts = compared_parts(parts, self.comparison.varying)
+        elif self.comparison.what is Compared.TYPES:
             parts = types_of(parts)
         elif self.comparison.what is Compared.SHAPES:
             parts = [each._replace(digest="") for each in parts]

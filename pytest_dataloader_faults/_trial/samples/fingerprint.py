@@ -23,11 +23,12 @@ import re
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from pytest_dataloader_faults.outcomes.records import MANY, ZEROS
+from pytest_dataloader_faults.outcomes.reference import Leaf
 from pytest_dataloader_faults.outcomes.text import shown
 
 ADDRESS = re.compile(r"( object)? at 0x[0-9a-f]+")
@@ -36,17 +37,6 @@ _LONG = 128
 """Bits of a number of more digits than a digest has."""
 _PLAIN = (str, bytes, bytearray, int, float, complex, type(None))
 _BY_NAME = (type, types.FunctionType, types.BuiltinFunctionType)
-
-
-class Leaf(NamedTuple):
-    """One part: ``['boxes'][0]``, ``Tensor torch.float32 (4, 4)``, and a digest of what is in it.
-
-    Of a container the digest is empty: its items are parts of their own.
-    """
-
-    path: str
-    form: str
-    digest: str
 
 
 def leaves(value: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[Leaf]:
@@ -217,22 +207,6 @@ def without_batch(part: Leaf) -> Leaf:
 
 def _first_of(batch: re.Match[str]) -> str:
     return str(tuple(map(int, re.findall(r"\d+", batch[1]))))
-
-
-_SHAPE = re.compile(r" \([\d, ]*\)| of \d+$")
-_PLACE = re.compile(r"\[\d+\]")
-
-
-def without_shape(part: Leaf) -> Leaf:
-    """*part* with its type, and without its shape or length."""
-    return part._replace(form=_SHAPE.sub("", part.form))
-
-
-def types_of(parts: Iterable[Leaf]) -> list[Leaf]:
-    """What types are where: items of a list have one place, and no shape or content counts."""
-    return sorted(
-        {Leaf(_PLACE.sub("[]", each.path), without_shape(each).form, "") for each in parts}
-    )
 
 
 def digest_of_rows(rows: Iterable[str]) -> str:

@@ -22,12 +22,18 @@ from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samplers import count_samples, limit_samples
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
 from pytest_dataloader_faults._trial.samples.draws import Draw, Name, asks_for_several, draws_of
-from pytest_dataloader_faults._trial.samples.fingerprint import leaves, types_of
+from pytest_dataloader_faults._trial.samples.fingerprint import leaves
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
 from pytest_dataloader_faults.outcomes.contract import Compared, Comparison
 from pytest_dataloader_faults.outcomes.records import Leaves
-from pytest_dataloader_faults.outcomes.reference import difference
+from pytest_dataloader_faults.outcomes.reference import (
+    Varying,
+    comparable,
+    difference,
+    find_varying,
+    types_of,
+)
 from pytest_dataloader_faults.outcomes.text import counted
 
 if TYPE_CHECKING:
@@ -39,6 +45,8 @@ _TIMED = 8
 """So many samples show how long one takes."""
 _MOST_SAMPLES, _SHARE_OF_DEADLINE = 10_000, 1 / 3
 """When a stream is left that has not come to its end: after this many samples, or so much time."""
+_MOST_PARTS = 200_000
+"""Parts of samples that are kept, to see which of them vary."""
 _FEW_SAMPLES, _FEW_BATCHES = 64, 4
 """How many samples of such a stream each worker gives: this many, and whole batches."""
 
@@ -206,15 +214,28 @@ def _compared(
         unstable_part=difference(was, now).replace("the reference", "the first reading"),
         leaves=tuple(_kept_leaves(each, comparison) for each in first if each.row.leaves),
         nondeterministic_count=0 if comparison.what is Compared.AUTHOR else differing,
+        varying=_varying(kind, first, second) if differing else (),
         pickled_samples=tuple((each.name, each.pickled) for each in first if each.pickled),
         comparison=comparison,
     )
 
 
+def _varying(kind: str, first: list[Reading], second: list[Reading]) -> tuple[Varying, ...]:
+    """The parts that differ, unless there are too many to know."""
+    if len(first) != len(second) or not all(each.row.parts for each in (*first, *second)):
+        return ()
+    is_map = kind == "map"
+    one, other = (
+        [(each.name if is_map else None, each.row.parts) for each in reading]
+        for reading in (first, second)
+    )
+    return find_varying(one, other)
+
+
 def _kept_leaves(reading: Reading, comparison: Comparison) -> tuple[Any, Leaves]:
     """The parts of a sample, without what is in them where that is not compared."""
     if comparison.is_of_content:
-        return reading.name, reading.row.leaves
+        return reading.name, comparable(reading.row.leaves, comparison.varying)
     return reading.name, tuple((path, form, "") for path, form, _ in reading.row.leaves)
 
 
@@ -334,6 +355,7 @@ class Reader:
     loader: DataLoader[Any]
     comparer: SampleComparer
     gives_batches: bool | None = None
+    _parts: int = 0
 
     def read(self, draw: Draw) -> Reading:
         """The one sample of *draw*."""
@@ -387,7 +409,9 @@ class Reader:
         if self.loader._auto_collation and not whole and (parts := self.comparer.split(alone, 1)):
             alone, is_slice = parts[0], self.comparer.slices
         pickled = self.comparer.keep(alone, name)
-        return Reading(name, self.comparer.row(alone, name, is_slice=is_slice), pickled)
+        row = self.comparer.row(alone, name, is_slice=is_slice)
+        self._parts += len(row.parts)
+        return Reading(name, row if self._parts <= _MOST_PARTS else replace(row, parts=()), pickled)
 
     def batch(self, samples: Any) -> Any:
         """What the loader makes of *samples*."""

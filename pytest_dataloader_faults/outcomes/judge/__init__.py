@@ -155,6 +155,10 @@ def _how_it_survived(outcome: TrialFacts, reference: Reference, contract: Contra
         is_of_shapes = outcome.comparison.what is Compared.SHAPES
         right = "types and shapes" if is_of_shapes else "types"
         return f"every sample was delivered with the right {right}; no more was compared"
+    if outcome.comparison.varying:
+        return (
+            "every sample was delivered and matches the reference in all parts that were compared"
+        )
     return "every sample was delivered and matches the reference"
 
 

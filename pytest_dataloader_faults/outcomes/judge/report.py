@@ -12,10 +12,16 @@ from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.globs import is_excluded
 from pytest_dataloader_faults.outcomes import fault_facts
 from pytest_dataloader_faults.outcomes.chains import exception_lines
-from pytest_dataloader_faults.outcomes.contract import Compared, Judgement, Verdict
+from pytest_dataloader_faults.outcomes.contract import Compared, Comparison, Judgement, Verdict
 from pytest_dataloader_faults.outcomes.records import FaultFacts, Firing, FiringPlace, TrialFacts
 from pytest_dataloader_faults.outcomes.stages import Reason
-from pytest_dataloader_faults.outcomes.text import counted, printable, shown_fault, signal_name
+from pytest_dataloader_faults.outcomes.text import (
+    counted,
+    listed,
+    printable,
+    shown_fault,
+    signal_name,
+)
 
 _MAX_LINES = 12
 _MAX_FIRINGS = 3
@@ -110,6 +116,51 @@ def _call(firing: Firing, fault: Fault) -> str:
             return firing.call
 
 
+_OF_OTHERS = (
+    "If they are random, draw from the global generators of torch, NumPy or Python, which trials"
+    " seed. If they hold a time or an id, return it in a part of its own: the other parts are then"
+    " compared"
+)
+_OF_ITSELF = (
+    "Its samples draw from the global generators, which trials seed, and still vary. If the dataset"
+    " seeds these generators, let the test turn that off; if it has another generator, draw from"
+    " the global ones instead"
+)
+_IN_WORKERS = (
+    "samples vary from reading to reading in one process, as those of a dataset that seeds itself"
+    " do, so they were compared with those of an epoch of workers without a fault"
+)
+
+
+def parts_that_vary(comparison: Comparison) -> str:
+    """The names of the parts that *comparison* leaves out."""
+    return listed(path or "all" for path, _ in comparison.varying)
+
+
+def note_on(comparison: Comparison, *, draws: bool) -> Iterator[str]:
+    """What was not compared, which no check speaks for, and what to do.
+
+    *draws*: whether samples draw numbers of the global generators.
+    """
+    if comparison.limit is not None:
+        return
+    if comparison.in_workers:
+        yield _IN_WORKERS
+    if not comparison.is_of_content:
+        compared = "types and shapes" if comparison.what is Compared.SHAPES else "types"
+        yield (
+            f"samples vary from reading to reading, so only their {compared} were compared, and"
+            f" zeros in place of a sample would pass. {_OF_ITSELF if draws else _OF_OTHERS}"
+        )
+    if comparison.varying:
+        vary, their = ("varies", "its") if len(comparison.varying) == 1 else ("vary", "their")
+        yield (
+            f"{parts_that_vary(comparison)} of a sample {vary} from reading to reading, so {their}"
+            f" content was not compared, and zeros in {their} place would pass. All other parts"
+            " were compared"
+        )
+
+
 _COMPARED = {
     Compared.SHAPES: "by types and shapes",
     Compared.TYPES: "by types, since shapes differ, too",
@@ -125,8 +176,14 @@ def _about_comparison(outcome: TrialFacts) -> Iterator[str]:
     elif found.limit is not None:
         first = f"the first {found.limit} of each worker"
         yield f"the stream does not end: {first} were taken, and compared {how}"
-    elif how or (found.seeded is not None and outcome.kind == "map"):
-        yield f"samples are random: compared {how or 'under seeds'}"
+    elif how:
+        yield f"samples vary from reading to reading: compared {how}"
+    elif found.in_workers:
+        yield "samples vary from reading to reading: compared with an epoch of workers"
+    elif found.seeded is not None and outcome.kind == "map":
+        yield "samples are random: compared under seeds"
+    if found.varying:
+        yield f"compared: all parts but {parts_that_vary(found)}"
 
 
 def _about_delivery(outcome: TrialFacts) -> str:

@@ -36,7 +36,7 @@ from pytest_dataloader_faults.outcomes.records import (
     Pass,
     TrialFacts,
 )
-from pytest_dataloader_faults.outcomes.reference import Reference, difference
+from pytest_dataloader_faults.outcomes.reference import Reference, comparable, difference
 from pytest_dataloader_faults.outcomes.text import are, counted, listed
 
 _SHOWN = 5
@@ -240,6 +240,7 @@ def _wrong_rows(
         if samples[index] == digest:
             continue
         came = delivery.leaves[at] if at < len(delivery.leaves) else ()
+        came = comparable(came, reference.comparison.varying)
         instead = substitutes.describe(index, place, came)
         is_known = instead is not None or digest in substitutes.digests
         if not _is_allowed(index, may, is_substitute=instead is not None, is_known=is_known):
@@ -279,7 +280,8 @@ def _too_few(
 
 def _instead(index: Any, place: int, digest: str, came: Leaves, reference: Reference) -> Mismatch:
     owners = {digest: index for index, digest in reference.samples}
-    if digest in owners:
+    # Where parts are left out, what is left may be a label, which many samples have.
+    if digest in owners and not reference.comparison.varying:
         return substituted(index, place, owners[digest])
     expected = dict(reference.leaves).get(index, ())
     how = difference(expected, came) or "it differs from the reference"
@@ -325,7 +327,7 @@ class Substitutes:
         counts = Counter(expected.values())
         owners = {parts: index for index, parts in expected.items() if counts[parts] == 1}
         came: dict[Leaves, list[Any]] = defaultdict(list)
-        for index, parts in _came(one):
+        for index, parts in _came(one, reference):
             if parts != expected.get(index):
                 came[parts].append(index)
         repeated = {
@@ -385,8 +387,10 @@ def _is_large(form: str, digest: str) -> bool:
     return shape is None or math.prod(map(int, re.findall(r"\d+", shape[1]))) >= MANY
 
 
-def _came(one: Pass) -> Iterator[tuple[Any, Leaves]]:
+def _came(one: Pass, reference: Reference) -> Iterator[tuple[Any, Leaves]]:
     """The large parts of each sample that came whole, by its index."""
+    levels = reference.comparison.varying
     for delivery in one.delivered:
         if delivery.indices and len(delivery.indices) == len(delivery.leaves):
-            yield from zip(delivery.indices, map(_large_parts, delivery.leaves), strict=True)
+            parts = (_large_parts(comparable(each, levels)) for each in delivery.leaves)
+            yield from zip(delivery.indices, parts, strict=True)
