@@ -64,8 +64,23 @@ def count_own_samples(fault_free: Outcome, reference: Reference) -> int | None:
         return None
     is_of_content = reference.comparison.is_of_content
     contents = [Counter(each.samples) for each in shares] if is_of_content else []
+    if _repeat_the_reference(contents, Counter(digest for _, digest in reference.samples)):
+        return None
     pairs = itertools.combinations(contents, 2)
     return None if any((a & b).total() > count * _MOST_SHARED for a, b in pairs) else count
+
+
+def _repeat_the_reference(workers: Sequence[Counter[str]], known: Counter[str]) -> bool:
+    """Whether a worker has no sample of its own, beyond one that does as the main process does.
+
+    If the reference has samples several times, they are drawn from few, and a worker that draws for
+    itself has as many different ones.
+    """
+    repeating = [each for each in workers if not each.keys() - known.keys()]
+    if len(known) < known.total():
+        repeating = [each for each in repeating if len(each) <= len(known) * _MOST_SHARED]
+    twins = sum(each == known for each in repeating)
+    return len(repeating) > min(1, twins)
 
 
 def are_alike(one: Outcome, other: Outcome) -> bool:

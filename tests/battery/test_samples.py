@@ -177,13 +177,21 @@ def test_a_comparison_of_shapes_alone_is_noted(kind, is_noted):
         ("iterable", ("abcd", "bcde"), 4),
         ("iterable", ("abcd", "abcd"), None),
         ("iterable", ("abcd", "dcba"), None),
+        ("iterable", ("wxyz", "efgh"), 4),
+        ("iterable", ("wxyz", "yxyz"), None),
+        ("iterable", ("wwxx", "yyzz"), None),
+        ("iterable", ("wxxx", "efgh"), None),
+        ("iterable", ("abcw", "efgx"), 4),
         ("iterable", ("abc", "efgh"), None),
         ("iterable", ("abcd",), None),
         ("map", ("abcd", "efgh"), None),
     ],
 )
 def test_workers_of_a_stream_that_draws_have_samples_of_their_own(kind, samples, count):
-    """They share three of four at most; if all are the same, it forgot to divide its data."""
+    """They share three of four at most; if all are the same, it forgot to divide its data.
+
+    A worker whose samples are all in the reference repeats it, unless one does as the main process.
+    """
     came = tuple(
         Delivery(None, tuple(each), each, worker=worker) for worker, each in enumerate(samples)
     )
@@ -194,3 +202,24 @@ def test_workers_of_a_stream_that_draws_have_samples_of_their_own(kind, samples,
     )
 
     assert count_own_samples(outcome, stream_reference("w x y z")) == count
+
+
+@rows(
+    ("reference", "samples", "count"),
+    [
+        ("w w x x y y z z", ("wwwxxyyz", "zzzyywwx"), 8),
+        ("w w x x y y z z", ("wwwwwwww", "zzzzzzzz"), None),
+    ],
+)
+def test_workers_that_draw_from_few_samples_repeat_them(reference, samples, count):
+    """As often as the main process does; one that has fewer different ones repeats its own part."""
+    came = tuple(
+        Delivery(None, tuple(each), each, worker=worker) for worker, each in enumerate(samples)
+    )
+    outcome = replace(
+        ordinary(Pass(delivered=came, complete=True)),
+        kind="iterable",
+        workers=tuple(WorkerFacts(worker, 7, 1, {}) for worker in range(len(samples))),
+    )
+
+    assert count_own_samples(outcome, stream_reference(reference)) == count

@@ -20,6 +20,7 @@ from support.corpus.endless import (
     FirstOfEach,
     FirstThenEnds,
     FirstUnseeded,
+    LastAgain,
     NoisyForAll,
     RacingForAll,
     RandomForAll,
@@ -89,6 +90,26 @@ def test_workers_that_all_give_the_whole_stream(dataset, asked):
     result = asked(dataset, "workers-agree")
 
     assert (result.verdict, result.passed) == ("corrupted", False)
+
+
+def test_worker_that_repeats_its_last_sample(asked):
+    """It has no samples of its own: they are those of the reference, and other checks apply."""
+    agrees = asked(LastAgain, "workers-agree")
+    error = asked(LastAgain, "read-error-next-epoch")
+
+    assert agrees.verdict == "corrupted"
+    assert "16 samples were delivered more often than in the reference" in agrees.explanation
+    assert "random" not in agrees.explanation
+    assert error.applies, error.explanation
+
+
+def test_random_samples_have_an_end(asked):
+    """What is not shown of them is not for want of one."""
+    result = asked(FirstOfEach, "short-read")
+
+    assert not result.applies
+    assert "its samples are random, 16 of its own in each worker" in result.explanation
+    assert "no end" not in result.explanation
 
 
 def test_error_that_ends_the_samples_of_a_worker(asked):

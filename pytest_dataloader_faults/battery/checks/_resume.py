@@ -24,6 +24,10 @@ _NO_END = NotApplicable(
     "the stream has no end, or a late one, so there is no rest of an epoch to compare",
     "its stream has no end, or a late one",
 )
+_RANDOM = NotApplicable(
+    "its samples are random and each worker has its own, so it is not known which are left",
+    "its samples are random",
+)
 _ONE_BATCH = NotApplicable("an epoch of it has one batch only, which leaves no rest")
 _FEW_TO_DIE = 6
 """Batches of an epoch, so that the loop has had one before a worker begins its third."""
@@ -42,7 +46,7 @@ def _state_is_asked(workload: Workload) -> int | NotApplicable:
     if refusal := _WITHOUT_STATE.get(run.state_of):
         return refusal
     if run.comparison.limit is not None:
-        return _NO_END
+        return _RANDOM if run.comparison.own else _NO_END
     count = len(run.passes[0].delivered)
     return count if count > 1 else _ONE_BATCH
 

@@ -145,3 +145,11 @@ class SkipsShards(IterableDataset[Any]):
             message = f"{shard} is truncated"
             raise OSError(message)
         return found
+
+
+class LastAgain(RecordStream):
+    """Repeats the last record of its part until it has as many samples as all records."""
+
+    def __iter__(self) -> Iterator[Any]:
+        own = list(super().__iter__())
+        return itertools.islice(itertools.chain(own, itertools.repeat(own[-1])), COUNT)
