@@ -49,6 +49,7 @@ class TrialOptions:
         watch_files: Whether opens and reads are counted although no fault needs it.
         touch: Whether the loader's process reads one sample before it starts the workers.
         same_order: Whether each epoch has the same seed, and so the same order.
+        same_draws: Whether the sampler of each epoch draws what that of the first one drew.
         footprints: For how many seconds each process is measured after each epoch; None for not
             at all.
         patience: Seconds that a pass under faults waits for a batch, once its workers are done or
@@ -72,6 +73,7 @@ class TrialOptions:
     watch_files: bool = False
     touch: bool = False
     same_order: bool = False
+    same_draws: bool = False
     footprints: float | None = None
     patience: float | None = None
     descriptors: int | None = None

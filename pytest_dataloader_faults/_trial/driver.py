@@ -116,6 +116,11 @@ class LoaderDriver(IteratorListener):
         self._draws.append(draw)
         return draw
 
+    @property
+    def drawn_so_far(self) -> list[Any]:
+        """What the sampler drew for the current epoch, or for the last one."""
+        return [draw.drawn for draw in self._draws]
+
     def received(self, worker: int | None, draw: Draw) -> None:
         self._arrived.append((worker, draw))
 

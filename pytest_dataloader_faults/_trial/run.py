@@ -53,7 +53,12 @@ from pytest_dataloader_faults._trial.loader_state import (
     with_state,
 )
 from pytest_dataloader_faults._trial.process.environment import FreeResources
-from pytest_dataloader_faults._trial.samplers import count_samples, drops_last, limit_samples
+from pytest_dataloader_faults._trial.samplers import (
+    count_samples,
+    draw_again,
+    drops_last,
+    limit_samples,
+)
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.draws import draws_of
 from pytest_dataloader_faults._trial.samples.reference import Reader, take_reference
@@ -350,6 +355,8 @@ class _Trial:
             is_over = self._run_epoch(driver, epoch)
             if not is_over and not self.options.keep_workers:
                 break
+            if epoch == 1 and self.options.same_draws:
+                draw_again(self.loader, driver.drawn_so_far)
             if epoch == self.options.faulty_epochs:
                 watch.client.end_faults()
                 driver.drop_batches_in_advance()

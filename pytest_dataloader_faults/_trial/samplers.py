@@ -266,6 +266,13 @@ def _first_of(sampler: Any, most: int, at_least: int) -> Any:
     return kind(sampler, max(-(-most // _batch_size(sampler)), at_least))
 
 
+def draw_again(loader: DataLoader[Any], drawn: Sequence[Any]) -> None:
+    """Have *loader*, of a map-style dataset, draw what was *drawn* in each epoch from now on."""
+    _replace(loader, drawn)
+    if loader._iterator is not None:  # Its workers are persistent, and it has its own sampler.
+        loader._iterator._index_sampler = drawn
+
+
 def _spread_like(sampler: Any, most: int) -> Sampler[Any] | None:
     """A sampler of *most* indices, which are drawn as *sampler* draws; None if it has no more."""
     is_of_rank = type(sampler) is DistributedSampler

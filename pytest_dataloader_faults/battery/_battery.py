@@ -391,8 +391,7 @@ class Battery:
         options, alone = check.options, check.name == WORKERS_AGREE
         if options.footprints is not None:
             options = replace(options, footprints=self.baseline.deadlines.most / 2)
-        if variant.resume is not None:
-            options = replace(options, resume=variant.resume)
+        options = replace(options, resume=variant.resume, same_draws=variant.same_draws)
         source = self.baseline.ranks if check.ranks else self.baseline
         run = partial(
             source.run_trial,

@@ -140,7 +140,8 @@ def take_worker_epoch(baseline: Baseline) -> WorkerEpoch:
         first, *others = passes
         if all(Counter(_samples(one)) == Counter(_samples(first)) for one in others):
             found = _reference(baseline.reference, first, comparison)
-            return WorkerEpoch(found, first.drawn) if found else WorkerEpoch()
+            is_known = found is not None and (found.has_content or bool(found.batches))
+            return WorkerEpoch(found, first.drawn) if is_known else WorkerEpoch()
         levels = _varying(passes)
         if not levels or levels == baseline.comparison.varying:
             return WorkerEpoch()

@@ -44,7 +44,7 @@ class Reference:
         unstable_part: What was different in that sample, for people.
         leaves: What the first samples are made of, by the same indices.
         nondeterministic_count: How many samples had other bytes in a second reading.
-        varying: The parts that differed then; empty if all of them did, or if too many did.
+        varying: The parts that differed then; empty if too many did.
         draws_random_numbers: Whether samples draw numbers of torch's, NumPy's or Python's global
             generator; not asked where these are seeded.
         second_pass_count: How many samples a stream gave in a second pass, if fewer.
@@ -92,6 +92,11 @@ class Reference:
     def digests(self) -> Mapping[Any, str]:
         """The digest of each sample, by its index."""
         return dict(self.samples)
+
+    @property
+    def has_content(self) -> bool:
+        """Whether any content of its samples is compared, as far as their parts are known."""
+        return any(digest for _, parts in self.leaves for _, _, digest in parts)
 
     @property
     def stream_count(self) -> int | None:
@@ -281,7 +286,7 @@ def merged(one: Levels, other: Levels) -> Levels:
 
 
 def find_varying(first: Reading, second: Reading) -> tuple[Varying, ...]:
-    """The parts that differ in two readings of the same samples; empty if no content is left."""
+    """The parts that differ in two readings of the same samples; empty if they are too many."""
     one, other = _by_path(first), _by_path(second)
     found: dict[str, Varying] = {}
     for path in dict.fromkeys((*one, *other)):
@@ -292,9 +297,7 @@ def find_varying(first: Reading, second: Reading) -> tuple[Varying, ...]:
         if part.compared is Compared.TYPES and not _has_same_types(path, first, second):
             part = part._replace(compared=Compared.NOTHING)
         found[part.path] = part
-    varying = _in_few_parts(found)
-    left = (leaf for _, parts in first for leaf in compared_parts(parts, _levels(varying)))
-    return varying if any(leaf.digest for leaf in left) else ()
+    return _in_few_parts(found)
 
 
 _ORDER = (Compared.BYTES, Compared.AUTHOR, Compared.SHAPES, Compared.TYPES, Compared.NOTHING)

@@ -18,7 +18,10 @@ from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Delivery, Pass, Wrong
+from pytest_dataloader_faults.outcomes.contract import Compared
+from pytest_dataloader_faults.outcomes.reference import Varying
 from support.corpus.handles import H5StaysOpen
+from support.corpus.state import Noisy
 from support.datasets import COUNT, SIZE, Records
 from support.facts import (
     EIO,
@@ -30,6 +33,7 @@ from support.facts import (
     stream,
     unfired,
 )
+from support.random_samples import OwnGenerator, SeedsItself
 from support.rows import rows
 
 OTHER = raised("KeyError", "7")
@@ -226,3 +230,45 @@ def test_workers_that_live_on_are_asked_again(records):
     assert len(result.outcome.workers) == 2
     assert {each.fetches > 2 for each in result.outcome.workers} == {True}
     assert result.outcome.fired == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict"),
+    [(SeedsItself, "corrupted"), (OwnGenerator, "corrupted"), (Noisy, "survived")],
+)
+def test_random_numbers_that_repeat_are_found_in_a_shuffled_epoch(kind, verdict, records):
+    """The sampler draws the order of epoch 1 again; a time in each sample hides nothing."""
+    (result,) = check_dataset(
+        lambda: kind(records), only="two-epochs", loader={"shuffle": True}, on_fail=None
+    )
+
+    assert result.verdict == verdict, result.explanation
+    first, second = result.trials[-1].passes
+    assert first.drawn == second.drawn
+    if verdict == "corrupted":
+        assert "the random samples of epoch 2 are, bit by bit, those of epoch 1" in result.sentence
+        assert "epoch 2 in the order of epoch 1 (corrupted)" in result.explanation
+
+
+@rows(
+    ("second", "varying", "repeats"),
+    [
+        ("b", (Varying("", Compared.SHAPES, COUNT),), False),
+        ("a", (Varying("", Compared.SHAPES, COUNT),), True),
+        ("a", (Varying("", Compared.SHAPES, 3),), False),
+    ],
+)
+def test_a_large_part_that_repeats_is_found_beside_a_time(second, varying, repeats):
+    """If it differs between two readings of many samples."""
+
+    def epoch(salt, time):
+        whole = _pass(salt)
+        (came,) = whole.delivered
+        parts = tuple(
+            (("", "Tensor (64,)", f"{salt}{index:023}"), ("['t']", "float", f"{time}{index}"))
+            for index in INDICES
+        )
+        return replace(whole, delivered=(replace(came, leaves=parts),))
+
+    known = {"varying": varying, "nondeterministic_count": COUNT}
+    assert bool(_found(epoch("a", 1), epoch(second, 2), **known)) is repeats

@@ -23,6 +23,7 @@ class Variant:
         title: What sets it apart from the other variants, in a few words; "" if there is one only.
         changes: Loader options that it needs besides those of the check.
         resume: Which states of its loader new processes go on from, or None.
+        same_draws: Whether the sampler of each epoch draws what that of the first one drew.
         circumstance: What the sentence of its verdict begins with; "" if that needs no saying.
         skip_reason: Why it shows nothing after all, given its own trial, or None.
     """
@@ -31,6 +32,7 @@ class Variant:
     title: str = ""
     changes: Mapping[str, Any] = field(default_factory=dict)
     resume: Resume | None = None
+    same_draws: bool = False
     circumstance: str = ""
     skip_reason: Callable[[Outcome], NotApplicable | None] = lambda _outcome: None
 

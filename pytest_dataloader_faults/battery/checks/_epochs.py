@@ -5,6 +5,8 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
+from collections.abc import Container
+from itertools import pairwise
 from typing import Any
 
 from pytest_dataloader_faults._settings import DEADLINE
@@ -25,7 +27,9 @@ from pytest_dataloader_faults.outcomes.chains import error_line
 from pytest_dataloader_faults.outcomes.contract import Finding, Wrong
 from pytest_dataloader_faults.outcomes.growth import FEWEST_EPOCHS, TIMES_TO_CONFIRM, find_growth
 from pytest_dataloader_faults.outcomes.judge.leaks import sentence_of
+from pytest_dataloader_faults.outcomes.judge.samples import is_large
 from pytest_dataloader_faults.outcomes.judge.starts import UNPICKLABLE
+from pytest_dataloader_faults.outcomes.records import Leaves
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import counted
 
@@ -89,17 +93,43 @@ def _is_bad_second_epoch(outcome: Outcome, reference: Reference) -> Finding | No
         count = f"{reference.second_pass_count} of its {counted(len(reference.samples), 'sample')}"
         sentence = f"iterated once more in one process, the stream gave {count}"
         return Finding(Verdict.CORRUPTED, sentence, Wrong.USED_UP)
-    if reference.nondeterministic_count >= _ENOUGH and _repeats(first, second):
+    if reference.nondeterministic_count >= _ENOUGH and _repeats(first, second, reference):
         repeated = "the random samples of epoch 2 are, bit by bit, those of epoch 1"
         sentence = f"{repeated}, although reading one twice gives two"
         return Finding(Verdict.CORRUPTED, sentence, Wrong.SAME_AGAIN)
     return None
 
 
-def _repeats(first: Pass, second: Pass) -> bool:
+def _repeats(first: Pass, second: Pass, reference: Reference) -> bool:
+    """Whether all samples are the same again, or a large part that varies in many of them."""
     one, other = _parts(first), _parts(second)
     common = one.keys() & other.keys()
-    return len(common) >= _ENOUGH and all(one[key] == other[key] for key in common)
+    if len(common) < _ENOUGH:
+        return False
+    random = {part.path for part in reference.varying if part.samples >= _ENOUGH}
+    parts = [(_large(one[key], random), _large(other[key], random)) for key in common]
+    of_parts = (all(a.get(path, 0) == b.get(path, 1) for a, b in parts) for path in random)
+    return all(one[key] == other[key] for key in common) or any(of_parts)
+
+
+def _large(leaves: Leaves, paths: Container[str]) -> dict[str, str]:
+    """The digests of those at *paths* that do not become the same by accident."""
+    return {
+        path: digest for path, form, digest in leaves if path in paths and is_large(form, digest)
+    }
+
+
+def _two_epochs(workload: Workload) -> Plan:
+    """Random numbers that a worker draws again are seen if it makes the same samples again."""
+    run = workload.fault_free
+    drawn = [index for indices in run.passes[0].drawn for index in indices]
+    is_sorted = all(a < b for a, b in pairwise(drawn) if type(a) is type(b))
+    if not run.comparison.allows_for_randomness or run.kind != "map" or is_sorted:
+        return no_fault(workload)
+    return (
+        Variant(title="as the sampler draws"),
+        Variant(title="epoch 2 in the order of epoch 1", same_draws=True),
+    )
 
 
 def _parts(one: Pass) -> dict[Any, Any]:
@@ -252,6 +282,7 @@ EPOCHS = (
     Check(
         "two-epochs",
         "the second epoch is complete, and differs from the first where samples are random",
+        _two_epochs,
         options=TrialOptions(epochs=2),
         extra_rule=_is_bad_second_epoch,
         advice=_TWO_EPOCHS,

@@ -377,10 +377,11 @@ def _named(indices: list[Any]) -> str:
 
 def _large_parts(leaves: Leaves) -> Leaves:
     """Those of *leaves* that do not become the same by accident."""
-    return tuple(each for each in leaves if _is_large(*each[1:]))
+    return tuple(each for each in leaves if is_large(*each[1:]))
 
 
-def _is_large(form: str, digest: str) -> bool:
+def is_large(form: str, digest: str) -> bool:
+    """Whether parts of this *form* and *digest* do not become the same by accident."""
     if len(digest) < _DIGEST and digest != ZEROS:
         return False
     shape = _SHAPE.search(form)
