@@ -335,25 +335,31 @@ def _reads(files: Mapping[str, FileCounts], engine: str) -> bool:
 # Some facts about kinds of files. A dataset that reads an index first never reads a shard where
 # the index cannot be read: under faults of all files at once, each trial ends at the index, and
 # nobody knows how the dataset takes a bad shard. What a file is for is written nowhere. But files
-# of one purpose have one extension; pictures and their masks lie in two folders under the same
-# names; and an index without an extension of its own is read by each worker, while the others read
-# a sample each.
+# of one purpose have one extension; images and their masks lie in two folders under the same names;
+# the arrays of a shard have names that differ in more than the number of the shard; and an index
+# without an extension of its own is read by each worker, while the others read a sample each. Names
+# may also be free, as those of people are: then there are many, with one file each.
 
 
 _Uses = Mapping[int | None, Mapping[str, FileCounts]]
 """What each worker did to each file."""
-_MOST = 3
+_MOST = 4
 _NUMBER = re.compile(r"\.?\d+$")
+_DIGITS = re.compile(r"\d+")
 
 
 def kinds_of(used: _Uses) -> list[set[str]]:
-    """The kinds of the files that workers *used*, at most three; what was read most comes first.
+    """The kinds of the files that workers *used*, at most four; what was read most comes first.
 
     Where there are more, the last one is all that was read least.
     """
     paths = {path for files in used.values() for path in files}
     by_extension = _grouped((_extension(path), path) for path in paths)
-    kinds = [kind for group in by_extension for kind in _by_folder(group) or _by_use(group, used)]
+    kinds = [
+        kind
+        for group in by_extension
+        for kind in _by_folder(group) or _by_name(group) or _by_use(group, used)
+    ]
     kinds.sort(key=lambda kind: (-_bytes(kind, used), min(kind)))
     return [*kinds[: _MOST - 1], set().union(*kinds[_MOST - 1 :])] if len(kinds) > _MOST else kinds
 
@@ -364,10 +370,22 @@ def _extension(path: str) -> str:
 
 
 def _by_folder(paths: set[str]) -> list[set[str]]:
-    """Those of each folder, if two or three folders have files of the same names; else nothing."""
+    """Those of each folder, if two to four folders have files of the same names; else nothing."""
     folders = _grouped((os.path.dirname(path), path) for path in paths)
     names = {frozenset(map(_stem, folder)) for folder in folders}
     return folders if 1 < len(folders) <= _MOST and len(names) == 1 else []
+
+
+def _by_name(paths: set[str]) -> list[set[str]]:
+    """Those whose names differ only in digits, if these are few kinds of several files each.
+
+    Or if there is a file of each kind for each number.
+    """
+    kinds = _grouped((_DIGITS.sub("0", os.path.basename(path)), path) for path in paths)
+    numbers = [{tuple(_DIGITS.findall(os.path.basename(path))) for path in kind} for kind in kinds]
+    has_several = all(len(kind) > 1 for kind in kinds)
+    is_complete = all(each == numbers[0] and all(each) for each in numbers)
+    return kinds if 1 < len(kinds) <= _MOST and (has_several or is_complete) else []
 
 
 def _by_use(paths: set[str], used: _Uses) -> list[set[str]]:

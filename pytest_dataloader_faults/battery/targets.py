@@ -11,6 +11,7 @@ import contextlib
 import glob
 import itertools
 import os
+import re
 import tarfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -61,11 +62,12 @@ def _in_folder(folder: str, paths: Collection[str], seen: set[str]) -> Iterable[
 
 
 def _glob_of(folder: str, paths: Collection[str], seen: set[str]) -> str | None:
-    """The glob by *folder* and extension, if it means *paths* and no other file that exists."""
-    found = _common_glob(paths, f"{glob.escape(folder)}/")
+    """A glob by *folder* and extension, or by name, that means *paths* and no other file."""
     existing = _files_below(folder, 2 * len(paths) + _LOOKED_AT)
-    is_exact = existing is not None and means_only((found,), paths, existing | seen)
-    return found if is_exact else None
+    if existing is None:
+        return None
+    found = (_common_glob(paths, f"{glob.escape(folder)}/"), *_glob_by_name(paths, folder))
+    return next((each for each in found if means_only((each,), paths, existing | seen)), None)
 
 
 def path_of(globs: tuple[str, ...]) -> str | tuple[str, ...]:
@@ -96,6 +98,16 @@ def _common_glob(paths: Iterable[str], folder: str = "") -> str:
     """A glob by the extension of *paths*, if all have the same."""
     extensions = {os.path.splitext(path)[1] for path in paths}
     return f"{folder}*{glob.escape(extensions.pop()) if len(extensions) == 1 else ''}"
+
+
+def _glob_by_name(paths: Iterable[str], folder: str) -> tuple[str, ...]:
+    """A glob by the names of *paths* in *folder*, if these differ only in digits."""
+    names = {
+        re.sub(r"\d+", "*", glob.escape(os.path.basename(path)))
+        for path in paths
+        if os.path.dirname(path) == folder
+    }
+    return tuple(f"{glob.escape(folder)}/{name}" for name in names) if len(names) == 1 else ()
 
 
 def _endings(path: str) -> Iterator[str]:

@@ -453,16 +453,91 @@ def _kinds(*workers):
         (["cat/1.png:9", "dog/2.png:9"], [["cat/1.png", "dog/2.png"]]),
         (["x/1.png:9 y/1.png:8", ""], [["x/1.png"], ["y/1.png"]]),
         (["x/1.a:9 y/1.a:8 z/1.a:7", ""], [["x/1.a"], ["y/1.a"], ["z/1.a"]]),
-        (["x/1.a:9 y/1.a:8 z/1.a:7 w/1.a:6", ""], [["w/1.a", "x/1.a", "y/1.a", "z/1.a"]]),
+        (
+            ["x/1.a:9 y/1.a:8 z/1.a:7 w/1.a:6 v/1.a:5", ""],
+            [["v/1.a", "w/1.a", "x/1.a", "y/1.a", "z/1.a"]],
+        ),
         (["i.bin:5 a.bin:9", "i.bin:5 b.bin:9"], [["a.bin", "b.bin"], ["i.bin"]]),
         (["a.bin:9 b.bin:9", "a.bin:9 b.bin:9"], [["a.bin", "b.bin"]]),
-        (["a.w:9 a.x:8 a.y:7 a.z:6"], [["a.w"], ["a.x"], ["a.y", "a.z"]]),
+        (["a.v:9 a.w:8 a.x:7 a.y:6 a.z:5"], [["a.v"], ["a.w"], ["a.x"], ["a.y", "a.z"]]),
+        (["s-1-X.npy:9 s-1-w.npy:8", ""], [["s-1-X.npy"], ["s-1-w.npy"]]),
+        (
+            ["s-1-X.npy:9 s-1-w.npy:5", "s-2-X.npy:9 s-3-X.npy:9 s-3-w.npy:5"],
+            [["s-1-X.npy", "s-2-X.npy", "s-3-X.npy"], ["s-1-w.npy", "s-3-w.npy"]],
+        ),
+        (["b1.jpg:9 c2.jpg:9", "d3.jpg:9"], [["b1.jpg", "c2.jpg", "d3.jpg"]]),
+        (
+            ["a1.x:9 b1.x:9 c1.x:9 d1.x:9 e1.x:9", ""],
+            [["a1.x", "b1.x", "c1.x", "d1.x", "e1.x"]],
+        ),
+        (["1_2.x:9 3_44.x:9", "5_6.x:1"], [["1_2.x", "3_44.x", "5_6.x"]]),
     ],
-    ids="none one index numbers classes pairs triples fours no_suffix shards many".split(),
+    ids=(
+        "none one index numbers classes pairs triples fours no_suffix shards many"
+        " arrays arrays_of_some free_names too_many_names two_numbers"
+    ).split(),
 )
 def test_kinds(workers, kinds):
-    """By extension, by folders with the same names, and by who reads them; three at most."""
+    """By extension, by folder or name but for numbers, and by who reads them; four at most."""
     assert _kinds(*workers) == kinds
+
+
+class ShardArrays(Records):
+    """Shards of two arrays each, with a weight for each sample: healthy."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.shards = folder.parent / "arrays"
+        self.shards.mkdir(exist_ok=True)
+        for shard in range(4):
+            rows = np.arange(4 * 64).reshape(4, 64) + shard
+            np.save(self.shards / f"shard-{shard}-X.npy", rows)
+            np.save(self.shards / f"shard-{shard}-w.npy", rows[:, 0] / 7)
+
+    def __getitem__(self, index):
+        shard, row = divmod(index, 4)
+        data = np.load(self.shards / f"shard-{shard}-X.npy")[row]
+        return data, self.weights(self.shards / f"shard-{shard}-w.npy")[row]
+
+    def weights(self, path):
+        """The weights of a shard."""
+        return np.load(path)
+
+
+class OnesIfMissing(ShardArrays):
+    """Takes a shard whose weights are missing for one without weights."""
+
+    def weights(self, path):
+        """The weights of a shard, or ones."""
+        return super().weights(path) if path.exists() else np.ones(4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict"), [(ShardArrays, "failed_cleanly"), (OnesIfMissing, "corrupted")]
+)
+def test_names_that_differ_in_more_than_digits_are_kinds(kind, verdict, records):
+    """So that each array of a shard is missing once, in a trial of its own."""
+    dataset = kind(records)
+    (result,) = check_dataset(lambda: dataset, only="file-missing", on_fail=None)
+
+    first = "shard-0-X.npy and 3 files like it (failed_cleanly)"
+    second = f"shard-0-w.npy and 3 files like it ({verdict})"
+    assert f"tried: {first}; {second}" in result.explanation
+    assert result.verdict == verdict
+    assert {each.schedule[0].path for each in result.trials} == {
+        str(dataset.shards / f"shard-2-{name}.npy") for name in "Xw"
+    }
+
+
+def test_files_whose_names_differ_in_digits_have_one_glob(records):
+    """If no other file has such a name."""
+    dataset = ShardArrays(records)
+    paths = tuple(str(dataset.shards / f"shard-{number}-w.npy") for number in range(4))
+    expected = (f"{dataset.shards}/shard-*-w.npy",)
+
+    assert shortest_globs(paths, set(paths), ("*",)) == expected
+    (dataset.shards / "shard-x-w.npy").touch()
+    assert shortest_globs(paths, set(paths), ("*",)) == paths
 
 
 def test_each_kind_is_asked_and_named(records):
