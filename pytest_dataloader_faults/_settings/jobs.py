@@ -222,9 +222,13 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialJob(Job):
-    """Epochs under faults, and a recovery."""
+    """Epochs under faults, and a recovery.
+
+    *in_workers_only*: whether the main process cannot read the dataset.
+    """
 
     needs_workers: bool = False
+    in_workers_only: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

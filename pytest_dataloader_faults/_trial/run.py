@@ -227,12 +227,12 @@ class _TrialMaker:
     def recover_anew(self) -> None:
         """Make the dataset in this process, which knows nothing of the faults, and read it here.
 
-        Workers would have nothing to add, unless it takes them to get the same samples: what they
-        meet is what this process makes of the files.
+        Workers would have nothing to add, unless only they can read the dataset, or get the same
+        samples: what they meet is what this process makes of the files.
         """
         self.journal.write(PhaseStarted(RECOVERY, time.monotonic()))
         job = replace(self.job, faults=())
-        if not job.comparison.in_workers:
+        if not (job.comparison.in_workers or job.in_workers_only):
             changes = {**job.changes, **_WITHOUT_WORKERS}
             job = replace(job, changes=changes, needs_workers=False)
         trial = replace(self, job=job)._try_to_make(RECOVERY, _forget)

@@ -111,7 +111,7 @@ class Battery:
             self.baseline.settings.files,
             self.baseline.writable_folders,
             self.baseline.cached,
-            self.baseline.reference.stream_count,
+            self.baseline.reference,
         )
         if not self.baseline.unusable_reason:
             require_match(self.baseline.settings.files, self.baseline.working)

@@ -13,7 +13,7 @@ from functools import cached_property
 from pytest_dataloader_faults._settings import EVERY_FILE
 from pytest_dataloader_faults.battery import targets
 from pytest_dataloader_faults.globs import GlobMatcher, is_below
-from pytest_dataloader_faults.outcomes import Outcome
+from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.outcomes.fault_facts import unobserved_operations
 from pytest_dataloader_faults.outcomes.judge.repeats import Trial
 from pytest_dataloader_faults.outcomes.records import FileCounts
@@ -85,6 +85,7 @@ class Workload:
         writable: Folders that are the trial's own, so that writes there may fail.
         cached: Files that the workers read, and that were made while the dataset was read before.
         stream_count: How many samples a stream has; None of one without an end, and of indices.
+        in_workers_only: Whether the main process cannot read the dataset.
     """
 
     fault_free: Outcome
@@ -93,6 +94,7 @@ class Workload:
     writable: tuple[str, ...] = ()
     cached: tuple[str, ...] = ()
     stream_count: int | None = None
+    in_workers_only: bool = False
 
     @classmethod
     def of(
@@ -101,12 +103,16 @@ class Workload:
         globs: tuple[str, ...],
         writable: tuple[str, ...] = (),
         cached: tuple[str, ...] = (),
-        stream_count: int | None = None,
+        reference: Reference | None = None,
     ) -> Workload:
         """The workload of *fault_free*, as far as files are concerned that *globs* mean."""
         meant = filter(GlobMatcher(globs), _seen_by(fault_free))
         found = targets.existing_files(meant, fault_free.lasting_files)
-        return cls(fault_free, globs, frozenset(found), writable, cached, stream_count)
+        workload = cls(fault_free, globs, frozenset(found), writable, cached)
+        if reference is None:
+            return workload
+        is_of_worker = reference.is_of_worker
+        return replace(workload, stream_count=reference.stream_count, in_workers_only=is_of_worker)
 
     @cached_property
     def opened(self) -> FileSet:

@@ -224,6 +224,7 @@ class Baseline:
             handling=self.handling(comparison),
             options=options,
             needs_workers=True,
+            in_workers_only=self._references.by(comparison).is_of_worker,
             may_take_longer=may_take_longer,
             most_bytes=_most_bytes_of(getattr(self, "working", None)),
         )

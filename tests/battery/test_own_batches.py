@@ -10,7 +10,17 @@ from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from support.datasets import Records, RecordStream
 from support.nested_loaders import Swallowing
-from support.own_batches import LeavesOutWithMetadata, WithMetadata, mixed_up, pairs
+from support.own_batches import (
+    InWorkersOnly,
+    InWorkersOnlyLeavingOut,
+    LeavesOutWithMetadata,
+    OpenedByInit,
+    OpenedByInitOrZeros,
+    WithMetadata,
+    mixed_up,
+    open_handles,
+    pairs,
+)
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -31,6 +41,64 @@ def test_samples_with_empty_parts_that_are_left_out(records):
     (result,) = _results(partial(LeavesOutWithMetadata, records), "read-error-first")
     assert "corrupted" == result.verdict
     assert "missing" in result.sentence
+
+
+@pytest.fixture(name="file")
+def _file(records, tmp_path):
+    """One file of all records."""
+    path = tmp_path / "all.bin"
+    path.write_bytes(b"".join(each.read_bytes() for each in sorted(records.iterdir())))
+    return path
+
+
+_OPENED = {"worker_init_fn": open_handles, "batch_size": 4}
+
+
+def test_a_handle_that_worker_init_fn_opens(file):
+    """A worker reads the reference, and what needs the main process does not apply."""
+    checks = ("workers-agree", "used-before", "read-error-first", "read-error-at-rest")
+    agree, before, *failed = _results(partial(OpenedByInit, file), *checks, loader=_OPENED)
+    assert "survived" == agree.verdict
+    assert "only workers can read it" in before.sentence
+    assert ["failed_cleanly"] * 2 == [each.verdict for each in failed]
+
+
+@pytest.mark.slow
+def test_such_a_handle_in_workers_of_a_fork_server(file):
+    """The reference is the same."""
+    loader = {**_OPENED, "multiprocessing_context": "forkserver"}
+    (result,) = _results(partial(OpenedByInit, file), "workers-agree", loader=loader)
+    assert "survived" == result.verdict
+
+
+def test_such_a_handle_and_zeros(file):
+    """What the dataset swallows is found."""
+    (result,) = _results(partial(OpenedByInitOrZeros, file), "read-error-first", loader=_OPENED)
+    assert "corrupted" == result.verdict
+
+
+def test_a_stream_that_only_workers_can_read(records):
+    """Its samples are those of one worker."""
+    make = partial(InWorkersOnly, records)
+    results = _results(make, "workers-agree", "read-error-first", "missing-at-rest")
+    assert ["survived", "failed_cleanly", "failed_cleanly"] == [each.verdict for each in results]
+
+
+def test_such_a_stream_that_leaves_out_samples(records):
+    """It fails for that."""
+    (result,) = _results(partial(InWorkersOnlyLeavingOut, records), "read-error-first")
+    assert ("corrupted", True) == (result.verdict, "missing" in result.sentence)
+
+
+def test_what_no_worker_can_read_either(file):
+    """The error is that of the worker."""
+
+    def fail(_worker):
+        message = "no handle today"
+        raise LookupError(message)
+
+    with pytest.raises(UnusableDatasetError, match=r"worker_init_fn failed.*no handle today"):
+        _results(partial(OpenedByInit, file), "workers-agree", loader={"worker_init_fn": fail})
 
 
 @pytest.mark.parametrize("collate", [mixed_up, pairs])

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from support.datasets import Records
+from support.datasets import SIZE, Records
 
 
 class WithMetadata(IterableDataset[Any]):
@@ -55,3 +55,54 @@ def pairs(samples: list[Any]) -> Any:
     """Pairs of samples, as for a contrastive loss."""
     first, second = ([data for data, _ in samples[place::2]] for place in (0, 1))
     return {"first": torch.stack(first), "second": torch.stack(second)}
+
+
+class OpenedByInit(Dataset[Any]):
+    """Reads from a handle that ``open_handles`` opens in each worker: healthy."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.handle: Any = None
+
+    def __len__(self) -> int:
+        return self.path.stat().st_size // SIZE
+
+    def __getitem__(self, index: int) -> Any:
+        self.handle.seek(index * SIZE)
+        data = self.handle.read(SIZE)
+        if len(data) < SIZE:
+            message = f"{self.path} is truncated: sample {index} has {len(data)} bytes"
+            raise ValueError(message)
+        return torch.tensor(list(data), dtype=torch.uint8)
+
+
+class OpenedByInitOrZeros(OpenedByInit):
+    """The same, and gives zeros for what it cannot read: broken."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except (OSError, ValueError):
+            return torch.zeros(SIZE, dtype=torch.uint8)
+
+
+def open_handles(_worker: int) -> None:
+    """A ``worker_init_fn``."""
+    info: Any = get_worker_info()
+    info.dataset.handle = info.dataset.path.open("rb", buffering=0)
+
+
+class InWorkersOnly(WithMetadata):
+    """Refuses to be read outside of a worker, as energon's streams do: healthy."""
+
+    def _read(self) -> Iterator[Any]:
+        assert get_worker_info() is not None, "Cannot iterate out of worker context"
+        yield from super()._read()
+
+
+class InWorkersOnlyLeavingOut(LeavesOutWithMetadata):
+    """The same, and leaves out what it cannot read: broken."""
+
+    def _read(self) -> Iterator[Any]:
+        assert get_worker_info() is not None, "Cannot iterate out of worker context"
+        yield from super()._read()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import itertools
 import random
 import statistics
@@ -23,6 +24,7 @@ from pytest_dataloader_faults._trial.samplers import count_samples, limit_sample
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
 from pytest_dataloader_faults._trial.samples.draws import Draw, Name, asks_for_several, draws_of
 from pytest_dataloader_faults._trial.samples.fingerprint import leaves
+from pytest_dataloader_faults._trial.samples.in_worker import take_in_worker
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
 from pytest_dataloader_faults.outcomes.contract import Compared, Comparison
@@ -52,7 +54,20 @@ _FEW_SAMPLES, _FEW_BATCHES = 64, 4
 
 
 def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
-    """What the dataset gives here, one sample at a time.
+    """What the dataset gives here, or else in a worker, one sample at a time."""
+    try:
+        return _take_here(loader, job)
+    except UnusableDatasetError as error:
+        if error.__cause__ is None or not loader.num_workers:  # The user's code raised nothing.
+            raise
+        found = take_in_worker(loader, functools.partial(_take_here, loader, job))
+        if found is None:
+            raise
+        return found
+
+
+def _take_here(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
+    """What the dataset gives in this process.
 
     Each sample gets its fingerprint before the next is made. So a dataset that returns the same
     buffer each time cannot hide that in its own reference.

@@ -79,6 +79,12 @@ def _numbers_of_workers(workload: Workload) -> Plan:
     return (Variant(title=counted(asked, "worker")), other)
 
 
+def _first_in_main_process(workload: Workload) -> Plan:
+    if workload.in_workers_only:
+        return NotApplicable("only workers can read it: elsewhere it raises an error")
+    return no_fault(workload)
+
+
 def _refuses_the_number(outcome: Outcome) -> NotApplicable | None:
     """A stream that has too few shards for so many workers may say so."""
     if outcome.exception is None:
@@ -268,6 +274,7 @@ EPOCHS = (
     Check(
         "used-before",
         "the same, after the main process has read a sample",
+        _first_in_main_process,
         options=TrialOptions(touch=True, watch_files=True),
         preface=_READS_ONE,
         advice=_USED_BEFORE,
