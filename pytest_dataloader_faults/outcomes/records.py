@@ -180,6 +180,7 @@ class Delivery:
         leaves: The parts of each row, of the first samples of a pass: path, type and shape, and a
             digest, or the value itself where that is shorter, or ``"all zeros"``.
         worker: The worker that made it; None if that is not known.
+        parts: A digest per row, where a stream makes its own batches and the loader makes none.
     """
 
     indices: tuple[Any, ...] | None
@@ -187,6 +188,7 @@ class Delivery:
     digest: str
     leaves: tuple[Leaves, ...] = ()
     worker: int | None = None
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

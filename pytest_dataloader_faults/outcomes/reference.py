@@ -61,6 +61,7 @@ class Reference:
         is_whole: Whether each epoch has these samples, each of them once; a sampler may draw some
             at random.
         ranks: What each rank gives, if there are several.
+        parts: Of a stream that makes its own batches: the digests of the rows of each.
         is_of_worker: Whether a worker has read the samples, since no other process could.
         whole: What all ranks give together of a stream, by digest; each may have another part of it
             in another epoch. Empty where this is the whole.
@@ -87,6 +88,7 @@ class Reference:
     asked: int | None = field(default=None, compare=False)
     is_whole: bool = field(default=True, compare=False)
     ranks: tuple[Reference, ...] = field(default=(), repr=False, compare=False)
+    parts: tuple[tuple[str, ...], ...] = field(default=(), repr=False, compare=False)
     is_of_worker: bool = field(default=False, compare=False)
     whole: tuple[str, ...] = field(default=(), repr=False, compare=False)
 

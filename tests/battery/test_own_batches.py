@@ -11,14 +11,20 @@ from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from support.datasets import Records, RecordStream
 from support.nested_loaders import Swallowing
 from support.own_batches import (
+    Backwards,
     InWorkersOnly,
     InWorkersOnlyLeavingOut,
     LeavesOutWithMetadata,
+    LosesShards,
+    LosesTheLastShard,
     OpenedByInit,
     OpenedByInitOrZeros,
+    OwnBatches,
     WithMetadata,
+    ZerosForShards,
     mixed_up,
     open_handles,
+    over_own_batches,
     pairs,
 )
 
@@ -137,3 +143,29 @@ def test_a_stream_and_a_collate_function_that_needs_several(records):
     loader = {"batch_size": 4, "collate_fn": mixed_up}
     with pytest.raises(UnusableDatasetError, match="cannot be taken apart into samples"):
         _results(partial(RecordStream, records), "workers-agree", loader=loader)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stream_that_makes_its_own_batches(records, workers):
+    """Other numbers of workers make other batches of the same samples."""
+    make = partial(over_own_batches, OwnBatches, records, workers)
+    agree, failed = _results(make, "workers-agree", "file-missing")
+    assert ("survived", "failed_cleanly") == (agree.verdict, failed.verdict)
+
+
+@pytest.mark.parametrize(
+    ("kind", "check", "told"),
+    [
+        (LosesShards, "read-error-transient", "of 15 samples are missing"),
+        (LosesTheLastShard, "workers-agree", "5 of 15 samples are missing"),
+        (ZerosForShards, "read-error-transient", "samples are wrong"),
+        (Backwards, "workers-agree", "match no sample of the reference"),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_defect_of_a_stream_that_makes_its_own_batches(records, kind, check, told, workers):
+    """What is left out is told from what is made up, and counted in samples."""
+    make = partial(over_own_batches, kind, records, workers)
+    (result,) = _results(make, check)
+    assert "corrupted" == result.verdict
+    assert told in result.sentence

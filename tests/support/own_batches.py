@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from support.datasets import SIZE, Records
 
@@ -106,3 +106,67 @@ class InWorkersOnlyLeavingOut(LeavesOutWithMetadata):
     def _read(self) -> Iterator[Any]:
         assert get_worker_info() is not None, "Cannot iterate out of worker context"
         yield from super()._read()
+
+
+class OwnBatches(IterableDataset[Any]):
+    """Fills batches from the shards of its worker, as webdataset's ``batched`` does: healthy."""
+
+    shards, shard, size = 3, 5, 4
+
+    def __init__(self, folder: Path) -> None:
+        self.records = Records(folder)
+
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        own = [each for shard in range(first, self.shards, step) for each in self._of(shard)]
+        for at in range(0, len(own), self.size):
+            data, labels = zip(*own[at : at + self.size], strict=True)
+            yield self._batch(torch.stack(data), list(labels))
+
+    def _of(self, shard: int) -> list[Any]:
+        places = range(shard * self.shard, (shard + 1) * self.shard)
+        return [self.records[place] for place in places]
+
+    def _batch(self, data: Any, labels: list[int]) -> Any:
+        return {"data": data, "labels": labels}
+
+
+class LosesShards(OwnBatches):
+    """Leaves out a shard that it cannot read, as open_clip's ``log_and_continue`` does: broken."""
+
+    def _of(self, shard: int) -> list[Any]:
+        try:
+            return super()._of(shard)
+        except OSError:
+            return []
+
+
+class LosesTheLastShard(OwnBatches):
+    """Leaves out the last shard where there are several workers: broken."""
+
+    def _of(self, shard: int) -> list[Any]:
+        is_lost = shard == self.shards - 1 and get_worker_info() is not None
+        return [] if is_lost else super()._of(shard)
+
+
+class ZerosForShards(OwnBatches):
+    """Gives zeros for a shard that it cannot read: broken."""
+
+    def _of(self, shard: int) -> list[Any]:
+        try:
+            return super()._of(shard)
+        except OSError:
+            return [(torch.zeros(SIZE, dtype=torch.uint8), -1)] * self.shard
+
+
+class Backwards(OwnBatches):
+    """Gives each batch backwards in a worker: broken."""
+
+    def _batch(self, data: Any, labels: list[int]) -> Any:
+        return data if get_worker_info() is None else data.flip(0)
+
+
+def over_own_batches(kind: type[OwnBatches], folder: Path, workers: int = 2) -> DataLoader[Any]:
+    """A loader of a stream that makes its own batches."""
+    return DataLoader(kind(folder), batch_size=None, num_workers=workers)

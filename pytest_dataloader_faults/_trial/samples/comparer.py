@@ -18,6 +18,7 @@ from pytest_dataloader_faults._trial.samples.fingerprint import (
     digest_of,
     digest_of_rows,
     leaves,
+    rows_of,
     split,
     without_batch,
 )
@@ -128,6 +129,15 @@ class SampleComparer:
             return None
         return samples if samples and len(samples) == count else None
 
+    def parts(self, batch: Any) -> tuple[str, ...]:
+        """The digests of the rows of *batch*, which a stream has made; none if it has no rows."""
+        if self.comparison.what is not Compared.BYTES:
+            return ()
+        try:
+            return tuple(digest_of(leaves(row)) for row in rows_of(batch))
+        except Exception:  # noqa: BLE001  # the user's classes: it is no batch
+            return ()
+
     def keep(self, value: Any, index: Any) -> str | None:
         """Know *value* from now on where the author compares; returns it packed for later."""
         if self.handling.compare is None or index in self._known:
@@ -198,6 +208,7 @@ def delivery(
         tuple(row.digest for row in rows),
         digest_of_rows(row.exact for row in rows),
         tuple(row.leaves for row in rows if row.leaves),
+        parts=() if draw or loader._auto_collation else comparer.parts(batch),
     )
 
 

@@ -256,3 +256,40 @@ def _is_hollow(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(_is_hollow(item) for _, item in value.items())
     return isinstance(value, (list, tuple)) and all(map(_is_hollow, value))
+
+
+def rows_of(batch: Any) -> list[Any]:
+    """The rows of *batch*, if it has parts that all have the same first dimension; or else none."""
+    plain = _with_texts(batch)
+    counts = (_length_of(leaf) for leaf in _columns(plain))
+    count = next(filter(None, counts), 0)
+    return split(plain, count) or []
+
+
+def _with_texts(value: Any) -> Any:
+    """*value*, with numbers in lists as text, which ``split`` takes for a column."""
+    if isinstance(value, Mapping):
+        return {key: _with_texts(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        is_column = type(value) is list and all(isinstance(item, (int, float)) for item in value)
+        return [repr(item) if is_column else _with_texts(item) for item in value]
+    return value
+
+
+def _columns(value: Any) -> Iterator[Any]:
+    """The tensors, arrays and lists of text in *value*."""
+    if isinstance(value, Mapping):
+        value = [item for _, item in value.items()]
+    is_text = isinstance(value, list) and all(isinstance(item, (str, bytes)) for item in value)
+    if isinstance(value, list) and not is_text:
+        for item in value:
+            yield from _columns(item)
+    else:
+        yield value
+
+
+def _length_of(column: Any) -> int:
+    if isinstance(column, list):
+        return len(column)
+    shape = getattr(column, "shape", None)
+    return shape[0] if isinstance(shape, tuple) and shape else 0

@@ -232,6 +232,7 @@ def _compared(
         varying=_varying(kind, first, second) if differing else (),
         pickled_samples=tuple((each.name, each.pickled) for each in first if each.pickled),
         comparison=comparison,
+        parts=tuple(each.parts for each in first) if all(each.parts for each in first) else (),
     )
 
 
@@ -356,6 +357,7 @@ class Reading(NamedTuple):
     name: Name | tuple[Name, ...]
     row: SampleFingerprint
     pickled: str | None
+    parts: tuple[str, ...] = ()
 
 
 @dataclass
@@ -415,7 +417,10 @@ class Reader:
 
     def fingerprinted(self, place: int, sample: Any) -> Reading:
         """*sample* as a row of a batch of its own; as that batch, if batches cannot be split."""
-        return self.collated(place, [sample])
+        found = self.collated(place, [sample])
+        if self.loader._auto_collation:
+            return found
+        return found._replace(parts=self.comparer.parts(self.batch(sample)))
 
     def collated(self, name: Name, samples: Any, *, whole: bool = False) -> Reading:
         """Likewise of a batch of one sample, or *whole*, before it is collated."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults.outcomes.contract import Mismatch, Wrong
@@ -30,6 +31,39 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults.outcomes.judge.samples import Tolerance
 
 
+# Some facts about a stream that makes its own batches. Each worker fills batches from its own
+# shards, so other batches come where there are more workers, or where a shard is left out: all of
+# their rows are known, and none of the batches. A single sample has a first dimension, too, which
+# may be its channels. But channels in another order do not come from several samples, and of the
+# tokens of a text many are the same.
+
+
+_MOSTLY = 0.9
+"""This share of the rows of a reference has to be distinct."""
+
+
+def taken_apart(one: Pass, reference: Reference) -> tuple[Pass, Reference]:
+    """Both with rows in place of batches, if a stream's own batches were put together otherwise."""
+    if not _is_regrouped(one, reference):
+        return one, reference
+    rows = [row for parts in reference.parts for row in parts]
+    delivered = tuple(replace(each, rows=each.parts, leaves=()) for each in one.delivered)
+    samples = tuple(enumerate(rows))
+    return replace(one, delivered=delivered), replace(reference, samples=samples, shares=())
+
+
+def _is_regrouped(one: Pass, reference: Reference) -> bool:
+    has_parts = bool(reference.parts) and all(each.parts for each in one.delivered)
+    if not has_parts or reference.whole or reference.stream_limit is not None:
+        return False
+    known = {digest for _, digest in reference.samples}
+    others = [each for each in one.delivered if not known.issuperset(digests(each))]
+    rows = Counter(row for parts in reference.parts for row in parts)
+    same_rows = {tuple(sorted(parts)) for parts in reference.parts}
+    is_reordered = any(tuple(sorted(each.parts)) in same_rows for each in others)
+    return bool(others) and not is_reordered and len(rows) >= _MOSTLY * rows.total()
+
+
 def digests(delivery: Delivery) -> tuple[str, ...]:
     """Of each sample; of the whole batch, where it cannot be split. An empty batch has none."""
     return (delivery.digest,) if delivery.rows is None else delivery.rows
@@ -37,6 +71,7 @@ def digests(delivery: Delivery) -> tuple[str, ...]:
 
 def counts(one: Pass, reference: Reference) -> tuple[Counter[str], Counter[str]]:
     """How often each sample of a stream is in the reference, and how often it came."""
+    one, reference = taken_apart(one, reference)
     came = Counter(digest for each in one.delivered for digest in digests(each))
     known = Counter(digest for _, digest in reference.samples)
     return (_part_of(Counter(reference.whole), known, came) if reference.whole else known), came
@@ -51,6 +86,7 @@ def _part_of(whole: Counter[str], known: Counter[str], came: Counter[str]) -> Co
 
 def count_missing(one: Pass, reference: Reference) -> int:
     """How many samples of *one* are missing; of a stream without an end, of those asked for."""
+    one, reference = taken_apart(one, reference)
     expected = len(reference.samples)
     if reference.stream_limit is not None:
         expected = reference.stream_limit * len(_by_worker(one))
@@ -62,6 +98,7 @@ def mismatches(one: Pass, reference: Reference, may: Tolerance) -> Iterator[Mism
     if reference.stream_limit is not None:
         yield from _in_endless(one, reference, may)
         return
+    one, reference = taken_apart(one, reference)
     known, came = counts(one, reference)
     extra, missing = came - known, known - came
     repeated = sum(count for digest, count in extra.items() if digest in known)
