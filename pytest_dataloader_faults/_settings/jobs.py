@@ -50,6 +50,8 @@ class TrialOptions:
         touch: Whether the loader's process reads one sample before it starts the workers.
         same_order: Whether each epoch has the same seed, and so the same order.
         same_draws: Whether the sampler of each epoch draws what that of the first one drew.
+        whole_batches: Whether batches are as large as the loader makes them, also if that takes
+            more samples than were asked for: a batch for each worker.
         footprints: For how many seconds each process is measured after each epoch; None for not
             at all.
         patience: Seconds that a pass under faults waits for a batch, once its workers are done or
@@ -74,6 +76,7 @@ class TrialOptions:
     touch: bool = False
     same_order: bool = False
     same_draws: bool = False
+    whole_batches: bool = False
     footprints: float | None = None
     patience: float | None = None
     descriptors: int | None = None

@@ -94,6 +94,7 @@ class LoaderMade(NamedTuple):
     start_method: str
     drop_last: bool = False
     state_of: StateOf = StateOf.NOBODY
+    reduced_from: int | None = None
 
 
 class FaultsArmed(NamedTuple):

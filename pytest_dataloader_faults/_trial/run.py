@@ -173,18 +173,23 @@ class _TrialMaker:
         )
         if job.options.resume is not None:
             loader = with_state(loader)
-        length, samples = None, job.settings.samples
+        length, samples, reduced_from = None, job.settings.samples, None
         if loaders.kind_of(loader.dataset) == "map":
             length = count_samples(loader)
             if samples is not None:
-                keeps_sampler = job.options.resume is not None
-                outer = loaders.outer_of(loader)
-                limit_samples(loader, outer, samples, keeps_sampler=keeps_sampler)
+                reduced_from = limit_samples(
+                    loader,
+                    loaders.outer_of(loader),
+                    samples,
+                    keeps_sampler=job.options.resume is not None,
+                    whole_batches=job.options.whole_batches,
+                )
         elif job.rank_of_several:
             length = loaders.length_of(loader.dataset)
         if loader.num_workers:
             self.free.require_for(loader.num_workers)
-        return _Trial(job, self.journal, loader, self.server, length, self.meetings)
+        how = (self.server, length, self.meetings, reduced_from)
+        return _Trial(job, self.journal, loader, *how)
 
     def run_from_start(self, armed: Armed) -> None:
         """Make the dataset under the faults, and make the epochs of a trial with it."""
@@ -277,6 +282,7 @@ class _Trial:
     server: tuple[int, int] | None
     length: int | None
     meetings: Meetings | None
+    reduced_from: int | None
 
     def __post_init__(self) -> None:
         self.options = self.job.options
@@ -326,7 +332,7 @@ class _Trial:
         """A driver of the loader; *follows*: in a process after the one whose leaks are asked."""
         self._refuse_impossible_faults()
         kind, method = loaders.kind_of(self.loader.dataset), loaders.start_method_of(self.loader)
-        how = drops_last(self.loader), state_of(self.loader)
+        how = drops_last(self.loader), state_of(self.loader), self.reduced_from
         self.journal.write(LoaderMade(kind, method, *how))
         if self.options.accelerator:
             accelerator.use()

@@ -223,47 +223,77 @@ def _repeated_by(own: Any) -> dict[str, Any]:
 
 
 def limit_samples(
-    loader: DataLoader[Any], outer: Any, most: int, *, keeps_sampler: bool = False
-) -> None:
+    loader: DataLoader[Any],
+    outer: Any,
+    most: int,
+    *,
+    keeps_sampler: bool = False,
+    whole_batches: bool = False,
+) -> int | None:
     """Have *loader*, of a map-style dataset, draw about *most* samples of more.
 
     Where its batches are too large for each worker to make two, they get smaller, unless a batch
-    sampler of the user's own makes them. *outer*: what wraps the loader, or the loader itself.
-    *keeps_sampler*: whether its own samplers draw, the first of what they would: the state of a
-    loader may be that of its sampler.
+    sampler of the user's own makes them, or *whole_batches* are asked for: then each worker makes
+    one at least. *outer*: what wraps the loader, or the loader itself. *keeps_sampler*: whether its
+    own samplers draw, the first of what they would: the state of a loader may be that of its
+    sampler. Returns the size of its batches, if they got smaller.
     """
-    at_least = _BATCHES_OF_A_WORKER * max(1, loader.num_workers)
+    workers = max(1, loader.num_workers)
+    at_least = _BATCHES_OF_A_WORKER * workers
     most = max(most, at_least)
+    whole = workers if whole_batches else 0
     own: Any = loader._index_sampler
     if length_of_endless(loader, outer) is not None:
-        for name, inner in _repeated_by(own).items():
-            object.__setattr__(own, name, _limited(inner, most, at_least))
-    elif keeps_sampler or not _draws_all(own):
+        repeated = _repeated_by(own)
+        limited = {name: _limited(inner, most, at_least, whole) for name, inner in repeated.items()}
+        for name, sampler in limited.items():
+            object.__setattr__(own, name, sampler)
+        sizes = (_reduced_from(repeated[name], limited[name]) for name in limited)
+        return next(filter(None, sizes), None)
+    if keeps_sampler or not _draws_all(own):
         _replace(loader, _first_of(own, most, at_least))
-    else:
-        _replace(loader, _limited(own, most, at_least))
+        return None
+    sampler = _limited(own, most, at_least, whole)
+    _replace(loader, sampler)
+    return _reduced_from(own, sampler)
 
 
-def _limited(sampler: Any, most: int, at_least: int) -> Any:
-    """What draws about *most* of the samples that *sampler* draws, in *at_least* batches."""
+def _limited(sampler: Any, most: int, at_least: int, whole: int) -> Any:
+    """What draws about *most* of the samples that *sampler* draws, in *at_least* batches.
+
+    *whole*: how many batches keep their size; 0 if they may get smaller.
+    """
     if not _draws_all(sampler):
         return _first_of(sampler, most, at_least)
     is_batched = type(sampler) is BatchSampler
     inner: Any = sampler.sampler if is_batched else sampler
     ranks = inner.num_replicas if type(inner) is DistributedSampler else 1
-    most = max(most, ranks * at_least)
+    most = max(most, ranks * at_least, ranks * whole * _batch_size(sampler))
     chosen = _spread_like(inner, most)
     if chosen is None:
         return sampler
     if not is_batched:
         return chosen
-    size = min(sampler.batch_size, max(1, most // (ranks * at_least)))
+    several = max(1, most // (ranks * at_least))
+    size = sampler.batch_size if whole else min(sampler.batch_size, several)
     return BatchSampler(chosen, size, sampler.drop_last)
+
+
+def _reduced_from(sampler: Any, limited: Any) -> int | None:
+    """The size of the batches of *sampler*, if those of *limited* are smaller."""
+    size = _batch_size(sampler)
+    is_batched = type(sampler) is BatchSampler
+    return size if is_batched and _batch_size(limited) < size else None
 
 
 def _first_of(sampler: Any, most: int, at_least: int) -> Any:
     kind = _FirstSamplerWithState if has_state(sampler) else _FirstSampler
     return kind(sampler, max(-(-most // _batch_size(sampler)), at_least))
+
+
+def count_whole(loader: DataLoader[Any]) -> int:
+    """How many samples a whole batch for each worker of *loader* takes."""
+    return max(1, loader.num_workers) * _batch_size(loader._index_sampler)
 
 
 def draw_again(loader: DataLoader[Any], drawn: Sequence[Any]) -> None:

@@ -273,6 +273,8 @@ class Battery:
             trials.append(self._judged(check, variant, outcome, trials))
             if unseen := self._unseen(variant, trials[-1]):
                 return unseen
+            if self._may_be_of_small_batches(trials[-1]):
+                return self._run(check, replace(variant, whole_batches=True), should_fail)
             if check in _SWEEPS and trials[0].judgement.verdict is Verdict.NOT_EXERCISED:
                 break  # The end of a sweep's row, and no failure.
             if len(trials) == 1 and is_at(outcome, self.hangs):
@@ -284,6 +286,12 @@ class Battery:
         if repeats.was_killed(outcome):
             return None
         return check.skip_reason(self.workload, outcome) or variant.skip_reason(outcome)
+
+    def _may_be_of_small_batches(self, trial: Trial) -> bool:
+        """Whether it fails, and may pass with batches as large as the loader makes them."""
+        is_failure = not trial.judgement.passed
+        is_failure &= trial.judgement.verdict is not Verdict.NOT_EXERCISED
+        return is_failure and self.baseline.can_make_whole_batches(trial.outcome)
 
     def _unseen(self, variant: Variant, trial: Trial) -> NotApplicable | None:
         """Why it shows nothing that a long stream survives faults of files, where that is so."""
@@ -360,6 +368,8 @@ class Battery:
 
     def _runs_of(self, check: Check, variant: Variant) -> list[Outcome]:
         """The first trials of *check*, if the baseline has made them."""
+        if variant.whole_batches:
+            return []
         if check.name == WORKERS_AGREE and not variant.changes:
             return self.baseline.runs
         return self.baseline.ranks.runs if check.name == RANKS_AGREE else []
@@ -391,7 +401,12 @@ class Battery:
         options, alone = check.options, check.name == WORKERS_AGREE
         if options.footprints is not None:
             options = replace(options, footprints=self.baseline.deadlines.most / 2)
-        options = replace(options, resume=variant.resume, same_draws=variant.same_draws)
+        options = replace(
+            options,
+            resume=variant.resume,
+            same_draws=variant.same_draws,
+            whole_batches=variant.whole_batches,
+        )
         source = self.baseline.ranks if check.ranks else self.baseline
         run = partial(
             source.run_trial,

@@ -31,6 +31,10 @@ _NOT_RUN = (
     "{} was not run: it needs this run without a fault, in which a process was killed twice. Find"
     " out what kills processes on this machine, then run the check again"
 )
+_SMALL_BATCHES = (
+    "its batches had fewer samples than the {size} of the loader's, because whole batches take too"
+    " long here. If the failure depends on that, pass a loader with smaller batches"
+)
 _UNEXPECTED = "passes, although it was expected to fail"
 
 
@@ -60,7 +64,7 @@ def ask(
     of_files = any(has_files(each) for each in outcome.schedule)
     about_files = battery.notes_on_files(from_start=outcome.from_start) if of_files else ()
     notes = (*battery.notes_on(outcome), *about_files)
-    unseen = _unseen(name, found.trial)
+    unseen = (*_unseen(name, found.trial), *_small_batches(found.trial))
     told = (*_advice(name, found.trial, cause), *unseen, *found.notes, *notes)
     result = _result(name, replace(found, notes=told), reproduce, expected)
     # What reads files has hardly ever a limit of its own: no summary needs to say that.
@@ -128,6 +132,14 @@ def _unseen(name: str, trial: Trial) -> tuple[str, ...]:
     is_patient = CHECKS[name].options.patience is not None
     is_unseen = is_patient and trial.judgement.passed and gave_up(trial.outcome)
     return (_UNSEEN.format(name=name),) if is_unseen else ()
+
+
+def _small_batches(trial: Trial) -> tuple[str, ...]:
+    """That a failure was not repeated with batches of the loader's own size."""
+    size = trial.outcome.reduced_from
+    if trial.judgement.passed or size is None or not trial.outcome.schedule:
+        return ()
+    return (_SMALL_BATCHES.format(size=size),)
 
 
 def _other_files(unfired: list[FaultFacts]) -> str:

@@ -54,6 +54,21 @@ def drawn_in(fault_free: Outcome) -> int | None:
     return sum(map(len, one.drawn)) if has_length else None
 
 
+_TIMES, _LEAST_BYTES = 4, 8_000_000
+"""A retry reads the same again, and a worker that starts reads modules."""
+
+
+def most_bytes_of(fault_free: Outcome | None) -> int | None:
+    """How many bytes a pass may read before it reads the same again and again.
+
+    *fault_free*: a pass without a fault. None if that does not say it.
+    """
+    if fault_free is None or fault_free.engine != "kernel" or fault_free.unobserved:
+        return None
+    files = [counts for worker in fault_free.workers for counts in worker.files.values()]
+    return max(_LEAST_BYTES, _TIMES * sum(each.bytes for each in files))
+
+
 def count_own_samples(fault_free: Outcome, reference: Reference) -> int | None:
     """How many samples each worker gives, if they are random and its own; or else None."""
     shares, count = shares_of(fault_free), len(reference.samples)

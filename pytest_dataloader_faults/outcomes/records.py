@@ -374,6 +374,8 @@ class TrialFacts(TrialRequest):
         absence: Where another rank did not come to a collective, so that this one stopped; or None.
         apart: Where each rank was when they first met in different epochs; empty if they did not.
         drop_last: Whether its loader leaves out a last batch that is not full.
+        reduced_from: The batch size of its loader, if the batches of the trial are smaller, since
+            not all samples are looked at; None if they are as large.
         ranks: The outcome of each rank, if there were several. All else is then about the rank that
             failed first, or else about the one with the faults.
         exitcode: Of the loader's process, as of a ``WorkerDeath``; 0 if the deadline ended it.
@@ -408,6 +410,7 @@ class TrialFacts(TrialRequest):
     absence: Absence | None = None
     apart: tuple[Step, ...] = ()
     drop_last: bool = False
+    reduced_from: int | None = None
     ranks: tuple[TrialFacts, ...] = ()
     exitcode: int = 0
     stacks: str = ""

@@ -52,6 +52,7 @@ class Reference:
         comparison: What of samples is compared, as in an outcome.
         limit: About how many samples were asked for; None for all.
         total: How many samples there are to draw, as in a pass.
+        whole_batches: Whether *limit* has room for batches of the size that the loader makes.
         stream_limit: After how many samples a stream was left that did not end; None if it did.
         shares: What each worker gave of a stream in the run without a fault, if that is known.
         drawn: How many samples the sampler drew in the run without a fault, if it drew as many
@@ -81,6 +82,7 @@ class Reference:
     comparison: Comparison = EXACT
     limit: int | None = None
     total: int | None = None
+    whole_batches: bool = field(default=False, compare=False)
     stream_limit: int | None = None
     shares: tuple[Share, ...] = field(default=(), compare=False)
     drawn: int | None = field(default=None, compare=False)

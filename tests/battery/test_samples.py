@@ -11,11 +11,14 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
 
-from pytest_dataloader_faults import check_dataset, sweep
+from pytest_dataloader_faults import Contract, check_dataset, sweep
+from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.battery.shares import count_own_samples
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Delivery, Pass, WorkerFacts
+from support.datasets import Records
 from support.facts import ordinary, stream_reference
 from support.rows import rows
 
@@ -86,6 +89,76 @@ def test_fewer_of_a_slow_dataset(path):
     result = _asked(lambda: Many(path, seconds=0.2), "workers-agree")
     assert 4 <= sum(len(each.rows) for each in result.outcome.delivered) <= 8
     assert result.passed
+
+
+class NoneOnError(Records):
+    """Returns None for a sample that cannot be read."""
+
+    def __getitem__(self, index):
+        try:
+            return super().__getitem__(index)
+        except (OSError, ValueError):
+            return None
+
+
+def without_none(samples):
+    """A batch without the missing ones; there has to be one."""
+    found = [each for each in samples if each is not None]
+    found[0]
+    return torch.stack([data for data, _ in found])
+
+
+@pytest.mark.parametrize(
+    ("contract", "verdict"),
+    [(Contract(may_skip=True), "survived"), (Contract(), "corrupted")],
+    ids=["may_skip", "strict"],
+)
+def test_a_failure_of_small_batches_is_repeated_with_whole_ones(contract, verdict, records):
+    """An empty batch, which the loader makes of one missing sample in no case, is no verdict."""
+    loader = {"batch_size": 4, "num_workers": 2, "collate_fn": without_none}
+    few, all_of_it = (
+        _asked(
+            lambda: NoneOnError(records),
+            "file-missing",
+            contract=contract,
+            loader=loader,
+            samples=samples,
+        )
+        for samples in (4, "all")
+    )
+
+    assert (few.verdict, all_of_it.verdict) == (verdict, verdict), few.explanation
+    assert few.sentence.count("missing") == all_of_it.sentence.count("missing") > 0
+    assert {len(each.drawn[0]) for each in few.outcome.passes} == {4}
+
+
+def test_a_failure_that_whole_batches_have_as_well(records):
+    """It is that of the batches which the loader makes."""
+    result = _asked(lambda: Records(records), "worker-killed-first", samples=4)
+    broken = _asked(
+        lambda: NoneOnError(records), "truncated-half", loader={"batch_size": 4}, samples=4
+    )
+
+    assert (result.verdict, result.outcome.reduced_from) == ("failed_cleanly", 4)
+    assert (broken.passed, broken.outcome.reduced_from) == (False, None)
+
+
+@rows(
+    ("loader", "samples", "limit", "is_whole"),
+    [
+        ({"batch_size": 4, "num_workers": 2}, 64, 8, True),
+        ({"batch_size": 4, "num_workers": 2}, 8, 8, True),
+        ({"batch_size": 200, "num_workers": 100}, 64, 1, False),
+    ],
+)
+def test_slow_samples_come_in_few_batches_of_the_loaders_size(
+    path, loader, samples, limit, is_whole
+):
+    """One for each worker at least, if there is time for that."""
+    settings = Settings(loader=loader, samples=samples)
+    reference = take_reference(lambda: Many(path, seconds=0.002), settings, seconds=0.001)
+
+    assert (reference.limit, reference.whole_batches) == (limit, is_whole)
 
 
 def test_the_same_samples_in_every_check(path):

@@ -20,7 +20,7 @@ import torch
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything, seed_sample
 from pytest_dataloader_faults._settings.jobs import Drawn, ReferenceJob
 from pytest_dataloader_faults._trial import loaders
-from pytest_dataloader_faults._trial.samplers import count_samples, limit_samples
+from pytest_dataloader_faults._trial.samplers import count_samples, count_whole, limit_samples
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
 from pytest_dataloader_faults._trial.samples.draws import Draw, Name, asks_for_several, draws_of
 from pytest_dataloader_faults._trial.samples.fingerprint import leaves
@@ -47,6 +47,8 @@ _TIMED = 8
 """So many samples show how long one takes."""
 _MOST_SAMPLES, _SHARE_OF_DEADLINE = 10_000, 1 / 3
 """When a stream is left that has not come to its end: after this many samples, or so much time."""
+_SHARE_FOR_BATCHES = 1 / 2
+"""The part of a deadline that whole batches of slow samples may take."""
 _MOST_PARTS = 200_000
 """Parts of samples that are kept, to see which of them vary."""
 _FEW_SAMPLES, _FEW_BATCHES = 64, 4
@@ -81,16 +83,17 @@ def _take_here(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
         seed_everything(job.settings.seed)
         if job.batches is not None:
             return _reference_by_index(reader, _drawn_again(loader, job.batches))
-        limit, first = _limit(reader, job)
+        limit, first, whole_batches = _limit(reader, job)
         total = count_samples(loader)
         if limit is not None:
-            limit_samples(loader, loaders.outer_of(loader), limit)
+            outer = loaders.outer_of(loader)
+            limit_samples(loader, outer, limit, whole_batches=whole_batches)
             seed_everything(job.settings.seed)
         drawn = list(draws_of(loader)) or first  # Some samplers can be asked once only.
         if not any(each.names for each in drawn):
             raise UnusableDatasetError(loaders.empty(loader.dataset))
         found = _reference_by_index(reader, drawn)
-        return replace(found, limit=limit, total=total)
+        return replace(found, limit=limit, total=total, whole_batches=whole_batches)
 
 
 def _drawn_again(loader: DataLoader[Any], batches: Sequence[Drawn]) -> list[Draw]:
@@ -98,13 +101,14 @@ def _drawn_again(loader: DataLoader[Any], batches: Sequence[Drawn]) -> list[Draw
     return [Draw.again(*each, loader.dataset, batched=batched) for each in batches]
 
 
-def _limit(reader: Reader, job: ReferenceJob) -> tuple[int | None, list[Draw]]:
+def _limit(reader: Reader, job: ReferenceJob) -> tuple[int | None, list[Draw], bool]:
     """About how many samples to look at: fewer than *job* asks for where they take long.
 
-    And what the sampler drew to find that out.
+    And what the sampler drew to find that out, and whether there is time for batches of the size
+    that the loader makes.
     """
     if job.settings.samples is None or job.seconds is None:
-        return job.settings.samples, []
+        return job.settings.samples, [], job.options.whole_batches
     first = list(itertools.islice(draws_of(reader.loader), 1))
     took = []
     for each in [one for draw in first for one in draw.each()][:_TIMED]:
@@ -115,7 +119,12 @@ def _limit(reader: Reader, job: ReferenceJob) -> tuple[int | None, list[Draw]]:
     # Halved, and not computed: how long samples take is never the same twice.
     while took and most > 1 and most * _READINGS * statistics.median(took) > job.seconds:
         most //= 2
-    return most, first
+    whole = count_whole(reader.loader)
+    longest = job.deadline * _SHARE_FOR_BATCHES
+    is_slow = most < job.settings.samples
+    if is_slow and whole * _READINGS * statistics.median(took) <= longest:
+        return max(most, whole), first, True
+    return most, first, False
 
 
 def _reference_by_index(reader: Reader, drawn: Sequence[Draw]) -> Reference:

@@ -24,6 +24,7 @@ class Variant:
         changes: Loader options that it needs besides those of the check.
         resume: Which states of its loader new processes go on from, or None.
         same_draws: Whether the sampler of each epoch draws what that of the first one drew.
+        whole_batches: Whether batches are as large as the loader makes them.
         circumstance: What the sentence of its verdict begins with; "" if that needs no saying.
         skip_reason: Why it shows nothing after all, given its own trial, or None.
     """
@@ -33,6 +34,7 @@ class Variant:
     changes: Mapping[str, Any] = field(default_factory=dict)
     resume: Resume | None = None
     same_draws: bool = False
+    whole_batches: bool = False
     circumstance: str = ""
     skip_reason: Callable[[Outcome], NotApplicable | None] = lambda _outcome: None
 
