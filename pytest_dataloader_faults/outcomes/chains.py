@@ -55,7 +55,14 @@ _BUGS = {
     *("IndexError", "NameError", "RecursionError", "UnboundLocalError", "ZeroDivisionError"),
 }
 _BUGS_UNLESS_MEANT = {"AttributeError", "KeyError", "TypeError"}
+_SOURCE = re.compile(r"    +[^\s~^]")
 _RAISE = re.compile(r"^\s+raise\b", re.MULTILINE)
+
+
+def is_raised_on_purpose(text: str) -> bool:
+    """Whether the last frame of *text* is at a ``raise``, or shows no line of its source."""
+    sources = [line.strip() for line in text.splitlines() if _SOURCE.match(line)]
+    return not sources or _HOW.search(text) is not None or sources[-1].startswith("raise")
 
 
 def exception_lines(text: str) -> str:

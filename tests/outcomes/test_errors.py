@@ -254,6 +254,14 @@ def test_a_loader_that_cannot_start():
     assert f"fired: iter(loader) raised {error}. no operation matched it" in started
 
 
+_FRAMES = """Traceback (most recent call last):
+  File "/data/reader.py", line 7, in read
+    {}
+TypeError: only length-1 arrays can be converted to Python scalars
+"""
+_WHILE_HANDLING = "During handling of the above exception, another exception occurred:\n\n"
+
+
 def _sentence(kind: Fault, path: str | None = "/data/a.rec", **options: Any) -> str:
     error = replace(raised("ValueError", "bad sample"), **options)
     facts = fired(kind, path=path)
@@ -279,11 +287,31 @@ def test_what_happened_is_told_in_words_of_files(fault, words):
 
 def test_of_bad_content_there_is_no_error_to_raise_from():
     """The advice is to say what is wrong."""
-    assert "Raise it from the original exception" in _sentence(ReadError())
+    at_raise = _FRAMES.format("raise ValueError(path)")
+    assert "Raise it from the original exception" in _sentence(ReadError(), text=at_raise)
     assert "Raise it from" not in _sentence(TruncatedFile())
     assert "Say what is wrong in its message, or put the file's path there" in _sentence(
         TruncatedFile()
     )
+
+
+@rows(
+    ("line", "chain", "says"),
+    [
+        ("width = int(np.fromfile(file, np.int32, count=1))", "", "the reader dropped it"),
+        ("raise TypeError(message)", "", "Raise it from the original exception"),
+        (
+            "width = int(header)",
+            "OSError: other\n\n" + _WHILE_HANDLING,
+            "Raise it from the original exception",
+        ),
+    ],
+)
+def test_an_error_that_the_reader_dropped_has_no_original(line, chain, says):
+    """Nothing was caught if the error came of a computation, and of no handler."""
+    text = chain + _FRAMES.format(line)
+
+    assert says in _sentence(ReadError(), type="TypeError", text=text)
 
 
 def test_one_of_several_files_is_not_named():

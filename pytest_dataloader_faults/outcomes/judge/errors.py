@@ -39,6 +39,10 @@ from pytest_dataloader_faults.outcomes.stages import RECOVERY
 _RAISE_FROM = (
     ". Raise it from the original exception (raise ... from error), or put the {} in its message"
 )
+_DROPPED_BY_READER = (
+    ". No error of the read reached the dataset: the reader dropped it, as np.fromfile and"
+    " scipy.io.wavfile.read do. Read by open(), which raises it"
+)
 _SAY_SO = ". Say what is wrong in its message, or put the {} there"
 _CANNOT_BE_REBUILT = (
     ": the exception's class cannot be rebuilt from its message. torch rebuilds the exception of"
@@ -129,6 +133,9 @@ def _advice(raised: Raised, happened: list[error_text.Occurrence]) -> str:
     if raised.unprintable:
         return _CANNOT_BE_REBUILT.format(raised.unprintable)
     is_of_server = any(each.path and is_of_network(each.path) for each in happened)
+    is_of_read = any(isinstance(each.fault, faults.ReadError) for each in happened)
+    if is_of_read and not is_of_server and not chains.is_raised_on_purpose(raised.text):
+        return _DROPPED_BY_READER
     advice = _RAISE_FROM if any(each.fault.errno for each in happened) else _SAY_SO
     return advice.format("server's address" if is_of_server else "file's path")
 
