@@ -198,6 +198,30 @@ class ClassProxy:
         return self.inner[index]
 
 
+class Nested(Plain):
+    """Iterates a loader of its own for each sample."""
+
+    def __getitem__(self, index: Any) -> Any:
+        (found,) = DataLoader([sample(index)], batch_size=None, num_workers=0)
+        return found
+
+
+class OpenedByInit(Plain):
+    """Can be read once ``opens_handles`` has run in the worker."""
+
+    handle: Any = None
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.handle(index)
+
+
+def opens_handles(_worker: int) -> None:
+    """A ``worker_init_fn`` for the dataset above, which leaves others as they are."""
+    info: Any = torch.utils.data.get_worker_info()
+    if type(info.dataset) is OpenedByInit:
+        info.dataset.handle = sample
+
+
 MAPS: dict[str, Any] = {
     "plain": Plain,
     "no dataset": NoDataset,
@@ -224,6 +248,8 @@ MAPS: dict[str, Any] = {
     "dict": lambda: {each: sample(each) for each in range(COUNT)},
     "tensor": lambda: torch.arange(64).reshape(COUNT, 8),
     "range": lambda: range(COUNT),
+    "nested": Nested,
+    "opened by init": OpenedByInit,
 }
 """Map-style datasets of COUNT samples, all of which differ."""
 
@@ -293,6 +319,23 @@ class Endless(Stream):
             yield from super().__iter__()
 
 
+class InWorkersOnly(Stream):
+    """Refuses to be read elsewhere."""
+
+    def __iter__(self) -> Any:
+        if torch.utils.data.get_worker_info() is None:
+            raise RuntimeError("in workers only")
+        return super().__iter__()
+
+
+class OwnBatches(Stream):
+    """Makes batches of the samples of its worker."""
+
+    def __iter__(self) -> Any:
+        own = list(super().__iter__())
+        return (torch.stack(own[at : at + 3]) for at in range(0, len(own), 3))
+
+
 class WithEmptyParts(Stream):
     """Has metadata in each sample, of which there are none."""
 
@@ -307,6 +350,8 @@ STREAMS: dict[str, Any] = {
     "indexed": Indexed,
     "once": Once,
     "strict stream": StrictStream,
+    "in workers only": InWorkersOnly,
+    "own batches": OwnBatches,
     "with empty parts": WithEmptyParts,
 }
 
