@@ -23,7 +23,6 @@ from typing import Any
 
 from pytest_dataloader_faults._engine.loader.iterator import IteratorListener
 from pytest_dataloader_faults._engine.protocol import Idle
-from pytest_dataloader_faults._engine.system.patience import has_ended
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial import samplers
 from pytest_dataloader_faults._trial.journal import (

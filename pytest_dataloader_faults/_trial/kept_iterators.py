@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from pytest_dataloader_faults._engine.loader.iterator import makers_replaced_by
-from pytest_dataloader_faults._engine.system.processes import has_ended
+from pytest_dataloader_faults._engine.system.patience import has_ended
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
