@@ -490,7 +490,7 @@ def test_other_arguments_are_looked_at(data):
 
 def test_a_folder_with_the_place_for_copies_in_it_is_refused(data, place):
     """It would be changed by its own copy."""
-    assert f"has not {str(place)!r} in it" in _refused(data.parent, TruncatedFile("*.dat"))
+    assert f"does not contain {str(place)!r}" in _refused(data.parent, TruncatedFile("*.dat"))
 
 
 def _bind(path):

@@ -144,7 +144,7 @@ def test_trial_loads_no_judgement():
             run_trial,
             (
                 "(make_dataset, *faults, loader=None, epochs=1, deadline=30.0, seed=0,"
-                " engine='auto', from_start=False, ranks=None, on_rank=None)"
+                " engine='auto', from_start=False, copy=None, ranks=None, on_rank=None)"
             ),
         ),
         (damaged_copy, "(folder, *faults, links='copy')"),
@@ -152,9 +152,9 @@ def test_trial_loads_no_judgement():
         (
             check_dataset,
             (
-                "(make_dataset, *, files=None, loader=None, contract=None, only=None, exclude=(),"
-                " expected_failures=None, deadline=None, seed=0, engine='auto', samples=64,"
-                " ranks=None, on_fail='raise', not_reproduced='warn')"
+                "(make_dataset, *, files=None, loader=None, contract=None, copy=None, only=None,"
+                " exclude=(), expected_failures=None, deadline=None, seed=0, engine='auto',"
+                " samples=64, ranks=None, on_fail='raise', not_reproduced='warn')"
             ),
         ),
     ],

@@ -18,7 +18,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -184,9 +184,7 @@ class _Plan:
         if not hasattr(os, "pread"):  # Nor has Windows much else of what copies are made by.
             raise not_linux()
         self.links, self.root, self.within = links, _folder_at(folder), os.fspath(within)
-        if is_below(os.path.realpath(within), [os.path.realpath(self.root)]):
-            message = f"folder={shown(folder)} must be one that has not {self.within!r} in it"
-            raise InvalidArgumentError(f"{message}, where copies are made (see TMPDIR)")
+        _require_outside(self.root, self.within, f"folder={shown(folder)}")
         self.tree = _Tree(self.root)
         self.damages = _damages(self.tree, faults)
         for fault in faults:
@@ -215,6 +213,13 @@ class _Plan:
         if left_out := next(filter(matcher.means, paths), None):
             return _LEFT_OUT.format(left_out)
         return wrong_globs(fault, paths) or "its globs match none. Give it one that does"
+
+
+def _require_outside(root: str, within: str, argument: str) -> None:
+    """Refuse the folder *root*, which is what the *argument* says, if it has *within* in it."""
+    if is_below(os.path.realpath(within), [os.path.realpath(root)]):
+        message = f"{argument} must be a folder that does not contain {within!r}"
+        raise InvalidArgumentError(f"{message}, where copies are made (see TMPDIR)")
 
 
 def _require_some(faults: tuple[Fault, ...]) -> None:
@@ -289,31 +294,41 @@ def _damage(path: str, meant: list[Fault]) -> _Damage:
     return _Damage(FileEdit(kept if cuts else None, tuple(flips)), [*cuts, *damaging])
 
 
+def copy_folder(folder: str, to: str) -> None:
+    """Make *to*, which does not exist yet, a copy of *folder* in which nothing is damaged."""
+    _require_outside(folder, os.path.dirname(to), f"copy={shown(folder)}")
+    _fill(to, _Tree(folder), {})
+
+
 @contextlib.contextmanager
 def _copied(plan: _Plan) -> Iterator[Path]:
     """The copy, until the scope ends."""
     holder = tempfile.mkdtemp(prefix="pytest-dataloader-faults-", dir=plan.within)
     try:
         copy = os.path.join(holder, os.path.basename(plan.root) or "copy")
-        _make(plan, copy, nowhere=os.path.join(f"{copy}.missing", "file"))
+        _fill(copy, plan.tree, plan.damages, plan.links)
         yield Path(copy)
     finally:
         temporary.remove(holder)
 
 
-def _make(plan: _Plan, copy: str, nowhere: str) -> None:
-    """Fill *copy*; *nowhere*: where links lead to that lead nowhere."""
-    for name in plan.tree.folders:
+def _fill(copy: str, tree: _Tree, damages: Mapping[str, _Damage], links: str = "copy") -> None:
+    """Make *copy* what *tree* has, with *damages* of some files; *links*: as for ``damaged_copy``.
+
+    Links that lead nowhere lead nowhere in the copy, too.
+    """
+    nowhere = os.path.join(f"{copy}.missing", "file")
+    for name in tree.folders:
         os.mkdir(os.path.join(copy, name), 0o700)
-    for name, target in plan.tree.links.items():
+    for name, target in tree.links.items():
         os.symlink(nowhere if target is None else target, os.path.join(copy, name))
-    for name, path in plan.tree.files.items():
-        edit = plan.damages.get(name, _Damage()).edit
-        if edit == FileEdit() and plan.links == "symlink":
+    for name, path in tree.files.items():
+        edit = damages.get(name, _Damage()).edit
+        if edit == FileEdit() and links == "symlink":
             os.symlink(path, os.path.join(copy, name))
         elif edit is not None:
             _copy_file(path, os.path.join(copy, name), edit)
-    for name, path in reversed(plan.tree.folders.items()):  # Last, as some are read-only.
+    for name, path in reversed(tree.folders.items()):  # Last, as some are read-only.
         shutil.copystat(path, os.path.join(copy, name))
 
 

@@ -76,6 +76,10 @@ RULES = {
     "require_fired": FLAG,
     "links": Rule(lambda value: value in _LINKS, f"one of {', '.join(_LINKS)}"),
     "report": optional(callable, "a function of a str, such as print, or None"),
+    "copy": optional(
+        lambda value: isinstance(value, (str, os.PathLike)) and os.path.isdir(value),
+        "a folder that exists, a str or a pathlib.Path, or None",
+    ),
     "expected_failures": optional(
         _has_reasons, 'a dict that gives each check a reason, such as {"open-error": "issue 7"}'
     ),
@@ -146,6 +150,7 @@ class Settings:
         files: Globs of the files that faults may hit.
         loader: Options of the ``DataLoader``.
         contract: What the author promises.
+        copy: A folder of which each trial gets its own copy, for ``make_dataset``; or None.
         samples: About how many samples of a map-style dataset are looked at; None for all.
         deadline: Seconds for each epoch, and for the recovery; None where the epochs themselves
             show how long is enough.
@@ -158,6 +163,7 @@ class Settings:
     files: tuple[str, ...] = EVERY_FILE
     loader: Mapping[str, Any] | None = None
     contract: Contract = field(default_factory=_ordinary)
+    copy: str | None = None
     samples: int | None = _with_option(
         None,
         SAMPLES,
@@ -202,6 +208,8 @@ class Settings:
         check(**dict(sorted(ruled.items())))
         object.__setattr__(self, "contract", Contract.given(self.contract))
         object.__setattr__(self, "files", parse_globs(self.files))
+        if self.copy is not None:
+            object.__setattr__(self, "copy", os.path.abspath(self.copy))
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any], *, may_be_auto: bool = False) -> Self:

@@ -64,6 +64,7 @@ class TrialOptions:
         from_start: Whether the faults are armed before the dataset is made, so that its constructor
             and the loader's own process meet them as well. Then a new process makes the dataset
             anew for the recovery.
+        twice: Whether a new process makes the dataset anew though there are no faults.
         resume: Which states of the loader are kept, for new processes that go on from them; None
             where its state is not asked for.
 
@@ -83,6 +84,7 @@ class TrialOptions:
     accelerator: bool = False
     keep_workers: bool = False
     from_start: bool = False
+    twice: bool = False
     resume: Resume | None = None
 
 
@@ -203,7 +205,7 @@ class Job:
     @property
     def recovers_anew(self) -> bool:
         """Whether a process of its own makes the dataset anew, once the faults are gone."""
-        return self.options.from_start and bool(self.faults)
+        return self.options.from_start and (bool(self.faults) or self.options.twice)
 
     @property
     def _passes(self) -> int:

@@ -85,6 +85,7 @@ def run_trial(
     seed: int = 0,
     engine: str = "auto",
     from_start: bool = False,
+    copy: str | os.PathLike[str] | None = None,
     ranks: int | None = None,
     on_rank: int | str | None = None,
 ) -> Outcome:
@@ -119,6 +120,8 @@ def run_trial(
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
         from_start: Whether the faults are there before *make_dataset* is called. It takes the
             kernel engine.
+        copy: A folder with data. It is copied before the faults are there, and *make_dataset* gets
+            the copy, for that trial alone, in place of an empty folder.
         ranks: How many processes train together, 2 to 8; None for one that is no rank.
         on_rank: In which rank the faults are armed, or ``"all"``; by default in the last one.
 
@@ -307,7 +310,8 @@ def _start(asked: jobs.Job, scope: contextlib.ExitStack) -> _Started:
     from pytest_dataloader_faults._trial import child
 
     rank = asked.rank_of_several
-    make_dataset, private = bound(asked.make_dataset, rank.number if rank else None)
+    number = rank.number if rank else None
+    make_dataset, private = bound(asked.make_dataset, number, asked.settings.copy)
     job = replace(asked, make_dataset=make_dataset)
     around = scope.enter_context(surroundings_for(job, private))
     sys.stdout.flush()

@@ -301,19 +301,25 @@ _FAKE = (
     "make_dataset takes a folder, but there are fake files. Each trial has its own copy of these,"
     " so a cache in them is new each time: use a factory that takes no argument"
 )
+_NOT_TAKEN = (
+    "copy={!r} needs a make_dataset that takes the copy: a function or a class with one required"
+    " parameter, such as lambda folder: MyDataset(folder)"
+)
 _FOLDER = re.compile("folder|dir|path|cache|tmp|temp|root|^_+$", re.IGNORECASE)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def takes_folder(make_dataset: Any) -> bool:
+def takes_folder(make_dataset: Any, *, with_data: bool = False) -> bool:
     """Whether *make_dataset* is a function with one required parameter, of a folder.
+
+    *with_data*: whether the folder has the data in it, so that a class may require it, too.
 
     Raises:
         InvalidArgumentError: It requires something else. A class that requires a folder means one
             with data: it would find nothing in an empty one.
     """
     if is_a(make_dataset, PartOf):
-        return takes_folder(make_dataset.source)
+        return takes_folder(make_dataset.source, with_data=with_data)
     if is_ready(make_dataset):
         return False
     try:
@@ -322,7 +328,8 @@ def takes_folder(make_dataset: Any) -> bool:
         return False
     given = [each for each in parameters if each.default is each.empty]
     required = [each for each in given if each.kind in _POSITIONAL]
-    if required and (len(required) > 1 or not _is_of_folder(make_dataset, required[0])):
+    is_meant = with_data or (required and _is_of_folder(make_dataset, required[0]))
+    if required and (len(required) > 1 or not is_meant):
         raise InvalidArgumentError(_too_many(make_dataset, required))
     return bool(required)
 
@@ -377,17 +384,21 @@ class HandedOver:
         return self.made
 
 
-def bound(make_dataset: Any, rank: int | None = None) -> tuple[Callable[[], Any], tuple[str, ...]]:
+def bound(
+    make_dataset: Any, rank: int | None = None, copy: str | None = None
+) -> tuple[Callable[[], Any], tuple[str, ...]]:
     """*make_dataset* for one trial, and the folder that it gets, which is not made yet.
 
-    *rank*: of several, each of which has a folder of its own.
+    *rank*: of several, each of which has a folder of its own. *copy*: what the folder is a copy of.
     """
     if is_a(make_dataset, PartOf):
-        source, folders = bound(make_dataset.source, rank)
+        source, folders = bound(make_dataset.source, rank, copy)
         return dataclasses.replace(make_dataset, source=source), folders
+    asks = takes_folder(make_dataset, with_data=copy is not None)
+    if copy is not None and not asks:
+        raise InvalidArgumentError(_NOT_TAKEN.format(copy))
     if is_ready(make_dataset):
         return HandedOver(make_dataset), ()
-    asks = takes_folder(make_dataset)
     if asks and fake_files() is not None:
         raise InvalidArgumentError(_FAKE)
     if not asks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -109,7 +110,7 @@ class Battery:
         self.workload = Workload.of(
             self.baseline.working,
             self.baseline.settings.files,
-            self.baseline.writable_folders,
+            self.baseline.own_folders,
             self.baseline.cached,
             self.baseline.reference,
         )
@@ -159,7 +160,8 @@ class Battery:
         if not judgement.passed:
             reason = _FAILS_FOLLOWED.format(judgement.sentence)
             return NotApplicable(reason, _NOT_FOLLOWED, _fatal(run, judgement))
-        return Workload.of(replace(run, workers=run.processes), files)
+        followed = replace(run, workers=run.processes)
+        return Workload.of(followed, files, self.baseline.own_folders)
 
     @property
     def rewrites(self) -> NotApplicable | None:
@@ -167,6 +169,14 @@ class Battery:
         found = self.baseline.from_start
         refusal = found.refusal(self.baseline.settings.files)
         return refusal and NotApplicable(refusal[0], found.writer, remedy=refusal[1])
+
+    @property
+    def copies_sources(self) -> bool:
+        """Whether make_dataset copies files that it reads into the folder that it takes."""
+        own, main = self.baseline.own_folders, self.baseline.from_start.outcome.main
+        files = {path for worker in self.baseline.working.workers for path in worker.files}
+        made = set(map(os.path.basename, filter(own.is_made_by_dataset, files)))
+        return main is not None and any(os.path.basename(path) in made for path in main.files)
 
     @property
     def fails_followed(self) -> bool:
@@ -436,6 +446,10 @@ class Battery:
 
     def _judge_as(self, outcome: Outcome, check: Check) -> Judgement:
         judgement = self.baseline.judge(outcome)
+        if judgement.verdict is Verdict.POISONED and outcome.from_start:
+            second = self.baseline.second_call
+            if second is not None and not second.passed:
+                return second
         # What a check looks for is graver than an error with the wrong words.
         if not judgement.passed and judgement.verdict is not Verdict.FAILED_UNCLEARLY:
             return judgement

@@ -29,6 +29,7 @@ _AT_REST = ". Checks of files at rest, such as truncated-at-rest, ask about such
 _TAKE_FOLDER = "Have make_dataset take a folder, and put there what is written"
 
 
+_NO_FOLDERS = targets.OwnFolders()
 _OPEN_BEFORE = "its files were opened or mapped before the workers started"
 
 
@@ -82,7 +83,7 @@ class Workload:
         fault_free: One epoch with workers, the engine on and no fault.
         globs: Those that the user asked for.
         paths: The data files that faults may hit.
-        writable: Folders that are the trial's own, so that writes there may fail.
+        own: Folders that are the trial's own, so that writes there may fail.
         cached: Files that the workers read, and that were made while the dataset was read before.
         stream_count: How many samples a stream has; None of one without an end, and of indices.
         in_workers_only: Whether the main process cannot read the dataset.
@@ -91,7 +92,7 @@ class Workload:
     fault_free: Outcome
     globs: tuple[str, ...]
     paths: frozenset[str]
-    writable: tuple[str, ...] = ()
+    own: targets.OwnFolders = _NO_FOLDERS
     cached: tuple[str, ...] = ()
     stream_count: int | None = None
     in_workers_only: bool = False
@@ -101,14 +102,14 @@ class Workload:
         cls,
         fault_free: Outcome,
         globs: tuple[str, ...],
-        writable: tuple[str, ...] = (),
+        own: targets.OwnFolders = _NO_FOLDERS,
         cached: tuple[str, ...] = (),
         reference: Reference | None = None,
     ) -> Workload:
         """The workload of *fault_free*, as far as files are concerned that *globs* mean."""
         meant = filter(GlobMatcher(globs), _seen_by(fault_free))
         found = targets.existing_files(meant, fault_free.lasting_files)
-        workload = cls(fault_free, globs, frozenset(found), writable, cached)
+        workload = cls(fault_free, globs, frozenset(found), own, cached)
         if reference is None:
             return workload
         is_of_worker = reference.is_of_worker
@@ -127,11 +128,14 @@ class Workload:
     @cached_property
     def filled(self) -> FileSet:
         """Those that they read or map, and that are not empty."""
-        paths = tuple(filter(targets.has_content, self.read.paths))
+        paths = tuple(each for each in self.read.paths if self._has_content(each))
         if paths == self.read.paths:
             return self.read
         seen = _seen_by(self.fault_free)
         return FileSet(paths, targets.shortest_globs(paths, seen, self.globs))
+
+    def _has_content(self, path: str) -> bool:
+        return targets.has_content(self.own.original(path))
 
     @property
     def written(self) -> FileSet | NotApplicable:
@@ -141,7 +145,7 @@ class Workload:
             return self._writes_nothing()
         if self.globs != EVERY_FILE:
             return FileSet(tuple(paths), self.globs)
-        folders = targets.lasting_folders(paths, self.writable)
+        folders = targets.lasting_folders(paths, self.own.paths)
         return FileSet(tuple(paths), tuple(f"{glob.escape(folder)}/*" for folder in folders))
 
     @property
@@ -162,7 +166,7 @@ class Workload:
             worker.worker: {
                 path: each
                 for path, each in worker.files.items()
-                if each.writes and is_below(path, self.writable) and is_meant(path)
+                if each.writes and is_below(path, self.own.paths) and is_meant(path)
             }
             for worker in self.fault_free.workers
             if worker.worker is not None
@@ -262,7 +266,7 @@ class Workload:
     @cached_property
     def truncation_points(self) -> tuple[tuple[str, int], ...]:
         """Places where some of these files could end and still look whole."""
-        return targets.truncation_points(self.read.paths)
+        return targets.truncation_points(self.read.paths, self.own)
 
     @property
     def is_python_engine(self) -> bool:

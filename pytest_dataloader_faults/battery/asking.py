@@ -12,7 +12,7 @@ from pytest_dataloader_faults.battery._workload import NotApplicable
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.outcomes import CheckResult, FaultFacts, Verdict
-from pytest_dataloader_faults.outcomes.contract import Cause
+from pytest_dataloader_faults.outcomes.contract import Cause, Wrong
 from pytest_dataloader_faults.outcomes.judge.causes import ALONE, Clues, likely_cause
 from pytest_dataloader_faults.outcomes.judge.hangs import gave_up, waits_for_thread
 from pytest_dataloader_faults.outcomes.judge.repeats import Conclusion, Trial
@@ -87,7 +87,8 @@ def _unasked(name: str, found: NotApplicable, reproduce: str, expected: str | No
 
 
 def _cause(battery: Battery, trial: Trial) -> Cause | None:
-    clues = Clues(battery.catches_errors(trial), waits_for_thread(trial.outcome))
+    copies = trial.outcome.from_start and not trial.judgement.passed and battery.copies_sources
+    clues = Clues(battery.catches_errors(trial), waits_for_thread(trial.outcome), copies)
     return likely_cause(trial.outcome, trial.judgement, battery.baseline.fault_free, clues)
 
 
@@ -123,8 +124,17 @@ def _advice(name: str, trial: Trial, cause: Cause) -> tuple[str, ...]:
     if trial.judgement.verdict is Verdict.NOT_EXERCISED and of_files:
         return () if any(each.reached for each in of_files) else (_other_files(of_files),)
     check = CHECKS[name]
+    if _fails_alone(trial) and not check.is_about_errors:
+        return (cause.advice,) if cause.advice else ()
     advice = cause.advice if cause.overrides else check.advice or cause.advice
     return (". ".join(filter(None, (check.preface, advice))),) if advice else ()
+
+
+def _fails_alone(trial: Trial) -> bool:
+    """Whether it fails by an error without a fault, which may come in any check."""
+    judgement = trial.judgement
+    is_broken = judgement.verdict is Verdict.BROKEN
+    return is_broken and (not trial.outcome.fired or judgement.kind is Wrong.NOT_TWICE)
 
 
 def _unseen(name: str, trial: Trial) -> tuple[str, ...]:

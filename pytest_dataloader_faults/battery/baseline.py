@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from pytest_dataloader_faults._engine.scope import engine_for_files
@@ -34,6 +35,7 @@ from pytest_dataloader_faults.battery.shares import (
 )
 from pytest_dataloader_faults.battery.targets import (
     FollowedRun,
+    OwnFolders,
     files_made_since,
     note_on_cache,
 )
@@ -63,6 +65,7 @@ ONE_WORKER: Mapping[str, Any] = {"num_workers": 1}
 _TWO_WORKERS: Mapping[str, Any] = {"num_workers": 2}
 _WATCHED = TrialOptions(watch_files=True)
 _WATCHED_FROM_START = TrialOptions(watch_files=True, from_start=True)
+_TWICE = TrialOptions(from_start=True, twice=True)
 
 
 class Baseline:
@@ -152,8 +155,18 @@ class Baseline:
         if self._from_start is None:
             began = time.time_ns()
             run = self.run_fault_free(options=_WATCHED_FROM_START)[-1]
-            self._from_start = FollowedRun.of(run, began, self.writable_folders)
+            self._from_start = FollowedRun.of(run, began, self.own_folders)
         return self._from_start
+
+    @cached_property
+    def second_call(self) -> Judgement | None:
+        """The judgement on a second call of make_dataset with the same folder and no fault.
+
+        None if it takes no folder: then each trial has called it again.
+        """
+        if not self.own_folders.paths:
+            return None
+        return self.judge(self.run_trial(options=_TWICE), Contract())
 
     @property
     def worker_epoch(self) -> WorkerEpoch:
@@ -168,9 +181,9 @@ class Baseline:
         return (note_on_cache(self.cached),) if self.cached else ()
 
     @property
-    def writable_folders(self) -> tuple[str, ...]:
+    def own_folders(self) -> OwnFolders:
         """Where what a trial writes is its own."""
-        return bound(self.make_dataset)[1]
+        return own_folders_of(self.make_dataset, self.settings)
 
     @property
     def reference(self) -> Reference:
@@ -435,6 +448,11 @@ class _ReferenceStore:
         handling = SampleHandling.of(self._settings.contract, comparison)
         how |= {"comparison": comparison, "handling": handling}
         return take_reference(self._make_dataset, self._settings, **how)
+
+
+def own_folders_of(make_dataset: DatasetFactory, settings: Settings) -> OwnFolders:
+    """The folder that *make_dataset* gets in each trial, if it takes one."""
+    return OwnFolders(bound(make_dataset, copy=settings.copy)[1], settings.copy)
 
 
 class OutdatedBaselineError(Exception):

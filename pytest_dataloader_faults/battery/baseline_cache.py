@@ -46,12 +46,15 @@ from pytest_dataloader_faults.battery.baseline import (
     Baseline,
     KnownBaseline,
     OutdatedBaselineError,
+    own_folders_of,
 )
+from pytest_dataloader_faults.battery.targets import OwnFolders
 from pytest_dataloader_faults.globs import is_below
 from pytest_dataloader_faults.outcomes import CheckResult, Outcome, Verdict
 
 _PLAIN = (str, bytes, int, float, bool, type(None))
 _NAMED = (type, ModuleType)
+_NO_FOLDERS = OwnFolders()
 _LATER = ("from_start", "ranks", "worker_epoch")
 """What a baseline finds out where a check needs it."""
 
@@ -96,7 +99,10 @@ class BaselineCache:
             try:
                 moved = entry.moved(home)
                 is_proven = moved is entry or entry.may_move
-                result, battery, holds = _by_entry(moved, battery_of, asked, is_proven=is_proven)
+                own = own_folders_of(make_dataset, settings)
+                result, battery, holds = _by_entry(
+                    moved, battery_of, asked, own=own, is_proven=is_proven
+                )
                 self._found[key] = entry = entry.with_found(battery.baseline, home)
                 # After a hang without a fault, another run without one would hang as well.
                 is_shown = result.verdict is not Verdict.NOT_EXERCISED or entry.baseline.changes
@@ -106,7 +112,7 @@ class BaselineCache:
             except OutdatedBaselineError:
                 was_wrong = True
         battery = battery_of()
-        versions = versions_of_files(battery.baseline.working)
+        versions = versions_of_files(battery.baseline.working, battery.baseline.own_folders)
         if battery.baseline.unusable_reason and name != WORKERS_AGREE:
             return Answer(_failing_alone(battery, name, reproduce), is_usable=False)
         result = asked(battery)
@@ -179,13 +185,15 @@ def _by_entry(
     battery_of: Callable[..., Battery],
     asked: Callable[[Battery], CheckResult],
     *,
+    own: OwnFolders,
     is_proven: bool,
 ) -> tuple[CheckResult, Battery, bool]:
     """The result by what *entry* knows, by whom, and whether the files are as they were.
 
-    *is_proven*: whether the samples are the same then, too. OutdatedBaselineError if they are not.
+    *own*: the folders that a trial of it has for itself. *is_proven*: whether the samples are the
+    same then, too. OutdatedBaselineError if they are not.
     """
-    before = versions_of_files(entry.baseline.working)
+    before = versions_of_files(entry.baseline.working, own)
     holds = entry.holds_for(before)
     battery = battery_of(known=entry.baseline, is_sure=holds and is_proven)
     result = asked(battery)
@@ -194,18 +202,22 @@ def _by_entry(
         try:
             battery_of(known=entry.baseline)
         except OutdatedBaselineError:
-            if versions_of_files(entry.baseline.working) == before:
+            if versions_of_files(entry.baseline.working, own) == before:
                 raise
     return result, battery, holds
 
 
-def versions_of_files(run: Outcome) -> dict[str, tuple[int, ...] | None]:
+def versions_of_files(
+    run: Outcome, own: OwnFolders = _NO_FOLDERS
+) -> dict[str, tuple[int, ...] | None]:
     """What changes when a file that the workers of *run* used is changed, or its folder is.
+
+    Of a file in folders that the trial had for its *own*, that from which it was copied.
 
     A folder changes when a file in it is made, removed or renamed. The kernel sets ctime, and no
     program can set it back.
     """
-    files = {path for worker in run.workers for path in worker.files}
+    files = {own.original(path) for worker in run.workers for path in worker.files}
     return {path: _version(path) for path in sorted(files | set(map(os.path.dirname, files)))}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -46,6 +47,7 @@ def check_dataset(
     files: Files | None = None,
     loader: Mapping[str, Any] | None = None,
     contract: Contract | None = None,
+    copy: str | os.PathLike[str] | None = None,
     only: str | Iterable[str] | None = None,
     exclude: str | Iterable[str] = (),
     expected_failures: Mapping[str, str] | None = None,
@@ -69,6 +71,9 @@ def check_dataset(
         loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``. A ready
             ``DataLoader`` has its own.
         contract: What the author promises beyond, or short of, the ordinary.
+        copy: A folder with data. Each trial copies it before any fault is there, and passes the
+            copy to *make_dataset* in place of an empty folder: for a dataset that writes a cache
+            next to its data. Nothing is written to the folder itself.
         only: The names of the only checks to run: a list, or a text with commas between them.
         exclude: The names of checks to leave out, in the same way.
         expected_failures: ``{check: reason}``; one of these that passes is a failure.

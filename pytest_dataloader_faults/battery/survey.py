@@ -197,7 +197,7 @@ def _files_of(baseline: Baseline, fault_free: Outcome) -> DataFiles:
 
 def _writes_of(baseline: Baseline, meant: Iterable[str]) -> dict[str, int]:
     """How often a worker writes each of the files *meant* where a failed write does no harm."""
-    own = baseline.writable_folders
+    own = baseline.own_folders.paths
     files = [worker.files for worker in baseline.fault_free.workers]
     ours = (path for path in meant if is_below(path, own))
     counts = {path: _most(each[path].writes for each in files if path in each) for path in ours}

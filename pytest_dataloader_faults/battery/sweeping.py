@@ -6,6 +6,7 @@ the seventh alone, as while an index is rebuilt, is found by trying each, as SQL
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -50,6 +51,7 @@ def sweep(
     files: Files | None = None,
     loader: Mapping[str, Any] | None = None,
     contract: Contract | None = None,
+    copy: str | os.PathLike[str] | None = None,
     deadline: float | str | None = None,
     seed: int = 0,
     engine: str = "auto",
@@ -67,7 +69,8 @@ def sweep(
             factory that takes a folder, and hits files in it.
         start_at: The step to begin with, such as the ``next`` of a sweep that was stopped.
         max_trials: How many trials there may be.
-        files, loader, contract, deadline, seed, engine, samples, on_fail: See ``check_dataset``.
+        files, loader, contract, copy, deadline, seed, engine, samples, on_fail: See
+            ``check_dataset``.
         from_start: Whether operations of the constructor, and of the loader's process, fail as
             well. See ``run_trial``.
 

@@ -31,6 +31,28 @@ from pytest_dataloader_faults.globs import (
 from pytest_dataloader_faults.outcomes import Outcome, WorkerFacts
 from pytest_dataloader_faults.outcomes.text import counted, printable
 
+
+class OwnFolders(NamedTuple):
+    """The folders that a trial has for itself, and the folder of which they are copies, if any."""
+
+    paths: tuple[str, ...] = ()
+    copied: str | None = None
+
+    def original(self, path: str) -> str:
+        """The file that *path* is a copy of; *path* itself if it is outside of these folders."""
+        above = next((each for each in self.paths if is_below(path, [each])), None)
+        if self.copied is None or above is None:
+            return path
+        return os.path.join(self.copied, os.path.relpath(path, above))
+
+    def is_made_by_dataset(self, path: str) -> bool:
+        """Whether the dataset has put *path* into one of them."""
+        return is_below(path, self.paths) and not (
+            self.copied is not None and os.path.lexists(self.original(path))
+        )
+
+
+_NO_FOLDERS = OwnFolders()
 _LISTED = 2
 _LOOKED_AT = 1000
 """Files looked at in a folder, beyond twice those that are meant, to see if one glob will do."""
@@ -199,9 +221,14 @@ _MOST_MEMBERS = 10_000
 """Members of an archive that are looked at: each takes a read."""
 
 
-def truncation_points(paths: Iterable[str]) -> tuple[tuple[str, int], ...]:
-    """Where each of the first few *paths* could end, in its first nine tenths, and look whole."""
-    found = ((path, _end_of(path)) for path in paths)
+def truncation_points(
+    paths: Iterable[str], own: OwnFolders = _NO_FOLDERS
+) -> tuple[tuple[str, int], ...]:
+    """Where each of the first few *paths* could end, in its first nine tenths, and look whole.
+
+    *own*: folders of a trial that is over, whose files are looked at where they were copied from.
+    """
+    found = ((path, _end_of(own.original(path))) for path in paths)
     known = ((path, end) for path, end in found if end)
     return tuple(itertools.islice(known, _MOST_FILES))
 
@@ -298,11 +325,11 @@ class FollowedRun:
     writer: str = BY_FACTORY
 
     @classmethod
-    def of(cls, run: Outcome, began: int, folders: Sequence[str]) -> FollowedRun:
+    def of(cls, run: Outcome, began: int, folders: OwnFolders) -> FollowedRun:
         """What *run* shows, which *began* at that time, in ns, with *folders* of its own."""
         used = {path for each in run.processes for path in each.files}
-        own = {path for path in used if is_below(path, folders)}
-        changed = {path for path in used - own if _last_change(path) > began}
+        own = set(filter(folders.is_made_by_dataset, used))
+        changed = {path for path in used - own if _last_change(folders.original(path)) > began}
         without = partial(_without, own | changed)
         main = None if run.main is None else without(run.main)
         kept = replace(run, main=main, workers=tuple(map(without, run.workers)))

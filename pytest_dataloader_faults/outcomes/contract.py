@@ -313,6 +313,8 @@ class Wrong(StrEnum):
     """A rank says that an epoch has as many samples or batches as all ranks have together."""
     SAME_ORDER = "same order"
     """A shuffled epoch has the order of the one before."""
+    NOT_TWICE = "not twice"
+    """A second dataset of the same folder fails with no fault."""
     STATE_NOT_SAVED = "state not saved"
     """state_dict() of a loader raises, or pickle cannot write what it gives."""
     STATE_NOT_LOADED = "state not loaded"

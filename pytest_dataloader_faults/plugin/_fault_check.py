@@ -72,6 +72,7 @@ class FaultCheck:
         files: Files | None = None,
         loader: Mapping[str, Any] | None = None,
         contract: Contract | None = None,
+        copy: str | os.PathLike[str] | None = None,
         **others: Never,
     ) -> CheckResult:
         """Run the check. Fails, skips or xfails the test, or returns the result."""
@@ -82,7 +83,7 @@ class FaultCheck:
         self._node.stash[CALLED] = True
         caller = sys._getframe(1)
         self._place = f"{os.path.relpath(caller.f_code.co_filename)}:{caller.f_lineno}"
-        how = {"files": files, "loader": loader, "contract": contract}
+        how = {"files": files, "loader": loader, "contract": contract, "copy": copy}
         began = time.monotonic()
         with shortage_reported_once(self._node), self._progress():
             result = self._with_known(self._ask_each(make_dataset, how))
@@ -198,8 +199,8 @@ def _refuse(others: Mapping[str, Any]) -> None:
         what = "it" if len(others) == 1 else "them"
         advice = f"Give {what} to the marker: @pytest.mark.dataloader_faults({given})"
     else:
-        known = ("files", "loader", "contract", *MARKER.parameters)
-        takes = "It takes a dataset, files=, loader= and contract="
+        known = ("files", "loader", "contract", "copy", *MARKER.parameters)
+        takes = "It takes a dataset, files=, loader=, contract= and copy="
         advice = " ".join(filter(None, (meant(next(iter(others)), known), takes)))
     if "faults" in others:
         advice += ". Each check has its faults; for others, call run_trial, inject or sweep"

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 
 import pytest
+import torch
 
-from pytest_dataloader_faults import check_dataset, sweep
+from pytest_dataloader_faults import check_dataset, run_trial, sweep
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery.baseline_cache import BaselineCache
-from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.battery.checks._at_rest import AT_REST
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.faults import ReadError, TruncatedFile
 from support.corpus.caches import CheckedSpectrograms, Spectrograms
 from support.datasets import Records
 
@@ -119,3 +123,138 @@ def test_a_sweep_tells_of_it(records, cache):
     """Each of its steps does."""
     swept = sweep(lambda: Spectrograms(records, cache), faults=[ReadError()], max_trials=1)
     assert "16 files that the workers read (spectrograms/00.npy" in swept.steps[0].explanation
+
+
+_AT_REST = [each.name for each in AT_REST]
+
+
+class _Checked(Records):
+    """Raises an error for a file of the wrong size, or if files are missing: healthy."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.paths = sorted(folder.glob("*.bin"))
+        if len(self.paths) != _COUNT:
+            message = f"{folder} has {len(self.paths)} files, expected {_COUNT}"
+            raise ValueError(message)
+
+    def __getitem__(self, index):
+        content = self.paths[index].read_bytes()
+        if len(content) != _SIZE:
+            message = f"{self.paths[index]} has {len(content)} bytes, expected {_SIZE}"
+            raise ValueError(message)
+        return torch.tensor(list(content))
+
+
+class _KeepsSizes(_Checked):
+    """Writes the sizes of its files next to them once, and believes what is there."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        kept = folder / "sizes"
+        if not kept.exists():
+            kept.write_text(" ".join(str(len(each.read_bytes())) for each in self.paths))
+        if set(kept.read_text().split()) != {str(_SIZE)}:
+            message = f"{kept}: a file is truncated"
+            raise ValueError(message)
+
+
+_COUNT, _SIZE = 8, 64
+
+
+@pytest.fixture(name="sources")
+def _sources(tmp_path):
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    for number in range(_COUNT):
+        (folder / f"{number}.bin").write_bytes(bytes([number + 1] * _SIZE))
+    return folder
+
+
+def _verdicts(make_dataset, **options):
+    results = check_dataset(make_dataset, only=_AT_REST, on_fail=None, **options)
+    return {each.check: (each.verdict, each.cause) for each in results}
+
+
+def _checked(folder):
+    return _Checked(folder)
+
+
+@pytest.mark.parametrize("make_dataset", [_checked, _Checked])
+def test_a_sound_dataset_passes_all_checks_at_rest_on_a_copy(sources, make_dataset):
+    """The files of the copy are what is bad, and the copy itself was made before."""
+    before = sorted(os.listdir(sources))
+    results = check_dataset(make_dataset, only=_AT_REST, copy=sources)
+    assert all(each.applies and each.outcome.fired for each in results)
+    assert not any(str(sources) in str(each.outcome.schedule) for each in results)
+    assert sorted(os.listdir(sources)) == before
+
+
+def test_a_cache_next_to_its_sources_that_is_poisoned_fails_on_a_copy(sources):
+    """The sizes are kept while files are truncated, and the user's folder stays as it was."""
+    found = _verdicts(_KeepsSizes, copy=sources)
+    poisoned = ("poisoned", "keeps what it made of bad files")
+    assert {found["truncated-at-rest"], found["empty-at-rest"]} == {poisoned}
+    assert found["missing-at-rest"][0] == "failed_cleanly"
+    assert not (sources / "sizes").exists()
+
+
+def _copies(sources, folder):
+    return _Checked(shutil.copytree(sources, folder / "copy"))
+
+
+def test_a_factory_that_copies_cannot_be_called_again_with_its_folder(sources):
+    """That is no poisoned cache, and a run without a fault shows it."""
+    results = check_dataset(lambda folder: _copies(sources, folder), only=_AT_REST, on_fail=None)
+    assert {(each.verdict, each.cause) for each in results} == {
+        ("broken", "cannot be made twice in the same folder")
+    }
+    for each in results:
+        first, advice, *_ = each.explanation.splitlines()
+        assert "called again with the same folder by a new process, raised FileExists" in first
+        assert "pass copy=FOLDER to the check" in advice
+        assert "The file was like this" not in advice
+
+
+def test_a_factory_that_copies_once_is_told_of_copy(sources):
+    """The copy is what was damaged, and stays so."""
+
+    def make_dataset(folder):
+        return _copies(sources, folder) if not os.listdir(folder) else _Checked(folder / "copy")
+
+    result = _check(make_dataset, "truncated-at-rest")
+    assert (result.verdict, result.cause) == ("poisoned", "copies damaged files in make_dataset")
+    assert "pass copy=FOLDER to the check" in result.explanation
+
+
+def test_a_copy_is_for_one_trial_and_before_its_faults(sources):
+    """Each trial has its own; links in it are files, and what is cut off are its files."""
+    (sources / "0.bin").rename(sources.parent / "elsewhere")
+    (sources / "0.bin").symlink_to(sources.parent / "elsewhere")
+    outcome = run_trial(_Checked, TruncatedFile("*/0.bin", keep=0.5), from_start=True, copy=sources)
+    assert "0.bin has 32 bytes" in outcome.exception.message
+    assert outcome.recovery.complete
+    with pytest.raises(InvalidArgumentError, match="needs a make_dataset that takes the copy"):
+        run_trial(lambda: _Checked(sources), copy=sources)
+    with pytest.raises(InvalidArgumentError, match="copy='/no/such' must be a folder that exists"):
+        run_trial(_Checked, copy="/no/such")
+
+
+def test_a_copy_that_cannot_be_made_is_no_verdict(sources):
+    """A FIFO is no file that could be copied."""
+    os.mkfifo(sources / "pipe.bin")
+    with pytest.raises(InvalidArgumentError, match=r"pipe\.bin is neither a file nor a folder"):
+        run_trial(_Checked, copy=sources)
+
+
+def test_another_item_believes_a_run_on_a_copy_only_of_the_same_files(sources):
+    """A file that was changed meanwhile gives another sample, which is no corruption."""
+    memory = BaselineCache()
+    settings = Settings(copy=sources)
+
+    def ask(name):
+        return memory.ask(name, _Checked, settings, home=None, expected=None, reproduce="").result
+
+    assert ask("workers-agree").passed
+    (sources / "3.bin").write_bytes(bytes([99] * _SIZE))
+    assert ask("two-epochs").passed

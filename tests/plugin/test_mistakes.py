@@ -123,7 +123,7 @@ def test_one_item_tells_it(mistakes, test):
         ),
         (
             "test_unknown",
-            "fault_check() takes no workers=2. It takes a dataset, files=, loader= and contract=",
+            "fault_check() takes no workers=2. It takes a dataset, files=, loader=, contract= and",
         ),
         ("test_misspelt", "fault_check() takes no deadlin=5. Did you mean 'deadline'? It takes a"),
     ],

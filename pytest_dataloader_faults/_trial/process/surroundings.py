@@ -7,12 +7,14 @@ import os
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+from pytest_dataloader_faults._engine.folder_copies import copy_folder
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.patience import has_ended
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedMemoryCleaner
 from pytest_dataloader_faults._settings.jobs import Job
 from pytest_dataloader_faults._trial.journal import Journal, TrialStarted, WorkersStarting
 from pytest_dataloader_faults._trial.process import environment, fork_server
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _DYING = 2.0
 """Seconds until a process is gone that was sent SIGKILL."""
@@ -21,7 +23,8 @@ _DYING = 2.0
 class Surroundings(NamedTuple):
     """The journal, files for what is printed and for stacks, folders, and a fork server.
 
-    *folders* are names until the warden makes them: one for sockets, and that of the factory.
+    *folders* are names until the warden makes them: one for sockets, and that of the factory, which
+    is a *copy* of another folder, or empty.
     *server* starts workers that are not below the warden; None if the loader has no such workers.
     """
 
@@ -31,6 +34,7 @@ class Surroundings(NamedTuple):
     folders: tuple[str, ...]
     shared_memory: SharedMemoryCleaner
     server: fork_server.TrialServer | None
+    copy: str | None = None
 
     @property
     def writable_folders(self) -> tuple[str, ...]:
@@ -38,11 +42,18 @@ class Surroundings(NamedTuple):
         return self.folders[1:]
 
     def make_folders(self) -> None:
-        """Make the folders [in the warden]."""
+        """Make the folders [in the warden].
+
+        Raises:
+            InvalidArgumentError: The folder to copy cannot be copied.
+        """
         for_sockets, *private = self.folders
         temporary.make_for_sockets(for_sockets)
         for folder in private:
-            os.mkdir(folder, 0o700)
+            if self.copy is None:
+                os.mkdir(folder, 0o700)
+            else:
+                _copy(self.copy, folder)
 
     def await_deaths(self) -> None:
         """Wait until the loader's process and its workers are gone, whose warden was killed.
@@ -69,6 +80,14 @@ class Surroundings(NamedTuple):
             temporary.remove(folder)
 
 
+def _copy(source: str, folder: str) -> None:
+    try:
+        copy_folder(source, folder)
+    except OSError as error:
+        message = f"copy={source!r} could not be copied to {folder}: {error}"
+        raise InvalidArgumentError(message) from error
+
+
 @contextlib.contextmanager
 def surroundings_for(job: Job, private: tuple[str, ...]) -> Iterator[Surroundings]:
     """Those of *job*, whose factory gets the folder *private*, if it gets one."""
@@ -77,6 +96,7 @@ def surroundings_for(job: Job, private: tuple[str, ...]) -> Iterator[Surrounding
         named = (temporary.name_for_sockets(), *private)
         facts, printed, stacks = Journal("facts"), AnonymousFile("stderr"), AnonymousFile("stacks")
         made = Surroundings(facts, printed, stacks, named, SharedMemoryCleaner(), None)
+        made = made._replace(copy=job.settings.copy)
         for file in (facts, printed, stacks):
             scope.callback(file.close)
         scope.callback(made.remove_folders)  # Unless it was killed, the warden has done so.

@@ -50,7 +50,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
     OVERDUE,
 )
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
-from pytest_dataloader_faults.exceptions import UnusableDatasetError
+from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import printable
 
@@ -92,7 +92,11 @@ def run_under_deadline(
     # If it is ignored, or a handler of the user's waits for all children, exit codes are lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    around.make_folders()
+    try:
+        around.make_folders()
+    except InvalidArgumentError as error:
+        journal.write(refusal(error))
+        return
     parent = os.pidfd_open(os.getppid())
     prctl(Prctl.SET_CHILD_SUBREAPER, 1)
     # Before this process has signal handlers of its own, which the supervisor would inherit.

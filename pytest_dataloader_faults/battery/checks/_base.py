@@ -70,6 +70,8 @@ class Check:
             error.
         preface: What it does that the reader of any advice has to know.
         advice: What to know and to do when it fails, beyond the evidence.
+        is_about_errors: Whether these are also about an error without a fault. Otherwise such an
+            error may come in any check.
         keep_randomness: Whether random numbers are left as they are in its trial, whatever the
             contract says. Then only types and shapes are compared.
         gpu: Whether it needs an accelerator.
@@ -85,6 +87,7 @@ class Check:
     extra_rule: Rule = lambda _outcome, _reference: None
     preface: str = ""
     advice: str = ""
+    is_about_errors: bool = False
     keep_randomness: bool = False
     gpu: bool = False
     ranks: bool = False

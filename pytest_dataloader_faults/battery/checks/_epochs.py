@@ -278,6 +278,7 @@ EPOCHS = (
         options=TrialOptions(touch=True, watch_files=True),
         preface=_READS_ONE,
         advice=_USED_BEFORE,
+        is_about_errors=True,
     ),
     Check(
         "pickles",
@@ -285,6 +286,7 @@ EPOCHS = (
         changes={"multiprocessing_context": "forkserver", "num_workers": 1},
         options=TrialOptions(descriptors=_DESCRIPTORS),
         advice=f"{UNPICKLABLE.advice}. Or exclude 'pickles', if all workers are forked",
+        is_about_errors=True,
     ),
     Check(
         "two-epochs",

@@ -34,6 +34,7 @@ from pytest_dataloader_faults.outcomes.text import are, counted, were
 
 _AFTER = "after the fault was gone, a fresh pass over the same dataset object"
 _AFTER_FROM_START = "after the fault was gone, a dataset that a new process made of the same files"
+_AGAIN = "with no fault, make_dataset, called again with the same folder by a new process,"
 _SEEDED = (
     ". Random numbers are seeded once per sample here, so a retry that draws more of them gives"
     " another sample. Contract(compare=...) can allow that"
@@ -70,7 +71,14 @@ def _judged(outcome: TrialFacts, reference: Reference, contract: Contract) -> Fi
         )
         raise ValueError(message)
     violation = _violation(outcome, reference, contract)
+    if violation and violation.verdict is Verdict.POISONED and _is_without_faults(outcome):
+        return Finding(Verdict.BROKEN, violation.sentence, Wrong.NOT_TWICE)
     return violation or _without_violation(outcome, reference, contract)
+
+
+def _is_without_faults(outcome: TrialFacts) -> bool:
+    """Whether the dataset was made twice in one folder, and nothing was wrong with its files."""
+    return outcome.from_start and not outcome.schedule
 
 
 def _require_same_comparison(outcome: TrialFacts, reference: Reference) -> None:
@@ -181,6 +189,8 @@ def _other_samples(outcome: TrialFacts, reference: Reference) -> str:
 
 def _after(outcome: TrialFacts) -> str:
     """Of what a recovery is, as the beginning of a sentence."""
+    if _is_without_faults(outcome):
+        return _AGAIN
     return _AFTER_FROM_START if outcome.from_start else _AFTER
 
 

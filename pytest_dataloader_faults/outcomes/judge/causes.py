@@ -144,10 +144,12 @@ class Clues(NamedTuple):
     Attributes:
         is_caught: Whether the dataset does the same after an error, which it must have caught.
         waits_for_thread: Whether it hung in a lock or in a queue of threads.
+        copies_sources: Whether make_dataset copies what it reads into the folder of the trial.
     """
 
     is_caught: bool = False
     waits_for_thread: bool = False
+    copies_sources: bool = False
 
 
 _NO_CLUES = Clues()
@@ -168,7 +170,7 @@ def likely_cause(
         opened = f"{os.path.basename(path)} was opened before the workers started."
         return Cause(_HANDLE, f"{opened} {_HOW_TO_OPEN[kind]}", overrides=kind == ".mdb")
     of_epoch = _OF_EPOCH.get(judgement.kind)
-    if cause := of_epoch or _of_writing(outcome, judgement.verdict, fault_free):
+    if cause := of_epoch or _of_writing(outcome, judgement.verdict, fault_free, clues):
         return cause
     if judgement.verdict in _LASTING and _raised_in_an_earlier_epoch(outcome):
         return _STAYS_IN_WORKER
@@ -205,10 +207,12 @@ def _of_broken(outcome: TrialFacts) -> Cause:
     return Cause(_BY_VERDICT[Verdict.BROKEN])
 
 
-def _of_writing(outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts) -> Cause | None:
+def _of_writing(
+    outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts, clues: Clues
+) -> Cause | None:
     """What is wrong where a write failed, or where a worker that writes files met another fault."""
     if verdict is Verdict.POISONED and outcome.from_start:
-        return _KEPT
+        return _COPIED if clues.copies_sources else _KEPT
     failed = any(Place.WRITE in each.fault.places for each in outcome.faults if each.fired)
     if verdict is Verdict.POISONED and (failed or _writes_files(fault_free)):
         return _TORN
@@ -334,7 +338,24 @@ _STOPS = Cause(
     " loader has an __iter__ of its own, it must let errors through",
     overrides=True,
 )
+_USE_COPY = (
+    "pass copy=FOLDER to the check: each trial then copies FOLDER before the fault is injected, and"
+    " passes the copy to make_dataset"
+)
+_COPIED = Cause(
+    "copies damaged files in make_dataset",
+    "The fault was there when make_dataset copied the files, so the copy is what was damaged."
+    f" Instead of copying there, {_USE_COPY}",
+    overrides=True,
+)
+_NOT_TWICE = Cause(
+    "cannot be made twice in the same folder",
+    "The recovery calls make_dataset again with the folder of the trial, so make_dataset must"
+    f" accept what is there. If it copies the data into the folder, {_USE_COPY}",
+    overrides=True,
+)
 _OF_EPOCH: dict[Wrong | None, Cause] = {
+    Wrong.NOT_TWICE: _NOT_TWICE,
     Wrong.RESUMED: _SAMPLER_GOES_ON,
     Wrong.USED_UP: _USED_UP,
     Wrong.CUT_SHORT: _STOPS,
