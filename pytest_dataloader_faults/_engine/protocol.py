@@ -99,11 +99,16 @@ class ReleaseLoader(NamedTuple):
 
 
 class WaitUntilIdle(NamedTuple):
-    """Answer once each worker has made the batches that it was *sent*, as (worker, count)."""
+    """Answer once each worker has made the batches that it was *sent*, as (worker, count).
+
+    *patience*: for how many seconds to wait for the others where one hangs and each has begun a
+    batch; None for as long as they take. They may wait for the one that hangs, as for its lock.
+    """
 
     loader: int
     epoch: int
     sent: Sequence[tuple[int, int]]
+    patience: float | None = None
 
 
 class Idle(NamedTuple):

@@ -54,6 +54,15 @@ _EXIT_PATIENCE = 5.0
 """Seconds between the last descriptor that a process closes and its end: it may dump core."""
 
 
+_OTHERS_PATIENCE = 2.0
+"""Seconds until a worker that has begun a batch meets the hang, too, if it does not wait for it."""
+
+
+def idle_at_once(_patience: float | None = None) -> Idle:
+    """What waits for no worker."""
+    return Idle()
+
+
 @dataclass(kw_only=True)
 class LoaderDriver(IteratorListener):
     """A loader and its current epoch, if there is one. It has to hear the loader's iterators.
@@ -63,7 +72,8 @@ class LoaderDriver(IteratorListener):
         length: How many samples its sampler may draw of the dataset, if that is known.
         keep_workers: Whether persistent workers that are all alive survive an error.
         use_batch: Does with a batch what a training loop does, and returns the result.
-        wait_until_idle: Waits until the workers have made what they were asked for.
+        wait_until_idle: Waits until the workers have made what they were asked for, or hang. It
+            takes for how many seconds to wait for the others where one hangs.
         meet: Waits for other ranks after a batch, given the epoch and the batch, both from 1;
             whether the epoch goes on. None without ranks.
         saver: Takes the state of the loader after each batch; None where it is not asked for.
@@ -76,7 +86,7 @@ class LoaderDriver(IteratorListener):
     length: int | None = None
     keep_workers: bool = False
     use_batch: Callable[[Any], Any] | None = None
-    wait_until_idle: Callable[[], Idle] = Idle
+    wait_until_idle: Callable[..., Idle] = idle_at_once
     meet: Callable[[int, int], bool] | None = None
     saver: StateSaver | None = None
 
@@ -152,7 +162,7 @@ class LoaderDriver(IteratorListener):
                 load_state(self.loader, state)
             self._start_iterator(patience)
             if patience is not None:
-                self.wait_until_idle()
+                self.wait_until_idle(_OTHERS_PATIENCE)
                 self._sigchld.is_stuck = self._is_stuck
         except USERS_ERRORS as error:  # The error is the finding.
             self._end_epoch(error)
@@ -285,7 +295,7 @@ class LoaderDriver(IteratorListener):
         """*error* and the workers that have died by now. This takes the trial's time."""
         self.journal.write(HarnessTime(time.monotonic()))
         raised = raised_by(error)
-        died = deaths(iterator, self.wait_until_idle())
+        died = deaths(iterator, self.wait_until_idle(_OTHERS_PATIENCE))
         self.journal.write(LoaderTime(time.monotonic()))
         return raised, tuple(died)
 

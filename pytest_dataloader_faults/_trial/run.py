@@ -19,7 +19,7 @@ import torch.utils.data
 
 from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, iterators_heard_by
-from pytest_dataloader_faults._engine.protocol import Idle, SupervisorHandle
+from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._engine.scope import Injection, arm
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.ownership import ClosedByUserError
@@ -27,7 +27,7 @@ from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
 from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob, Resume, TrialJob
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
-from pytest_dataloader_faults._trial.driver import LoaderDriver, raised_by
+from pytest_dataloader_faults._trial.driver import LoaderDriver, idle_at_once, raised_by
 from pytest_dataloader_faults._trial.journal import (
     REFUSALS,
     FaultsArmed,
@@ -398,7 +398,7 @@ class _Trial:
 
     def _have_no_faults(self, driver: LoaderDriver) -> None:
         """Have workers that are not armed make the same samples as those that are."""
-        driver.wait_until_idle = Idle
+        driver.wait_until_idle = idle_at_once
         if (start := self.job.comparison.seeded) is not None:
             seeds = SeedSamples(start, self.loader.worker_init_fn)
             self.loader.worker_init_fn = seeds

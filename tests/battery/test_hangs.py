@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import inspect
 import select
 import threading
@@ -258,3 +259,30 @@ def test_each_hang_after_the_first_is_one_look(kind, records):
     assert len(hung) > 8
     assert [len(trials) for trials in hung] == [2, *[1] * len(hung[1:])]
     assert max(looks) < first
+
+
+class PollsLock(Records):
+    """Reads under a lock for which the other worker polls, as filelock does: healthy."""
+
+    def __getitem__(self, index):
+        with open(self.paths[0].parent.parent / "lock", "w") as lock:
+            while not _is_locked(lock):
+                time.sleep(0.005)
+            return super().__getitem__(index)
+
+
+def _is_locked(lock):
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def test_a_worker_that_polls_for_the_lock_of_one_that_hangs_is_no_hang(records):
+    """The loader's timeout counts from the hang, whatever the other worker does."""
+    (result,) = check_dataset(
+        lambda: PollsLock(records), files="*.rec", only="hung-read", deadline=DEADLINE
+    )
+    assert (result.verdict, len(result.trials)) == ("failed_cleanly", 1)
+    assert "DataLoader timed out" in result.outcome.exception.message

@@ -152,6 +152,7 @@ MESSAGES = [
     protocol.AwaitingBatch(loader=1, worker=0, epoch=2, nth=3),
     protocol.ReleaseLoader(1),
     protocol.WaitUntilIdle(1, 2, ((0, 4), (1, 3))),
+    protocol.WaitUntilIdle(1, 2, ((0, 4), (1, 3)), 2.0),
     protocol.Idle((0,), (1, 2)),
     protocol.EndFaults(),
     protocol.DatasetMade(),

@@ -94,14 +94,20 @@ class SupervisorClient:
                     self._send(message)
 
     def wait_until_idle(
-        self, loader: int, epoch: int, sent: Mapping[int, int], workers: Collection[int]
+        self,
+        loader: int,
+        epoch: int,
+        sent: Mapping[int, int],
+        workers: Collection[int],
+        patience: float | None = None,
     ) -> protocol.Idle:
         """Wait until every live worker has made the batches it was sent, or hangs.
 
-        *workers*: their processes. They have some seconds in which they can run.
+        *workers*: their processes. They have some seconds in which they can run. *patience*: for
+        how many seconds to wait for the others where one hangs.
         """
         try:
-            asked = protocol.WaitUntilIdle(loader, epoch, tuple(sent.items()))
+            asked = protocol.WaitUntilIdle(loader, epoch, tuple(sent.items()), patience)
             with self._lock, self._connection.waiting_for(workers):
                 return self._exchange(asked, protocol.Idle)
         except TimeoutError:

@@ -109,8 +109,11 @@ class LoaderMonitor:
         counters = (*self.descriptor_limit.counters, *self._pin_memory.counters)
         return {each.index: each.to_dict() for each in counters}
 
-    def wait_until_idle(self) -> Idle:
-        """Wait until the workers have done all that the latest iterator asked of them."""
+    def wait_until_idle(self, patience: float | None = None) -> Idle:
+        """Wait until the workers have done all that the latest iterator asked of them, or hang.
+
+        *patience*: for how many seconds to wait for the others where one hangs.
+        """
         latest = self._latest() if self._latest else None
         if latest is None:
             return Idle()
@@ -118,7 +121,7 @@ class LoaderMonitor:
         workers, sent = latest._workers, latest._sent
         alive = {worker: sent[worker] for worker in sent if workers[worker].is_alive()}
         pids = [workers[worker].pid for worker in alive]
-        return self.client.wait_until_idle(latest._number, latest._epoch, alive, pids)
+        return self.client.wait_until_idle(latest._number, latest._epoch, alive, pids, patience)
 
     def record_error(self, error: BaseException) -> None:
         """Keep what a loop over a loader got, as printed."""

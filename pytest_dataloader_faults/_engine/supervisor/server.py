@@ -24,6 +24,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from pytest_dataloader_faults._engine import protocol
@@ -48,7 +49,11 @@ from pytest_dataloader_faults._engine.supervisor.answers.services import Supervi
 from pytest_dataloader_faults._engine.supervisor.events import Events
 from pytest_dataloader_faults._engine.supervisor.handshake import Handshake, WorkerAcceptor
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import reports
-from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState, all_idle
+from pytest_dataloader_faults._engine.supervisor.worker_state import (
+    WorkerState,
+    all_idle,
+    may_wait_for_hung,
+)
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.proc import family, is_dead, nearest, set_own_name
 from pytest_dataloader_faults._engine.system.processes import fork
@@ -222,11 +227,22 @@ class Supervisor:
         self._acceptor.close()
 
     def _answer_if_idle(self) -> None:
-        if self.control and self._awaiting_idle:
-            idle = all_idle(self.workers, self._awaiting_idle)
-            if idle is not None:
-                self._awaiting_idle = None
-                self._reply(idle)
+        asked = self._awaiting_idle
+        if not (self.control and asked):
+            return
+        idle = all_idle(self.workers, asked)
+        if idle is not None:
+            self._awaiting_idle = None
+            self._reply(idle)
+        elif asked.patience is not None and may_wait_for_hung(self.workers, asked):
+            self._awaiting_idle = asked._replace(patience=None)
+            stop = partial(self._stop_waiting, self._awaiting_idle)
+            self.services.timers.after(asked.patience, stop)
+
+    def _stop_waiting(self, asked: protocol.WaitUntilIdle) -> None:
+        """Wait for no worker any more, if *asked* is not answered yet."""
+        if self._awaiting_idle is asked:
+            self._awaiting_idle = asked._replace(sent=())
 
     def _register_worker(self, handshake: Handshake, channel: Channel) -> None:
         worker = self._made_worker(handshake, channel)

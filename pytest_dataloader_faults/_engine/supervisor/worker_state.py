@@ -244,6 +244,14 @@ def all_idle(workers: Iterable[WorkerState], asked: protocol.WaitUntilIdle) -> p
     return protocol.Idle(early, in_time)
 
 
+def may_wait_for_hung(workers: Iterable[WorkerState], asked: protocol.WaitUntilIdle) -> bool:
+    """Whether one of *workers* hangs, and each of the others has begun a batch."""
+    latest = {each.id: each for each in workers if each.loader == asked.loader}
+    known = [latest.get(worker) for worker, count in asked.sent if count]
+    have_begun = all(each and (each.hung or each.position[0] == asked.epoch) for each in known)
+    return have_begun and any(each.alive and each.hung for each in latest.values())
+
+
 _MOST = 1000
 
 
