@@ -87,6 +87,12 @@ def told_lines(text: str) -> str:
     return exception_lines(_unescaped(text).rpartition(_WHILE_HANDLING)[2])
 
 
+def head_of_last(text: str) -> str:
+    """The class of the last exception of *text*, and the first line of its message."""
+    after_frames = _unescaped(text).rpartition(_FRAME)[2].split("\n")
+    return next((line for line in after_frames[1:] if line and not line[0].isspace()), "")
+
+
 def last_exception_line(message: str) -> str:
     """The last line of *message* that is not of a frame, with an ellipsis where it is very long."""
     line = (exception_lines(message).splitlines() or ["no message"])[-1]

@@ -3,10 +3,17 @@
 Some facts about an error that names the file. That is enough to find it, unless the error tells
 another cause than the one that it had: "not found" of a disk that fails sends its reader to look
 for a file that is there. Only causes that send people elsewhere count as another cause.
+
+Some facts about classes of OSError. Each but OSError itself is for one kind of errno, so its name
+is a claim: code that catches FileNotFoundError will not try again. A handler that raises one for
+every error makes a false claim, and what Python prints of the error that was handled is not seen by
+code. Where the error was raised from the other one on purpose, both are told. An error of the
+system about another file, as of a fallback that is not there, is true.
 """
 
 from __future__ import annotations
 
+import builtins
 import errno
 import os
 import re
@@ -19,7 +26,7 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.base import Effect, Place
 from pytest_dataloader_faults.faults.kinds import NetworkFault
 from pytest_dataloader_faults.globs import NETWORK, is_of_network
-from pytest_dataloader_faults.outcomes.chains import related_lines, told_lines
+from pytest_dataloader_faults.outcomes.chains import head_of_last, related_lines, told_lines
 
 
 class Occurrence(NamedTuple):
@@ -62,6 +69,12 @@ _CLAIMS = (
     (re.compile(r"too many open files", re.IGNORECASE), {errno.EMFILE, errno.ENFILE}),
 )
 """Words for causes that send people elsewhere, and the errnos that they are right for and tell."""
+_TRUE_OF_MORE = {
+    FileNotFoundError: _CLAIMS[0][1],
+    PermissionError: _CLAIMS[1][1],
+}
+"""Errnos of which a class is true although Python has another class for them."""
+_OF_SYSTEM = re.compile(r"[\w.]+: \[Errno (\d+)\] ")
 _SAY_NOTHING = re.compile(
     rf"{_NOT_FOUND.pattern}|^IndexError: .*out of (bounds|range).*", re.IGNORECASE | re.MULTILINE
 )
@@ -130,8 +143,8 @@ def explains_fault(text: str, occurrences: Iterable[Occurrence]) -> bool:
     A text may be long, and a fault may have happened hundreds of times. So the text is taken apart
     once, and searched once for each file and once for each kind of call.
     """
-    lines = related_lines(text)
     different = dict.fromkeys(occurrences)
+    lines = told_lines(text) if false_class(text, different) else related_lines(text)
     calls = dict.fromkeys((each.fault, each.call) for each in different)
     if any(_explains_kind(lines, fault, call) for fault, call in calls):
         return True
@@ -142,9 +155,42 @@ def explains_fault(text: str, occurrences: Iterable[Occurrence]) -> bool:
 
 def other_cause(text: str, occurrences: Iterable[Occurrence]) -> str:
     """The words of *text* for a cause that none of the *occurrences* has; empty if none."""
+    occurrences = list(occurrences)
     lines, happened = told_lines(text), {each.fault.errno for each in occurrences}
     found = (words.search(lines) for words, right in _CLAIMS if not right & happened)
-    return next((each[0] for each in found if each), "")
+    return next((each[0] for each in found if each), "") or false_class(text, occurrences)
+
+
+def false_class(text: str, occurrences: Iterable[Occurrence]) -> str:
+    """The class of the last exception of *text*, if its name claims a cause that was not there."""
+    occurrences = list(occurrences)
+    head = head_of_last(text)
+    name = re.match(r"(?:\w+\.)*(\w+)", head)
+    kind = getattr(builtins, name[1], None) if name else None
+    if not (isinstance(kind, type) and issubclass(kind, OSError)) or kind is OSError:
+        return ""
+    system = _OF_SYSTEM.match(head)
+    told = told_lines(text)
+    is_of_another = not any(mentions_path(told, each.path) for each in occurrences)
+    if system and is_of_another and _is_class_of(kind, int(system[1])):
+        return ""
+    return "" if any(_is_true(kind, *each) for each in occurrences) else kind.__name__
+
+
+def _is_class_of(kind: type[OSError], number: int) -> bool:
+    return number in _TRUE_OF_MORE.get(kind, ()) or isinstance(OSError(number, ""), kind)
+
+
+def _is_true(kind: type[OSError], fault: Fault, path: str | None, call: str) -> bool:
+    """Whether the name of the class *kind* is true of what *fault* did."""
+    if Effect.DEATH in fault.effects:  # torch then raises any of them.
+        return True
+    if Effect.DELAY in fault.effects and kind in (TimeoutError, BlockingIOError):
+        return True
+    is_network = isinstance(fault, NetworkFault) or is_of_network(path or "") or call == _ANSWER
+    if is_network and issubclass(kind, (ConnectionError, TimeoutError)):
+        return True  # A client may try again until its time is over.
+    return bool(fault.errno) and _is_class_of(kind, fault.errno)
 
 
 def _explains_kind(lines: str, fault: Fault, call: str) -> bool:

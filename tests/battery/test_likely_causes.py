@@ -409,3 +409,31 @@ def test_samples_that_cannot_be_pickled(records):
     assert (found.verdict, found.cause) == ("hung", "gives samples that cannot be pickled")
     assert "GivesLambda.__getitem__.<locals>.<lambda>" in found.explanation
     assert "Lambdas, local classes, generators and open files" in found.explanation
+
+
+class ClaimsItIsMissing(Records):
+    """Raises a FileNotFoundError for whatever its reader raises."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return self._read(index)
+        except Exception:  # noqa: BLE001  # that is the bug
+            raise FileNotFoundError(self.paths[index])  # noqa: B904  # without its cause
+
+    def _read(self, index: int) -> Any:
+        content = self.paths[index].read_bytes()
+        if len(content) != SIZE:
+            message = f"{self.paths[index]} is truncated"
+            raise ValueError(message)
+        return torch.tensor(list(content))
+
+
+def test_a_class_of_errors_that_claims_another_cause_is_unclear(records):
+    """Of a disk that fails and of a truncated file it is false, and of a missing one true."""
+    only = ["read-error-first", "truncated-half", "file-missing"]
+    found = _ask(ClaimsItIsMissing, records, only=only)
+    verdicts = [found[name].verdict for name in only]
+    assert verdicts == ["failed_unclearly", "failed_unclearly", "failed_cleanly"]
+    for name in only[:2]:
+        assert "but 'FileNotFoundError', which is another cause" in found[name].sentence
+        assert "raise OSError(...) from error" in found[name].sentence

@@ -293,6 +293,65 @@ def test_error_of_a_missing_file_that_is_chained_to_its_cause_is_clear():
     assert explains(_through_torch(action), EIO, PATH, "read")
 
 
+def _raised_in_handler(error):
+    try:
+        _os_error(errno.EIO, PATH)
+    except OSError:
+        raise error  # noqa: B904  # the implicit context is the subject
+
+
+LIARS = [
+    FileNotFoundError(PATH),
+    PermissionError(PATH),
+    TimeoutError(f"{PATH}: nothing came"),
+    IsADirectoryError(PATH),
+    NotADirectoryError(PATH),
+    FileExistsError(PATH),
+    ConnectionError(PATH),
+    ConnectionResetError(PATH),
+    BlockingIOError(PATH),
+    InterruptedError(PATH),
+    FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), PATH),
+]
+
+
+@BOTH_WAYS
+@rows("error", LIARS, ids=repr)
+@rows("fault", [EIO, TruncatedFile(), CorruptedFile()])
+def test_class_that_claims_another_cause_misleads(error, fault, printed):
+    """Code sees the class, and not the error that was being handled."""
+    text = printed(lambda: _raised_in_handler(error))
+    assert not explains(text, fault, PATH, "read")
+    assert other_cause(text, [Occurrence(fault, PATH, "read")])
+
+
+@BOTH_WAYS
+@rows(
+    ("error", "fault", "call"),
+    [
+        (FileNotFoundError(PATH), OpenError(errno=errno.ENOENT), "openat"),
+        (FileNotFoundError(PATH), OpenError(errno=errno.ESTALE), "openat"),
+        (PermissionError(PATH), OpenError(errno=errno.EACCES), "openat"),
+        (PermissionError(PATH), OpenError(errno=errno.EROFS), "openat"),
+        (TimeoutError(PATH), ReadError(errno=errno.ETIMEDOUT), "read"),
+        (TimeoutError(PATH), HungRead(), "read"),
+        (IsADirectoryError(PATH), OpenError(errno=errno.EISDIR), "openat"),
+        (NotADirectoryError(PATH), OpenError(errno=errno.ENOTDIR), "openat"),
+        (ConnectionError(PEER), ConnectionReset(), "recvfrom"),
+        (ConnectionResetError(PEER), ConnectionReset(), "recvfrom"),
+        (TimeoutError(PEER), ConnectionReset(), "recvfrom"),
+        (OSError(PATH), EIO, "read"),
+        (ValueError(PATH), EIO, "read"),
+        (FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/data/x.gz"), EIO, "read"),
+    ],
+    ids=repr,
+)
+def test_class_that_is_true_of_the_fault_is_clear(error, fault, call, printed):
+    """Or that claims nothing, or is the system's own for another file."""
+    path = PEER if isinstance(fault, ConnectionReset) else PATH
+    assert explains(printed(lambda: _raised_in_handler(error)), fault, path, call)
+
+
 def _after_a_cache_miss(error):
     try:
         os.open("/nonexistent/cache.h5", os.O_RDONLY)

@@ -43,6 +43,10 @@ _DROPPED_BY_READER = (
     ". No error of the read reached the dataset: the reader dropped it, as np.fromfile and"
     " scipy.io.wavfile.read do. Read by open(), which raises it"
 )
+_FALSE_CLASS = (
+    ". Let the original exception through, or raise one whose class claims no other cause from it:"
+    " raise OSError(...) from error"
+)
 _SAY_SO = ". Say what is wrong in its message, or put the {} there"
 _CANNOT_BE_REBUILT = (
     ": the exception's class cannot be rebuilt from its message. torch rebuilds the exception of"
@@ -132,6 +136,8 @@ def _advice(raised: Raised, happened: list[error_text.Occurrence]) -> str:
         return _DROP_NONE
     if raised.unprintable:
         return _CANNOT_BE_REBUILT.format(raised.unprintable)
+    if error_text.false_class(raised.text, happened):
+        return _FALSE_CLASS
     is_of_server = any(each.path and is_of_network(each.path) for each in happened)
     is_of_read = any(isinstance(each.fault, faults.ReadError) for each in happened)
     if is_of_read and not is_of_server and not chains.is_raised_on_purpose(raised.text):
