@@ -50,10 +50,12 @@ from pytest_dataloader_faults.outcomes.contract import (
     Comparison,
     SampleHandling,
 )
+from pytest_dataloader_faults.outcomes.stacks import for_reader, is_users
 
 _ORDINARY = Settings()
 _Result = TypeVar("_Result")
 _STDERR_SHOWN = 4000
+_FRAMES_SHOWN = 12
 _STDERR_READ = 1 << 20
 _OUR_FRAMES = re.compile(
     rf'  File "{re.escape(os.path.dirname(__file__))}/[^\n]*(\n  File [^\n]*)*'
@@ -253,13 +255,18 @@ def _reference(job: jobs.ReferenceJob, found: _Found, rank: int | None = None) -
             f"{who}no reference within {job.deadline:g} s, with no fault and no worker. Give a"
             " stream an end (itertools.islice), try fewer samples, or raise deadline. It was"
             " here:\n"
-            f"{_OUR_FRAMES.sub('', found.stacks).strip()}"
+            f"{_readable(found.stacks)}"
         )
         raise exceptions.UnusableDatasetError(message)
     try:
         return from_journal.reference_from(found.events, found.stderr)
     except exceptions.UnusableDatasetError as error:
         raise exceptions.UnusableDatasetError(f"{who}{error}") from None
+
+
+def _readable(stacks: str) -> str:
+    """*stacks* without the frames of this package, and of what called it."""
+    return "\n".join(for_reader(_OUR_FRAMES.sub("", stacks).strip().split("\n")))
 
 
 class _Found(NamedTuple):
@@ -348,7 +355,14 @@ def _found(started: _Started, code: int | None, events: list[JournalEvent], prin
         around.await_deaths()
         around.remove_shared_memory()
         raise LostProcessError(harness.how_it_vanished(warden.pid, code, _shown(printed)))
-    return _Found(events, end, printed[-_STDERR_SHOWN:], around.stacks.text())
+    return _Found(events, end, _end_of(printed), around.stacks.text())
+
+
+def _end_of(printed: str) -> str:
+    """The end of what was *printed*, with the user's frames of a long stack that begins before."""
+    cut, end = printed[:-_STDERR_SHOWN], printed[-_STDERR_SHOWN:]
+    before = [each for each in cut.split("\n") if is_users(each) or each.startswith("Fatal ")]
+    return "\n".join([*before[-_FRAMES_SHOWN:], end])
 
 
 def _shown(printed: str) -> str:

@@ -43,6 +43,7 @@ from pytest_dataloader_faults.outcomes import (
     Reference,
     Resources,
     WorkerFacts,
+    stacks,
 )
 from pytest_dataloader_faults.outcomes.chains import error_line
 from pytest_dataloader_faults.outcomes.error_text import FROM_OUTSIDE, likely_sender
@@ -139,9 +140,13 @@ def reference_from(events: Sequence[JournalEvent], printed: str) -> Reference:
     message = (
         f"the process that read the dataset died ({how}), with no fault armed and no worker."
         f" {advice}. It printed:\n"
-        f"    {continued(printed.strip()) or 'nothing'}"
+        f"    {continued(_readable(printed)) or 'nothing'}"
     )
     raise UnusableDatasetError(message)
+
+
+def _readable(printed: str) -> str:
+    return "\n".join(stacks.for_reader(printed.strip().split("\n")))
 
 
 _AFTER_A_FORK = (

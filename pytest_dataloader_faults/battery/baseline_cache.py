@@ -46,7 +46,6 @@ from pytest_dataloader_faults.battery.baseline import (
     Baseline,
     KnownBaseline,
     OutdatedBaselineError,
-    own_folders_of,
 )
 from pytest_dataloader_faults.battery.targets import OwnFolders
 from pytest_dataloader_faults.globs import is_below
@@ -99,10 +98,7 @@ class BaselineCache:
             try:
                 moved = entry.moved(home)
                 is_proven = moved is entry or entry.may_move
-                own = own_folders_of(make_dataset, settings)
-                result, battery, holds = _by_entry(
-                    moved, battery_of, asked, own=own, is_proven=is_proven
-                )
+                result, battery, holds = _by_entry(moved, battery_of, asked, is_proven=is_proven)
                 self._found[key] = entry = entry.with_found(battery.baseline, home)
                 # After a hang without a fault, another run without one would hang as well.
                 is_shown = result.verdict is not Verdict.NOT_EXERCISED or entry.baseline.changes
@@ -112,14 +108,14 @@ class BaselineCache:
             except OutdatedBaselineError:
                 was_wrong = True
         battery = battery_of()
-        versions = versions_of_files(battery.baseline.working, battery.baseline.own_folders)
-        if battery.baseline.unusable_reason and name != WORKERS_AGREE:
+        base = battery.baseline
+        versions = versions_of_files(base.working, base.own_folders)
+        if base.unusable_reason and name != WORKERS_AGREE:
             return Answer(_failing_alone(battery, name, reproduce), is_usable=False)
         result = asked(battery)
-        if key is not None and (found := battery.baseline.known) is not None:
-            may_move = entry is not None and entry.may_move
-            entry = _Entry(found, home, versions, _contents(versions, home), call, may_move)
-            self._found[key] = None if was_wrong else entry
+        if key is not None and (found := base.known) is not None:
+            seen = (found, home, versions, _contents(versions, home), call, base.own_folders)
+            self._found[key] = None if was_wrong else _Entry(*seen, bool(entry and entry.may_move))
         return Answer(result, is_usable=not battery.baseline.unusable_reason)
 
 
@@ -132,6 +128,7 @@ class _Entry(NamedTuple):
         versions: Of the files, and of their folders.
         contents: Of those that are in *home*; None if they are too large to look at.
         call: As for ``BaselineCache.ask``.
+        own: The folders that a trial of it has for itself.
         may_move: Whether the reference was the same in another folder.
     """
 
@@ -140,6 +137,7 @@ class _Entry(NamedTuple):
     versions: Mapping[str, tuple[int, ...] | None]
     contents: Mapping[str, str] | None
     call: Hashable
+    own: OwnFolders
     may_move: bool = False
 
     def _folders(self, home: str | None) -> tuple[str, str] | None:
@@ -151,13 +149,16 @@ class _Entry(NamedTuple):
         folders = self._folders(home)
         if folders is None:
             return self
-        baseline, contents = _Mover(*folders)((self.baseline, self.contents))
+        known = (self.baseline, self.contents, self.own)
+        baseline, contents, own = _Mover(*folders)(known)
         versions = {
             path: version
             for path, version in self.versions.items()
             if not is_below(path, folders[:1])
         }
-        return self._replace(baseline=baseline, home=home, versions=versions, contents=contents)
+        return self._replace(
+            baseline=baseline, home=home, versions=versions, contents=contents, own=own
+        )
 
     def holds_for(self, now: Mapping[str, tuple[int, ...] | None]) -> bool:
         """Whether its files, which have the versions *now*, are as they were then."""
@@ -185,15 +186,13 @@ def _by_entry(
     battery_of: Callable[..., Battery],
     asked: Callable[[Battery], CheckResult],
     *,
-    own: OwnFolders,
     is_proven: bool,
 ) -> tuple[CheckResult, Battery, bool]:
     """The result by what *entry* knows, by whom, and whether the files are as they were.
 
-    *own*: the folders that a trial of it has for itself. *is_proven*: whether the samples are the
-    same then, too. OutdatedBaselineError if they are not.
+    *is_proven*: whether the samples are the same then, too. OutdatedBaselineError if they are not.
     """
-    before = versions_of_files(entry.baseline.working, own)
+    before = versions_of_files(entry.baseline.working, entry.own)
     holds = entry.holds_for(before)
     battery = battery_of(known=entry.baseline, is_sure=holds and is_proven)
     result = asked(battery)
@@ -202,7 +201,7 @@ def _by_entry(
         try:
             battery_of(known=entry.baseline)
         except OutdatedBaselineError:
-            if versions_of_files(entry.baseline.working, own) == before:
+            if versions_of_files(entry.baseline.working, entry.own) == before:
                 raise
     return result, battery, holds
 

@@ -24,7 +24,6 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from pytest_dataloader_faults._engine import protocol
@@ -49,11 +48,7 @@ from pytest_dataloader_faults._engine.supervisor.answers.services import Supervi
 from pytest_dataloader_faults._engine.supervisor.events import Events
 from pytest_dataloader_faults._engine.supervisor.handshake import Handshake, WorkerAcceptor
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import reports
-from pytest_dataloader_faults._engine.supervisor.worker_state import (
-    WorkerState,
-    all_idle,
-    may_wait_for_hung,
-)
+from pytest_dataloader_faults._engine.supervisor.worker_state import IdleWait, WorkerState
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.proc import family, is_dead, nearest, set_own_name
 from pytest_dataloader_faults._engine.system.processes import fork
@@ -92,7 +87,7 @@ class Supervisor:
             self._collect, self.services.copies.shrink
         )
         self.services.copies.release = self._collect
-        self._awaiting_idle: protocol.WaitUntilIdle | None = None
+        self._idle = IdleWait(self.services.timers)
         self._events.last = control.fileno()
         self._events.watch(control.fileno(), self._on_control)
         run, starters = (self._events, self._budget, self._errors), (driver, *more_starters)
@@ -166,7 +161,7 @@ class Supervisor:
                 self._release(message.loader)
             case protocol.WaitUntilIdle():
                 deaths.release_deaths(message.loader)
-                self._awaiting_idle = message
+                self._idle.asked = message
             case protocol.EndFaults():
                 self._end_faults()
             case protocol.DatasetMade():
@@ -227,22 +222,8 @@ class Supervisor:
         self._acceptor.close()
 
     def _answer_if_idle(self) -> None:
-        asked = self._awaiting_idle
-        if not (self.control and asked):
-            return
-        idle = all_idle(self.workers, asked)
-        if idle is not None:
-            self._awaiting_idle = None
+        if self.control and (idle := self._idle.answer(self.workers)) is not None:
             self._reply(idle)
-        elif asked.patience is not None and may_wait_for_hung(self.workers, asked):
-            self._awaiting_idle = asked._replace(patience=None)
-            stop = partial(self._stop_waiting, self._awaiting_idle)
-            self.services.timers.after(asked.patience, stop)
-
-    def _stop_waiting(self, asked: protocol.WaitUntilIdle) -> None:
-        """Wait for no worker any more, if *asked* is not answered yet."""
-        if self._awaiting_idle is asked:
-            self._awaiting_idle = asked._replace(sent=())
 
     def _register_worker(self, handshake: Handshake, channel: Channel) -> None:
         worker = self._made_worker(handshake, channel)

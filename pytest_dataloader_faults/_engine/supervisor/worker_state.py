@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Any
 
 from pytest_dataloader_faults._engine import protocol
@@ -28,7 +29,7 @@ from pytest_dataloader_faults._engine.kernel.syscalls import Listener
 from pytest_dataloader_faults._engine.plan import FileCounter, Plan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy, Moments
 from pytest_dataloader_faults._engine.protocol import Channel
-from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler
+from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler, Timers
 from pytest_dataloader_faults._engine.system.proc import descriptors, family
 from pytest_dataloader_faults.faults import HungRead
 
@@ -231,7 +232,39 @@ class WorkerState:
         return protocol.Course(self.id, self.pid, self.gone, early, kept, omitted, unnoted)
 
 
-def all_idle(workers: Iterable[WorkerState], asked: protocol.WaitUntilIdle) -> protocol.Idle | None:
+class IdleWait:
+    """Answers the loader's process when workers have done what they were sent, or hang.
+
+    Attributes:
+        asked: What is to be answered; None if it was.
+    """
+
+    def __init__(self, timers: Timers) -> None:
+        self.asked: protocol.WaitUntilIdle | None = None
+        self._timers = timers
+
+    def answer(self, workers: Sequence[WorkerState]) -> protocol.Idle | None:
+        """The answer, if it is time for it."""
+        asked = self.asked
+        if asked is None:
+            return None
+        idle = _all_idle(workers, asked)
+        if idle is not None:
+            self.asked = None
+        elif asked.patience is not None and _may_wait_for_hung(workers, asked):
+            self.asked = asked._replace(patience=None)
+            self._timers.after(asked.patience, partial(self._stop, self.asked))
+        return idle
+
+    def _stop(self, asked: protocol.WaitUntilIdle) -> None:
+        """Wait for no worker any more, if *asked* is not answered yet."""
+        if self.asked is asked:
+            self.asked = asked._replace(sent=())
+
+
+def _all_idle(
+    workers: Iterable[WorkerState], asked: protocol.WaitUntilIdle
+) -> protocol.Idle | None:
     """The answer to *asked*, once each of *workers* has made the batches that it was sent."""
     of_loader = [each for each in workers if each.loader == asked.loader]
     latest = {each.id: each for each in of_loader}
@@ -244,7 +277,7 @@ def all_idle(workers: Iterable[WorkerState], asked: protocol.WaitUntilIdle) -> p
     return protocol.Idle(early, in_time)
 
 
-def may_wait_for_hung(workers: Iterable[WorkerState], asked: protocol.WaitUntilIdle) -> bool:
+def _may_wait_for_hung(workers: Iterable[WorkerState], asked: protocol.WaitUntilIdle) -> bool:
     """Whether one of *workers* hangs, and each of the others has begun a batch."""
     latest = {each.id: each for each in workers if each.loader == asked.loader}
     known = [latest.get(worker) for worker, count in asked.sent if count]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Container, Iterator
 
-import pytest_dataloader_faults as package
+from pytest_dataloader_faults.outcomes import stacks
 from pytest_dataloader_faults.outcomes.judge.errors import dropped_batch_cause
 from pytest_dataloader_faults.outcomes.records import TrialFacts, makes_dataset
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, Activity, Phase, Stage
@@ -16,20 +15,19 @@ _PROCESS = re.compile(r"^Process (\d+) \(.*\n((?:(?!Process \d).*\n?)*)", re.MUL
 _THREAD = re.compile(r"^(?:Current thread|Thread) .*\n((?:  .*\n?)*)", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _TORCH = re.compile(r".*/torch/utils/data/")
-_PYTHON, _OURS = (os.path.dirname(each) + os.sep for each in (os.__file__, package.__file__))
 _LOCK = re.compile(
-    rf"{re.escape(_PYTHON)}(threading|queue|concurrent/futures/\w+|multiprocessing/pool)\.py"
+    rf"{re.escape(stacks.PYTHON)}(threading|queue|concurrent/futures/\w+|multiprocessing/pool)\.py"
 )
 _LIBRARY = re.compile(
-    rf"<|.*/(?:site|dist)-packages/torch/|{re.escape(_PYTHON)}(?!(?:site|dist)-packages/)"
-    rf"|{re.escape(_OURS)}"
+    rf"<|.*/(?:site|dist)-packages/torch/|{re.escape(stacks.PYTHON)}(?!(?:site|dist)-packages/)"
+    rf"|{re.escape(stacks.OURS)}"
 )
 
 
 def lines_of(outcome: TrialFacts) -> Iterator[tuple[int, str]]:
     """Each process that was at a line of the dataset, and that line, for each such thread."""
-    for pid, stacks in _PROCESS.findall(outcome.stacks):
-        places = (_place(frames) for frames in _THREAD.findall(stacks))
+    for pid, threads in _PROCESS.findall(outcome.stacks):
+        places = (_place(frames) for frames in _THREAD.findall(threads))
         yield from ((int(pid), place) for place in places if place)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pytest_dataloader_faults.faults import Fault, TruncatedFile, WorkerExited, WorkerKilled
 from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.globs import is_excluded
-from pytest_dataloader_faults.outcomes import fault_facts
+from pytest_dataloader_faults.outcomes import fault_facts, stacks
 from pytest_dataloader_faults.outcomes.chains import exception_lines
 from pytest_dataloader_faults.outcomes.contract import Compared, Comparison, Judgement, Verdict
 from pytest_dataloader_faults.outcomes.records import FaultFacts, Firing, FiringPlace, TrialFacts
@@ -27,6 +27,7 @@ _MAX_LINES = 12
 _MAX_FIRINGS = 3
 _MAX_PROCESSES = 5
 _MAX_FILES = 3
+_TRIAL = f"{stacks.OURS}_trial/"
 _SEE_STDERR = (Verdict.HUNG, Verdict.CRASHED, Verdict.FAILED_UNCLEARLY)
 """torch prints errors in a queue's feeder thread or before the fetch loop, and drops them."""
 
@@ -70,7 +71,7 @@ def _evidence(outcome: TrialFacts, judgement: Judgement) -> Iterator[str]:
         yield from _about_stacks(outcome.stacks)
     if judgement.verdict in _SEE_STDERR and outcome.stderr.strip():
         yield "printed by the workers:"
-        yield from _bounded(outcome.stderr.strip().splitlines())
+        yield from _bounded(stacks.for_reader(outcome.stderr.strip().splitlines()))
 
 
 def _about_fault(each: FaultFacts) -> Iterator[str]:
@@ -226,9 +227,9 @@ def _how_it_ended(outcome: TrialFacts) -> str:
     return "epoch not complete"
 
 
-def _about_stacks(stacks: str) -> Iterator[str]:
+def _about_stacks(text: str) -> Iterator[str]:
     yield "stacks at the deadline:"
-    blocks = re.split(r"\n(?=Process \d+)", stacks.strip())
+    blocks = re.split(r"\n(?=Process \d+)", text.strip())
     for block in blocks[:_MAX_PROCESSES]:
         title, _, rest = block.partition("\n")
         yield f"  {title}"
@@ -238,17 +239,17 @@ def _about_stacks(stacks: str) -> Iterator[str]:
 
 
 def _innermost(lines: list[str]) -> list[str]:
-    """The main thread's frames: from the call that hangs up to where torch's or our code begins."""
+    """The main thread's frames, from the call that hangs up to torch's loop or the trial's code."""
     starts = [place for place, line in enumerate(lines) if line.startswith("Current thread")]
     frames = lines[starts[0] + 1 :] if starts else lines
-    outer = ("_worker_loop", "/_trial/", "/pytest_dataloader_faults/_engine/")
-    kept = itertools.takewhile(lambda line: not any(name in line for name in outer), frames)
-    return [line for line in kept if line.strip()]
+    kept = itertools.takewhile(lambda line: not _is_outer(line), frames)
+    return stacks.for_reader([line for line in kept if line.strip()])
+
+
+def _is_outer(line: str) -> bool:
+    return line.endswith(" in _worker_loop") or f'"{_TRIAL}' in line
 
 
 def _bounded(lines: list[str]) -> Iterator[str]:
     """The first and the last of *lines*. Of a chain of errors, the loop got the last one."""
-    if len(lines) > _MAX_LINES:
-        left_out, half = len(lines) - _MAX_LINES, _MAX_LINES // 2
-        lines = [*lines[:half], f"... {left_out} lines are left out here ...", *lines[-half:]]
-    yield from (f"  {line[:300]}" for line in lines)
+    yield from (f"  {line[:300]}" for line in stacks.bounded(lines, _MAX_LINES))
