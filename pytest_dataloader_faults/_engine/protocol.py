@@ -186,10 +186,14 @@ class SampleStarted(NamedTuple):
 
 
 class FetchFinished(NamedTuple):
-    """The *nth* batch is over; *ended*: the dataset has no more."""
+    """The *nth* batch is over; *ended*: the dataset has no more.
+
+    *settings*: those of libraries that are on in the worker, by their full names.
+    """
 
     nth: int
     ended: bool
+    settings: Sequence[str] = ()
 
 
 class WorkerIdle(NamedTuple):

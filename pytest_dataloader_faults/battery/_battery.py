@@ -68,6 +68,7 @@ _RANKS_FAIL = "with no fault, its ranks fail already ({}); see ranks-agree"
 _FAILS_FOLLOWED = (
     "with no fault, but with its files followed from its constructor on, it fails already: {}"
 )
+_FAILS_AGAIN = "it raised {} with no fault, while its constructor was followed"
 _NOT_FOLLOWED = "its constructor cannot be followed"
 _SWEEP = Check("sweep", "handles the failure of one operation")
 _SWEEP_FROM_START = replace(_SWEEP, options=TrialOptions(from_start=True))
@@ -158,8 +159,9 @@ class Battery:
         run = found.outcome
         judgement = self.baseline.judge(run, Contract())
         if not judgement.passed:
+            failed = _FAILS_AGAIN.format(run.exception.type) if run.exception else _NOT_FOLLOWED
             reason = _FAILS_FOLLOWED.format(judgement.sentence)
-            return NotApplicable(reason, _NOT_FOLLOWED, _fatal(run, judgement))
+            return NotApplicable(reason, failed, _fatal(run, judgement))
         followed = replace(run, workers=run.processes)
         return Workload.of(followed, files, self.baseline.own_folders)
 

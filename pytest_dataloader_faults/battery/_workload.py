@@ -108,7 +108,8 @@ class Workload:
     ) -> Workload:
         """The workload of *fault_free*, as far as files are concerned that *globs* mean."""
         meant = filter(GlobMatcher(globs), _seen_by(fault_free))
-        found = targets.existing_files(meant, fault_free.lasting_files)
+        scratch = targets.scratch_files(fault_free, own)
+        found = targets.existing_files(meant, fault_free.lasting_files, scratch)
         workload = cls(fault_free, globs, frozenset(found), own, cached)
         if reference is None:
             return workload

@@ -13,6 +13,7 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.outcomes import CheckResult, FaultFacts, Verdict
 from pytest_dataloader_faults.outcomes.contract import Cause, Wrong
+from pytest_dataloader_faults.outcomes.judge.advice import advised
 from pytest_dataloader_faults.outcomes.judge.causes import ALONE, Clues, likely_cause
 from pytest_dataloader_faults.outcomes.judge.hangs import gave_up, waits_for_thread
 from pytest_dataloader_faults.outcomes.judge.repeats import Conclusion, Trial
@@ -58,9 +59,9 @@ def ask(
     if isinstance(found, NotApplicable):
         return _unasked(name, found, reproduce, expected)
     outcome = found.trial.outcome
-    cause = _cause(battery, found.trial) or Cause("")
+    cause = _cause(battery, name, found.trial) or Cause("")
     if found.alone:
-        cause, found = ALONE, replace(found, notes=(found.alone, *found.notes))
+        cause, found = advised(outcome, ALONE), replace(found, notes=(found.alone, *found.notes))
     of_files = any(has_files(each) for each in outcome.schedule)
     about_files = battery.notes_on_files(from_start=outcome.from_start) if of_files else ()
     notes = (*battery.notes_on(outcome), *about_files)
@@ -69,7 +70,9 @@ def ask(
     result = _result(name, replace(found, notes=told), reproduce, expected)
     # What reads files has hardly ever a limit of its own: no summary needs to say that.
     notes = notes if of_files else (*notes, *unseen)
-    return replace(result, notes=notes, cause=result.cause or cause.phrase)
+    if result.cause:
+        return replace(result, notes=notes)
+    return replace(result, notes=notes, cause=cause.phrase, fix=cause.fix)
 
 
 def _unasked(name: str, found: NotApplicable, reproduce: str, expected: str | None) -> CheckResult:
@@ -86,9 +89,14 @@ def _unasked(name: str, found: NotApplicable, reproduce: str, expected: str | No
     return replace(result, applies=False, expected=expected, cause=found.group, notes=notes)
 
 
-def _cause(battery: Battery, trial: Trial) -> Cause | None:
+def _cause(battery: Battery, name: str, trial: Trial) -> Cause | None:
     copies = trial.outcome.from_start and not trial.judgement.passed and battery.copies_sources
-    clues = Clues(battery.catches_errors(trial), waits_for_thread(trial.outcome), copies)
+    clues = Clues(
+        is_caught=battery.catches_errors(trial),
+        waits_for_thread=waits_for_thread(trial.outcome),
+        copies_sources=copies,
+        was_used_before=CHECKS[name].options.touch,
+    )
     return likely_cause(trial.outcome, trial.judgement, battery.baseline.fault_free, clues)
 
 

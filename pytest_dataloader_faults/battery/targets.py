@@ -152,13 +152,26 @@ def _files_below(folder: str, most: int) -> set[str] | None:
     return found if len(found) < most else None
 
 
-def existing_files(paths: Iterable[str], lasting: Collection[str] = ()) -> set[str]:
+def scratch_files(fault_free: Outcome, own: OwnFolders) -> set[str]:
+    """Temporary files that a worker made and left: another trial makes others.
+
+    A folder of the trial's *own* begins empty, so files with the same names come again there.
+    """
+    left = {path for worker in fault_free.workers for path in worker.leftover_files}
+    return {path for path in left if not is_below(path, own.paths)}
+
+
+def existing_files(
+    paths: Iterable[str], lasting: Collection[str] = (), scratch: Collection[str] = ()
+) -> set[str]:
     """Those of *paths* that exist, or were *lasting* in a folder of the trial; all, if none did.
 
-    A dataset may write temporary files and read them, and no other trial has the same ones.
+    A dataset may write temporary files and read them, and no other trial has the same ones, even if
+    they stay, as *scratch* does.
     """
     seen = set(paths)
-    return {path for path in seen if path in lasting or os.path.lexists(path)} or seen
+    last = {path for path in seen if path in lasting or os.path.lexists(path)}
+    return last.difference(scratch) or last or seen
 
 
 def has_content(path: str) -> bool:

@@ -27,6 +27,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_dataloader_faults.outcomes.records import Raised
+from pytest_dataloader_faults.outcomes.text import without_binary
 
 MOST = 1 << 17
 """About how many characters are kept of a text; of a chain of hundreds of exceptions, more."""
@@ -87,6 +88,11 @@ def told_lines(text: str) -> str:
     return exception_lines(_unescaped(text).rpartition(_WHILE_HANDLING)[2])
 
 
+def is_alone(text: str) -> bool:
+    """Whether *text* has no exception but one."""
+    return not _HOW.search(_unescaped(text))
+
+
 def head_of_last(text: str) -> str:
     """The class of the last exception of *text*, and the first line of its message."""
     after_frames = _unescaped(text).rpartition(_FRAME)[2].split("\n")
@@ -95,7 +101,7 @@ def head_of_last(text: str) -> str:
 
 def last_exception_line(message: str) -> str:
     """The last line of *message* that is not of a frame, with an ellipsis where it is very long."""
-    line = (exception_lines(message).splitlines() or ["no message"])[-1]
+    line = without_binary((exception_lines(message).splitlines() or ["no message"])[-1])
     return line if len(line) <= MOST_QUOTED else f"{line[: MOST_QUOTED - 3]}..."
 
 

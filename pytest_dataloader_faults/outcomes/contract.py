@@ -376,9 +376,11 @@ class Judgement:
 class Cause(NamedTuple):
     """What a dataset does wrong, in a few words, and one sentence that leads to the fix.
 
-    *overrides*: that sentence holds in place of what the check advises.
+    *overrides*: that sentence holds in place of what the check advises. *fix*: what to do, in one
+    short imperative sentence.
     """
 
     phrase: str
     advice: str = ""
     overrides: bool = False
+    fix: str = ""

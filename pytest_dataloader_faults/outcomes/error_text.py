@@ -120,6 +120,7 @@ WORDS_OF_BAD_CONTENT = {
     r"empty": "mmap: cannot mmap an empty file",
     r"decod|parse": "json: json.decoder.JSONDecodeError: Expecting value: line 1 column 1",
     r"invalid": "FFmpeg: Invalid data found when processing input",
+    r"expected format": "Megatron: Index file doesn't match expected format",
     r"checksum": "Zstandard: Restored data doesn't match checksum",
     r"expected \d+|bytes? (expected|missing|remain)": "a dataset: 12 bytes, expected 64",
     r"damaged|mismatch|\bshort(er)?\b|out of (bounds|range)": "a dataset: record 3 is too short",

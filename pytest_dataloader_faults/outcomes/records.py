@@ -153,6 +153,8 @@ class WorkerFacts:
         unlimited_waits: Connections for whose hung answer its main thread waited without limit.
         shared_offset_files: Files that it and another worker read through the same file offset.
         leftover_files: Temporary files and shared memory that it made and did not remove.
+        settings: What was on in it of the settings by which libraries accept bad files, such as
+            ``"PIL.ImageFile.LOAD_TRUNCATED_IMAGES"``.
     """
 
     worker: int | None
@@ -164,6 +166,7 @@ class WorkerFacts:
     unlimited_waits: tuple[str, ...] = ()
     shared_offset_files: tuple[str, ...] = ()
     leftover_files: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

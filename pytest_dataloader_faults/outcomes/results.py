@@ -121,6 +121,7 @@ class CheckResult(Shown):
             which hosts the workers connected; that a time limit of a client was not reached.
         cause: What the dataset is likely to do wrong, in a few words; "" if it passed. Of a check
             that does not apply: why, where the dataset has what the check is about.
+        fix: What to do about the cause, in one sentence; "" if there is no cause.
         trials: The outcome of each trial: one, or two or three where the first was not as expected;
             of each variant, where the check has several.
         part: Which of several loaders or datasets it is about, or None.
@@ -140,6 +141,7 @@ class CheckResult(Shown):
     notes: tuple[str, ...] = ()
     trials: tuple[Outcome, ...] = ()
     cause: str = ""
+    fix: str = ""
     part: str | None = None
     parts: tuple[CheckResult, ...] = ()
     reproduce: str = ""
@@ -163,6 +165,7 @@ class CheckResult(Shown):
         yield from _named(self, "reproduced", True)
         yield from _named(self, "expected", None)
         yield from _named(self, "cause", "")
+        yield from _named(self, "fix", "")
         if self.outcome:
             yield from self.outcome._facts()
 

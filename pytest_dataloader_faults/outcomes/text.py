@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import signal
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -82,6 +83,15 @@ def shown_fault(fault: Fault) -> str:
         return code
     few = f"({', '.join(map(repr, fault.globs[:_GLOBS]))}, ... and {more} more)"
     return code.replace(repr(fault.globs), few, 1)
+
+
+_BYTE = r"(?:[^\t\n -~\u00a0-\U0010ffff]|\\x[0-9a-fA-F]{2})"
+_BINARY = re.compile(rf"{_BYTE}(?:.{{0,6}}?{_BYTE}){{7,}}", re.DOTALL)
+
+
+def without_binary(text: str) -> str:
+    """*text* without runs of bytes that cannot be printed, as of an answer in an error."""
+    return _BINARY.sub(lambda run: f"... {counted(len(run[0]), 'character')} of binary ...", text)
 
 
 def headline(text: str) -> str:

@@ -56,6 +56,7 @@ def note(node: pytest.Item, result: CheckResult, duration: float, *, fails: bool
         "engine": item.engine,
         "duration": f"{duration:.3f}",
         "cause": item.cause,
+        "fix": item.fix,
     }
     node.user_properties += [(f"{_PROPERTY}_{name}", text) for name, text in facts.items() if text]
 
@@ -146,6 +147,7 @@ def _note_failure(
         "sentence": sentence,
         "explanation": f"{sentence}\n{text}\n",
         "cause": "",
+        "fix": "",
     }
     found[-1:] = [{**(found[-1] if found else _nothing(node, sentence)), **error}]
 

@@ -33,7 +33,8 @@ def of_github(report: Report) -> Iterator[str]:
             title = many if len(found) > 1 else f"{first.check}: {first.word}"
             place = f"file={_property(first.file)},line={first.line},title={_property(title)}"
             others = [", ".join(each.check for each in found)] if len(found) > 1 else []
-            message = "\n".join(filter(None, [first.sentence, *others, first.reproduce]))
+            fix = first.fix and f"fix: {first.fix}"
+            message = "\n".join(filter(None, [first.sentence, *others, fix, first.reproduce]))
             yield f"::error {place}::{_data(message)}"
 
 
@@ -122,6 +123,8 @@ def _failures(test: str, items: Sequence[Item]) -> Iterator[str]:
             if found[0].cause
             else f"- {names}: **{as_text(cause)}**"
         )
+        if found[0].fix:
+            yield f"  fix: {as_text(found[0].fix)}"
         yield f"  <details><summary>{_raw(found[0].sentence)}</summary>"
         yield ""
         yield f"  <pre>{_raw(found[0].explanation)}</pre>"

@@ -76,6 +76,7 @@ class Item:
         sentence: What was found, without the verdict.
         explanation: That, the evidence, and how to reproduce it.
         cause: What the dataset is likely to do wrong; "" if it passed.
+        fix: What to do about that, in one sentence; "" if that is not known.
         notes: What to know about the dataset.
         faults: The faults of the trial that decided, as source code.
         engine: The one that ran it; "" if nothing was run.
@@ -98,6 +99,7 @@ class Item:
     sentence: str
     explanation: str
     cause: str = ""
+    fix: str = ""
     notes: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     engine: Annotated[str, one_of(("", "kernel", "python"))] = ""
@@ -242,6 +244,7 @@ def item_of(
         sentence=result.sentence,
         explanation=result.explanation,
         cause=result.cause,
+        fix=result.fix,
         notes=result.notes,
         faults=tuple(map(repr, outcome.schedule)) if outcome else (),
         engine=outcome.engine if outcome else "",

@@ -66,6 +66,8 @@ def _about_test(test: str, items: Sequence[Item], width: int, *, quotes: bool) -
     yield from ((line, colour) for line in _wrapped(told, width, ""))
     for cause, found in by_cause(item for item in items if not item.could_not_run).items():
         yield from ((line, {}) for line in _wrapped(_grouped(cause, found), width))
+        if found[0].fix:
+            yield from ((line, {}) for line in _wrapped(f"fix: {found[0].fix}", width, "    "))
         if found[0].reproduce:
             yield f"    {found[0].reproduce}", {}  # To be copied: never wrapped.
     for reason, left_out in by_reason(items).items():

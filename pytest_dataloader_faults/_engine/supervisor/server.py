@@ -290,7 +290,7 @@ class Supervisor:
                 worker.start_fetch(*message)
                 self._start(worker, None)
             case protocol.FetchFinished():
-                worker.finish_fetch(message.nth, ended=message.ended)
+                worker.finish_fetch(message)
             case protocol.WorkerIdle():
                 worker.hung = True
             case protocol.FaultRefused():

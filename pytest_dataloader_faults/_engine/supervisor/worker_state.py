@@ -86,6 +86,7 @@ class WorkerState:
         self.known_paths: dict[bytes, FileCounter] = {}
         """Files that no fault is about, by absolute path: an open of one only counts."""
         self.created = _CreatedFiles()
+        self.settings: set[str] = set()
         self.leftover_shm: list[str] = []
         """Files of shared memory that no process removes once their making has failed."""
 
@@ -125,10 +126,11 @@ class WorkerState:
         """It opens *path* now."""
         self.moments.add(time.monotonic(), "open", path)
 
-    def finish_fetch(self, nth: int, *, ended: bool) -> None:
-        """The *nth* fetch is over; *ended*: the stream has no more samples."""
-        self.done = nth
-        self.ended = self.ended or ended
+    def finish_fetch(self, fetch: protocol.FetchFinished) -> None:
+        """The *fetch* is over, and it may be the last one of the stream."""
+        self.done = fetch.nth
+        self.ended = self.ended or fetch.ended
+        self.settings.update(fetch.settings)
 
     def has_done(self, epoch: int, count: int) -> bool:
         """Whether nothing more is to come of the first *count* batches asked of it in *epoch*."""
@@ -221,6 +223,7 @@ class WorkerState:
             "connections": dict(self.policy.connections),
             "unlimited_waits": sorted(self.policy.unlimited_waits),
             "leftover_files": self.created.left(),
+            "settings": sorted(self.settings),
             "faults": [each.to_dict() for each in self.faults.all],
         }
 

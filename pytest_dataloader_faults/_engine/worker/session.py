@@ -11,6 +11,7 @@ server is no child of the loader: there torch waits forever.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from multiprocessing.connection import Connection
 from typing import Any
@@ -48,7 +49,7 @@ class WorkerSession(FetchListener):
 
     def end(self, *, ended: bool) -> None:
         """The fetch is over; *ended*: there are no more."""
-        self._send(protocol.FetchFinished(self._fetch, ended))
+        self._send(protocol.FetchFinished(self._fetch, ended, _settings()))
 
     def idle(self) -> None:
         """No fetch will ever begin."""
@@ -79,6 +80,16 @@ class WorkerSession(FetchListener):
 
     def _proceed(self, orders: protocol.Proceed, descriptors: list[int]) -> None:
         apply_orders(orders, descriptors)
+
+
+_SETTINGS = (("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES"),)
+"""Modules of libraries, and what they have there to accept files that are bad."""
+
+
+def _settings() -> list[str]:
+    """The settings that are on in this process."""
+    loaded = ((sys.modules.get(module), module, name) for module, name in _SETTINGS)
+    return [f"{module}.{name}" for found, module, name in loaded if getattr(found, name, False)]
 
 
 def apply_orders(orders: protocol.Proceed, descriptors: list[int]) -> None:

@@ -23,7 +23,8 @@ from pytest_dataloader_faults.faults import (
 from pytest_dataloader_faults.faults.base import FiringKind, Place
 from pytest_dataloader_faults.outcomes.contract import Cause, Judgement, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
-from pytest_dataloader_faults.outcomes.judge import ranks, resume
+from pytest_dataloader_faults.outcomes.judge import advice, ranks, resume
+from pytest_dataloader_faults.outcomes.judge.advice import advised
 from pytest_dataloader_faults.outcomes.judge.errors import ends_that_explain, last_error_printed
 from pytest_dataloader_faults.outcomes.judge.repeats import Trial
 from pytest_dataloader_faults.outcomes.judge.starts import (
@@ -71,9 +72,9 @@ _NO_LIMIT = Cause(
 )
 _THREADS = Cause(
     "waits for a thread that was started before the fork",
-    "A worker waits in a lock or a queue of threads. A fork copies no thread but the one that calls"
-    " it: start the pool, or open the decoder, in the worker, for its first sample. If the main"
-    " process has one, make another where os.getpid() differs",
+    "A worker waits for a thread of the main process. A fork copies no thread but the one that"
+    " calls it: start the pool, or open the decoder, in the worker, for its first sample. If the"
+    " main process has one, make another where os.getpid() differs",
     overrides=True,
 )
 ALONE = Cause(
@@ -109,9 +110,9 @@ _BY_ACTIVITY = {
 """Where nothing moves, the verdict says the cause."""
 _BY_VERDICT = {
     Verdict.HUNG: "waits forever",
-    Verdict.CRASHED: "ends the process that iterates the loader",
+    Verdict.CRASHED: advice.DIES,
     Verdict.LEAKED: "leaves something behind",
-    Verdict.FAILED_UNCLEARLY: "raises an error that hides its cause",
+    Verdict.FAILED_UNCLEARLY: advice.UNCLEAR,
     Verdict.POISONED: "stays broken after the fault is gone",
     Verdict.BROKEN: "fails without a fault",
     Verdict.NOT_EXERCISED: "no fault happened",
@@ -144,12 +145,14 @@ class Clues(NamedTuple):
     Attributes:
         is_caught: Whether the dataset does the same after an error, which it must have caught.
         waits_for_thread: Whether it hung in a lock or in a queue of threads.
+        was_used_before: Whether the loader's process read a sample before its workers started.
         copies_sources: Whether make_dataset copies what it reads into the folder of the trial.
     """
 
     is_caught: bool = False
     waits_for_thread: bool = False
     copies_sources: bool = False
+    was_used_before: bool = False
 
 
 _NO_CLUES = Clues()
@@ -164,7 +167,13 @@ def likely_cause(
     """
     if judgement.passed:
         return None
-    path = next(_open_before_fork(outcome, fault_free), None)
+    return advised(outcome, _cause_of(outcome, judgement, fault_free, clues))
+
+
+def _cause_of(
+    outcome: TrialFacts, judgement: Judgement, fault_free: TrialFacts, clues: Clues
+) -> Cause:
+    path = next(_open_before_fork(outcome, judgement.verdict, fault_free), None)
     if path is not None and judgement.verdict is not Verdict.NOT_EXERCISED:
         kind = _suffix(path)
         opened = f"{os.path.basename(path)} was opened before the workers started."
@@ -191,7 +200,7 @@ def _of_verdict(outcome: TrialFacts, verdict: Verdict, clues: Clues) -> Cause:
     if verdict is Verdict.HUNG and any(each.unlimited_waits for each in outcome.workers):
         return _NO_LIMIT
     is_alone = not outcome.fired and not is_started_anew(outcome)
-    if verdict is Verdict.HUNG and is_alone and clues.waits_for_thread:
+    if verdict is Verdict.HUNG and is_alone and (clues.waits_for_thread or clues.was_used_before):
         return _THREADS
     found = outcome.at_deadline
     if verdict is Verdict.HUNG and found and found.activity in _BY_ACTIVITY:
@@ -214,7 +223,8 @@ def _of_writing(
     if verdict is Verdict.POISONED and outcome.from_start:
         return _COPIED if clues.copies_sources else _KEPT
     failed = any(Place.WRITE in each.fault.places for each in outcome.faults if each.fired)
-    if verdict is Verdict.POISONED and (failed or _writes_files(fault_free)):
+    hangs = outcome.timed_out  # As while it waits for what an error has left undone in memory.
+    if verdict is Verdict.POISONED and (failed or (_writes_files(fault_free) and not hangs)):
         return _TORN
     if failed and verdict is Verdict.CORRUPTED:
         return _TORN
@@ -227,13 +237,17 @@ def _writes_files(fault_free: TrialFacts) -> bool:
     return any(each.writes for worker in fault_free.workers for each in worker.files.values())
 
 
-def _open_before_fork(outcome: TrialFacts, fault_free: TrialFacts) -> Iterator[str]:
+def _open_before_fork(
+    outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts
+) -> Iterator[str]:
     """The files that workers use through handles from before the fork, where that is to blame.
 
     What is in a file that was open before is no matter of the handle, unless workers read the file
     at one offset: pread(2) and a mapping have none.
     """
     shared = shared_offset_files((*fault_free.workers, *outcome.workers))
+    if verdict is Verdict.POISONED:  # The offset is where the fault left it, in each process.
+        yield from _inherited(outcome, fault_free, by_calls=True)
     if not outcome.fired:
         yield from shared
         raised = outcome.exception
@@ -245,12 +259,16 @@ def _open_before_fork(outcome: TrialFacts, fault_free: TrialFacts) -> Iterator[s
     yield from (path for path in replaced if path in shared)
 
 
-def _inherited(outcome: TrialFacts, fault_free: TrialFacts) -> list[str]:
-    """The files that workers read and did not open."""
+def _inherited(outcome: TrialFacts, fault_free: TrialFacts, *, by_calls: bool = False) -> list[str]:
+    """The files that workers read and did not open; *by_calls*: and did not map."""
     files = [
         item for each in (*fault_free.workers, *outcome.workers) for item in each.files.items()
     ]
-    return [path for path, counts in files if counts.reads and not counts.opens]
+    return [
+        path
+        for path, counts in files
+        if counts.reads and not counts.opens and (counts.bytes or not by_calls)
+    ]
 
 
 def _suffix(path: str) -> str:
@@ -270,38 +288,43 @@ _SAME_SHARDS = Cause(
     "Each worker iterates over the whole stream. Let it take only its own part in __iter__, by"
     " info = torch.utils.data.get_worker_info(): shards[info.id :: info.num_workers]",
 )
-_IN_PLACE = "gives a sample in place of one that cannot be read"
 _NEIGHBOUR = Cause(
-    _IN_PLACE,
+    advice.IN_PLACE,
     "Another sample came in place of one that could not be read, without an error. Let the error"
     " reach the loader, or try the same file a few times and then raise. If it is meant, say"
     " Contract(may_substitute=True)",
 )
 _DUMMY = Cause(
-    _IN_PLACE,
-    "Zeros, or another sample that was made up, came in place of one that could not be read. Raise"
+    advice.IN_PLACE,
+    "Zeros, or another value that was made up, came in place of what could not be read. Raise"
     " the error instead of catching it. If it is meant, say Contract(may_substitute=True)",
 )
 _OR_READER = (
     ". If nothing catches it, the reader does: np.fromfile and scipy.io.wavfile.read drop the error"
     " of a read, so read by open()"
 )
+_STARTED_AGAIN = Cause(
+    "starts the stream again after an error",
+    "More samples were delivered than in the reference: after the error, the stream was started"
+    " again from its first sample. Continue behind the file that failed, or let the error reach the"
+    " loader",
+)
 _LOST = Cause(
-    "leaves out samples without an error",
+    advice.LEAVES_OUT,
     "Raise the error instead of leaving out the sample. If it is meant, say"
     " Contract(may_skip=True)",
 )
 _SHORT_FILE = Cause(
-    "accepts a truncated file",
+    advice.TRUNCATED,
     "Compare how many bytes or values came with how many a sample needs, and raise where there are"
     " fewer. If the reader raises for that, do not catch its error",
 )
 _SHORT_READ = Cause(
-    "accepts a short read",
+    advice.SHORT,
     "One read may return fewer bytes than it was asked for: read on until all are there, as a"
     " buffered open() does. If the reader raises for that, do not catch its error",
 )
-_DAMAGE = Cause("accepts damaged bytes", "Compare a checksum, and raise where it differs")
+_DAMAGE = Cause(advice.DAMAGED, "Compare a checksum, and raise where it differs")
 _OTHERS = Cause("workers give other samples than the main process")
 _IMPORTS = (
     "A worker that is not forked imports the modules of the dataset again. It does not see what a"
@@ -386,11 +409,18 @@ def _of_wrong_samples(
         return cause
     if kind is Wrong.MISSING:
         return _LOST
+    if outcome.kind == "iterable" and _count_rows(outcome) > _count_rows(fault_free):
+        return _STARTED_AGAIN
     if isinstance(fault, CorruptedFile) and kind not in (*_OF_ANOTHER, Wrong.ALIKE):
         return _DAMAGE
     cause = _NEIGHBOUR if kind in _OF_ANOTHER else _DUMMY
     is_of_reads = isinstance(fault, ReadError)
     return cause._replace(advice=cause.advice + _OR_READER) if is_of_reads else cause
+
+
+def _count_rows(outcome: TrialFacts) -> int:
+    """How many samples came in its longest epoch."""
+    return max((sum(len(b.rows or ()) for b in one.delivered) for one in outcome.passes), default=0)
 
 
 def _of_dataset_alone(outcome: TrialFacts, kind: Wrong | None, fault_free: TrialFacts) -> Cause:

@@ -47,6 +47,14 @@ _FALSE_CLASS = (
     ". Let the original exception through, or raise one whose class claims no other cause from it:"
     " raise OSError(...) from error"
 )
+_WENT_ON = (
+    ". The error was caught, and the code went on without the value that it had not read: do not"
+    " catch it, or raise it again"
+)
+_NO_ORIGINAL = (
+    f"{_RAISE_FROM}. If there is no original exception, the reader drops it, as np.fromfile and"
+    " scipy.io.wavfile.read do: read by open()"
+)
 _SAY_SO = ". Say what is wrong in its message, or put the {} there"
 _CANNOT_BE_REBUILT = (
     ": the exception's class cannot be rebuilt from its message. torch rebuilds the exception of"
@@ -71,6 +79,8 @@ _ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): .*", re.MULTILINE)
 _OF_DEAD_PEER = re.compile(r"Connection(Reset|Refused|Aborted)Error|BrokenPipeError|EOFError")
 """What one process prints when another one, to which it was connected, has died."""
 _DIED = re.compile(r"exited unexpectedly|is killed by signal")
+_UNSET = ("UnboundLocalError", "NameError")
+"""What comes of a variable that would have had the value."""
 _SILENT = ("SystemExit", "KeyboardInterrupt")
 _SENT = "in DataLoader worker process"
 """In the message of each exception that torch brings from a worker."""
@@ -138,11 +148,16 @@ def _advice(raised: Raised, happened: list[error_text.Occurrence]) -> str:
         return _CANNOT_BE_REBUILT.format(raised.unprintable)
     if error_text.false_class(raised.text, happened):
         return _FALSE_CLASS
+    if raised.type in _UNSET:
+        return _WENT_ON
     is_of_server = any(each.path and is_of_network(each.path) for each in happened)
     is_of_read = any(isinstance(each.fault, faults.ReadError) for each in happened)
     if is_of_read and not is_of_server and not chains.is_raised_on_purpose(raised.text):
         return _DROPPED_BY_READER
     advice = _RAISE_FROM if any(each.fault.errno for each in happened) else _SAY_SO
+    is_of_reads = any(isinstance(each.fault, faults.ReadError) for each in happened)
+    if is_of_reads and not is_of_server and chains.is_alone(raised.text):
+        advice = _NO_ORIGINAL
     return advice.format("server's address" if is_of_server else "file's path")
 
 

@@ -21,6 +21,7 @@ from pytest_dataloader_faults.outcomes.text import (
     printable,
     shown_fault,
     signal_name,
+    without_binary,
 )
 
 _MAX_LINES = 12
@@ -252,4 +253,5 @@ def _is_outer(line: str) -> bool:
 
 def _bounded(lines: list[str]) -> Iterator[str]:
     """The first and the last of *lines*. Of a chain of errors, the loop got the last one."""
-    yield from (f"  {line[:300]}" for line in stacks.bounded(lines, _MAX_LINES))
+    shown = stacks.bounded(list(map(without_binary, lines)), _MAX_LINES)
+    yield from (f"  {line[:300]}" for line in shown)
