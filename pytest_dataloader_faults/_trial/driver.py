@@ -35,10 +35,18 @@ from pytest_dataloader_faults._trial.journal import (
     PhaseStarted,
     WorkersStarting,
 )
-from pytest_dataloader_faults._trial.kept_iterators import end_workers, join, kept_by, renew
 from pytest_dataloader_faults._trial.loader_state import StateSaver, load_state
-from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of, outer_of, owners_of
-from pytest_dataloader_faults._trial.own_errors import require_users
+from pytest_dataloader_faults._trial.loaders import (
+    USERS_ERRORS,
+    end_workers,
+    join,
+    kept_by,
+    kind_of,
+    outer_of,
+    owners_of,
+    renew,
+    require_users,
+)
 from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
 from pytest_dataloader_faults._trial.process.stuck import is_stuck
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, delivery

@@ -11,20 +11,30 @@ import traceback
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from pytest_dataloader_faults._arguments import meant
 from pytest_dataloader_faults._engine.fake.notes import note_for
+from pytest_dataloader_faults._engine.loader.iterator import makers_replaced_by
+from pytest_dataloader_faults._engine.system.patience import has_ended
+from pytest_dataloader_faults._engine.system.processes import end_if_interrupted
 from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
 from pytest_dataloader_faults._engine.worker.late_imports import FOR_FORK_SERVER
 from pytest_dataloader_faults._settings.jobs import Rank
-from pytest_dataloader_faults._trial import kept_iterators, samplers
+from pytest_dataloader_faults._trial import samplers
 from pytest_dataloader_faults._trial.factory import HandedOver, definition_of, require_one
-from pytest_dataloader_faults._trial.own_errors import require_users
 from pytest_dataloader_faults._trial.process.fork_server import method_of
-from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
+from pytest_dataloader_faults.exceptions import (
+    DataLoaderFaultsError,
+    InjectionError,
+    InvalidArgumentError,
+    UnusableDatasetError,
+)
+from pytest_dataloader_faults.outcomes.chains import is_of_this_package
 from pytest_dataloader_faults.outcomes.text import continued, shown, text_of
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
@@ -49,6 +59,25 @@ class EmptyDatasetError(UnusableDatasetError):
 
 class CollateError(UnusableDatasetError):
     """The loader's ``collate_fn`` raised an error."""
+
+
+def require_users(error: BaseException) -> None:
+    """Raise *error* again if this package is to blame for it, and not the user's code.
+
+    Raises:
+        InjectionError: Our own code failed, perhaps in a worker.
+        DataLoaderFaultsError: Our own code says what this machine or this test lacks.
+    """
+    end_if_interrupted(error)
+    if isinstance(error, InjectionError):
+        raise error
+    text = "".join(traceback.format_exception(error))
+    if not is_of_this_package(text):
+        return
+    if isinstance(error, DataLoaderFaultsError):
+        raise error
+    message = f"this package's own code failed, which shows nothing about the dataset:\n{text}"
+    raise InjectionError(message) from error
 
 
 @contextlib.contextmanager
@@ -138,9 +167,9 @@ def _leave_running_workers(loader: DataLoader[Any]) -> None:
     """Start new workers here, also for a loader that has some already, in whatever process."""
     _running.append(loader._iterator)
     loader._iterator = None
-    for iterator in kept_iterators.renew(loader, *owners_of(loader)):
-        if kept_iterators.is_of_this_process(iterator):
-            kept_iterators.end_workers(iterator)
+    for iterator in renew(loader, *owners_of(loader)):
+        if is_of_this_process(iterator):
+            end_workers(iterator)
         else:
             _running.append(iterator)
     # torchdata's loader has asked workers for a state already, and would go on with these.
@@ -199,7 +228,7 @@ def _require_own_batches(loader: DataLoader[Any]) -> None:
 
 def _call_factory(make_dataset: Callable[[], Any]) -> Any:
     try:
-        with kept_iterators.late_iterators():
+        with late_iterators():
             made = _unwrapped(make_dataset())
     except (UnusableDatasetError, InvalidArgumentError):
         raise
@@ -351,3 +380,118 @@ def preload_forkserver(loader: DataLoader[Any]) -> None:
     if start_method_of(loader) == "forkserver":
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["__main__", *FOR_FORK_SERVER])
+
+
+# Some facts about loaders that save the start of workers. YOLOv5's, ultralytics' and timm's have a
+# batch sampler that begins again at its end, and keep one iterator of torch's in an attribute. Each
+# epoch takes ``len(loader)`` batches from it. Some make it in the constructor, which starts the
+# workers before faults are armed, or in pytest's process: they would read without faults. And if a
+# trial ends the workers, as before a recovery, the loader has nothing to continue with. So an
+# iterator that is made while the user's function runs is not made before its first use, and one
+# that was used already is replaced by one that is not made yet.
+
+
+class LateIterator:
+    """What a loader's ``_get_iterator`` gives, which is called at the first use only.
+
+    *in_use*: the loaders whose iterator is being made at its first use.
+    """
+
+    def __init__(self, loader: DataLoader[Any], in_use: list[Any] | None = None) -> None:
+        self._loader: DataLoader[Any] | None = loader
+        self._in_use = [] if in_use is None else in_use
+        self.made: Any = None
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._make())
+
+    def __len__(self) -> int:
+        return len(self._make())
+
+    def __getattr__(self, name: str) -> Any:
+        if self.made is None and name in _ASKED_AT_THE_END:
+            raise AttributeError(name)
+        return getattr(self._make(), name)
+
+    def _make(self) -> Any:
+        if self._loader is not None:
+            loader, self._loader = self._loader, None
+            self._in_use.append(loader)
+            try:
+                self.made = loader._get_iterator()
+            finally:
+                self._in_use.pop()
+        return self.made
+
+
+_ASKED_AT_THE_END = ("_workers", "_shutdown_workers", "_iterator")
+"""What loaders ask of their iterator as they are deleted."""
+
+
+@contextlib.contextmanager
+def late_iterators() -> Iterator[None]:
+    """Have loaders make no iterator in this scope before it is used."""
+    in_use: list[Any] = []
+
+    def replacement(original: Callable[[DataLoader[Any]], Any]) -> Callable[[Any], Any]:
+        def get_iterator(loader: DataLoader[Any]) -> Any:
+            is_used = any(each is loader for each in in_use)
+            return original(loader) if is_used else LateIterator(loader, in_use)
+
+        return get_iterator
+
+    with makers_replaced_by(replacement):
+        yield
+
+
+def renew(loader: DataLoader[Any], *owners: Any) -> list[Any]:
+    """Replace the iterators of *loader* that *owners* have in attributes; returns those.
+
+    The iterator that torch itself keeps, for persistent workers, is left to the caller.
+    """
+    found = []
+    for owner in owners:
+        for name, made in _kept(owner):
+            object.__setattr__(owner, name, LateIterator(loader))
+            found.append(made)
+    return found
+
+
+def kept_by(*owners: Any) -> list[Any]:
+    """The iterators in attributes of *owners* that were made, but for the one of torch itself."""
+    return [made for each in owners for _, made in _kept(each)]
+
+
+def _kept(owner: Any) -> list[tuple[str, Any]]:
+    """The iterators of *owner* that were made, each with its attribute."""
+    found = []
+    for name, value in getattr(owner, "__dict__", {}).items():
+        made = value.made if isinstance(value, LateIterator) else value
+        if name != "_iterator" and isinstance(made, _BaseDataLoaderIter):
+            found.append((name, made))
+    return found
+
+
+def is_of_this_process(iterator: Any) -> bool:
+    """Whether this process has started the workers of *iterator*."""
+    workers = getattr(iterator, "_workers", ())
+    return all(each._parent_pid == os.getpid() for each in workers)
+
+
+def end_workers(iterator: Any) -> None:
+    """End the workers of *iterator* now; the garbage collector may take 5 s for each."""
+    if hasattr(iterator, "_shutdown_workers"):
+        for worker in getattr(iterator, "_workers", ()):
+            worker.join = partial(join, worker)
+        iterator._shutdown_workers()
+
+
+def join(worker: Any, timeout: float) -> None:
+    """``Process.join``, which takes *timeout* seconds at most while *worker* lives."""
+    with contextlib.suppress(OSError):  # No descriptor is free.
+        if not has_ended(worker.pid, timeout):
+            return
+    type(worker).join(worker, timeout)

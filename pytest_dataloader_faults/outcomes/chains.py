@@ -14,6 +14,11 @@ again. Its IndexError says nothing about the file, and that it came just then is
 what was handled counts, unless the error that came out is of a kind that bugs have. A handler may
 mean a KeyError, a TypeError or an AttributeError. Then the last frame is at a ``raise``.
 
+Some facts about whose an error is. Code of this package runs within the user's loader, and the
+user's within this package, so an error of either may come out of the other. The innermost frame of
+a traceback belongs to the code that raised the error. But C has no frames: what a list, a file or
+an extension module raises has the frame of its caller, which may be of this package.
+
 Some facts about long chains. A dataset that tries again from within its handlers makes a chain of
 hundreds of exceptions. The traceback of the last one has the frames of all its calls, and is as
 long as all others together. A cut by characters would take away how that last one came about, and
@@ -23,6 +28,7 @@ the verdict would follow from the length. So frames are left out first.
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -52,6 +58,21 @@ _IN_HANDLER = re.compile(
 )
 _FRAME = '  File "'
 _PLACE = re.compile(r'^ *File "(.*)", line \d+, in (.+)$')
+_PACKAGE = f"{os.path.dirname(os.path.dirname(__file__))}/"
+_CALLING_USERS_CODE = (
+    *("_engine/fake/", "_engine/python/", "fake_files/"),
+    *("_engine/loader/own_faults.py", "_engine/worker/fetch_hooks.py"),
+    *("_trial/accelerator.py", "_trial/factory.py", "_trial/loader_state.py", "_trial/loaders.py"),
+    *("_trial/process/sigchld.py", "_trial/process_group.py", "_trial/samplers.py"),
+    *("_trial/samples/draws.py", "_trial/samples/fingerprint.py", "_trial/samples/reference.py"),
+)
+"""Code of ours that calls the user's or raises errors in place of torch's or the kernel's."""
+_FUNCTIONS_CALLING = {
+    *(("_trial/driver.py", name) for name in ("start", "_start_iterator", "take", "_take_in_step")),
+    ("_trial/run.py", "_touch"),
+}
+_WORKER_INIT_FN = "__call__"
+"""Ours call the user's own."""
 _BUGS = {
     *("IndexError", "NameError", "RecursionError", "UnboundLocalError", "ZeroDivisionError"),
 }
@@ -113,6 +134,18 @@ def innermost_frames(text: str) -> Iterator[tuple[str, str]]:
         if of_frames and places:
             file, function = places[-1]
             yield file, function
+
+
+def is_of_this_package(text: str) -> bool:
+    """Whether code of this package raised an error in *text*, and not the user's through it."""
+    return any(_is_own(*each) for each in innermost_frames(text))
+
+
+def _is_own(file: str, function: str) -> bool:
+    if not file.startswith(_PACKAGE) or function == _WORKER_INIT_FN:
+        return False
+    inner = file.removeprefix(_PACKAGE)
+    return not inner.startswith(_CALLING_USERS_CODE) and (inner, function) not in _FUNCTIONS_CALLING
 
 
 def error_line(raised: Raised) -> str:

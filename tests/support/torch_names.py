@@ -14,6 +14,7 @@ USED_OF_TORCH = {
     f"{_LOADER}._BaseDataLoaderIter": {
         "_auto_collation": "the loader's",
         "_dataset": "the loader's",
+        "_next_data": "gives a batch, of what it drew for it",
         "_next_index": "draws from the sampler",
         "_reset": "begins an epoch",
     },

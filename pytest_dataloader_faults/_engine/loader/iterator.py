@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import sys
 import threading
-import time
 import traceback
 import weakref
 from collections import Counter, defaultdict
@@ -28,6 +26,7 @@ from pytest_dataloader_faults._engine.loader.client import SupervisorClient
 from pytest_dataloader_faults._engine.loader.own_faults import (
     LoaderDescriptorLimit,
     PinMemoryFaults,
+    report_lost_lock,
 )
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.protocol import AwaitingBatch, Idle, ReleaseLoader
@@ -314,7 +313,7 @@ class _MonitoredWorkersIterator(_MonitoredIterator):
         return found
 
     def _mark_worker_as_unavailable(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
-        _report_lost_lock(self._index_queues[worker_id])
+        report_lost_lock(self._index_queues[worker_id])
         super()._mark_worker_as_unavailable(worker_id, *args, **kwargs)  # type: ignore[misc]
 
     def _shutdown_workers(self) -> None:
@@ -483,35 +482,3 @@ def _with_iterators_of_their_own(kind: Any) -> Iterator[Any]:
         yield kind
     for each in kind.__subclasses__():
         yield from _with_iterators_of_their_own(each)
-
-
-# Some facts about a lock that is never released. ``multiprocessing.Queue.put`` acquires the lock
-# ``_notempty`` by a ``with`` statement. When a worker dies, torch's handler of SIGCHLD raises in
-# the main thread, and where it does so between the acquisition and the first line of that block,
-# nothing releases the lock. torch ends an iterator by ``_mark_worker_as_unavailable``, which puts
-# into the same queue, and waits forever. The queue's own thread holds that lock for microseconds
-# at a time.
-#
-# Under ``inject`` the loop is the user's, and torch does there what it always does. All that can
-# be done is to say what it waits for.
-
-
-_PATIENCE = 5.0
-_MESSAGE = (
-    "pytest-dataloader-faults: this loop hangs in torch, not in the dataset. A DataLoader worker"
-    " died while torch was putting indices into its queue, torch's SIGCHLD handler raised inside"
-    " multiprocessing.Queue.put, and the lock of that queue was never released: the loader now"
-    " waits for it forever in _mark_worker_as_unavailable. A small prefetch_factor makes this"
-    " rare; run_trial() does not meet it\n"
-)
-
-
-def _report_lost_lock(queue: Any) -> None:
-    """Write to standard error if the lock of *queue* stays locked for seconds."""
-    until = time.monotonic() + _PATIENCE
-    # Not acquired here: torch's handler could raise before it would be released.
-    while queue._notempty._lock.locked():
-        if time.monotonic() > until:
-            sys.stderr.write(_MESSAGE)
-            return
-        time.sleep(0.01)

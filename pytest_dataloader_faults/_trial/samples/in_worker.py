@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults._engine.worker.arm import end_with_parent
 from pytest_dataloader_faults._trial import loaders
-from pytest_dataloader_faults._trial.kept_iterators import end_workers
+from pytest_dataloader_faults._trial.loaders import end_workers
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
 
