@@ -10,6 +10,7 @@ import pytest
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.battery.targets import OwnFolders
 from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, WorkerFacts
 from pytest_dataloader_faults.outcomes.stages import RECOVERY
 from support.datasets import Records, write_records
@@ -36,7 +37,7 @@ def _workload(real, *workers, engine="kernel", start_method="fork", writable=(),
     )
     fault_free = replace(real.fault_free, workers=facts, engine=engine, start_method=start_method)
     paths = frozenset(path for files in workers for path in files)
-    return replace(real, fault_free=fault_free, paths=paths, globs=("*",), writable=writable)
+    return replace(real, fault_free=fault_free, paths=paths, globs=("*",), own=OwnFolders(writable))
 
 
 def _plan(name, workload):
