@@ -26,18 +26,10 @@ from pytest_dataloader_faults.battery.targets import require_match
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import ClosedDescriptor, Fault, OpenError, ReadError, has_files
 from pytest_dataloader_faults.globs import host_of
-from pytest_dataloader_faults.outcomes import (
-    Contract,
-    Judgement,
-    Outcome,
-    Verdict,
-)
+from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Verdict
 from pytest_dataloader_faults.outcomes.contract import Comparison
 from pytest_dataloader_faults.outcomes.judge import repeats
-from pytest_dataloader_faults.outcomes.judge.causes import (
-    is_alike,
-    is_without_error,
-)
+from pytest_dataloader_faults.outcomes.judge.causes import is_alike, is_without_error
 from pytest_dataloader_faults.outcomes.judge.hangs import (
     goes_on,
     is_at,
