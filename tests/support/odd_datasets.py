@@ -351,9 +351,12 @@ STREAMS: dict[str, Any] = {
     "once": Once,
     "strict stream": StrictStream,
     "in workers only": InWorkersOnly,
-    "own batches": OwnBatches,
     "with empty parts": WithEmptyParts,
 }
+
+
+BATCHED_STREAMS: dict[str, Any] = {"own batches": OwnBatches}
+"""Those for a loader that makes no batches."""
 
 
 class Raising:

@@ -24,7 +24,7 @@ from torch.utils.data import (
 )
 
 from support.infinite_loaders import Eager, Lazy
-from support.odd_datasets import COUNT, MAPS, STREAMS, opens_handles
+from support.odd_datasets import BATCHED_STREAMS, COUNT, MAPS, STREAMS, opens_handles
 from support.odd_indices import KINDS, AnyIndex, number_of
 
 _BATCHES = 12
@@ -181,7 +181,7 @@ class Ready(Together):
 
 
 ANY = {"any index": AnyIndex, "together": Together, "ready": Ready}
-DATASETS: dict[str, Any] = {**MAPS, **STREAMS, **ANY}
+DATASETS: dict[str, Any] = {**MAPS, **STREAMS, **BATCHED_STREAMS, **ANY}
 
 
 @dataclass(frozen=True)
@@ -267,16 +267,16 @@ def odd_loaders(draw: st.DrawFn) -> OddLoader:
     """Any loader, most of which torch runs."""
     options = draw(st.fixed_dictionaries(_HOW))
     options["drop_last"] = options["drop_last"] and options["batch_size"] is not None
-    group = draw(st.sampled_from([MAPS, MAPS, STREAMS, ANY]))
+    group = draw(st.sampled_from([MAPS, MAPS, STREAMS, BATCHED_STREAMS, ANY]))
     dataset = draw(st.sampled_from(list(group)))
     # Most streams whose batches hide their samples need a contract.
     collates = ["default"] * 4 * (group is STREAMS) + list(COLLATES)
-    if dataset == "own batches":  # Whatever makes others of them hides their rows.
+    if group is BATCHED_STREAMS:  # Whatever makes others of them hides their rows.
         collates, options["batch_size"], options["drop_last"] = ["default"], None, False
     collate, init = draw(st.sampled_from(collates)), draw(st.sampled_from(list(INITS)))
     init = "opens" if dataset == "opened by init" else init
     how: dict[str, Any] = {"collate": collate, "init": init, "options": options}
-    if group is STREAMS:
+    if group in (STREAMS, BATCHED_STREAMS):
         return OddLoader(dataset, **how)
     samplers = list(CONTAINERS) if group is ANY else ["", *CONTAINERS, *TORCHS]
     kinds = st.sampled_from(list(KINDS) if group is ANY else ["int", "int", "numpy", "tensor"])
