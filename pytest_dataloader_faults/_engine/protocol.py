@@ -364,13 +364,17 @@ class Channel:
         """For polling."""
         return self.connection.fileno()
 
+    def require(self) -> None:
+        """Raise ClosedByUserError if the user's code has closed this end of the connection."""
+        self._owned.require()
+
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         """Send *message*; the other side gets duplicates of *descriptors*."""
         body = encode(message)
         data = memoryview(_HEADER.pack(len(body), len(descriptors)) + body)
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
         attached = [rights] if descriptors else []
-        self._owned.require()
+        self.require()
         while data:
             data = data[self.connection.sendmsg([data], attached) :]
             attached = []
@@ -387,7 +391,7 @@ class Channel:
         return list(iter(self._next, None))
 
     def _take(self) -> None:
-        self._owned.require()
+        self.require()
         data, control, flags, _ = self.connection.recvmsg(_CHUNK, _SPACE, socket.MSG_CMSG_CLOEXEC)
         if not data:
             raise EOFError

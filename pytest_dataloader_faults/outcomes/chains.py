@@ -60,7 +60,7 @@ _FRAME = '  File "'
 _PLACE = re.compile(r'^ *File "(.*)", line \d+, in (.+)$')
 _PACKAGE = f"{os.path.dirname(os.path.dirname(__file__))}/"
 _CALLING_USERS_CODE = (
-    *("_engine/fake/", "_engine/python/", "fake_files/"),
+    *("_engine/fake/", "_engine/file_copies.py", "_engine/python/", "fake_files/"),
     *("_engine/loader/own_faults.py", "_engine/worker/fetch_hooks.py"),
     *("_trial/accelerator.py", "_trial/factory.py", "_trial/loader_state.py", "_trial/loaders.py"),
     *("_trial/process/sigchld.py", "_trial/process_group.py", "_trial/samplers.py"),

@@ -61,7 +61,7 @@ def write_text(text: str, path: str) -> None:
     data = text.encode("utf-8", errors="backslashreplace")
     with _error_of(path):
         target = os.path.realpath(path)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
+        _make_folder(os.path.dirname(target))
         fd = _opened(path)
         if fd is None:
             _replace(target, data, None)
@@ -70,6 +70,14 @@ def write_text(text: str, path: str) -> None:
             former = os.fstat(fd)
             if not (_is_replaceable(former, target) and _is_replaced(target, data, former)):
                 _write_all(_output(former) or fd, data)
+
+
+def _make_folder(path: str) -> None:
+    """Make the folder *path*, and those above it."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
 
 
 def append_text(text: str, path: str) -> None:
@@ -232,7 +240,7 @@ def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) < len(pairs):
         key, _ = Counter(key for key, _ in pairs).most_common(1)[0]
         message = (
-            f"an object must have each key once, got {key!r} several times in {cut(shown(made))}"
+            f"an object must have each key once, got {key!r} more than once in {cut(shown(made))}"
         )
         raise InvalidArgumentError(message)
     return made

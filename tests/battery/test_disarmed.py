@@ -20,7 +20,10 @@ from support.corpus.ranks import RankedStream
 from support.datasets import CopiedRecords, write_records
 from support.ranked import RankedStreamWithState
 
-_WITHOUT_FAULTS = ("workers-agree", "leftovers", "resumes", "resumes-after-death")
+_WITHOUT_FAULTS = (
+    *("workers-agree", "used-before", "two-epochs", "leftovers"),
+    *("resumes", "resumes-after-death"),
+)
 """In the last one deaths are no faults of files: see test_resume.py."""
 FAULTY = [
     name

@@ -36,6 +36,7 @@ def _workload(real, *workers, engine="kernel", start_method="fork", writable=(),
         for number, files in enumerate(workers)
     )
     fault_free = replace(real.fault_free, workers=facts, engine=engine, start_method=start_method)
+    fault_free = replace(fault_free, passes=())  # Those of the real one are of other workers.
     paths = frozenset(path for files in workers for path in files)
     return replace(real, fault_free=fault_free, paths=paths, globs=("*",), own=OwnFolders(writable))
 

@@ -298,7 +298,7 @@ def test_of_bad_content_there_is_no_error_to_raise_from():
 @rows(
     ("line", "chain", "says"),
     [
-        ("width = int(np.fromfile(file, np.int32, count=1))", "", "the reader dropped it"),
+        ("width = int(np.fromfile(file, np.int32, count=1))", "", "The reader hid the error"),
         ("raise TypeError(message)", "", "Raise it from the original exception"),
         (
             "width = int(header)",

@@ -75,7 +75,7 @@ def test_an_error_after_the_first_epoch_is_told_with_its_epoch(error, told):
 def test_an_unclear_error_is_told_the_errno():
     """Users know errnos, and not the classes of this plugin; a collated None has its own advice."""
     found = "default_collate: batch must contain tensors; found <class 'NoneType'>"
-    for error, advice in ((UNCLEAR, "raise ... from"), (raised("TypeError", found), "drops None")):
+    for error, advice in ((UNCLEAR, "Read by open()"), (raised("TypeError", found), "drops None")):
         outcome = ordinary(replace(FAILED, exception=error), fired(EIO))
         judgement = outcome.judge(map_reference())
         assert "its cause is [Errno 5] Input/output error" in judgement.sentence

@@ -131,7 +131,7 @@ def test_a_failure_has_a_sentence_evidence_and_a_way_to_repeat(told):
     lines = [line for line in said.splitlines() if line.strip("= ")]
     assert lines[0].strip("_ ") == "test_x[open-error]"
     assert re.match(r"corrupted: samples 0 to 15 came alike, all zeros; .*, and no exc", lines[1])
-    assert lines[2].startswith("  Zeros, or another sample that was made up, came in place of one")
+    assert lines[2].startswith("  Zeros, or another value that was made up, came in place of what")
     assert lines[3] == "  confirmed: 2 of 2 trials failed."
     assert re.match(
         r"  fault: OpenError\(path=.*\) \(reached by \d+ op.*, fired \d+ times, surf", lines[4]

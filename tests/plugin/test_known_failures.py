@@ -476,11 +476,11 @@ GOOD = json.dumps(_entry())
 REFUSED = [
     ("{", "is no file of known failures: it is not JSON: Expecting property name*"),
     ("[" * 100_000, "is no file of known failures: its lists and objects are nested too deeply*"),
-    ("{}", "has dict, and must have a list*"),
+    ("{}", "must have a list of entries, got {}*"),
     ("[1]", "entry 1 must be an object with id, check, verdict, reason, part, call, got 1*"),
     (
         GOOD.replace('"corrupted"', '"hung", "verdict": "corrupted"'),
-        "an object must have each key once, got 'verdict' several times in {'id': *",
+        "an object must have each key once, got 'verdict' more than once in {'id': *",
     ),
     ('[{"check": "pickles"}]', "entry 1: id=None must be the id of an item, such as*"),
     (f'[{GOOD}, {{"id": ""}}]', "entry 2: id='' must be the id of an item, such as*"),
@@ -555,7 +555,7 @@ def test_what_is_no_regular_file_is_a_usage_error(light_suite, make, kind):
     make(light_suite.path / "known.json")
     result = light_suite.run("def test_plain(): pass", KNOWN)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    problem = f"it must be a regular file, got {kind}. Write the content to a file first. Correct*"
+    problem = f"it must be a regular file, got {kind}. Correct*"
     result.stderr.fnmatch_lines([f"ERROR: known='known.json' from *: {problem}"])
 
 

@@ -276,8 +276,8 @@ def test_an_unknown_ending_is_refused_at_once(light_suite):
     ("path", "reason"),
     [
         ("/proc/nowhere.json", "No such file or directory: '/proc/nowhere.json'"),
-        ("/dev/null/r.json", "File exists: '/dev/null'"),
-        ("file/r.json", "File exists: '*/file'"),
+        ("/dev/null/r.json", "Not a directory: '/dev/null/r.json'"),
+        ("file/r.json", "Not a directory: '*file/r.json'"),
     ],
 )
 def test_a_report_that_cannot_be_written_fails_the_run(light_suite, path, reason):

@@ -184,4 +184,4 @@ def test_a_doubled_key_is_refused(tmp_path, capsys):
     path.write_text(text.replace('"status": "failed"', '"status": "failed", "status": "passed"'))
     status, error = _run(capsys, "compare", path, path)
     assert status == 2
-    assert "an object must have each key once, got 'status' several times in {" in error
+    assert "an object must have each key once, got 'status' more than once in {" in error

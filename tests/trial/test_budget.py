@@ -30,7 +30,7 @@ def sampled(loader):
 
 def drawn(loader, most=16):
     """The same, under a budget."""
-    limit_samples(loader, most)
+    limit_samples(loader, loader, most)
     return sampled(loader)
 
 

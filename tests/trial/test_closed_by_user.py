@@ -148,7 +148,7 @@ def test_workers_do_not_inherit_the_journal(records, left_behind):
 
 def test_a_journal_that_is_longer_than_memory_is_an_error_of_the_trial(records, left_behind):
     """It says how long the file is, and no MemoryError reaches the user."""
-    with pytest.raises(InjectionError, match=r"was overwritten: it has \d{13} bytes"):
+    with pytest.raises(InjectionError, match=r"was overwritten: its size is \d{13} B"):
         take_reference(lambda: Overgrowing(records))
     assert left_behind() == []
 

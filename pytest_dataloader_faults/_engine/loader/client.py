@@ -58,6 +58,7 @@ class SupervisorClient:
         self.pid = handle.pid
         """The supervisor's process id."""
         self._channel = handle.control
+        self._channel.require()
         self._connection = _Connection(self._channel.connection, self.pid)
         self._channel.connection = self._connection
         strategy = multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]

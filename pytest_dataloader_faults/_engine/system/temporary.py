@@ -173,7 +173,7 @@ class AnonymousFile:
         """
         size = self.size
         if most is None and size > _LONGEST_TEXT:
-            raise InjectionError(f"a file of a trial was overwritten: it has {size} bytes")
+            raise InjectionError(f"a file of a trial was overwritten: its size is {size} B")
         start = 0 if most is None else max(0, size - most)
         return os.pread(self.fd, size - start, start).decode(errors="replace")
 

@@ -154,8 +154,11 @@ class _Warden:
         stopped = ended == "deadline" and proc.is_stopped(child)
         if ended == "deadline":
             clock.write_activity()
-            _gather_stacks(self.around, {supervision.pid} if supervision else set())
-            os.kill(child, signal.SIGSTOP)  # Or it would go on once the supervisor has ended.
+            ours = {supervision.pid} if supervision else set()
+            hung = [each for each in _processes(self.around) if each.pid not in ours]
+            for process in hung:
+                _describe(process, self.around.stacks)
+            _send(signal.SIGSTOP, hung)  # Or they would go on once the supervisor has ended.
         exitcode = (reap(child) or 0) if ended == "ended" else 0
         if supervisor and ended == "ended" and not exitcode:
             supervisor.await_end()
@@ -256,14 +259,8 @@ def _wait(watched: _Watched, until: float) -> str | None:
             return "supervisor ended"
 
 
-def _gather_stacks(around: Surroundings, ours: set[int]) -> None:
-    """Have every process but *ours* write its stacks if it can, and wait until it has."""
-    for process in _processes(around):
-        if process.pid not in ours:
-            _describe(process, around.stacks)
-
-
 def _describe(process: psutil.Process, stacks: AnonymousFile) -> None:
+    """Have *process* write its stacks if it can, and wait until it has."""
     with contextlib.suppress(psutil.Error, OSError):
         command = " ".join(process.cmdline())
         if _writes_stacks(process.pid, stacks):

@@ -370,6 +370,7 @@ PINNING = (
             accelerator=True, epochs=_MOST_EPOCHS, footprints=_MOST_SECONDS, same_order=True
         ),
         advice=_PINNED,
+        is_about_errors=True,
         gpu=True,
     ),
 )

@@ -40,7 +40,7 @@ _RAISE_FROM = (
     ". Raise it from the original exception (raise ... from error), or put the {} in its message"
 )
 _DROPPED_BY_READER = (
-    ". No error of the read reached the dataset: the reader dropped it, as np.fromfile and"
+    ". The reader hid the error of the read from the dataset, as np.fromfile and"
     " scipy.io.wavfile.read do. Read by open(), which raises it"
 )
 _FALSE_CLASS = (
