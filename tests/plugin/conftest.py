@@ -36,7 +36,6 @@ import sys
 
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.bpf import program
-from support.waiting import allowed
 
 architecture = linux.ARCHITECTURES[linux.MACHINE]
 listener = linux.filter_this_process(program({}, architecture, base=1 << 20), os.getpid())

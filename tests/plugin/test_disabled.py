@@ -51,7 +51,6 @@ def counted(**given):
 
 importlib.metadata.distributions = counted
 import pytest
-from support.waiting import allowed
 
 status = pytest.main(sys.argv[1:])
 print("\\nwalks:", count)

@@ -122,7 +122,7 @@ def test_a_suite_that_waits_for_any_child_meets_none_of_the_plugin(fresh_suite, 
 
 
 @pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize("name", ["SIGCHLD ignored", "all signals ignored", "all signals blocked"])
+@pytest.mark.parametrize("name", ["SIGCHLD ignored", "all signals ignored"])
 def test_a_battery_has_the_same_verdicts(fresh_suite, name):
     """The plugin waits for its own processes in whatever way their ends are reported."""
     fresh_suite.pytester.makepyfile(test_inner=BATTERY)

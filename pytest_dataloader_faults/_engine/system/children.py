@@ -15,7 +15,6 @@ import signal
 from collections.abc import Callable
 from typing import IO
 
-from pytest_dataloader_faults._engine.system.libc import end_with_parent
 from pytest_dataloader_faults._engine.system.patience import ready_in_time
 from pytest_dataloader_faults._engine.system.processes import fork, ready
 
@@ -86,6 +85,8 @@ def _start(action: Callable[[], str], pipe: IO[bytes]) -> ChildProcess:
     parent, pid = os.getpid(), fork()
     if not pid:
         try:
+            from pytest_dataloader_faults._engine.system.libc import end_with_parent
+
             end_with_parent(parent)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # It may have children of its own.
             pipe.write(action().encode())
