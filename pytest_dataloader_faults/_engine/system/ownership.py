@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from pytest_dataloader_faults._engine.system.proc import link_of
+from pytest_dataloader_faults._engine.system.proc import file_of, link_of
 from pytest_dataloader_faults.exceptions import InjectionError
 
 _CLOSED = (
@@ -48,12 +48,6 @@ class OwnedDescriptor:
         """Close the descriptor, unless its number is somebody else's by now."""
         if self.is_open:
             os.close(self.number)
-
-
-def file_of(descriptor: int | str) -> tuple[int, int]:
-    """The device and the inode of a descriptor, or of a path."""
-    status = os.stat(descriptor)
-    return status.st_dev, status.st_ino
 
 
 def _describe(number: int) -> str:

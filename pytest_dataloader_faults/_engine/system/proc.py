@@ -304,12 +304,17 @@ def mount_points() -> set[str]:
     return {re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), each) for each in escaped}
 
 
+def file_of(descriptor: int | str) -> tuple[int, int]:
+    """The device and the inode of a descriptor, or of a path."""
+    status = os.stat(descriptor)
+    return status.st_dev, status.st_ino
+
+
 def has_open(pid: Pid, file: tuple[int, int]) -> bool:
     """Whether it has a descriptor of *file*, which is a device and an inode."""
     for number in descriptors(pid):
         with contextlib.suppress(FileNotFoundError):  # It was closed since.
-            status = os.stat(f"/proc/{pid}/fd/{number}")
-            if (status.st_dev, status.st_ino) == file:
+            if file_of(f"/proc/{pid}/fd/{number}") == file:
                 return True
     return False
 

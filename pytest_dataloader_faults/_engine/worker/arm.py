@@ -118,8 +118,7 @@ def _dump_stacks_on_signal(path: str) -> None:
     """Have this process write its stacks to *path* when asked by signal, even if it hangs."""
     import faulthandler
 
-    from pytest_dataloader_faults._engine.system.ownership import file_of
-    from pytest_dataloader_faults._engine.system.proc import has_open
+    from pytest_dataloader_faults._engine.system.proc import file_of, has_open
     from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL
 
     if has_open("self", file_of(path)):
