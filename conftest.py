@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import multiprocessing
 import os
@@ -16,8 +17,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from pytest_dataloader_faults._engine import unavailable
+from pytest_dataloader_faults._engine import explain_missing_kernel_engine
 from pytest_dataloader_faults._engine.system.proc import descriptors
+from support import golden as golden_files
 from support.datasets import write_records
 from support.waiting import allowed
 
@@ -37,6 +39,11 @@ settings.register_profile(
 settings.load_profile("suite")
 
 
+def pytest_addoption(parser):
+    """Declare the option that writes golden files."""
+    parser.addoption("--update-golden", action="store_true", help="write the golden files")
+
+
 @pytest.hookimpl(optionalhook=True, wrapper=True)
 def pytest_timeout_set_timer(settings):
     """Let a test take longer than its timeout where the machine is busy."""
@@ -44,9 +51,9 @@ def pytest_timeout_set_timer(settings):
     expire, began = signal.getsignal(signal.SIGALRM), time.monotonic()
 
     def expire_if_due(number, frame):
-        left = began + allowed(settings.timeout) - time.monotonic()
-        if left > 0:
-            signal.setitimer(signal.ITIMER_REAL, left)
+        remaining = began + allowed(settings.timeout) - time.monotonic()
+        if remaining > 0:
+            signal.setitimer(signal.ITIMER_REAL, remaining)
         else:
             expire(number, frame)
 
@@ -82,9 +89,9 @@ def _hangups_end_processes():
 def _workers_are_forked():
     """Tests take it for granted, with closures as datasets and modules that they change.
 
-    It is the default up to Python 3.13 only. A loader that names no start method has the default:
-    tests of other methods name theirs, and tests of the interpreter's own default set it, or begin
-    a new interpreter.
+    It is the default up to Python 3.13 only. A loader that does not name a start method has the
+    default: tests of other methods name theirs, and tests of the interpreter's own default set it,
+    or start a new interpreter.
     """
     multiprocessing.set_start_method("fork", force=True)
 
@@ -92,9 +99,9 @@ def _workers_are_forked():
 @pytest.fixture(autouse=True)
 def _limits_are_kept():
     """A test that leaves a limit of descriptors behind would have later ones fail for it."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == limit
 
 
 @pytest.fixture(autouse=True)
@@ -108,14 +115,21 @@ def _descriptors_are_given_back():
 
 @pytest.fixture(name="records")
 def _records(tmp_path: Path) -> Path:
-    """A folder of 16 files of 64 bytes, each of its own content."""
+    """A folder of 16 files of 64 bytes, each with different content."""
     return write_records(tmp_path / "records")
+
+
+@pytest.fixture
+def golden(pytestconfig):
+    """Compare the texts of a family of messages with its golden file: ``golden(family, texts)``."""
+    is_update = pytestconfig.getoption("update_golden")
+    return functools.partial(golden_files.compare, is_update=is_update)
 
 
 @pytest.fixture
 def engine() -> None:
     """Skip, with the reason, where faults cannot be made."""
-    reason = unavailable()
+    reason = explain_missing_kernel_engine()
     if reason is not None:
         pytest.skip(f"the kernel engine cannot run here: {reason}")
 
@@ -125,11 +139,14 @@ def _busy_core():
     """A core for which four processes compete."""
     core = min(os.sched_getaffinity(0))
     loop = f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
-    busy = [subprocess.Popen([sys.executable, "-c", loop]) for _ in range(4)]
+    command = [sys.executable, "-c", loop]
+    # Linux divides a processor among sessions first, if sched_autogroup_enabled is 1 (sched(7)):
+    # all processes of one session together would have the weight of one.
+    busy = [subprocess.Popen(command, start_new_session=True) for _ in range(4)]
     yield core
-    for each in busy:
-        each.kill()
-        each.wait()
+    for process in busy:
+        process.kill()
+        process.wait()
 
 
 _FLAGS = """

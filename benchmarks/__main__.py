@@ -73,8 +73,8 @@ def _commit() -> str:
 def stamped(table: Table, rounds: int) -> dict[str, Any]:
     """The record of a table."""
     day = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
-    found = {"columns": table.columns, "rows": table.rows}
-    return {"day": day, "commit": _commit(), "rounds": rounds, **found}
+    content = {"columns": table.columns, "rows": table.rows}
+    return {"day": day, "commit": _commit(), "rounds": rounds, **content}
 
 
 def main() -> None:
@@ -85,21 +85,21 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds; keep nothing")
     parser.add_argument("--page", action="store_true", help="only write the page again")
-    given = parser.parse_args()
+    options = parser.parse_args()
     warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
-    kept = page.record()
-    rounds = FEW_ROUNDS if given.quick else ROUNDS
-    for name in [] if given.page else given.tables or TABLES:
+    record = page.record()
+    rounds = FEW_ROUNDS if options.quick else ROUNDS
+    for name in [] if options.page else options.tables or TABLES:
         began = time.monotonic()
         table = TABLES[name](rounds)
         print(f"{name}, {time.monotonic() - began:.0f} s\n{table.text()}\n", flush=True)
-        kept["machine"] = machine()
-        kept["tables"][name] = stamped(table, rounds)
-        kept["tables"] = {each: kept["tables"][each] for each in TABLES if each in kept["tables"]}
-        if not given.quick:
-            page.write(kept)
-    if given.page:
-        page.write(kept)
+        record["machine"] = machine()
+        record["tables"][name] = stamped(table, rounds)
+        record["tables"] = {key: record["tables"][key] for key in TABLES if key in record["tables"]}
+        if not options.quick:
+            page.write(record)
+    if options.page:
+        page.write(record)
 
 
 if __name__ == "__main__":

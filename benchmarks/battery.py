@@ -59,39 +59,41 @@ def pytest_unconfigure():
 
 def trials(rounds: int) -> Table:
     """Trials and the battery, in bare epochs."""
-    found = Table(("16 files, 2 forked workers", "bare epoch", "this", "in bare epochs"))
+    table = Table(("16 files, 2 forked workers", "bare epoch", "this", "in bare epochs"))
     with tempfile.TemporaryDirectory() as name:
         folder = write_records(Path(name, "records"), FILES)
         bare = clock(lambda: epoch(Records(folder)))
         reference = clock(lambda: _trial.take_reference(lambda: Records(folder)))
-        found.compare("the reference", rounds, bare, reference)
+        table.compare("the reference", rounds, bare, reference)
         for text, faults in TRIALS.items():
-            one = clock(lambda faults=faults: run_trial(lambda: Records(folder), *faults))
-            found.compare(text, rounds, bare, one)
-        few = max(1, rounds // 4)
+            trial = clock(lambda faults=faults: run_trial(lambda: Records(folder), *faults))
+            table.compare(text, rounds, bare, trial)
+        few_rounds = max(1, rounds // 4)
 
-        def several() -> float:
+        def time_epochs() -> float:
             return statistics.median(in_turn(ROUNDS, bare)[0])
 
-        whole = clock(lambda: _battery(folder))
-        found.compare("the battery, by check_dataset", few, several, whole)
+        battery = clock(lambda: _battery(folder))
+        table.compare("the battery, by check_dataset", few_rounds, time_epochs, battery)
         quick = clock(lambda: _battery(folder, only="quick"))
-        found.compare("the quick checks, by check_dataset", few, several, quick)
-        found.compare("the battery, by the fixture", few, several, lambda: _by_fixture(folder))
+        table.compare("the quick checks, by check_dataset", few_rounds, time_epochs, quick)
+        table.compare(
+            "the battery, by the fixture", few_rounds, time_epochs, lambda: _by_fixture(folder)
+        )
         alone, two = (clock(lambda n=n: _seconds_of_items(folder, n)) for n in (0, 2))
-        found.compare("the same, all of pytest's run", few, several, alone)
-        found.compare("pytest -n 2, all of its run", few, several, two)
-    return found
+        table.compare("the same, all of pytest's run", few_rounds, time_epochs, alone)
+        table.compare("pytest -n 2, all of its run", few_rounds, time_epochs, two)
+    return table
 
 
 def ranks(rounds: int) -> Table:
     """Trials of several ranks, each with two workers, beside one of a process that is no rank."""
-    found = Table(("16 files, 2 forked workers in each rank", "no rank", "this", "in trials"))
+    table = Table(("16 files, 2 forked workers in each rank", "no rank", "this", "in trials"))
     with tempfile.TemporaryDirectory() as name:
         folder = write_records(Path(name, "records"), FILES)
         for text, faults in list(TRIALS.items())[:2]:
             for count in (2, 4):
-                one, several = (
+                without_ranks, with_ranks = (
                     clock(
                         lambda faults=faults, n=n: run_trial(
                             lambda: Records(folder), *faults, ranks=n
@@ -99,8 +101,8 @@ def ranks(rounds: int) -> Table:
                     )
                     for n in (None, count)
                 )
-                found.compare(f"{text}, {count} ranks", rounds, one, several)
-    return found
+                table.compare(f"{text}, {count} ranks", rounds, without_ranks, with_ranks)
+    return table
 
 
 def _by_fixture(folder: Path) -> float:
@@ -123,29 +125,29 @@ def _seconds_of_items(folder: Path, processes: int = 0) -> dict[str, float]:
 def phases(rounds: int) -> Table:
     """Where the time of one battery goes: by what its processes do, and by check."""
     del rounds
-    found = Table(("one battery over 16 files", "processes", "time", "share"))
+    table = Table(("one battery over 16 files", "processes", "time", "share"))
     with tempfile.TemporaryDirectory() as name:
         folder = write_records(Path(name, "records"), FILES)
         _battery(folder, only="open-error")  # It loads torch.
         with _jobs_timed() as jobs:
-            whole = clock(lambda: _battery(folder))()
+            total = clock(lambda: _battery(folder))()
         spent = sum(map(sum, jobs.values()))
-        for text, each in jobs.items():
-            found.rows.append((text, str(len(each)), *_share(sum(each), whole)))
-        found.rows.append(("choosing, comparing, judging", "", *_share(whole - spent, whole)))
+        for text, spans in jobs.items():
+            table.rows.append((text, str(len(spans)), *_share(sum(spans), total)))
+        table.rows.append(("choosing, comparing, judging", "", *_share(total - spent, total)))
         items = _seconds_of_items(folder)
-    whole = sum(items.values())
+    total = sum(items.values())
     dearest = sorted(items, key=lambda check: -items[check])
     for check in dearest[:8]:
-        found.rows.append((f"by the fixture: {check}", "", *_share(items[check], whole)))
-    rest = sum(items[check] for check in dearest[8:])
+        table.rows.append((f"by the fixture: {check}", "", *_share(items[check], total)))
+    remaining = sum(items[check] for check in dearest[8:])
     text = f"by the fixture: {len(dearest[8:])} other checks"
-    found.rows.append((text, "", *_share(rest, whole)))
-    return found
+    table.rows.append((text, "", *_share(remaining, total)))
+    return table
 
 
-def _share(seconds: float, whole: float) -> tuple[str, str]:
-    return shown(seconds), f"{seconds / whole:.0%}"
+def _share(seconds: float, total: float) -> tuple[str, str]:
+    return shown(seconds), f"{seconds / total:.0%}"
 
 
 @contextmanager
@@ -154,14 +156,14 @@ def _jobs_timed() -> Iterator[dict[str, list[float]]]:
     jobs: dict[str, list[float]] = defaultdict(list)
     run = _trial._run
 
-    def timed(*asked: Any) -> Any:
+    def run_timed(*arguments: Any) -> Any:
         began = time.perf_counter()
         try:
-            return run(*asked)
+            return run(*arguments)
         finally:
-            jobs[_kind(asked[0])].append(time.perf_counter() - began)
+            jobs[_kind(arguments[0])].append(time.perf_counter() - began)
 
-    with mock.patch.object(_trial, "_run", timed):
+    with mock.patch.object(_trial, "_run", run_timed):
         yield jobs
 
 
@@ -173,8 +175,8 @@ def _kind(job: Any) -> str:
 
 def sizes(rounds: int) -> Table:
     """How the time of a battery grows with files, and with the samples it looks at."""
-    found = Table(("the battery", "time", "beside 16 files"))
-    few = max(1, rounds // 4)
+    table = Table(("the battery", "time", "relative to 16 files"))
+    few_rounds = max(1, rounds // 4)
     with tempfile.TemporaryDirectory() as name:
         counts = (FILES, 1000, MANY_FILES if rounds > FEW_ROUNDS else MANY_FILES // 10)
         folders = [write_records(Path(name, str(count)), count) for count in counts]
@@ -189,11 +191,11 @@ def sizes(rounds: int) -> Table:
             )
             for samples in SAMPLES
         }
-        found_seconds = in_turn(few, *works.values())
-    for text, each in zip(works, found_seconds, strict=True):
-        times = f"{ratio(found_seconds[0], each):.2f}"
-        found.rows.append((text, shown(statistics.median(each)), times))
-    return found
+        found_seconds = in_turn(few_rounds, *works.values())
+    for text, seconds in zip(works, found_seconds, strict=True):
+        times = f"{ratio(found_seconds[0], seconds):.2f}"
+        table.rows.append((text, shown(statistics.median(seconds)), times))
+    return table
 
 
 def _battery_of(dataset: Records, **options: Any) -> None:

@@ -31,10 +31,10 @@ def armed(measure: Measure, *faults: Fault) -> Measure:
 
 def table(rounds: int) -> Table:
     """The cost of calls, and of whole epochs."""
-    found = Table(("one worker, unless it says otherwise", "bare", "armed", "ratio"))
+    rows = Table(("one worker, unless it says otherwise", "bare", "armed", "ratio"))
 
     def row(name: str, measure: Measure) -> None:
-        found.compare(name, rounds, measure, armed(measure))
+        rows.compare(name, rounds, measure, armed(measure))
 
     def calls(work: Callable[[], object]) -> Measure:
         return lambda: in_worker(work)
@@ -50,4 +50,4 @@ def table(rounds: int) -> Table:
         row("epoch: 64 JPEGs, 2 workers", clock(lambda: epoch(photographs)))
         row("epoch: 16 files of 4 KiB, 2 workers", clock(lambda: epoch(records)))
         os.close(fd)
-    return found
+    return rows

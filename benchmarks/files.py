@@ -52,11 +52,11 @@ class Shard(Dataset[Any]):
     def _part(self, fd: int, start: int) -> bytes:
         data = b""
         while len(data) < self.part:
-            more = os.pread(fd, self.part - len(data), start + len(data))
-            if not more:
+            piece = os.pread(fd, self.part - len(data), start + len(data))
+            if not piece:
                 message = f"{self.path} ends at {start + len(data)}"
                 raise EOFError(message)
-            data += more
+            data += piece
         return data
 
 
@@ -91,48 +91,48 @@ SIZES = {
 
 def table(rounds: int) -> Table:
     """A battery, and its check of short reads beside that of a read error."""
-    few = 1 if rounds <= FEW_ROUNDS else rounds // 4
+    few_rounds = 1 if rounds <= FEW_ROUNDS else rounds // 4
     columns = ("the battery of", "bare epoch", "battery", "in bare epochs")
-    found = Table((*columns, "short-read / read-error-first", "shared memory"))
+    rows = Table((*columns, "short-read / read-error", "shared memory"))
     for text, make in SIZES.items():
         with tempfile.TemporaryDirectory() as name:
-            found.rows.append((text, *_row(make(Path(name)), few)))
-    return found
+            rows.rows.append((text, *_row(make(Path(name)), few_rounds)))
+    return rows
 
 
 def _row(dataset: Dataset[Any], rounds: int) -> tuple[str, ...]:
-    def several() -> float:
+    def time_epochs() -> float:
         return statistics.median(in_turn(3, clock(lambda: epoch(dataset)))[0])
 
-    def asked(only: str | None = None) -> Callable[[], float]:
+    def time_battery(only: str | None = None) -> Callable[[], float]:
         return clock(lambda: check_dataset(lambda: dataset, only=only, on_fail=None))
 
-    with _shared_memory() as most:
-        bare, whole = in_turn(rounds, several, asked())
-    short, error = in_turn(rounds, asked("short-read"), asked("read-error-first"))
+    with _shared_memory() as peak:
+        bare, battery = in_turn(rounds, time_epochs, time_battery())
+    short, error = in_turn(rounds, time_battery("short-read"), time_battery("read-error"))
     return (
         shown(statistics.median(bare)),
-        shown(statistics.median(whole)),
-        f"{ratio(bare, whole):.0f}",
+        shown(statistics.median(battery)),
+        f"{ratio(bare, battery):.0f}",
         f"{ratio(error, short):.1f}",
-        f"{most[0] / MIB:.0f} MiB",
+        f"{peak[0] / MIB:.0f} MiB",
     )
 
 
 @contextlib.contextmanager
 def _shared_memory() -> Iterator[list[int]]:
     """The most bytes of shared memory that the machine had in this scope, beyond the first look."""
-    before, over = _shmem(), threading.Event()
-    most = [0]
+    base, over = _shmem(), threading.Event()
+    peak = [0]
 
     def watch() -> None:
         while not over.wait(_BETWEEN_LOOKS):
-            most[0] = max(most[0], _shmem() - before)
+            peak[0] = max(peak[0], _shmem() - base)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        yield most
+        yield peak
     finally:
         over.set()
         watcher.join()

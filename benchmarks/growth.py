@@ -15,28 +15,28 @@ FILES, WORKERS, MANY = (16, 256, 4096), (1, 2, 4, 8), (1, 16, 256)
 
 def table(rounds: int) -> Table:
     """Epochs over more files or with more workers, and calls under more faults or globs."""
-    found = Table(("", "bare", "armed", "ratio"))
+    costs = Table(("", "bare", "armed", "ratio"))
     with tempfile.TemporaryDirectory() as name:
         folders = {count: write_records(Path(name, str(count)), count) for count in FILES}
         for count, folder in folders.items():
-            whole = clock(lambda folder=folder: epoch(Records(folder)))
-            found.compare(f"epoch: {count:,} files, workers: 2", rounds, whole, armed(whole))
+            measure = clock(lambda folder=folder: epoch(Records(folder)))
+            costs.compare(f"epoch: {count:,} files, workers: 2", rounds, measure, armed(measure))
         for workers in WORKERS:
-            whole = clock(lambda workers=workers: epoch(Records(folders[256]), workers))
-            found.compare(f"epoch: 256 files, workers: {workers}", rounds, whole, armed(whole))
-        _calls(found, rounds, folders[16] / "000000.bin")
-    return found
+            measure = clock(lambda workers=workers: epoch(Records(folders[256]), workers))
+            costs.compare(f"epoch: 256 files, workers: {workers}", rounds, measure, armed(measure))
+        _calls(costs, rounds, folders[16] / "000000.bin")
+    return costs
 
 
-def _calls(found: Table, rounds: int, path: Path) -> None:
+def _calls(costs: Table, rounds: int, path: Path) -> None:
     def call() -> float:
         return in_worker(lambda: open_read_close(path))
 
     for count in MANY:
         faults = [ReadError(f"*.nothing{number}") for number in range(count)]
         text = f"open, read and close, faults: {count}"
-        found.compare(text, rounds, call, armed(call, *faults))
+        costs.compare(text, rounds, call, armed(call, *faults))
     for count in MANY:
         globs = tuple(f"*.nothing{number}" for number in range(count))
         text = f"open, read and close, paths of one fault: {count}"
-        found.compare(text, rounds, call, armed(call, ReadError(globs)))
+        costs.compare(text, rounds, call, armed(call, ReadError(globs)))

@@ -20,22 +20,21 @@ def record() -> dict[str, Any]:
     return json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else empty
 
 
-def page(kept: dict[str, Any]) -> str:
+def page(record: dict[str, Any]) -> str:
     """The page about what is kept."""
-    machine = ", ".join(f"{name} {value}" for name, value in kept["machine"].items())
-    tables = {name: "\n".join(_lines(each)) for name, each in kept["tables"].items()}
+    machine = ", ".join(f"{name} {value}" for name, value in record["machine"].items())
+    tables = {name: "\n".join(_lines(each)) for name, each in record["tables"].items()}
     template = Template(TEMPLATE.read_text(encoding="utf-8"))
-    made = dict.fromkeys(map(_made, kept["tables"].values()))
+    measurements = dict.fromkeys(map(_describe_measurement, record["tables"].values()))
     # Some may not be measured yet.
-    return template.safe_substitute(machine=machine, made="; ".join(made), **tables)
+    return template.safe_substitute(machine=machine, made="; ".join(measurements), **tables)
 
 
-def _made(table: dict[str, Any]) -> str:
+def _describe_measurement(table: dict[str, Any]) -> str:
     return f"{table['day']} at commit {table['commit']}, {table['rounds']} rounds"
 
 
 def _lines(table: dict[str, Any]) -> Iterator[str]:
-    """A table."""
     columns = table["columns"]
     yield f"| {' | '.join(columns)} |"
     yield f"| --- |{' ---: |' * (len(columns) - 1)}"
@@ -43,7 +42,7 @@ def _lines(table: dict[str, Any]) -> Iterator[str]:
         yield f"| {' | '.join(row)} |"
 
 
-def write(kept: dict[str, Any]) -> None:
+def write(record: dict[str, Any]) -> None:
     """Keep the record, and write the page of it."""
-    RECORD.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    PAGE.write_text(page(kept), encoding="utf-8")
+    RECORD.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    PAGE.write_text(page(record), encoding="utf-8")

@@ -36,31 +36,31 @@ WAYS = ("load", "loadfile", "worksteal")
 
 def table(rounds: int) -> Table:
     """Ten tests, each in a file of its own and all in one file, in turn."""
-    found = Table((f"{DATASETS} datasets of {FILES} files", "time", "beside one process"))
+    rows = Table((f"{DATASETS} datasets of {FILES} files", "time", "relative to one process"))
     with tempfile.TemporaryDirectory() as name:
-        several, one = Path(name, "several"), Path(name, "one")
-        _write(several, [[number] for number in range(DATASETS)])
-        _write(one, [list(range(DATASETS))])
-        works = dict(_works(several, one))
+        many_files, one_file = Path(name, "several"), Path(name, "one")
+        _write(many_files, [[number] for number in range(DATASETS)])
+        _write(one_file, [list(range(DATASETS))])
+        works = dict(_works(many_files, one_file))
         seconds = in_turn(max(1, rounds // 4), *works.values())
-    for text, each in zip(works, seconds, strict=True):
-        times = f"{ratio(seconds[0], each):.2f}"
-        found.rows.append((text, shown(statistics.median(each)), times))
-    return found
+    for text, samples in zip(works, seconds, strict=True):
+        times = f"{ratio(seconds[0], samples):.2f}"
+        rows.rows.append((text, shown(statistics.median(samples)), times))
+    return rows
 
 
-def _works(several: Path, one: Path) -> Iterator[tuple[str, Measure]]:
-    yield "one process", clock(lambda: run_pytest(several))
+def _works(many_files: Path, one_file: Path) -> Iterator[tuple[str, Measure]]:
+    yield "one process", clock(lambda: run_pytest(many_files))
     for way in WAYS:
         yield (
             f"`-n 2 --dist {way}`",
-            clock(lambda way=way: run_pytest(several, "-n2", f"--dist={way}")),
+            clock(lambda way=way: run_pytest(many_files, "-n2", f"--dist={way}")),
         )
-    yield "`-n 4 --dist load`", clock(lambda: run_pytest(several, "-n4", "--dist=load"))
+    yield "`-n 4 --dist load`", clock(lambda: run_pytest(many_files, "-n4", "--dist=load"))
     for way in WAYS:
         yield (
             f"all in one file, `-n 2 --dist {way}`",
-            clock(lambda way=way: run_pytest(one, "-n2", f"--dist={way}")),
+            clock(lambda way=way: run_pytest(one_file, "-n2", f"--dist={way}")),
         )
 
 
@@ -76,9 +76,11 @@ def run_pytest(folder: Path, *options: str) -> None:
     """Run the suite in *folder*, by no plugins but this one and pytest-xdist."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["-p", "pytest_dataloader_faults.plugin", "-p", "xdist", *options]
-    given = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    given["PYTHONPATH"] = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
-    done = subprocess.run(
-        command, cwd=folder, env=given, stdout=subprocess.PIPE, text=True, check=False
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [os.path.dirname(__file__), *filter(None, sys.path)]
     )
-    assert done.returncode == 0, done.stdout
+    process = subprocess.run(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=False
+    )
+    assert process.returncode == 0, process.stdout

@@ -36,8 +36,8 @@ class Reads(Dataset[Any]):
         return 1
 
     def __getitem__(self, index: int) -> tuple[float, list[int]]:
-        taken = timeit.repeat(lambda: _read(self.good), number=CALLS, repeat=REPEATS)
-        return min(taken) / CALLS, [self._errno(number) for number in range(3)]
+        seconds = timeit.repeat(lambda: _read(self.good), number=CALLS, repeat=REPEATS)
+        return min(seconds) / CALLS, [self._errno(number) for number in range(3)]
 
     def _errno(self, number: int) -> int:
         if number == 1 and self.before_second:
@@ -107,13 +107,13 @@ def main(tool: str, folder: str) -> None:
         before_second = lambda: _enable_in_libfiu(b"posix/io/rw/read", ONE_TIME)  # noqa: E731
     if tool in ("kernel", "python"):
         with _injected(tool):
-            found = _first(folder, None)
+            errnos = _first(folder, None)
     elif tool == "pyfakefs":
         with _faked(folder):
-            found = _first(folder, None)
+            errnos = _first(folder, None)
     else:
-        found = _first(folder, before_second)
-    print(json.dumps(found))
+        errnos = _first(folder, before_second)
+    print(json.dumps(errnos))
 
 
 if __name__ == "__main__":

@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import explore, run_trial, strategies
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import ReadError
-from pytest_dataloader_faults.search import survey
+from pytest_dataloader_faults.search._assertion import Survey
 from subjects import Records, write_records
 from timing import Table, clock, in_turn, shown
 
@@ -30,27 +31,28 @@ TRANSIENT = ReadError("*.bin", times=1)
 
 def table(rounds: int) -> Table:
     """What a search is made of."""
-    found = Table(("one worker, 4 files", "each", "per second"))
-    few = max(1, rounds // 3)
+    speeds = Table(("one worker, 4 files", "each", "per second"))
+    few_rounds = max(1, rounds // 3)
 
     def row(text: str, rounds: int, work: Callable[[], object], count: int = 1) -> None:
-        ((*taken,),) = in_turn(rounds, clock(work))
-        each = statistics.median(taken) / count
-        found.rows.append((text, shown(each), f"{1 / each:.1f}"))
+        ((*samples,),) = in_turn(rounds, clock(work))
+        seconds = statistics.median(samples) / count
+        speeds.rows.append((text, shown(seconds), f"{1 / seconds:.1f}"))
 
     with tempfile.TemporaryDirectory() as name:
         folder = write_records(Path(name, "records"), FILES, SIZE)
-        drawn = strategies.fault_schedules(files=survey(lambda: Records(folder)))
-        row("a schedule is drawn", few, lambda: _draw(drawn), EXAMPLES)
+        files = Survey(lambda: Records(folder), Settings()).files
+        drawn = strategies.fault_schedules(files=files)
+        row("a schedule is drawn", few_rounds, lambda: _draw(drawn), EXAMPLES)
         row("a bare epoch", rounds, lambda: list(DataLoader(Records(folder), **LOADER)))
         row("a trial without a fault", rounds, lambda: _trial(folder))
         row("a trial with a transient ReadError", rounds, lambda: _trial(folder, TRANSIENT))
-        row(f"explore, {EXAMPLES} examples", few, lambda: _explore(folder), EXAMPLES)
+        row(f"explore, {EXAMPLES} examples", few_rounds, lambda: _explore(folder), EXAMPLES)
     with FakeDatasetFs() as files:
         for number in range(FILES):
             files.create_file(f"/fake/{number}.bin", contents=bytes([number + 1] * SIZE))
         row("a trial over fake files", rounds, lambda: _trial(Path("/fake"), TRANSIENT))
-    return found
+    return speeds
 
 
 def _trial(folder: Path, *faults: ReadError) -> None:

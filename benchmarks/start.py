@@ -22,13 +22,13 @@ ROUNDS_MORE = 3
 
 def table(rounds: int) -> Table:
     """The time until pytest has run one test that does nothing."""
-    found = Table(("", "without", "with", "more, by the clock", "more, of CPU"))
+    times = Table(("", "without", "with", "more, by the clock", "more, of CPU"))
     with tempfile.TemporaryDirectory() as name:
         Path(name, "test_nothing.py").write_text("def test_nothing():\n    pass\n")
         Path(name, "no_plugin.py").write_text('"""Nothing."""\n')
         for text, options in (("pytest -q", ["-q"]), ("pytest, with a header", [])):
-            found.rows.append((text, *_row(ROUNDS_MORE * rounds, name, options)))
-    return found
+            times.rows.append((text, *_row(ROUNDS_MORE * rounds, name, options)))
+    return times
 
 
 def _row(rounds: int, folder: str, options: list[str]) -> list[str]:
@@ -40,21 +40,26 @@ def _row(rounds: int, folder: str, options: list[str]) -> list[str]:
     measures = [clock(lambda plugin=plugin: run(plugin)) for plugin in spent]
     in_turn(1, *measures)  # It compiles.
     without, with_ours = in_turn(rounds, *measures)
-    less, more = min(without), min(with_ours)
+    without_plugin, with_plugin = min(without), min(with_ours)
     cpu = min(spent[OURS][1:]) - min(spent["no_plugin"][1:])
-    return [shown(each) for each in (less, more, more - less, cpu)]
+    return [
+        shown(seconds)
+        for seconds in (without_plugin, with_plugin, with_plugin - without_plugin, cpu)
+    ]
 
 
 def _cpu_of_pytest(folder: str, plugin: str, options: list[str]) -> float:
     """Run pytest in *folder*; the seconds of CPU that it and its child processes took."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
+    }
     for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONSAFEPATH"):
-        kept.pop(name, None)
-    kept |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": plugin}
-    kept |= {"PYTHONPYCACHEPREFIX": os.path.join(folder, "compiled")}
+        environment.pop(name, None)
+    environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": plugin}
+    environment |= {"PYTHONPYCACHEPREFIX": os.path.join(folder, "compiled")}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
-    process = subprocess.Popen(command, cwd=folder, env=kept, stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, command
-    return used.ru_utime + used.ru_stime
+    return usage.ru_utime + usage.ru_stime

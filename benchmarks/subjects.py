@@ -91,7 +91,7 @@ def write_jpegs(folder: Path, count: int = 64) -> Path:
     """A new *folder* with files of the size of ImageNet's, about 50 KiB each."""
     folder.mkdir()
     for number in range(count):
-        few = np.random.default_rng(number).integers(0, 255, (48, 64, 3), np.uint8)
-        image = Image.fromarray(few).resize(PIXELS, Image.Resampling.BICUBIC)
+        pixels = np.random.default_rng(number).integers(0, 255, (48, 64, 3), np.uint8)
+        image = Image.fromarray(pixels).resize(PIXELS, Image.Resampling.BICUBIC)
         image.save(folder / f"{number:02}.jpg", quality=90)
     return folder

@@ -24,13 +24,15 @@ def clock(work: Callable[[], object]) -> Measure:
 
 def in_turn(rounds: int, *measures: Measure) -> list[list[float]]:
     """What each of *measures* gives, round by round. What else runs here disturbs all alike."""
-    found = [[measure() for measure in measures] for _ in range(rounds)]
-    return [list(column) for column in zip(*found, strict=True)]
+    samples = [[measure() for measure in measures] for _ in range(rounds)]
+    return [list(column) for column in zip(*samples, strict=True)]
 
 
-def ratio(bare: list[float], other: list[float]) -> float:
-    """How many times as much as *bare* the *other* is: the median of the rounds."""
-    return statistics.median(more / less for less, more in zip(bare, other, strict=True))
+def ratio(bare: list[float], compared: list[float]) -> float:
+    """How many times as much as *bare* the *compared* is: the median of the rounds."""
+    return statistics.median(
+        numerator / denominator for denominator, numerator in zip(bare, compared, strict=True)
+    )
 
 
 def shown(seconds: float) -> str:
@@ -48,20 +50,20 @@ class Table:
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]] = field(default_factory=list)
 
-    def compare(self, name: str, rounds: int, bare: Measure, other: Measure) -> None:
-        """Add a row: the medians of *bare* and *other*, measured in turn, and their ratio."""
-        less, more = in_turn(rounds, bare, other)
-        medians = [shown(statistics.median(each)) for each in (less, more)]
-        self.rows.append((name, *medians, f"{ratio(less, more):.2f}"))
+    def compare(self, name: str, rounds: int, bare: Measure, compared: Measure) -> None:
+        """Add a row: the medians of *bare* and *compared*, measured in turn, and their ratio."""
+        bare_samples, compared_samples = in_turn(rounds, bare, compared)
+        medians = [shown(statistics.median(each)) for each in (bare_samples, compared_samples)]
+        self.rows.append((name, *medians, f"{ratio(bare_samples, compared_samples):.2f}"))
 
     def text(self) -> str:
         """The table for a terminal."""
-        every = [self.columns, *self.rows]
-        widths = [max(map(len, column)) for column in zip(*every, strict=True)]
+        rows = [self.columns, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join(
             "  ".join(
                 cell.rjust(width) if number else cell.ljust(width)
                 for number, (cell, width) in enumerate(zip(row, widths, strict=True))
             )
-            for row in every
+            for row in rows
         )

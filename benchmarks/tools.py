@@ -41,7 +41,9 @@ class NotThereError(Exception):
 
 def table(rounds: int) -> Table:
     """A row for each tool."""
-    found = Table(("one worker", "open, read and close", "beside no tool", "the second read"))
+    results = Table(
+        ("one worker", "open, read and close", "relative to no tool", "the second read")
+    )
     seconds: dict[str, list[float]] = {tool: [] for tool in NAMES}
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as name, _files(name) as folders:
@@ -53,27 +55,27 @@ def table(rounds: int) -> Table:
                     failed[tool] = str(error)
     for tool, text in NAMES.items():
         if tool in failed:
-            found.rows.append((text, "", "", failed[tool]))
+            results.rows.append((text, "", "", failed[tool]))
         else:
-            each, fault = seconds[tool], "" if tool == "bare" else "EIO"
-            times = f"{ratio(seconds['bare'], each):.1f}"
-            found.rows.append((text, shown(statistics.median(each)), times, fault))
-    return found
+            samples, fault = seconds[tool], "" if tool == "bare" else "EIO"
+            times = f"{ratio(seconds['bare'], samples):.1f}"
+            results.rows.append((text, shown(statistics.median(samples)), times, fault))
+    return results
 
 
 def versions() -> dict[str, str]:
     """The versions of the tools, as far as they are here."""
-    found = {}
+    tool_versions = {}
     for name, command in {
         "strace": ["strace", "--version"],
         "libfiu": ["dpkg-query", "-W", "-f", "${Version}", "fiu-utils"],
         "libfuse": ["pkg-config", "fuse3", "--modversion"],
     }.items():
         if shutil.which(command[0]):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if not done.returncode:
-                found[name] = done.stdout.partition("\n")[0].split()[-1]
-    return found
+            process = subprocess.run(command, capture_output=True, text=True, check=False)
+            if not process.returncode:
+                tool_versions[name] = process.stdout.partition("\n")[0].split()[-1]
+    return tool_versions
 
 
 @contextmanager
@@ -81,8 +83,8 @@ def _files(name: str) -> Iterator[dict[str, Path]]:
     """The folder of files, and the same mounted by FUSE, if it can be."""
     folders = {"": Path(name, "files")}
     folders[""].mkdir()
-    for each in ("good.bin", "bad.bin"):
-        (folders[""] / each).write_bytes(os.urandom(4096))
+    for file in ("good.bin", "bad.bin"):
+        (folders[""] / file).write_bytes(os.urandom(4096))
     yield folders
 
 
@@ -97,11 +99,11 @@ def _measured(tool: str, folders: dict[str, Path]) -> float:
 
 def _read(tool: str, folder: Path) -> float:
     command = [*_launcher(tool, folder), sys.executable, str(HERE / "reader.py"), tool, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     try:
-        seconds, errnos = json.loads(done.stdout.splitlines()[-1])
+        seconds, errnos = json.loads(process.stdout.splitlines()[-1])
     except (IndexError, ValueError):
-        raise NotThereError((done.stderr.splitlines() or ["nothing was printed"])[-1]) from None
+        raise NotThereError((process.stderr.splitlines() or ["nothing was printed"])[-1]) from None
     if errnos != GIVEN[tool == "bare"]:
         raise NotThereError(f"the reads gave the errnos {errnos}")
     return float(seconds)

@@ -2,9 +2,9 @@
 
     python docs/checks.py
 
-The promise and the advice of a check are those of the code, the bugs that it finds those of
-tests/support/corpus, and all else is in docs/reference/checks.in. There, the section of a check
-begins with its faults.
+The promise and the advice of a check come from the code, the bugs that it finds from
+tests/support/corpus, and everything else from docs/reference/checks.in. There, the section of a
+check starts with its faults.
 """
 
 from __future__ import annotations
@@ -18,9 +18,22 @@ from string import Template
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:] = [str(ROOT / "tests"), *(each for each in sys.path if each != str(ROOT / "docs"))]
 
-from pytest_dataloader_faults.battery.checks import CHECKS  # noqa: E402  # after the path
+from pytest_dataloader_faults.battery import checks  # noqa: E402  # after the path
 from support.corpus import CASES, ENTRIES  # noqa: E402  # it is below tests/
 
+CHECKS = checks.CHECKS
+GROUPS = {
+    "Whole epochs": checks.EPOCHS,
+    "File and worker faults": checks.FAULTS,
+    "Files already damaged on disk": checks.BEFORE_INIT,
+    "Listings of folders": checks.LISTINGS,
+    "Writes": checks.WRITES,
+    "File locks": checks.LOCKS,
+    "Connections": (*checks.NETWORK, *checks.HTTP),
+    "Checkpoints": checks.RESUME,
+    "Several ranks": checks.RANKS,
+    "Pinned memory": checks.PINNING,
+}
 PAGE = ROOT / "docs/reference/checks.md"
 _SECTION = re.compile(r"^### ([\w-]+)\n\n(.*?)\n\n(?=##)", re.MULTILINE | re.DOTALL)
 
@@ -28,25 +41,29 @@ _SECTION = re.compile(r"^### ([\w-]+)\n\n(.*?)\n\n(?=##)", re.MULTILINE | re.DOT
 def page() -> str:
     """The whole page."""
     template = PAGE.with_suffix(".in").read_text(encoding="utf-8")
-    text = _SECTION.sub(lambda found: _section(found[1], found[2]), template)
-    return Template(text).substitute(overview="\n".join(_overview()))
+    text = _SECTION.sub(lambda match: _section(match[1], match[2]), template)
+    return Template(text).substitute(overview="\n".join(_overview()).rstrip())
 
 
 def _overview() -> Iterator[str]:
-    yield "| check | promise |\n| --- | --- |"
-    for check in CHECKS.values():
-        yield f"| [`{check.name}`](#{check.name}) | {check.promise} |"
+    """A table for each group of checks."""
+    for title, group in GROUPS.items():
+        yield f"**{title}**\n\n| check | promise |\n| --- | --- |"
+        for check in group:
+            star = "\\*" if check.name in checks.GROUPS["quick"] else ""
+            yield f"| [`{check.name}`](#{check.name}){star} | {check.promise} |"
+        yield ""
 
 
 def _section(name: str, text: str) -> str:
     check = CHECKS[name]
     parts = [f"### {name}", f"Promise: {check.promise}.", text]
     if check.advice:
-        parts.append(f"What a failure says besides: {_literal(check.advice)}.")
+        parts.append(f"What to do, as the failure says: {_literal(check.advice)}.")
     bugs = {case.entry: ENTRIES[case.entry] for case in CASES if case.check == name}
     if bugs:
         names = ", ".join(f"{entry} `{title}`" for entry, title in bugs.items())
-        parts.append(f"Bugs of the [corpus](../evidence/corpus.md) that it finds: {names}.")
+        parts.append(f"Finds these [published bugs](../evidence/corpus.md): {names}.")
     return "\n\n".join(parts) + "\n\n"
 
 

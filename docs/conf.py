@@ -47,18 +47,29 @@ intersphinx_mapping = {
 nitpick_ignore_regex = [
     ("py:.*", r"(collections|contextlib|hypothesis|os|pathlib|pyfakefs|st|torch)\..*"),
     ("py:class", r"Files|Kinds|pytest_dataloader_faults\._trial\.factory\.PartOf"),
+    ("py:class", r"pytest_dataloader_faults\..*\.(OwnFolders|JudgedTrial|Note|ANote)"),
 ]
 
 
 def _add_toctrees(_app, page, source):
-    """Give the sidebar the lists of index.md, which is read in the repository, too."""
+    """Give the sidebar the lists of index.md, which is read in the repository, too.
+
+    A list has the title of its section, or that of the group within it.
+    """
     if page != "index":
         return
-    for section in source[0].split("\n## ")[1:]:
-        caption, _, text = section.partition(":")
+    for section in re.split(r"\n##+ ", source[0])[1:]:
+        caption, _, text = section.partition("\n")
         pages = re.findall(r"\]\(([^)]+)\.md\)", text)
-        tree = ["```{toctree}", f":caption: {caption}", ":hidden:", "", *pages, "```"]
-        source[0] += "\n".join(["", *tree, ""])
+        tree = [
+            "```{toctree}",
+            f":caption: {caption.partition(':')[0]}",
+            ":hidden:",
+            "",
+            *pages,
+            "```",
+        ]
+        source[0] += "\n".join(["", *tree, ""]) if pages else ""
 
 
 def setup(app):

@@ -3,13 +3,16 @@
     python docs/generate.py               every page
     python docs/generate.py README.md     these pages
 
-A page is a small project of its own, made and run from top to bottom in an empty folder. The
+A page is a small separate project, created and run from top to bottom in an empty folder. The
 comment on the line before a block says what the block is:
 
     <!-- file: NAME -->         it is written to that file; what follows may use it
     <!-- output: COMMAND -->    it shows COMMAND and what it prints; this script writes it
     <!-- tree: FOLDER -->       it lists the folders of modules below FOLDER; this script writes it
     <!-- fragment: REASON -->   it is not run, for that reason
+    <!-- module: NAME -->       it is a module that the two below import
+    <!-- fails: CHECK -->       tests/battery/test_fix_a_failure.py runs that check on it
+    <!-- passes: CHECK -->      the same, but it passes
 
 A Python block without a comment is run as a script. A test file that no COMMAND names is run with
 pytest at the end, and any other Python file that no COMMAND names as a script. Nothing shows what
@@ -31,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-_MARK = re.compile(r"<!-- (file|output|tree|fragment): (.*) -->")
+_MARK = re.compile(r"<!-- (file|output|tree|fragment|module|fails|passes): (.*) -->")
 _HEADER = re.compile(r"(platform|rootdir|configfile|plugins|cachedir)[ :]")
 _NOT_INHERITED = ("PYTEST_", "PYTHONSAFEPATH", "PYTHONWARNINGS", "CI", "BUILD_NUMBER", "TOX_")
 _RUN_SCRIPTS = """
@@ -39,13 +42,17 @@ import runpy, sys
 for name in sys.argv[1:]:
     runpy.run_path(name, run_name="__main__")
 """
+_RUN_OUR_COMMAND = """
+from pytest_dataloader_faults.report.command import main
+raise SystemExit(main())
+"""
 _SAME = (
-    # A longer time may begin a line of its own.
+    # A longer time may start a new line.
     (r";\n +(\d+\.\d+ s)\n", r"; \1\n"),
     (r"in worker \d+ \(pid \d+\), fetch \d+: (\S+ )?\S*", r"in worker N, fetch N: \1"),
     (r"DataLoader worker process \d+", "DataLoader worker process N"),
     (r"\bpid(\(s\))? \d+", "pid N"),
-    # On Python 3.14 errors of pickle say more, and a worker from a fork server is no child.
+    # On Python 3.14 errors of pickle say more, and a worker from a fork server is not a child.
     (r"cannot pickle '(_io\.)?(\w+)' (object|instances)", r"cannot pickle \2"),
     (r"\n +when serializing .*", ""),
     (r"is killed by signal: \w+\. *\n.*DataLoader worker \(pid N\) exited", "exited"),
@@ -84,8 +91,8 @@ class Ran:
 
 def pages() -> list[Path]:
     """Every page with examples, relative to the root."""
-    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return [page.relative_to(ROOT) for page in found]
+    paths = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [page.relative_to(ROOT) for page in paths]
 
 
 def blocks(text: str) -> Iterator[Block]:
@@ -107,13 +114,13 @@ def blocks(text: str) -> Iterator[Block]:
 
 def run_page(page: Path, folder: Path, python: str = sys.executable) -> list[Ran]:
     """Run everything on *page* in *folder*, which is empty, by *python*."""
-    every = list(blocks((ROOT / page).read_text(encoding="utf-8")))
-    ran = [each for block in every if (each := _run_block(block, folder, python))]
-    named = " ".join(each.command for each in ran)
-    files = dict.fromkeys(_file_of(block) for block in every)
-    rest = [name for name in files if name.endswith(".py") and name not in named]
+    page_blocks = list(blocks((ROOT / page).read_text(encoding="utf-8")))
+    ran = [each for block in page_blocks if (each := _run_block(block, folder, python))]
+    commands = " ".join(each.command for each in ran)
+    files = dict.fromkeys(_file_of(block) for block in page_blocks)
+    unnamed = [name for name in files if name.endswith(".py") and name not in commands]
     for tool in ("python", "pytest"):
-        names = [name for name in rest if _tool_for(name) == tool]
+        names = [name for name in unnamed if _tool_for(name) == tool]
         ran += [_run(shlex.join([tool, *names]), folder, python)] if names else []
     return ran
 
@@ -157,7 +164,8 @@ def _run(
     environment |= {"COLUMNS": str(columns), "PYTEST_DEBUG_TEMPROOT": str(temporary)}
     if tool == "pytest":
         environment |= {"PYTHONSAFEPATH": "1", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
-    start = [python, "-m", "pytest"] if tool == "pytest" else [python]
+    starts = {"pytest": ["-m", "pytest"], "pytest-dataloader-faults": ["-c", _RUN_OUR_COMMAND]}
+    start = [python, *starts.get(tool, [])]
     start += ["-c", _RUN_SCRIPTS] if tool == "python" and block is None else []
     output, status = output_of([*start, *arguments], folder, environment)
     return Ran(command, _shown(output, folder), status, block)
@@ -165,7 +173,7 @@ def _run(
 
 def output_of(command: list[str], folder: Path, environment: dict[str, str]) -> tuple[str, int]:
     """What *command* prints in *folder*, and its exit status."""
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         cwd=folder,
         env=environment,
@@ -175,7 +183,7 @@ def output_of(command: list[str], folder: Path, environment: dict[str, str]) -> 
         timeout=300,
         check=False,
     )
-    return done.stdout, done.returncode
+    return process.stdout, process.returncode
 
 
 def _shown(output: str, folder: Path) -> str:
@@ -197,14 +205,15 @@ def same(text: str) -> str:
 
 def tree(folder: Path, indent: str = "") -> str:
     """A line per package, from *folder* on: its name, and the first line of its docstring."""
-    text = _line(f"{indent}{folder.name}/", folder / "__init__.py")
+    text = _summary_line(f"{indent}{folder.name}/", folder / "__init__.py")
     inner = sorted(folder.glob("*/__init__.py"))
     return text + "".join(tree(path.parent, f"{indent}    ") for path in inner)
 
 
-def _line(name: str, module: Path) -> str:
-    first = (ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or "").partition("\n")
-    return f"{name:34}{first[0]}\n"
+def _summary_line(name: str, module: Path) -> str:
+    docstring = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
+    summary = docstring.partition("\n")[0]
+    return f"{name:34}{summary}\n"
 
 
 def body(ran: Ran) -> str:
@@ -220,12 +229,12 @@ def refresh(page: Path) -> bool:
         ran = run_page(page, Path(folder))
     lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
     changed = False
-    for each in reversed(ran):
-        if each.block is not None and same(each.block.text) != same(body(each)):
-            lines[each.block.start + 1 : each.block.end] = body(each).splitlines()
+    for example in reversed(ran):
+        if example.block is not None and same(example.block.text) != same(body(example)):
+            lines[example.block.start + 1 : example.block.end] = body(example).splitlines()
             changed = True
-        if each.block is None and each.status:
-            sys.stderr.write(f"{page}: {each.command} failed:\n{each.output}\n")
+        if example.block is None and example.status:
+            sys.stderr.write(f"{page}: {example.command} failed:\n{example.output}\n")
     (ROOT / page).write_text("\n".join(lines) + "\n", encoding="utf-8")
     return changed
 

@@ -4,7 +4,7 @@ python docs/sigchld.py lock --attempts 200        a lock that is never released:
 python docs/sigchld.py swallowed --attempts 20    an error of the loop's own step is ignored
 python docs/sigchld.py profiler --attempts 200    the same, and it is torch that ignores it
 
-Plain torch, without the plugin. Each attempt is a fork of this process, in a session of its own,
+Plain torch, without the plugin. Each attempt is a fork of this process, in its own session,
 under a watchdog that writes its stack and ends it. The script prints each late or hung attempt at
 once, and the sums at the end. An idle machine shows the most.
 """

@@ -35,12 +35,12 @@ import demo
 from pytest_dataloader_faults import CheckResult
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.asking import ask
+from pytest_dataloader_faults.battery.runner import run_check
 
 DATASETS = ("OpensPerItem", "MmapPerItem", "PillowFolder", "H5Digits", "LmdbPerProcess")
 REPEATED = {
     "lmdb": ("LmdbPerProcess", "truncated-half"),
-    "sigbus": ("MmapPerItem", "read-error-next-epoch"),
+    "sigbus": ("MmapPerItem", "recovers-after-read-error"),
 }
 """The option, the dataset, and the check."""
 DEADLINE = 10.0
@@ -49,7 +49,7 @@ Factory = Callable[[], Any]
 
 
 @dataclass
-class Seen:
+class Tally:
     """What a campaign saw, and what it expected to see."""
 
     expected: demo.Matrix
@@ -59,17 +59,20 @@ class Seen:
     def check(self, battery: Battery, name: str, check: str) -> CheckResult | None:
         """Ask, count, and tell what is not as expected; None where there was no verdict."""
         self.counts["checks"] += 1
-        with self.telling_errors(f"{name} {check}"):
-            result = ask(battery, check)
-            got, wanted = demo.word(result), self.expected.get(name, {}).get(check, "nothing")
-            if got != wanted:
+        with self.count_errors(f"{name} {check}"):
+            result = run_check(battery, check)
+            actual, expected = demo.word(result), self.expected.get(name, {}).get(check, "nothing")
+            if actual != expected:
                 self.counts["deviations"] += 1
-                tell(f"DEVIATION {name} {check}: got {got}, wanted {wanted}: {result.explanation}")
+                tell(
+                    f"DEVIATION {name} {check}: got {actual}, wanted {expected}:"
+                    f" {result.explanation}"
+                )
             return result
         return None
 
     @contextmanager
-    def telling_errors(self, whose: str) -> Iterator[None]:
+    def count_errors(self, whose: str) -> Iterator[None]:
         """Tell and count any exception, and go on behind the block."""
         try:
             yield
@@ -79,12 +82,12 @@ class Seen:
 
     def battery(self, name: str, make_dataset: Factory, deadline: float) -> Battery | None:
         """What the checks of one round share; None if it could not be made."""
-        with self.telling_errors(f"{name} before the first check"):
+        with self.count_errors(f"{name} before the first check"):
             return Battery(make_dataset, Settings(deadline=deadline))
         return None
 
     @property
-    def wrong(self) -> int:
+    def unexpected(self) -> int:
         """How often something was not as expected."""
         return self.counts["deviations"] + self.counts["errors"]
 
@@ -93,7 +96,7 @@ class Seen:
         kinds = ("batteries", "checks", "demos", "deviations", "errors")
         sums = ", ".join(f"{self.counts[kind]} {kind}" for kind in kinds)
         tell(f"{sums}, {time.monotonic() - self.began:.0f} seconds")
-        return 1 if self.wrong else 0
+        return 1 if self.unexpected else 0
 
 
 def tell(line: str) -> None:
@@ -101,42 +104,45 @@ def tell(line: str) -> None:
     print(line, flush=True)
 
 
-def run_batteries(seen: Seen, factories: dict[str, Factory], options: argparse.Namespace) -> None:
+def run_batteries(tally: Tally, factories: dict[str, Factory], options: argparse.Namespace) -> None:
     """Whole batteries, the datasets in turn."""
     for number in range(options.batteries):
         for name in options.datasets or DATASETS:
-            before, began = seen.wrong, time.monotonic()
-            if battery := seen.battery(name, factories[name], options.deadline):
+            earlier, began = tally.unexpected, time.monotonic()
+            if battery := tally.battery(name, factories[name], options.deadline):
                 for check in options.checks or demo.CHECKS:
-                    seen.check(battery, name, check)
-            seen.counts["batteries"] += 1
+                    tally.check(battery, name, check)
+            tally.counts["batteries"] += 1
             tell(
-                f"{number + 1}/{options.batteries} {name}: {seen.wrong - before} not as expected,"
+                f"{number + 1}/{options.batteries} {name}:"
+                f" {tally.unexpected - earlier} not as expected,"
                 f" {time.monotonic() - began:.1f} s"
             )
 
 
-def repeat(seen: Seen, factories: dict[str, Factory], what: str, times: int, wait: float) -> None:
+def repeat(
+    tally: Tally, factories: dict[str, Factory], option: str, times: int, wait: float
+) -> None:
     """One check of one dataset, and how often it came to what."""
-    name, check = REPEATED[what]
+    name, check = REPEATED[option]
     ends: Counter[tuple[str, str]] = Counter()
-    battery = seen.battery(name, factories[name], wait)
+    battery = tally.battery(name, factories[name], wait)
     for number in range(times if battery else 0):
-        if result := seen.check(battery, name, check):
+        if result := tally.check(battery, name, check):
             raised = result.outcome.exception if result.outcome else None
             ends[str(result.verdict), raised.type if raised else "no exception"] += 1
         if (number + 1) % 20 == 0 or number + 1 == times:
             tell(f"{number + 1}/{times} {name} {check}: {dict(ends)}")
 
 
-def run_demos(seen: Seen, times: int, names: Sequence[str] | None) -> None:
+def run_demos(tally: Tally, times: int, names: Sequence[str] | None) -> None:
     """The demo as it is at the last commit, each time in a fresh clone."""
     chosen = [["--only", name] for name in names] if names else [["--all"]]
     for number in range(times):
         for arguments in chosen:
             status, output = demo_in_a_clone(arguments)
-            seen.counts["demos"] += 1
-            seen.counts["deviations"] += status != 0
+            tally.counts["demos"] += 1
+            tally.counts["deviations"] += status != 0
             tell(f"{number + 1}/{times} demo: exit status {status}" + output * (status != 0))
 
 
@@ -145,7 +151,7 @@ def demo_in_a_clone(arguments: list[str]) -> tuple[int, str]:
     with tempfile.TemporaryDirectory(prefix="clone-") as folder:
         clone = Path(folder, "clone")
         subprocess.run([which("git"), "clone", "--quiet", "--local", ROOT, clone], check=True)
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, clone / "examples/demo.py", *arguments],
             cwd=clone,
             env=os.environ | {"PYTHONPATH": f"{clone}{os.pathsep}{clone / 'examples'}"},
@@ -154,7 +160,7 @@ def demo_in_a_clone(arguments: list[str]) -> tuple[int, str]:
             text=True,
             check=False,
         )
-    return done.returncode, f"\n{done.stdout}"
+    return process.returncode, f"\n{process.stdout}"
 
 
 @contextmanager
@@ -171,11 +177,11 @@ def load(kind: str) -> Iterator[None]:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The options; what there is to repeat is said once."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--batteries", type=int, metavar="N", default=1, help="of each dataset")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--batteries", type=int, metavar="N", default=1, help="of each dataset")
     for name, repeated in REPEATED.items():
-        what.add_argument(f"--{name}", type=int, metavar="N", help=" ".join(repeated))
-    what.add_argument("--demo", type=int, metavar="N", help="the demo in fresh clones")
+        group.add_argument(f"--{name}", type=int, metavar="N", help=" ".join(repeated))
+    group.add_argument("--demo", type=int, metavar="N", help="the demo in fresh clones")
     parser.add_argument("--load", choices=("idle", "busy"), default="idle")
     parser.add_argument("--datasets", nargs="+", choices=demo.examples(Path()), metavar="NAME")
     parser.add_argument("--checks", nargs="+", choices=demo.CHECKS, metavar="NAME")
@@ -187,16 +193,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     """Run a campaign; the exit status."""
     options = parse(arguments)
-    seen = Seen(demo.read_matrix(options.expected.read_text(encoding="utf-8")))
+    tally = Tally(demo.read_matrix(options.expected.read_text(encoding="utf-8")))
     with tempfile.TemporaryDirectory(prefix="campaign-") as folder, load(options.load):
         factories = demo.examples(data.build(Path(folder)))
         if options.demo:
-            run_demos(seen, options.demo, options.datasets)
-        elif what := next((each for each in REPEATED if getattr(options, each)), None):
-            repeat(seen, factories, what, getattr(options, what), options.deadline)
+            run_demos(tally, options.demo, options.datasets)
+        elif option := next((each for each in REPEATED if getattr(options, each)), None):
+            repeat(tally, factories, option, getattr(options, option), options.deadline)
         else:
-            run_batteries(seen, factories, options)
-    return seen.close()
+            run_batteries(tally, factories, options)
+    return tally.close()
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ def _last_line(capsys):
 
 def test_nothing_to_tell(capsys):
     """Where each verdict is the expected one the sums are all there is, and the status is 0."""
-    asked = ["--datasets", "OpensPerItem", "--checks", "workers-agree", "used-before"]
+    arguments = ["--datasets", "OpensPerItem", "--checks", "workers-agree", "read-before-fork"]
 
-    assert campaign.main(["--batteries", "2", *asked]) == 0
+    assert campaign.main(["--batteries", "2", *arguments]) == 0
     assert _last_line(capsys) == "2 batteries, 4 checks, 0 demos, 0 deviations, 0 errors"
 
 
@@ -35,9 +35,16 @@ def test_deviation(capsys, tmp_path):
     """The campaign reports an unexpected verdict with its evidence, and the status is 1."""
     wrong = tmp_path / "wrong.txt"
     wrong.write_text("  OpensPerItem\nworkers-agree  hung\n")
-    asked = ["--datasets", "OpensPerItem", "--checks", "workers-agree", "--expected", str(wrong)]
+    arguments = [
+        "--datasets",
+        "OpensPerItem",
+        "--checks",
+        "workers-agree",
+        "--expected",
+        str(wrong),
+    ]
 
-    assert campaign.main(asked) == 1
+    assert campaign.main(arguments) == 1
     printed = capsys.readouterr().out
     assert printed.startswith(
         "DEVIATION OpensPerItem workers-agree: got survived, wanted hung: survived: every sample"
@@ -55,10 +62,10 @@ def test_error(capsys):
 
 def test_load_ends():
     """There is a busy loop for each core, and none is left behind."""
-    before = psutil.Process().children()
+    children = psutil.Process().children()
     with campaign.load("busy"):
-        assert len(psutil.Process().children()) - len(before) == len(os.sched_getaffinity(0))
-    assert psutil.Process().children() == before
+        assert len(psutil.Process().children()) - len(children) == len(os.sched_getaffinity(0))
+    assert psutil.Process().children() == children
 
 
 @pytest.mark.timeout(600)  # Of a battery that takes 15 s alone, on machines with more to do.

@@ -35,12 +35,12 @@ class TestLoader(unittest.TestCase):
 def test_a_test_that_knows_that_it_is_armed_differs(tmp_path):
     """It is named, and the exit status says so; loaders without workers work both ways."""
     (tmp_path / "test_sampler.py").write_text(TESTS)
-    done = _compare(tmp_path)
-    assert done.stderr == ""
-    assert "bare   2 passed, 1 skipped" in done.stdout
-    assert "armed  1 failed, 1 passed, 1 skipped" in done.stdout
-    assert "TestLoader.test_bare_only: bare passed and armed failed" in done.stdout
-    assert done.returncode == 1
+    process = _compare(tmp_path)
+    assert process.stderr == ""
+    assert "bare   2 passed, 1 skipped" in process.stdout
+    assert "armed  1 failed, 1 passed, 1 skipped" in process.stdout
+    assert "TestLoader.test_bare_only: bare passed and armed failed" in process.stdout
+    assert process.returncode == 1
 
 
 def test_a_run_that_dies_differs():

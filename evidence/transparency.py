@@ -54,10 +54,13 @@ def download(repository: str, package: str, folder: str, names: list[str], into:
 
 def suites(arguments: argparse.Namespace, scratch: Path) -> dict[str, Path]:
     """Each file of tests, in a copy of its own; torchdata's copy of torch's is both."""
-    found: dict[str, Path] = {}
-    for source, given in ((TORCH, arguments.torch_tests), (TORCHDATA, arguments.torchdata_tests)):
+    copies: dict[str, Path] = {}
+    for source, local_folder in (
+        (TORCH, arguments.torch_tests),
+        (TORCHDATA, arguments.torchdata_tests),
+    ):
         package, names = source[1], source[3]
-        folder = given or download(*source, into=_new(scratch / f"{package}-source"))
+        folder = local_folder or download(*source, into=_new(scratch / f"{package}-source"))
         for name in names:
             if (Path(folder) / name).exists():
                 text = (Path(folder) / name).read_text(encoding="utf-8")
@@ -65,8 +68,8 @@ def suites(arguments: argparse.Namespace, scratch: Path) -> dict[str, Path]:
                     text = text.replace(_STATEFUL, "from torch.utils.data import DataLoader")
                 copy = _new(scratch / package) / name
                 copy.write_text(text, encoding="utf-8")
-                found[f"{package} {name}"] = copy
-    return found
+                copies[f"{package} {name}"] = copy
+    return copies
 
 
 def _new(folder: Path) -> Path:
@@ -118,16 +121,18 @@ def differing(results: dict[str, Results]) -> list[str]:
 def compare(title: str, file: Path, seconds: int) -> list[str]:
     """Run *file* both ways, print how many tests passed, and return what differs both times."""
     results = {way: run(file, way, seconds) for way in WAYS}
-    for way, found in results.items():
-        counts = ", ".join(f"{n} {result}" for result, n in sorted(Counter(found.values()).items()))
+    for way, outcomes in results.items():
+        counts = ", ".join(
+            f"{n} {result}" for result, n in sorted(Counter(outcomes.values()).items())
+        )
         print(f"{title:32} {way:6} {counts or 'nothing ran'}", flush=True)
-    left = differing(results)
-    if left and all(results.values()):
-        left = differing({way: run(file, way, seconds, left) for way in WAYS})
-    for name in left:
-        told = " and ".join(f"{way} {results[way].get(name, 'not there')}" for way in WAYS)
-        print(f"  {name}: {told}", flush=True)
-    return left if all(results.values()) else [title]
+    differences = differing(results)
+    if differences and all(results.values()):
+        differences = differing({way: run(file, way, seconds, differences) for way in WAYS})
+    for name in differences:
+        description = " and ".join(f"{way} {results[way].get(name, 'not there')}" for way in WAYS)
+        print(f"  {name}: {description}", flush=True)
+    return differences if all(results.values()) else [title]
 
 
 def main() -> int:

@@ -28,21 +28,24 @@ from pytest_dataloader_faults.report.model import Item, Report, item_of
 
 EXPECTED = Path(__file__).with_name("expected.txt")
 _OF_WRITES = ("write-error", "disk-full", "worker-killed-writing")
-_OF_CONNECTIONS = ("connect-error", "connection-reset", "connection-closed", "connection-hung")
+_OF_CONNECTIONS = (
+    *("connect-error", "connection-reset", "connection-closed", "connection-hung"),
+    "http-error",
+)
 _OF_RANKS = ("ranks-agree", "ranks-next-epoch", "rank-read-error", "rank-worker-killed")
 _OF_STATES = ("resumes", "resumes-after-death")
 _OF_NO_EXAMPLE = (*_OF_WRITES, *_OF_CONNECTIONS, *_OF_RANKS, *_OF_STATES)
-CHECKS = select_checks(exclude=("pinned", *_OF_NO_EXAMPLE))
+CHECKS = select_checks(exclude=("pin-memory", *_OF_NO_EXAMPLE))
 """All but the one that needs a GPU, so that the table is the same everywhere; and but those of
 writes, of connections, of ranks and of states, of which no example has any."""
 SHORT = ("HandlesInInit", "FromFile", "Careful")
 """A handle that workers share, silent corruption and an unclear error, and a healthy dataset."""
 LEGEND = """
-"survived" and "failed_cleanly" pass a check, and other words fail it. "-": the check does not
-apply, for the workers do nothing that its fault is about.
+"survived" and "failed_cleanly" pass a check, and other verdicts fail it. "-": the check does not
+apply, because the workers do nothing that its fault could affect.
 """
 NEXT = """
-Next: docs/tutorial/first_battery.md mends a dataset step by step. Your own dataset is one command:
+Next: docs/tutorial/first_battery.md fixes a dataset step by step. Your own dataset is one command:
     pytest --dataloader-faults-dataset=my_package.data:make_dataset
 All {count} examples, with a table of the verdicts: tox -e demo -- --all
 """
@@ -75,9 +78,10 @@ def examples(root: Path) -> dict[str, Callable[[], Any]]:
 
 def about(name: str) -> str:
     """What the example does and what is wrong with it, in the words of its docstring."""
-    what, why = inspect.getdoc(getattr(example_datasets, name.partition("-")[0])).split("\n\n")[:2]
-    first = re.split(r"(?<=\.)\s", why)[0]
-    line = f"{name} {what[0].lower()}{what[1:]} {first}"
+    docstring = inspect.getdoc(getattr(example_datasets, name.partition("-")[0]))
+    summary, reason = docstring.split("\n\n")[:2]
+    flaw = re.split(r"(?<=\.)\s", reason)[0]
+    line = f"{name} {summary[0].lower()}{summary[1:]} {flaw}"
     return textwrap.fill(line, terminal.WIDTH, subsequent_indent="    ")
 
 
@@ -87,8 +91,8 @@ def word(result: CheckResult) -> str:
 
 
 def read_matrix(text: str) -> Matrix:
-    """The verdicts out of a table, by dataset and check. Each of its parts begins with names."""
-    found: Matrix = {}
+    """The verdicts in a table, by dataset and check. Each of its parts starts with names."""
+    matrix: Matrix = {}
     names: list[str] = []
     for line in filter(None, text.splitlines()):
         if line.startswith(" "):
@@ -96,8 +100,8 @@ def read_matrix(text: str) -> Matrix:
             continue
         check, *cells = line.split()
         for name, cell in zip(names, cells, strict=True):
-            found.setdefault(name, {})[check] = cell
-    return found
+            matrix.setdefault(name, {})[check] = cell
+    return matrix
 
 
 def table(items: Iterable[Item]) -> str:
@@ -108,40 +112,40 @@ def table(items: Iterable[Item]) -> str:
 
 def items_of(name: str, results: list[CheckResult]) -> list[Item]:
     """What a report of pytest would have of `results`."""
-    here = ("examples/demo.py", 1)
+    place = ("examples/demo.py", 1)
     return [
         item_of(
-            one,
-            nodeid=f"{name}::{one.check}",
+            result,
+            nodeid=f"{name}::{result.check}",
             test=name,
-            where=here,
-            duration=sum(trial.duration for trial in one.trials),
+            where=place,
+            duration=sum(trial.duration for trial in result.trials),
         )
-        for one in results
+        for result in results
     ]
 
 
-def differences(expected: Matrix, found: Matrix) -> Iterator[str]:
+def differences(expected: Matrix, actual: Matrix) -> Iterator[str]:
     """Each cell that is not as expected."""
-    for name, cells in found.items():
+    for name, cells in actual.items():
         for check, cell in cells.items():
-            wanted = expected.get(name, {}).get(check, "nothing")
-            if wanted != cell:
-                yield f"{name} {check}: expected {wanted}, found {cell}"
+            expected_cell = expected.get(name, {}).get(check, "nothing")
+            if expected_cell != cell:
+                yield f"{name} {check}: expected {expected_cell}, found {cell}"
 
 
 def try_all(names: Iterable[str]) -> dict[str, list[CheckResult]]:
     """Run the batteries. Say before each what it tries, and afterwards what it found."""
-    found = {}
+    results = {}
     with tempfile.TemporaryDirectory(prefix="dataloader-faults-") as folder:
         factories = examples(data.build(Path(folder)))
         for name in names:
             print(about(name), flush=True)
-            found[name] = check_dataset(factories[name], only=CHECKS, on_fail=None)
-            for text, _ in terminal.summary(Report(items=tuple(items_of(name, found[name])))):
+            results[name] = check_dataset(factories[name], only=CHECKS, on_fail=None)
+            for text, _ in terminal.summary(Report(items=tuple(items_of(name, results[name])))):
                 print(text)
             print(flush=True)
-    return found
+    return results
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -150,12 +154,19 @@ def main(arguments: list[str] | None = None) -> int:
     names = examples(Path()) if options.all else SHORT
     results = try_all([options.only] if options.only else names)
     if has_table:
-        items = (one for name, each in results.items() for one in items_of(name, each))
+        items = (
+            item
+            for name, dataset_results in results.items()
+            for item in items_of(name, dataset_results)
+        )
         print(f"{table(items)}{LEGEND}")
     if options.verbose:
         print_evidence(results)
-    found = {name: {one.check: word(one) for one in each} for name, each in results.items()}
-    unexpected = list(differences(read_matrix(EXPECTED.read_text()), found))
+    actual = {
+        name: {result.check: word(result) for result in dataset_results}
+        for name, dataset_results in results.items()
+    }
+    unexpected = list(differences(read_matrix(EXPECTED.read_text()), actual))
     print(*unexpected or ["The verdicts are the expected ones."], sep="\n")
     if not has_table and not unexpected:
         print(NEXT.format(count=len(examples(Path()))), end="")
@@ -165,17 +176,17 @@ def main(arguments: list[str] | None = None) -> int:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The options. A bad one ends the program, with what is allowed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--all", action="store_true", help="try all datasets, not only three")
-    which.add_argument("--only", metavar="NAME", choices=examples(Path()), help="try one dataset")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--all", action="store_true", help="try all datasets, not only three")
+    group.add_argument("--only", metavar="NAME", choices=examples(Path()), help="try one dataset")
     parser.add_argument("--verbose", action="store_true", help="print the evidence, too")
     return parser.parse_args(arguments)
 
 
 def print_evidence(results: dict[str, list[CheckResult]]) -> None:
-    for name, each in results.items():
-        for one in each:
-            print(f"{name} {one.check}: {one.explanation}\n")
+    for name, dataset_results in results.items():
+        for result in dataset_results:
+            print(f"{name} {result.check}: {result.explanation}\n")
 
 
 if __name__ == "__main__":

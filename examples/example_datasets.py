@@ -55,7 +55,8 @@ class HandlesInInit(Records):
     """Opens the file once, in `__init__`.
 
     Flaw: forked workers share the file offset. Between the `seek` of one and its `read` another
-    moves it: now and then a sample holds another record. Nor can it be pickled to be spawned.
+    moves it: now and then a sample holds another record. It also cannot be pickled for spawned
+    workers.
     """
 
     def __init__(self, path: StrPath, length: int = 64) -> None:
@@ -82,7 +83,7 @@ class OpensPerItem(Records):
 class MmapPerItem(Records):
     """Maps the file for each sample.
 
-    Healthy by the letter: a mapping has no errors to return, so a page that cannot be read is a
+    Healthy by the rules: a mapping cannot return an error, so a page that cannot be read causes a
     SIGBUS, which ends the worker. The loader names the signal, but not the file.
     """
 
@@ -106,9 +107,9 @@ class ShardedRecords(IterableDataset[Sample]):
 
     def __iter__(self) -> Iterator[Sample]:
         worker = get_worker_info()
-        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        start, step = (worker.id, worker.num_workers) if worker else (0, 1)
         with open(self.path, "rb") as file:
-            for index in range(first, self.length, step):
+            for index in range(start, self.length, step):
                 file.seek(index * RECORD)
                 yield decode(file.read(RECORD)), index
 
@@ -137,7 +138,7 @@ class PillowFolder(Files):
 class ZerosOnError(PillowFolder):
     """Puts a black image in the place of one that cannot be read.
 
-    Flaw: the training goes on, with photographs that do not exist.
+    Flaw: the training continues, with photographs that do not exist.
     """
 
     def __getitem__(self, index: int) -> Sample:
@@ -150,10 +151,10 @@ class ZerosOnError(PillowFolder):
 class FromFile(Files):
     """Lets NumPy read the whole file.
 
-    Flaw: a cut file or a failed read gives an array, no error. `np.fromfile` makes a short array of
-    a short file, and after a failed read one of the full length, which holds whatever was in memory
-    before. (A read that fails once goes unnoticed for a better reason: the C library reads ahead,
-    and tries again.)
+    Flaw: a truncated file or a failed read gives no error. `np.fromfile` returns a short array for
+    a short file, and after a failed read one of the full length, which holds whatever was in
+    memory before. (A read that fails once goes unnoticed for a better reason: the C
+    library reads ahead, and tries again.)
     """
 
     def __getitem__(self, index: int) -> Sample:

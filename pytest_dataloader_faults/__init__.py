@@ -2,13 +2,15 @@
 
 Four levels, each built on the one below:
 
-1. ``check_dataset`` runs the battery of checks; ``sweep`` lets each operation fail in turn.
-2. ``explore`` searches schedules of faults.
+1. ``check_dataset`` runs the battery of checks; ``sweep`` fails each operation in turn.
+2. ``explore`` searches for schedules of faults under which the dataset fails.
 3. ``run_trial`` runs one schedule of faults in a disposable process.
 4. ``inject`` arms faults around your own loop over a loader.
 
-Faults happen in DataLoader workers. For files that the test's own process opens, ``damaged_copy``
-makes a copy of a folder, and damages files of it.
+A ``Check`` adds a check of your own to the battery.
+
+Faults fire in DataLoader workers. For files that the test's own process opens, ``damaged_copy``
+copies a folder, and damages files in the copy.
 
 Importing this package imports neither torch nor Hypothesis.
 """
@@ -27,20 +29,28 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.factory import DatasetFactory as DatasetFactory
     from pytest_dataloader_faults._trial.factory import part_of as part_of
     from pytest_dataloader_faults.battery.checking import check_dataset as check_dataset
+    from pytest_dataloader_faults.battery.checks import Check as Check
+    from pytest_dataloader_faults.battery.checks import Scenario as Scenario
     from pytest_dataloader_faults.battery.sweeping import sweep as sweep
+    from pytest_dataloader_faults.battery.workload import NotApplicable as NotApplicable
     from pytest_dataloader_faults.injection import inject as inject
     from pytest_dataloader_faults.outcomes import CheckResult as CheckResult
     from pytest_dataloader_faults.outcomes import Contract as Contract
+    from pytest_dataloader_faults.outcomes import Finding as Finding
     from pytest_dataloader_faults.outcomes import Outcome as Outcome
     from pytest_dataloader_faults.outcomes import Verdict as Verdict
     from pytest_dataloader_faults.search import explore as explore
 
 
 __all__ = (
+    "Check",
     "CheckResult",
     "Contract",
     "DatasetFactory",
+    "Finding",
+    "NotApplicable",
     "Outcome",
+    "Scenario",
     "Verdict",
     "check_dataset",
     "damaged_copy",
@@ -55,10 +65,14 @@ __all__ = (
 )
 
 _HOMES = {
+    "Check": "battery.checks",
     "CheckResult": "outcomes",
     "Contract": "outcomes",
     "DatasetFactory": "_trial.factory",
+    "Finding": "outcomes",
+    "NotApplicable": "battery.workload",
     "Outcome": "outcomes",
+    "Scenario": "battery.checks",
     "Verdict": "outcomes",
     "check_dataset": "battery.checking",
     "damaged_copy": "_engine.folder_copies",

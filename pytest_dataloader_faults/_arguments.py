@@ -12,18 +12,21 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, Field, fields
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 _SHOWN = 40
-"""So many of the allowed values are listed, and the last one."""
+"""The number of allowed values that are listed before the last one."""
 
 
-def is_int(value: object, least: int = 1, most: float = math.inf) -> bool:
-    """Whether *value* is an int, and no bool, from *least* to *most*."""
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+def is_int(value: object, minimum: int = 1, maximum: float = math.inf) -> bool:
+    """Whether *value* is an int, and no bool, from *minimum* to *maximum*."""
+    return isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum
 
 
 def is_number(value: object) -> bool:
@@ -33,7 +36,7 @@ def is_number(value: object) -> bool:
     return abs(value) <= sys.float_info.max  # An int may be larger than any float.
 
 
-class Rule(NamedTuple):
+class ArgumentRule(NamedTuple):
     """What an argument may be: the test, and the text for people."""
 
     allows: Callable[[Any], bool]
@@ -44,57 +47,75 @@ class Rule(NamedTuple):
     ) -> None:
         """Raise *error* if argument *name* of *owner* may not have this *value*."""
         if not self.allows(value):
-            text = exceptions._cut(exceptions._shown(value))
+            text = exceptions._shorten(exceptions._format_value(value))
             raise error(f"{owner and f'{owner}: '}{name}={text} must be {self.allowed}")
 
 
-def ints(least: int = 1, most: int | None = None, allowed: str = "") -> Rule:
-    """Ints from *least* to *most*."""
-    text = f"an int, {least} or more" if most is None else f"an int from {least} to {most}"
-    highest = math.inf if most is None else most
-    return Rule(lambda value: is_int(value, least, highest), allowed or text)
+def ints(minimum: int = 1, maximum: int | None = None, allowed: str = "") -> ArgumentRule:
+    """Ints from *minimum* to *maximum*."""
+    text = (
+        f"an int, {minimum} or more" if maximum is None else f"an int from {minimum} to {maximum}"
+    )
+    highest = math.inf if maximum is None else maximum
+    return ArgumentRule(lambda value: is_int(value, minimum, highest), allowed or text)
 
 
-def one_of(values: Iterable[str]) -> Rule:
+def one_of(values: Iterable[str]) -> ArgumentRule:
     """Strings that are among *values*."""
     choices = tuple(values)
     allowed = f"one of {', '.join(map(repr, choices))}"
-    return Rule(lambda value: isinstance(value, str) and value in choices, allowed)
+    return ArgumentRule(lambda value: isinstance(value, str) and value in choices, allowed)
 
 
-def at_least(least: int) -> Callable[[object], bool]:
-    """Whether a value is an int of *least* or more."""
-    return lambda value: is_int(value, least)
+def at_least(minimum: int) -> Callable[[object], bool]:
+    """Whether a value is an int of *minimum* or more."""
+    return lambda value: is_int(value, minimum)
 
 
-def optional(allows: Callable[[Any], bool], allowed: str) -> Rule:
+def optional(allows: Callable[[Any], bool], allowed: str) -> ArgumentRule:
     """None, or what *allows* accepts."""
-    return Rule(lambda value: value is None or allows(value), allowed)
+    return ArgumentRule(lambda value: value is None or allows(value), allowed)
 
 
-FLAG = Rule(lambda value: isinstance(value, bool), "True or False")
+FLAG = ArgumentRule(lambda value: isinstance(value, bool), "True or False")
 COUNT = ints(1)
-SECONDS = Rule(lambda value: is_number(value) and value > 0, "a positive number of seconds")
+SECONDS = ArgumentRule(lambda value: is_number(value) and value > 0, "a positive number of seconds")
 
 
-def chosen(
-    known: Collection[Any], error: type[Exception] = InvalidArgumentError, **named: Iterable[Any]
+def choose_arguments(
+    choices: Collection[Any],
+    error: type[Exception] = InvalidArgumentError,
+    **argument: Iterable[Any],
 ) -> list[Any]:
-    """The one argument in *named* as a list: at least one of *known*."""
-    ((name, value),) = named.items()
-    names = [getattr(each, "__name__", repr(each)) for each in known]
-    shown = [*names[:_SHOWN], *([f"..., {names[-1]}"] if names[_SHOWN:] else [])]
-    given = list(value) if isinstance(value, Iterable) else []
-    ok = bool(given) and all(each in known for each in given)
-    rule = Rule(lambda _: ok, f"a list of one or more of {', '.join(shown)}")
+    """The one argument in *argument* as a list: at least one of *choices*."""
+    ((name, value),) = argument.items()
+    names = [getattr(each, "__name__", repr(each)) for each in choices]
+    shown_names = [*names[:_SHOWN], *([f"..., {names[-1]}"] if names[_SHOWN:] else [])]
+    values = list(value) if isinstance(value, Iterable) else []
+    ok = bool(values) and all(each in choices for each in values)
+    rule = ArgumentRule(lambda _: ok, f"a list of one or more of {', '.join(shown_names)}")
     rule.check(name, value, error=error)
-    return given
+    return values
 
 
-def meant(name: str, known: Iterable[str]) -> str:
-    """Which of *known* are nearest to *name*, as a question; "" if none is near."""
-    near = difflib.get_close_matches(name, list(known), n=2)
-    return f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
+def suggest_name(name: str, choices: Iterable[str]) -> str:
+    """Which of *choices* are nearest to *name*, as a question; "" if none is near."""
+    likeness = {each: _similarity(name, each) for each in choices}
+    near = [each for each in likeness if likeness[each] >= _LEAST_LIKENESS]
+    near.sort(key=lambda choice: (-likeness[choice], len(choice)))
+    return f"Did you mean {' or '.join(map(repr, near[:2]))}?" if near else ""
+
+
+_LEAST_LIKENESS, _WEIGHT_OF_PREFIX = 0.6, 0.95
+
+
+def _similarity(name: str, choice: str) -> float:
+    """How near they are, from 0 to 1. Many a long name is typed up to some place."""
+    of_all, of_beginning = (
+        difflib.SequenceMatcher(None, candidate, name).ratio()
+        for candidate in (choice, choice[: len(name)])
+    )
+    return max(of_all, of_beginning * _WEIGHT_OF_PREFIX)
 
 
 class StrEnum(str, Enum):
@@ -111,29 +132,48 @@ class PrintsItself:
         return None if value is None else lambda printer, _cycle: printer.text(repr(value))
 
 
+def _default_of(field: Field[Any]) -> Any:
+    """The default of *field*; MISSING if it has none."""
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
 class Checked:
     """Base of frozen dataclasses: each field is checked by its rule, and the repr is code."""
 
     __slots__ = ()
-    _rules: ClassVar[Mapping[str, Rule]] = {}
+    _rules: ClassVar[Mapping[str, ArgumentRule]] = {}
     _repr_pretty_ = PrintsItself()
+
+    def __new__(cls, *_args: Any, **arguments: Any) -> Self:
+        """Raise InvalidArgumentError for an argument that is none, before Python's TypeError."""
+        field_names = [each.name for each in fields(cls) if each.init]  # type: ignore[arg-type]
+        for name in arguments:
+            if name not in field_names:
+                advice = (
+                    suggest_name(name, field_names) or f"Its arguments are {', '.join(field_names)}"
+                )
+                message = f"{cls.__name__} got an unexpected keyword argument {name!r}. {advice}"
+                raise InvalidArgumentError(message)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Raise InvalidArgumentError for the first field that breaks its rule."""
-        for each in fields(self):  # type: ignore[arg-type]  # Every subclass is a dataclass.
-            rule = self._rules[each.name]
-            rule.check(each.name, getattr(self, each.name), owner=type(self).__name__)
+        for field in fields(self):  # type: ignore[arg-type]  # Every subclass is a dataclass.
+            rule = self._rules[field.name]
+            rule.check(field.name, getattr(self, field.name), owner=type(self).__name__)
 
     def _require(self, name: str, ok: bool, allowed: str) -> None:
-        """Refuse the value of field *name*, unless it is *ok* beside the other fields."""
-        Rule(lambda _: ok, allowed).check(name, getattr(self, name), owner=type(self).__name__)
+        """Refuse the value of field *name* unless it is *ok* together with the other fields."""
+        ArgumentRule(lambda _: ok, allowed).check(
+            name, getattr(self, name), owner=type(self).__name__
+        )
 
     def __repr__(self) -> str:
         """Valid code: the arguments that differ from their defaults."""
         differ = [
-            each
-            for each in sorted(fields(self), key=lambda each: bool(each.kw_only))  # type: ignore[arg-type]
-            if each.default is MISSING or getattr(self, each.name) != each.default
+            field
+            for field in sorted(fields(self), key=lambda each: bool(each.kw_only))  # type: ignore[arg-type]
+            if getattr(self, field.name) != _default_of(field)
         ]
         return f"{type(self).__name__}({', '.join(map(self._argument, differ))})"
 

@@ -11,11 +11,12 @@ __all__ = (
     "DataLoaderFaultsError",
     "EngineUnavailableError",
     "FaultNotFiredError",
-    "InjectionError",
+    "FlakyCheckWarning",
+    "HarnessError",
     "InvalidArgumentError",
+    "InvalidCheckError",
     "LostProcessError",
-    "NotReproducedWarning",
-    "SeveralLoadersError",
+    "MultipleLoadersError",
     "UnusableDatasetError",
     "UnusableEnvironmentError",
 )
@@ -29,7 +30,10 @@ def _printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    escaped = [one if one.isprintable() else one.encode("unicode_escape").decode() for one in text]
+    escaped = [
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    ]
     return "".join(escaped)
 
 
@@ -39,17 +43,17 @@ def _printable_lines(text: str) -> str:
 
 
 _ON_ONE_LINE = 200
-"""Characters of a text that is to stay on one line, whatever is in it."""
+"""Characters of a message that must stay on one line, whatever it contains."""
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     """*text* on one line, without its middle if that is a long one."""
     line = _printable(text)
     half = _ON_ONE_LINE // 2
     return line if len(line) <= _ON_ONE_LINE else f"{line[:half]} ... {line[-half:]}"
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     """``repr`` of *value*, which may be of a class whose ``__repr__`` raises."""
     try:
         return repr(value)
@@ -64,7 +68,7 @@ def _is_github_job() -> bool:
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
-def _for_log(text: str) -> str:
+def _escape_for_log(text: str) -> str:
     """*text* as it may be printed: a log of GitHub Actions must not read it as a command.
 
     GitHub's runner looks for ``::`` behind the blanks at the start of a line, and for ``##[``
@@ -76,18 +80,22 @@ def _for_log(text: str) -> str:
 
 
 class DataLoaderFaultsError(Exception):
-    """Base class: catch it to catch everything below."""
+    """Base class of all errors that this package raises."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(_printable_lines(message))
 
 
 class InvalidArgumentError(DataLoaderFaultsError, ValueError):
-    """An argument has a value that cannot be used. The text names it and what is allowed."""
+    """An argument has an invalid value. The message names the argument and what is allowed."""
 
 
-class SeveralLoadersError(InvalidArgumentError):
-    """Several loaders or datasets were handed over where one is needed: ``parts`` names them."""
+class InvalidCheckError(InvalidArgumentError):
+    """A check that the user added has a mistake. The message names the check and its file."""
+
+
+class MultipleLoadersError(InvalidArgumentError):
+    """Several loaders or datasets were passed, but only one is allowed. ``parts`` names them."""
 
     def __init__(self, message: str, parts: Iterable[str] = ()) -> None:
         super().__init__(message)
@@ -95,23 +103,23 @@ class SeveralLoadersError(InvalidArgumentError):
 
 
 class EngineUnavailableError(DataLoaderFaultsError):
-    """This machine cannot run the engine that was asked for. The text says what it lacks."""
+    """The requested engine is not available on this machine. The message says what is missing."""
 
 
-class InjectionError(DataLoaderFaultsError):
-    """This package failed, so nothing is shown about the dataset. The text says where it did."""
+class HarnessError(DataLoaderFaultsError):
+    """The plugin itself failed, so the run proves nothing about the dataset."""
 
 
-class LostProcessError(InjectionError):
-    """Something stopped or killed a process of a trial. The text says which one, and how."""
+class LostProcessError(HarnessError):
+    """A process of a trial was stopped or killed from outside. The message says which, and how."""
 
 
 class UnusableDatasetError(DataLoaderFaultsError):
-    """The dataset cannot be tried: its factory raised, it is empty, or no sample is comparable."""
+    """The dataset cannot be tested, for example because ``make_dataset`` raised, or it is empty."""
 
 
 class UnusableEnvironmentError(DataLoaderFaultsError):
-    """This machine has too little of what every loader needs, ``lacking``. The text has advice."""
+    """The machine lacks a resource that every DataLoader needs, named in ``lacking``."""
 
     def __init__(self, message: str, lacking: str) -> None:
         super().__init__(message)
@@ -119,12 +127,12 @@ class UnusableEnvironmentError(DataLoaderFaultsError):
 
 
 class FaultNotFiredError(DataLoaderFaultsError, AssertionError):
-    """A fault was armed and never happened. The text says what the workers did instead."""
+    """A fault was armed but never fired. The message says what the workers did instead."""
 
 
 class CheckFailedError(DataLoaderFaultsError, AssertionError):
-    """The dataset fails a check. The text gives the verdict, the evidence and how to repeat it."""
+    """The dataset failed a check. The message contains the verdict and the evidence."""
 
 
-class NotReproducedWarning(UserWarning):
-    """A trial failed, and two more of the same kind passed, so that the check does not fail."""
+class FlakyCheckWarning(UserWarning):
+    """A check is flaky: one trial failed, but two repeats passed, so the check does not fail."""

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+import os
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dataloader_faults._engine.scope import (
     FaultTotals,
     Injection,
-    arm,
+    arm_faults,
     engine_for,
     require_faults,
 )
@@ -25,7 +28,7 @@ from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import FaultFacts, Outcome
-from pytest_dataloader_faults.outcomes.fault_facts import unfired
+from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -34,73 +37,38 @@ if TYPE_CHECKING:
 
 __all__ = ("ArmedFaults", "FaultInjector", "Injection", "InjectionScope", "inject")
 
-
-class _Call:
-    """One call of ``inject``, as long as it is not known that its scope was entered.
-
-    Attributes:
-        file, line: Where the call is.
-        text: What is wrong if its scope is never entered.
-        is_gone: Whether the scope was collected, so that it can no longer be entered.
-    """
-
-    def __init__(self, faults: tuple[Fault, ...], file: str, line: int) -> None:
-        self.file, self.line = file, line
-        call = f"inject({', '.join(map(repr, faults))})"
-        self.text = (
-            f"{call} was never entered, so no fault was armed: write it into a with statement"
-            f" around the loop over the loader, as in: with {call} as armed:"
-        )
-        self.is_gone = False
-        self._calls = _noting[-1]
-        self._calls[self] = None
-
-    def settle(self) -> None:
-        """The scope was entered, or it was reported that it was not."""
-        self._calls.pop(self, None)
-
-    def scope_is_gone(self) -> None:
-        """The scope was collected. Warn if it was not entered, and nobody looks after that."""
-        self.is_gone = True
-        is_watched = self._calls is _noting[-1] and self._calls is not _unwatched
-        if self in self._calls and not is_watched:
-            warnings.warn_explicit(self.text, RuntimeWarning, self.file, self.line)
-
-
-_unwatched: dict[_Call, None] = {}
-"""The calls that were made while nobody looked after them."""
-_noting = [_unwatched]
-"""The last one has the calls that are made now."""
-
-
-@contextlib.contextmanager
-def _watched(calls: dict[_Call, None]) -> Iterator[None]:
-    """Note in *calls* those that are made, until they are entered, and do not warn of them."""
-    _noting.append(calls)
-    try:
-        yield
-    finally:
-        _noting.pop()
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class InjectionScope(contextlib.ContextDecorator):
-    """What ``inject`` gives: entered by ``with``, it arms the faults. Each serves once.
+    """The result of ``inject``: a context manager that arms the faults, and can be entered once.
 
-    As a decorator it arms them for each call of the function.
+    As a decorator, it arms the faults for each call of the function.
     """
 
     def __init__(
-        self, call: _Call, make: Callable[[], contextlib.AbstractContextManager[Injection]]
+        self,
+        make: Callable[[], contextlib.AbstractContextManager[Injection]],
+        warn: Callable[[], object],
     ) -> None:
-        self._call = call
         self._make = make
+        self._warn = warn
         self._armed: contextlib.AbstractContextManager[Injection] | None = None
+        self._warning = weakref.finalize(self, warn)
+        # A scope of a module may belong to a test that was deselected, or to another process.
+        self._warning.atexit = False
+
+    def __call__(self, function: _Function) -> _Function:
+        """Decorate *function*, which need not be called: a test can be deselected."""
+        self._warning.detach()
+        _require_function(function)
+        return super().__call__(function)
 
     def __enter__(self) -> Injection:
-        """Arm the faults; the value has their counters."""
-        self._call.settle()
+        """Arm the faults, and return their counters."""
+        self._warning.detach()
         if self._armed is not None:
-            raise InvalidArgumentError("this inject(...) was entered before: call inject() again")
+            raise InvalidArgumentError("this inject(...) was already entered: call inject() again")
         self._armed = self._make()
         return self._armed.__enter__()
 
@@ -110,17 +78,13 @@ class InjectionScope(contextlib.ContextDecorator):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        """Disarm them. Raises if one of them never fired."""
+        """Disarm the faults, and raise an error if one of them never fired."""
         assert self._armed is not None
         return self._armed.__exit__(kind, error, traceback)
 
     def _recreate_cm(self) -> Self:
-        """A scope for one call of a decorated function."""
-        self._call.settle()
-        return type(self)(self._call, self._make)
-
-    def __del__(self) -> None:
-        self._call.scope_is_gone()
+        """Create the scope of one call of a decorated function."""
+        return type(self)(self._make, self._warn)
 
 
 def inject(
@@ -129,37 +93,63 @@ def inject(
     """Arm *faults* in the workers that loaders start while the scope is open.
 
     Args:
-        *faults: What is to happen, at least one; see ``pytest_dataloader_faults.faults``.
+        *faults: The faults to inject, at least one; see ``pytest_dataloader_faults.faults``.
         seed: Seed of the faults with a ``probability``.
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
-        require_fired: Raise at the end if one of *faults* never fired.
+        require_fired: Raise an error at the end if one of *faults* never fired.
 
     Returns:
-        A context manager. Its value is an ``Injection``, with ``fired``, ``reached`` and
-        ``surfaced``. One that is never entered fails the test that called ``inject``. Without
-        pytest it gives a ``RuntimeWarning`` once it is collected.
+        A context manager. Its value is an ``Injection``, with ``fired``, ``matched`` and
+        ``mentioned``. If it was never entered, its garbage collection issues a
+        ``RuntimeWarning`` at the line of the call. Under ``-W error``, that fails the test that
+        is running then.
 
     Raises:
         EngineUnavailableError: On entry, if this machine cannot run the engine.
         FaultNotFiredError: At the end of the scope, unless another exception leaves it.
-        InjectionError: The harness failed; nothing was shown.
-        InvalidArgumentError: An argument cannot be used or, on entry, the engine cannot make one of
-            *faults* happen, or the process is in another scope of faults.
+        HarnessError: The plugin itself failed; the run proves nothing.
+        InvalidArgumentError: An argument is invalid or, on entry, the engine cannot inject one of
+            *faults*, or faults are already armed in this process.
 
     """
     check(seed=seed, engine=engine, require_fired=require_fired)
     _require_some(faults)
     caller = sys._getframe(1)
-    call = _Call(faults, caller.f_code.co_filename, caller.f_lineno)
-    make = functools.partial(_armed, faults, seed=seed, engine=engine, require_fired=require_fired)
-    return InjectionScope(call, make)
+    file, line = caller.f_code.co_filename, caller.f_lineno
+    call = f"inject({', '.join(map(repr, faults))})"
+    # Under -W error, the location of a warning is lost.
+    text = (
+        f"{call} of {os.path.basename(file)}:{line} was never entered, so no fault was armed: use"
+        f" it in a with statement around the loop over the loader: with {call} as armed:"
+    )
+    return InjectionScope(
+        functools.partial(_armed, faults, seed=seed, engine=engine, require_fired=require_fired),
+        functools.partial(warnings.warn_explicit, text, RuntimeWarning, file, line),
+    )
+
+
+def _require_function(function: Any) -> None:
+    """Refuse to decorate what does not run its body when it is called, or is no function."""
+    # The body of a coroutine or a generator would run after the end of the scope.
+    is_lazy = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+    is_lazy = is_lazy or inspect.isgeneratorfunction(function)
+    is_function = inspect.isfunction(function) or inspect.ismethod(function)
+    is_function = is_function or isinstance(function, functools.partial)
+    if is_lazy or not is_function:
+        kind = "a coroutine or generator function" if is_lazy else "not a function"
+        name = getattr(function, "__qualname__", None) or type(function).__name__
+        message = (
+            f"@inject(...) must decorate a function, but {name} is {kind}. Enter the scope in its"
+            " body instead: with inject(...):"
+        )
+        raise InvalidArgumentError(message)
 
 
 def _require_some(faults: tuple[Fault, ...]) -> None:
-    """Refuse what is no fault, and none at all: such a test would pass and show nothing."""
+    """Refuse other objects, and an empty list: such a test would pass and prove nothing."""
     require_faults(faults)
     if not faults:
-        message = "no fault was given. Give one or more, such as inject(ReadError('*.jpg'))"
+        message = "no fault was passed. Pass at least one, such as inject(ReadError('*.jpg'))"
         raise InvalidArgumentError(message)
 
 
@@ -167,14 +157,14 @@ def _require_some(faults: tuple[Fault, ...]) -> None:
 def _armed(
     faults: tuple[Fault, ...], *, seed: int, engine: str, require_fired: bool
 ) -> Iterator[Injection]:
-    with arm(*faults, engine=engine_for(engine, faults), seed=seed) as (injection, _watch):
+    with arm_faults(*faults, engine=engine_for(engine, faults), seed=seed) as (injection, _watch):
         yield injection
-    if require_fired and (unfired := injection.unfired()):
+    if require_fired and (unfired := injection.explain_unfired()):
         raise FaultNotFiredError(unfired)
 
 
 class ArmedFaults(FaultTotals):
-    """The faults of one call of ``FaultInjector.inject``, and what has become of them so far."""
+    """The faults of one call of ``FaultInjector.inject``, with their counters."""
 
     def __init__(self, injector: FaultInjector, positions: range) -> None:
         self._injector = injector
@@ -188,23 +178,24 @@ class ArmedFaults(FaultTotals):
 
 
 class FaultInjector:
-    """Faults for one test: what the fixture ``dataloader_faults`` gives. It works without pytest.
+    """Faults for one test: the value of the fixture ``fault_injector``. It works without pytest.
 
-    All faults of an injector are one schedule. They are armed together when the first loader makes
-    its iterator, so a fault that comes later is refused. The end of the scope disarms them.
+    All faults of an injector form one schedule. They are armed together when the first loader
+    creates its iterator, so adding a fault after that is an error. The end of the scope disarms
+    them.
     """
 
     def __init__(self, *, engine: str = "auto", deadline: float = 30.0, seed: int = 0) -> None:
         self._settings = Settings.of(locals())
         self._faults: tuple[Fault, ...] = ()
         self._chosen: str | None = None
-        """The engine that makes these faults happen; None before the first ``inject``."""
+        """The engine that injects these faults; None before the first ``inject``."""
         self._outcomes: list[Outcome] = []
         self._scope = contextlib.ExitStack()
         self._injection: Injection | None = None
 
     def __enter__(self) -> Self:
-        """Open the scope. No fault is armed yet."""
+        """Open the scope, which arms the faults later."""
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -212,34 +203,37 @@ class FaultInjector:
         self._scope.close()
 
     def inject(self, *faults: Fault) -> ArmedFaults:
-        """Add *faults* to those that the first loader's workers will meet, until the scope ends.
+        """Add *faults* to those that are armed for the first loader, until the scope ends.
 
         Raises:
             EngineUnavailableError: This machine cannot run the engine.
-            InvalidArgumentError: The engine cannot make one of *faults* happen, a loader has made
-                its iterator already, or the process is in another scope of faults.
+            InvalidArgumentError: The engine cannot inject one of *faults*, a loader has already
+                created its iterator, or faults are already armed in this process.
 
         """
         _require_some(faults)
         together = (*self._faults, *faults)
         engine = engine_for(self._settings.engine, together)
         if self._injection is not None:
-            message = f"{faults!r} come too late: workers were started. Arm every fault before that"
+            message = (
+                f"{faults!r} were added too late: the workers have already started. Arm every fault"
+                " before that"
+            )
             raise InvalidArgumentError(message)
         if self._chosen is None:
-            from pytest_dataloader_faults._engine.loader.iterator import iterators_made_by  # torch
+            from pytest_dataloader_faults._engine.loader.iterator import replace_iterators  # torch
 
-            self._scope.enter_context(iterators_made_by(self._first_iterator))
+            self._scope.enter_context(replace_iterators(self._first_iterator))
         armed = ArmedFaults(self, range(len(self._faults), len(together)))
         self._chosen, self._faults = engine, together
         return armed
 
     def run(
-        self, make_dataset: DatasetFactory, *faults: Fault, from_start: bool = False, **loader: Any
+        self, make_dataset: DatasetFactory, *faults: Fault, before_init: bool = False, **loader: Any
     ) -> Outcome:
         """Run one trial; see ``run_trial``. *loader*: options of the ``DataLoader``.
 
-        Each of *faults* has to fire, as those of ``inject`` have to.
+        Each of *faults* must fire, like the faults of ``inject``.
         """
         from pytest_dataloader_faults._trial import run_trial
 
@@ -250,7 +244,7 @@ class FaultInjector:
             deadline=self._settings.longest_epoch,
             seed=self._settings.seed,
             engine=self._settings.engine,
-            from_start=from_start,
+            before_init=before_init,
         )
         self._outcomes.append(outcome)
         return outcome
@@ -261,22 +255,29 @@ class FaultInjector:
             return tuple(FaultFacts(fault) for fault in self._faults)
         return self._injection.faults
 
-    def unfired(self) -> str | None:
+    def explain_unfired(self) -> str | None:
         """Disarm. Describe the first fault that never fired, if there is one."""
         self._scope.close()
         engine = self._chosen or self._settings.engine
         injection = self._injection
-        if text := injection.unfired() if injection else unfired(self.facts(), (), engine):
+        if (
+            text := injection.explain_unfired()
+            if injection
+            else explain_unfired(self.facts(), (), engine)
+        ):
             return text
-        texts = (unfired(each.faults, each.processes, each.engine) for each in self._outcomes)
-        text = next(filter(None, texts), None)  # That of a trial, which run_trial itself accepts.
-        return text and f"{text}\nIf that is meant, call run_trial() and look at outcome.fired"
+        texts = (
+            explain_unfired(each.faults, each.processes, each.request.engine)
+            for each in self._outcomes
+        )
+        text = next(filter(None, texts), None)  # run_trial() itself accepts these.
+        return text and f"{text}\nIf that is intended, call run_trial() and check outcome.fired"
 
     def _first_iterator(self, loader: Any, _make: object) -> Any:
-        """Arm all faults, and have *loader* make its iterator among them."""
+        """Arm all faults, and let *loader* create its iterator under them."""
         self._scope.close()
         engine = self._chosen or self._settings.engine
         self._injection, _ = self._scope.enter_context(
-            arm(*self._faults, engine=engine, seed=self._settings.seed)
+            arm_faults(*self._faults, engine=engine, seed=self._settings.seed)
         )
         return loader._get_iterator()

@@ -1,15 +1,13 @@
 """A user who installed this package, and nothing else, can do what the documentation shows."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from pytest_dataloader_faults._engine import unavailable
-from support.environments import OURS, environment_for, needed
+from pytest_dataloader_faults._engine import explain_missing_kernel_engine
+from support.environments import OURS, environment_for, find_requirements
 from support.scripts import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,6 +17,7 @@ generate = load_script("docs/generate.py")
 
 
 _OTHERS = {
+    *(page for page in generate.pages() if page.parent.name == "cookbook"),
     Path("docs/how-to/damage-files-before-the-dataset.md"),
     Path("docs/how-to/frameworks.md"),
     Path("docs/how-to/other-plugins.md"),
@@ -53,25 +52,23 @@ def _python(tmp_path_factory):
 
 
 def test_there_is_nothing_else(python):
-    """What many people have besides is not there, and what is needed is."""
     script = (
         "import importlib.util as i, pytest, torch, hypothesis, pyfakefs, psutil;"
         "import pytest_dataloader_faults.plugin;"
         "print([each for each in ('numpy', 'PIL', 'h5py', 'xdist') if i.find_spec(each)])"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [python, "-I", "-W", "ignore", "-c", script], check=True, capture_output=True, text=True
     )
-    assert done.stdout == "[]\n"
-    assert {"torch", "pytest", "psutil"} < needed([OURS])
+    assert process.stdout == "[]\n"
+    assert {"torch", "pytest", "psutil"} < find_requirements([OURS])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # As of tests/test_docs.py.
 @pytest.mark.parametrize("page", list(_pages()))
 def test_examples_run_with_nothing_else_installed(page, python, tmp_path):
-    """They print what the page shows, and what shows nothing succeeds."""
-    if reason := unavailable():
+    if reason := explain_missing_kernel_engine():
         pytest.skip(f"the kernel engine cannot run here: {reason}")
     for ran in generate.run_page(page, tmp_path, str(python)):
         if ran.block is None:

@@ -1,7 +1,5 @@
 """What the conftest.py at the root does for each test."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -40,11 +38,11 @@ def test_fails():
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="a defect of Python 3.11 alone")
-def test_a_failure_is_told_although_garbage_is_to_be_collected(tmp_path):
+def test_a_failure_is_reported_although_garbage_is_to_be_collected(tmp_path):
     """Finalizers wait until pytest has parsed the source of the test, which is long."""
-    more = (f"def many_{number}(a):\n    return [a, (a + 1) * 2]\n" for number in range(1000))
-    (tmp_path / "test_inner.py").write_text(GARBAGE + "".join(more), encoding="utf-8")
-    done = subprocess.run(
+    functions = (f"def many_{number}(a):\n    return [a, (a + 1) * 2]\n" for number in range(1000))
+    (tmp_path / "test_inner.py").write_text(GARBAGE + "".join(functions), encoding="utf-8")
+    process = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "-p", "conftest", tmp_path],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([PYTHONPATH, str(ROOT)])},
         capture_output=True,
@@ -53,4 +51,6 @@ def test_a_failure_is_told_although_garbage_is_to_be_collected(tmp_path):
         timeout=allowed(60),
     )
 
-    assert (done.returncode, "1 failed" in done.stdout) == (1, True), done.stdout + done.stderr
+    assert (process.returncode, "1 failed" in process.stdout) == (1, True), (
+        process.stdout + process.stderr
+    )

@@ -1,7 +1,5 @@
 """Damaged copies of a folder, for what a dataset opens in the test's own process."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -28,7 +26,7 @@ from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import CorruptedFile, OpenError, ReadError, TruncatedFile
 from support.epochs import alone, epoch
 from support.nobody import become_nobody
-from support.refusals import lacks, refusal
+from support.refusals import missing_parts, refusal
 from support.rows import rows
 from support.tries import Tries
 
@@ -54,14 +52,14 @@ class Mapped(Dataset):
 
 def _facts(path):
     """What of a file would tell that something was done to it."""
-    found = os.lstat(path)
-    content = Path(path).read_bytes() if stat.S_ISREG(found.st_mode) else b""
-    return found.st_mode, found.st_mtime_ns, found.st_nlink, hashlib.sha256(content).hexdigest()
+    status = os.lstat(path)
+    content = Path(path).read_bytes() if stat.S_ISREG(status.st_mode) else b""
+    return status.st_mode, status.st_mtime_ns, status.st_nlink, hashlib.sha256(content).hexdigest()
 
 
-def _everything(folder):
+def _folder_facts(folder):
     """The facts of a folder, and of all that is in it, by relative names."""
-    inside = (os.path.join(at, name) for at, *both in os.walk(folder) for name in chain(*both))
+    inside = (os.path.join(at, name) for at, *names in os.walk(folder) for name in chain(*names))
     return {os.path.relpath(path, folder): _facts(path) for path in [folder, *inside]}
 
 
@@ -88,17 +86,17 @@ def _data(tmp_path):
     (data / ODD).write_bytes(bytes(100))
     for path in data.rglob("*"):
         os.utime(path, ns=(1, 987_654_321_123_456_789))
-    before = _everything(data)
+    facts = _folder_facts(data)
     yield data
-    assert _everything(data) == before
+    assert _folder_facts(data) == facts
 
 
-def _differing(copy, original):
+def _differences(copy, original):
     pairs = zip(copy.read_bytes(), original.read_bytes(), strict=True)
-    return [place for place, (one, other) in enumerate(pairs) if one != other]
+    return [place for place, (copied, intact) in enumerate(pairs) if copied != intact]
 
 
-def _refused(*arguments, **options):
+def _refusal(*arguments, **options):
     return refusal(InvalidArgumentError, damaged_copy, *arguments, **options)
 
 
@@ -113,7 +111,6 @@ def _refused(*arguments, **options):
     ],
 )
 def test_a_constructor_meets_the_fault(data, fault, error, text):
-    """What fails is the constructor, in this process; in a copy damaged elsewhere it does not."""
     with damaged_copy(data, fault) as folder, pytest.raises(error, match=text):
         Mapped(folder)
     with damaged_copy(data, TruncatedFile("*.txt")) as folder:
@@ -121,7 +118,6 @@ def test_a_constructor_meets_the_fault(data, fault, error, text):
 
 
 def test_a_constructor_reads_corrupted_bytes(data):
-    """It sees other values where the fault is, and the right ones where it is disarmed."""
     with damaged_copy(data, CorruptedFile("*.dat", flips=5)) as folder:
         assert np.count_nonzero(Mapped(folder).values != Mapped(data).values) == 5
     with damaged_copy(data, CorruptedFile("*.txt", flips=5)) as folder:
@@ -151,28 +147,25 @@ def test_a_worker_would_read_the_same(data, faults):
 
 
 def test_the_same_damage_twice_does_not_undo_itself(data):
-    """Two faults that differ by their globs alone damage a file that both mean once."""
     faults = CorruptedFile("*/values.dat"), CorruptedFile(("*.dat", "*.txt"))
     with damaged_copy(data, *faults) as folder:
-        assert len(_differing(folder / "train/values.dat", data / "train/values.dat")) == 1
+        assert len(_differences(folder / "train/values.dat", data / "train/values.dat")) == 1
 
 
 def test_other_files_are_copied_with_their_facts(data):
-    """Contents, times and modes, of folders as well; a write to them stays in the copy."""
     (data / "labels.pkl").chmod(0o640)
-    before = _everything(data)
+    facts = _folder_facts(data)
     with damaged_copy(data, TruncatedFile("*.txt")) as folder:
-        found = _everything(folder)
+        copied_facts = _folder_facts(folder)
         (folder / "labels.pkl").write_bytes(b"overwritten")
         (folder / "new.bin").write_bytes(b"new")
-        assert before == _everything(data)
-    changed = {name for name in before if before[name] != found[name]}
+        assert facts == _folder_facts(data)
+    changed = {name for name in facts if facts[name] != copied_facts[name]}
     assert changed == {"train/deep/notes.txt"}
     (data / "labels.pkl").chmod(0o644)
 
 
 def test_the_copy_has_the_name_of_the_folder(data, place, monkeypatch):
-    """As some datasets tell by it what is in them; a relative path is enough."""
     monkeypatch.chdir(data.parent)
     with damaged_copy("data/", TruncatedFile("*.pkl")) as folder:
         assert isinstance(folder, Path)
@@ -181,7 +174,6 @@ def test_the_copy_has_the_name_of_the_folder(data, place, monkeypatch):
 
 
 def test_an_error_in_the_body_removes_the_copy_too(data):
-    """It comes through as it is."""
     with (
         pytest.raises(EOFError),
         damaged_copy(data, TruncatedFile("*.pkl", keep=0)) as folder,
@@ -191,7 +183,6 @@ def test_an_error_in_the_body_removes_the_copy_too(data):
 
 
 def test_a_copy_that_cannot_be_finished_is_removed(data, monkeypatch):
-    """As where the disk is full; the error names what happened."""
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def fail(*_arguments):
@@ -203,24 +194,21 @@ def test_a_copy_that_cannot_be_finished_is_removed(data, monkeypatch):
 
 
 def test_names_that_are_no_text(data):
-    """Such a file is copied, damaged, and named in errors."""
     with damaged_copy(data, TruncatedFile(f"*/{ODD}", keep=7)) as folder:
         assert (folder / ODD).stat().st_size == 7
         assert (folder / "labels.pkl").stat().st_size > 7
-    assert "caf\\udce9.bin" in _refused(data, TruncatedFile("*.nothing"))
+    assert "caf\\udce9.bin" in _refusal(data, TruncatedFile("*.nothing"))
 
 
 def test_a_large_file(data):
-    """One of 20 MB is damaged where it should be, and nowhere else."""
     path = data.parent / "large" / "records.bin"
     path.parent.mkdir()
     path.write_bytes(bytes(range(256)) * (80 * 1024))
     with damaged_copy(path.parent, CorruptedFile("*.bin", 3)) as folder:
-        assert len(_differing(folder / "records.bin", path)) == 3
+        assert len(_differences(folder / "records.bin", path)) == 3
 
 
 def test_sparse_files_stay_sparse(data):
-    """A hole takes no room in a copy, be the file altered or not."""
     for name in ("cut.bin", "whole.bin"):
         with open(data.parent / name, "wb") as file:
             file.truncate(64 * MB)
@@ -230,29 +218,27 @@ def test_sparse_files_stay_sparse(data):
     for name in ("cut.bin", "whole.bin"):
         os.rename(data.parent / name, sparse / name)
     with damaged_copy(sparse, TruncatedFile("*/cut.bin")) as folder:
-        cut, whole = (folder / name for name in ("cut.bin", "whole.bin"))
-        assert (cut.stat().st_size, whole.stat().st_size) == (32 * MB, 64 * MB)
-        assert max(cut.stat().st_blocks, whole.stat().st_blocks) * 512 < MB
-        assert whole.read_bytes()[:6] == b"begin\0"
+        truncated, intact = (folder / name for name in ("cut.bin", "whole.bin"))
+        assert (truncated.stat().st_size, intact.stat().st_size) == (32 * MB, 64 * MB)
+        assert max(truncated.stat().st_blocks, intact.stat().st_blocks) * 512 < MB
+        assert intact.read_bytes()[:6] == b"begin\0"
 
 
-def test_a_file_system_that_shares_blocks_is_asked_for_it(data, monkeypatch):
-    """By FICLONE, and nothing is copied then; altered files are copies."""
-    asked = []
+def test_a_file_system_that_shares_blocks_is_requested(data, monkeypatch):
+    requests = []
 
     def clone(copy, request, original):
-        asked.append(request)
+        requests.append(request)
         os.sendfile(copy, original, 0, os.fstat(original).st_size)
 
     monkeypatch.setattr(fcntl, "ioctl", clone)
     with damaged_copy(data, TruncatedFile("*.dat")) as folder:
         assert (folder / "labels.pkl").read_bytes() == (data / "labels.pkl").read_bytes()
         assert (folder / "train" / "values.dat").stat().st_size == MB // 2
-    assert asked == [0x40049409] * 3
+    assert requests == [0x40049409] * 3
 
 
 def test_links_are_replaced_by_what_they_lead_to(data):
-    """A write to the copy of a link, to a file or a folder outside, stays in the copy."""
     linked = data.parent / "linked"
     linked.mkdir()
     (linked / "labels").symlink_to(data / "labels.pkl")
@@ -266,7 +252,6 @@ def test_links_are_replaced_by_what_they_lead_to(data):
 
 @rows("target", ["nothing", "/nothing/at/all", "labels.pkl/nothing", "{outside}"])
 def test_a_link_that_leads_nowhere_still_does(data, target):
-    """It is there, opening it fails, and a write creates no file, also where the link could."""
     outside = data.parent / "outside.bin"
     with _link(data / "way.bin", target.format(outside=outside)) as way:
         with damaged_copy(data, TruncatedFile("*.dat")) as folder:
@@ -280,17 +265,16 @@ def test_a_link_that_leads_nowhere_still_does(data, target):
 @contextlib.contextmanager
 def _link(path, target):
     """A link for a while, after which the folder that it is in is as before."""
-    before = os.stat(path.parent)
+    status = os.stat(path.parent)
     path.symlink_to(target)
     try:
         yield path
     finally:
         path.unlink()
-        os.utime(path.parent, ns=(before.st_atime_ns, before.st_mtime_ns))
+        os.utime(path.parent, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def test_a_link_to_itself_still_is_one(data):
-    """Opening it fails as before."""
     with (
         _link(data / "way.bin", "way.bin"),
         damaged_copy(data, TruncatedFile("*.dat")) as folder,
@@ -312,11 +296,10 @@ def test_a_loop_of_folders_is_one_in_the_copy(data, target):
 
 
 def test_folders_that_lead_to_each_other(data):
-    """Two folders with links to each other are copied, and the copy has an end."""
-    for one, other in ("ab", "ba"):
-        (data.parent / "rings" / one).mkdir(parents=True)
-        (data.parent / "rings" / one / f"{one}.bin").write_bytes(b"data")
-        (data.parent / "rings" / one / "way").symlink_to(f"../{other}")
+    for name, target in ("ab", "ba"):
+        (data.parent / "rings" / name).mkdir(parents=True)
+        (data.parent / "rings" / name / f"{name}.bin").write_bytes(b"data")
+        (data.parent / "rings" / name / "way").symlink_to(f"../{target}")
     with damaged_copy(data.parent / "rings", TruncatedFile("*/a.bin")) as folder:
         assert (folder / "a" / "way" / "way").resolve() == folder / "a"
         for path in ("a/a.bin", "b/way/a.bin"):
@@ -324,14 +307,14 @@ def test_folders_that_lead_to_each_other(data):
 
 
 def test_a_link_to_a_folder_with_the_folder_in_it_is_refused(data):
-    """The error names the link."""
     with _link(data / "train" / "way", "../.."):
-        text = _refused(data, TruncatedFile("*.dat"))
-    assert lacks(text, f"{data}/train/way is a link to {data.parent}", "Take the link away") == []
+        text = _refusal(data, TruncatedFile("*.dat"))
+    assert (
+        missing_parts(text, f"{data}/train/way is a link to {data.parent}", "Remove the link") == []
+    )
 
 
 def test_links_in_place_of_copies(data):
-    """Only what a fault means is copied, if that is asked for."""
     with damaged_copy(data, TruncatedFile("*.dat"), links="symlink") as folder:
         assert os.readlink(folder / "labels.pkl") == str(data / "labels.pkl")
         assert not (folder / "train").is_symlink()
@@ -343,14 +326,12 @@ def test_links_in_place_of_copies(data):
 
 
 def test_links_that_code_makes_are_not_followed(data):
-    """The end of the scope removes a link to a folder, and leaves that as it is."""
     with damaged_copy(data, TruncatedFile("*.dat")) as folder:
         (folder / "way").symlink_to(data / "train")
 
 
 @rows("links", ["copy", "symlink"])
 def test_read_only_folders_are_removed_too(links):
-    """Also by a user who is not root; what links lead to keeps its mode."""
     with tempfile.TemporaryDirectory(dir="/tmp") as shared:
         os.chmod(shared, 0o777)  # noqa: S103  # another user writes there
         child = fork()
@@ -378,8 +359,8 @@ def _copy_a_read_only_folder(shared, links):
     for name in ("values.dat", "inner/other.dat", "inner/labels.pkl"):
         (data / name).write_bytes(bytes(100))
         (data / name).chmod(0o444)
-    for each in (data / "inner", data):
-        each.chmod(0o555)
+    for path in (data / "inner", data):
+        path.chmod(0o555)
     with damaged_copy(data, TruncatedFile("*.dat"), links=links) as folder:
         assert stat.S_IMODE((folder / "inner").stat().st_mode) == 0o555
         assert stat.S_IMODE((folder / "values.dat").stat().st_mode) == 0o444
@@ -387,8 +368,8 @@ def _copy_a_read_only_folder(shared, links):
             (folder / "inner" / "new").write_bytes(b"")
     assert os.listdir(tempfile.tempdir) == []
     assert stat.S_IMODE((data / "inner" / "labels.pkl").stat().st_mode) == 0o444
-    for each in (data, data / "inner"):
-        each.chmod(0o755)
+    for path in (data, data / "inner"):
+        path.chmod(0o755)
 
 
 @rows(
@@ -396,101 +377,94 @@ def _copy_a_read_only_folder(shared, links):
     [
         (ReadError("*.dat"), ["ReadError(path='*.dat')", "TruncatedFile, CorruptedFile", "inject"]),
         (OpenError("*.dat"), ["OpenError(path='*.dat')", "OpenError(..., errno=errno.ENOENT)"]),
-        (OpenError("*.dat", MISSING, nth=2), ["nth=2", "leave out nth"]),
-        (OpenError("*.dat", MISSING, probability=0.5), ["0.5", "leave out nth"]),
-        (TruncatedFile("*.dat", workers=(1,)), ["workers=(1,)", "leave out workers"]),
-        (OpenError("*.dat", MISSING, workers=(1,)), ["workers=(1,)", "leave out workers"]),
+        (OpenError("*.dat", MISSING, nth=2), ["nth=2", "remove nth"]),
+        (OpenError("*.dat", MISSING, probability=0.5), ["0.5", "remove nth"]),
+        (TruncatedFile("*.dat", workers=(1,)), ["workers=(1,)", "remove workers"]),
+        (OpenError("*.dat", MISSING, workers=(1,)), ["workers=(1,)", "remove workers"]),
         (TruncatedFile, ["Call it: TruncatedFile()"]),
-        ([TruncatedFile()], ["[TruncatedFile()] is no fault, but several things"]),
-        ("*.dat", ["'*.dat' is no fault", "A copy can have TruncatedFile"]),
+        ([TruncatedFile()], ["[TruncatedFile()] is a list, not a fault"]),
+        ("*.dat", ["'*.dat' is not a fault", "damaged_copy() accepts TruncatedFile"]),
     ],
 )
 def test_what_no_copy_can_have_is_refused(data, fault, parts):
-    """The error shows what was given, says what a copy can have, and what to do."""
-    assert lacks(_refused(data, fault), *parts) == []
+    assert missing_parts(_refusal(data, fault), *parts) == []
 
 
 @rows(
     ("fault", "parts"),
     [
-        (TruncatedFile("*.npy"), ["its globs match none", "It has 4 files: "]),
+        (TruncatedFile("*.npy"), ["its globs match none", "contains 4 files: "]),
         (TruncatedFile("values.dat"), ["'*/values.dat' would match"]),
-        (TruncatedFile("*.{dat,pkl}"), ["give a tuple of globs"]),
+        (TruncatedFile("*.{dat,pkl}"), ["pass a tuple of globs"]),
         (TruncatedFile("*.dat", keep=MB), [f"values.dat ({MB} bytes)", "keep less"]),
         (OpenError("*.npy", MISSING), ["its globs match none"]),
     ],
 )
 def test_a_fault_that_alters_nothing_is_refused(data, fault, parts):
-    """Also beside one that does; the error names the fault, and the files that there are."""
     for faults in ([fault], [TruncatedFile("*.txt"), fault]):
-        text = _refused(data, *faults)
-        assert lacks(text, f"{fault} alters no file of {data}", "labels.pkl", *parts) == []
+        text = _refusal(data, *faults)
+        problem = f"{fault} does not change any file of {data}"
+        assert missing_parts(text, problem, "labels.pkl", *parts) == []
 
 
 def test_a_fault_that_another_one_hides_is_refused(data):
-    """A file that is missing is not shorter as well; bytes that are cut off do not differ."""
     hidden = CorruptedFile("*.dat", seed=1)
-    assert "another fault leaves nothing" in _refused(data, OpenError("*.dat", MISSING), hidden)
-    assert "another fault leaves nothing" in _refused(data, TruncatedFile("*.dat", 0), hidden)
+    assert "another fault removes" in _refusal(data, OpenError("*.dat", MISSING), hidden)
+    assert "another fault removes" in _refusal(data, TruncatedFile("*.dat", 0), hidden)
     cuts = TruncatedFile("*.dat", 0.2), TruncatedFile("*.dat", 0.9)
-    assert f"{cuts[1]} alters no file" in _refused(data, *cuts)
+    assert f"{cuts[1]} does not change any file" in _refusal(data, *cuts)
 
 
 def test_empty_files_and_folders_have_nothing_to_alter(tmp_path):
-    """No byte of an empty file can differ, and a folder may have no file."""
     (tmp_path / "empty").mkdir()
-    assert "It has no file" in _refused(tmp_path / "empty", CorruptedFile("*"))
+    assert "contains no files" in _refusal(tmp_path / "empty", CorruptedFile("*"))
     (tmp_path / "empty" / "a.bin").touch()
-    assert "a.bin (0 bytes)" in _refused(tmp_path / "empty", CorruptedFile("*"))
+    assert "a.bin (0 bytes)" in _refusal(tmp_path / "empty", CorruptedFile("*"))
 
 
 def test_code_is_left_alone_unless_it_is_named(tmp_path):
-    """By the globs of workers' faults; it is copied."""
     (tmp_path / "code").mkdir()
     for name in ("model.py", "data.bin"):
         (tmp_path / "code" / name).write_bytes(b"1 + 1")
     with damaged_copy(tmp_path / "code", TruncatedFile("*")) as folder:
         assert [(folder / name).stat().st_size for name in ("model.py", "data.bin")] == [5, 2]
     literally = str(tmp_path / "code" / "model.py")
-    text = _refused(tmp_path / "code", TruncatedFile("*.py"))
-    assert f"left out unless a glob names them literally, as {literally!r}" in text
+    text = _refusal(tmp_path / "code", TruncatedFile("*.py"))
+    assert f"excluded unless a glob names them literally, such as {literally!r}" in text
     with damaged_copy(tmp_path / "code", TruncatedFile(literally)) as folder:
         assert (folder / "model.py").stat().st_size == 2
 
 
 @rows(
-    ("folder", "told"),
+    ("folder", "message"),
     [
         (3, "folder=3 must be the path of a folder"),
         (None, "folder=None must be the path of a folder"),
         (b"/tmp", "folder=b'/tmp' must be the path of a folder, a str or a pathlib.Path"),
-        ("", "folder='' must be a folder that exists (the current folder is "),
-        ("/no/such", "folder='/no/such' must be a folder that exists"),
-        ("a\0b", "folder='a\\x00b' must be a folder that exists"),
+        ("", "folder='' must be an existing folder (the current folder is "),
+        ("/no/such", "folder='/no/such' must be an existing folder"),
+        ("a\0b", "folder='a\\x00b' must be an existing folder"),
     ],
 )
-def test_what_is_no_folder_is_refused(folder, told):
-    """The error shows it."""
-    assert told in _refused(folder, TruncatedFile())
+def test_what_is_no_folder_is_refused(folder, message):
+    assert message in _refusal(folder, TruncatedFile())
 
 
 def test_a_file_is_no_folder(data):
-    """The error names the folder that it is in."""
-    text = _refused(data / "labels.pkl", TruncatedFile())
-    assert f"a folder, and is a file: give {str(data)!r}" in text
+    text = _refusal(data / "labels.pkl", TruncatedFile())
+    assert f"a folder, but is a file: pass {str(data)!r}" in text
 
 
 def test_other_arguments_are_looked_at(data):
-    """No fault at all, and a word that is no way to copy."""
-    assert "no fault was given" in _refused(data)
-    assert "links='hard' must be one of copy, symlink" in _refused(
+    assert "no fault was passed" in _refusal(data)
+    assert "links='hard' must be one of copy, symlink" in _refusal(
         data, TruncatedFile("*.dat"), links="hard"
     )
 
 
 def test_a_folder_with_the_place_for_copies_in_it_is_refused(data, place):
     """It would be changed by its own copy."""
-    assert f"does not contain {str(place)!r}" in _refused(data.parent, TruncatedFile("*.dat"))
+    assert f"does not contain {str(place)!r}" in _refusal(data.parent, TruncatedFile("*.dat"))
 
 
 def _bind(path):
@@ -500,16 +474,39 @@ def _bind(path):
 
 @rows("make", [os.mkfifo, _bind])
 def test_what_is_neither_a_file_nor_a_folder_is_refused(tmp_path, make, monkeypatch):
-    """The error names it, and nothing waits for it."""
     folder = Path(tempfile.mkdtemp(dir=tmp_path))
     monkeypatch.chdir(folder)
     (folder / "data.bin").write_bytes(b"data")
     make("odd")
-    assert f"{folder}/odd is neither a file nor a folder" in _refused(folder, TruncatedFile())
+    assert f"{folder}/odd is neither a file nor a folder" in _refusal(folder, TruncatedFile())
 
 
 def test_fake_files_are_refused():
     """A copy would be of the real files, which code under pyfakefs does not see."""
     with FakeDatasetFs() as files:
         files.create_file("/data/0.bin", contents=b"data")
-        assert "pyfakefs" in _refused("/data", TruncatedFile())
+        assert "pyfakefs" in _refusal("/data", TruncatedFile())
+
+
+def test_complete_texts(data, golden):
+    cuts = TruncatedFile("*.dat", 0.2), TruncatedFile("*.dat", 0.9)
+    calls = {
+        "no fault": (data,),
+        "a fault of a call": (data, ReadError("*.dat")),
+        "a condition": (data, OpenError("*.dat", MISSING, nth=2)),
+        "workers": (data, TruncatedFile("*.dat", workers=(1,))),
+        "no match": (data, TruncatedFile("*.npy")),
+        "too short": (data, TruncatedFile("*.dat", keep=MB)),
+        "hidden by another fault": (data, *cuts),
+        "a number": (3, TruncatedFile()),
+        "a file": (data / "labels.pkl", TruncatedFile()),
+        "no such folder": ("/no/such", TruncatedFile()),
+        "links": (data, TruncatedFile("*.dat")),
+    }
+    texts = {
+        title: _refusal(*call, **({"links": "hard"} if title == "links" else {}))
+        for title, call in calls.items()
+    }
+    for path, name in ((str(data), "FOLDER"), (os.getcwd(), "HERE")):
+        texts = {title: text.replace(path, name) for title, text in texts.items()}
+    golden("damaged_copy", texts)

@@ -29,53 +29,49 @@ from support.waiting import allowed
 FIXED = (
     "CheckResult inject run_trial check_dataset explore sweep faults strategies"
     " Outcome Verdict Contract exceptions part_of DatasetFactory damaged_copy"
+    " Check Finding NotApplicable Scenario"
 ).split()
-PUBLIC = "exceptions fake_files faults injection outcomes search strategies".split()
+PUBLIC = "exceptions fake_files faults injection outcomes search steps strategies".split()
 HEAVY = {"torch", "hypothesis", "pyfakefs", "numpy", "psutil", "jinja2"}
 NOT_IN_PYTEST = {"ctypes", "multiprocessing", "pytest_dataloader_faults.battery"}
 NAME = "pytest_dataloader_faults"
 
 
-def _loaded_by(code: str) -> set[str]:
+def _modules_loaded_by(code: str) -> set[str]:
     """The modules that a fresh interpreter has loaded after *code*."""
     script = f"import json, sys\n{code}\nprint(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,
         text=True,
         check=True,
         timeout=allowed(60),
     )
-    return set(json.loads(done.stdout))
+    return set(json.loads(process.stdout))
 
 
 def test_root_exports_the_fixed_names():
-    """The names that everything else relies on are there, sorted and without others."""
     assert set(FIXED) == set(package.__all__)
     assert sorted(package.__all__) == list(package.__all__)
 
 
 @rows("name", FIXED)
 def test_root_name_is_what_it_stands_for(name):
-    """Each name can be imported from the root, and is listed by ``dir``."""
     assert getattr(package, name) is not None
     assert name in dir(package)
 
 
 def test_unknown_root_name_is_an_attribute_error():
-    """A name that is not there fails as in any module."""
     with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
         _ = package.no_such_name
 
 
 def test_version_is_the_distribution_s():
-    """``__version__`` comes from the metadata."""
     assert importlib.metadata.version("pytest-dataloader-faults") == package.__version__
 
 
 @rows("module", PUBLIC)
 def test_all_is_complete(module):
-    """``__all__`` holds the public classes and functions that a module defines, and no other."""
     loaded = importlib.import_module(f"{NAME}.{module}")
     defined = {
         name
@@ -105,19 +101,18 @@ def test_all_is_complete(module):
 )
 def test_importing_is_light(code, heavy):
     """Neither the package, nor its names, nor its plugin load torch, Hypothesis or pyfakefs."""
-    assert set() == _loaded_by(code) & heavy
+    assert set() == _modules_loaded_by(code) & heavy
 
 
 def test_the_root_imports_nothing_of_its_own():
-    """Each of its names is imported when it is asked for."""
-    loaded = _loaded_by(f"import {NAME}")
+    loaded = _modules_loaded_by(f"import {NAME}")
     assert {NAME} == {each for each in loaded if each.partition(".")[0] == NAME}
     assert set() == loaded & (HEAVY | NOT_IN_PYTEST)
 
 
 def test_library_works_without_pytest():
     """The functions behind the fixtures do not need pytest."""
-    loaded = _loaded_by(
+    loaded = _modules_loaded_by(
         f"from {NAME} import inject, run_trial, check_dataset, explore, damaged_copy"
     )
 
@@ -125,8 +120,7 @@ def test_library_works_without_pytest():
 
 
 def test_trial_loads_no_judgement():
-    """What runs in the disposable process has nothing to judge with."""
-    loaded = _loaded_by(f"import {NAME}._trial.child, {NAME}._engine.loader.iterator")
+    loaded = _modules_loaded_by(f"import {NAME}._trial.child, {NAME}._engine.loader.iterator")
 
     assert set() == loaded & {
         "pytest",
@@ -144,7 +138,7 @@ def test_trial_loads_no_judgement():
             run_trial,
             (
                 "(make_dataset, *faults, loader=None, epochs=1, deadline=30.0, seed=0,"
-                " engine='auto', from_start=False, copy=None, ranks=None, on_rank=None)"
+                " engine='auto', before_init=False, copy=None, ranks=None, on_rank=None)"
             ),
         ),
         (damaged_copy, "(folder, *faults, links='copy')"),
@@ -154,23 +148,22 @@ def test_trial_loads_no_judgement():
             (
                 "(make_dataset, *, files=None, loader=None, contract=None, copy=None, only=None,"
                 " exclude=(), expected_failures=None, deadline=None, seed=0, engine='auto',"
-                " samples=64, ranks=None, on_fail='raise', not_reproduced='warn')"
+                " samples=64, ranks=None, on_fail='raise', flaky='warn')"
             ),
         ),
     ],
 )
 def test_signature(function, expected):
-    """The arguments of the public functions, with their defaults, are fixed."""
     signature = inspect.signature(function)
     bare = [
-        each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in signature.parameters.values()
     ]
 
     assert expected == str(inspect.Signature(bare))
 
 
 def test_verdicts():
-    """The verdicts are strings, with these values."""
     assert {
         "survived",
         "failed_cleanly",
@@ -180,7 +173,8 @@ def test_verdicts():
         "failed_unclearly",
         "poisoned",
         "crashed",
-        "broken",
+        "fails_without_fault",
+        "contract_broken",
         "not_exercised",
     } == set(Verdict)
     assert str(Verdict.HUNG) == "hung"
@@ -196,19 +190,16 @@ def test_verdicts():
     ],
 )
 def test_attributes(kind, names):
-    """What a user reads from results is there."""
-    there = {*dir(kind), *getattr(kind, "__dataclass_fields__", ())}
+    attributes = {*dir(kind), *getattr(kind, "__dataclass_fields__", ())}
 
-    assert set() == set(names.split()) - there
+    assert set() == set(names.split()) - attributes
 
 
 def test_types_are_packaged():
-    """Type checkers are told that the package is typed."""
     assert Path(package.__file__).with_name("py.typed").is_file()
 
 
 def test_plugin_is_registered():
-    """The plugin is found by its entry point."""
     (entry,) = importlib.metadata.entry_points(group="pytest11", name="dataloader_faults")
 
     assert f"{NAME}.plugin" == entry.value

@@ -1,7 +1,5 @@
 """The vocabulary: faults are values that check their arguments and say how they were made."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import errno
@@ -15,7 +13,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from pytest_dataloader_faults import faults
+from pytest_dataloader_faults import Contract, faults
+from pytest_dataloader_faults._arguments import suggest_name
+from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
@@ -24,7 +24,12 @@ from pytest_dataloader_faults.faults import (
     ConnectionReset,
     CorruptedFile,
     DescriptorExhaustion,
+    HttpError,
     HungRead,
+    ListingError,
+    ListingOrder,
+    LockError,
+    MissingEntry,
     OpenError,
     PinMemoryThreadDeath,
     ReadError,
@@ -55,33 +60,36 @@ AT = {"at": 1, "worker": 0, "sample": None}
 INSIDE = {"reading": None, "writing": None, "sending": False}
 
 
-def _evaluated(code):
+def _evaluate(code):
     return eval(code, {name: getattr(faults, name) for name in faults.__all__})  # noqa: S307
 
 
 def test_every_fault_is_exported():
-    """Each subclass of Fault is in ``__all__``, and in the table that JSON is read with."""
     subclasses = {
-        each
-        for each in vars(faults).values()
-        if inspect.isclass(each) and issubclass(each, faults.Fault) and each is not faults.Fault
+        member
+        for member in vars(faults).values()
+        if inspect.isclass(member)
+        and issubclass(member, faults.Fault)
+        and member is not faults.Fault
     }
 
     assert subclasses == set(KINDS) == set(faults.KINDS.values()) == set(ARGUMENTS)
     assert sorted(faults.__all__) == list(faults.__all__)
 
 
-def _derived(base):
+def _subclass_bases(base):
     """The names of the classes that derive from *base*, each with the names of its bases."""
     bases = {}
-    for each in base.__subclasses__():
-        bases |= {each.__name__: {one.__name__ for one in each.__bases__}, **_derived(each)}
+    for subclass in base.__subclasses__():
+        bases |= {
+            subclass.__name__: {base_class.__name__ for base_class in subclass.__bases__},
+            **_subclass_bases(subclass),
+        }
     return bases
 
 
 def test_every_class_that_is_not_a_base_is_a_kind():
-    """None is left out of the table, in which its facts are checked."""
-    derived = _derived(faults.Fault)
+    derived = _subclass_bases(faults.Fault)
 
     # A kind may derive from another one.
     bases = {ODD}.union(*derived.values()) - {*faults.KINDS}
@@ -105,7 +113,7 @@ def _known_kinds(monkeypatch):
     return base.KINDS
 
 
-def _made(facts):
+def _make_kind(facts):
     """A kind of fault of files that states *facts*."""
     return base.kind(dataclasses.dataclass(frozen=True)(type(ODD, (FileFault,), dict(facts))))
 
@@ -116,9 +124,9 @@ def test_a_kind_that_forgets_a_fact_is_refused(known_kinds, forgotten):
     facts = {name: value for name, value in FACTS.items() if name != forgotten}
 
     with pytest.raises(TypeError, match=f"{ODD} must state {forgotten}"):
-        _made(facts)
+        _make_kind(facts)
     assert ODD not in known_kinds
-    assert _made(FACTS) is known_kinds[ODD]
+    assert _make_kind(FACTS) is known_kinds[ODD]
 
 
 @pytest.mark.parametrize(
@@ -128,18 +136,16 @@ def test_a_kind_that_forgets_a_fact_is_refused(known_kinds, forgotten):
         ("of_connections", {"happens_in": Place.READ | Place.ANSWER}),
     ],
 )
-def test_a_fact_that_means_nothing_to_a_kind_is_not_asked_for(known_kinds, forgotten, facts):
-    """An errno says what happened, and a fault of connections needs no other one for them."""
+def test_a_fact_that_means_nothing_to_a_kind_is_not_requested(known_kinds, forgotten, facts):
     assert forgotten in FACTS
 
-    _made({name: value for name, value in FACTS.items() if name != forgotten} | facts)
+    _make_kind({name: value for name, value in FACTS.items() if name != forgotten} | facts)
 
     assert ODD in known_kinds
 
 
 @given(any_fault())
 def test_a_fault_happens_where_its_arguments_are_about(fault):
-    """In calls for files where it has globs of files, and for connections where it has theirs."""
     of_files = any(not each.startswith("tcp://") for each in fault.globs)
     of_connections = any(each.startswith("tcp://") for each in fault.globs)
 
@@ -163,13 +169,11 @@ def test_a_fault_happens_where_its_arguments_are_about(fault):
     ids=str,
 )
 def test_places_of_one_kind_differ_by_its_arguments(fault, places):
-    """A kind can be about several things, and a fault of it about some of them."""
     assert fault.places == places
 
 
 @EVERY_KIND
 def test_an_errno_is_an_error(kind):
-    """A fault that has one makes something fail."""
     assert not kind().errno or Effect.ERROR in kind.effects
 
 
@@ -187,18 +191,26 @@ def test_an_errno_is_an_error(kind):
         (ConnectError, {"path": "tcp://*", "errno": errno.ECONNREFUSED, **WHICH, **TRIGGERS}),
         (ConnectionReset, {"path": "tcp://*", "after": 0, **WHICH, **TRIGGERS}),
         (ConnectionClosed, {"path": "tcp://*", "after": 0, **WHICH, **TRIGGERS}),
+        (
+            HttpError,
+            {"path": "tcp://*", "status": 503, **WHICH, **TRIGGERS}
+            | {"body": None, "retry_after": None},
+        ),
         (DescriptorExhaustion, {"headroom": 0, "where": "worker", "workers": None}),
         (SharedMemoryExhaustion, {**WHICH, **TRIGGERS}),
         (WriteError, {**PATH, "errno": errno.ENOSPC, **WHICH, **TRIGGERS}),
         (ShortWrite, {**PATH, "max_bytes": 1, **WHICH, **TRIGGERS}),
+        (LockError, {**PATH, "errno": errno.EAGAIN, **WHICH, **TRIGGERS}),
         (WorkerKilled, {"signal": signal.SIGKILL, **AT, **INSIDE}),
         (WorkerExited, {"code": 0, **AT}),
         (WorkerHung, {"hold_gil": False, **AT}),
         (PinMemoryThreadDeath, {"at": 1, "stage": "take"}),
+        (ListingOrder, {**PATH, "order": "reversed", "workers": None, "seed": 0}),
+        (ListingError, {**PATH, "errno": errno.EIO, **WHICH, **TRIGGERS}),
+        (MissingEntry, {**PATH, "workers": None}),
     ],
 )
 def test_defaults(kind, defaults):
-    """Each argument has the order and the default that the reference promises."""
     parameters = inspect.signature(kind).parameters
 
     assert defaults == {name: each.default for name, each in parameters.items()}
@@ -210,33 +222,29 @@ def test_defaults(kind, defaults):
 def test_fault_is_frozen_and_slotted(kind):
     """A fault cannot be changed, and holds nothing but its arguments."""
     fault = kind()
-    first = dataclasses.fields(fault)[0].name
+    field = dataclasses.fields(fault)[0].name
 
     with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(fault, first, "x")
+        setattr(fault, field, "x")
     assert not hasattr(fault, "__dict__")
 
 
 @EVERY_KIND
 def test_repr_of_defaults_is_short(kind):
-    """Arguments that are as usual are left out."""
     assert f"{kind.__name__}()" == repr(kind())
 
 
 def test_faults_of_different_kinds_differ():
-    """Equality looks at the kind, not only at the arguments."""
     assert len(KINDS) == len({kind() for kind in KINDS})
 
 
 @given(any_fault())
 def test_repr_is_code(fault):
-    """``eval(repr(fault)) == fault``."""
-    assert fault == _evaluated(repr(fault))
+    assert fault == _evaluate(repr(fault))
 
 
 @given(any_fault())
 def test_copies_are_equal(fault):
-    """Faults compare and hash by value, and pickle."""
     copies = [pickle.loads(pickle.dumps(fault)), copy.deepcopy(fault)]  # noqa: S301  # our own
 
     assert [fault, fault] == copies
@@ -245,7 +253,6 @@ def test_copies_are_equal(fault):
 
 @given(any_fault())
 def test_faults_survive_json(fault):
-    """What ``to_dict`` gives is plain data, from which ``from_dict`` makes the fault again."""
     data = faults.to_dict(fault)
 
     again = faults.from_dict(json.loads(json.dumps(data)))
@@ -255,26 +262,54 @@ def test_faults_survive_json(fault):
 
 
 @rows(
-    ("data", "told"),
+    ("data", "message"),
     [
-        ({}, "with a 'kind' of OpenError, ReadError"),
-        ({"kind": "ReadErorr"}, "with a 'kind' of OpenError, ReadError"),
-        ({"kind": "ReadError", "path": "*", "nht": 2}, "unexpected keyword argument 'nht'"),
+        ({}, "with kind OpenError or ReadError"),
+        ({"kind": "ReadErorr"}, "with kind OpenError or ReadError"),
+        (
+            {"kind": "ReadError", "path": "*", "nht": 2},
+            r"unexpected keyword argument 'nht'\. Did you mean 'nth'\?",
+        ),
         ({"kind": "ReadError", "path": "*", "nth": 0}, "nth=0 must be an int, 1 or more"),
     ],
     ids=str,
 )
-def test_data_that_is_no_fault_is_refused(data, told):
-    """What is missing or wrong is named."""
-    with pytest.raises(InvalidArgumentError, match=told):
+def test_data_that_is_no_fault_is_refused(data, message):
+    with pytest.raises(InvalidArgumentError, match=message):
         faults.from_dict(data)
+
+
+@rows(
+    "make, options, message",
+    [
+        (faults.ReadError, {"nht": 2}, "ReadError got an unexpected keyword argument 'nht'. Did y"),
+        (Contract, {"may_skp": True}, "argument 'may_skp'. Did you mean 'may_skip' or"),
+        (Contract, {"xyz": 1}, "argument 'xyz'. Its arguments are survives, names_file, may_skip"),
+    ],
+)
+def test_an_argument_that_there_is_not_is_named(make, options, message):
+    """With the one that is meant, or else all that there are."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        make(**options)
+    assert message in str(caught.value)
+
+
+@rows(
+    "name, names, nearest",
+    [
+        ("read-eror", CHECKS, "read-error"),
+        ("quik", ["pickles", "quick"], "quick"),
+        ("truncated", CHECKS, "truncated-half"),
+    ],
+)
+def test_the_nearest_name_comes_first(name, names, nearest):
+    assert suggest_name(name, names).startswith(f"Did you mean {nearest!r}")
 
 
 @given(any_fault())
 def test_globs_are_a_tuple(fault):
-    """However *path*, *reading* or *writing* was given; a fault without one has no globs."""
-    given = (getattr(fault, name, None) for name in ("path", "reading", "writing"))
-    path = next(filter(None, given), ())
+    path_fields = (getattr(fault, name, None) for name in ("path", "reading", "writing"))
+    path = next(filter(None, path_fields), ())
 
     assert fault.globs == ((path,) if isinstance(path, str) else path)
     assert faults.has_files(fault) == any(not each.startswith("tcp://") for each in fault.globs)
@@ -283,7 +318,6 @@ def test_globs_are_a_tuple(fault):
 
 @given(any_fault())
 def test_a_fault_has_only_its_own_fields(fault):
-    """It does not pretend to have the arguments of other faults."""
     names = {each.name for kind in KINDS for each in dataclasses.fields(kind)} - {"errno"}
 
     assert {each for each in names if hasattr(fault, each)} == set(faults.to_dict(fault)) - {
@@ -293,12 +327,12 @@ def test_a_fault_has_only_its_own_fields(fault):
 
 
 @rows(
-    ("keep", "size", "left"),
+    ("keep", "size", "size_kept"),
     [(0.5, 5, 2), (0.0, 5, 0), (0, 5, 0), (3, 5, 3), (9, 5, 5), (0.999, 1, 0), (1, 5, 1)],
 )
-def test_truncation_keeps_a_fraction_or_a_count(keep, size, left):
+def test_truncation_keeps_a_fraction_or_a_count(keep, size, size_kept):
     """A float is a fraction, an int a count of bytes, and a file never grows."""
-    assert left == TruncatedFile(keep=keep).kept(size)
+    assert size_kept == TruncatedFile(keep=keep).kept(size)
 
 
 def test_signal_is_a_plain_number():
@@ -329,18 +363,22 @@ REFUSED = {
     "nth": (NOT_A_COUNT, "an int, 1 or more (1 is the first)"),
     "times": (NOT_A_COUNT[:-1], "an int, 1 or more, or None for every time"),
     "workers": (NOT_WORKERS, "a tuple of worker ids, or None for all"),
-    "after": ((-1, 0.5, "0", None, True), "an int, 0 or more bytes of the answer"),
+    "after": ((-1, 0.5, "0", None, True), "an int, 0 or more bytes of the response"),
     "keep": ((1.0, 1.5, -0.1, -1, "1", None, True, float("nan")), "a fraction in [0.0, 1.0) or"),
+    "status": ((200, 399, 600, "503", None, True), "an HTTP status from 400 to 599"),
+    "body": ((b"x", 1, ("x",)), "a str, or None for a page with the status"),
+    "retry_after": ((-1, 0.5, "0", True), "an int, 0 or more seconds, or None"),
     "headroom": ((-1, 0.5, "0", None, True), "an int, 0 or more descriptors"),
     "stage": (("put", "", None, 1), "'take' or 'pin'"),
     "where": (("nowhere", "", None), "'worker' or 'loader'"),
+    "order": (("sorted", "", None, 1), "'reversed' or 'random'"),
     "signal": ((0, int(signal.SIGCHLD), 10**6, "SIGKILL", None, [9]), "one of SIGABRT, SIGBUS, "),
     "at": (NOT_A_COUNT, "an int, 1 or more (1 is the worker's first fetch)"),
     "worker": ((-1, 0.0, "0", True), "a worker id, or None for all"),
-    "every": (NOT_A_COUNT, "an int, 1 or more (1 is each, 2 each second one)"),
+    "every": (NOT_A_COUNT, "an int, 1 or more (1 is every one, 2 every second one)"),
     "probability": ((0, -0.1, 1.1, "1", None, float("nan")), "in (0.0, 1.0]"),
     "sample": ((-1, 0.0, "0", True), "a sample's index, 0 or more, or None"),
-    "offset": ((-1, 0.5, "0", True), "a place in the file in bytes"),
+    "offset": ((-1, 0.5, "0", True), "an offset in bytes"),
     "max_bytes": (NOT_A_PART, "1 or more bytes (int; 0 would be the end of the file"),
     "flips": (NOT_A_COUNT, "an int, 1 or more bytes"),
     "seed": ((-1, 0.5, "0", None, True), "an int, 0 or more"),
@@ -362,7 +400,6 @@ REFUSED = {
     ],
 )
 def test_invalid_argument_is_refused(kind, name, value):
-    """The message shows the class, ``name=value``, and what is allowed."""
     with pytest.raises(InvalidArgumentError) as caught:
         kind(**{name: value})
 
@@ -376,43 +413,56 @@ def test_invalid_argument_is_refused(kind, name, value):
     ("make", "message"),
     [
         (lambda: ClosedDescriptor(sample=3, nth=2), "sample=3 must be the only trigger"),
-        (lambda: WorkerHung(sample=3, at=2), "sample=3 must be given without at and worker"),
-        (lambda: WorkerKilled(sample=3, at=2), "sample=3 must be given without at and worker"),
-        (lambda: WorkerKilled(sample=3, reading="*"), "reading='*' must be given without sample"),
-        (lambda: WorkerKilled(sample=3, sending=True), "sending=True must be given without"),
-        (lambda: WorkerKilled(reading="*", sending=True), "sending=True must be given without"),
-        (lambda: WorkerKilled(sample=3, writing="*"), "writing='*' must be given without reading"),
+        (lambda: WorkerHung(sample=3, at=2), "sample=3 must be passed without at and worker"),
+        (lambda: WorkerKilled(sample=3, at=2), "sample=3 must be passed without at and worker"),
+        (lambda: WorkerKilled(sample=3, reading="*"), "reading='*' must be passed without sample"),
+        (lambda: WorkerKilled(sample=3, sending=True), "sending=True must be passed without"),
+        (lambda: WorkerKilled(reading="*", sending=True), "sending=True must be passed without"),
+        (lambda: WorkerKilled(sample=3, writing="*"), "writing='*' must be passed without reading"),
         (
             lambda: WorkerKilled(reading="a", writing="b"),
-            "writing='b' must be given without reading",
+            "writing='b' must be passed without reading",
         ),
-        (lambda: WorkerKilled(writing="*", sending=True), "sending=True must be given without"),
-        (lambda: WriteError(errno=errno.ENOENT), "errno=2 must be one that the call gives: EACCES"),
-        (lambda: WorkerKilled(signal.SIGSTOP, sending=True), "sending=True must be given without"),
-        (lambda: ReadError(errno=errno.ENOENT), "errno=2 must be one that the call gives: EACCES"),
+        (lambda: WorkerKilled(writing="*", sending=True), "sending=True must be passed without"),
+        (
+            lambda: WriteError(errno=errno.ENOENT),
+            "errno=2 must be one that the call can return: EACCES",
+        ),
+        (lambda: WorkerKilled(signal.SIGSTOP, sending=True), "sending=True must be passed without"),
+        (
+            lambda: ReadError(errno=errno.ENOENT),
+            "errno=2 must be one that the call can return: EACCES",
+        ),
         (lambda: DescriptorExhaustion(where="loader", workers=(1,)), "workers=(1,) must be None"),
-        (lambda: OpenError("tcp://*"), "must be of files; of a TCP connection, take ConnectError"),
-        (lambda: ReadError(("*", "tcp://*")), "of a TCP connection, take ConnectionReset"),
-        (lambda: ShortRead("tcp://*"), "of a TCP connection, take ConnectionClosed"),
-        (lambda: TruncatedFile("tcp://*"), "of a TCP connection, take ConnectionClosed"),
-        (lambda: CorruptedFile("tcp://*"), "of a TCP connection, take ConnectionClosed: TCP"),
-        (lambda: ClosedDescriptor("tcp://*"), "of a TCP connection, take ConnectionReset"),
-        (lambda: WorkerKilled(reading="tcp://*"), "reading='tcp://*' must be of files; of a TCP"),
-        (lambda: ConnectError("tcp://localhost:*"), "by the address of a TCP connection, such as"),
-        (lambda: HungRead(("*", "tcp://*.example.org")), "connect(2) gets no name, as localhost"),
+        (
+            lambda: OpenError("tcp://*"),
+            "must be a glob of files; for TCP connections, use ConnectError",
+        ),
+        (lambda: ReadError(("*", "tcp://*")), "for TCP connections, use ConnectionReset"),
+        (lambda: ShortRead("tcp://*"), "for TCP connections, use ConnectionClosed"),
+        (lambda: TruncatedFile("tcp://*"), "for TCP connections, use ConnectionClosed"),
+        (lambda: CorruptedFile("tcp://*"), "for TCP connections, use ConnectionClosed: TCP"),
+        (lambda: ClosedDescriptor("tcp://*"), "for TCP connections, use ConnectionReset"),
+        (
+            lambda: WorkerKilled(reading="tcp://*"),
+            "reading='tcp://*' must be a glob of files; for TCP",
+        ),
+        (lambda: ConnectError("tcp://localhost:*"), "the address of a TCP connection, such as"),
+        (lambda: HungRead(("*", "tcp://*.example.org")), "connect(2) gets no host name"),
         (lambda: ConnectError("*.jpg"), "path='*.jpg' must be a glob of connections, such as"),
         (lambda: ConnectionReset(("tcp://*", "*")), "must be a glob of connections, such as"),
-        (lambda: ConnectError(errno=errno.EIO), "errno=5 must be one that the call gives: EACCES"),
+        (
+            lambda: ConnectError(errno=errno.EIO),
+            "errno=5 must be one that the call can return: EACCES",
+        ),
     ],
 )
 def test_arguments_that_cannot_come_together_are_refused(make, message):
-    """The message shows which."""
     with pytest.raises(InvalidArgumentError, match=re.escape(message)):
         make()
 
 
 @EVERY_KIND
 def test_every_fault_explains_itself(kind):
-    """The docstring and the arguments are what documentation is made of."""
     assert kind.__doc__
     assert not kind.__doc__.startswith(f"{kind.__name__}(")

@@ -1,7 +1,5 @@
 """A test of many rows runs each of them, and says which failed."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest
@@ -10,7 +8,6 @@ from support.rows import rows
 
 
 def test_each_row_that_fails_is_named_and_the_others_run():
-    """With its message and its line, whether it asserts, raises or misses an exception."""
     ran = []
 
     @rows(("number", "sort"), [(1, ValueError), (2, ValueError), (3, KeyError), (4, ValueError)])
@@ -31,19 +28,18 @@ def test_each_row_that_fails_is_named_and_the_others_run():
 
 
 def test_two_tables_are_multiplied():
-    """As with parametrize: each row of the one with each of the other, and fixtures besides."""
-    seen = []
+    calls = []
 
     @rows("letter", "ab", ids=str)
     @rows("digit", [1, 2])
     def check(folder, letter, digit):
-        seen.append(f"{folder}{letter}{digit}")
+        calls.append(f"{folder}{letter}{digit}")
         assert digit == 1
 
     assert list(inspect.signature(check).parameters) == ["folder"]
     with pytest.raises(AssertionError, match=r"(?s)2 of 2 rows.*letter=a:.*digit=2.*letter=b:"):
         check(folder="/")
-    assert seen == ["/a1", "/a2", "/b1", "/b2"]
+    assert calls == ["/a1", "/a2", "/b1", "/b2"]
 
 
 def test_a_table_without_rows_is_refused():

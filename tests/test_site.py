@@ -1,7 +1,5 @@
 """The documentation site: it is built without a warning, has each public name, and is searched."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import subprocess
@@ -30,14 +28,15 @@ def _site(tmp_path_factory):
 
 
 def test_each_public_name_is_in_the_built_reference(site):
-    """The inventory, by which other projects link here, has all of them, and where they are."""
     from sphinx.util.inventory import InventoryFile
 
     inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="").data
-    there = {name for kind, names in inventory.items() if kind.startswith("py:") for name in names}
+    entries = {
+        name for kind, names in inventory.items() if kind.startswith("py:") for name in names
+    }
     modules = [importlib.import_module(f"{package.__name__}.{each}") for each in _MODULES.split()]
-    named = {name.rpartition(".")[2] for name in there}
-    assert [n for each in (package, *modules) for n in each.__all__ if n not in named] == []
+    public_names = {name.rpartition(".")[2] for name in entries}
+    assert [n for each in (package, *modules) for n in each.__all__ if n not in public_names] == []
 
 
 @pytest.mark.parametrize(
@@ -48,11 +47,12 @@ def test_each_public_name_is_in_the_built_reference(site):
     ],
 )
 def test_the_search_finds_words_of_prose_and_of_docstrings(site, word, page):
-    """The index, which the search of the site reads in a browser, leads to the page."""
     text = (site / "searchindex.js").read_text(encoding="utf-8")
     index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
-    found = index["terms"][word]
-    assert page in [index["docnames"][n] for n in (found if isinstance(found, list) else [found])]
+    documents = index["terms"][word]
+    assert page in [
+        index["docnames"][n] for n in (documents if isinstance(documents, list) else [documents])
+    ]
 
 
 @pytest.fixture(name="open_page")
@@ -82,12 +82,33 @@ _CUT_OFF = """() => {
 @pytest.mark.parametrize("width", [360, 1440])
 @pytest.mark.parametrize("name", ["index", "reference/api/search", "evidence/readers"])
 def test_nothing_is_cut_off(open_page, name, width):
-    """A table or a block that is too wide for the screen scrolls by itself."""
     assert open_page(name, width).evaluate(_CUT_OFF) == []
 
 
+_HIDDEN = """() => [...document.querySelectorAll(".table-wrapper")]
+    .filter((each) => each.scrollWidth > each.clientWidth + 1).length"""
+_BROKEN = """() => [...document.querySelectorAll("td:first-child code")]
+    .filter((each) => each.getClientRects().length > 1).map((each) => each.textContent)"""
+
+
+@pytest.mark.parametrize("name", ["explanation/why", "reference/options"])
+def test_each_column_is_seen_on_a_laptop(open_page, name):
+    page = open_page(name, 1280)
+    assert page.evaluate(_HIDDEN) == 0
+    assert page.evaluate(_BROKEN) == []
+
+
+def test_the_sidebar_groups_the_pages(open_page):
+    page = open_page("index", 1440)
+    captions = page.locator(".sidebar-tree .caption-text").all_text_contents()
+    assert {"Write the test", "Run it in a project"} <= set(captions)
+    lists = page.locator(".sidebar-tree > ul").all()
+    assert max(each.locator(":scope > li").count() for each in lists) < 12
+    assert "pip install pytest-dataloader-faults" in page.locator("article").inner_text()
+    assert page.locator("article a[href='tutorial/first_battery.html']").count() > 1
+
+
 def test_the_search_leads_to_a_page(open_page):
-    """In a browser, with no server: the site can be read from a disk."""
     page = open_page("index", 1440)
     page.fill("input[name=q]", "may_substitute")
     page.press("input[name=q]", "Enter")

@@ -29,14 +29,14 @@ NAMESPACES = (
 
 def refusal() -> str:
     """Why this machine gives nobody namespaces of their own; empty where it does."""
-    done = subprocess.run([*NAMESPACES, "true"], capture_output=True, text=True, check=False)
-    return done.stderr.strip()
+    process = subprocess.run([*NAMESPACES, "true"], capture_output=True, text=True, check=False)
+    return process.stderr.strip()
 
 
-def run(seed: int, first: int, last: int, limits: Limits) -> Iterator[Result]:
-    """The results of rounds *first* to *last*, as they come."""
-    given = json.dumps([seed, first, last, asdict(limits)])
-    command = [*NAMESPACES, sys.executable, "-m", "chaos.inside", given]
+def run(seed: int, start: int, stop: int, limits: Limits) -> Iterator[Result]:
+    """The results of rounds *start* to *stop*, as they come."""
+    argument = json.dumps([seed, start, stop, asdict(limits)])
+    command = [*NAMESPACES, sys.executable, "-m", "chaos.inside", argument]
     with tempfile.TemporaryDirectory() as folder:
         for name in ("data", "temporary"):
             os.mkdir(os.path.join(folder, name))
@@ -52,22 +52,22 @@ def run(seed: int, first: int, last: int, limits: Limits) -> Iterator[Result]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; 1 if there was a violation."""
-    asked = _parse(arguments)
-    limits = Limits(asked.acts, asked.roles, asked.subjects, asked.methods)
+    options = _parse(arguments)
+    limits = Limits(options.acts, options.roles, options.subjects, options.methods)
     table = Table()
-    for result in run(asked.seed, asked.first, asked.first + asked.rounds, limits):
-        before = len(table.violations)
+    for result in run(options.seed, options.first, options.first + options.rounds, limits):
+        count = len(table.violations)
         table.add(result)
-        for each in table.violations[before:]:
-            _tell(each)
-        if asked.verbose:
-            _tell(json.dumps(result.to_dict()))
+        for violation in table.violations[count:]:
+            _print(violation)
+        if options.verbose:
+            _print(json.dumps(result.to_dict()))
     for line in table.lines():
-        _tell(line)
+        _print(line)
     return int(bool(table.violations))
 
 
-def _tell(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

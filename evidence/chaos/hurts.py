@@ -38,7 +38,7 @@ class Hurt:
     def look(self) -> bool:
         """Do what is due now; whether to look again soon."""
         if self._paused_until is not None:
-            self._go_on()
+            self._continue_target()
             return True
         if self.acted:
             return False
@@ -49,9 +49,9 @@ class Hurt:
         return True
 
     def _aim(self) -> None:
-        found = roles.with_role(self._drawn.role, self._main, self._drawn.method)
-        if found:
-            self._target = Random(self._drawn.number).choice(found)
+        pids = roles.with_role(self._drawn.role, self._main, self._drawn.method)
+        if pids:
+            self._target = Random(self._drawn.number).choice(pids)
             self._due = time.monotonic() + self._drawn.delay
 
     def _act(self) -> None:
@@ -67,7 +67,7 @@ class Hurt:
         if self._drawn.act == "pause" or (self._drawn.act, self._drawn.role) == ("stop", "main"):
             self._paused_until = time.monotonic() + _PAUSE
 
-    def _go_on(self) -> None:
+    def _continue_target(self) -> None:
         assert self._target is not None
         assert self._paused_until is not None
         if time.monotonic() >= self._paused_until:
@@ -79,13 +79,13 @@ class Hurt:
 @contextlib.contextmanager
 def shortage(drawn: Round, temporary: Path) -> Iterator[Callable[[], None]]:
     """Have less of what *drawn* says; yields what is left to do in the subject's own process."""
-    with contextlib.ExitStack() as made:
+    with contextlib.ExitStack() as stack:
         if drawn.act == "full-shm":
-            made.enter_context(_filled(Path("/dev/shm")))
+            stack.enter_context(_filled(Path("/dev/shm")))
         elif drawn.act == "full-tmp":
-            made.enter_context(_filled(temporary))
+            stack.enter_context(_filled(temporary))
         elif drawn.act == "no-inodes":
-            made.enter_context(_without_inodes(temporary))
+            stack.enter_context(_without_inodes(temporary))
         yield _limit(drawn)
 
 
@@ -101,14 +101,14 @@ def _filled(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_inodes(folder: Path) -> Iterator[None]:
-    made = []
+    paths = []
     with contextlib.suppress(OSError):
         while True:
-            path = folder / f"filled-by-the-campaign-{len(made)}"
+            path = folder / f"filled-by-the-campaign-{len(paths)}"
             path.touch()
-            made.append(path)
+            paths.append(path)
     yield
-    for path in made:
+    for path in paths:
         path.unlink()
 
 

@@ -27,7 +27,7 @@ from chaos.hurts import Hurt, shortage
 from chaos.results import Result, longest
 from chaos.rounds import Limits, Round, draw
 from chaos.subjects import Subject
-from pytest_dataloader_faults._engine import unavailable
+from pytest_dataloader_faults._engine import explain_missing_kernel_engine
 from support.datasets import write_records
 
 _LONGEST = 90.0
@@ -43,21 +43,21 @@ _ROOM = {_SHARED: "size=64m", _TEMPORARY: "size=64m,nr_inodes=400,mode=1777", _D
 
 def main() -> None:
     """Run the rounds that the arguments tell."""
-    seed, first, last, limits = json.loads(sys.argv[1])
+    seed, start, stop, limits = json.loads(sys.argv[1])
     for folder, options in _ROOM.items():
-        _do("mount", "-t", "tmpfs", "-o", options, "tmpfs", folder)
+        _run_command("mount", "-t", "tmpfs", "-o", options, "tmpfs", folder)
     records = write_records(_DATA / "records")
     tempfile.tempdir = None
     tempfile.gettempdir()  # It makes a file, once, to see whether it can.
-    unavailable()  # Asked once, here, and not by each round.
-    for number in range(first, last):
+    explain_missing_kernel_engine()  # Asked once, here, and not by each round.
+    for number in range(start, stop):
         drawn = draw(seed, number, Limits(**{name: tuple(each) for name, each in limits.items()}))
         sys.stdout.write(json.dumps(_run(drawn, records).to_dict()) + "\n")
         sys.stdout.flush()
 
 
 def _run(drawn: Round, records: Path) -> Result:
-    before = _facts(records)
+    facts = _facts(records)
     began = time.monotonic()
     reading, writing = os.pipe()
     with shortage(drawn, _TEMPORARY) as prepare:
@@ -69,12 +69,12 @@ def _run(drawn: Round, records: Path) -> Result:
         hurt = Hurt(drawn, main_pid)
         ended = _wait(hurt, main_pid)
         clean_after = _wait_until_alone()
-    left = tuple(_end_what_is_left())
+    leftovers = tuple(_end_leftovers())
     with open(reading, "rb") as pipe:
         words = pipe.read().decode(errors="replace").split("\0")[:-1]
-    changed = tuple(path for path, fact in _facts(records).items() if before.get(path) != fact)
+    changed = tuple(path for path, fact in _facts(records).items() if facts.get(path) != fact)
     seconds = round(time.monotonic() - began, 2)
-    return Result(drawn, hurt.acted, tuple(words), ended, clean_after, left, changed, seconds)
+    return Result(drawn, hurt.acted, tuple(words), ended, clean_after, leftovers, changed, seconds)
 
 
 def _be_the_subject(
@@ -104,12 +104,12 @@ def _wait(hurt: Hurt, main_pid: int) -> str:
     """How the subject ended, while the hurt is done."""
     until = time.monotonic() + _LONGEST
     while time.monotonic() < until:
-        more = hurt.look()
+        hurt_again = hurt.look()
         for pid, status in _reap():
             if pid == main_pid:
                 code = os.waitstatus_to_exitcode(status)
                 return signal.Signals(-code).name if code < 0 else f"status {code}"
-        time.sleep(_BETWEEN_LOOKS if more else 0.01)
+        time.sleep(_BETWEEN_LOOKS if hurt_again else 0.01)
     return "stuck"
 
 
@@ -124,8 +124,8 @@ def _reap() -> Iterator[tuple[int, int]]:
 
 def _wait_until_alone() -> float | None:
     began = time.monotonic()
-    while left := roles.processes().values():
-        only_servers = all(map(roles.is_server, left))
+    while remaining := roles.processes().values():
+        only_servers = all(map(roles.is_server, remaining))
         if time.monotonic() - began > longest(only_servers=only_servers):
             return None
         list(_reap())
@@ -133,7 +133,7 @@ def _wait_until_alone() -> float | None:
     return round(time.monotonic() - began, 3)
 
 
-def _end_what_is_left() -> Iterator[str]:
+def _end_leftovers() -> Iterator[str]:
     """The names of processes and files that are left, which are removed."""
     for pid, process in roles.processes().items():
         yield f"process {process.name} ({process.command[:80]!r}, parent {process.parent})"
@@ -146,21 +146,21 @@ def _end_what_is_left() -> Iterator[str]:
         for path in sorted(folder.iterdir()):
             if not path.name.startswith(_OF_TORCH):
                 yield str(path)
-            _do("rm", "-rf", str(path))
+            _run_command("rm", "-rf", str(path))
 
 
-def _do(*command: str) -> None:
+def _run_command(*command: str) -> None:
     subprocess.run(["/usr/bin/env", *command], check=True)
 
 
 def _facts(records: Path) -> dict[str, tuple[object, ...]]:
     """All that would show that somebody has written to a file."""
-    found: dict[str, tuple[object, ...]] = {}
+    facts: dict[str, tuple[object, ...]] = {}
     for path in (records, *records.iterdir()):
         now = path.stat()
         content = path.read_bytes() if path.is_file() else b""
-        found[str(path)] = (now.st_mode, now.st_size, now.st_mtime_ns, now.st_ctime_ns, content)
-    return found
+        facts[str(path)] = (now.st_mode, now.st_size, now.st_mtime_ns, now.st_ctime_ns, content)
+    return facts
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ CLEAN_SECONDS = 5.0
 """After so many seconds nothing may be left."""
 IMPORT_SECONDS = 60.0
 """The same for fork servers: a new one first imports torch, and then sees that its user is gone."""
-_LOST = "the trial shows nothing about the dataset"
+_LOST = "the trial proves nothing about the dataset"
 _REFUSALS = (
-    *("InjectionError", "LostProcessError"),
+    *("HarnessError", "LostProcessError"),
     *("UnusableEnvironmentError", "FaultNotFiredError"),
 )
 _NO_ROOM = "/temporary/tmp"
@@ -49,7 +49,7 @@ class Result:
     def violations(self) -> Iterator[str]:
         """What must not have been."""
         for name in self.left:
-            if not self._is_pythons(name):
+            if not self._is_fork_server_folder(name):
                 yield f"left: {name}"
         for name in self.changed:
             yield f"changed: {name}"
@@ -59,14 +59,15 @@ class Result:
             if not _is_allowed(self.drawn, word):
                 yield f"word: {word[:600]}"
 
-    def _is_pythons(self, name: str) -> bool:
+    def _is_fork_server_folder(self, name: str) -> bool:
         """Whether *name* is that of the folder in which Python's own fork server has its socket."""
         drawn = self.drawn
-        own = drawn.subject == "inject" and drawn.method == "forkserver" and drawn.role == "main"
-        return own and name.rpartition("/")[2].startswith("pymp-")
+        has_socket = (
+            drawn.subject == "inject" and drawn.method == "forkserver" and drawn.role == "main"
+        )
+        return has_socket and name.rpartition("/")[2].startswith("pymp-")
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
         return asdict(self)
 
 
@@ -81,7 +82,7 @@ def _is_allowed(drawn: Round, word: str) -> bool:
     The loader's process or a worker may have been hurt by the dataset itself.
     """
     of_harness = word.startswith(_REFUSALS) or any(
-        f"exceptions.{each}" in word for each in _REFUSALS
+        f"exceptions.{refusal}" in word for refusal in _REFUSALS
     )
     # A test's failure.
     of_harness = of_harness or word.endswith("No dataset was judged") or _LOST in word
@@ -96,11 +97,11 @@ def _is_allowed(drawn: Round, word: str) -> bool:
     # inject() is in the user's own loop, which says what torch says.
     is_loops = drawn.subject == "inject"
     of_dataset = drawn.role in ("root", "worker") and word not in _PASSES
-    others = of_harness, of_main, of_xdist, of_pytest, is_loops, of_dataset
-    return any(others) or word in _unhurt(drawn)
+    excuses = of_harness, of_main, of_xdist, of_pytest, is_loops, of_dataset
+    return any(excuses) or word in _expected_words(drawn)
 
 
-def _unhurt(drawn: Round) -> set[str]:
+def _expected_words(drawn: Round) -> set[str]:
     if drawn.subject in ("pytest", "xdist"):
         return {"passed"}
     if drawn.subject == "battery":
@@ -119,15 +120,15 @@ class Table:
     violations: list[str] = field(default_factory=list)
 
     def add(self, result: Result) -> None:
-        """Count *result*."""
         hurt = result.drawn.hurt
         row = self.counts.setdefault(hurt, Counter())
         row["rounds"] += 1
         row["hurt"] += result.acted
-        found = list(result.violations())
-        row["violations"] += len(found)
+        violations = list(result.violations())
+        row["violations"] += len(violations)
         self.violations += [
-            f"round {result.drawn.number}, {_named(result.drawn)}: {each}" for each in found
+            f"round {result.drawn.number}, {_describe(result.drawn)}: {violation}"
+            for violation in violations
         ]
         self.slowest[hurt] = max(self.slowest.get(hurt, 0.0), result.clean_after or 0.0)
 
@@ -141,6 +142,6 @@ class Table:
         yield f"{'all':<22} {sums['rounds']:>7} {sums['hurt']:>7} {'':>12} {sums['violations']:>11}"
 
 
-def _named(drawn: Round) -> str:
-    what = f"{drawn.hurt} after {drawn.delay:g} s" if drawn.role else drawn.hurt
-    return f"{what}: {drawn.subject} of {drawn.dataset}, {drawn.method}, {drawn.engine}"
+def _describe(drawn: Round) -> str:
+    description = f"{drawn.hurt} after {drawn.delay:g} s" if drawn.role else drawn.hurt
+    return f"{description}: {drawn.subject} of {drawn.dataset}, {drawn.method}, {drawn.engine}"

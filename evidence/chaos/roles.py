@@ -31,20 +31,20 @@ class Process(NamedTuple):
 
 def processes() -> dict[int, Process]:
     """Those of this PID namespace, without the one that looks, by pid."""
-    found = {}
+    processes_by_pid = {}
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         with contextlib.suppress(OSError, ValueError):
             with open(f"/proc/{pid}/stat", "rb") as file:
-                begin, _, rest = file.read().rpartition(b")")
+                begin, _, fields = file.read().rpartition(b")")
             with open(f"/proc/{pid}/cmdline", "rb") as file:
                 command = file.read()
-            state, parent, _, session, _, _, flags = rest.split()[:7]
+            state, parent, _, session, _, _, flags = fields.split()[:7]
             if state not in (b"Z", b"X") and pid != os.getpid():
                 name = begin.partition(b"(")[2].decode(errors="replace")
-                found[pid] = Process(
+                processes_by_pid[pid] = Process(
                     pid, int(parent), int(session), name, command, bool(int(flags) & _FORKED)
                 )
-    return found
+    return processes_by_pid
 
 
 def with_role(role: str, main: int, method: str) -> list[int]:
@@ -52,10 +52,10 @@ def with_role(role: str, main: int, method: str) -> list[int]:
     all_of_them = processes()
     if role == "main":
         return [main] if main in all_of_them else []
-    found = [pid for pid, each in all_of_them.items() if _role(each, all_of_them, main) == role]
+    pids = [pid for pid, each in all_of_them.items() if _role(each, all_of_them, main) == role]
     # A process without a command of its own may be about to get one.
     forked = method == "fork" or role != "worker"
-    return [pid for pid in found if forked or _is_started(all_of_them[pid])]
+    return [pid for pid in pids if forked or _is_started(all_of_them[pid])]
 
 
 def is_server(process: Process) -> bool:
@@ -67,22 +67,22 @@ def _is_started(process: Process) -> bool:
     return any(each in process.command for each in (*_SERVERS, b"spawn_main"))
 
 
-def _role(process: Process, others: dict[int, Process], main: int) -> str | None:
-    above = others.get(process.parent)
+def _role(process: Process, processes_by_pid: dict[int, Process], main: int) -> str | None:
+    above = processes_by_pid.get(process.parent)
     role = None
     if process.pid == main or above is None or any(each in process.command for each in _HELPERS):
         pass
     elif process.name == NAME or _SUPERVISOR in process.command:
         role = "supervisor"
     elif server := next((each for each in _SERVERS if each in process.command), None):
-        role = "worker" if _depth(server, process, others) > _SERVERS[server] else None
+        role = "worker" if _depth(server, process, processes_by_pid) > _SERVERS[server] else None
     elif _is_runner(process, main):
         role = "runner"
-    elif _is_warden(above, others, main):
+    elif _is_warden(above, processes_by_pid, main):
         role = "root"
-    elif _is_warden(process, others, main):
+    elif _is_warden(process, processes_by_pid, main):
         role = "warden"
-    elif above.pid == main or _role(above, others, main) == "root":
+    elif above.pid == main or _role(above, processes_by_pid, main) == "root":
         role = "worker"
     return role
 
@@ -92,18 +92,18 @@ _SERVERS = {_SERVER: 3, _PYTHONS_SERVER: 1}
 keeper of the trial's server, and that server."""
 
 
-def _depth(command: bytes, process: Process, others: dict[int, Process]) -> int:
+def _depth(command: bytes, process: Process, processes_by_pid: dict[int, Process]) -> int:
     depth, at = 0, process
     while command in at.command:
-        depth, at = depth + 1, others.get(at.parent, at._replace(command=b""))
+        depth, at = depth + 1, processes_by_pid.get(at.parent, at._replace(command=b""))
     return depth
 
 
-def _is_warden(process: Process, others: dict[int, Process], main: int) -> bool:
+def _is_warden(process: Process, processes_by_pid: dict[int, Process], main: int) -> bool:
     """Whether it leads a session and was started by the process that runs the test."""
     if process.session != process.pid or process.name == NAME or process.pid == main:
         return False
-    above = others.get(process.parent)
+    above = processes_by_pid.get(process.parent)
     return process.parent == main or (above is not None and _is_runner(above, main))
 
 

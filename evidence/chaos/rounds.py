@@ -51,7 +51,6 @@ class Round:
         return f"{self.act}-{self.role}" if self.role else self.act
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
         return asdict(self)
 
 
@@ -74,7 +73,7 @@ def draw(seed: int, number: int, limits: Limits) -> Round:
         act = "kill"
     # That is tried as another user, who may not read what such a worker imports.
     methods = ("fork",) if act == "no-processes" else limits.methods
-    weights = {name: weight for name, weight in _WEIGHTS.items() if _has(name, act, role)}
+    weights = {name: weight for name, weight in _WEIGHTS.items() if _is_possible(name, act, role)}
     return Round(
         number=number,
         subject=_choose(stream, weights, limits.subjects),
@@ -87,13 +86,13 @@ def draw(seed: int, number: int, limits: Limits) -> Round:
     )
 
 
-def _choose(stream: Random, weights: Mapping[str, float], wanted: tuple[str, ...]) -> str:
-    known = {name: weight for name, weight in weights.items() if not wanted or name in wanted}
-    known = known or dict.fromkeys(wanted, 1.0)
-    return stream.choices(list(known), list(known.values()))[0]
+def _choose(stream: Random, weights: Mapping[str, float], names: tuple[str, ...]) -> str:
+    chosen = {name: weight for name, weight in weights.items() if not names or name in names}
+    chosen = chosen or dict.fromkeys(names, 1.0)
+    return stream.choices(list(chosen), list(chosen.values()))[0]
 
 
-def _has(subject: str, act: str, role: str) -> bool:
+def _is_possible(subject: str, act: str, role: str) -> bool:
     """Whether *subject* has such a process, and whether the act ends."""
     if role == "runner":
         return subject == "xdist"

@@ -22,7 +22,7 @@ from support.planted import Zeros
 DEADLINE = 8.0
 _FAULT = ReadError("*/05.rec", times=3)
 _RETRIES = 20
-_CHECKS = ["read-error-first", "workers-agree"]
+_CHECKS = ["read-error", "workers-agree"]
 _TEST = """
 import pathlib
 import pytest
@@ -73,8 +73,8 @@ class Subject:
         return DATASETS[self._drawn.dataset](self._records)
 
     def _trial(self) -> Iterator[str]:
-        how = {"loader": self._loader, "deadline": DEADLINE, "engine": self._drawn.engine}
-        outcome = run_trial(self._dataset, _FAULT, **how)
+        options = {"loader": self._loader, "deadline": DEADLINE, "engine": self._drawn.engine}
+        outcome = run_trial(self._dataset, _FAULT, **options)
         reference = take_reference(self._dataset, Settings(deadline=DEADLINE))
         yield str(outcome.judge(reference).verdict)
 
@@ -95,17 +95,17 @@ class Subject:
         yield VERDICTS[self._drawn.dataset]
 
     def _battery(self) -> Iterator[str]:
-        how = {"loader": self._loader, "deadline": DEADLINE, "engine": self._drawn.engine}
-        for result in check_dataset(self._dataset, only=_CHECKS, on_fail=None, **how):
+        options = {"loader": self._loader, "deadline": DEADLINE, "engine": self._drawn.engine}
+        for result in check_dataset(self._dataset, only=_CHECKS, on_fail=None, **options):
             yield str(result.verdict)
 
     def _explore(self) -> Iterator[str]:
-        how = {"loader": self._loader, "deadline": DEADLINE, "engine": self._drawn.engine}
+        options = {"loader": self._loader, "deadline": DEADLINE, "engine": self._drawn.engine}
         near = {"kinds": [ReadError], "files": "*/05.rec", "max_faults": 1, "max_epochs": 1}
-        found = explore(
-            self._dataset, max_examples=3, seed=1, database=None, on_fail=None, **near, **how
+        exploration = explore(
+            self._dataset, max_examples=3, seed=1, database=None, on_fail=None, **near, **options
         )
-        yield str(found.verdict)
+        yield str(exploration.verdict)
 
     def _pytest(self) -> Iterator[str]:
         return self._pytest_with("-p", "no:xdist")
@@ -114,7 +114,7 @@ class Subject:
         return self._pytest_with("-n", "2")
 
     def _pytest_with(self, *options: str) -> Iterator[str]:
-        seen = _Reports()
+        reports = _Reports()
         with tempfile.TemporaryDirectory(prefix="subject-", dir=self._records.parent) as folder:
             test = Path(folder, "test_subject.py")
             test.write_text(
@@ -125,20 +125,20 @@ class Subject:
                     loader=self._loader,
                 )
             )
-            how = [f"--dataloader-faults-deadline={DEADLINE}", "-p", "no:cacheprovider", "-q"]
+            arguments = [f"--dataloader-faults-deadline={DEADLINE}", "-p", "no:cacheprovider", "-q"]
             engine = f"--dataloader-faults-engine={self._drawn.engine}"
             pytest.main(
                 [
                     *options,
-                    *how,
+                    *arguments,
                     engine,
                     f"--rootdir={folder}",
                     f"--basetemp={folder}/base",
                     str(test),
                 ],
-                [seen],
+                [reports],
             )
-        yield from seen.words
+        yield from reports.words
 
 
 class _Reports:
@@ -150,5 +150,5 @@ class _Reports:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
-            told = crash.message if crash else str(report.longrepr)
-            self.words.append("passed" if report.passed else told)
+            message = crash.message if crash else str(report.longrepr)
+            self.words.append("passed" if report.passed else message)

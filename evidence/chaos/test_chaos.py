@@ -44,11 +44,11 @@ def test_a_fork_server_may_import_torch_first():
     with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
         assert server.stdout
         forked = max(int(server.stdout.readline()), int(server.stdout.readline()))
-        found = roles.processes()
+        processes = roles.processes()
         os.kill(forked, signal.SIGKILL)
         server.kill()
-    assert roles.is_server(found[server.pid])
-    assert not roles.is_server(found[forked])
+    assert roles.is_server(processes[server.pid])
+    assert not roles.is_server(processes[forked])
     assert longest(only_servers=True) > 8 > longest(only_servers=False)
 
 
@@ -83,19 +83,19 @@ def test_nothing_outlives_a_kill(role, subject):
 def test_what_is_left_is_seen():
     """A subject that leaves a process, two files and a changed sample is reported four times."""
     (result,) = campaign.run(0, 0, 1, Limits(acts=("nothing",), subjects=("litter",)))
-    found = "\n".join(result.violations())
-    assert "left: process" in found
-    assert "left: /dev/shm/litter" in found
-    assert "/temporary/litter" in found
-    assert "/data/records/00.rec" in found
-    assert len(list(result.violations())) == len(found.split("\n"))
+    violations = "\n".join(result.violations())
+    assert "left: process" in violations
+    assert "left: /dev/shm/litter" in violations
+    assert "/temporary/litter" in violations
+    assert "/data/records/00.rec" in violations
+    assert len(list(result.violations())) == len(violations.split("\n"))
 
 
 @pytest.mark.parametrize(
     ("words", "ended", "expected"),
     [
         (("failed_cleanly",), "status 0", []),
-        (("InjectionError: it was hurt",), "status 0", []),
+        (("HarnessError: it was hurt",), "status 0", []),
         (("hung",), "status 0", ["word: hung"]),
         (("corrupted",), "status 0", ["word: corrupted"]),
         ((), "stuck", ["stuck"]),

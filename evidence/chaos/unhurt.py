@@ -33,6 +33,8 @@ _IN_A_SEARCH = 25
 _METHODS = ("fork", "fork", "fork", "forkserver")
 _KINDS = [OpenError, ReadError]
 """By which ``Zeros`` is found."""
+_LASTING = ("fork_server_main", "supervisor.host", "resource_tracker")
+"""Processes that stay until this one ends."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,24 +42,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python evidence unhurt", description=__doc__)
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     trials, wrong, verdicts = 0, 0, Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         tempfile.tempdir = folder
         records = write_records(Path(folder, "records"))
-        for number in range(asked.trials):
-            found, problems = _one_search(asked.seed + number, records)
-            trials += found.trials if found else 0
-            verdicts.update(found.verdicts if found else {})
-            for problem in (*problems, *_left(folder)):
+        for number in range(options.trials):
+            exploration, problems = _one_search(options.seed + number, records)
+            trials += exploration.trials if exploration else 0
+            verdicts.update(exploration.verdicts if exploration else {})
+            for problem in (*problems, *_leftovers(folder)):
                 wrong += 1
-                _tell(f"search {number}: {problem}")
-            if not number % 10 or trials >= asked.trials:
-                _tell(f"{trials} trials, {_taken()}, verdicts {dict(verdicts)}")
-            if trials >= asked.trials:
+                _print(f"search {number}: {problem}")
+            if not number % 10 or trials >= options.trials:
+                _print(f"{trials} trials, {_resource_use()}, verdicts {dict(verdicts)}")
+            if trials >= options.trials:
                 break
     tempfile.tempdir = None
-    _tell(f"seed {asked.seed}: {trials} trials, {wrong} violations")
+    _print(f"seed {options.seed}: {trials} trials, {wrong} violations")
     return int(bool(wrong))
 
 
@@ -69,34 +71,36 @@ def _one_search(seed: int, records: Path) -> tuple[Exploration | None, list[str]
     loader = strategies.loader_options(
         start_methods=[stream.choice(_METHODS)], shuffle=make is not RecordStream
     )
-    how = {"seed": seed, "max_examples": _IN_A_SEARCH, "database": None, "on_fail": None}
+    settings = {"seed": seed, "max_examples": _IN_A_SEARCH, "database": None, "on_fail": None}
     engine = stream.choice(["kernel", "kernel", "kernel", "python"])
     try:
-        found = explore(lambda: make(records), loader=loader, engine=engine, **kinds, **how)
+        exploration = explore(
+            lambda: make(records), loader=loader, engine=engine, **kinds, **settings
+        )
     except DataLoaderFaultsError as error:
         return None, [f"{make.__name__}, {engine}: {error!r}"]
-    if bool(found.failure) != is_planted:
-        return found, [f"{make.__name__}, {engine}: {found.failure or 'not found'}"]
-    return found, []
+    if bool(exploration.failure) != is_planted:
+        return exploration, [f"{make.__name__}, {engine}: {exploration.failure or 'not found'}"]
+    return exploration, []
 
 
-def _left(folder: str) -> Iterator[str]:
+def _leftovers(folder: str) -> Iterator[str]:
     for process in psutil.Process().children(recursive=True):
         command = " ".join(process.cmdline())
-        if "fork_server_main" not in command and "resource_tracker" not in command:
+        if not any(name in command for name in _LASTING):
             yield f"left: {process}"
     names = [each for each in os.listdir(folder) if not each.startswith("torchinductor_")]
     yield from (f"left: {name}" for name in names if name != "records")
 
 
-def _taken() -> str:
+def _resource_use() -> str:
     me = psutil.Process()
     return (
         f"{me.memory_info().rss >> 20} MiB, {me.num_fds()} descriptors, {me.num_threads()} threads"
     )
 
 
-def _tell(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

@@ -32,6 +32,7 @@ class Tried:
             ours around a reader of the library; "-like" in *shown* is "rewritten".
         part: Which part of the battery it is asked: "ranks" where several ranks train on it,
             "resume" for the checks of a loader's state; "" for all the rest.
+        copied: Whether each trial reads a copy of the folder: for a cache next to the data.
 
     """
 
@@ -42,6 +43,7 @@ class Tried:
     settings: Mapping[str, Any] = field(default_factory=dict)
     code: str = "library"
     part: str = ""
+    copied: bool = False
 
     @property
     def key(self) -> str:
@@ -62,11 +64,17 @@ class Tried:
         name = listed.get(top, [top])[0]
         return f"{name} {importlib.metadata.version(name)}"
 
+    def dataset(self, folder: Path) -> dict[str, Any]:
+        """The arguments of ``check_dataset`` that name the dataset over the data in *folder*."""
+        if self.copied:
+            return {"make_dataset": self.make, "copy": folder}
+        return {"make_dataset": lambda: self.make(folder)}
+
     def arguments(self) -> dict[str, Any]:
         """The further arguments, with the contract as an object."""
-        given = dict(self.settings)
-        promises = given.pop("contract", {})
-        return {**given, "contract": Contract(**promises)}
+        arguments = dict(self.settings)
+        promises = arguments.pop("contract", {})
+        return {**arguments, "contract": Contract(**promises)}
 
     def load(self) -> None:
         """Import what it uses, as a user's test module does before the battery begins."""
@@ -87,21 +95,22 @@ TRIED: dict[str, Tried] = {}
 
 
 def tried(
-    shown: str,
+    title: str,
     *uses: str,
     write: Callable[[Path], None],
     code: str = "library",
     part: str = "",
+    copied: bool = False,
     **settings: Any,
 ):
     """Enter a function that makes a dataset into TRIED."""
-    whose = "rewritten" if "-like" in shown else code
+    whose = "rewritten" if "-like" in title else code
 
     def enter(make: Callable[[Path], Any]) -> Callable[[Path], Any]:
         of = "ranks" if "ranks" in settings else part
-        one = Tried(shown, uses, write, make, settings, whose, of)
-        assert one.key not in TRIED, one.key
-        TRIED[one.key] = one
+        tried_class = Tried(title, uses, write, make, settings, whose, of, copied)
+        assert tried_class.key not in TRIED, tried_class.key
+        TRIED[tried_class.key] = tried_class
         return make
 
     return enter
@@ -111,7 +120,7 @@ def load_all() -> dict[str, Tried]:
     """All of them; each module enters its own."""
     for name in (
         "vision detection medical science streams tables arrays records audio_video loaders shapes"
-        " constructors ranks resume"
+        " constructors training frameworks ranks resume"
     ).split():
         importlib.import_module(f"field.{name}")
     return TRIED

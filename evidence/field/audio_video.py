@@ -54,13 +54,13 @@ def scipy_folder(folder: Path):
 def hf_audio(folder: Path):
     from datasets import load_dataset
 
-    found = load_dataset(
+    dataset = load_dataset(
         "audiofolder",
         data_files=sorted(map(str, folder.glob("*.wav"))),
         split="train",
         cache_dir=str(folder / "cache"),
     )
-    return found.cast_column("audio", _undecoded())
+    return dataset.cast_column("audio", _undecoded())
 
 
 def _undecoded():
@@ -160,8 +160,8 @@ def _cuts(folder: Path) -> None:
     for path in sorted(folder.glob("*.wav")):
         recording = Recording.from_file(path, recording_id=path.stem)
         length = recording.duration
-        said = SupervisionSegment(path.stem, path.stem, 0, length, text=path.stem)
-        cuts.append(MonoCut(path.stem, 0, length, 0, [said], recording=recording))
+        supervision = SupervisionSegment(path.stem, path.stem, 0, length, text=path.stem)
+        cuts.append(MonoCut(path.stem, 0, length, 0, [supervision], recording=recording))
     CutSet.from_cuts(cuts).to_file(str(folder / "cuts.jsonl.gz"))
 
 

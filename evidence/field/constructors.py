@@ -330,8 +330,8 @@ class Robot:
             raise FileNotFoundError(f"{folder} has no Parquet file")
         self.rows = Dataset.from_parquet(paths, cache_dir=str(folder / "cache"))
         self.rows.set_transform(to_torch)
-        found = set(map(int, self.rows.unique("episode_index")))
-        if not found.issuperset(range(info["total_episodes"])):
+        episodes = set(map(int, self.rows.unique("episode_index")))
+        if not episodes.issuperset(range(info["total_episodes"])):
             raise FileNotFoundError("some episodes are missing")
         self.count = info["total_frames"]
 

@@ -32,9 +32,9 @@ def _image(seed: int, kind: str, size: int = 48) -> bytes:
     return file.getvalue()
 
 
-def jpeg(seed: int) -> bytes:
+def jpeg(seed: int, size: int = 48) -> bytes:
     """A picture of noise."""
-    return _image(seed, "JPEG")
+    return _image(seed, "JPEG", size)
 
 
 def png(seed: int) -> bytes:
@@ -49,6 +49,15 @@ def pictures(folder: Path) -> None:
     for number in range(COUNT):
         path = folder / CLASSES[number % 2] / f"{number:03}.jpg"
         path.write_bytes(jpeg(number))
+
+
+def large_pictures(folder: Path, size: int = 256) -> None:
+    """The same of about 100 kB each."""
+    for name in CLASSES:
+        (folder / name).mkdir(parents=True)
+    for number in range(COUNT):
+        path = folder / CLASSES[number % 2] / f"{number:03}.jpg"
+        path.write_bytes(jpeg(number, size))
 
 
 def captions(folder: Path) -> None:

@@ -12,7 +12,7 @@ from torch.utils.data import Subset
 from field import data, tried
 
 
-def _annotated(folder: Path) -> None:
+def _write_annotations(folder: Path) -> None:
     rows = []
     for number in range(16):
         (folder / f"{number:03}.jpg").write_bytes(data.jpeg(number))
@@ -41,7 +41,7 @@ class LoadImage:
     "mmengine",
     "mmengine.dataset",
     "cv2",
-    write=_annotated,
+    write=_write_annotations,
 )
 def mmengine_subset(folder: Path):
     from mmengine.dataset import BaseDataset

@@ -93,8 +93,8 @@ class Augmented(Pictures):
     def __getitem__(self, index: int):
         picture = super().__getitem__(index)
         top = random.randrange(8)
-        left = int(np.random.randint(8))  # noqa: NPY002  # as users do
-        crop = picture[top : top + 32, left : left + 32].float()
+        column = int(np.random.randint(8))  # noqa: NPY002  # as users do
+        crop = picture[top : top + 32, column : column + 32].float()
         if torch.rand(()) < 0.5:
             crop = crop.flip(1)
         return crop

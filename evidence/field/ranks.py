@@ -247,10 +247,10 @@ def ranks_fabric(folder: Path):
     return fabric.setup_dataloaders(DataLoader(Pictures(folder), 4, shuffle=True, num_workers=2))
 
 
-def _prepared(dataset, shuffle: bool = True, workers=None, **how):
+def _prepared(dataset, shuffle: bool = True, workers=None, **options):
     from accelerate import Accelerator, DataLoaderConfiguration
 
-    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**how))
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**options))
     loader = DataLoader(dataset, 4, shuffle=shuffle, num_workers=2, **(workers or {}))
     return accelerator.prepare(loader)
 

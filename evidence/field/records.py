@@ -134,8 +134,8 @@ def _tfrecords(folder: Path) -> None:
 def _read_tfrecords(folder: Path, index: str | None):
     from tfrecord.torch.dataset import TFRecordDataset
 
-    wanted = {"image": "byte", "label": "int"}
-    return TFRecordDataset(str(folder / "x.tfrecord"), index, wanted)
+    description = {"image": "byte", "label": "int"}
+    return TFRecordDataset(str(folder / "x.tfrecord"), index, description)
 
 
 _TFRECORD = "tfrecord", "tfrecord.torch.dataset"

@@ -17,16 +17,16 @@ _BATCH = 2
 """There are 16 pictures, so eight batches."""
 
 
-def _stateful(dataset, batch_size: int = _BATCH, **how):
+def _stateful(dataset, batch_size: int = _BATCH, **options):
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    return StatefulDataLoader(dataset, batch_size=batch_size, num_workers=2, **how)
+    return StatefulDataLoader(dataset, batch_size=batch_size, num_workers=2, **options)
 
 
-def _of_torchdata(shown: str, *more: str, write=data.pictures):
+def _of_torchdata(title: str, *packages: str, write=data.pictures):
     """A row of torchdata's loader."""
-    uses = "torchdata", "torchdata.stateful_dataloader", *more
-    return tried(f"torchdata `StatefulDataLoader`, {shown}", *uses, write=write, **RESUME)
+    uses = "torchdata", "torchdata.stateful_dataloader", *packages
+    return tried(f"torchdata `StatefulDataLoader`, {title}", *uses, write=write, **RESUME)
 
 
 @_of_torchdata("in order", "PIL")
@@ -128,10 +128,10 @@ def resume_shards(folder: Path):
     return Shards(sorted(map(str, folder.glob("*.jsonl"))))
 
 
-def _of_huggingface(shown: str, **settings):
+def _of_huggingface(title: str, **settings):
     """A row of its streams, which have a state of their own."""
-    how = {**settings, **RESUME}
-    return tried(f"Hugging Face streaming, {shown}", "datasets", write=data.parquet, **how)
+    options = {**settings, **RESUME}
+    return tried(f"Hugging Face streaming, {title}", "datasets", write=data.parquet, **options)
 
 
 @_of_huggingface("4 files over 2 workers")
@@ -191,16 +191,16 @@ def resume_hf_map(folder: Path):
     return _stateful(_table(folder), shuffle=True)
 
 
-def _litdata_stream(folder: Path, **how):
+def _litdata_stream(folder: Path, **options):
     from litdata import StreamingDataset
 
-    return StreamingDataset(str(folder), **how)
+    return StreamingDataset(str(folder), **options)
 
 
-def _litdata_loader(folder: Path, **how):
+def _litdata_loader(folder: Path, **options):
     from litdata import StreamingDataLoader
 
-    return StreamingDataLoader(_litdata_stream(folder, **how), batch_size=4, num_workers=2)
+    return StreamingDataLoader(_litdata_stream(folder, **options), batch_size=4, num_workers=2)
 
 
 @tried("litdata `StreamingDataset`, alone", "litdata", write=_litdata, **RESUME)
@@ -218,16 +218,16 @@ def resume_litdata_shuffled(folder: Path):
     return _litdata_loader(folder, shuffle=True)
 
 
-def _mosaic_stream(folder: Path, **how):
+def _mosaic_stream(folder: Path, **options):
     from streaming import StreamingDataset
 
-    return StreamingDataset(local=str(folder), batch_size=4, **how)
+    return StreamingDataset(local=str(folder), batch_size=4, **options)
 
 
-def _mosaic_loader(folder: Path, **how):
+def _mosaic_loader(folder: Path, **options):
     from streaming import StreamingDataLoader
 
-    return StreamingDataLoader(_mosaic_stream(folder, **how), batch_size=4, num_workers=2)
+    return StreamingDataLoader(_mosaic_stream(folder, **options), batch_size=4, num_workers=2)
 
 
 @tried(
@@ -251,23 +251,23 @@ def resume_mosaic_shuffled(folder: Path):
     return _mosaic_loader(folder, shuffle=True)
 
 
-def _prepared(loader, **how):
+def _prepared(loader, **options):
     from accelerate import Accelerator, DataLoaderConfiguration
 
-    config = DataLoaderConfiguration(use_stateful_dataloader=True, **how)
+    config = DataLoaderConfiguration(use_stateful_dataloader=True, **options)
     return Accelerator(cpu=True, dataloader_config=config).prepare(loader)
 
 
-def _plain(folder: Path, **how):
+def _plain(folder: Path, **options):
     from torch.utils.data import DataLoader
 
-    return DataLoader(Pictures(folder), _BATCH, num_workers=2, **how)
+    return DataLoader(Pictures(folder), _BATCH, num_workers=2, **options)
 
 
-def _of_accelerate(shown: str, *more: str):
-    uses = "accelerate", "torchdata.stateful_dataloader", *more
+def _of_accelerate(title: str, *packages: str):
+    uses = "accelerate", "torchdata.stateful_dataloader", *packages
     return tried(
-        f"accelerate, `use_stateful_dataloader`, {shown}", *uses, write=data.pictures, **RESUME
+        f"accelerate, `use_stateful_dataloader`, {title}", *uses, write=data.pictures, **RESUME
     )
 
 

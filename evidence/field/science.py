@@ -131,13 +131,13 @@ def _dicoms(folder: Path) -> None:
         meta.MediaStorageSOPClassUID = CTImageStorage
         meta.MediaStorageSOPInstanceUID = generate_uid()
         meta.TransferSyntaxUID = ExplicitVRLittleEndian
-        one = FileDataset(str(path), {}, file_meta=meta, preamble=bytes(128))
-        one.Rows = one.Columns = 32
-        one.BitsAllocated = one.BitsStored = 16
-        one.HighBit, one.SamplesPerPixel, one.PixelRepresentation = 15, 1, 0
-        one.PhotometricInterpretation = "MONOCHROME2"
-        one.PixelData = data.noise(number, 32 * 32 * 2).tobytes()
-        one.save_as(path, enforce_file_format=True)
+        dataset = FileDataset(str(path), {}, file_meta=meta, preamble=bytes(128))
+        dataset.Rows = dataset.Columns = 32
+        dataset.BitsAllocated = dataset.BitsStored = 16
+        dataset.HighBit, dataset.SamplesPerPixel, dataset.PixelRepresentation = 15, 1, 0
+        dataset.PhotometricInterpretation = "MONOCHROME2"
+        dataset.PixelData = data.noise(number, 32 * 32 * 2).tobytes()
+        dataset.save_as(path, enforce_file_format=True)
 
 
 class Slices:

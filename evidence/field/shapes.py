@@ -167,9 +167,9 @@ class Neighbour(Pictures):
             try:
                 return super().__getitem__((index + offset) % len(self))
             except OSError as error:
-                last = error
+                last_error = error
                 logging.getLogger(__name__).warning("skipped %s: %s", index + offset, error)
-        raise RuntimeError("no sample could be read") from last
+        raise RuntimeError("no sample could be read") from last_error
 
 
 @tried("mmengine-like: the next sample, logged", "torch", "PIL", write=data.pictures)
@@ -181,11 +181,11 @@ class RetriedRead(Pictures):
     """A read that fails is tried twice more, and the error is raised then."""
 
     def __getitem__(self, index: int):
-        for left in 2, 1, 0:
+        for retries in 2, 1, 0:
             try:
                 return super().__getitem__(index)
             except OSError:
-                if not left:
+                if not retries:
                     raise
         raise AssertionError
 

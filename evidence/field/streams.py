@@ -64,6 +64,27 @@ def wds_pipeline(folder: Path):
     )
 
 
+def as_picture(sample):
+    """The bytes and the class of a sample of wids."""
+    import torch
+
+    picture = sample[".jpg"].read()
+    return torch.tensor(list(picture[:64])), int(sample[".cls"].read())
+
+
+@tried("wids `ShardListDataset`, `ChunkedSampler`", "wids", write=data.shards)
+def wids_shards(folder: Path):
+    import wids
+    from torch.utils.data import DataLoader
+
+    shards = [{"url": url, "nsamples": 6} for url in _urls(folder)]
+    dataset = wids.ShardListDataset(
+        shards, localname=str, transformations=as_picture, dataset_name="shards"
+    )
+    sampler = wids.ChunkedSampler(dataset, chunksize=12, shuffle=True)
+    return DataLoader(dataset, batch_size=4, num_workers=2, sampler=sampler)
+
+
 def _number(index: int) -> dict:
     return {"index": index, "values": data.noise(index, 512)}
 

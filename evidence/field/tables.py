@@ -30,6 +30,13 @@ def hf_disk(folder: Path):
     return load_from_disk(str(folder / "saved"))
 
 
+@tried("Hugging Face `load_from_disk(keep_in_memory=True)`", "datasets", write=_saved)
+def hf_disk_in_memory(folder: Path):
+    from datasets import load_from_disk
+
+    return load_from_disk(str(folder / "saved"), keep_in_memory=True)
+
+
 @tried("Hugging Face `load_from_disk`, `with_format('torch')`", "datasets", write=_saved)
 def hf_torch(folder: Path):
     return hf_disk(folder).select_columns(["number", "values"]).with_format("torch")
@@ -39,8 +46,8 @@ def hf_torch(folder: Path):
 def hf_dict(folder: Path):
     from datasets import DatasetDict
 
-    found = hf_disk(folder)
-    return DatasetDict({"train": found.select(range(40)), "test": found.select(range(40, 64))})
+    rows = hf_disk(folder)
+    return DatasetDict({"train": rows.select(range(40)), "test": rows.select(range(40, 64))})
 
 
 def _images(folder: Path) -> None:
@@ -71,14 +78,14 @@ def hf_images(folder: Path):
 def hf_imagefolder(folder: Path):
     from datasets import load_dataset
 
-    found = load_dataset(
+    rows = load_dataset(
         "imagefolder",
         data_files=sorted(map(str, folder.glob("*/*.jpg"))),
         split="train",
         cache_dir=str(folder / "cache"),
         drop_labels=True,
     )
-    return found.with_transform(_only_array)
+    return rows.with_transform(_only_array)
 
 
 def _only_array(rows):
@@ -264,5 +271,5 @@ def sklearn_digits(folder: Path):
     from sklearn.datasets import load_digits
     from torch.utils.data import TensorDataset
 
-    found = load_digits()
-    return TensorDataset(torch.from_numpy(found.data[:64]), torch.from_numpy(found.target[:64]))
+    digits = load_digits()
+    return TensorDataset(torch.from_numpy(digits.data[:64]), torch.from_numpy(digits.target[:64]))

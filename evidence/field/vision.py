@@ -125,8 +125,8 @@ def _coco(folder: Path) -> None:
         {"id": n, "image_id": n, "category_id": 1, "bbox": [1, 1, 9, 9], "area": 81, "iscrowd": 0}
         for n in range(len(paths))
     ]
-    found = {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "cat"}]}
-    (folder / "annotations.json").write_text(json.dumps(found), encoding="utf-8")
+    annotations = {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "cat"}]}
+    (folder / "annotations.json").write_text(json.dumps(annotations), encoding="utf-8")
 
 
 @tried(
@@ -276,6 +276,10 @@ def _tokens(texts):
     write=data.shards,
 )
 def clip_wds(folder: Path):
+    return open_clip_loader(folder, 24, is_train=False)
+
+
+def open_clip_loader(folder: Path, samples: int, *, is_train: bool):
     from types import SimpleNamespace
 
     from open_clip_train.data import get_wds_dataset
@@ -283,8 +287,9 @@ def clip_wds(folder: Path):
     args = SimpleNamespace(
         val_data=f"{folder}/shard-{{000..003}}.tar",
         train_data=f"{folder}/shard-{{000..003}}.tar",
-        val_num_samples=24,
-        train_num_samples=24,
+        val_num_samples=samples,
+        train_num_samples=samples,
+        train_data_upsampling_factors=None,
         dataset_resampled=False,
         seed=0,
         batch_size=4,
@@ -292,7 +297,7 @@ def clip_wds(folder: Path):
         world_size=1,
         distributed=False,
     )
-    return get_wds_dataset(args, _to_tensor(), is_train=False, tokenizer=_tokens).dataloader
+    return get_wds_dataset(args, _to_tensor(), is_train=is_train, tokenizer=_tokens).dataloader
 
 
 def _yolo(folder: Path) -> None:

@@ -20,29 +20,29 @@ INJECTING = sorted(name for name, script in SCRIPTS.items() if "-e inject=" in s
 PLAIN = sorted(SCRIPTS.keys() - INJECTING)
 
 
-def _shown(script):
+def _expected_output(script):
     """What *script* says that it prints, in the comment at its end."""
-    said = script.partition("\n# It prints:\n")[2]
-    return re.sub(r"^# ", "", said, flags=re.MULTILINE)
+    output = script.partition("\n# It prints:\n")[2]
+    return re.sub(r"^# ", "", output, flags=re.MULTILINE)
 
 
-def _missing(script):
+def _missing_modules(script):
     """The modules that *script* imports and that are not here; its own are beside it."""
     lines = re.findall(r"^(?:import|from) ([\w., ]+?)(?: import .*| as .*)?$", script, re.MULTILINE)
     names = {name.strip().partition(".")[0] for line in lines for name in line.split(",")}
-    own = set(re.findall(r"cat > (\w+)\.py", script))
-    return sorted(name for name in names - own if importlib.util.find_spec(name) is None)
+    modules = set(re.findall(r"cat > (\w+)\.py", script))
+    return sorted(name for name in names - modules if importlib.util.find_spec(name) is None)
 
 
 def _require_libraries(script):
-    if missing := _missing(script):
+    if missing := _missing_modules(script):
         pytest.skip(f"not installed: {', '.join(missing)}")
 
 
-def _one_quick(names, quick):
+def _mark_slow(names, quick):
     """*quick* is run each time, and the others of *names*, which are about libraries, are slow."""
-    rest = [name for name in names if name != quick]
-    return [quick, *(pytest.param(each, marks=pytest.mark.slow) for each in rest)]
+    slow_names = [name for name in names if name != quick]
+    return [quick, *(pytest.param(each, marks=pytest.mark.slow) for each in slow_names)]
 
 
 @pytest.fixture(name="witness", scope="module")
@@ -51,17 +51,17 @@ def _witness():
     strace = shutil.which("strace")
     if strace is None:
         pytest.skip("strace is not installed")
-    done = subprocess.run(
+    process = subprocess.run(
         [strace, "-o", os.devnull, sys.executable, "-c", ""], capture_output=True, check=False
     )
-    if done.returncode:
-        pytest.skip(f"strace cannot trace here: {done.stderr.decode().strip()}")
+    if process.returncode:
+        pytest.skip(f"strace cannot trace here: {process.stderr.decode().strip()}")
 
 
-def _printed(script, folder):
+def _run_script(script, folder):
     """What *script* prints when it is run in *folder*, by this Python."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
+    process = subprocess.run(
         [shutil.which("bash"), "-euc", script],
         cwd=folder,
         env={**os.environ, "PATH": path, "LC_ALL": "C"},
@@ -69,28 +69,28 @@ def _printed(script, folder):
         check=False,
         timeout=100,
     )
-    return done.stdout.decode()
+    return process.stdout.decode()
 
 
-@pytest.mark.parametrize("name", _one_quick(INJECTING, "numpy_fromfile"))
+@pytest.mark.parametrize("name", _mark_slow(INJECTING, "numpy_fromfile"))
 @pytest.mark.usefixtures("witness")
 def test_strace_shows_the_same(tmp_path, name):
     """Another injector of the same error leads to the same."""
     script = SCRIPTS[name]
     _require_libraries(script)
 
-    assert _printed(script, tmp_path) == _shown(script)
+    assert _run_script(script, tmp_path) == _expected_output(script)
     trace = (tmp_path / "trace.txt").read_text(encoding="utf-8")
     assert "(INJECTED)" in trace or "killed by SIGKILL" in trace
 
 
-@pytest.mark.parametrize("name", _one_quick(PLAIN, "gzip"))
+@pytest.mark.parametrize("name", _mark_slow(PLAIN, "gzip"))
 def test_plain_code_shows_the_same(tmp_path, name):
     """No injector is needed where a shorter file, or plain Python, will do."""
     script = SCRIPTS[name]
     _require_libraries(script)
 
-    assert _printed(script, tmp_path) == _shown(script)
+    assert _run_script(script, tmp_path) == _expected_output(script)
 
 
 def test_the_page_has_every_script():
@@ -99,8 +99,8 @@ def test_the_page_has_every_script():
     linked = re.findall(r"\[([^]]+)\]\(\.\./\.\./evidence/findings/(\w+)\.sh\)", page)
 
     assert sorted(name for _, name in linked) == sorted(SCRIPTS)
-    assert sorted(name for how, name in linked if how == "strace") == INJECTING
-    assert all(_shown(script) for script in SCRIPTS.values())
+    assert sorted(name for tool, name in linked if tool == "strace") == INJECTING
+    assert all(_expected_output(script) for script in SCRIPTS.values())
 
 
 def test_the_libraries_of_a_script_are_known():
@@ -108,4 +108,4 @@ def test_the_libraries_of_a_script_are_known():
     script = (
         "cat > own.py\nimport os, nowhere.at.all as x\nfrom nothing.here import y\nimport own\n"
     )
-    assert _missing(script) == ["nothing", "nowhere"]
+    assert _missing_modules(script) == ["nothing", "nowhere"]

@@ -94,7 +94,7 @@ _UNCHECKED = """        whole = np.zeros(64 * 64, np.float32)
         return torch.from_numpy(whole.reshape(64, 64))
 """
 _INI = "[pytest]\ntestpaths = tests\npythonpath = .\n"
-_KNOWN = _INI + "dataloader_faults_known = known.json\n"
+_KNOWN = _INI + "dataloader_faults_baseline = baseline.json\n"
 _PYTEST = "pytest -q -n 2 --tb=no"
 _SHOWN = re.compile(r"FAILED |known\.json: |\d+ known failures|  tests/.*::")
 """Lines of pytest's output about failures, known ones and those that no longer fail."""
@@ -114,11 +114,11 @@ class Step(NamedTuple):
 
 STEPS = {
     "first": Step(
-        "The maintainer has the failures written to a file.",
-        f"{_PYTEST} --dataloader-faults-write-known=known.json",
+        "The maintainer writes the failures to a file.",
+        f"{_PYTEST} --dataloader-faults-baseline=baseline.json --dataloader-faults-update-baseline",
     ),
     "night": Step(
-        "The file is named in `pytest.ini`. A job runs all checks at night.",
+        "`pytest.ini` names the file. A job runs all checks at night.",
         f"{_PYTEST} --dataloader-faults-report=night-1.json",
         (_INI, _KNOWN),
     ),
@@ -127,12 +127,12 @@ STEPS = {
         f"{_PYTEST} --dataloader-faults-only=quick",
     ),
     "defect": Step(
-        "Somebody has the class `Scans` fill up short files with zeros. The push job fails.",
+        "Somebody makes the class `Scans` pad short files with zeros. The push job fails.",
         f"{_PYTEST} --dataloader-faults-only=quick",
         (_CHECKED, _UNCHECKED),
     ),
     "next night": Step(
-        "It is merged nevertheless. The job of the next night fails, too.",
+        "It is merged anyway. The next nightly job fails as well.",
         f"{_PYTEST} --dataloader-faults-report=night-2.json",
     ),
     "compare": Step(
@@ -140,18 +140,18 @@ STEPS = {
         "pytest-dataloader-faults compare night-1.json night-2.json",
     ),
     "back": Step(
-        "The change is taken back. The push job passes.",
+        "The change is reverted. The push job passes.",
         f"{_PYTEST} --dataloader-faults-only=quick",
         (_UNCHECKED, _CHECKED),
     ),
     "mended": Step(
-        "A known defect is mended: each worker opens the HDF5 file itself. All checks run.",
+        "A known defect is fixed: each worker opens the HDF5 file itself. All checks run.",
         _PYTEST,
         ('["h5_kept"]', '["h5_lazy"]'),
     ),
     "again": Step(
         "The file is written again, without what no longer fails.",
-        f"{_PYTEST} --dataloader-faults-write-known=known.json",
+        f"{_PYTEST} --dataloader-faults-baseline=baseline.json --dataloader-faults-update-baseline",
     ),
 }
 
@@ -159,13 +159,13 @@ STEPS = {
 def walk(folder: Path) -> dict[str, Any]:
     """What each step came to, in the new repository *folder*."""
     _write_repository(folder)
-    found = {}
+    results = {}
     for name, step in STEPS.items():
         if step.edits:
             _edit(folder, *step.edits)
-        found[name] = _run(folder, step.command)
-        print(name, found[name]["exit"], found[name]["sum"], flush=True)
-    return {"commit": commit(), "date": time.strftime("%Y-%m-%d"), "steps": found}
+        results[name] = _run(folder, step.command)
+        print(name, results[name]["exit"], results[name]["sum"], flush=True)
+    return {"commit": commit(), "date": time.strftime("%Y-%m-%d"), "steps": results}
 
 
 def _write_repository(folder: Path) -> None:
@@ -177,27 +177,27 @@ def _write_repository(folder: Path) -> None:
     (folder / "pytest.ini").write_text(_INI, encoding="utf-8")
 
 
-def _edit(folder: Path, before: str, after: str) -> None:
+def _edit(folder: Path, old: str, new: str) -> None:
     files = [*folder.glob("*.py"), *folder.glob("*.ini"), *folder.glob("tests/*.py")]
-    (changed,) = (each for each in files if before in each.read_text(encoding="utf-8"))
+    (changed,) = (each for each in files if old in each.read_text(encoding="utf-8"))
     text = changed.read_text(encoding="utf-8")
-    changed.write_text(text.replace(before, after), encoding="utf-8")
+    changed.write_text(text.replace(old, new), encoding="utf-8")
 
 
 def _run(folder: Path, command: str) -> dict[str, Any]:
     """The exit status and the seconds of *command*, and what of its output the page shows."""
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
-    given = {**os.environ, "PATH": path, "PYTHONPATH": PYTHONPATH}
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": PYTHONPATH}
     began = time.monotonic()
-    done = subprocess.run(
-        command.split(), cwd=folder, env=given, capture_output=True, text=True, check=False
+    process = subprocess.run(
+        command.split(), cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
-    lines = done.stdout.splitlines()
+    lines = process.stdout.splitlines()
     seconds = round(time.monotonic() - began)
     if " compare " in command:
-        return {"exit": done.returncode, "seconds": seconds, "sum": lines[0], "shown": lines}
-    shown = list(filter(_SHOWN.match, lines))
-    return {"exit": done.returncode, "seconds": seconds, "sum": lines[-1], "shown": shown}
+        return {"exit": process.returncode, "seconds": seconds, "sum": lines[0], "shown": lines}
+    excerpt = list(filter(_SHOWN.match, lines))
+    return {"exit": process.returncode, "seconds": seconds, "sum": lines[-1], "shown": excerpt}
 
 
 def page(record: dict[str, Any]) -> str:
@@ -215,9 +215,9 @@ def page(record: dict[str, Any]) -> str:
 
 def _rows(steps: dict[str, Any]) -> Iterator[str]:
     for name, step in STEPS.items():
-        found = steps[name]
-        last = re.sub(r" in [\d.]+s.*", "", found["sum"])
-        cells = step.what, f"`{step.command}`", str(found["exit"]), last, str(found["seconds"])
+        result = steps[name]
+        summary = re.sub(r" in [\d.]+s.*", "", result["sum"])
+        cells = step.what, f"`{step.command}`", str(result["exit"]), summary, str(result["seconds"])
         yield f"| {' | '.join(cells)} |"
 
 

@@ -34,18 +34,18 @@ REFERENCE = ("3.11", "2.13")
 _ROUNDS = 2
 
 
-def page(kept: list[dict[str, Any]]) -> str:
+def page(pairs: list[dict[str, Any]]) -> str:
     """The page about what is kept: a pair of Python and torch each, the oldest Python first."""
     return PAGE.text(
-        suites="\n".join(_suite_row(pair) for pair in kept),
-        batteries="\n".join(_battery_row(pair, _reference(kept)) for pair in kept),
+        suites="\n".join(_suite_row(pair) for pair in pairs),
+        batteries="\n".join(_battery_row(pair, _reference(pairs)) for pair in pairs),
     )
 
 
-def _reference(kept: list[dict[str, Any]]) -> dict[str, Any]:
+def _reference(pairs: list[dict[str, Any]]) -> dict[str, Any]:
     return next(
         pair
-        for pair in kept
+        for pair in pairs
         if pair["python"].startswith(REFERENCE[0]) and pair["torch"].startswith(REFERENCE[1])
     )
 
@@ -59,7 +59,7 @@ def _suite_row(pair: dict[str, Any]) -> str:
 
 def _battery_row(pair: dict[str, Any], reference: dict[str, Any]) -> str:
     battery, usual = pair["battery"], reference["battery"]
-    others = [
+    deviations = [
         f"`{check}`: {verdict}, there {usual['verdicts'].get(check)}"
         for check, verdict in battery["verdicts"].items()
         if verdict != usual["verdicts"].get(check)
@@ -71,7 +71,7 @@ def _battery_row(pair: dict[str, Any], reference: dict[str, Any]) -> str:
         f"`{battery['start_method']}`",
         f"{battery['seconds']:.1f} s",
         f"{ratio:.1f}",
-        "; ".join(others) or "none",
+        "; ".join(deviations) or "none",
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -89,12 +89,12 @@ def measure(suites: list[Path]) -> dict[str, Any]:
 def _suite(junits: list[Path]) -> dict[str, Any]:
     """How many tests passed, failed and were skipped; of a test that ran again, the last run."""
     roots = [ET.parse(junit).getroot() for junit in junits]  # noqa: S314
-    last = {
+    results = {
         (case.attrib["classname"], case.attrib["name"]): _result(case)
         for root in roots
         for case in root.iter("testcase")
     }
-    counts = Counter(last.values())
+    counts = Counter(results.values())
     began = next(roots[0].iter("testsuite"))
     return {
         **{result: counts[result] for result in RESULTS},
@@ -116,7 +116,7 @@ def _battery() -> dict[str, Any]:
         for block in generate.blocks((ROOT / "README.md").read_text(encoding="utf-8")):
             if block.kind == "file":
                 (folder / block.argument).write_text(block.text, encoding="utf-8")
-        runs = [_ask(folder) for _ in range(_ROUNDS)]
+        runs = [_run_battery(folder) for _ in range(_ROUNDS)]
     return {
         "start_method": multiprocessing.get_start_method(),
         "seconds": round(min(seconds for seconds, _ in runs), 2),
@@ -124,7 +124,7 @@ def _battery() -> dict[str, Any]:
     }
 
 
-def _ask(folder: Path) -> tuple[float, dict[str, str]]:
+def _run_battery(folder: Path) -> tuple[float, dict[str, str]]:
     junit = folder / "battery.xml"
     command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={junit}", "test_data.py"]
     began = time.monotonic()
@@ -144,8 +144,8 @@ def main() -> None:
     """Keep what is found, if a file is named, and write the page."""
     if suites := [Path(name) for name in sys.argv[1:] if name != "--page"]:
         pair = measure(suites)
-        others = [each for each in PAGE.record() if _key(each) != _key(pair)]
-        PAGE.keep(sorted([*others, pair], key=_key))
+        other_pairs = [each for each in PAGE.record() if _key(each) != _key(pair)]
+        PAGE.keep(sorted([*other_pairs, pair], key=_key))
     PAGE.path.write_text(page(PAGE.record()), encoding="utf-8")
 
 

@@ -26,18 +26,18 @@ def page() -> str:
         cases=len(CASES),
         explained=len(BEHAVIOURS),
         excused=len(EXCUSED),
-        found="\n".join(_found()),
+        found="\n".join(_bug_rows()),
         behaviours="\n".join(_accounts(BEHAVIOURS)),
         reasons="\n".join(_accounts(EXCUSED)),
     )
 
 
-def _found() -> Iterator[str]:
+def _bug_rows() -> Iterator[str]:
     """A row for each check and verdict: the bugs that have it."""
     bugs: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     for case in CASES:
         bugs[case.check, str(case.verdict)][f"{case.entry} {ENTRIES[case.entry]}"] = None
-    for check, verdict in sorted(bugs, key=lambda each: (list(CHECKS).index(each[0]), each[1])):
+    for check, verdict in sorted(bugs, key=lambda pair: (list(CHECKS).index(pair[0]), pair[1])):
         yield f"| `{check}` | `{verdict}` | {', '.join(bugs[check, verdict])} |"
 
 

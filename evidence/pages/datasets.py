@@ -2,7 +2,7 @@
 
     python evidence datasets              every class
     python evidence datasets KEY ...      these; the others keep their record
-    python evidence datasets --at-rest KEY ...   of these, only the checks of files at rest
+    python evidence datasets --before-init KEY ...   of these, only the before-init checks
     python evidence datasets --page       none: only the page, from the record
 
 The classes and the audit of what they fail are in evidence/field. A class whose library is missing
@@ -39,38 +39,38 @@ RANKS = [name for name, check in CHECKS.items() if check.ranks]
 RESUME = [name for name in CHECKS if name.startswith("resumes")]
 """The only ones that are asked of the classes in field/resume.py."""
 _OF_PART = {"ranks": RANKS, "resume": RESUME}
-AT_REST = [name for name in CHECKS if name.endswith("-at-rest")]
+BEFORE_INIT = [name for name in CHECKS if name.endswith("-before-init")]
 """They are asked apart, so that the record says what applies without them, and what they cost."""
 
 
-def run(one: Tried, only: list[str] | None = None) -> dict[str, Any]:
-    """What the battery says of *one*, in this process, which imports no other library."""
+def run(tried_class: Tried, only: list[str] | None = None) -> dict[str, Any]:
+    """What the battery says of *tried_class*, in this process, which imports no other library."""
     from pytest_dataloader_faults import check_dataset, exceptions
 
-    one.load()
-    only = only or _OF_PART.get(one.part)
-    exclude = () if only else AT_REST
+    tried_class.load()
+    only = only or _OF_PART.get(tried_class.part)
+    exclude = () if only else BEFORE_INIT
     with tempfile.TemporaryDirectory(prefix="field") as name:
         folder = Path(name) / "data"
         folder.mkdir()
-        one.write(folder)
+        tried_class.write(folder)
         begun = time.monotonic()
         try:
             results = check_dataset(
-                lambda: one.make(folder),
+                **tried_class.dataset(folder),
                 engine="kernel",
                 on_fail=None,
                 only=only,
                 exclude=exclude,
-                **one.arguments(),
+                **tried_class.arguments(),
             )
         except exceptions.UnusableDatasetError as error:
-            return {"version": one.version(), "refused": _without_places(str(error))}
+            return {"version": tried_class.version(), "refused": _without_places(str(error))}
         seconds = round(time.monotonic() - begun)
-    found = {"version": one.version(), "seconds": seconds, **summary(results)}
-    if one.part:
-        found["by check"] = {each.check: str(each.verdict) for each in results if each.applies}
-    return found
+    row = {"version": tried_class.version(), "seconds": seconds, **summary(results)}
+    if tried_class.part:
+        row["by check"] = {each.check: str(each.verdict) for each in results if each.applies}
+    return row
 
 
 def summary(results: list[Any]) -> dict[str, Any]:
@@ -96,108 +96,114 @@ def _sentence(result: Any) -> str:
 def _in_a_process(key: str, only: str = "") -> dict[str, Any]:
     """The same, where a thread or a hook of one library cannot disturb another."""
     command = [sys.executable, "-W", "ignore", str(EVIDENCE), "datasets", "--one", key, only]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=_LIMIT)
-    return json.loads(done.stdout.decode().rpartition("RESULT ")[2])
+    process = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=_LIMIT)
+    return json.loads(process.stdout.decode().rpartition("RESULT ")[2])
 
 
 def page(record: dict[str, Any]) -> str:
     """The page about what the *record* has."""
     classes = load_all()
-    kept, of_ranks, of_states = (
+    alone, of_ranks, of_states = (
         {key: row for key, row in record.items() if classes[key].part == part}
         for part in ("", "ranks", "resume")
     )
-    judged = _judged(kept)
+    judged = _count_by_kind(alone)
     return PAGE.text(
-        classes=len(kept),
-        waiting=len({key for key, one in classes.items() if not one.part} - set(kept)),
-        convictions=sum(len(failed(row)) for row in kept.values()),
+        classes=len(alone),
+        waiting=len(
+            {key for key, tried_class in classes.items() if not tried_class.part} - set(alone)
+        ),
+        convictions=sum(len(failed(row)) for row in alone.values()),
         true=judged["true"],
         arguable=judged["arguable"],
         false=judged["false"],
-        refused=sum("refused" in row for row in kept.values()),
-        table="".join(_rows(kept)),
-        rested=sum("at rest" in row for row in kept.values()),
-        at_rest="".join(_rows_at_rest(kept)),
+        refused=sum("refused" in row for row in alone.values()),
+        table="".join(_rows(alone)),
+        rested=sum("before init" in row for row in alone.values()),
+        before_init="".join(_rows_before_init(alone)),
         **_part("ranks", of_ranks, RANKS),
         **_part("states", of_states, RESUME),
     )
 
 
-def _part(name: str, kept: dict[str, Any], checks: list[str]) -> dict[str, Any]:
+def _part(name: str, rows: dict[str, Any], checks: list[str]) -> dict[str, Any]:
     """The fields of a table of its own: how many classes and failures it has, and its rows."""
-    judged = _judged(kept)
+    judged = _count_by_kind(rows)
     return {
-        f"{name}_classes": len(kept),
-        f"{name}_failed": sum(len(failed(row)) for row in kept.values()),
+        f"{name}_classes": len(rows),
+        f"{name}_failed": sum(len(failed(row)) for row in rows.values()),
         **{f"{name}_{kind}": judged[kind] for kind in ("true", "arguable", "false")},
-        name: "".join(_rows_of_part(kept, checks)),
+        name: "".join(_rows_of_part(rows, checks)),
     }
 
 
-def _judged(kept: dict[str, Any]) -> Counter[str]:
+def _count_by_kind(rows: dict[str, Any]) -> Counter[str]:
     """How many failures the audit calls true, arguable or false."""
-    every = ((key, check) for key, row in kept.items() for check in failed(row))
-    return Counter(found.kind for each in every if (found := audited(*each)))
+    failures = ((key, check) for key, row in rows.items() for check in failed(row))
+    return Counter(finding.kind for each in failures if (finding := audited(*each)))
 
 
 def failed(row: dict[str, Any]) -> dict[str, str]:
-    """The checks that a class fails, those of files at rest last."""
-    return {**row.get("failed", {}), **row.get("at rest", {}).get("failed", {})}
+    """The checks that a class fails, before-init checks last."""
+    return {**row.get("failed", {}), **row.get("before init", {}).get("failed", {})}
 
 
 def audited(key: str, check: str) -> Found | None:
     """What the audit says of the failure of *check* by the class *key*."""
-    return next((found for found in AUDIT.get(key, ()) if check in found.checks.split()), None)
+    return next(
+        (finding for finding in AUDIT.get(key, ()) if check in finding.checks.split()), None
+    )
 
 
-def _rows(kept: dict[str, Any]) -> Iterator[str]:
+def _rows(rows: dict[str, Any]) -> Iterator[str]:
     """A row for each cause of failures of each class, then those that fail no check."""
-    tried = [
-        (one, kept[key], _causes(key, kept[key])) for key, one in load_all().items() if key in kept
+    classes = [
+        (tried_class, rows[key], _causes(key, rows[key]))
+        for key, tried_class in load_all().items()
+        if key in rows
     ]
-    for one, row, causes in sorted(tried, key=lambda each: not each[2]):
-        begin = f"{_name(one, row)} | {_counts(row)}"
+    for tried_class, row, causes in sorted(classes, key=lambda entry: not entry[2]):
+        begin = f"{_name(tried_class, row)} | {_counts(row)}"
         for cause in causes or [("none", "")]:
             yield f"| {begin} | {' | '.join(cause)} |\n"
             begin = " | "
 
 
-def _name(one: Tried, row: dict[str, Any]) -> str:
-    return f"{one.shown}, {row['version']}"
+def _name(tried_class: Tried, row: dict[str, Any]) -> str:
+    return f"{tried_class.shown}, {row['version']}"
 
 
 def _counts(row: dict[str, Any]) -> str:
     """How many checks the class passes, of those that apply and fail or pass."""
-    applied = _applied(row) + _applied(row.get("at rest", {}))
+    applied = _count_applied(row) + _count_applied(row.get("before init", {}))
     return f"{applied - len(failed(row))} of {applied}"
 
 
-def _applied(row: dict[str, Any]) -> int:
+def _count_applied(row: dict[str, Any]) -> int:
     return sum(row.get("verdicts", {}).values())
 
 
-def _rows_at_rest(kept: dict[str, Any]) -> Iterator[str]:
+def _rows_before_init(rows: dict[str, Any]) -> Iterator[str]:
     """A row for each class whose files no check reached that arms its fault in the workers."""
-    for key, one in load_all().items():
-        row = kept.get(key, {})
-        if "at rest" not in row or "open-error" not in row["not applicable"]:
+    for key, tried_class in load_all().items():
+        row = rows.get(key, {})
+        if "before init" not in row or "open-error" not in row["not applicable"]:
             continue
-        before, at_rest = _applied(row), row["at rest"]
-        fails = ", ".join(f"`{name}`" for name in at_rest["failed"]) or "none"
-        counts = f"{before} | {before + _applied(at_rest)}"
-        yield f"| {_name(one, row)} | {one.code} | {counts} | {fails} |\n"
+        count, before_init = _count_applied(row), row["before init"]
+        fails = ", ".join(f"`{name}`" for name in before_init["failed"]) or "none"
+        counts = f"{count} | {count + _count_applied(before_init)}"
+        yield f"| {_name(tried_class, row)} | {tried_class.code} | {counts} | {fails} |\n"
 
 
-def _rows_of_part(kept: dict[str, Any], checks: list[str]) -> Iterator[str]:
+def _rows_of_part(rows: dict[str, Any], checks: list[str]) -> Iterator[str]:
     """A row for each class that was asked these *checks* alone."""
-    for key, one in load_all().items():
-        if key not in kept:
+    for key, tried_class in load_all().items():
+        if key not in rows:
             continue
-        row = kept[key]
+        row = rows[key]
         verdicts = " | ".join(_verdict(row, name) for name in checks)
         why = "; ".join(dict.fromkeys(why for why, _ in _causes(key, row) if why))
-        yield f"| {_name(one, row)} | {verdicts} | {why} |\n"
+        yield f"| {_name(tried_class, row)} | {verdicts} | {why} |\n"
 
 
 def _verdict(row: dict[str, Any], check: str) -> str:
@@ -212,39 +218,42 @@ def _causes(key: str, row: dict[str, Any]) -> list[tuple[str, str]]:
         return [("refused", f"`{row['refused'].partition('. ')[0]}`".replace("|", "¦"))]
     groups: dict[str, list[str]] = {}
     for check in failed(row):
-        found = audited(key, check)
-        groups.setdefault(found.shown if found else "**not audited**", []).append(f"`{check}`")
+        finding = audited(key, check)
+        groups.setdefault(finding.shown if finding else "**not audited**", []).append(f"`{check}`")
     return [cell for why, checks in groups.items() for cell in _cells(why, checks)]
 
 
 def _cells(why: str, checks: list[str]) -> Iterator[tuple[str, str]]:
     """A cause and its checks, in as many rows as they need."""
-    for each in textwrap.wrap(", ".join(checks), _LONGEST, break_on_hyphens=False):
-        yield why, each.rstrip(",")
+    for line in textwrap.wrap(", ".join(checks), _LONGEST, break_on_hyphens=False):
+        yield why, line.rstrip(",")
         why = ""
 
 
 def main(arguments: list[str]) -> None:
     """Run what is asked for, and write the record and the page."""
-    kept = PAGE.record()
-    partly = arguments[:1] == ["--at-rest"]
-    asked = arguments[1:] if partly else arguments
-    for key in [] if asked == ["--page"] else asked or list(load_all()):
+    record = PAGE.record()
+    partly = arguments[:1] == ["--before-init"]
+    keys = arguments[1:] if partly else arguments
+    for key in [] if keys == ["--page"] else keys or list(load_all()):
         if missing := load_all()[key].missing():
             print(f"{key}: {missing} is not installed")
             continue
         if not partly:
-            kept[key] = {"commit": commit(), **_in_a_process(key)}
-        if "refused" not in kept[key] and not load_all()[key].part:
-            kept[key]["at rest"] = {"commit": commit(), **_in_a_process(key, ",".join(AT_REST))}
-        print(f"{key}: {kept[key].get('seconds')} s", flush=True)
-        PAGE.keep(kept)
-    PAGE.path.write_text(page(kept), encoding="utf-8")
+            record[key] = {"commit": commit(), **_in_a_process(key)}
+        if "refused" not in record[key] and not load_all()[key].part:
+            record[key]["before init"] = {
+                "commit": commit(),
+                **_in_a_process(key, ",".join(BEFORE_INIT)),
+            }
+        print(f"{key}: {record[key].get('seconds')} s", flush=True)
+        PAGE.keep(record)
+    PAGE.path.write_text(page(record), encoding="utf-8")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
-        wanted = sys.argv[3].split(",") if sys.argv[3:] and sys.argv[3] else None
-        print("RESULT " + json.dumps(run(load_all()[sys.argv[2]], wanted)), flush=True)
+        names = sys.argv[3].split(",") if sys.argv[3:] and sys.argv[3] else None
+        print("RESULT " + json.dumps(run(load_all()[sys.argv[2]], names)), flush=True)
     else:
         main(sys.argv[1:])

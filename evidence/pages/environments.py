@@ -32,29 +32,29 @@ class Result(NamedTuple):
     note: str = ""
 
 
-def page(kept: dict[str, dict[str, Any]]) -> str:
+def page(records: dict[str, dict[str, Any]]) -> str:
     """The page about what is kept of each place, by its name."""
-    here = kept["here"]
-    places = [place for name, place in PLACES.items() if name in kept]
+    reference = records["here"]
+    places = [place for name, place in PLACES.items() if name in records]
     places.sort(key=lambda place: ("kernel", "python", "none").index(place.engine))
     notes: dict[str, int] = {}
-    rows = [_row(place, kept, notes) for place in places]
+    rows = [_row(place, records, notes) for place in places]
     return PAGE.text(
         rows="\n".join(rows),
         notes="\n".join(f"{number}. {_code(note)}" for note, number in notes.items()),
-        checks=len(CHECKS.keys() & here["auto"]["verdicts"].keys()),
+        checks=len(CHECKS.keys() & reference["auto"]["verdicts"].keys()),
         all=len(CHECKS),
-        kernel=here["kernel"],
-        date=max(each["date"] for each in kept.values()),
-        usual=_counts(here["auto"]),
-        usual_python=_counts(here["python"]),
+        kernel=reference["kernel"],
+        date=max(each["date"] for each in records.values()),
+        usual=_counts(reference["auto"]),
+        usual_python=_counts(reference["python"]),
     )
 
 
-def _row(place: Place, kept: dict[str, dict[str, Any]], notes: dict[str, int]) -> str:
+def _row(place: Place, records: dict[str, dict[str, Any]], notes: dict[str, int]) -> str:
     """The row of *place*. What needs more than a word is added to *notes*."""
-    results = [result(place, place.name, asked, kept) for asked in ENGINES]
-    reason = kept[place.name]["auto"]["header"].removeprefix("dataloader-faults: ")
+    results = [result(place, place.name, engine, records) for engine in ENGINES]
+    reason = records[place.name]["auto"]["header"].removeprefix("dataloader-faults: ")
     reason = re.sub(r" \[.*\]$", "", reason.partition(": ")[2])  # The errno, and the kernel.
     needed = dict.fromkeys(filter(None, (reason, *(each.note for each in results))))
     numbers = ", ".join(str(notes.setdefault(each, len(notes) + 1)) for each in needed)
@@ -67,21 +67,21 @@ def _code(text: str) -> str:
     return re.sub(r"(?<!-)--\w\S*(?<![:,])", r"`\g<0>`", text)
 
 
-def result(place: Place, name: str, asked: str, kept: dict[str, dict[str, Any]]) -> Result:
-    """What came of the battery and the loops, with the engine *asked* for."""
-    verdicts = kept[name][asked]["verdicts"]
+def result(place: Place, name: str, engine: str, records: dict[str, dict[str, Any]]) -> Result:
+    """What came of the battery and the loops, with *engine* as the option of that name."""
+    verdicts = records[name][engine]["verdicts"]
     if place.engine == "none" and set(verdicts.values()) == {"skipped"}:
         return Result("skipped")
     if place.engine == "none" and set(verdicts.values()) == {"skipped", _FAILED}:
         return Result("failed")
     if place.refuses and not {"passed", "corrupted"} & set(verdicts.values()):
         return Result("no verdict", place.refuses)
-    usual = kept["here"]["python" if place.engine == "python" else asked]["verdicts"]
-    differing = "; ".join(_differing(verdicts, usual))
+    usual = records["here"]["python" if place.engine == "python" else engine]["verdicts"]
+    differing = "; ".join(_differences(verdicts, usual))
     return Result("differs", differing) if differing else Result("same")
 
 
-def _differing(verdicts: dict[str, str], usual: dict[str, str]) -> list[str]:
+def _differences(verdicts: dict[str, str], usual: dict[str, str]) -> list[str]:
     return [
         f"`{item}`: {verdicts.get(item)}, elsewhere {usual.get(item)}"
         for item in {**usual, **verdicts}
@@ -96,28 +96,28 @@ def _counts(run: dict[str, Any]) -> str:
 
 def measure(name: str) -> dict[str, Any]:
     """What comes of the battery and of loops of one's own in a place, by each engine."""
-    runs = {asked: run_in(name, f"--dataloader-faults-engine={asked}") for asked in ENGINES}
+    runs = {engine: run_in(name, f"--dataloader-faults-engine={engine}") for engine in ENGINES}
     return {
         "date": time.strftime("%Y-%m-%d"),
         "kernel": platform.release().partition("-")[0],
-        **{asked: _kept(run) for asked, run in runs.items()},
+        **{engine: _record_of(run) for engine, run in runs.items()},
     }
 
 
-def _kept(run: Run) -> dict[str, Any]:
+def _record_of(run: Run) -> dict[str, Any]:
     header = run.header.replace(platform.release(), platform.release().partition("-")[0])
     return {"header": header, "verdicts": run.verdicts, "left": run.left}
 
 
 def main() -> None:
     """Try the places that are named, or all, and write the page."""
-    asked = sys.argv[1:] or list(PLACES)
-    for name in asked if asked != ["--page"] else []:
+    names = sys.argv[1:] or list(PLACES)
+    for name in names if names != ["--page"] else []:
         if reason := lacking(name):
             sys.exit(f"{name}: {reason}")
-        found = measure(name)
-        PAGE.keep({**PAGE.record(), name: found})
-        print(name, found["auto"]["header"])
+        result = measure(name)
+        PAGE.keep({**PAGE.record(), name: result})
+        print(name, result["auto"]["header"])
     PAGE.path.write_text(page(PAGE.record()), encoding="utf-8")
 
 

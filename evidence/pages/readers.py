@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pages import Page
-from support import reader_matrix as found
+from support import reader_matrix
 from support.readers import READERS, versions
 
 PAGE = Page("readers")
@@ -24,7 +24,7 @@ HEADINGS = {
     "OpenError(EIO)": "open fails",
     "OpenError(EACCES)": "not permitted",
     "ReadError(EIO)": "first read fails",
-    found.LATER: "a later read fails",
+    reader_matrix.LATER: "a later read fails",
     "ClosedDescriptor": "descriptor closed",
     "TruncatedFile(keep=0.5)": "half of the file",
     "TruncatedFile(keep=0)": "empty file",
@@ -33,62 +33,68 @@ HEADINGS = {
 }
 """A fault that is not here is shown by its name."""
 WORDS = {
-    found.RIGHT: "right data",
-    found.ERROR: "error",
-    found.HIDDEN: "*unclear error*",
+    reader_matrix.RIGHT: "right data",
+    reader_matrix.ERROR: "error",
+    reader_matrix.HIDDEN: "*unclear error*",
     "SIGBUS": "**SIGBUS**",
-    found.HANG: "**hang**",
-    found.NOTHING: "**None**",
-    found.SHORTER: "**short data**",
-    found.LONGER: "**long data**",
-    found.WRONG: "**wrong data**",
+    reader_matrix.HANG: "**hang**",
+    reader_matrix.NOTHING: "**None**",
+    reader_matrix.SHORTER: "**short data**",
+    reader_matrix.LONGER: "**long data**",
+    reader_matrix.WRONG: "**wrong data**",
 }
 _LONGEST = 200
 
 
-def record(cells: dict[tuple[str, str], found.Cell]) -> dict[str, Any]:
+def record(cells: dict[tuple[str, str], reader_matrix.Cell]) -> dict[str, Any]:
     """What is kept of a run: the versions, and each reader's cells by fault."""
     rows = {
-        key: {name: _kept(cells[key, name]) for name in found.COLUMNS if (key, name) in cells}
+        key: {
+            name: _record_of(cells[key, name])
+            for name in reader_matrix.COLUMNS
+            if (key, name) in cells
+        }
         for key in READERS
     }
     return {"versions": versions(), "readers": rows}
 
 
-def _kept(cell: found.Cell) -> dict[str, Any]:
-    kept = {"outcome": cell.outcome, "calls": list(cell.calls)}
+def _record_of(cell: reader_matrix.Cell) -> dict[str, Any]:
+    entry = {"outcome": cell.outcome, "calls": list(cell.calls)}
     if cell.nth > 1:
-        kept["nth"] = cell.nth
-    return {**kept, "message": cell.message} if cell.message else kept
+        entry["nth"] = cell.nth
+    return {**entry, "message": cell.message} if cell.message else entry
 
 
-def page(kept: dict[str, Any]) -> str:
+def page(record: dict[str, Any]) -> str:
     """The page about what is kept."""
-    rows = kept["readers"]
+    rows = record["readers"]
     return PAGE.text(
         conclusions="".join(_conclusions(rows)),
         table="".join(_table(rows)),
         messages="".join(_messages(rows)),
-        versions=", ".join(f"{name} {known}" for name, known in kept["versions"].items()),
+        versions=", ".join(f"{name} {version}" for name, version in record["versions"].items()),
     )
 
 
 def _conclusions(rows: dict[str, Any]) -> Iterator[str]:
-    cut = [name for name in found.COLUMNS if name.startswith("TruncatedFile")]
-    other = [name for name in found.COLUMNS if name.startswith(("CorruptedFile", "ShortRead"))]
-    failing = [name for name in found.COLUMNS if name not in (*cut, *other)]
-    wrong = {found.WRONG, found.SHORTER, found.LONGER}
+    cut = [name for name in reader_matrix.COLUMNS if name.startswith("TruncatedFile")]
+    distorting = [
+        name for name in reader_matrix.COLUMNS if name.startswith(("CorruptedFile", "ShortRead"))
+    ]
+    failing = [name for name in reader_matrix.COLUMNS if name not in (*cut, *distorting)]
+    wrong = {reader_matrix.WRONG, reader_matrix.SHORTER, reader_matrix.LONGER}
     bad = {
-        "Wrong or missing data and no error when a read fails": _having(rows, failing, wrong),
-        "The same, of a file that lacks its end": _having(rows, cut, wrong, raw=False),
-        "`None` and no error": _having(rows, found.COLUMNS, {found.NOTHING}),
-        "The worker dies by SIGBUS": _having(rows, found.COLUMNS, {"SIGBUS"}),
+        "Wrong or missing data and no error when a read fails": _readers_with(rows, failing, wrong),
+        "The same for a truncated file": _readers_with(rows, cut, wrong, raw=False),
+        "`None` and no error": _readers_with(rows, reader_matrix.COLUMNS, {reader_matrix.NOTHING}),
+        "The worker dies by SIGBUS": _readers_with(rows, reader_matrix.COLUMNS, {"SIGBUS"}),
     }
-    for what, keys in bad.items():
-        yield f"- **{what}:** {', '.join(READERS[key].shown for key in keys) or 'none'}.\n"
+    for conclusion, keys in bad.items():
+        yield f"- **{conclusion}:** {', '.join(READERS[key].shown for key in keys) or 'none'}.\n"
 
 
-def _having(
+def _readers_with(
     rows: dict[str, Any], columns: Iterable[str], outcomes: set[str], *, raw: bool | None = None
 ) -> list[str]:
     """The readers to which one of *outcomes* comes in one of *columns*."""
@@ -101,11 +107,13 @@ def _having(
 
 
 def _table(rows: dict[str, Any]) -> Iterator[str]:
-    headings = [HEADINGS.get(name, f"`{name}`") for name in found.COLUMNS]
+    headings = [HEADINGS.get(name, f"`{name}`") for name in reader_matrix.COLUMNS]
     yield f"| reader | {' | '.join(headings)} |\n"
     yield f"| --- |{' --- |' * len(headings)}\n"
     for key, row in rows.items():
-        words = [_word(row[name]["outcome"]) if name in row else "-" for name in found.COLUMNS]
+        words = [
+            _word(row[name]["outcome"]) if name in row else "-" for name in reader_matrix.COLUMNS
+        ]
         yield f"| {READERS[key].shown} | {' | '.join(words)} |\n"
 
 
@@ -117,7 +125,7 @@ def _messages(rows: dict[str, Any]) -> Iterator[str]:
     for key, row in rows.items():
         faults: dict[str, list[str]] = {}
         for name, cell in row.items():
-            if cell["outcome"] == found.HIDDEN:
+            if cell["outcome"] == reader_matrix.HIDDEN:
                 faults.setdefault(cell["message"], []).append(HEADINGS.get(name, name))
         for message, names in faults.items():
             yield f"| {READERS[key].shown} | {', '.join(names)} | {_code(message)} |\n"
@@ -133,7 +141,7 @@ def main() -> None:
     """Run everything, and write the record and the page."""
     if sys.argv[1:] != ["--page"]:
         with tempfile.TemporaryDirectory() as folder:
-            PAGE.keep(record(found.matrix(Path(folder))))
+            PAGE.keep(record(reader_matrix.matrix(Path(folder))))
     PAGE.path.write_text(page(PAGE.record()), encoding="utf-8")
 
 

@@ -30,14 +30,14 @@ performance = load_script("benchmarks/page.py")
 def test_a_page_is_that_of_its_record(name):
     """It is generated, and not edited; ``python evidence NAME --page`` writes it anew."""
     page = Page(name)
-    made = importlib.import_module(f"pages.{name}").page(page.record())
-    assert page.path.read_text(encoding="utf-8") == made
+    text = importlib.import_module(f"pages.{name}").page(page.record())
+    assert page.path.read_text(encoding="utf-8") == text
 
 
 def test_the_page_about_bugs_is_as_the_corpus_is():
     """``python evidence corpus`` writes it anew."""
-    made = importlib.import_module("pages.corpus").page()
-    assert Page("corpus").path.read_text(encoding="utf-8") == made
+    text = importlib.import_module("pages.corpus").page()
+    assert Page("corpus").path.read_text(encoding="utf-8") == text
 
 
 def test_the_page_about_costs_is_that_of_its_record():
@@ -49,10 +49,10 @@ def test_a_maintainer_comes_to_a_green_pipeline_that_fails_for_what_is_new():
     """All known failures are expected, and a new one fails at the push, at night and beside it."""
     steps = adoption.PAGE.record()["steps"]
     counts = {name: adoption.counts(step) for name, step in steps.items() if name != "compare"}
-    known = counts["first"]["failed"]
+    failed = counts["first"]["failed"]
 
-    assert known >= MANY
-    assert counts["night"]["xfailed"] == known
+    assert failed >= MANY
+    assert counts["night"]["xfailed"] == failed
     assert {name for name, each in counts.items() if "failed" in each} == {
         "first",
         "defect",
@@ -69,9 +69,9 @@ def test_a_maintainer_comes_to_a_green_pipeline_that_fails_for_what_is_new():
 @pytest.mark.usefixtures("engine")
 def test_the_steps_of_a_maintainer_come_to_the_same(tmp_path):
     """Each has the same exit status and as many failures as on the page."""
-    recorded, found = adoption.PAGE.record()["steps"], adoption.walk(tmp_path / "new")["steps"]
+    recorded, repeated = adoption.PAGE.record()["steps"], adoption.walk(tmp_path / "new")["steps"]
     for name, step in recorded.items():
-        assert (found[name]["exit"], adoption.counts(found[name])) == (
+        assert (repeated[name]["exit"], adoption.counts(repeated[name])) == (
             step["exit"],
             adoption.counts(step),
         )
@@ -109,11 +109,11 @@ CASES = {
 
 
 def _junit(path, **cases):
-    every = [
+    cases_xml = [
         f'<testcase classname="tests.of" name="{name}">{CASES[result]}</testcase>'
         for name, result in cases.items()
     ]
-    text = f'<testsuite timestamp="2026-11-22T22:00:00">{"".join(every)}</testsuite>'
+    text = f'<testsuite timestamp="2026-11-22T22:00:00">{"".join(cases_xml)}</testsuite>'
     path.write_text(f"<testsuites>{text}</testsuites>")
     return path
 
@@ -122,9 +122,9 @@ def test_a_run_that_failed_would_be_seen(tmp_path):
     """The counts are those of pytest's own file; a test that ran again counts as it did then."""
     run = _junit(tmp_path / "1.xml", one="passed", two="failed", three="failed", four="skipped")
     again = _junit(tmp_path / "2.xml", two="passed")
-    found = compatibility._suite([run, again])
-    assert [found[name] for name in ("passed", "failed", "skipped")] == [2, 1, 1]
-    assert found["date"] == "2026-11-22"
+    counts = compatibility._suite([run, again])
+    assert [counts[name] for name in ("passed", "failed", "skipped")] == [2, 1, 1]
+    assert counts["date"] == "2026-11-22"
 
 
 def test_every_row_about_places_is_short():
@@ -143,17 +143,19 @@ def test_nothing_was_wrong_in_any_place():
 
 
 def _is_as_expected(name):
-    place, found = PLACES[name], HERE[name]
+    place, record = PLACES[name], HERE[name]
     engine = "no" if place.engine == "none" else place.engine
     rows = {"same": "", "skipped": "", "failed": "", "no verdict": place.refuses}
-    results = [environments.result(place, name, asked, HERE) for asked in environments.ENGINES]
+    results = [
+        environments.result(place, name, requested, HERE) for requested in environments.ENGINES
+    ]
     return (
-        f"dataloader-faults: {engine} engine" in found["auto"]["header"]
+        f"dataloader-faults: {engine} engine" in record["auto"]["header"]
         and all(
-            place.says in found[asked]["header"] or asked == place.engine == "python"
-            for asked in environments.ENGINES
+            place.says in record[requested]["header"] or requested == place.engine == "python"
+            for requested in environments.ENGINES
         )
-        and not any(found[asked]["left"] for asked in environments.ENGINES)
+        and not any(record[requested]["left"] for requested in environments.ENGINES)
         and all((each.word, each.note) in rows.items() for each in results)
     )
 
@@ -161,10 +163,10 @@ def _is_as_expected(name):
 def _benchmarks(*arguments):
     command = [sys.executable, str(ROOT / "benchmarks"), *arguments]
     wide = {**os.environ, "COLUMNS": "200"}  # So that argparse wraps no list of names.
-    done = subprocess.run(
+    process = subprocess.run(
         command, capture_output=True, text=True, check=True, timeout=300, env=wide
     )
-    return done.stdout
+    return process.stdout
 
 
 def test_every_table_of_the_benchmarks_is_on_the_page():
@@ -179,6 +181,6 @@ def test_every_table_of_the_benchmarks_is_on_the_page():
 @pytest.mark.slow
 def test_tables_can_be_measured(engine):
     """The command prints a table, and with --quick it leaves the page alone."""
-    before = performance.RECORD.read_bytes()
+    content = performance.RECORD.read_bytes()
     assert "open, read and close of one" in _benchmarks("--quick", "calls")
-    assert performance.RECORD.read_bytes() == before
+    assert performance.RECORD.read_bytes() == content

@@ -41,7 +41,7 @@ _PROC = ("-t", "proc", "-o", "hidepid=2", "proc", "/proc")
 _USERS_SHM = ("-t", "tmpfs", "-o", "mode=755", "tmpfs", "/dev/shm")
 _NO_SHM = "no shared memory: /dev/shm is not writable"
 _REFUSED = "seccomp(2) is forbidden here (the container's seccomp profile?) [EPERM"
-_NO_PIDFD = "pidfd_open(2), of Linux 5.3 or newer, is missing or forbidden here"
+_NO_PIDFD = "pidfd_open(2) (Linux 5.3 or newer) is missing or forbidden here"
 
 _ALL = [
     Place("here", "the machine as it is, and root", lambda: None),
@@ -84,14 +84,14 @@ _ALL = [
         "seccomp(2) without user notification (EINVAL), as in gVisor",
         partial(profiles.refuse, {"seccomp": errno.EINVAL}),
         "python",
-        "the kernel knows no user notification",
+        "the kernel does not support seccomp user notification",
     ),
     Place(
         "listened-to",
         "a sandbox that answers system calls itself has the one listener that there can be",
         enter.listened_to,
         "python",
-        "this process is under a seccomp listener already (a sandbox?) [EBUSY",
+        "this process already has a seccomp listener (is it in a sandbox?) [EBUSY",
     ),
     Place(
         "no-pidfds",
@@ -125,7 +125,7 @@ _ALL = [
         "an interpreter that its user may run but not read (mode 711): no process may trace it",
         partial(enter.be_a_user, enter.unreadable_interpreter),
         "none",
-        "/proc shows nothing of this process",
+        "/proc hides this process",
     ),
     Place("user-namespace", "unshare --map-root-user", enter.root_of_a_user_namespace),
     Place("user-namespace-of-user", "the same, of another user", enter.user_namespace_of_a_user),
@@ -140,7 +140,7 @@ _ALL = [
         "unshare --pid --fork, and /proc of the other namespace",
         partial(enter.run_below, enter.NEW_PIDS, lambda: None),
         "none",
-        "/proc is that of another PID namespace",
+        "/proc belongs to another PID namespace",
     ),
     Place(
         "hidepid",
@@ -201,9 +201,9 @@ def lacking(name: str) -> str:
         return missing
     command = [sys.executable, "-m", "places", name, "/bin/true"]
     with tempfile.TemporaryDirectory() as folder:
-        for each in ("data", "tmp", "out"):
-            os.mkdir(os.path.join(folder, each))
-        done = subprocess.run(
+        for subfolder in ("data", "tmp", "out"):
+            os.mkdir(os.path.join(folder, subfolder))
+        process = subprocess.run(
             command,
             cwd=folder,
             env=environment(folder),
@@ -211,4 +211,4 @@ def lacking(name: str) -> str:
             text=True,
             check=False,
         )
-    return f"this machine cannot make it: {done.stderr[-200:]}" if done.returncode else ""
+    return f"this machine cannot make it: {process.stderr[-200:]}" if process.returncode else ""

@@ -32,9 +32,9 @@ Prefix = list[str] | None
 """What comes before the command, if the place is made by another command."""
 
 
-def _checked(result: int, what: str) -> None:
+def _checked(result: int, call: str) -> None:
     if result:
-        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
+        raise OSError(ctypes.get_errno(), f"{call}: {os.strerror(ctypes.get_errno())}")
 
 
 def unshare(flags: int) -> None:
@@ -59,9 +59,9 @@ def _let_everybody_read(paths: Iterable[Path]) -> None:
         private = [each for each in reversed(path.parents) if not each.stat().st_mode & 0o001]
         if private:
             hidden.setdefault(private[0], {})[path] = os.open(path, os.O_PATH)
-    for private, shown in hidden.items():
+    for private, descriptors in hidden.items():
         mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", private)
-        for path, fd in shown.items():
+        for path, fd in descriptors.items():
             path.mkdir(parents=True, exist_ok=True)
             # Not by mount(8), which would look up the path that the descriptor had.
             source, target = f"/proc/self/fd/{fd}".encode(), os.fsencode(path)
@@ -72,8 +72,8 @@ def _let_everybody_read(paths: Iterable[Path]) -> None:
 def be_a_user(mounting: Callable[[], object] = lambda: None) -> None:
     """Another user, who can read the interpreter, its packages and the plugin."""
     _own_mounts()
-    found = (sys.base_prefix, sys.prefix, find_spec("torch").origin, package.__file__)
-    folders = [Path(each).resolve() for each in found]
+    origins = (sys.base_prefix, sys.prefix, find_spec("torch").origin, package.__file__)
+    folders = [Path(each).resolve() for each in origins]
     _let_everybody_read({each if each.is_dir() else each.parents[1] for each in folders})
     for path in [Path(), *Path().rglob("*")]:
         os.chown(path, NOBODY, NOBODY)
@@ -97,8 +97,8 @@ def container_of_root() -> None:
 
 
 def _drop_capabilities() -> None:
-    for each in set(range(_CAPABILITIES)) - _OF_DOCKER:
-        _libc.prctl(_DROP_BOUNDING, each, 0, 0, 0)
+    for capability in set(range(_CAPABILITIES)) - _OF_DOCKER:
+        _libc.prctl(_DROP_BOUNDING, capability, 0, 0, 0)
 
 
 def container_of_a_user() -> None:
@@ -174,10 +174,10 @@ def overlay() -> None:
 def tmpfs() -> None:
     """The data and temporary files are on file systems in memory."""
     _own_mounts()
-    kept = {path: path.read_bytes() for path in Path("data").iterdir()}
+    contents = {path: path.read_bytes() for path in Path("data").iterdir()}
     for name in ("data", "tmp"):
         mount("-t", "tmpfs", "tmpfs", Path(name).absolute())
-    for path, content in kept.items():
+    for path, content in contents.items():
         path.write_bytes(content)
 
 
@@ -201,9 +201,9 @@ def mount_alone(*arguments: str) -> None:
 
 def bubblewrap() -> Prefix:
     """A sandbox in which all but this folder is read-only."""
-    here = os.getcwd()
+    folder = os.getcwd()
     command = "bwrap --unshare-all --die-with-parent --ro-bind / / --dev /dev --proc /proc"
-    return [*command.split(), "--bind", here, here, "--"]
+    return [*command.split(), "--bind", folder, folder, "--"]
 
 
 def listened_to() -> None:

@@ -36,18 +36,18 @@ def loader(dataset):
     return DataLoader(dataset, num_workers=2, batch_size=None)
 
 
-def test_caught(eio_reads):
-    armed = eio_reads("*/03.bin")
+def test_caught(read_errors):
+    armed = read_errors("*/03.bin")
     first = [each[0].item() for each in loader(MyDataset(DATA))]
     assert first == [1, 2, 3, 0, 5, 6, 7, 8]
     assert armed.fired == 1
 
 
-def test_raised(eio_reads):
-    armed = eio_reads("*/03.bin")
+def test_raised(read_errors):
+    armed = read_errors("*/03.bin")
     with pytest.raises(OSError, match="Errno 5"):
         list(loader(Honest(DATA)))
-    assert armed.fired == armed.surfaced == 1
+    assert armed.fired == armed.mentioned == 1
 """
 
 
@@ -69,8 +69,8 @@ def folder_for_a_run() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="place-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        for each in ("data", "tmp", "out"):
-            (folder / each).mkdir()
+        for subfolder in ("data", "tmp", "out"):
+            (folder / subfolder).mkdir()
         for number in range(_FILES):
             content = array("f", [number + 1] * 64).tobytes()
             (folder / "data" / f"{number:02}.bin").write_bytes(content)
@@ -86,7 +86,7 @@ def run_in(place: str, *options: str) -> Run:
     with folder_for_a_run() as folder:
         command = [sys.executable, "-m", "places", place, sys.executable, "-m", "pytest"]
         command += ["--junitxml=out/junit.xml", *options, "test_data.py", "test_inject.py"]
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             cwd=folder,
             env=environment(str(folder)),
@@ -96,7 +96,7 @@ def run_in(place: str, *options: str) -> Run:
             check=False,
             timeout=_PATIENCE,
         )
-        return _run(folder, done.stdout)
+        return _run(folder, process.stdout)
 
 
 def _run(folder: Path, printed: str) -> Run:
@@ -117,8 +117,8 @@ def _run(folder: Path, printed: str) -> Run:
 
 
 def _message(case: ET.Element) -> str:
-    found = [case.find(kind) for kind in ("failure", "error", "skipped")]
-    return next((each.attrib["message"] for each in found if each is not None), "")
+    elements = [case.find(kind) for kind in ("failure", "error", "skipped")]
+    return next((each.attrib["message"] for each in elements if each is not None), "")
 
 
 def _verdict(case: ET.Element) -> str:

@@ -81,7 +81,7 @@ def refuse(calls: Mapping[str, int], arguments: Iterable[tuple[str, _Comparison]
     profile = ctypes.c_void_p(library.seccomp_init(_ALLOW))
     library.seccomp_attr_set(profile, _NO_NEW_PRIVS, 0)
     rules = [(name, number, ()) for name, number in calls.items()]
-    rules += [(name, errno.EPERM, (one,)) for name, one in arguments]
+    rules += [(name, errno.EPERM, (comparison,)) for name, comparison in arguments]
     for name, number, compared in rules:
         call = library.seccomp_syscall_resolve_name(name.encode())
         if call >= 0:  # It may be newer than libseccomp, or of another processor.

@@ -9,7 +9,7 @@ import pytest
 from places import PLACES, Place, lacking
 from places.runs import Run, run_in
 
-QUICK = "read-error-first or worker-killed-middle or caught or raised"
+QUICK = "read-error or worker-killed-middle or caught or raised"
 WITHOUT = ("-p", "no:cacheprovider")
 NO_ENGINE = {
     "auto": "no engine can run here: ",
@@ -23,44 +23,46 @@ def usual(engine: str, checks: str) -> dict[str, str]:
     """The verdicts of the engine on this machine as it is."""
     run = run_in("here", f"--dataloader-faults-engine={engine}", "-k", checks, *WITHOUT)
     assert [run.verdicts[name] for name in ("test_caught", "test_raised")] == ["passed"] * 2
-    assert run.verdicts["read-error-first"] == "corrupted"
+    assert run.verdicts["read-error"] == "corrupted"
     return run.verdicts
 
 
-def check(place: Place, asked: str, checks: str, *options: str) -> None:
+def check(place: Place, engine_option: str, checks: str, *options: str) -> None:
     """Run pytest in *place*; nothing may be wrong, unsaid or left behind."""
     if reason := lacking(place.name):
         pytest.skip(reason)
-    run = run_in(place.name, f"--dataloader-faults-engine={asked}", "-k", checks, *options)
+    run = run_in(place.name, f"--dataloader-faults-engine={engine_option}", "-k", checks, *options)
     assert run.left == []
     if place.engine == "none":
-        check_refusal(run, place, asked)
+        check_refusal(run, place, engine_option)
     elif place.refuses:
         check_no_verdict(run, place)
     else:
-        engine = place.engine if asked == "auto" else asked
+        engine = place.engine if engine_option == "auto" else engine_option
         assert run.verdicts == usual(engine, checks), run.printed
         assert f"dataloader-faults: {engine} engine" in run.header
-        assert asked != "auto" or place.says in run.header
+        assert engine_option != "auto" or place.says in run.header
 
 
-def check_refusal(run: Run, place: Place, asked: str) -> None:
+def check_refusal(run: Run, place: Place, engine_option: str) -> None:
     """No engine can run: the header says so, and each item says so."""
-    what = "are skipped" if asked == "auto" else "fail"
-    assert f"no engine, tests that need one {what}: {place.says}" in run.header
-    expected = "skipped" if asked == "auto" else "error"
+    consequence = "are skipped" if engine_option == "auto" else "fail"
+    assert f"no engine available, so tests that need one {consequence}: {place.says}" in run.header
+    expected = "skipped" if engine_option == "auto" else "error"
     for item, message in run.messages.items():
-        if item != "pinned":  # Where there is no accelerator, that is said first.
-            assert f"{NO_ENGINE[asked]}{place.says}" in message
-            assert run.verdicts[item] == expected or asked != "auto"
+        if item != "pin-memory":  # Where there is no accelerator, that is said first.
+            assert f"{NO_ENGINE[engine_option]}{place.says}" in message
+            assert run.verdicts[item] == expected or engine_option != "auto"
 
 
 def check_no_verdict(run: Run, place: Place) -> None:
     """No loader can run: the first check says why, the others name it, and torch raises."""
-    said = [run.messages[item] for item in run.messages if not item.startswith("test_")]
-    assert place.refuses in said[0]
+    messages = [run.messages[item] for item in run.messages if not item.startswith("test_")]
+    assert place.refuses in messages[0]
     assert all(
-        "no shared memory: see test_data.py" in each for each in said[1:] if "finds no" not in each
+        "no shared memory: see test_data.py" in message
+        for message in messages[1:]
+        if "finds no" not in message
     )
     assert {run.verdicts["test_caught"], run.verdicts["test_raised"]}.isdisjoint(
         {"passed", "skipped"}
@@ -75,8 +77,8 @@ def test_a_few_checks_there(name):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("asked", ["auto", "python"])
+@pytest.mark.parametrize("engine_option", ["auto", "python"])
 @pytest.mark.parametrize("name", [name for name in PLACES if name != "here"])
-def test_the_whole_battery_there(name, asked):
+def test_the_whole_battery_there(name, engine_option):
     """Each check, by the engine of the place and by the python engine; with pytest's own cache."""
-    check(PLACES[name], asked, "test", "-W", "ignore::pytest.PytestCacheWarning")
+    check(PLACES[name], engine_option, "test", "-W", "ignore::pytest.PytestCacheWarning")

@@ -24,6 +24,10 @@ else
 fi
 python -m pip install pytest-dataloader-faults pytest-xdist
 if [ -f requirements.txt ]; then python -m pip install -r requirements.txt; fi
+# A pyproject.toml may also be there for the settings of tools only.
+if grep -Eqs '^\[(project|build-system)\]' pyproject.toml || [ -f setup.py ]; then
+  python -m pip install .
+fi
 
 reports=(--dataloader-faults-report="reports/$job.html" --junitxml="reports/$job.xml")
 reports+=(--dataloader-faults-report="reports/$job.json")
@@ -40,7 +44,7 @@ nightly)
     --dataloader-faults-engine=kernel --hypothesis-profile=default "${reports[@]}"
   ;;
 gpu)
-  # A session of its own: after a test has used CUDA in pytest's process, no trial can.
+  # A separate session: after a test has used CUDA in pytest's process, trials cannot.
   python -m pytest -m "dataloader_faults and gpu" --dataloader-faults-require-gpu "${reports[@]}"
   ;;
 esac

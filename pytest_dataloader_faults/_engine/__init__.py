@@ -1,4 +1,4 @@
-"""The engine that makes faults happen: which one works here, and if none does, why."""
+"""The engine that injects faults: which one works here, and if none does, why."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from collections.abc import Callable
 
 from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults._engine.system.children import answer_of_child, reap
+from pytest_dataloader_faults._engine.system.children import reap, run_in_child
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults.exceptions import EngineUnavailableError
 
 _ELSEWHERE = (
-    "it needs Linux, and this is {}. Run such tests on Linux: in CI, in a container or in a virtual"
-    " machine. Here, leave them out: pytest -m 'not dataloader_faults'"
+    "it requires Linux, and this is {}. Run these tests on Linux (in CI, in a container or in a"
+    " virtual machine); on this machine, deselect them: pytest -m 'not dataloader_faults'"
 )
 _NEEDED: dict[str, Callable[[], int]] = {
-    "pidfd_open(2), of Linux 5.3 or newer,": lambda: os.pidfd_open(os.getpid()),
+    "pidfd_open(2) (Linux 5.3 or newer)": lambda: os.pidfd_open(os.getpid()),
     "memfd_create(2)": lambda: os.memfd_create("probe"),
 }
 """System calls that every engine needs; each returns a descriptor."""
@@ -28,44 +28,44 @@ _PROBE_SECONDS = 20.0
 """A probe takes 10 ms of a processor."""
 _WORKS = "works"
 chosen: set[str] = set()
-"""The engines that something in this process was to run by; whoever asks may empty it."""
-_NO_ANSWER = "two processes that tried it ended, or were stopped, before they had an answer"
+"""The engines that were chosen since the set was last cleared."""
+_NO_ANSWER = "two processes that tried it exited, or were stopped, before they had an answer"
 
 
-def _ask_child() -> str:
-    """What a child says that has tried to install a filter; "" if it had no answer in time."""
-    return answer_of_child(lambda: kernel_engine_reason() or _WORKS, _PROBE_SECONDS)
+def _probe_in_child() -> str:
+    """The result of a child that tries to install a filter; "" if it had none in time."""
+    return run_in_child(lambda: kernel_engine_reason() or _WORKS, _PROBE_SECONDS)
 
 
 @functools.cache
-def lacking() -> str | None:
+def explain_missing_engines() -> str | None:
     """Why no engine can run here, or None: both watch processes by pidfds, and by /proc.
 
     Raises:
-        OSError: No descriptor is free to find out.
+        OSError: All descriptors are in use, so that cannot be tested.
     """
     if sys.platform != "linux":
         return _ELSEWHERE.format(sys.platform)
     if not hasattr(os, "pidfd_open"):
-        return "Python has no os.pidfd_open here, of Linux 5.3 or newer"
+        return "this Python has no os.pidfd_open (Linux 5.3 or newer)"
     for name, call in _NEEDED.items():
         try:
             os.close(call())
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):  # That says nothing about the kernel.
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # That proves nothing about the kernel.
                 raise
             number = errno.errorcode.get(error.errno or 0)
             return _FORBIDDEN.format(name, number, os.uname().release)
-    return proc.why_unusable()
+    return proc.explain_unusable_procfs()
 
 
 @functools.cache
-def unavailable() -> str | None:
+def explain_missing_kernel_engine() -> str | None:
     """Why the kernel engine cannot run here, or None if it can."""
-    if (reason := lacking()) is not None:
+    if (reason := explain_missing_engines()) is not None:
         return reason
-    # A child that was killed or stopped says nothing about the kernel: ask another one.
-    text = _ask_child() or _ask_child() or _NO_ANSWER
+    # A child that was killed or stopped proves nothing about the kernel: try another one.
+    text = _probe_in_child() or _probe_in_child() or _NO_ANSWER
     return None if text == _WORKS else text
 
 
@@ -74,19 +74,19 @@ def not_linux() -> EngineUnavailableError:
     from unittest import SkipTest
 
     class NotLinuxError(EngineUnavailableError, SkipTest):
-        """Nothing is shown, and nothing is wrong with the tests."""
+        """The tests prove nothing here, and nothing is wrong with them."""
 
-    return NotLinuxError(f"no engine can run here: {unavailable()}")
+    return NotLinuxError(f"no engine can run here: {explain_missing_kernel_engine()}")
 
 
 def choose(engine: str) -> str:
-    """The engine to take for *engine*; raises EngineUnavailableError where there is none."""
-    found = _found(engine)
-    chosen.add(found)
-    return found
+    """The engine to take for *engine*; raises EngineUnavailableError if there is none."""
+    chosen_engine = _select(engine)
+    chosen.add(chosen_engine)
+    return chosen_engine
 
 
-def _found(engine: str) -> str:
+def _select(engine: str) -> str:
     from pytest_dataloader_faults._settings import check
 
     check(engine=engine)
@@ -94,11 +94,11 @@ def _found(engine: str) -> str:
         raise not_linux()
     if engine == "auto" and fake_files() is not None:
         engine = "python"  # The kernel does not see fake files.
-    if (reason := lacking()) is not None:
+    if (reason := explain_missing_engines()) is not None:
         raise EngineUnavailableError(f"engine={engine!r}: no engine can run here: {reason}")
     if engine == "python":
         return engine
-    if (reason := unavailable()) is None:
+    if (reason := explain_missing_kernel_engine()) is None:
         return "kernel"
     if engine == "kernel":
         message = f"engine='kernel': the kernel engine cannot run here: {reason}"
@@ -117,8 +117,11 @@ def _found(engine: str) -> str:
 
 
 _HINTS = {
-    errno.EBUSY: "this process is under a seccomp listener already (a sandbox?)",
-    errno.EINVAL: "the kernel knows no user notification (Linux 5.9 or newer has it; gVisor not)",
+    errno.EBUSY: "this process already has a seccomp listener (is it in a sandbox?)",
+    errno.EINVAL: (
+        "the kernel does not support seccomp user notification (Linux 5.9 or newer does; gVisor"
+        " does not)"
+    ),
     errno.ENOSYS: "seccomp(2) is missing or forbidden here",
     errno.EPERM: "seccomp(2) is forbidden here (the container's seccomp profile?)",
     errno.EACCES: "seccomp(2) is forbidden here",
@@ -137,10 +140,11 @@ def kernel_engine_reason() -> str | None:
     from pytest_dataloader_faults._engine.kernel.bpf import program
 
     if linux.MACHINE not in linux.SYSCALLS:
-        return f"it knows {' and '.join(linux.SYSCALLS)}, this is {linux.MACHINE}"
+        supported = " and ".join(linux.SYSCALLS)
+        return f"it supports {supported}, but this machine is {linux.MACHINE}"
     try:
         if (sizes := linux.notification_sizes()) != (linux.NOTIF.size, linux.RESPONSE.size, 64):
-            return f"the kernel's notification structs have sizes {sizes}"
+            return f"the kernel's notification structs have unknown sizes {sizes}"
         code = linux.ARCHITECTURES[linux.MACHINE]
         os.close(linux.filter_this_process(program({}, code, base=1 << 20), _ANY_PROCESS))
     except OSError as error:
@@ -153,7 +157,7 @@ def kernel_engine_reason() -> str | None:
 def _memory_reason() -> str | None:
     """Why another process cannot read the memory of this one; None if it can."""
     if not (child := fork()):
-        os._exit(_error_of_reading(os.getppid()))
+        os._exit(_reading_error(os.getppid()))
     number = reap(child)
     if not number:
         return None
@@ -161,7 +165,7 @@ def _memory_reason() -> str | None:
     return f"{_NO_MEMORY} [{name}, Linux {os.uname().release}]"
 
 
-def _error_of_reading(pid: int) -> int:
+def _reading_error(pid: int) -> int:
     """The errno with which the memory of *pid*, a parent, or its descriptors cannot be read."""
     from pytest_dataloader_faults._engine.kernel import linux
 

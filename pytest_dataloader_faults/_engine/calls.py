@@ -1,7 +1,7 @@
-"""What each system call that the engines know does, and which of its arguments says what. Pure.
+"""What each system call that the engines know does, and what its arguments mean. Pure.
 
-The filter, the answers and the policy ask this one table. The numbers of the calls, which differ by
-machine, are in ``kernel/linux.py``. Arguments are given by their places, from 0.
+The filter, the answers and the policy all use this table. The numbers of the calls, which differ by
+machine, are in ``kernel/linux.py``. Arguments are numbered from 0.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Role(Enum):
-    """Why the engine looks at a call."""
+    """Why the engine handles a call."""
 
     OPENS = auto()
     """It opens a file by its path."""
@@ -20,12 +20,15 @@ class Role(Enum):
     DUPLICATES = auto()
     """It makes another descriptor of the one that is its first argument."""
     LOCKS = auto()
-    """It locks the open file description of the descriptor that is its first argument."""
-    UNOBSERVABLE = auto()
-    """It begins what no filter sees.
+    """It locks the open file description of the descriptor that is its first argument.
 
-    recvmsg(2) would be one, too, where another process sends a descriptor along (SCM_RIGHTS). But
-    its arguments do not show that, and torch itself calls it for each tensor of a batch.
+    fcntl(2) locks as well, but duplicates descriptors by other commands.
+    """
+    UNOBSERVABLE = auto()
+    """It starts something that the filter cannot see.
+
+    recvmsg(2) would also be one if another process attaches a descriptor (SCM_RIGHTS). But its
+    arguments do not show that, and torch itself calls it for each tensor of a batch.
     """
     CONNECTS = auto()
     """It connects the socket that is its first argument."""
@@ -34,15 +37,17 @@ class Role(Enum):
     ALLOCATES = auto()
     """It makes a descriptor of something else than a file with a path."""
     STATS = auto()
-    """It looks at a file by its path."""
+    """It examines a file by its path."""
+    LISTS = auto()
+    """It lists the folder of the descriptor that is its first argument."""
     CHECKS = auto()
-    """It asks whether a file is there, and may be used, by its path."""
+    """It checks by its path whether a file exists and may be used."""
     RESERVES = auto()
-    """It reserves room for a file; torch has shared memory by it."""
+    """It reserves space for a file; torch reserves shared memory with it."""
 
 
 class Buffers(Enum):
-    """How a call tells the memory that it reads into, or writes from, by its second and third."""
+    """How the second and third argument of a call name the memory that it reads or writes."""
 
     ONE = auto()
     """An address and a length."""
@@ -54,12 +59,12 @@ class Call(NamedTuple):
     """One system call.
 
     *reads_fd*, *writes_fd*: the descriptor of the file that it reads from, or writes to.
-    *buffers*: how it names its memory; None where neither length nor data can be known.
+    *buffers*: how it names its memory; None if neither length nor data can be known.
     *offset_at*: where in the file, if it does not use the offset of the descriptor.
-    *has_data*: it moves data; otherwise it makes room for some, or makes earlier writes last.
+    *has_data*: it moves data; otherwise it reserves space, or makes earlier writes durable.
     *path_at*: the path; an argument before it is the folder that it is relative to.
     *flags_at*: O_*, AT_* or RWF_* flags; of openat2(2), the struct that has them.
-    *result_at*: the struct to fill in. *number_at*: the number that a new descriptor is to have.
+    *result_at*: the struct to fill in. *number_at*: the number that a new descriptor should get.
     """
 
     role: Role
@@ -132,22 +137,23 @@ CALLS = {
     "lstat": Call(Role.STATS, path_at=0, result_at=1),
     "newfstatat": Call(Role.STATS, path_at=1, flags_at=3, result_at=2),
     "statx": Call(Role.STATS, path_at=1, flags_at=2, result_at=4),
+    "getdents64": Call(Role.LISTS),
     "access": Call(Role.CHECKS, path_at=0),
     "faccessat": Call(Role.CHECKS, path_at=1),
     "faccessat2": Call(Role.CHECKS, path_at=1, flags_at=3),
 }
 
 
-def with_role(*roles: Role) -> list[str]:
+def calls_with_role(*roles: Role) -> list[str]:
     """The names of the calls that have one of *roles*, role by role."""
     return [name for role in roles for name, call in CALLS.items() if call.role is role]
 
 
-def reading() -> list[str]:
+def reading_calls() -> list[str]:
     """The names of the calls that read a file by its descriptor."""
     return [name for name, call in CALLS.items() if call.reads_fd is not None]
 
 
-def writing() -> list[str]:
+def writing_calls() -> list[str]:
     """The names of the calls that write to a file by its descriptor, or make a write last."""
     return [name for name, call in CALLS.items() if call.writes_fd is not None]

@@ -4,7 +4,7 @@ The supervisor makes them for the kernel engine, the worker itself for the pytho
 has the functions of ``os``: the real ones, or those of a fake file system.
 
 Some facts about memfd_create(2): the file it makes is anonymous, lives in memory, and goes with its
-last descriptor or mapping. Opening it again through /proc/self/fd gives a description of its own,
+last descriptor or mapping. Opening it again through /proc/self/fd creates a separate description,
 with its own offset. fstat, lseek, read and mmap all agree on its size. Touching a mapping beyond
 that size raises SIGBUS, exactly as a page that the disk cannot deliver does. What is too large for
 memory goes to an unlinked file in the folder for temporary files, which behaves the same. Holes of
@@ -12,10 +12,10 @@ a sparse file stay holes (SEEK_DATA, see lseek(2)).
 
 Some facts about memory. A dataset of many large files would fill it with their copies, so the
 copies of one supervisor take 256 MiB of it at most. Most datasets close a file before they open the
-next, so the oldest copies go first, and are made again if they are asked for again. But closing a
-descriptor frees no memory while a worker has the copy open or mapped. A write lease tells that
-(F_SETLEASE, see fcntl(2)): the kernel grants none while anything else has the file open. Where the
-copies that are in use leave no room, the next one goes to the disk.
+next, so the oldest copies are dropped first, and made again if they are needed again. But closing a
+descriptor does not free memory while a worker has the copy open or mapped. A write lease shows that
+(F_SETLEASE, see fcntl(2)): the kernel refuses it while anything else has the file open. If the
+copies in use fill the limit, the next one is written to disk.
 """
 
 from __future__ import annotations
@@ -37,77 +37,96 @@ _ALL_IN_MEMORY = 1 << 28
 _BLOCK = 512
 """The unit of st_blocks, see stat(2)."""
 _NOTICE = b"This descriptor belongs to another file now. " * 1456
-"""The beginning of an unrelated file: 64 KiB of text."""
+"""The start of an unrelated file: 64 KiB of text."""
 
 
 @dataclass(frozen=True)
 class FileEdit:
-    """How a copy differs from its original. Each of *flips*: how many bytes, and a seed."""
+    """How a copy differs from its original: its length, if it is shorter, and flipped bytes.
 
-    kept: int | None = None
+    Each of *flips*: how many bytes, and a seed.
+    """
+
+    length: int | None = None
     flips: tuple[tuple[int, int], ...] = ()
 
-    def left_of(self, size: int) -> int:
+    def copied_size(self, size: int) -> int:
         """How long the copy of a file of *size* bytes is."""
-        return size if self.kept is None else min(size, self.kept)
+        return size if self.length is None else min(size, self.length)
 
 
 class _Copy(NamedTuple):
-    """The descriptor of a copy, and how many bytes the copy takes in memory."""
+    """The descriptor of a copy of *path*, its size, and how many bytes it takes in memory."""
 
+    path: str
     fd: int
+    size: int
     memory: int
+
+    @property
+    def is_lengthened(self) -> bool:
+        """Whether it was written to, beyond its end."""
+        return os.fstat(self.fd).st_size > self.size
 
 
 class FileCopies:
-    """Altered copies of real files, kept while there is room; and the empty file."""
+    """Altered copies of real files, kept while there is memory; and the empty file."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[object, ...], _Copy] = {}
-        """The copy that was asked for last is the last one."""
+        self._copies: dict[tuple[object, ...], _Copy] = {}
+        """In order of use: the copy that was requested last is the last one."""
         self._memory = 0
+        self._lengthened: set[str] = set()
         self.empty = os.memfd_create("pytest-dataloader-faults-unreadable")
         self.release: Callable[[], None] = lambda: None
         """Closes the owner's own descriptors of copies that no worker has open."""
 
-    def altered(self, path: str, edit: FileEdit, source: str) -> int:
+    def get_copy(self, path: str, edit: FileEdit, source: str) -> int:
         """A descriptor of the copy of *path* that differs by *edit*.
 
         *source*: another name, by which *path* can be opened.
         """
         now = os.stat(source)
         key = (path, edit, now.st_dev, now.st_ino, now.st_mtime_ns, now.st_ctime_ns)
-        made = self._made.pop(key, None) or self._make(path, edit, source, now)
-        self._made[key] = made
-        return made.fd
+        copy = self._copies.pop(key, None) or self._make(path, edit, source, now)
+        self._copies[key] = copy
+        return copy.fd
+
+    def lengthened_files(self) -> set[str]:
+        """The files whose copies a worker has made longer."""
+        self._lengthened |= {copy.path for copy in self._copies.values() if copy.is_lengthened}
+        return self._lengthened
 
     def shrink(self) -> None:
         """Close the older half. A copy can be made again."""
-        for key in tuple(self._made)[: (len(self._made) + 1) // 2]:
+        for key in tuple(self._copies)[: (len(self._copies) + 1) // 2]:
             self._close(key)
 
     def _make(self, path: str, edit: FileEdit, source: str, now: os.stat_result) -> _Copy:
-        in_memory = self._make_room(min(edit.left_of(now.st_size), now.st_blocks * _BLOCK))
+        in_memory = self._make_room(min(edit.copied_size(now.st_size), now.st_blocks * _BLOCK))
         fd = altered_copy(os, path, edit, os.O_RDWR, source=source, in_memory=in_memory)
-        made = _Copy(fd, os.fstat(fd).st_blocks * _BLOCK if in_memory else 0)
-        self._memory += made.memory
-        return made
+        copy = os.fstat(fd)
+        entry = _Copy(path, fd, copy.st_size, copy.st_blocks * _BLOCK if in_memory else 0)
+        self._memory += entry.memory
+        return entry
 
-    def _make_room(self, wanted: int) -> bool:
-        """Whether *wanted* more bytes may be in memory, where unused copies are closed for them."""
-        if wanted > _IN_MEMORY:
+    def _make_room(self, size: int) -> bool:
+        """Whether *size* more bytes may be in memory, after unused copies are closed for them."""
+        if size > _IN_MEMORY:
             return False
-        if self._memory + wanted > _ALL_IN_MEMORY:
+        if self._memory + size > _ALL_IN_MEMORY:
             self.release()
-        for key, made in tuple(self._made.items()):
-            if self._memory + wanted <= _ALL_IN_MEMORY:
+        for key, copy in tuple(self._copies.items()):
+            if self._memory + size <= _ALL_IN_MEMORY:
                 break
-            if made.memory and _is_unused(made.fd):
+            if copy.memory and _is_unused(copy.fd):
                 self._close(key)
-        return self._memory + wanted <= _ALL_IN_MEMORY
+        return self._memory + size <= _ALL_IN_MEMORY
 
     def _close(self, key: tuple[object, ...]) -> None:
-        closed = self._made.pop(key)
+        closed = self._copies.pop(key)
+        if closed.is_lengthened:
+            self._lengthened.add(closed.path)
         self._memory -= closed.memory
         os.close(closed.fd)
 
@@ -124,7 +143,7 @@ def _is_unused(fd: int) -> bool:
 
 
 def reopen(fd: int, flags: int) -> int:
-    """A description of the same file with an offset of its own, for what *flags* ask for."""
+    """A description of the same file with its own offset, opened with *flags*."""
     return os.open(f"/proc/self/fd/{fd}", flags & os.O_ACCMODE | os.O_CLOEXEC)
 
 
@@ -139,21 +158,23 @@ def altered_copy(
 ) -> int:
     """A descriptor of a nameless copy of *path* that differs by *edit*.
 
-    *flags* say whether it can be read or written. *source*: another name, by which *path* can be
+    *flags* decide whether it can be read or written. *source*: another name, by which *path* can be
     opened. *in_memory*: whether it may be there, if it is not too large.
     """
     original = system.open(source or path, os.O_RDONLY)
     try:
         size = system.fstat(original).st_size
-        kept = edit.left_of(size)
-        extents = list(_data_extents(system, original, kept))
+        kept_size = edit.copied_size(size)
+        extents = list(_data_extents(system, original, kept_size))
 
         def fill(copy: int) -> None:
-            _fill(system, original, copy, kept, extents)
+            _fill(system, original, copy, kept_size, extents)
             _flip(system, copy, path, size, edit)
 
         length = sum(end - start for start, end in extents)
-        return _nameless(system, path, flags, fill, in_memory=in_memory and length <= _IN_MEMORY)
+        return _make_nameless_file(
+            system, path, flags, fill, in_memory=in_memory and length <= _IN_MEMORY
+        )
     finally:
         system.close(original)
 
@@ -164,21 +185,21 @@ def copy_content(system: Any, original: int, copy: int, path: str, edit: FileEdi
     Both are descriptors. *path*: that of the original, whose name decides which bytes differ.
     """
     size = system.fstat(original).st_size
-    kept = edit.left_of(size)
-    _fill(system, original, copy, kept, _data_extents(system, original, kept))
+    length = edit.copied_size(size)
+    _fill(system, original, copy, length, _data_extents(system, original, length))
     _flip(system, copy, path, size, edit)
 
 
 def _flip(system: Any, copy: int, path: str, size: int, edit: FileEdit) -> None:
     """Alter bytes of the *copy* of *path*, a file of *size* bytes."""
     for flips, seed in edit.flips:
-        for place, mask in flipped(os.path.basename(path), size, flips, seed).items():
-            if place < edit.left_of(size):
+        for place, mask in flip_masks(os.path.basename(path), size, flips, seed).items():
+            if place < edit.copied_size(size):
                 byte = system.pread(copy, 1, place)[0]
                 system.pwrite(copy, bytes([byte ^ mask]), place)
 
 
-def unrelated_file(system: Any, path: str, flags: int, *, source: str = "") -> int:
+def open_unrelated_file(system: Any, path: str, flags: int, *, source: str = "") -> int:
     """A descriptor of a nameless file as long as *path*, which has nothing to do with it.
 
     *source*: another name of *path*.
@@ -189,12 +210,12 @@ def unrelated_file(system: Any, path: str, flags: int, *, source: str = "") -> i
         system.write(to, _NOTICE[:size])
         system.ftruncate(to, size)
 
-    return _nameless(system, path, flags, fill)
+    return _make_nameless_file(system, path, flags, fill)
 
 
-def flipped(name: str, size: int, flips: int, seed: int) -> dict[int, int]:
+def flip_masks(name: str, size: int, flips: int, seed: int) -> dict[int, int]:
     """Which bytes of a file of that name and size differ, and by which bits."""
-    # As bytes, since a name may hold some that are no text (PEP 383), which str.encode() refuses.
+    # As bytes, because a name may not be decodable (PEP 383), and str.encode() refuses that.
     stream = random.Random(os.fsencode(f"{seed}/{name}/{size}"))
     places = stream.sample(range(size), min(flips, size))
     return {place: stream.randrange(1, 256) for place in places}
@@ -210,7 +231,7 @@ def _data_extents(system: Any, fd: int, length: int) -> Iterator[tuple[int, int]
         try:
             start = system.lseek(fd, end, os.SEEK_DATA)
         except OSError as error:
-            if error.errno != errno.ENXIO:  # There is no data behind *end*.
+            if error.errno != errno.ENXIO:  # All data is before *end*.
                 raise
             return
         end = min(length, system.lseek(fd, start, os.SEEK_HOLE))
@@ -235,7 +256,7 @@ def _copy(system: Any, original: int, copy: int, start: int, end: int) -> None:
         start += system.pwrite(copy, chunk, start)
 
 
-def _nameless(
+def _make_nameless_file(
     system: Any, path: str, flags: int, fill: Callable[[int], None], *, in_memory: bool = True
 ) -> int:
     """A nameless file that *fill* has filled."""
@@ -256,10 +277,10 @@ def _new_file(system: Any, path: str, *, in_memory: bool) -> tuple[int, str]:
         return system.open(name, _NEW, 0o600), name
     if in_memory:
         label = os.fsencode(os.path.basename(path))[:200]  # The kernel takes 249 bytes.
-        made = system.memfd_create(os.fsdecode(label))
+        fd = system.memfd_create(os.fsdecode(label))
     else:
-        made = _unlinked(system, gettempdir())
-    return made, f"/proc/self/fd/{made}"
+        fd = _open_unlinked(system, gettempdir())
+    return fd, f"/proc/self/fd/{fd}"
 
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
@@ -269,7 +290,7 @@ def _random_name(folder: str) -> str:
     return os.path.join(folder, f"pytest-dataloader-faults-{os.urandom(8).hex()}")
 
 
-def _unlinked(system: Any, folder: str) -> int:
+def _open_unlinked(system: Any, folder: str) -> int:
     """A file in *folder* without a name, which need not be removed if this process is killed."""
     try:
         return int(system.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
@@ -277,6 +298,6 @@ def _unlinked(system: Any, folder: str) -> int:
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT):
             raise
     name = _random_name(folder)  # That file system has no such files.
-    made = int(system.open(name, _NEW | os.O_CLOEXEC, 0o600))
+    fd = int(system.open(name, _NEW | os.O_CLOEXEC, 0o600))
     system.unlink(name)
-    return made
+    return fd

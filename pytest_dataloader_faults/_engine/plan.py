@@ -1,4 +1,4 @@
-"""What one scope injects, and the counters that say whether it happened. Pure.
+"""What one scope injects, and the counters that show whether it happened. Pure.
 
 The supervisor keeps one ``FaultCounter`` per fault and worker process. Each worker counts alone,
 since a count over racing workers would differ from run to run.
@@ -11,15 +11,16 @@ import operator
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault, has_files
 from pytest_dataloader_faults.faults.base import FiringKind, InWorkers, Place
+from pytest_dataloader_faults.faults.globs import GlobMatcher, is_below, is_excluded
 from pytest_dataloader_faults.faults.kinds import InOneWorker
-from pytest_dataloader_faults.globs import GlobMatcher, is_below, is_excluded
+from pytest_dataloader_faults.wire import FaultFacts, Firing
 
 MAX_FIRINGS = 200
 """Firings kept in full per fault and worker; beyond, they are only counted."""
@@ -33,25 +34,29 @@ class FilterRequirements:
     descriptors: bool = False
     """Calls that make descriptors of any kind."""
     stats: bool = False
-    """Calls that ask for the size of a path, since a fault changes it."""
+    """Calls that return the size of a path, because a fault changes it."""
     room: bool = False
     """fallocate(2), by which torch reserves shared memory."""
+    listings: bool = False
+    """Calls that list a folder."""
     writes: bool = False
     """Calls that write to a file."""
+    locks: bool = False
+    """Calls that lock a file."""
     keep_low_fds: bool = False
     """Followed files keep low numbers, since high ones lie above a lowered limit."""
     samples: bool = False
-    """The worker reports each sample that it begins."""
+    """The worker reports each sample that it starts."""
     fetches: bool = False
-    """Something may happen to a worker as a fetch or a sample begins: it waits there for what."""
+    """A fault may affect a worker when a fetch or a sample starts: it waits there for orders."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class FaultPlan:
     """The schedule of one scope.
 
-    *watch*: every data file is followed, as a baseline needs it. *seed* is of faults drawn at
-    random. *samples*: each firing has its sample. *seeded*: what random numbers begin again from at
+    *watch*: every data file is followed, as a fault-free run needs it. *seed* is of faults drawn at
+    random. *samples*: each firing has its sample. *seeded*: what random numbers restart from at
     each sample, together with its index; None to leave them. *writable*: the folders, as
     realpath(3) gives them, in which faults of writing may happen; None for anywhere.
     """
@@ -63,26 +68,16 @@ class Plan:
     seeded: int | None = None
     writable: Sequence[str] | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON."""
-        return {**vars(self), "faults": [vocabulary.to_dict(each) for each in self.faults]}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Plan:
-        """The plan that ``to_dict`` made *data* from."""
-        faults = tuple(vocabulary.from_dict(each) for each in data["faults"])
-        return cls(**{**data, "faults": faults})
-
     @property
     def globs(self) -> tuple[str, ...]:
-        """Every glob whose files matter, for finding those that are open already."""
+        """Every glob whose files matter, to find those that are open already."""
         if self.watch:
             return ("*",)
         return tuple(glob for each in self.faults for glob in each.globs)
 
     @property
     def needs(self) -> FilterRequirements:
-        """What the filter has to hand over besides opens and reads of followed files."""
+        """What the filter must notify of, in addition to opens and reads of followed files."""
         at_sample = any(getattr(each, "sample", None) is not None for each in self.faults)
         places = functools.reduce(operator.or_, (each.places for each in self.faults), Place(0))
         exhausted = Place.ALLOCATION in places
@@ -90,7 +85,9 @@ class Plan:
             descriptors=exhausted,
             stats=Place.STAT in places,
             room=Place.RESERVATION in places,
-            writes=self.watch or Place.WRITE in places,
+            listings=self.watch or Place.LISTING in places,
+            writes=self.watch or bool(places & (Place.WRITE | Place.LOCK)),
+            locks=self.watch or Place.LOCK in places,
             keep_low_fds=exhausted and any(has_files(each) for each in self.faults),
             samples=self.samples or at_sample,
             fetches=at_sample or Place.FETCH in places,
@@ -104,10 +101,10 @@ class FaultCounter(Generic[AnyFault]):
     fault: AnyFault
     index: int
     stream: random.Random = field(default_factory=random.Random)
-    reached: int = 0
+    matched: int = 0
     chosen: int = 0
     fired: int = 0
-    firings: list[dict[str, Any]] = field(default_factory=list)
+    firings: list[Firing] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Compile the globs once."""
@@ -116,10 +113,10 @@ class FaultCounter(Generic[AnyFault]):
         self.trigger = self.fault.trigger
 
     def reach(self) -> bool:
-        """Count one occurrence and say whether it is one that fires."""
+        """Count one occurrence, and return whether it fires."""
         trigger = self.trigger
-        self.reached += 1
-        since = self.reached - trigger.nth
+        self.matched += 1
+        since = self.matched - trigger.nth
         is_over = trigger.times is not None and self.chosen >= trigger.times
         if since < 0 or since % trigger.every or is_over:
             return False
@@ -128,47 +125,26 @@ class FaultCounter(Generic[AnyFault]):
         self.chosen += 1
         return True
 
-    def to_dict(self) -> dict[str, Any]:
-        """The counters and firings, as plain data."""
-        return {"reached": self.reached, "fired": self.fired, "firings": self.firings}
-
-    def fire(self, **what: Any) -> None:
+    def fire(self, firing: Firing) -> None:
         """Record that the fault happened."""
         self.fired += 1
         if len(self.firings) < MAX_FIRINGS:
-            self.firings.append({"fault": self.index, **what})
+            self.firings.append(firing)
 
     def fire_here(self, call: str, kind: FiringKind = FiringKind.CALL) -> None:
         """Record that the fault happened in this process, which runs the loop."""
-        here = {"worker": None, "pid": os.getpid(), "path": None, "fetch": 0}
-        self.fire(call=call, kind=kind, time=time.monotonic(), **here)
+        pid, now = os.getpid(), time.monotonic()
+        self.fire(Firing(self.index, None, pid, call, None, 0, time=now, kind=kind))
 
 
-@dataclass
-class FileCounter:
-    """How often a worker opened, read and wrote one file, and how many bytes it asked for."""
-
-    opens: int = 0
-    reads: int = 0
-    bytes: int = 0
-    writes: int = 0
-    longest: int = 0
-    longest_offset: int = 0
-    longest_bytes: int = 0
-
-    def count_read(self, offset: int, length: int, *, is_mapping: bool) -> None:
-        """Count a read of *length* bytes at *offset*."""
-        self.reads += 1
-        self.bytes += length
-        if self.reads > 1 and length > self.longest_bytes and not is_mapping:
-            self.longest, self.longest_offset, self.longest_bytes = self.reads, offset, length
-
-    def numbers(self) -> tuple[int, ...]:
-        """All of them, in order. dataclasses.astuple() takes 40 times as long, for its copies."""
-        return tuple(vars(self).values())
+def sum_facts(fault: Fault, parts: Sequence[FaultCounter[Any] | FaultFacts]) -> FaultFacts:
+    """What *parts*, the counters of *fault* in several processes, say together."""
+    matched, fired = sum(each.matched for each in parts), sum(each.fired for each in parts)
+    firings = tuple(firing for each in parts for firing in each.firings)
+    return FaultFacts(fault, matched, fired, firings=firings)
 
 
-def fresh_counters(plan: Plan, worker: int | None) -> list[FaultCounter[Any]]:
+def fresh_counters(plan: FaultPlan, worker: int | None) -> list[FaultCounter[Any]]:
     """Fresh counters for *worker*, or for the loader's own process (None)."""
     return [
         FaultCounter(fault, index, random.Random(f"{plan.seed}/{index}/{worker}"))
@@ -177,35 +153,40 @@ def fresh_counters(plan: Plan, worker: int | None) -> list[FaultCounter[Any]]:
 
 
 class WorkerFaults:
-    """The faults of a plan that concern one worker. Where they are *over*, none can happen.
+    """The faults of a plan that concern one worker. If they are *over*, none can fire.
 
-    *worker* is None for the loader's own process, where that is armed before it has any worker.
+    *worker* is None for the main process, if that is armed before it has a worker.
     """
 
-    def __init__(self, plan: Plan, worker: int | None) -> None:
+    def __init__(self, plan: FaultPlan, worker: int | None) -> None:
         self.all = fresh_counters(plan, worker)
-        self._concerned = [counter for counter in self.all if _concerns(counter.fault, worker)]
+        self._concerned = [counter for counter in self.all if _applies_to(counter.fault, worker)]
         self._watch = plan.watch
         self._writable = plan.writable
         self.sees_writes = plan.needs.writes
+        self.sees_locks = plan.needs.locks
         self.over = False
 
-    def of_kind(self, kind: type[AnyFault]) -> Iterator[FaultCounter[AnyFault]]:
-        """The counters of one kind of fault; none where faults are over."""
+    def counters_of_kind(
+        self, kind: type[AnyFault] | tuple[type[AnyFault], ...]
+    ) -> Iterator[FaultCounter[AnyFault]]:
+        """The counters of one kind of fault; none if faults are over."""
         for counter in () if self.over else self._concerned:
             if isinstance(counter.fault, kind):
                 yield cast("FaultCounter[AnyFault]", counter)
 
-    def for_path(self, kind: type[AnyFault], path: str) -> Iterator[FaultCounter[AnyFault]]:
+    def counters_for_path(
+        self, kind: type[AnyFault] | tuple[type[AnyFault], ...], path: str
+    ) -> Iterator[FaultCounter[AnyFault]]:
         """The counters of one kind of fault that mean *path*."""
-        return (counter for counter in self.of_kind(kind) if counter.matches(path))
+        return (counter for counter in self.counters_of_kind(kind) if counter.matches(path))
 
     def targets(self, path: str) -> bool:
         """Whether a fault is about *path*; an excluded file is meant if a glob names its folder."""
         return any(counter.matches(path) for counter in self._concerned)
 
-    def concerns(self, path: str) -> bool:
-        """Whether any answer about *path* can be other than that the kernel may go on."""
+    def needs_answer(self, path: str) -> bool:
+        """Whether the kernel may not always execute calls about *path*."""
         return (self._watch and not is_excluded(path)) or self.targets(path)
 
     def needs_content_of(self, path: str) -> bool:
@@ -213,7 +194,7 @@ class WorkerFaults:
         return self._has_fault_in(path, Place.DESCRIPTOR) or self.needs_reads_of(path)
 
     def needs_answers_of(self, path: str) -> bool:
-        """Whether what the peer of the connection *path* sends has to be seen."""
+        """Whether what the peer of the connection *path* sends must be seen."""
         return self._has_fault_in(path, Place.ANSWER)
 
     def would_target(self, path: str) -> bool:
@@ -221,11 +202,11 @@ class WorkerFaults:
         return any(counter.matches.means(path) for counter in self._concerned)
 
     def has_file_faults(self, path: str) -> bool:
-        """Whether a fault of files is about *path*."""
-        return any(has_files(each.fault) for each in self.for_path(Fault, path))
+        """Whether a file fault is about *path*."""
+        return any(has_files(each.fault) for each in self.counters_for_path(Fault, path))
 
     def needs_reads_of(self, path: str) -> bool:
-        """Whether reads of *path* have to be seen."""
+        """Whether reads of *path* must be seen."""
         if self._watch and not is_excluded(path):
             return True
         return self._has_fault_in(path, Place.READ)
@@ -243,7 +224,7 @@ class WorkerFaults:
         return any(each.places & place and each.matches(path) for each in self._concerned)
 
 
-def _concerns(fault: Fault, worker: int | None) -> bool:
+def _applies_to(fault: Fault, worker: int | None) -> bool:
     if worker is None:
         return not fault.needs_worker and getattr(fault, "workers", None) is None
     if isinstance(fault, InOneWorker):

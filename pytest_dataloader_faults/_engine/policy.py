@@ -1,6 +1,6 @@
-"""Which fault is due for a file operation, and what the operation does then. Pure.
+"""Which fault is due for a file operation, and what the operation should do. Pure.
 
-Each engine asks one ``FaultPolicy`` per worker. The policy counts operations and answers with
+Each engine queries one ``FaultPolicy`` per worker. The policy counts operations and answers with
 actions; it touches no file. The kernel engine carries the actions out in the supervisor, by answers
 to system calls. The python engine carries them out in the worker, by functions that replace
 Python's own. So one schedule of faults happens at the same place under either engine.
@@ -18,22 +18,24 @@ from typing import Any, NamedTuple, TypeAlias
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine.calls import CALLS
 from pytest_dataloader_faults._engine.file_copies import FileEdit
-from pytest_dataloader_faults._engine.plan import AnyFault, FaultCounter, FileCounter, WorkerFaults
-from pytest_dataloader_faults._engine.protocol import Counts, FaultFired
-from pytest_dataloader_faults.faults.base import FiringKind
-from pytest_dataloader_faults.globs import is_excluded, may_be_data
+from pytest_dataloader_faults._engine.plan import AnyFault, FaultCounter, WorkerFaults
+from pytest_dataloader_faults._engine.protocol import Counts
+from pytest_dataloader_faults.faults.base import Fault, FiringKind
+from pytest_dataloader_faults.faults.globs import is_excluded, may_be_data
+from pytest_dataloader_faults.wire import FileCounts, Firing
 
 _SHARED_MEMORY = "/dev/shm/"
+_OPEN_FAULTS: tuple[type[Fault], ...] = (vocabulary.OpenError, vocabulary.MissingEntry)
 
 
 class FaultPolicy:
     """Decides for one worker process, and counts what it decided about.
 
     *on_fired* gets each firing before it takes effect. *refuse* gets the reason why a fault that is
-    due cannot happen. *timestamp* gives what a firing says of its time besides the fetch.
-    *on_opened* gets the path of each file that is opened.
-    *fails_mappings*: the engine can make pages of a mapping unreadable. A policy that is not
-    *armed* lets every operation pass, uncounted. Several threads may ask it.
+    due cannot happen. *timestamp* returns what a firing records about its time in addition to the
+    fetch. *on_opened* gets the path of each file that is opened. *fails_mappings*: the engine can
+    make pages of a mapping unreadable. A policy that is not *armed* lets every operation pass,
+    uncounted. Several threads may query it.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class FaultPolicy:
         faults: WorkerFaults,
         worker: int | None,
         pid: int,
-        on_fired: Callable[[FaultFired], None] = lambda _firing: None,
+        on_fired: Callable[[Firing], None] = lambda _firing: None,
         refuse: Callable[[str], None] = lambda _reason: None,
         timestamp: Callable[[], dict[str, Any]] = dict,
         *,
@@ -52,11 +54,12 @@ class FaultPolicy:
         self.armed = True
         self.refuse = refuse
         self.on_opened: Callable[[str], None] = lambda _path: None
-        self.files: defaultdict[str, FileCounter] = defaultdict(FileCounter)
+        self.files: defaultdict[str, FileCounts] = defaultdict(FileCounts)
         self.unobserved: Counter[str] = Counter()
         self.connections: Counter[str] = Counter()
+        self.listings: Counter[str] = Counter()
         self.unlimited_waits: set[str] = set()
-        """Connections whose answer hung, and for which the worker waited without a time limit."""
+        """Connections whose answer hung, and for which the worker waited without a timeout."""
         self.lock = threading.RLock()
         self._worker = worker
         self._pid = pid
@@ -65,92 +68,100 @@ class FaultPolicy:
         self._fails_mappings = fails_mappings
         self._changed: set[str] = set()
         self._alters_sizes = any(
-            isinstance(each.fault, vocabulary.TruncatedFile) for each in faults.all
+            isinstance(counter.fault, vocabulary.TruncatedFile) for counter in faults.all
         )
 
-    def leaves_alone(self, path: str) -> bool:
+    def is_exempt(self, path: str) -> bool:
         """Whether *path* is a system, package or code file, whose folder no glob names."""
         return not self.armed or (is_excluded(path) and not self.faults.targets(path))
 
-    def spares_data(self, path: str) -> bool:
+    def may_exempt_data(self, path: str) -> bool:
         """Whether *path*, left alone, may be data that a glob means."""
         return self.armed and self.faults.would_target(path) and may_be_data(path)
 
-    def opened(self, operation: Operation, size: int | None, *, reads: bool) -> Actions:
-        """For the opening of a file of *size* bytes, None if there is none; *reads*: for reading.
+    def open_actions(self, operation: Operation, size: int | None, *, reads: bool) -> Actions:
+        """For opening a file of *size* bytes, None if it does not exist; *reads*: to read it.
 
-        Fail, or, where *reads*, Closed or Substitute.
+        Fail, or, if *reads*, Closed or Substitute.
         """
         with self.lock:
             if size is not None:
                 self.count_open(operation.path)
-            if fault := self._due(vocabulary.OpenError, operation):
+            if fault := self.fire_first_due(_OPEN_FAULTS, operation):
                 return [Fail(fault.errno)]
             if size is None or not reads:
                 return []
-            return self._closed(operation) or self._altered(operation, size)
+            return self._close_actions(operation) or self._substitute_actions(operation, size)
 
-    def count_open(self, path: str) -> FileCounter:
-        """Count the opening of a file; returned is its counter."""
+    def count_open(self, path: str) -> None:
+        """Count the opening of a file."""
         with self.lock:
-            counter = self.counter_of(path)
-            counter.opens += 1
+            self.count(path, opens=1)
             self.on_opened(path)
-            return counter
 
-    def inherited(self, path: str, size: int) -> Actions:
+    def inherited_fd_actions(self, path: str, size: int) -> Actions:
         """For a descriptor that was open before: Closed or Substitute."""
         with self.lock:
-            closed = self._closed(Operation("close", path))
-            return closed or self._altered(Operation("dup2", path, None, FiringKind.REPLACED), size)
+            closed = self._close_actions(Operation("close", path))
+            return closed or self._substitute_actions(
+                Operation("dup2", path, None, FiringKind.REPLACED), size
+            )
 
-    def inherited_mapping(self, path: str, size: int) -> Actions:
+    def inherited_mapping_actions(self, path: str, size: int) -> Actions:
         """For a mapping that was there before: Substitute or Fail."""
         operation = Operation(MAP, path)
         with self.lock:
-            self.counter_of(path).reads += 1
-            return self._altered(operation, size) or self._failing(operation, sys.maxsize)
+            self.count(path, reads=1)
+            return self._substitute_actions(operation, size) or self._fail_actions(
+                operation, sys.maxsize
+            )
 
-    def named(self, operation: Operation) -> Actions:
-        """For a stat(2) or access(2) of a file that is there: Fail, where it is missing."""
+    def stat_actions(self, operation: Operation) -> Actions:
+        """For a stat(2) or access(2) of an existing file: Fail, if a fault hides it."""
         with self.lock:
-            fault = self._due(vocabulary.OpenError, operation, lambda each: each.hides_file)
+            fault = self.fire_first_due(_OPEN_FAULTS, operation, lambda fault: fault.hides_file)
             return [Fail(fault.errno)] if fault else []
 
-    def size_of(self, operation: Operation, size: int) -> Actions:
-        """For a stat(2) by path of a file of *size* bytes: Substitute, where the size differs."""
+    def stat_size_actions(self, operation: Operation, size: int) -> Actions:
+        """For a stat(2) by path of a file of *size* bytes: Substitute, if the size differs."""
         with self.lock:
-            return self._altered(operation, size, sizes=True) if self._alters_sizes else []
+            return (
+                self._substitute_actions(operation, size, sizes=True) if self._alters_sizes else []
+            )
 
-    def read(self, operation: Operation, offset: int, length: int) -> Actions:
+    def read_actions(self, operation: Operation, offset: int, length: int) -> Actions:
         """For a read or a mapping of *length* bytes: Die, Hang or Delay, then Fail or Short.
 
-        Where a call's offset and length are not known, both are 0.
+        If a call's offset and length are unknown, both are 0.
         """
         with self.lock:
             if not self.armed:
                 return []
-            counts, is_mapping = self.counter_of(operation.path), operation.call == MAP
-            counts.count_read(offset, length, is_mapping=is_mapping)
-            outcome = self._failing(operation, offset + length) or self._short(operation, length)
-            return [*(self.death(operation, "reading") or self._late(operation)), *outcome]
+            self._count_read(operation, offset, length)
+            outcome = self._fail_actions(operation, offset + length) or self._short_actions(
+                operation, length
+            )
+            return [
+                *(self.death_actions(operation, "reading") or self._delay_actions(operation)),
+                *outcome,
+            ]
 
-    def connected(self, operation: Operation) -> Actions:
+    def connect_actions(self, operation: Operation) -> Actions:
         """For a TCP connection that is about to be made: Fail."""
         with self.lock:
             if not self.armed:
                 return []
             self.connections[operation.path] += 1
-            fault = self._due(vocabulary.ConnectError, operation)
+            fault = self.fire_first_due(vocabulary.ConnectError, operation)
             return [Fail(fault.errno)] if fault else []
 
-    def answered(self, operation: Operation) -> Actions:
-        """For the beginning of a peer's answer: Hang or Delay."""
+    def answer_actions(self, operation: Operation) -> Actions:
+        """For the start of a peer's answer: Hang or Delay."""
         with self.lock:
-            return self._late(operation) if self.armed else []
+            return self._delay_actions(operation) if self.armed else []
 
-    def cut_off(self, operation: Operation, begin: int, end: int) -> CutOff | None:
-        """For the bytes of an answer from *begin* to *end*: whether it ends among them."""
+    def answer_cut_off(self, operation: Operation, begin: int, end: int) -> CutOff | None:
+        """For the bytes of an answer from *begin* to *end*: whether it ends within them."""
 
         def is_among(fault: vocabulary.ConnectionReset | vocabulary.ConnectionClosed) -> bool:
             return begin <= fault.after < end
@@ -158,23 +169,23 @@ class FaultPolicy:
         with self.lock:
             if not self.armed:
                 return None
-            if reset := self._due(vocabulary.ConnectionReset, operation, is_among):
+            if reset := self.fire_first_due(vocabulary.ConnectionReset, operation, is_among):
                 return CutOff(reset.after, is_reset=True)
-            closed = self._due(vocabulary.ConnectionClosed, operation, is_among)
+            closed = self.fire_first_due(vocabulary.ConnectionClosed, operation, is_among)
             return CutOff(closed.after, is_reset=False) if closed else None
 
-    def allocated(self, operation: Operation, *, is_full: bool) -> None:
+    def note_allocation(self, operation: Operation, *, is_full: bool) -> None:
         """Note a call that needs a descriptor. The real limit makes it fail if *is_full*."""
         with self.lock:
-            counters = self.faults.of_kind(vocabulary.DescriptorExhaustion)
+            counters = self.faults.counters_of_kind(vocabulary.DescriptorExhaustion)
             for counter in counters if self.armed else ():
-                counter.reached += 1
+                counter.matched += 1
                 if is_full:
                     self.fire(counter, *operation)
 
-    def reserved(self, operation: Operation) -> Actions:
-        """For fallocate(2): Fail, where the file is of shared memory."""
-        for counter in self.faults.of_kind(vocabulary.SharedMemoryExhaustion):
+    def reserve_actions(self, operation: Operation) -> Actions:
+        """For fallocate(2): Fail, if the file is of shared memory."""
+        for counter in self.faults.counters_of_kind(vocabulary.SharedMemoryExhaustion):
             if operation.path.startswith(_SHARED_MEMORY) and counter.reach():
                 self.fire(counter, *operation)
                 return [Fail(counter.fault.errno)]
@@ -189,71 +200,90 @@ class FaultPolicy:
         kind: FiringKind = FiringKind.CALL,
     ) -> None:
         """Write down that the fault of *counter* happens now."""
+        place = self._worker, pid or self._pid, call, path, self.fetch
         now = time.monotonic()
-        firing = FaultFired(counter.index, pid or self._pid, call, path, self.fetch, now, kind)
-        self.record(firing)
+        firing = Firing(counter.index, *place, time=now, kind=kind, **self._timestamp())
+        counter.fire(firing)
         self._on_fired(firing)
 
-    def record(self, firing: FaultFired) -> None:
-        """Write down *firing*, which is counted under its fault."""
-        what = {name: value for name, value in firing._asdict().items() if name != "fault"}
-        self.faults.all[firing.fault].fire(worker=self._worker, **what, **self._timestamp())
-
-    def count_unobserved(self, what: str, count: int = 1) -> None:
+    def count_unobserved(self, place: str, count: int = 1) -> None:
         """Count *count* more ways in which a file may be read unseen; -1 takes one back."""
         with self.lock:
-            self.unobserved[what] += count
+            self.unobserved[place] += count
 
     def changes(self) -> Counts:
         """The counters as they are now; of files, those that changed since the last call."""
         with self.lock:
             changed, self._changed = self._changed, set()
-            files = {path: self.files[path].numbers() for path in sorted(changed)}
-            reached = [each.reached for each in self.faults.all]
-            return Counts(files, dict(+self.unobserved), reached, dict(self.connections))
+            files = {path: self.files[path] for path in sorted(changed)}
+            matched = [each.matched for each in self.faults.all]
+            return Counts(files, dict(+self.unobserved), matched, dict(self.connections))
 
-    def counter_of(self, path: str) -> FileCounter:
-        """The counter of one file, which changes now."""
-        self._changed.add(path)
-        return self.files[path]
-
-    def _due(
+    def count(
         self,
-        kind: type[AnyFault],
+        path: str,
+        *,
+        opens: int = 0,
+        reads: int = 0,
+        writes: int = 0,
+        locks: int = 0,
+        length: int = 0,
+    ) -> None:
+        """Add to the counts of one file; *length*: how many bytes were read."""
+        self._changed.add(path)
+        counts = self.files[path]
+        numbers = counts.opens + opens, counts.reads + reads, counts.bytes + length
+        written = counts.writes + writes, *counts[4:-1]
+        self.files[path] = FileCounts(*numbers, *written, counts.locks + locks)
+
+    def _count_read(self, operation: Operation, offset: int, length: int) -> None:
+        self.count(operation.path, reads=1, length=length)
+        counts = self.files[operation.path]
+        if counts.reads > 1 and length > counts.longest_bytes and operation.call != MAP:
+            longest = counts.reads, offset, length
+            self.files[operation.path] = FileCounts(*counts[:4], *longest, counts.locks)
+
+    def fire_first_due(
+        self,
+        kind: type[AnyFault] | tuple[type[AnyFault], ...],
         operation: Operation,
         concerns: Callable[[AnyFault], bool] = lambda _fault: True,
     ) -> AnyFault | None:
         """The first fault of that kind whose turn it is; it fires by that."""
-        for counter in self.faults.for_path(kind, operation.path):
+        for counter in self.faults.counters_for_path(kind, operation.path):
             if concerns(counter.fault) and counter.reach():
                 self.fire(counter, *operation)
                 return counter.fault
         return None
 
-    def _closed(self, operation: Operation) -> Actions:
-        fault = self._due(vocabulary.ClosedDescriptor, operation, lambda each: each.sample is None)
+    def _close_actions(self, operation: Operation) -> Actions:
+        fault = self.fire_first_due(
+            vocabulary.ClosedDescriptor, operation, lambda fault: fault.sample is None
+        )
         return [Closed(fault.reuse)] if fault else []
 
-    def _altered(self, operation: Operation, size: int, *, sizes: bool = False) -> Actions:
-        """The copy that is due; with *sizes*, only where its size is another."""
-        cuts = [*self.faults.for_path(vocabulary.TruncatedFile, operation.path)]
-        flips = [*self.faults.for_path(vocabulary.CorruptedFile, operation.path)]
+    def _substitute_actions(
+        self, operation: Operation, size: int, *, sizes: bool = False
+    ) -> Actions:
+        """The copy that is due; with *sizes*, only if its size differs."""
+        cuts = [*self.faults.counters_for_path(vocabulary.TruncatedFile, operation.path)]
+        flips = [*self.faults.counters_for_path(vocabulary.CorruptedFile, operation.path)]
         due: list[FaultCounter[Any]] = [*cuts, *flips]
         for counter in due:
-            counter.reached += 1
+            counter.matched += 1
         cuts = [each for each in cuts if each.fault.kept(size) < size]
         due = [*cuts, *flips]
         if not size or not (cuts if sizes else due):
             return []
         for counter in due:
             self.fire(counter, *operation)
-        kept = min((each.fault.kept(size) for each in cuts), default=None)
+        kept_size = min((each.fault.kept(size) for each in cuts), default=None)
         spots = tuple((each.fault.flips, each.fault.seed) for each in flips)
-        return [Substitute(FileEdit(kept, spots))]
+        return [Substitute(FileEdit(kept_size, spots))]
 
-    def _failing(self, operation: Operation, end: int) -> Actions:
+    def _fail_actions(self, operation: Operation, end: int) -> Actions:
         """A mapping that the engine cannot make fail does not fire."""
-        for counter in self.faults.for_path(vocabulary.ReadError, operation.path):
+        for counter in self.faults.counters_for_path(vocabulary.ReadError, operation.path):
             offset = counter.fault.offset
             if (offset is None or end > offset) and counter.reach():
                 if operation.call != MAP or self._fails_mappings:
@@ -261,26 +291,28 @@ class FaultPolicy:
                 return [Fail(counter.fault.errno, offset or 0)]
         return []
 
-    def _short(self, operation: Operation, length: int) -> Actions:
+    def _short_actions(self, operation: Operation, length: int) -> Actions:
         if not CALLS[operation.call].reads_into_buffers:
             return []
-        fault = self._due(vocabulary.ShortRead, operation, lambda each: each.most(length) < length)
+        fault = self.fire_first_due(
+            vocabulary.ShortRead, operation, lambda fault: fault.most(length) < length
+        )
         return [Short(fault.most(length))] if fault else []
 
-    def death(self, operation: Operation, inside: str) -> Actions:
+    def death_actions(self, operation: Operation, inside: str) -> Actions:
         """The death that is due *inside* it, by the name of the argument: Die."""
-        for counter in self.faults.for_path(vocabulary.WorkerKilled, operation.path):
+        for counter in self.faults.counters_for_path(vocabulary.WorkerKilled, operation.path):
             if getattr(counter.fault, inside) is not None and not counter.fired:
-                counter.reached += 1
+                counter.matched += 1
                 if max(1, self.fetch) >= counter.fault.at:  # A stream may read before its first.
                     return [Die(counter, operation.path)]
         return []
 
-    def _late(self, operation: Operation) -> Actions:
-        if self._due(vocabulary.HungRead, operation):
+    def _delay_actions(self, operation: Operation) -> Actions:
+        if self.fire_first_due(vocabulary.HungRead, operation):
             return [Hang()]
-        found = self.faults.for_path(vocabulary.SlowRead, operation.path)
-        due = [each for each in found if each.reach()]
+        counters = self.faults.counters_for_path(vocabulary.SlowRead, operation.path)
+        due = [each for each in counters if each.reach()]
         for counter in due:
             self.fire(counter, *operation)
         return [Delay(each.fault.seconds) for each in due]
@@ -289,11 +321,11 @@ class FaultPolicy:
 OPEN, STAT, MAP = "openat", "newfstatat", "mmap"
 """System calls by which the python engine names the operations that it sees."""
 CONNECT, ANSWER = "connect", "recv"
-"""How firings name the making of a connection, and what comes from its peer."""
+"""How firings name the making of a connection, and the data from its peer."""
 OF_EXCLUDED = "open of an excluded file"
 """How ``unobserved`` names what only its folder spared."""
 OF_INHERITED, BY_MAPPING = (
-    "write of a file that was open before the worker began",
+    "write to a file that was open before the worker started",
     "write through a mapping",
 )
 """How ``unobserved`` names writes that cannot fail."""
@@ -319,7 +351,7 @@ class Substitute(NamedTuple):
 
 
 class Short(NamedTuple):
-    """A read gives, or a write takes, *max_bytes* at most."""
+    """A read returns, or a write takes, *max_bytes* at most."""
 
     max_bytes: int
 
@@ -342,9 +374,9 @@ class Die(NamedTuple):
 
 
 class CutOff(NamedTuple):
-    """The connection ends *after* bytes of an answer: it is reset, or closed as at its end."""
+    """The connection ends at *offset* of an answer: it is reset, or closed as at its end."""
 
-    after: int
+    offset: int
     is_reset: bool
 
 
@@ -362,31 +394,31 @@ class Operation(NamedTuple):
     kind: FiringKind = FiringKind.CALL
 
 
-def written(policy: FaultPolicy, operation: Operation, length: int) -> Actions:
+def write_actions(policy: FaultPolicy, operation: Operation, length: int) -> Actions:
     """For a write of *length* bytes, or a call that makes earlier writes last: Die, Fail or Short.
 
-    Where a call's length is not known, it is 0.
+    If a call's length is unknown, it is 0.
     """
     with policy.lock:
         if not policy.armed:
             return []
-        policy.counter_of(operation.path).writes += 1
+        policy.count(operation.path, writes=1)
         call = CALLS[operation.call]
-        for each in policy.death(operation, "writing") if call.has_data else ():
-            if isinstance(each, Die) and _is_allowed(policy, each.counter, operation):
-                return [each]
-        for failing in policy.faults.for_path(vocabulary.WriteError, operation.path):
-            if _happens(policy, failing, operation):
+        for death in policy.death_actions(operation, "writing") if call.has_data else ():
+            if isinstance(death, Die) and _is_allowed(policy, death.counter, operation):
+                return [death]
+        for failing in policy.faults.counters_for_path(vocabulary.WriteError, operation.path):
+            if _fires(policy, failing, operation):
                 return [Fail(failing.fault.errno)]
-        for short in policy.faults.for_path(vocabulary.ShortWrite, operation.path):
-            most = short.fault.most(length)
-            is_cut = call.writes_buffers and most < length
-            if is_cut and _happens(policy, short, operation):
-                return [Short(most)]
+        for short in policy.faults.counters_for_path(vocabulary.ShortWrite, operation.path):
+            max_bytes = short.fault.most(length)
+            is_cut = call.writes_buffers and max_bytes < length
+            if is_cut and _fires(policy, short, operation):
+                return [Short(max_bytes)]
         return []
 
 
-def _happens(policy: FaultPolicy, counter: FaultCounter[Any], operation: Operation) -> bool:
+def _fires(policy: FaultPolicy, counter: FaultCounter[Any], operation: Operation) -> bool:
     """Whether it is the turn of *counter*'s fault; it fires by that."""
     is_due = counter.reach() and _is_allowed(policy, counter, operation)
     if is_due:
@@ -399,15 +431,14 @@ def _is_allowed(policy: FaultPolicy, counter: FaultCounter[Any], operation: Oper
     if policy.faults.may_fail_writes_of(operation.path):
         return True
     policy.refuse(
-        f"{counter.fault!r} was due in a {operation.call} of {operation.path}. What a failed write"
-        " leaves there would stay, so it may only happen in a folder that is made for the trial:"
-        " have make_dataset take a folder (it gets an empty one for each trial), and put what is"
-        " written there"
+        f"{counter.fault!r} was due in a {operation.call} of {operation.path}. A failed write would"
+        " damage that file for good, so write faults are only allowed in a folder created for the"
+        " trial: let make_dataset take a folder (each trial passes an empty one), and write there"
     )
     return False
 
 
-_Moment: TypeAlias = tuple[float, str, str]
+_LoggedEvent: TypeAlias = tuple[float, str, str]
 """The time, which is CLOCK_MONOTONIC's, what kind of event it is, and what it is about."""
 _Omitted: TypeAlias = Mapping[str, tuple[int, float]]
 """By kind: how many are not kept, and the time of the last one before them that is."""
@@ -415,12 +446,12 @@ MOST = 400
 """Events in the timeline of one trial."""
 
 
-class _OfOneKind:
-    """The moments of one kind, in order."""
+class _EventsOfKind:
+    """The events of one kind, in order."""
 
     def __init__(self) -> None:
-        self.first: list[_Moment] = []
-        self.last: deque[_Moment] = deque(maxlen=MOST // 2)
+        self.first: list[_LoggedEvent] = []
+        self.last: deque[_LoggedEvent] = deque(maxlen=MOST // 2)
         self.count = 0
 
     @property
@@ -428,37 +459,37 @@ class _OfOneKind:
         return self.count - len(self.first) - len(self.last)
 
 
-class Moments:
-    """What happened in one process, in order. Any number may come; little memory is taken.
+class EventLog:
+    """What happened in one process, in order. Any number is accepted; little memory is used.
 
     One kind does not crowd out another: a worker may open a thousand files for a batch.
     """
 
     def __init__(self) -> None:
-        self._kinds: defaultdict[str, _OfOneKind] = defaultdict(_OfOneKind)
+        self._kinds: defaultdict[str, _EventsOfKind] = defaultdict(_EventsOfKind)
 
     def add(self, time: float, kind: str, text: str) -> None:
         """Note one more."""
         of_kind = self._kinds[kind]
         of_kind.count += 1
-        kept = of_kind.first if len(of_kind.first) < MOST // 2 else of_kind.last
-        kept.append((time, kind, text))
+        events = of_kind.first if len(of_kind.first) < MOST // 2 else of_kind.last
+        events.append((time, kind, text))
 
-    def extend(self, moments: Iterable[_Moment], omitted: _Omitted) -> None:
+    def extend(self, events: Iterable[_LoggedEvent], omitted: _Omitted) -> None:
         """Note those that another process has kept, and how many it has *omitted*."""
-        for moment in moments:
-            self.add(*moment)
+        for event in events:
+            self.add(*event)
         for kind, (count, _) in omitted.items():
             self._kinds[kind].count += count
 
-    def kept(self) -> tuple[list[_Moment], _Omitted]:
-        """Those that are kept, and those that are not."""
-        every = self._kinds.values()
-        moments = (moment for each in every for moment in (*each.first, *each.last))
-        kept = sorted(moments, key=lambda moment: moment[0])
+    def kept(self) -> tuple[list[_LoggedEvent], _Omitted]:
+        """The events that are kept, and counts of those that are not."""
+        kinds = self._kinds.values()
+        events = (event for each in kinds for event in (*each.first, *each.last))
+        kept_events = sorted(events, key=lambda event: event[0])
         omitted = {
-            kind: (each.omitted, each.first[-1][0] if each.first else 0.0)
-            for kind, each in self._kinds.items()
-            if each.omitted
+            kind: (events.omitted, events.first[-1][0] if events.first else 0.0)
+            for kind, events in self._kinds.items()
+            if events.omitted
         }
-        return kept, omitted
+        return kept_events, omitted

@@ -1,7 +1,7 @@
-"""What the loader's process, its workers and the supervisor say to each other.
+"""The messages among the main process, its workers and the supervisor.
 
-The process that iterates the DataLoader has one connection to the supervisor. Each worker has one
-of its own, by which it arms itself and then reports what it does.
+The process that iterates the DataLoader has one connection to the supervisor. Each worker has its
+own one, by which it arms itself and then reports what it does.
 
 ===================  =====================================================  ==============
 From the loader      When                                                   Answer
@@ -9,10 +9,10 @@ From the loader      When                                                   Answ
 ``Configure``        first of all                                           ``Ready``
 ``AwaitingBatch``    the loop is about to wait for a worker's batch, (1)
 ``ReleaseLoader``    an iterator is about to end its workers
-``WaitUntilIdle``    nothing more will be asked of the workers this epoch   ``Idle``
+``WaitUntilIdle``    no more batches are requested in this epoch            ``Idle``
 ``EndFaults``        no fault may happen in the epochs that follow          ``FaultsEnded``
 ``DatasetMade``      the process that made the dataset was armed before     ``MadeNoted``
-``GetReport``        the counters are wanted, or the scope ends             ``Report``
+``GetReport``        the counters are wanted, or the scope ends             ``WorkerReports``
 ===================  =====================================================  ==============
 
 ===================  =====================================================  ==============
@@ -21,12 +21,12 @@ From a worker        When                                                   Answ
 ``Hello``            it is armed; a listener, or the end of a hang socket,
                      and descriptors of inherited files come along, unless
                      it is below a filter already                           ``Proceed``
-``FetchStarted``     a batch begins                                         ``Proceed``, (1)
-``SampleStarted``    a sample begins, if the schedule needs to know         ``Proceed``, (1)
+``FetchStarted``     a batch starts                                         ``Proceed``, (1)
+``SampleStarted``    a sample starts, if the schedule needs to know         ``Proceed``, (1)
 ``FetchFinished``    the batch was made, failed, or there are no more
 ``WorkerIdle``       the worker failed before its first batch
 ``Counts``           before each message of the python engine
-``FaultFired``       the python engine has let a fault happen
+``Firing``           the python engine has let a fault happen
 ``FaultRefused``     a fault is due that the python engine cannot cause
 ===================  =====================================================  ==============
 
@@ -35,43 +35,64 @@ To the journal       When; only in a trial, whose warden and pytest read it
 ===================  =====================================================
 ``WorkerArmed``      a worker has armed itself
 ``Courses``          the counters were wanted for the last time
-``Report``           the supervisor is ended before the loader has asked
+``WorkerReports``    the supervisor is ended before the loader requests it
 ===================  =====================================================
 
-(1) Only if something may happen to a worker as a batch or a sample begins (``Plan.needs.fetches``).
-The python engine always waits for ``Proceed``: it has to know whether faults can still happen.
+(1) Only if a fault may affect a worker when a batch or a sample starts (``Plan.needs.fetches``).
+The python engine always waits for ``Proceed``: it must know whether faults can still happen.
 
 Before ``Proceed`` the supervisor may send ``ExitNow``, ``DieWhileSending`` or ``Block``: the worker
-does that itself. With ``more``, another ``Proceed`` follows: one message carries only so many
-descriptors.
+does that itself. With ``has_more``, another ``Proceed`` follows: the number of descriptors in a
+message is limited.
 """
 
 from __future__ import annotations
 
 import array
 import errno
-import json
 import os
 import socket
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, get_args
+from typing import NamedTuple, TypeAlias, get_args
 
-from pytest_dataloader_faults._engine.plan import Plan
+from pytest_dataloader_faults import wire
+from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.system.ownership import OwnedDescriptor
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedCount
-from pytest_dataloader_faults.exceptions import InjectionError
+from pytest_dataloader_faults.wire import FaultFacts, FileCounts, Firing, WorkerFacts
+
+
+class StartSupervisor(NamedTuple):
+    """Fork a supervisor. Its control socket, its listening socket and its output are attached."""
+
+
+class SupervisorStarted(NamedTuple):
+    """The supervisor is the process *pid*. *refused*: why there is none; "" if there is."""
+
+    pid: int
+    refused: str = ""
+
+
+class GetEnd(NamedTuple):
+    """Send ``EndOfSupervisor``."""
+
+
+class EndOfSupervisor(NamedTuple):
+    """Its exit status, or a signal as a negative number; None if it runs."""
+
+    code: int | None
 
 
 class Configure(NamedTuple):
-    """Serve *plan* (``Plan.to_dict``); end when the process *driver* dies.
+    """Serve *plan*; end when the process *driver* dies.
 
     *folder*: make it for the sockets of workers, and remove it in the end; None: they have one.
     *unlinks*: torch unlinks the name of a segment of shared memory as soon as it is made.
     """
 
-    plan: Mapping[str, Any]
+    plan: FaultPlan
     driver: int
     folder: str | None = None
     unlinks: bool = False
@@ -93,7 +114,7 @@ class AwaitingBatch(NamedTuple):
 
 
 class ReleaseLoader(NamedTuple):
-    """No fault may happen in the workers of *loader* from now on, nor keep them waiting."""
+    """Faults must not fire in the workers of *loader* from now on, or keep them waiting."""
 
     loader: int
 
@@ -101,8 +122,8 @@ class ReleaseLoader(NamedTuple):
 class WaitUntilIdle(NamedTuple):
     """Answer once each worker has made the batches that it was *sent*, as (worker, count).
 
-    *patience*: for how many seconds to wait for the others where one hangs and each has begun a
-    batch; None for as long as they take. They may wait for the one that hangs, as for its lock.
+    *patience*: for how many seconds to wait for the others if one hangs and each has started a
+    batch; None to wait as long as they take. They may wait for the one that hangs, as for its lock.
     """
 
     loader: int
@@ -112,7 +133,7 @@ class WaitUntilIdle(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """The workers that have ended: *early*, or after their stream had no more samples."""
+    """The workers that have ended: *early*, or after the last sample of their stream."""
 
     early: Sequence[int] = ()
     in_time: Sequence[int] = ()
@@ -123,7 +144,7 @@ class EndFaults(NamedTuple):
 
 
 class FaultsEnded(NamedTuple):
-    """None can."""
+    """No fault can happen from now on."""
 
 
 class DatasetMade(NamedTuple):
@@ -131,19 +152,24 @@ class DatasetMade(NamedTuple):
 
 
 class MadeNoted(NamedTuple):
-    """It is noted."""
+    """``DatasetMade`` was noted."""
 
 
 class GetReport(NamedTuple):
-    """Report; with *finish*, no fault may happen from now on."""
+    """Report; with *finish*, faults must not fire from now on."""
 
     finish: bool
 
 
-class Report(NamedTuple):
-    """What each worker did and met, what failed in the harness, and what could not be caused."""
+class WorkerReports(NamedTuple):
+    """What faults and workers did, what failed in the harness, and what could not be injected.
 
-    workers: Sequence[Mapping[str, Any]]
+    *faults*: in the order of the plan, over all *processes*. The first of those is the loader's
+    own, if it was armed before the dataset was created.
+    """
+
+    faults: Sequence[FaultFacts]
+    processes: Sequence[WorkerFacts]
     errors: Sequence[str]
     refused: Sequence[str]
 
@@ -151,10 +177,10 @@ class Report(NamedTuple):
 class Hello(NamedTuple):
     """A worker arms itself: its id, the number of its loader's iterator, its process.
 
-    *worker* is None for the process that drives the loader, where that is armed before it makes the
-    dataset. *inherited*: the descriptors that it has of files that matter, with their paths.
-    *mapped*: the paths of such files in its memory. *high_fds*: the numbers that tracked files may
-    get. *joins*: it was started by such a process, whose filter it is under.
+    *worker* is None for the main process, if that is armed before it makes the dataset.
+    *inherited*: the descriptors that it has of files that matter, with their paths. *mapped*: the
+    paths of such files in its memory. *high_fds*: the numbers that tracked files may get. *joins*:
+    it was started by such a process, whose filter it is under.
     """
 
     worker: int | None
@@ -168,7 +194,7 @@ class Hello(NamedTuple):
 
 
 class FetchStarted(NamedTuple):
-    """The *nth* batch of *epoch* begins; *time* is that of the worker, as all times are."""
+    """The *nth* batch of *epoch* starts; *time* is that of the worker, as all times are."""
 
     epoch: int
     nth: int
@@ -176,7 +202,7 @@ class FetchStarted(NamedTuple):
 
 
 class SampleStarted(NamedTuple):
-    """The sample at index *sample* begins, None if its index is no number.
+    """The sample at index *sample* starts, None if its index is not a number.
 
     Unless *alone*, others are made along with it, or the number is not all of its index.
     """
@@ -186,7 +212,7 @@ class SampleStarted(NamedTuple):
 
 
 class FetchFinished(NamedTuple):
-    """The *nth* batch is over; *ended*: the dataset has no more.
+    """The *nth* batch is over; *ended*: it was the last one.
 
     *settings*: those of libraries that are on in the worker, by their full names.
     """
@@ -197,34 +223,22 @@ class FetchFinished(NamedTuple):
 
 
 class WorkerIdle(NamedTuple):
-    """No batch will ever begin."""
+    """The worker will not start a batch."""
 
 
 class Counts(NamedTuple):
-    """Counters of the python engine; *files* are those that changed, *reached* is by fault.
+    """Counters of the python engine; *files* are those that changed, *matched* is by fault.
 
     *opened*: when files were opened since the last counts; of many, some are *omitted*: by kind,
     how many, and the time of the last one before them.
     """
 
-    files: Mapping[str, Sequence[int]]
+    files: Mapping[str, FileCounts]
     unobserved: Mapping[str, int]
-    reached: Sequence[int]
+    matched: Sequence[int]
     connections: Mapping[str, int]
     opened: Sequence[tuple[float, str, str]] = ()
     omitted: Mapping[str, tuple[int, float]] | None = None
-
-
-class FaultFired(NamedTuple):
-    """The *fault* with this index happened to *call*; *kind* is a ``FiringKind``."""
-
-    fault: int
-    pid: int
-    call: str
-    path: str | None
-    fetch: int
-    time: float
-    kind: str
 
 
 class FaultRefused(NamedTuple):
@@ -243,32 +257,32 @@ class WorkerArmed(NamedTuple):
 class Course(NamedTuple):
     """What happened when in the process *pid* of *worker*.
 
-    *gone*: when it ended, None if it has not; *early*: while faults could happen there. *moments*
-    have a time, a kind and a text. Of many some are *omitted*: by kind, how many, and the time of
-    the last one before them. *unnoted*: how many faults were only counted.
+    *ended_at*: when it ended, None if it has not; *early*: while faults could happen there.
+    *events* have a time, a kind and a message. Of many some are *omitted*: by kind, how many, and
+    the time of the last one before them. *unnoted*: how many faults were only counted.
     """
 
     worker: int | None
     pid: int
-    gone: float | None
+    ended_at: float | None
     early: bool
-    moments: Sequence[tuple[float, str, str]]
+    events: Sequence[tuple[float, str, str]]
     omitted: Mapping[str, tuple[int, float]]
     unnoted: int
 
 
 class Courses(NamedTuple):
-    """Those of all workers."""
+    """The courses of all workers."""
 
     workers: Sequence[Course]
 
 
 class Proceed(NamedTuple):
-    """Do this to your own descriptors and mappings, then go on.
+    """Do this to your own descriptors and mappings, then continue.
 
-    The second number of each pair is an index among the descriptors that come along. The first one
-    is a descriptor to *replace*, or an index in ``Hello.mapped`` to *remap*. *armed*: whether the
-    worker is still followed. *over*: whether faults have ended.
+    The second number of each pair is an index among the attached descriptors. The first one is a
+    descriptor to *replace*, or an index in ``Hello.mapped`` to *remap*. *armed*: whether the worker
+    is still followed. *over*: whether faults have ended.
     """
 
     armed: bool
@@ -276,7 +290,7 @@ class Proceed(NamedTuple):
     close: Sequence[int] = ()
     replace: Sequence[tuple[int, int]] = ()
     remap: Sequence[tuple[int, int]] = ()
-    more: bool = False
+    has_more: bool = False
 
 
 class ExitNow(NamedTuple):
@@ -292,53 +306,29 @@ class DieWhileSending(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Wait for ``Proceed``, which comes when the loader gives up; *hold_gil*: in every thread."""
+    """Wait for ``Proceed``, which is sent when the loader gives up; *hold_gil*: in every thread."""
 
     hold_gil: bool
 
 
+OfHost: TypeAlias = StartSupervisor | SupervisorStarted | GetEnd | EndOfSupervisor
 FromLoader: TypeAlias = (
     Configure | AwaitingBatch | ReleaseLoader | WaitUntilIdle | EndFaults | DatasetMade | GetReport
 )
-ToLoader: TypeAlias = Ready | Idle | FaultsEnded | MadeNoted | Report
+ToLoader: TypeAlias = Ready | Idle | FaultsEnded | MadeNoted | WorkerReports
 OfFetches: TypeAlias = FetchStarted | SampleStarted | FetchFinished | WorkerIdle
-FromWorker: TypeAlias = Hello | OfFetches | Counts | FaultFired | FaultRefused
-ToJournal: TypeAlias = WorkerArmed | Courses | Report
+FromWorker: TypeAlias = Hello | OfFetches | Counts | Firing | FaultRefused
+ToJournal: TypeAlias = WorkerArmed | Courses | WorkerReports
 Task: TypeAlias = ExitNow | DieWhileSending | Block
-Message: TypeAlias = FromLoader | ToLoader | FromWorker | Proceed | Task
-KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
-
-
-class UnknownMessageError(InjectionError):
-    """What came is no message, or none that its receiver knows."""
-
-
-def encode(message: Message | ToJournal) -> bytes:
-    """*message* as JSON that names its type."""
-    return json.dumps({"type": type(message).__name__, **message._asdict()}).encode()
-
-
-def decode(text: bytes) -> Message:
-    """The message that ``encode`` made *text* from, with tuples for sequences."""
-    try:
-        data = _with_tuples(json.loads(text))
-        message: Message = KINDS[data.pop("type")](**data)
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise UnknownMessageError(f"{text[:200]!r} is no message: {error!r}") from error
-    return message
-
-
-def _with_tuples(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _with_tuples(each) for key, each in value.items()}
-    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
+Message: TypeAlias = OfHost | FromLoader | ToLoader | FromWorker | Proceed | Task
+wire.register(*get_args(Message | ToJournal))
 
 
 # Some facts about a connection. A message is JSON behind its length, with descriptors attached.
-# Only recvmsg(2) and sendmsg(2) are called, neither of which the filter hands over. The supervisor
-# must never wait for the rest of a message: the thread that sends it may be waiting for the
-# interpreter lock, and the thread that holds that lock for an open(2) which the supervisor has yet
-# to answer. So it takes what has come, with ``ready``, and looks again when there is more.
+# Only recvmsg(2) and sendmsg(2) are called, of which the filter does not notify. The supervisor
+# must never wait for the rest of a message: the thread that sends it may be waiting for the GIL,
+# and the thread that holds the GIL for an open(2) which the supervisor has yet to answer. So it
+# takes what has arrived, with ``ready``, and reads again when there is more.
 
 
 _HEADER = struct.Struct("=II")
@@ -370,7 +360,7 @@ class Channel:
 
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         """Send *message*; the other side gets duplicates of *descriptors*."""
-        body = encode(message)
+        body = wire.encode(message)
         data = memoryview(_HEADER.pack(len(body), len(descriptors)) + body)
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
         attached = [rights] if descriptors else []
@@ -380,13 +370,13 @@ class Channel:
             attached = []
 
     def receive(self) -> tuple[Message, list[int]]:
-        """Wait for the next message, and the descriptors that came with it."""
+        """Wait for the next message and its descriptors."""
         while (message := self._next()) is None:
             self._take()
         return message
 
     def ready(self) -> list[tuple[Message, list[int]]]:
-        """The messages that are there, after one look at the connection."""
+        """The messages that have arrived, after one read of the connection."""
         self._take()
         return list(iter(self._next, None))
 
@@ -396,12 +386,12 @@ class Channel:
         if not data:
             raise EOFError
         self._bytes += data
-        came = [each for _, _, numbers in control for each in array.array("i", numbers)]
-        self._descriptors += came
-        if flags & socket.MSG_CTRUNC:  # There were too many, or there is no number for them.
-            if len(came) >= _MAX_DESCRIPTORS:
-                raise ValueError(f"more than {_MAX_DESCRIPTORS} descriptors came at once")
-            raise OSError(errno.EMFILE, "descriptors that came with a message were lost")
+        received = [each for _, _, numbers in control for each in array.array("i", numbers)]
+        self._descriptors += received
+        if flags & socket.MSG_CTRUNC:  # There were too many, or all numbers are in use.
+            if len(received) >= _MAX_DESCRIPTORS:
+                raise ValueError(f"more than {_MAX_DESCRIPTORS} descriptors arrived at once")
+            raise OSError(errno.EMFILE, "descriptors of a message were lost")
 
     def _next(self) -> tuple[Message, list[int]] | None:
         if len(self._bytes) < _HEADER.size:
@@ -411,17 +401,17 @@ class Channel:
         if len(self._bytes) < end:
             return None
         body, self._bytes = self._bytes[_HEADER.size : end], self._bytes[end:]
-        message = decode(bytes(body))
+        message: Message = wire.decode(body.decode(errors="replace"))
         descriptors, self._descriptors = self._descriptors[:count], self._descriptors[count:]
         return message, descriptors
 
     @property
     def incomplete(self) -> tuple[int, int]:
-        """How many bytes, and how many descriptors, have come of a message that is not whole."""
+        """How many bytes and descriptors of an incomplete message have arrived."""
         return len(self._bytes), len(self._descriptors)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close this end, and the descriptors that were received."""
         while self._descriptors:
             os.close(self._descriptors.pop())
         if not self._owned.is_open:
@@ -431,17 +421,17 @@ class Channel:
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """Where the supervisor is, and what is asked for. Picklable, for spawn and forkserver.
+    """Where the supervisor is, and what is requested. Picklable, for spawn and forkserver.
 
     *folder*: for the sockets by which workers pass tensors on; None in a trial, which has one.
-    *armed*: the process that drives the loader, if it is under the filter itself.
+    *armed*: the main process, if it is under the filter itself.
     """
 
     address: str
     supervisor: int
-    plan: Plan
+    plan: FaultPlan
     engine: str
-    stacks: str | None = None
+    stacks: bool = False
     folder: str | None = None
     armed: int | None = None
 
@@ -456,20 +446,21 @@ class WorkerConfig:
 class SupervisorHandle:
     """A supervisor that waits for ``Configure``, and the name of its listening socket.
 
-    *printed*: its standard output and error. *given*: how many bytes it has read for workers, if it
-    is a trial's.
+    *printed*: its standard output and error. *bytes_read*: how many bytes it has read for workers,
+    if it is a trial's.
     """
 
     pid: int
     control: Channel
     address: str
     printed: AnonymousFile
-    given: SharedCount | None = None
+    bytes_read: SharedCount | None = None
 
-    def what_it_printed(self) -> str:
-        """A sentence with the end of it, to go after another one; empty if there is nothing."""
-        text = self.printed.text(_PRINTED_SHOWN).strip()
-        return text and f" The supervisor printed:\n{text}\n"
+
+def describe_output(printed: AnonymousFile) -> str:
+    """A sentence with the end of what a supervisor *printed*, to go after another sentence."""
+    text = printed.text(_PRINTED_SHOWN).strip()
+    return text and f" The supervisor printed:\n{text}\n"
 
 
 def listening_socket() -> tuple[socket.socket, str]:

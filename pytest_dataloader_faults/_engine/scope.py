@@ -10,30 +10,31 @@ from typing import TYPE_CHECKING
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._engine.fake import fake_files
-from pytest_dataloader_faults.exceptions import InjectionError, InvalidArgumentError
-from pytest_dataloader_faults.faults.base import Effect, Place, why_no_fault
+from pytest_dataloader_faults.exceptions import HarnessError, InvalidArgumentError
+from pytest_dataloader_faults.faults.base import Effect, Place, explain_invalid_fault
 from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
-from pytest_dataloader_faults.outcomes.fault_facts import facts_from, unfired
+from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired, note_mentions
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._engine.loader.client import SupervisorClient
     from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
-    from pytest_dataloader_faults._engine.plan import Plan
-    from pytest_dataloader_faults._engine.protocol import Report, SupervisorHandle
+    from pytest_dataloader_faults._engine.plan import FaultPlan
+    from pytest_dataloader_faults._engine.protocol import SupervisorHandle, WorkerReports
 
 
 KERNEL_SEES_NO_FAKE_FILES = (
-    "the kernel does not see files of pyfakefs. Use engine='python', or real files, as in pytest's"
-    " tmp_path"
+    "the kernel does not see pyfakefs files. Use engine='python', or real files, for example in"
+    " pytest's tmp_path"
 )
 _FAKE_FILES_TAKE_WRITES = (
-    "pyfakefs itself takes what is written to its files. Use real files, as in pytest's tmp_path"
+    "pyfakefs itself handles writes to its files. Use real files, for example in pytest's tmp_path"
 )
 
 
 _UNSEEN_BY_PYTHON = {
     Place.RESERVATION: "torch reserves shared memory in C++",
-    Place.ANSWER: "what comes through a socket is the kernel's",
+    Place.ANSWER: "the kernel handles data that arrives through a socket",
+    Place.LOCK: "libraries lock their files in C",
 }
 """Where the python engine can make nothing happen, and why."""
 
@@ -48,28 +49,28 @@ class FaultTotals:
 
     @property
     def fired(self) -> int:
-        """How often the faults happened, over all workers."""
+        """How often the faults fired, over all workers."""
         return sum(each.fired for each in self.faults)
 
     @property
-    def reached(self) -> int:
+    def matched(self) -> int:
         """How many operations matched the faults, whether or not they fired."""
-        return sum(each.reached for each in self.faults)
+        return sum(each.matched for each in self.faults)
 
     @property
-    def surfaced(self) -> int:
-        """How many of the faults an exception of the loader names."""
-        return sum(each.surfaced for each in self.faults)
+    def mentioned(self) -> int:
+        """How many of the faults an exception from the loader mentions."""
+        return sum(each.mentioned for each in self.faults)
 
 
 class Injection(FaultTotals):
-    """Faults that are armed, and what has become of them so far.
+    """Faults that are armed, and what they have done so far.
 
-    The supervisor has the counters. While the scope is open, each access asks it for them.
+    The supervisor has the counters. While the scope is open, each access requests them.
     """
 
     def __init__(
-        self, plan: Plan, engine: str, client: SupervisorClient, monitor: LoaderMonitor
+        self, plan: FaultPlan, engine: str, client: SupervisorClient, monitor: LoaderMonitor
     ) -> None:
         self._faults = tuple(map(FaultFacts, plan.faults))
         self._processes: tuple[WorkerFacts, ...] = ()
@@ -90,28 +91,28 @@ class Injection(FaultTotals):
 
     @property
     def processes(self) -> tuple[WorkerFacts, ...]:
-        """The workers, and before them the loader's own process, if that was armed as well."""
+        """The main process, if it was armed as well, and the workers."""
         self.refresh()
         return self._processes
 
     @property
     def errors(self) -> list[str]:
-        """The exceptions that the loops over the loaders got, as printed."""
+        """The exceptions that the loops over the loaders received, as printed."""
         return self._monitor.errors
 
     def refresh(self) -> None:
         """Ask for the counters, while the scope is open."""
         if self._client is not None:
-            self._take(self._client.report())
+            self._apply_report(self._client.report())
 
-    def _take(self, report: Report) -> None:
-        armed = (each.fault for each in self._faults)
-        loader = self._monitor.reports()
-        self._faults, self._processes = facts_from(report.workers, loader, armed, self.errors)
+    def _apply_report(self, report: WorkerReports) -> None:
+        faults = self._monitor.with_own_firings(report.faults)
+        self._faults = note_mentions(faults, self.errors)
+        self._processes = tuple(report.processes)
 
-    def unfired(self) -> str | None:
-        """What was reached in place of the first fault that did not happen, if there is one."""
-        return unfired(self.faults, self.workers, self._engine, self._monitor.not_made)
+    def explain_unfired(self) -> str | None:
+        """Why the first fault that did not fire matched nothing, if there is one."""
+        return explain_unfired(self.faults, self.workers, self._engine, self._monitor.not_made)
 
     def _finish(self) -> None:
         """Disarm, and take the last report. Raises if the harness failed."""
@@ -122,21 +123,21 @@ class Injection(FaultTotals):
             report = client.report(finish=True)
         finally:
             client.close()
-        self._take(report)
+        self._apply_report(report)
         if report.refused:
             raise InvalidArgumentError(report.refused[0])
         if report.errors:
-            raise InjectionError("an injection failed:\n" + "\n".join(report.errors))
+            raise HarnessError("an injection failed:\n" + "\n".join(report.errors))
 
 
 @contextlib.contextmanager
-def arm(
+def arm_faults(
     *faults: vocabulary.Fault,
     engine: str,
     seed: int = 0,
     watch_files: bool = False,
     may_arm_own_process: bool = False,
-    stacks: str | None = None,
+    stacks: bool = False,
     supervisor: SupervisorHandle | None = None,
     samples: bool = False,
     seeded: int | None = None,
@@ -144,38 +145,38 @@ def arm(
 ) -> Iterator[tuple[Injection, LoaderMonitor]]:
     """``inject`` without its requirements, for trials; also yields the iterators' monitor.
 
-    *stacks*: a file for the stacks of threads that hang. *supervisor*: one that is running
-    already. *writable_folders*: where faults of writing may happen; None for anywhere.
-    *watch_files*, *samples* and *seeded*: see ``Plan``.
+    *stacks*: whether workers write their stacks when they get a signal. *supervisor*: one that is
+    running already. *writable_folders*: where faults of writing may happen; None for anywhere.
+    *watch_files*, *samples* and *seeded*: see ``FaultPlan``.
     """
     from pytest_dataloader_faults._engine.loader.client import SupervisorClient
-    from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, monitored_by
-    from pytest_dataloader_faults._engine.plan import Plan
+    from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, monitor_iterators
+    from pytest_dataloader_faults._engine.plan import FaultPlan
 
     folders = writable_folders
     writable = None if folders is None else tuple(map(os.path.realpath, folders))
-    plan = Plan(faults, watch_files, seed, samples, seeded, writable=writable)
+    plan = FaultPlan(faults, watch_files, seed, samples, seeded, writable=writable)
     client = SupervisorClient(plan, engine, stacks, supervisor)
     monitor = LoaderMonitor(client, plan, may_arm_own_process=may_arm_own_process)
     injection = Injection(plan, engine, client, monitor)
     try:
-        with monitored_by(monitor):
+        with monitor_iterators(monitor):
             yield injection, monitor
     finally:
         injection._finish()
 
 
 def engine_for(engine: str, faults: tuple[vocabulary.Fault, ...]) -> str:
-    """The engine to take for *engine*; raises where it cannot make *faults* happen."""
+    """The engine to take for *engine*; raises if it cannot inject *faults*."""
     require_faults(faults)
     chosen = choose(engine)
     for fault in faults if fake_files() is not None else ():
-        if reason := _beyond_fake_files(chosen, fault):
+        if reason := _explain_fake_files_limit(chosen, fault):
             raise InvalidArgumentError(f"{fault!r}: {reason}")
     for fault in faults if chosen == "python" else ():
-        if reason := _beyond_python(fault):
+        if reason := _explain_python_limit(fault):
             raise InvalidArgumentError(
-                f"{fault!r}: the python engine cannot make it happen, since {reason}."
+                f"{fault!r}: the python engine cannot inject this, because {reason}."
                 " Use engine='kernel'"
             )
     return chosen
@@ -190,28 +191,30 @@ def engine_for_files(engine: str) -> str:
 
 
 def require_faults(faults: tuple[vocabulary.Fault, ...]) -> None:
-    """Refuse what is no fault."""
+    """Refuse other objects than faults."""
     for fault in faults:
-        if problem := why_no_fault(fault):
+        if problem := explain_invalid_fault(fault):
             raise InvalidArgumentError(problem)
 
 
-def _beyond_fake_files(engine: str, fault: vocabulary.Fault) -> str | None:
+def _explain_fake_files_limit(engine: str, fault: vocabulary.Fault) -> str | None:
     if engine == "kernel" and fault.places & (Place.OF_FILES | Place.ALLOCATION):
         return KERNEL_SEES_NO_FAKE_FILES
     if Place.WRITE in fault.places:
         return _FAKE_FILES_TAKE_WRITES
     if isinstance(fault, vocabulary.ClosedDescriptor) and fault.sample is not None:
         return (
-            "a file of pyfakefs has no descriptor that could be closed from outside at a sample."
-            " Use nth=, which closes at an open, or real files"
+            "a pyfakefs file has no descriptor that could be closed from outside at a sample. Use"
+            " nth=, which closes a file as it is opened, or real files"
         )
     return None
 
 
-def _beyond_python(fault: vocabulary.Fault) -> str | None:
+def _explain_python_limit(fault: vocabulary.Fault) -> str | None:
     if Effect.DEATH in fault.effects and Place.READ in fault.places:
-        return "a read that has begun is the kernel's"
+        return "the kernel handles a read that has started"
     if Effect.DEATH in fault.effects and Place.WRITE in fault.places:
-        return "a write that has begun is the kernel's"
+        return "the kernel handles a write that has started"
+    if Place.LISTING in fault.places:
+        return "C code of Python lists folders"
     return next((why for place, why in _UNSEEN_BY_PYTHON.items() if place in fault.places), None)

@@ -12,7 +12,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from pytest_dataloader_faults._arguments import COUNT, FLAG, SECONDS, Rule, at_least, ints, optional
+from pytest_dataloader_faults._arguments import (
+    COUNT,
+    FLAG,
+    SECONDS,
+    ArgumentRule,
+    at_least,
+    ints,
+    optional,
+)
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -24,11 +32,11 @@ Files: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 EVERY_FILE = ("*",)
 DEADLINE = 30.0
-"""Seconds for an epoch, where nothing is known of the dataset and nothing was asked for."""
+"""Seconds for an epoch, if nothing is known about the dataset and no deadline was passed."""
 MOST_RANKS = 8
-"""Each has a loader with workers of its own, on one machine."""
+"""Each rank has a loader with its own workers, all on one machine."""
 SAMPLES = 64
-"""How many samples a battery looks at, unless it is asked for more or fewer."""
+"""How many samples a battery checks by default."""
 
 
 def _has_reasons(value: Any) -> bool:
@@ -50,38 +58,37 @@ _NOT_REPRODUCED = ("warn", "fail")
 _ON_FAIL = ("raise", "warn", None)
 
 RULES = {
-    "engine": Rule(lambda value: value in _ENGINES, f"one of {', '.join(_ENGINES)}"),
-    "make_dataset": Rule(
+    "engine": ArgumentRule(lambda value: value in _ENGINES, f"one of {', '.join(_ENGINES)}"),
+    "make_dataset": ArgumentRule(
         lambda value: callable(value) or _may_be_ready(value),
         "callable, such as lambda: MyDataset(), or a dataset, a loader or several of them",
     ),
     "loader": optional(
         lambda value: isinstance(value, Mapping),
-        "a dict of options of DataLoader, such as {'num_workers': 4}, or None",
+        "a dict of DataLoader options, such as {'num_workers': 4}, or None",
     ),
     "samples": optional(at_least(1), "an int, 1 or more, or None or 'all' for all samples"),
     "max_trials": COUNT,
-    "max_examples": optional(at_least(1), "an int, 1 or more, or None for that of the profile"),
+    "max_examples": optional(at_least(1), "an int, 1 or more, or None for the profile's value"),
     "max_faults": COUNT,
     "max_epochs": COUNT,
-    "on_fail": Rule(lambda value: value in _ON_FAIL, f"one of {_ON_FAIL}"),
-    "not_reproduced": Rule(lambda value: value in _NOT_REPRODUCED, f"one of {_NOT_REPRODUCED}"),
+    "on_fail": ArgumentRule(lambda value: value in _ON_FAIL, f"one of {_ON_FAIL}"),
+    "flaky": ArgumentRule(lambda value: value in _NOT_REPRODUCED, f"one of {_NOT_REPRODUCED}"),
     "epochs": COUNT,
     "ranks": optional(
         ints(2, MOST_RANKS).allows, f"an int from 2 to {MOST_RANKS}, or None for no ranks"
     ),
-    "from_start": FLAG,
     "deadline": SECONDS,
     "seed": ints(0, 2**32 - 1, "an int from 0 to 2**32 - 1"),
     "require_fired": FLAG,
-    "links": Rule(lambda value: value in _LINKS, f"one of {', '.join(_LINKS)}"),
+    "links": ArgumentRule(lambda value: value in _LINKS, f"one of {', '.join(_LINKS)}"),
     "report": optional(callable, "a function of a str, such as print, or None"),
     "copy": optional(
         lambda value: isinstance(value, (str, os.PathLike)) and os.path.isdir(value),
-        "a folder that exists, a str or a pathlib.Path, or None",
+        "an existing folder, as a str or pathlib.Path, or None",
     ),
     "expected_failures": optional(
-        _has_reasons, 'a dict that gives each check a reason, such as {"open-error": "issue 7"}'
+        _has_reasons, 'a dict with a reason for each check, such as {"open-error": "issue 7"}'
     ),
 }
 
@@ -93,12 +100,12 @@ def check(**arguments: Any) -> None:
 
 
 def parse_globs(files: Files | None) -> tuple[str, ...]:
-    """*files* as globs; every file if there are none given."""
+    """*files* as globs; every file if it is None."""
     if files is None:
         return EVERY_FILE
-    given: Any = (files,) if isinstance(files, (str, os.PathLike)) else files
+    values: Any = (files,) if isinstance(files, (str, os.PathLike)) else files
     try:
-        globs = tuple(map(os.fspath, given))
+        globs = tuple(map(os.fspath, values))
     except TypeError:
         globs = ()
     if not globs or not all(isinstance(each, str) and each for each in globs):
@@ -113,11 +120,13 @@ def parse_globs(files: Files | None) -> tuple[str, ...]:
 class Option(NamedTuple):
     """A setting that can be chosen for a run of pytest.
 
-    *word*: what stands for None. *kind*: the type that the text of an option has.
+    *values*: its values, as ``--help`` shows them. *word*: what stands for None. *kind*: the type
+    that the text of an option has.
     """
 
     default: Any
     help: str
+    values: str
     kind: type = str
     word: str | None = None
 
@@ -131,12 +140,12 @@ class Option(NamedTuple):
         return None if self.word is not None and value == self.word else value
 
 
-def _with_option(otherwise: Any, *of_option: Any, **more: Any) -> Any:
-    """A field that is *otherwise* where no run of pytest chooses it."""
-    return field(default=otherwise, metadata={"option": Option(*of_option, **more)})
+def _with_option(otherwise: Any, *of_option: Any, **options: Any) -> Any:
+    """A field that is *otherwise* if the run of pytest does not choose it."""
+    return field(default=otherwise, metadata={"option": Option(*of_option, **options)})
 
 
-def _ordinary() -> Contract:
+def _default_contract() -> Contract:
     from pytest_dataloader_faults.outcomes.contract import Contract
 
     return Contract()
@@ -150,49 +159,61 @@ class Settings:
         files: Globs of the files that faults may hit.
         loader: Options of the ``DataLoader``.
         contract: What the author promises.
-        copy: A folder of which each trial gets its own copy, for ``make_dataset``; or None.
-        samples: About how many samples of a map-style dataset are looked at; None for all.
-        deadline: Seconds for each epoch, and for the recovery; None where the epochs themselves
-            show how long is enough.
+        copy: A folder that is copied for each trial and passed to ``make_dataset``; or None.
+        samples: Approximate number of samples of a map-style dataset that are checked; None for
+            all.
+        deadline: Seconds for each epoch, and for the recovery pass; None to measure the fault-free
+            epoch and choose.
         seed: Of the samplers, the workers, and the faults with a ``probability``.
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
-        ranks: How many processes train on the dataset together, in the checks of ranks; None where
-            those are not asked.
+        ranks: How many processes train on the dataset together in the rank checks; None to skip
+            them.
     """
 
     files: tuple[str, ...] = EVERY_FILE
     loader: Mapping[str, Any] | None = None
-    contract: Contract = field(default_factory=_ordinary)
+    contract: Contract = field(default_factory=_default_contract)
     copy: str | None = None
     samples: int | None = _with_option(
         None,
         SAMPLES,
-        "about how many samples of a map-style dataset a check or a sweep looks at, or all",
+        "approximate number of samples of a map-style dataset that a check reads, or a sweep, which"
+        " fails each open and each read in turn; or all",
+        "N|all",
         kind=int,
         word="all",
     )
     deadline: float | None = _with_option(
         None,
         "auto",
-        "seconds that one epoch of a trial may take before it counts as hung; auto is 10 to 30 in a"
-        " check or a sweep, by how long an epoch takes without a fault, and 30 elsewhere",
+        "seconds that one epoch of a trial (one run of a loader) may take before it counts as hung;"
+        " auto: 10 to 30 in a check or a sweep, depending on how long an epoch takes without a"
+        " fault, and 30 elsewhere",
+        "SECONDS|auto",
         kind=float,
         word="auto",
     )
     seed: int = _with_option(
-        0, 0, "seed of samplers, workers and faults in trials; if given, of searches, too", kind=int
+        0,
+        0,
+        "seed for the samplers, workers and faults of trials and, if given, for searches",
+        "N",
+        kind=int,
     )
     engine: str = _with_option(
         "auto",
         "auto",
-        "what injects the faults: kernel (at system calls; tests fail where this machine cannot),"
-        " python (in Python's own file functions) or auto (kernel where it can, else python)",
+        "how to inject faults: kernel (at the system call; tests fail if this machine does not"
+        " support it), python (in Python's own file functions), or auto (kernel if supported, else"
+        " python)",
+        "{auto,kernel,python}",
     )
     ranks: int | None = _with_option(
         None,
         "none",
-        "how many processes train on the dataset together, 2 to 8, as under torchrun: asks the"
-        " checks of ranks, too; none leaves them out",
+        "number of processes, 2 to 8, that train on the dataset together, as under torchrun: also"
+        " runs the rank checks; none skips them",
+        "N|none",
         kind=int,
         word="none",
     )
@@ -206,7 +227,7 @@ class Settings:
         left_open = {"deadline"} if self.deadline is None else set()
         ruled = {name: getattr(self, name) for name in vars(self).keys() & RULES.keys() - left_open}
         check(**dict(sorted(ruled.items())))
-        object.__setattr__(self, "contract", Contract.given(self.contract))
+        object.__setattr__(self, "contract", Contract.from_argument(self.contract))
         object.__setattr__(self, "files", parse_globs(self.files))
         if self.copy is not None:
             object.__setattr__(self, "copy", os.path.abspath(self.copy))
@@ -217,9 +238,9 @@ class Settings:
 
         *may_be_auto*: whether its deadline may be None or ``"auto"``.
         """
-        return cls().with_those_of(arguments, may_be_auto=may_be_auto)
+        return cls().override(arguments, may_be_auto=may_be_auto)
 
-    def with_those_of(self, arguments: Mapping[str, Any], *, may_be_auto: bool = False) -> Self:
+    def override(self, arguments: Mapping[str, Any], *, may_be_auto: bool = False) -> Self:
         """These settings, with those among the *arguments* of a call in their place."""
         if "deadline" in arguments and not may_be_auto:
             check(deadline=arguments["deadline"])
@@ -232,20 +253,20 @@ class Settings:
         return DEADLINE if self.deadline is None else self.deadline
 
     def as_arguments(self) -> dict[str, Any]:
-        """What gives them to a call of ``check_dataset``, as ``outcomes.text.call`` shows it.
+        """The arguments that pass them to ``check_dataset``, as ``outcomes.text.call`` shows it.
 
-        The seed is shown always, and the engine where it is not the kernel's.
+        The seed is always shown, the engine only if it is not the kernel engine.
         """
-        from pytest_dataloader_faults.outcomes.text import plain
+        from pytest_dataloader_faults.outcomes.text import to_plain
 
         usual = {**vars(type(self)()), "samples": SAMPLES, "seed": None, "engine": "kernel"}
-        shown = {name: value for name, value in vars(self).items() if value != usual[name]}
-        if "samples" in shown and self.samples is None:  # None is left out of a call.
-            shown["samples"] = {"code": "None"}
-        return {**shown, "loader": plain(self.loader) if self.loader else None}
+        arguments = {name: value for name, value in vars(self).items() if value != usual[name]}
+        if "samples" in arguments and self.samples is None:  # None is left out of a call.
+            arguments["samples"] = {"code": "None"}
+        return {**arguments, "loader": to_plain(self.loader) if self.loader else None}
 
 
 OPTIONS: dict[str, Option] = {
-    each.name: each.metadata["option"] for each in fields(Settings) if each.metadata
+    field.name: field.metadata["option"] for field in fields(Settings) if field.metadata
 }
 """The settings that a run of pytest can choose, by name."""

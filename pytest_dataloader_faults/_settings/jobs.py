@@ -1,97 +1,113 @@
-"""What a disposable process is to do: one of two jobs. A job is inherited by fork, not pickled."""
+"""What a disposable process should do: one of two jobs. A job is inherited by fork, not pickled."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes.contract import (
+from pytest_dataloader_faults.outcomes.comparison import (
     DEFAULT_HANDLING,
     EXACT,
     Comparison,
     SampleHandling,
 )
-from pytest_dataloader_faults.outcomes.records import TrialRequest
-from pytest_dataloader_faults.outcomes.text import plain
+from pytest_dataloader_faults.steps import (
+    Epoch,
+    FaultFreePass,
+    Make,
+    MeasureEpochs,
+    Process,
+    Processes,
+    Step,
+    run_epochs,
+)
+
+_AnyStep = TypeVar("_AnyStep")
+_ONE_EPOCH = run_epochs()
 
 
-class Resume(NamedTuple):
-    """Which states of a loader a trial keeps, for new processes that go on from them.
+def steps_of(processes: Processes, kind: type[_AnyStep]) -> Iterator[_AnyStep]:
+    """The steps of this *kind* in all *processes*."""
+    return (step for process in processes for step in process if isinstance(step, kind))
 
-    Attributes:
-        after: After how many batches of the epoch one is kept.
-        at_end: Whether one is kept after the epoch.
-        of_last: Whether one process goes on from the last one, and not one from each. Another one
-            makes the same epoch without a break.
-        killed_after: After how many batches the process that keeps them gets SIGKILL; None to let
-            it live.
-    """
 
-    after: tuple[int, ...]
-    at_end: bool = False
-    of_last: bool = False
-    killed_after: int | None = None
+def has_step(processes: Processes, kind: type) -> bool:
+    """Whether a step of this *kind* is in one of *processes*."""
+    return next(steps_of(processes, kind), None) is not None
+
+
+def count_epochs(processes: Processes) -> int:
+    """How many passes under faults there are at most; a round that is measured is one."""
+    rounds = sum(step.rounds for step in steps_of(processes, MeasureEpochs))
+    return rounds + sum(1 for _ in steps_of(processes, Epoch))
+
+
+def change_epochs(processes: Processes, change: Callable[[Epoch], Epoch]) -> Processes:
+    """The same *processes*, with each of their epochs changed by *change*."""
+    return _map_steps(processes, lambda step: change(step) if isinstance(step, Epoch) else step)
+
+
+def limit_measurement(processes: Processes, seconds: float) -> Processes:
+    """The same *processes*, which measure for *seconds*."""
+
+    def limit(step: Step) -> Step:
+        return replace(step, seconds=seconds) if isinstance(step, MeasureEpochs) else step
+
+    return _map_steps(processes, limit)
+
+
+def _map_steps(processes: Processes, change: Callable[[Step], Step]) -> Processes:
+    return tuple(tuple(map(change, process)) for process in processes)
+
+
+def drop_recovery(processes: Processes) -> Processes:
+    """The *processes* of a trial that has no faults: without the passes that follow these."""
+    kept = (_drop_recovery(process) for process in processes)
+    return tuple(process for process in kept if process)
+
+
+def _drop_recovery(process: Process) -> Process:
+    """The steps before the pass that is left out; none if there is no other pass."""
+    passes = [
+        number
+        for number, step in enumerate(process)
+        if isinstance(step, FaultFreePass) and step.after_faults
+    ]
+    kept = process[: passes[0]] if passes else process
+    has_pass = any(isinstance(step, Epoch | MeasureEpochs | FaultFreePass) for step in kept)
+    return kept if has_pass else ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOptions:
-    """What a check can ask of its trial.
+    """What a check can request from its trial.
 
     Attributes:
-        epochs: Passes under the faults.
-        leave_early: Whether each of them comes after one that is left after a batch, as by
-            ``break``.
-        faulty_epochs: In how many of them faults happen, from the first on; None for all of them.
-        watch_files: Whether opens and reads are counted although no fault needs it.
-        touch: Whether the loader's process reads one sample before it starts the workers.
-        same_order: Whether each epoch has the same seed, and so the same order.
-        same_draws: Whether the sampler of each epoch draws what that of the first one drew.
+        processes: The processes of the trial, with their steps.
+        watch_files: Whether opens and reads are counted even if no fault needs the counts.
         whole_batches: Whether batches are as large as the loader makes them, also if that takes
-            more samples than were asked for: a batch for each worker.
-        footprints: For how many seconds each process is measured after each epoch; None for not
-            at all.
-        patience: Seconds that a pass under faults waits for a batch, once its workers are done or
-            hung; None to wait as torch does.
-        descriptors: How many descriptors may be opened besides those that are open; None for the
-            limit as it is.
-        accelerator: Whether the loader's process uses the accelerator first, and copies each batch
-            to it.
-        keep_workers: Whether the same workers make the next epoch after an error.
-        from_start: Whether the faults are armed before the dataset is made, so that its constructor
-            and the loader's own process meet them as well. Then a new process makes the dataset
-            anew for the recovery.
-        twice: Whether a new process makes the dataset anew though there are no faults.
-        resume: Which states of the loader are kept, for new processes that go on from them; None
-            where its state is not asked for.
-
+            more samples than requested: a batch for each worker.
+        of_workers: Whether the batches of workers are compared, because the loader's own
+            ``__iter__`` changes them.
+        descriptors: How many descriptors may be opened in addition to the open ones; None to keep
+            the limit.
     """
 
-    epochs: int = 1
-    leave_early: bool = False
-    faulty_epochs: int | None = None
+    processes: Processes = _ONE_EPOCH
     watch_files: bool = False
-    touch: bool = False
-    same_order: bool = False
-    same_draws: bool = False
     whole_batches: bool = False
-    footprints: float | None = None
-    patience: float | None = None
+    of_workers: bool = False
     descriptors: int | None = None
-    accelerator: bool = False
-    keep_workers: bool = False
-    from_start: bool = False
-    twice: bool = False
-    resume: Resume | None = None
 
 
 ONE_EPOCH = TrialOptions()
 
 Drawn: TypeAlias = tuple[tuple[Any, ...], str | None]
-"""The indices of a batch, and what the sampler drew as an outcome has it, where that is no list of
+"""The indices of a batch; also what the sampler drew, as in an outcome, unless that is a list of
 these."""
 
 
@@ -106,7 +122,7 @@ class Rank(NamedTuple):
         world_size: How many ranks there are.
         store: The descriptor of an anonymous file, by which ranks find each other; -1 for one rank.
         port: MASTER_PORT.
-        recovers: Whether it makes a recovery, also where faults were armed in other ranks only.
+        recovers: Whether it makes a recovery pass, even if faults were armed in other ranks only.
     """
 
     number: int = 0
@@ -136,8 +152,8 @@ class Limits(NamedTuple):
     Attributes:
         deadline: Seconds for each epoch, and as many for the recovery.
         may_take_longer: Whether it gets more time if it moves or sleeps at its deadline.
-        most_bytes: How many bytes its workers may read before reading more is no progress; None
-            where that is not known.
+        most_bytes: How many bytes its workers may read before more reads no longer count as
+            progress; None if unknown.
     """
 
     deadline: float
@@ -151,8 +167,8 @@ class Job:
 
     *changes*: options of the DataLoader, which overrule those of the settings, and those of a ready
     loader. *may_take_longer*: whether it gets more time if it moves or sleeps at its deadline.
-    *most_bytes*: how many bytes a pass may read before reading more is no progress; None if that is
-    not known. *rank*: which rank its process is; None for a process that is no rank.
+    *most_bytes*: how many bytes a pass may read before more reads no longer count as progress; None
+    if unknown. *rank*: which rank its process is; None for a process that is not a rank.
     """
 
     make_dataset: Any
@@ -167,9 +183,8 @@ class Job:
     rank: Rank | None = None
 
     def __post_init__(self) -> None:
-        """Raise InvalidArgumentError for what can be no dataset, and for no epoch."""
-        options = self.options
-        check(make_dataset=self.make_dataset, epochs=options.epochs, from_start=options.from_start)
+        """Raise InvalidArgumentError for an invalid dataset."""
+        check(make_dataset=self.make_dataset)
 
     @property
     def deadline(self) -> float:
@@ -181,15 +196,16 @@ class Job:
         """Options of the DataLoader, with the changes."""
         return {**(self.settings.loader or {}), **self.changes}
 
-    def longest(self, more: float) -> float:
-        """Seconds that its loader can take, where each deadline is put off by *more* at most."""
-        return self._passes * (self.deadline + more) + (self.options.footprints or 0.0)
+    def longest(self, delay: float) -> float:
+        """Seconds that its loader can take, if each deadline is extended by *delay* at most."""
+        seconds = sum(step.seconds for step in steps_of(self.processes, MeasureEpochs))
+        return self._deadline_count * (self.deadline + delay) + seconds
 
     @property
     def limits(self) -> Limits:
         """What the warden holds it to."""
-        most = None if self.most_bytes is None else self._passes * self.most_bytes
-        return Limits(self.deadline, self.may_take_longer, most)
+        byte_limit = None if self.most_bytes is None else self._deadline_count * self.most_bytes
+        return Limits(self.deadline, self.may_take_longer, byte_limit)
 
     @property
     def rank_of_several(self) -> Rank | None:
@@ -197,55 +213,45 @@ class Job:
         return self.rank if self.rank is not None and self.rank.world_size > 1 else None
 
     @property
-    def recovers(self) -> bool:
-        """Whether a pass without faults follows the epochs."""
-        has_faults = bool(self.faults) and self.options.resume is None
-        return has_faults or (self.rank is not None and self.rank.recovers)
+    def processes(self) -> Processes:
+        """What its processes do; without faults there is nothing to recover from."""
+        has_faults = bool(self.faults) or (self.rank is not None and self.rank.recovers)
+        processes = self.options.processes
+        return processes if has_faults else drop_recovery(processes)
 
     @property
-    def recovers_anew(self) -> bool:
-        """Whether a process of its own makes the dataset anew, once the faults are gone."""
-        return self.options.from_start and (bool(self.faults) or self.options.twice)
-
-    @property
-    def _passes(self) -> int:
-        of_constructor = 1 if self.options.from_start else 0
-        resume = self.options.resume
-        resumed = 0 if resume is None else 2 if resume.of_last else len(resume.after) + 1
-        epochs = self.options.epochs if self.options.footprints is None else 1
-        return epochs + 2 + of_constructor + resumed
-
-    @property
-    def request(self) -> TrialRequest:
-        """What an outcome says of it."""
-        seed, engine = self.settings.seed, self.settings.engine
-        how = (plain(self.loader), self.options.epochs, seed, self.deadline, engine)
-        rank = self.rank_of_several
-        number = rank.number if rank else None
-        return TrialRequest(self.faults, *how, self.comparison, self.options.from_start, number)
+    def _deadline_count(self) -> int:
+        """How many of its steps have a deadline of their own."""
+        steps = (step for process in self.processes for step in process)
+        return sum(isinstance(step, (Make, Epoch, MeasureEpochs, FaultFreePass)) for step in steps)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialJob(Job):
     """Epochs under faults, and a recovery.
 
-    *in_workers_only*: whether the main process cannot read the dataset.
+    *recovers_in_workers*: whether a new process that makes the recovery pass also has workers, as a
+    dataset needs that only workers can read.
     """
 
     needs_workers: bool = False
-    in_workers_only: bool = False
+    recovers_in_workers: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceJob(Job):
     """Samples one by one.
 
-    *batches*: what to ask for, by default as the loader's sampler draws. *seconds*: where *samples*
-    would take longer, fewer are looked at.
+    *batches*: which samples to read, by default as the loader's sampler draws. *seconds*: if
+    *samples* would take longer, fewer are read.
     """
 
     batches: Sequence[Drawn] | None = None
     seconds: float | None = None
+
+    @property
+    def _deadline_count(self) -> int:
+        return 3  # It makes the dataset, and reads it twice.
 
 
 _LEAST, _TIMES = 10.0, 20
@@ -254,21 +260,21 @@ _LEAST_TO_LOOK, _TIMES_TO_LOOK = 2.0, 3
 
 
 class Deadlines:
-    """How long the trials of one dataset may take, if its *settings* do not say it."""
+    """How long the trials of one dataset may take, if its *settings* leave that open."""
 
     def __init__(self, settings: Settings) -> None:
-        self._is_asked = settings.deadline is not None
+        self._is_set = settings.deadline is not None
         self.most = settings.longest_epoch
         self._longest: float | None = None
 
-    def learn(self, seconds: float) -> None:
+    def record_epoch(self, seconds: float) -> None:
         """An epoch without a fault took *seconds*."""
         self._longest = max(seconds, self._longest or 0.0)
 
     @property
     def for_trial(self) -> float:
         """That of a trial."""
-        if self._is_asked or self._longest is None:
+        if self._is_set or self._longest is None:
             return self.most
         return min(self.most, max(_LEAST, math.ceil(_TIMES * self._longest)))
 

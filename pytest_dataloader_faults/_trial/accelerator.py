@@ -1,24 +1,29 @@
 """The accelerator: whether torch finds one, and how a trial uses it.
 
-Some facts about asking. A build for CUDA asks the driver, and a process that has done so cannot
-fork any more one that uses CUDA (torch/cuda/__init__.py, ``is_available``). Trials are forked. So a
-disposable child asks when an answer is needed.
+Some facts about finding a device. A build for CUDA queries the driver, and a process that has done
+so can no longer fork one that uses CUDA (torch/cuda/__init__.py, ``is_available``). Trials are
+forked. So a disposable child does the query when it is needed.
 
-Some facts about pinned memory that is given back. torch keeps unused blocks for the next request,
-so what the machine has pinned says little. What is in use is ``active_bytes`` of
-``torch.cuda.host_memory_stats``; the torch that was the first to have that function called it
-``allocated_bytes``, which today counts the unused blocks, too. A block is in use until the copies
-from it are done. Neither function starts CUDA, and without it they report nothing.
+Some facts about pinned memory that is returned. torch keeps unused blocks for the next request, and
+a block is in use until the copies from it are done, which torch checks only when it allocates, or
+empties its cache. ``active_bytes`` of ``torch.cuda.host_memory_stats`` should show what is in use,
+but in torch 2.11 it grows with each batch that is pinned and freed. So the cache is emptied first:
+then ``allocated_bytes`` has nothing else. Nothing here starts CUDA.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults._engine.system.children import answer_of_child
-from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
+from pytest_dataloader_faults._engine.system.children import run_in_child
+from pytest_dataloader_faults.exceptions import (
+    HarnessError,
+    InvalidArgumentError,
+    UnusableDatasetError,
+)
+from pytest_dataloader_faults.faults import Fault, PinMemoryThreadDeath
 
 if TYPE_CHECKING:
     import torch
@@ -33,37 +38,60 @@ def missing_accelerator() -> str | None:
     """Why there is none; None if there is one."""
     import torch
 
-    answer = answer_of_child(lambda: _FOUND if is_there() else _MISSING, _PROBE_SECONDS)
+    answer = run_in_child(lambda: _FOUND if is_available() else _MISSING, _PROBE_SECONDS)
     if not answer:
         message = (
             "torch could not look for an accelerator: the process that called"
-            f" torch.accelerator.is_available() ended, or took over {_PROBE_SECONDS:g} s"
+            f" torch.accelerator.is_available() exited, or took more than {_PROBE_SECONDS:g} s"
         )
-        raise InjectionError(message)
+        raise HarnessError(message)
     return None if answer == _FOUND else f"torch {torch.__version__} finds no accelerator here"
 
 
-def is_there() -> bool:
+def is_available() -> bool:
     import torch
 
     return bool(torch.accelerator.is_available())
+
+
+def require_pinning(faults: Iterable[Fault], workers: int, *, pin_memory: bool) -> None:
+    """Refuse a fault of the thread that pins batches if the loader has no such thread."""
+    fault = next((each for each in faults if isinstance(each, PinMemoryThreadDeath)), None)
+    if fault is not None and not (workers and pin_memory and is_available()):
+        message = (
+            f"{fault!r} needs a thread that pins batches, but this loader has none. Such a"
+            f" thread needs an accelerator, pin_memory=True (here {pin_memory}) and workers"
+            f" (here {workers})"
+        )
+        raise InvalidArgumentError(message)
+
+
+def require_use() -> None:
+    """Raise an error if torch refuses to use it here, in a fork of pytest's process."""
+    module = _module()
+    if module is not None and getattr(module, "_is_in_bad_fork", bool)():
+        message = (
+            f"a trial cannot use the accelerator: {module.__name__} was used in pytest's own"
+            " process, and torch refuses to use it in forks of that process, such as trials. If"
+            " torch.cuda.is_available() is the only use, set the environment variable"
+            " PYTORCH_NVML_BASED_CUDA_CHECK=1. Otherwise run these tests in a separate session"
+        )
+        raise UnusableDatasetError(message)
 
 
 def use() -> None:
     """Put a tensor on it, as a training job does with its model before its first epoch."""
     import torch
 
+    require_use()
     try:
         torch.empty(1, device=_device())
     except RuntimeError as error:
-        message = (
-            f"a trial cannot use the accelerator: {error}. If an earlier test used it in pytest's"
-            " own process, run the tests marked gpu in a session of their own"
-        )
+        message = f"a trial cannot use the accelerator: {error}"
         raise UnusableDatasetError(message) from error
 
 
-def copied(batch: Any, device: torch.device | None = None) -> Any:
+def copy_to_device(batch: Any, device: torch.device | None = None) -> Any:
     """*batch* with its tensors copied to *device*, by default the accelerator.
 
     Does not wait for the copy, as training loops do not. Looks into what ``default_collate``
@@ -75,25 +103,41 @@ def copied(batch: Any, device: torch.device | None = None) -> Any:
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(copied(each, device) for each in batch))
+        return type(batch)(*(copy_to_device(each, device) for each in batch))
     if type(batch) in {list, tuple}:
-        return type(batch)(copied(each, device) for each in batch)
+        return type(batch)(copy_to_device(each, device) for each in batch)
     if type(batch) is dict:
-        return {name: copied(each, device) for name, each in batch.items()}
+        return {name: copy_to_device(each, device) for name, each in batch.items()}
     return batch
 
 
 def bytes_in_use() -> dict[str, int]:
     """Bytes of pinned memory that this process uses, and bytes on the accelerator."""
+    module = _module()
+    if module is None:
+        return {"pinned": 0, "device": 0}
+    pinned: Mapping[str, int] = {}
+    if hasattr(module, "host_memory_stats") and module.is_initialized():
+        _release_unused_blocks(module)
+        pinned = module.host_memory_stats()
+    in_use = pinned.get("allocated_bytes.current", 0)
+    return {"pinned": in_use, "device": getattr(module, "memory_allocated", int)()}
+
+
+def _release_unused_blocks(module: Any) -> None:
+    """Have torch free the pinned memory that it keeps for later requests."""
+    import torch
+
+    module.synchronize()
+    torch._C._host_emptyCache()
+
+
+def _module() -> Any:
+    """The module of torch for the accelerator, as ``torch.cuda``; None if there is none."""
     import torch
 
     device = _device()
-    if device is None:
-        return {"pinned": 0, "device": 0}
-    module = torch.get_device_module(device)
-    pinned: Mapping[str, int] = getattr(module, "host_memory_stats", dict)()
-    in_use = pinned.get("active_bytes.current", pinned.get("allocated_bytes.current", 0))
-    return {"pinned": in_use, "device": getattr(module, "memory_allocated", int)()}
+    return None if device is None else torch.get_device_module(device)
 
 
 def _device() -> torch.device | None:

@@ -33,24 +33,25 @@ from pytest_dataloader_faults._engine.kernel.linux import collapse
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor  # noqa: F401  # For preload().
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._engine.supervisor.server import fork_supervisor
+from pytest_dataloader_faults._engine.system import stacks
 from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
 from pytest_dataloader_faults._engine.system.proc import PrivateMemory, private_memory
-from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL, end_if_interrupted
+from pytest_dataloader_faults._engine.system.processes import end_if_interrupted
 from pytest_dataloader_faults._engine.worker.arm import arm_function
 from pytest_dataloader_faults._engine.worker.late_imports import FOR_LOADER, import_late_modules
-from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob
+from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob, steps_of
 from pytest_dataloader_faults._trial.journal import (
     InternalError,
     Journal,
     TrialStarted,
     refusal,
 )
-from pytest_dataloader_faults._trial.loader_state import kept_states
 from pytest_dataloader_faults._trial.process import environment
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
 from pytest_dataloader_faults._trial.process.warden import run_under_deadline
 from pytest_dataloader_faults._trial.run import run
-from pytest_dataloader_faults.globs import package_folders
+from pytest_dataloader_faults.faults.globs import package_folders
+from pytest_dataloader_faults.steps import OwnStep
 
 
 def preload(engine: str) -> None:
@@ -63,7 +64,7 @@ def preload(engine: str) -> None:
 
 # Some facts about torch.manual_seed(), which each worker calls. For each kind of device that is not
 # in use torch keeps the stack of the call, as text with a line of source for each frame
-# (``_lazy_call`` in torch/cuda/__init__.py, and likewise for xpu and mtia). A worker that was
+# (``_lazy_call`` in torch/cuda/__init__.py, and the same for xpu and mtia). A worker that was
 # forked below pytest has sixty frames or more, of thirty files, and would read each of those. What
 # linecache has read before the fork is there in all of them.
 
@@ -86,7 +87,7 @@ def _read_sources() -> None:
     loaded = (getattr(sys.modules.get(name), "__file__", None) for name in _IN_STACKS)
     running = (frame.f_code.co_filename for frame, _ in traceback.walk_stack(None))
     for path in {*filter(None, loaded), *running}:
-        with contextlib.suppress(Exception):  # Code may name anything as its file: a FIFO, too.
+        with contextlib.suppress(Exception):  # Code may name anything as its file, even a FIFO.
             if os.path.isfile(path):
                 linecache.getlines(path)
 
@@ -102,14 +103,14 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         keeper = around.server.pids[:1] if around.server else ()
         supervision = partial(fork_supervisor, around.facts.fd, keeper)
         start = None if isinstance(job, ReferenceJob) else supervision
-        run_under_deadline(root, start, job.limits, around, partial(_count_following, job, around))
+        run_under_deadline(root, start, job.limits, around, partial(_list_following, job, around))
 
-    def root(supervision: SupervisorHandle | None, number: int | None) -> None:
+    def root(supervision: SupervisorHandle | None, number: int) -> None:
         _run_then_exit(lambda: trial(supervision, number), around.facts)
 
-    def trial(supervision: SupervisorHandle | None, number: int | None) -> None:
+    def trial(supervision: SupervisorHandle | None, number: int) -> None:
         around.facts.write(TrialStarted(os.getpid()))
-        os.register_at_fork(after_in_child=around.facts.close)  # It is not for workers.
+        os.register_at_fork(after_in_child=around.facts.close_in_worker)  # It is not for workers.
         prctl(Prctl.SET_CHILD_SUBREAPER, 1)  # Then orphans of the workers count as leftovers.
         _forget_helpers()
         if around.server:
@@ -121,22 +122,22 @@ def main(job: Job, around: Surroundings) -> NoReturn:
             warnings.simplefilter("ignore", category)
         # The folder for the sockets of workers: one that is killed cannot remove its own.
         current_process()._config["tempdir"] = around.folders[0]  # type: ignore[attr-defined]
-        faulthandler.register(STACKS_SIGNAL, file=around.stacks.fd, all_threads=True)
-        # The warden's, which runs no code of the user's that could close it.
-        stacks = f"/proc/{os.getppid()}/fd/{around.stacks.fd}"
+        around.stacks.close()  # The warden writes to it.
+        stacks.write_on_signal()
         server = around.server.pids if around.server else None
-        parts = (stacks, supervision, around.writable_folders, server)
-        run(job, around.facts, *parts, following=number)
+        parts = (supervision, around.writable_folders, server)
+        run(job, around.facts, *parts, number=number)
 
     _run_then_exit(warden, around.facts)
 
 
-def _count_following(job: Job, around: Surroundings) -> int:
-    """How many processes follow the trial's own, which is over."""
-    resume = job.options.resume
-    if resume is None:
-        return int(job.recovers_anew)
-    return len(kept_states(around.facts, resume)) + resume.of_last
+def _list_following(job: Job, around: Surroundings) -> list[int]:
+    """The numbers of the processes that follow the first one, as far as they can run."""
+    return [
+        number
+        for number, process in enumerate(job.processes[1:], start=1)
+        if all(step.may_run(around.facts) for step in steps_of((process,), OwnStep))
+    ]
 
 
 def _run_then_exit(action: Callable[[], None], facts: Journal) -> NoReturn:
@@ -146,9 +147,9 @@ def _run_then_exit(action: Callable[[], None], facts: Journal) -> NoReturn:
         action()
         status = 0
     except OSError as error:
-        lack = environment.forbidden(error)
+        lack = environment.forbidden_call_error(error)
         facts.write(refusal(lack) if lack else InternalError(traceback.format_exc()))
-    except BaseException as error:  # noqa: BLE001  # there is no caller to go back to
+    except BaseException as error:  # noqa: BLE001  # there is nothing to return to
         end_if_interrupted(error)
         facts.write(InternalError(traceback.format_exc()))
     finally:
@@ -180,10 +181,10 @@ def _forget_helpers() -> None:
 
 
 # Some facts about the fork of a process that has loaded torch. It holds 150 MB in 37,000 pages,
-# most of them objects of Python. fork(2) copies an entry of the page table for each, and the end
-# of the child takes them away again: 6 and 10 ms here, and a trial has seven of them, which was
-# most of its time. A huge page holds 512 pages in one entry. Python does not ask for any, and most
-# systems give them only on request (/sys/kernel/mm/transparent_hugepage/enabled). MADV_COLLAPSE
+# most of them objects of Python. fork(2) copies an entry of the page table for each, and the end of
+# the child takes them away again: 6 and 10 ms here, and a trial has seven of them, which was most
+# of its time. A huge page holds 512 pages in one entry. Python does not request any, and most
+# systems provide them only on request (/sys/kernel/mm/transparent_hugepage/enabled). MADV_COLLAPSE
 # (madvise(2), since Linux 6.1) moves what a range holds into huge pages, once: later allocations
 # stay as they were, which those who measure memory rely on. A child that writes copies one small
 # page, as before. Fork and end then take 1.5 and 6 ms. Four fifths of the huge pages are whole
@@ -192,24 +193,24 @@ def _forget_helpers() -> None:
 
 _HUGE = 1 << 21
 _TRIALS_BEFORE = 3
-"""It takes as long as it saves in a dozen trials."""
+"""Moving memory takes as long as it saves in a dozen trials."""
 _MOST = 1 << 28
 """Bytes of one range: a larger one is an array, and would take long to move."""
 _trials = itertools.count(1)
 
 
-def collapse_after_some_trials() -> None:
-    """Use huge pages from the third trial of this process on, where the kernel has them."""
+def collapse_after_two_trials() -> None:
+    """Use huge pages from the third trial of this process on, if the kernel has them."""
     if next(_trials) != _TRIALS_BEFORE:
         return
     with contextlib.suppress(OSError):  # Without /proc forks take longer, and that is all.
-        for first, end in list(_full_ranges(private_memory())):
-            collapse(first, end - first)
+        for start, end in list(_full_ranges(private_memory())):
+            collapse(start, end - start)
 
 
 def _full_ranges(memory: Iterable[PrivateMemory]) -> Iterator[tuple[int, int]]:
     """Ranges of whole huge pages in private *memory* that is mostly in use."""
-    for begin, end, used in memory:
-        first, last = -(-begin // _HUGE) * _HUGE, end // _HUGE * _HUGE
-        if first < last and end - begin <= min(_MOST, 2 * used):
-            yield first, last
+    for begin, end, resident in memory:
+        start, stop = -(-begin // _HUGE) * _HUGE, end // _HUGE * _HUGE
+        if start < stop and end - begin <= min(_MOST, 2 * resident):
+            yield start, stop

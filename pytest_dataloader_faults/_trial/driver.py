@@ -1,28 +1,37 @@
-"""Drive a DataLoader: begin epochs, take batches, note how its workers end [in a trial].
+"""Drive a DataLoader: start epochs, take batches, record how its workers end [in a trial].
 
 Some facts about waiting for a worker. ``Process.join(timeout)`` first waits, for that long, for the
-sentinel: the end of a pipe that the kernel closes with the worker. Then it waits by waitpid(2), for
+sentinel: the end of a pipe that the kernel closes with the worker. Then it waits by waitpid(2) for
 as long as it takes. A forked worker that becomes another program by exec(2) closes the pipe and
 lives on under the same pid; so does one that closes every descriptor. torch ends its workers by
-``join`` with a timeout, and sends SIGTERM to those that are still alive afterwards: it never comes
-to that here. A pidfd tells when the process itself has ended. The exit code of a fork server's
-worker comes through the sentinel, a moment later.
+``join`` with a timeout, and sends SIGTERM to those that are still alive afterwards: that never
+happens here. A pidfd shows when the process itself has ended. The exit code of a fork server's
+worker arrives through the sentinel, a moment later.
+
+Some facts about a pass in a child. Workers that start cost a fifth of a trial. What a pass opens in
+the trial's own process would look like a leak, and a library that is used there for the first time
+would be shared by later workers. An error in the child may come from the missing worker, so that
+the pass is then made again, with workers.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import time
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_dataloader_faults._engine.loader.iterator import IteratorListener
 from pytest_dataloader_faults._engine.protocol import Idle
+from pytest_dataloader_faults._engine.system.children import reap
+from pytest_dataloader_faults._engine.system.libc import end_with_parent
+from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial import samplers
 from pytest_dataloader_faults._trial.journal import (
@@ -35,56 +44,58 @@ from pytest_dataloader_faults._trial.journal import (
     PhaseStarted,
     WorkersStarting,
 )
-from pytest_dataloader_faults._trial.loader_state import StateSaver, load_state
 from pytest_dataloader_faults._trial.loaders import (
     USERS_ERRORS,
+    LateIterator,
     end_workers,
     join,
-    kept_by,
+    kept_iterators,
     kind_of,
-    outer_of,
+    outer_loader,
     owners_of,
     renew,
-    require_users,
+    reraise_own_error,
 )
 from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
 from pytest_dataloader_faults._trial.process.stuck import is_stuck
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, delivery
-from pytest_dataloader_faults._trial.samples.draws import Draw, recorded
+from pytest_dataloader_faults._trial.samples.draws import Draw, record_draw
 from pytest_dataloader_faults.outcomes import Pass, Phase, Raised, Stage, WorkerDeath
-from pytest_dataloader_faults.outcomes.chains import shortened
+from pytest_dataloader_faults.outcomes.chains import shorten_chain
 from pytest_dataloader_faults.outcomes.stages import START
 from pytest_dataloader_faults.outcomes.text import text_or_error
 
 _UNARMED = (Stage.RECOVERY, Stage.RESUMED, Stage.UNINTERRUPTED)
-"""Whose workers meet no fault."""
+"""Stages whose workers are not armed."""
 _EXIT_PATIENCE = 5.0
 """Seconds between the last descriptor that a process closes and its end: it may dump core."""
 
 
 _OTHERS_PATIENCE = 2.0
-"""Seconds until a worker that has begun a batch meets the hang, too, if it does not wait for it."""
+"""Seconds in which a worker that has started a batch also reaches the hang, if it will."""
 
 
 def idle_at_once(_patience: float | None = None) -> Idle:
-    """What waits for no worker."""
+    """The default of ``wait_until_idle``: do not wait."""
     return Idle()
 
 
 @dataclass(kw_only=True)
 class LoaderDriver(IteratorListener):
-    """A loader and its current epoch, if there is one. It has to hear the loader's iterators.
+    """A loader and its current epoch, if any. It must be notified of the loader's iterators.
 
     Attributes:
         loader: The ``DataLoader``.
         length: How many samples its sampler may draw of the dataset, if that is known.
         keep_workers: Whether persistent workers that are all alive survive an error.
         use_batch: Does with a batch what a training loop does, and returns the result.
-        wait_until_idle: Waits until the workers have made what they were asked for, or hang. It
-            takes for how many seconds to wait for the others where one hangs.
-        meet: Waits for other ranks after a batch, given the epoch and the batch, both from 1;
-            whether the epoch goes on. None without ranks.
-        saver: Takes the state of the loader after each batch; None where it is not asked for.
+        wait_until_idle: Waits until the workers have made what was requested, or hang. Its argument
+            is the number of seconds to wait for the others if one hangs.
+        meet: Waits for other ranks after a batch, called with the epoch and the batch, both from 1;
+            returns whether the epoch continues. None without ranks.
+        of_workers: Whether to compare what workers returned instead of what the loader makes of it.
+        after_batch: Called after each batch of an epoch with their number, and once more after the
+            epoch; or None.
 
     """
 
@@ -93,10 +104,11 @@ class LoaderDriver(IteratorListener):
     loader: Any
     length: int | None = None
     keep_workers: bool = False
+    of_workers: bool = False
     use_batch: Callable[[Any], Any] | None = None
     wait_until_idle: Callable[..., Idle] = idle_at_once
     meet: Callable[[int, int], bool] | None = None
-    saver: StateSaver | None = None
+    after_batch: Callable[..., None] | None = None
 
     def __post_init__(self) -> None:
         self._sigchld = SigchldGuard()
@@ -104,42 +116,40 @@ class LoaderDriver(IteratorListener):
         """Iterators of torch's. One may be in a generator that the loader's author wrote."""
         self._phase = START
         self._draws: list[Draw] = []
-        """Those of this epoch. An iterator that is kept has drawn some of them in the last one."""
+        """The draws of this epoch. A kept iterator has made some of them in the last one."""
         self._before = 0
         """How many of these were drawn before this epoch, by an iterator that may be kept."""
         self._delivered: set[int] = set()
         """The ids of those whose batches the loop has got."""
-        self._arrived: deque[tuple[int | None, Draw]] = deque()
-        """Of the batches that torch has given the loader, and the loader not yet the loop."""
+        self._arrived: deque[tuple[int | None, Draw, Any]] = deque()
+        """The batches that torch has passed to the loader, and the loader not yet to the loop."""
         self._received = 0
         self._iterator: Any = None
         self._timeout: float | None = None
         self._pids: tuple[int, ...] = ()
+        self._is_starting = False
         self._batches: int | None = None
         self._endless: int | None = None
         """How many batches an epoch has if its sampler has no end, and the loader counts."""
         if kind_of(self.loader.dataset) == "map":
-            self._endless = samplers.length_of_endless(self.loader, outer_of(self.loader))
+            self._endless = samplers.length_of_endless(self.loader, outer_loader(self.loader))
 
-    def begun(self, iterator: Any) -> None:
+    def on_begin(self, iterator: Any) -> None:
         self._begun.add(iterator)
         if self._before:  # The iterator of the last epoch is not kept.
             del self._draws[: self._before]
             self._arrived.clear()
             self._before = 0
 
-    def drawn(self, what: Any, dataset: Any, *, batched: bool) -> Draw:
-        draw = recorded(what, dataset, batched=batched)
+    def on_draw(self, sampled: Any, dataset: Any, *, batched: bool) -> Draw:
+        if not (self._pids or self._is_starting):
+            self._write_workers(self.working, time.monotonic())
+        draw = record_draw(sampled, dataset, batched=batched)
         self._draws.append(draw)
         return draw
 
-    @property
-    def drawn_so_far(self) -> list[Any]:
-        """What the sampler drew for the current epoch, or for the last one."""
-        return [draw.drawn for draw in self._draws]
-
-    def received(self, worker: int | None, draw: Draw) -> None:
-        self._arrived.append((worker, draw))
+    def on_batch(self, worker: int | None, draw: Draw, batch: Any) -> None:
+        self._arrived.append((worker, draw, batch))
 
     def queue_of_batches(self, batches: Any, expected: Callable[[], list[Any]]) -> Any:
         return self._sigchld.interruptible(batches, expected)
@@ -149,12 +159,12 @@ class LoaderDriver(IteratorListener):
         phase: Phase,
         seed: int,
         patience: float | None = None,
-        state: str | None = None,
+        prepare: Callable[[Any], None] | None = None,
     ) -> bool:
         """Begin *phase*, an epoch or the recovery; whether the loader raised no error.
 
         Its iterator waits at most *patience* seconds for a batch; with None as long as it would.
-        With *state*, packed, the loader goes on from it.
+        *prepare* is called with the loader before that.
         """
         self._phase, self._received, self._batches = phase, 0, None
         self.journal.write(PhaseStarted(phase, time.monotonic()))
@@ -165,9 +175,9 @@ class LoaderDriver(IteratorListener):
         seed_everything(seed)
         try:
             if self.meet and phase.epoch is not None:
-                samplers.set_epoch(self.loader, outer_of(self.loader), phase.epoch - 1)
-            if state is not None:
-                load_state(self.loader, state)
+                samplers.set_epoch(self.loader, outer_loader(self.loader), phase.epoch - 1)
+            if prepare is not None:
+                prepare(self.loader)
             self._start_iterator(patience)
             if patience is not None:
                 self.wait_until_idle(_OTHERS_PATIENCE)
@@ -178,73 +188,119 @@ class LoaderDriver(IteratorListener):
         return True
 
     def take(self, batches: int | None = None) -> bool:
-        """Take so many *batches* and leave the epoch, or take all; whether there was no error."""
-        taken = itertools.islice(self._iterator, batches)
+        """Take that many *batches* and leave the epoch, or take all; whether it succeeded."""
+        iterator = itertools.islice(self._iterator, batches)
         try:
             if self.meet is None:
-                for batch in taken:
+                for batch in iterator:
                     self._write_batch(batch)
-            elif not self._take_in_step(taken, self.meet):
+            elif not self._take_in_step(iterator, self.meet):
                 self._end_epoch(None)
                 return False
-            if self.saver:
-                self.saver.after(self._received, at_end=True)
+            if self.after_batch:
+                self.after_batch(self._received, at_end=True)
         except USERS_ERRORS as error:  # The error is the finding.
             self._end_epoch(error)
             return False
         self._end_epoch(None, complete=batches is None)
         return True
 
-    def _take_in_step(self, taken: Iterator[Any], meet: Callable[[int, int], bool]) -> bool:
-        """Take batches as long as the other ranks have one, too; whether all were taken."""
-        for batch in taken:
+    def _take_in_step(self, batches: Iterator[Any], meet: Callable[[int, int], bool]) -> bool:
+        """Take batches as long as the other ranks also have one; whether all were taken."""
+        for batch in batches:
             self._write_batch(batch)
             if not meet(self._phase.epoch or 0, self._received):
                 return False
         return True
 
+    def run_in_child(self, phase: Phase, seed: int, prepare: Callable[[], None] | None) -> bool:
+        """Run *phase* in a child of this process, without workers; whether it was complete.
+
+        *prepare* is called there first.
+        """
+        parent = os.getpid()
+        with self.journal.passed_on():
+            child = fork()
+        if child:
+            self.journal.write(WorkersStarting([child], None))
+            return reap(child) == 0
+        is_over = False
+        try:
+            end_with_parent(parent)
+            vars(self.loader).update(num_workers=0, timeout=0)
+            self.wait_until_idle = idle_at_once
+            if prepare is not None:
+                prepare()
+            is_over = self.start(phase, seed) and self.take()
+        finally:
+            os._exit(not is_over)
+
     def end_workers(self) -> None:
-        kept = renew(self.loader, *owners_of(self.loader))
-        working = self._inner_iterators()
-        for iterator in (self._iterator, self.loader._iterator, *kept, *working):
+        iterators = renew(self.loader, *owners_of(self.loader))
+        elsewhere = self._iterators_kept_elsewhere()
+        for iterator in (self._iterator, self.loader._iterator, *iterators, *elsewhere):
             end_workers(iterator)
+        for iterator in elsewhere:
+            self._begun.discard(iterator)
+            RenewedIterator.replace(iterator, self.loader)
         self._iterator = self.loader._iterator = None
         self._pids = ()
 
     def drop_batches_in_advance(self) -> None:
-        """Take from kept iterators what their workers were asked for before the next epoch.
+        """Take from kept iterators what their workers were requested to make before the next epoch.
 
         Faults may have hit these batches, and any error of theirs with them.
         """
-        for iterator in kept_by(*owners_of(self.loader)):
+        for iterator in self._kept_iterators():
             for _ in range(len(getattr(iterator, "_draws", ()))):
                 with contextlib.suppress(*USERS_ERRORS):
                     next(iterator)
         self._arrived.clear()
 
+    @property
+    def working(self) -> list[Any]:
+        """The workers of the loader, wherever it has their iterator."""
+        return [worker for each in self._inner_iterators() for worker in each._workers]
+
     def _is_stuck(self) -> bool:
         return is_stuck(self._pids, self.wait_until_idle)
 
     def _inner_iterators(self) -> list[Any]:
-        """Those that a loader with an ``__iter__`` of its own takes batches from now."""
+        """The iterators from which a loader with its own ``__iter__`` takes batches now."""
         dataset, begun = self.loader.dataset, list(self._begun)
         working = (each for each in begun if not getattr(each, "_shutdown", True))
         return [each for each in working if each._dataset is dataset]
+
+    def _kept_iterators(self) -> list[Any]:
+        """Between two epochs: the iterators that the loader has kept, wherever it has them."""
+        return [*kept_iterators(*owners_of(self.loader)), *self._iterators_kept_elsewhere()]
+
+    def _iterators_kept_elsewhere(self) -> list[Any]:
+        """The running iterators, except this epoch's, torch's own, and those in attributes."""
+        excluded = (self._iterator, self.loader._iterator, *kept_iterators(*owners_of(self.loader)))
+        working = self._inner_iterators()
+        return [each for each in working if not any(each is iterator for iterator in excluded)]
 
     def _start_iterator(self, patience: float | None) -> None:
         starting, self._timeout = time.monotonic(), self.loader.timeout
         if patience is not None:  # Until the end: a generator makes torch's iterator later.
             self.loader.timeout = min(self._timeout or patience, patience)
-        self._iterator = iter(outer_of(self.loader))
+        self._is_starting = True
+        self._iterator = iter(outer_loader(self.loader))
+        self._is_starting = False
         self._write_length()
-        pids = tuple(each.pid for each in getattr(self._iterator, "_workers", ()))
+        self._write_workers(getattr(self._iterator, "_workers", ()), starting)
+
+    def _write_workers(self, workers: Iterable[Any], starting: float) -> None:
+        """Record new *workers*. Those of a loader whose __iter__ is a generator start late."""
+        pids = tuple(each.pid for each in workers)
         if pids != self._pids:
             self._pids = pids
             since = None if self._phase.stage in _UNARMED else starting
             self.journal.write(WorkersStarting(pids, since))
 
     def _write_length(self) -> None:
-        """Write down how many batches the epoch will have, if its sampler says so."""
+        """Record how many batches the epoch will have, if its sampler knows."""
         if kind_of(self.loader.dataset) == "map":
             with contextlib.suppress(*USERS_ERRORS):
                 self._batches = self._endless or len(self.loader._index_sampler)
@@ -252,22 +308,25 @@ class LoaderDriver(IteratorListener):
 
     def _write_batch(self, batch: Any) -> None:
         at = time.monotonic()
-        if self.use_batch is not None:
-            batch = self.use_batch(batch)
-        worker, made_of = self._arrived.popleft() if self._arrived else (None, None)
+        worker, made_of, delivered = (
+            self._arrived.popleft() if self._arrived else (None, None, batch)
+        )
+        result = batch if self.use_batch is None else self.use_batch(batch)
         self._delivered.add(id(made_of))
-        draw = most = None
+        draw = max_samples = None
         if self._phase.stage is Stage.RESUMED:  # It may have drawn what it leaves out.
-            most = max((len(each.names) for each in self._draws), default=None)
+            max_samples = max((len(each.names) for each in self._draws), default=None)
         elif kind_of(self.loader.dataset) == "map":
             draw = made_of
         self._received += 1
-        received = delivery(batch, draw, self.loader, self.comparer, most)
+        is_own = delivered is not batch
+        compared = delivered if is_own and self.of_workers else result
+        received = delivery(compared, draw, self.loader, self.comparer, max_samples)
         packed = draw and draw.packed
-        found = replace(received, worker=worker)
-        self.journal.write(BatchReceived(self._phase, at, found, packed or None))
-        if self.saver:
-            self.saver.after(self._received)
+        received = replace(received, worker=worker, is_own=is_own, packed=packed or None)
+        self.journal.write(BatchReceived(self._phase, at, received))
+        if self.after_batch:
+            self.after_batch(self._received)
 
     def _end_epoch(self, error: BaseException | None, *, complete: bool = False) -> None:
         """End the epoch. Persistent workers stay if there was no *error*, or if all are alive."""
@@ -280,18 +339,20 @@ class LoaderDriver(IteratorListener):
         are_alive = bool(workers) and all(each.is_alive() for each in workers)
         may_stay = error is None or (self.keep_workers and are_alive)
         # Before the workers are ended: that may take longer than the deadline.
-        drawn = tuple(each.names for each in self._asked(is_over=complete and error is None))
-        found = Pass(drawn, (), raised, complete, died, self._batches, self.length)
-        self.journal.write(PassEnded(self._phase, ended, found))
+        drawn = tuple(each.names for each in self._owed_draws(is_over=complete and error is None))
+        facts = (raised, complete, died, self._batches, self.length)
+        self.journal.write(PassEnded(ended, Pass(self._phase, drawn, (), *facts)))
         self._sigchld.is_stuck = None
         if self._timeout is not None:
             self.loader.timeout, self._timeout = self._timeout, None
-        is_kept = bool(kept_by(*owners_of(self.loader)))
+        is_kept = bool(
+            self._kept_iterators() if complete else kept_iterators(*owners_of(self.loader))
+        )
         if not may_stay or (persistent is None and not is_kept):
             self.end_workers()
         self._iterator = None
 
-    def _asked(self, *, is_over: bool) -> list[Draw]:
+    def _owed_draws(self, *, is_over: bool) -> list[Draw]:
         """The draws that the epoch owes a batch of."""
         if is_over and self._endless is not None and self._received >= self._endless:
             return [each for each in self._draws if id(each) in self._delivered]
@@ -302,31 +363,80 @@ class LoaderDriver(IteratorListener):
     ) -> tuple[Raised, tuple[WorkerDeath, ...]]:
         """*error* and the workers that have died by now. This takes the trial's time."""
         self.journal.write(HarnessTime(time.monotonic()))
-        raised = raised_by(error)
-        died = deaths(iterator, self.wait_until_idle(_OTHERS_PATIENCE))
+        raised = describe_error(error)
+        died = find_deaths(iterator, self.wait_until_idle(_OTHERS_PATIENCE))
         self.journal.write(LoaderTime(time.monotonic()))
         return raised, tuple(died)
 
 
-def deaths(iterator: Any, ended: Idle) -> list[WorkerDeath]:
+# Some facts about where iterators are kept. A loader may have its only iterator in an attribute,
+# but also in a closure, in a global variable, in a list or in a generator, where nobody can put
+# another one. So an iterator whose workers the trial has ended becomes one that is not created yet,
+# in place. That covers those that were started in the trial. Those that pytest's process started
+# before are known in attributes only.
+
+
+class RenewedIterator:
+    """What became of an iterator whose workers have ended: its loader's next one, once used."""
+
+    _late: LateIterator
+
+    @classmethod
+    def replace(cls, iterator: Any, loader: Any) -> None:
+        """Make *iterator* one of these, in place."""
+        vars(iterator).clear()
+        iterator.__class__ = cls
+        iterator._late = LateIterator(loader)
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._late)
+
+    def __len__(self) -> int:
+        return len(self._late)
+
+    def __getattr__(self, name: str) -> Any:
+        """Read it from the next iterator. Until that exists, show an iterator without workers."""
+        late = vars(self).get("_late")
+        if late is not None and late.made is not None:
+            return getattr(late.made, name)
+        if name in _WITHOUT_WORKERS:
+            return _WITHOUT_WORKERS[name]
+        raise AttributeError(name)
+
+
+_WITHOUT_WORKERS: dict[str, Any] = {
+    "_workers": (),
+    "_sent": {},
+    "_number": 0,
+    "_epoch": 0,
+    "_shutdown": True,
+    "_shutdown_workers": lambda: None,
+}
+"""What this package and loaders need from an iterator between two epochs."""
+
+
+def find_deaths(iterator: Any, ended: Idle) -> list[WorkerDeath]:
     """How those workers of *iterator* died that were not at the end of their stream.
 
     The supervisor notices an end when the kernel closes the worker's descriptors, which is before
-    the loader's process can wait for it. The supervisor does not know a worker that died unarmed.
+    the main process can wait for it. The supervisor does not know a worker that died unarmed.
     """
-    found = []
+    worker_deaths = []
     for number, worker in enumerate(getattr(iterator, "_workers", ())):
         is_early = number in ended.early
         if is_early:
             join(worker, _EXIT_PATIENCE)
         if number not in ended.in_time and (worker.exitcode or (is_early and worker.exitcode == 0)):
-            found.append(WorkerDeath(number, worker.pid, worker.exitcode))
-    return found
+            worker_deaths.append(WorkerDeath(number, worker.pid, worker.exitcode))
+    return worker_deaths
 
 
-def raised_by(error: BaseException) -> Raised:
-    """*error* as a finding about the dataset; an error of our own code is raised again."""
-    require_users(error)
+def describe_error(error: BaseException) -> Raised:
+    """*error* as a finding about the dataset; an error of this package is raised again."""
+    reraise_own_error(error)
     text = "".join(traceback.format_exception(error))
     message, unprintable = text_or_error(error)
-    return Raised(type(error).__name__, shortened(message), shortened(text), unprintable)
+    return Raised(type(error).__name__, shorten_chain(message), shorten_chain(text), unprintable)

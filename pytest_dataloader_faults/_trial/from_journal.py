@@ -1,14 +1,15 @@
-"""What the events of a trial tell: its outcome, its timeline, its reference. Pure."""
+"""What the events of a trial describe: its outcome, its timeline, its reference. Pure."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pytest_dataloader_faults._engine.policy import MOST
-from pytest_dataloader_faults._engine.protocol import Course, Courses, Report
+from pytest_dataloader_faults._engine.protocol import Course, Courses, WorkerReports
 from pytest_dataloader_faults._trial.journal import (
     BatchReceived,
     DeadlineReached,
@@ -19,14 +20,10 @@ from pytest_dataloader_faults._trial.journal import (
     LoaderMade,
     Looked,
     Measured,
+    Noted,
     PassEnded,
     PhaseStarted,
-    RankAbsent,
-    RanksApart,
     ReferenceTaken,
-    StateChanged,
-    StateLoaded,
-    StateSaved,
     TrialEnded,
     TrialStarted,
 )
@@ -36,96 +33,87 @@ from pytest_dataloader_faults.outcomes import (
     Event,
     FaultFacts,
     Firing,
-    Footprint,
+    LoaderFacts,
     Outcome,
     Pass,
     Phase,
     Reference,
-    Resources,
+    TrialEnd,
+    TrialRequest,
     WorkerFacts,
     stacks,
 )
 from pytest_dataloader_faults.outcomes.chains import error_line
 from pytest_dataloader_faults.outcomes.error_text import FROM_OUTSIDE, likely_sender
-from pytest_dataloader_faults.outcomes.fault_facts import facts_from
-from pytest_dataloader_faults.outcomes.records import TrialRequest
-from pytest_dataloader_faults.outcomes.results import bounded, gap
-from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, SavedState, Stage
-from pytest_dataloader_faults.outcomes.text import continued, cut, exit_in_words, listed
+from pytest_dataloader_faults.outcomes.results import gap, limit_events
+from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
+from pytest_dataloader_faults.outcomes.text import (
+    describe_end,
+    describe_exit,
+    indent_rest,
+    join_some,
+    shorten,
+)
 
 
 def outcome_from(request: TrialRequest, events: Sequence[JournalEvent]) -> Outcome:
-    """The facts that *events* tell of the trial that was asked for by *request*."""
-    outcome = replace(_facts_from(request, events), **_passes_from(events))
-    timeline, omitted = timeline_of(outcome, events)
-    return replace(outcome, timeline=timeline, omitted_events=omitted)
-
-
-def _facts_from(request: TrialRequest, events: Iterable[JournalEvent]) -> Outcome:
-    """All of them but the passes and the timeline."""
-    found: dict[str, Any] = {**vars(request)}
-    resources, footprints = list[Resources](), list[Footprint]()
+    """The facts in *events* about the trial of a *request*."""
+    fields: dict[str, Any] = {}
+    loader, end = LoaderFacts(), TrialEnd()
     for event in events:
         match event:
-            case LoaderMade() | EpochLength() | FilesLasting() | DeadlineReached():
-                found |= event._asdict()
-            case RankAbsent() | RanksApart():
-                found |= event._asdict()
-            case FaultsCounted():
-                found |= _counted(event.faults, event.processes)
+            case LoaderMade() | EpochLength():
+                loader = replace(loader, **event._asdict())
+            case FilesLasting():
+                fields |= event._asdict()
             case PhaseStarted():
-                found |= {"phase": event.phase}
-            case Measured():
-                footprints += event.footprints
-            case Looked():
-                resources.append(event.resources)
-            case Report() if "faults" not in found:  # The trial's process has died.
-                found |= _counted(*facts_from(event.workers, {}, request.schedule, ()))
+                fields |= {"phase": event.phase}
+            case DeadlineReached():
+                end = replace(end, **event._asdict())
             case TrialEnded(timed_out, exitcode, duration):
-                found |= {"timed_out": timed_out, "exitcode": exitcode, "duration": duration}
-    found |= {"footprints": tuple(footprints), "states": tuple(_states_from(events))}
-    return Outcome(**found, resources=tuple(resources))
+                end = replace(end, timed_out=timed_out, exitcode=exitcode)
+                fields |= {"duration": duration}
+    parts = (_passes_from(events), *_counts_from(events))
+    notes = tuple(event.note for event in events if isinstance(event, Noted))
+    fields |= {**_measures_from(events), "notes": notes}
+    outcome = Outcome(request, loader, *parts, end=end, **fields)
+    return replace(outcome, timeline=timeline_of(outcome, events))
 
 
-def _states_from(events: Iterable[JournalEvent]) -> list[SavedState]:
-    states = list[SavedState]()
+def _counts_from(
+    events: Sequence[JournalEvent],
+) -> tuple[tuple[FaultFacts, ...], tuple[WorkerFacts, ...]]:
+    """The facts about faults and processes; the supervisor's if the trial's process has died."""
+    counts: tuple[tuple[FaultFacts, ...], tuple[WorkerFacts, ...]] = (), ()
     for event in events:
         match event:
-            case StateSaved():
-                states.append(event.state)
-            case StateChanged():
-                states[-1] = replace(states[-1], changed=True)
-            case StateLoaded(number):
-                states[number] = replace(states[number], resumed=True)
-    return states
+            case FaultsCounted(faults, processes):
+                return tuple(faults), tuple(processes)
+            case WorkerReports(faults, processes):
+                counts = tuple(faults), tuple(processes)
+    return counts
 
 
-def _counted(faults: Sequence[FaultFacts], processes: Sequence[WorkerFacts]) -> dict[str, Any]:
-    workers = tuple(each for each in processes if each.worker is not None)
-    main = next((each for each in processes if each.worker is None), None)
-    return {"faults": tuple(faults), "workers": workers, "main": main}
+def _measures_from(events: Sequence[JournalEvent]) -> dict[str, Any]:
+    measured = (event.footprints for event in events if isinstance(event, Measured))
+    looked = (event.resources for event in events if isinstance(event, Looked))
+    return {"resources": (*looked,), "footprints": (*itertools.chain.from_iterable(measured),)}
 
 
-def _passes_from(events: Iterable[JournalEvent]) -> dict[str, Any]:
-    """The passes, the recovery, and what the sampler drew for them."""
-    passes: defaultdict[Phase, Pass] = defaultdict(Pass)
+def _passes_from(events: Iterable[JournalEvent]) -> tuple[Pass, ...]:
+    """The passes in order, with those that did not end."""
+    passes: dict[Phase, Pass] = {}
     delivered: defaultdict[Phase, list[Delivery]] = defaultdict(list)
-    packed: dict[tuple[Any, ...], str | None] = {}
     for event in events:
         match event:
             case BatchReceived(phase, _, batch):
-                passes[phase]
+                passes.setdefault(phase, Pass(phase))
                 delivered[phase].append(batch)
-                packed[batch.indices or ()] = event.packed
+            case PhaseStarted():  # A pass may be made again.
+                delivered[event.phase].clear()
             case PassEnded():
-                passes[event.phase] = event.found
-    made = {phase: replace(one, delivered=(*delivered[phase],)) for phase, one in passes.items()}
-    draws = tuple((indices, draw) for indices, draw in packed.items() if draw is not None)
-    recovery = made.pop(RECOVERY, None)
-    resumed = tuple(made.pop(each) for each in list(made) if each.stage is Stage.RESUMED)
-    uninterrupted = made.pop(Phase(Stage.UNINTERRUPTED), None)
-    others = {"recovery": recovery, "resumed": resumed, "uninterrupted": uninterrupted}
-    return {**others, "passes": (*made.values(),), "packed_draws": draws}
+                passes[event.result.phase] = event.result
+    return tuple(replace(each, delivered=(*delivered[each.phase],)) for each in passes.values())
 
 
 def reference_from(events: Sequence[JournalEvent], printed: str) -> Reference:
@@ -135,31 +123,31 @@ def reference_from(events: Sequence[JournalEvent], printed: str) -> Reference:
         if isinstance(event, ReferenceTaken):
             return replace(event.reference, duration=end.duration if end else 0.0)
     code = end.exitcode if end else 0
-    how = exit_in_words(code) + likely_sender(code)
+    ending = describe_exit(code) + likely_sender(code)
     advice = _FROM_OUTSIDE if code in FROM_OUTSIDE else _AFTER_A_FORK if code else _WITHOUT_A_WORD
     message = (
-        f"the process that read the dataset died ({how}), with no fault armed and no worker."
+        f"the process that read the dataset died ({ending}), without faults or workers."
         f" {advice}. It printed:\n"
-        f"    {continued(_readable(printed)) or 'nothing'}"
+        f"    {indent_rest(_readable(printed)) or 'nothing'}"
     )
     raise UnusableDatasetError(message)
 
 
 def _readable(printed: str) -> str:
-    return "\n".join(stacks.for_reader(printed.strip().split("\n")))
+    return "\n".join(stacks.sort_for_reader(printed.strip().split("\n")))
 
 
 _AFTER_A_FORK = (
-    "It was forked from pytest's process, and a library that has threads or locks of its own may"
-    " not survive that: make the data in another process, and do not use the library before"
+    "It was forked from pytest's process, and a library with its own threads or locks may not"
+    " survive a fork: create the data in another process, and do not use the library before"
 )
 _FROM_OUTSIDE = (
-    "So did a second one. Unless the dataset sends that signal, find out what ends processes on"
+    "A second one died too. Unless the dataset sends that signal, find out what kills processes on"
     " this machine"
 )
 _WITHOUT_A_WORD = (
-    "That is no crash: the dataset, or a library that it uses, ended the process, as os._exit(0)"
-    " does, or put another program in its place, as os.exec* does. Remove that call"
+    "This is not a crash: the dataset, or a library that it uses, ended the process, as os._exit(0)"
+    " does, or replaced it with another program, as os.exec* does. Remove that call"
 )
 
 
@@ -172,15 +160,16 @@ _SAMPLES = 16
 """Samples of a batch that are named."""
 
 
-def timeline_of(outcome: Outcome, events: Sequence[JournalEvent]) -> tuple[tuple[Event, ...], int]:
-    """What happened when in the trial of *outcome*, and how many events are left out."""
+def timeline_of(outcome: Outcome, events: Sequence[JournalEvent]) -> tuple[Event, ...]:
+    """What happened when in the trial of *outcome*."""
     began = next((event.began for event in events if isinstance(event, TrialEnded)), None)
     if began is None:  # It is not over.
-        return (), 0
-    found = _Timeline(outcome, events)
-    kept = bounded(sorted(found.all(began), key=lambda each: each.time), MOST)
-    shown = (replace(each, time=round(each.time - began, 6), text=cut(each.text)) for each in kept)
-    return tuple(shown), sum(each.omitted for each in kept)
+        return ()
+    timeline = _Timeline(outcome, events)
+    entries = limit_events(sorted(timeline.all(began), key=lambda entry: entry.time), MOST)
+    return tuple(
+        replace(each, time=round(each.time - began, 6), text=shorten(each.text)) for each in entries
+    )
 
 
 class _Timeline:
@@ -197,89 +186,92 @@ class _Timeline:
                     self._courses = event.workers
                 case TrialStarted():
                     self._roots.add(event.pid)
-        self._gone = {each.pid: each.gone for each in self._courses if each.gone}
+        self._gone = {each.pid: each.ended_at for each in self._courses if each.ended_at}
 
     def all(self, began: float) -> Iterator[Event]:
         """All that are known; events of one time are in their order."""
-        yield from self._of_loop()
-        for each in self._courses:
-            name = self._process(each.worker, each.pid)
-            yield from self._of_course(name, each)
+        yield from self._loop_events()
+        for course in self._courses:
+            name = self._process(course.worker, course.pid)
+            yield from self._course_events(name, course)
         for facts in self._outcome.faults:
-            yield from self._of_fault(facts)
-        yield from self._unnoted()
-        yield from self._of_end(began + self._outcome.duration)
+            yield from self._fault_events(facts)
+        yield from self._unnoted_events()
+        yield from self._end_events(began + self._outcome.duration)
 
     def _process(self, worker: int | None, pid: int) -> str:
         """The name of a process. Without workers, the loader's own acts as worker 0."""
         return _LOADER if worker is None or pid in self._roots else f"worker {worker}"
 
-    def _of_course(self, name: str, course: Course) -> Iterator[Event]:
+    def _course_events(self, name: str, course: Course) -> Iterator[Event]:
         """Of one process: fetches and opened files, and where some were not noted."""
-        for time, kind, text in course.moments:
+        for time, kind, text in course.events:
             yield Event(time, name, kind, text)
         for kind, (count, time) in course.omitted.items():
             yield gap(time, name, kind, count)
 
-    def _unnoted(self) -> Iterator[Event]:
-        """Faults of each process that were counted only: they came after the others."""
+    def _unnoted_events(self) -> Iterator[Event]:
+        """Faults of each process that were only counted: they fired after the others."""
         times: dict[int, float] = {}
         for facts in self._outcome.faults:
-            for each in facts.firings:
-                times[each.pid] = max(each.time or 0.0, times.get(each.pid, 0.0))
+            for firing in facts.firings:
+                times[firing.pid] = max(firing.time or 0.0, times.get(firing.pid, 0.0))
         for course in self._courses:
             if course.unnoted:
                 name = self._process(course.worker, course.pid)
                 yield gap(times.get(course.pid, 0.0), name, "fault", course.unnoted)
 
-    def _of_loop(self) -> Iterator[Event]:
+    def _loop_events(self) -> Iterator[Event]:
         received: Counter[Phase] = Counter()
         for event in self._events:
             match event:
                 case PhaseStarted(phase, at) if phase != DONE:
-                    yield Event(at, _LOADER, "epoch", f"{_name(phase)} begins")
+                    yield Event(at, _LOADER, "epoch", f"{_phase_name(phase)} starts")
                 case BatchReceived(phase, at, batch):
-                    text = f"batch {received[phase]} of {_name(phase)}{_contents(batch)}"
+                    text = f"batch {received[phase]} of {_phase_name(phase)}{_contents(batch)}"
                     yield Event(at, _LOADER, "batch", text)
                     received[phase] += 1
                 case PassEnded():
-                    yield from self._of_end_of_pass(event)
+                    yield from self._pass_end_events(event)
 
-    def _of_end_of_pass(self, event: PassEnded) -> Iterator[Event]:
-        at, error = event.at, event.found.exception
-        for death in event.found.deaths:
-            gone = self._gone.get(death.pid, at)
+    def _pass_end_events(self, event: PassEnded) -> Iterator[Event]:
+        at, error = event.at, event.result.exception
+        for death in event.result.deaths:
+            ended_at = self._gone.get(death.pid, at)
             if error and str(death.pid) in error.message:  # The supervisor may see it later.
-                gone = min(gone, at)
-            yield Event(gone, f"worker {death.worker}", "exit", str(death))
+                ended_at = min(ended_at, at)
+            yield Event(ended_at, f"worker {death.worker}", "exit", str(death))
         if error:
             yield Event(at, _LOADER, "error", error_line(error))
         ending = " with an error" if error else ""
-        yield Event(at, _LOADER, "epoch", f"{_name(event.phase)} ends{ending}")
+        yield Event(at, _LOADER, "epoch", f"{_phase_name(event.result.phase)} ends{ending}")
 
-    def _of_fault(self, facts: FaultFacts) -> Iterator[Event]:
-        for each in facts.firings:
-            if each.time is not None:
-                name = self._process(each.worker, each.pid)
-                yield Event(each.time, name, "fault", _occurrence(facts, each))
+    def _fault_events(self, facts: FaultFacts) -> Iterator[Event]:
+        for firing in facts.firings:
+            if firing.time is not None:
+                name = self._process(firing.worker, firing.pid)
+                yield Event(firing.time, name, "fault", _occurrence(facts, firing))
 
-    def _of_end(self, end: float) -> Iterator[Event]:
+    def _end_events(self, end: float) -> Iterator[Event]:
         if self._outcome.died:
-            yield Event(end, _LOADER, "exit", f"the process ended: {self._outcome.died}")
+            text = f"the process {describe_end(self._outcome.end.exitcode)}"
+            yield Event(end, _LOADER, "exit", text)
         if self._outcome.timed_out:
-            for each in self._courses:
-                if each.early and each.gone and each.pid not in self._roots:
-                    yield Event(each.gone, f"worker {each.worker}", "exit", "the worker ended")
+            for course in self._courses:
+                if course.early and course.ended_at and course.pid not in self._roots:
+                    yield Event(
+                        course.ended_at, f"worker {course.worker}", "exit", "the worker exited"
+                    )
             yield Event(end, _LOADER, "exit", "the deadline ended the trial")
 
 
-def _name(phase: Phase) -> str:
+def _phase_name(phase: Phase) -> str:
     return f"the {phase}" if phase == RECOVERY else str(phase)
 
 
 def _contents(batch: Delivery) -> str:
     maker = "" if batch.worker is None else f" from worker {batch.worker}"
-    samples = listed(batch.indices or (), most=_SAMPLES)
+    samples = join_some(batch.indices or (), limit=_SAMPLES)
     return f"{maker}: samples {samples}" if samples else maker
 
 

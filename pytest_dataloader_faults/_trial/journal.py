@@ -5,31 +5,28 @@ of a trial writes to it at once what it knows, so that it is there if a process 
 warden reads it while the trial runs, and pytest when it is over.
 
 ===================  ==============================================  ==========================
-The loader's process  When                                            Who reads it
+The main process     When                                            Who reads it
 ===================  ==============================================  ==========================
 ``TrialStarted``     first of all                                    warden, timeline
 ``LoaderMade``       the factory has returned                        outcome
 ``FaultsArmed``      a supervisor follows the workers                warden
-``PhaseStarted``     the next part of the trial begins               warden, outcome, timeline
+``PhaseStarted``     the next part of the trial starts               warden, outcome, timeline
 ``LoaderTime``       from now on the loader's time passes            warden
 ``HarnessTime``      from now on the trial's own time passes         warden
 ``MeetingTime``      from now on it waits for other ranks            warden
-``RanksApart``       ranks met in different epochs                   outcome
-``RankAbsent``       a rank did not come to a meeting                outcome
+``Noted``            a fact that only some trials have               outcome
+``Kept``             a step has something for a later process        that process
 ``WorkersStarting``  an iterator has started workers                 warden
-``StateSaved``       after a batch: the state of the loader          outcome, a new process
-``StateChanged``     the last one has changed since                  outcome
-``StateLoaded``      a new process goes on from a state              outcome
 ``EpochLength``      the sampler says how many batches there are     outcome
 ``BatchReceived``    the loop has got a batch                        outcome, timeline
 ``PassEnded``        a pass came to its end, was left, or failed     outcome, timeline
 ``Measured``         each process was measured after an epoch        outcome
-``Looked``           what is open and runs was looked at             outcome
+``Looked``           what is open and runs was listed                outcome
 ``FaultsCounted``    the faults' scope has ended                     outcome
 ``FilesLasting``     where every file was watched: after the epochs  outcome
 ``ReferenceTaken``   the job was a reference                         reference
 ``Refused``          the job cannot be done                          pytest, which raises it
-``SeveralLoaders``   it was handed several loaders or datasets       pytest, which raises it
+``SeveralLoaders``   it was passed several loaders or datasets       pytest, which raises it
 ``InternalError``    our own code failed; the warden's as well       pytest, which raises it
 ===================  ==============================================  ==========================
 
@@ -47,17 +44,14 @@ The supervisor writes what ``_engine/protocol.py`` lists under "To the journal".
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args
+from typing import NamedTuple, TypeAlias, TypeVar, get_args
 
-from pytest_dataloader_faults._engine.protocol import (
-    ToJournal,
-    UnknownMessageError,
-)
+from pytest_dataloader_faults import wire
+from pytest_dataloader_faults._engine.protocol import ToJournal
 from pytest_dataloader_faults._engine.system.ownership import ClosedByUserError
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedNote
 from pytest_dataloader_faults.exceptions import (
@@ -77,8 +71,8 @@ from pytest_dataloader_faults.outcomes import (
     Resources,
     WorkerFacts,
 )
-from pytest_dataloader_faults.outcomes.plain import from_json, to_json
-from pytest_dataloader_faults.outcomes.stages import Absence, SavedState, StateOf, Step
+from pytest_dataloader_faults.outcomes.stages import StateOf
+from pytest_dataloader_faults.wire import Note
 
 
 class TrialStarted(NamedTuple):
@@ -88,12 +82,12 @@ class TrialStarted(NamedTuple):
 
 
 class LoaderMade(NamedTuple):
-    """What the dataset is, how workers start, and so on: fields of an ``Outcome``."""
+    """What the dataset is, how workers start, and so on: fields of ``LoaderFacts``."""
 
     kind: str
     start_method: str
     drop_last: bool = False
-    state_of: StateOf = StateOf.NOBODY
+    state_of: StateOf = StateOf.NONE
     reduced_from: int | None = None
 
 
@@ -102,20 +96,20 @@ class FaultsArmed(NamedTuple):
 
 
 class PhaseStarted(NamedTuple):
-    """*phase* begins, at the time *at* of the clock, as all times are."""
+    """*phase* starts, at the time *at* of the clock, as all times are."""
 
     phase: Phase
     at: float
 
 
 class LoaderTime(NamedTuple):
-    """It is the loader that is at work."""
+    """The loader is at work from now on."""
 
     at: float
 
 
 class HarnessTime(NamedTuple):
-    """It is the trial's own code that is at work."""
+    """The trial's own code is at work from now on."""
 
     at: float
 
@@ -126,16 +120,17 @@ class MeetingTime(NamedTuple):
     at: float
 
 
-class RanksApart(NamedTuple):
-    """Where each rank was when they first met in different epochs: a field of an ``Outcome``."""
+class Noted(NamedTuple):
+    """One of the notes of an ``Outcome``, such as a rank that is missing in a collective."""
 
-    apart: Sequence[Step]
+    note: Note
 
 
-class RankAbsent(NamedTuple):
-    """Another rank did not come to a meeting: a field of an ``Outcome``."""
+class Kept(NamedTuple):
+    """A *text* that a step keeps for the steps of a later process, and its *number*."""
 
-    absence: Absence
+    number: int
+    text: str
 
 
 class WorkersStarting(NamedTuple):
@@ -145,46 +140,25 @@ class WorkersStarting(NamedTuple):
     at: float | None
 
 
-class StateSaved(NamedTuple):
-    """*pickled*: the state, in base64, if a new process may go on from it."""
-
-    state: SavedState
-    pickled: str | None = None
-
-
-class StateChanged(NamedTuple):
-    """The state that was saved last is another one now, although nobody took one since."""
-
-    batches: int
-
-
-class StateLoaded(NamedTuple):
-    """A new process goes on from the state *number*, from 0, of those that were saved."""
-
-    number: int
-
-
 class EpochLength(NamedTuple):
-    """How many batches an epoch has."""
+    """How many batches an epoch has: a field of ``LoaderFacts``."""
 
     batches: int
 
 
 class BatchReceived(NamedTuple):
-    """*packed*: what the sampler drew, if that is not the list of its indices."""
+    """The loop has received *batch* in *phase*."""
 
     phase: Phase
     at: float
     batch: Delivery
-    packed: str | None
 
 
 class PassEnded(NamedTuple):
-    """*found*: all of the pass but its batches, which were written as they came."""
+    """*result*: all of the pass but its batches, which were written when they arrived."""
 
-    phase: Phase
     at: float
-    found: Pass
+    result: Pass
 
 
 class Measured(NamedTuple):
@@ -194,26 +168,26 @@ class Measured(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """What the loader's process has open, and what runs below it."""
+    """What the main process has open, and what runs below it."""
 
     resources: Resources
 
 
 class FaultsCounted(NamedTuple):
-    """What the supervisor's report says of the faults, and of each process that was armed."""
+    """The facts in the supervisor's report about the faults, and about each armed process."""
 
     faults: Sequence[FaultFacts]
     processes: Sequence[WorkerFacts]
 
 
 class FilesLasting(NamedTuple):
-    """Those that workers used and that are still there: a field of an ``Outcome``."""
+    """The files that workers used and that still exist: a field of an ``Outcome``."""
 
     lasting_files: Sequence[str]
 
 
 class ReferenceTaken(NamedTuple):
-    """What the dataset gives sample by sample."""
+    """The samples of the dataset."""
 
     reference: Reference
 
@@ -253,7 +227,7 @@ class InternalError(NamedTuple):
 
 
 class DeadlineReached(NamedTuple):
-    """What the trial did when its time was up: a field of an ``Outcome``."""
+    """What the trial did when its time was up: a field of a ``TrialEnd``."""
 
     at_deadline: AtDeadline
 
@@ -266,7 +240,7 @@ class HarnessFailed(NamedTuple):
 
 
 class TrialEnded(NamedTuple):
-    """How it ended: fields of an ``Outcome``; *began*: when it began, by the clock."""
+    """How it ended: fields of an outcome and its ``TrialEnd``; *began*: when, by the clock."""
 
     timed_out: bool
     exitcode: int
@@ -276,20 +250,17 @@ class TrialEnded(NamedTuple):
 
 OfLoader: TypeAlias = (
     TrialStarted | LoaderMade | FaultsArmed | PhaseStarted | LoaderTime | HarnessTime | MeetingTime
-    | RanksApart | RankAbsent | WorkersStarting | StateSaved | StateChanged | StateLoaded
-    | EpochLength | BatchReceived | PassEnded | Measured | Looked | FaultsCounted | FilesLasting
+    | Noted | Kept | WorkersStarting | EpochLength | BatchReceived | PassEnded | Measured | Looked
+    | FaultsCounted | FilesLasting
     | ReferenceTaken | Refused | SeveralLoaders | InternalError
 )  # fmt: skip
 OfWarden: TypeAlias = DeadlineReached | HarnessFailed | TrialEnded
 JournalEvent: TypeAlias = OfLoader | OfWarden | ToJournal
 AnEvent = TypeVar("AnEvent")
-_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(JournalEvent)}
-_NAMED = re.compile(r'\{"type": "(\w+)"')
-"""How each event begins, so that most lines need not be parsed."""
-
+wire.register(*get_args(OfLoader | OfWarden))
 
 _UNWRITABLE = 71
-"""The exit status of a process that has lost its journal; the warden looks at ``loss``."""
+"""The exit status of a process that has lost its journal; the warden reads ``loss``."""
 
 
 class Journal(AnonymousFile):
@@ -298,25 +269,43 @@ class Journal(AnonymousFile):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._loss = SharedNote()
+        self._is_passed_on = False
+        self._is_of_user = False
+        """Whether this process was forked by user code, which should not return here."""
 
     @property
     def loss(self) -> str:
         """Why a process could not write any more, and ended; "" if all could."""
         return self._loss.text
 
-    def write(self, event: OfLoader | OfWarden) -> None:
-        """Append one event. It starts a line of its own, also after half a line of another.
+    def close_in_worker(self) -> None:
+        """Close it in a process that was just forked, unless that continues the trial."""
+        if not self._is_passed_on:
+            self._is_of_user = True
+            self.close()
 
-        Where the user's code has closed the file, its number may be that of a user's file.
+    @contextlib.contextmanager
+    def passed_on(self) -> Iterator[None]:
+        """Leave it open in processes that are forked meanwhile."""
+        self._is_passed_on = True
+        try:
+            yield
+        finally:
+            self._is_passed_on = False
+
+    def write(self, event: OfLoader | OfWarden) -> None:
+        """Append one event on a new line, even after half a line of another one.
+
+        If the user's code has closed the file, its number may be that of a user's file.
         """
+        if self._is_of_user:  # An error of the user's code has ended up here.
+            os._exit(_UNWRITABLE)
         try:
             self.owned.require()
         except ClosedByUserError as error:
             self._loss.write(str(error))
             os._exit(_UNWRITABLE)
-        fields = {name: to_json(value) for name, value in event._asdict().items()}
-        line = json.dumps({"type": type(event).__name__, **fields})
-        data = memoryview(f"\n{line}\n".encode())
+        data = memoryview(b"\n%b\n" % wire.encode(event))
         while data:
             data = data[os.write(self.fd, data) :]
 
@@ -324,33 +313,15 @@ class Journal(AnonymousFile):
         """The events in the order written, without half a line of a process that was killed.
 
         Raises:
-            UnknownMessageError: A line is no event.
+            UnknownMessageError: A line is not an event.
         """
-        return list(self.of(*_KINDS.values()))
+        return list(self.of(*get_args(JournalEvent)))
 
     def of(self, *kinds: type[AnEvent]) -> Iterator[AnEvent]:
-        """Those of these *kinds*; the others are not looked into."""
+        """The events of these *kinds*; the others are not parsed."""
         for line in filter(None, self.text().split("\n")):
-            kind = _KINDS.get(named[1]) if (named := _NAMED.match(line)) else None
+            kind = wire.kind_of(line)
             if kind and not issubclass(kind, kinds):
                 continue
-            try:
-                data = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if issubclass(_kind_of(data), kinds):
-                yield _decoded(data)
-
-
-def _kind_of(data: Any) -> type[Any]:
-    try:
-        return _KINDS[data["type"]]
-    except (KeyError, TypeError) as error:
-        raise UnknownMessageError(f"{str(data)[:200]!r} is no event of a trial") from error
-
-
-def _decoded(data: dict[str, Any]) -> Any:
-    try:
-        return from_json(_kind_of(data), {name: data[name] for name in data if name != "type"})
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UnknownMessageError(f"{str(data)[:200]!r} is no event: {error!r}") from error
+            with contextlib.suppress(wire.IncompleteMessageError):
+                yield wire.decode(line)

@@ -1,15 +1,15 @@
-"""The process group of a rank, and its meetings with the others [in a trial].
+"""The process group of a rank, and its collectives with the others [in a trial].
 
 Some facts about process groups. A script calls ``init_process_group()`` once, and a second call
 raises. A factory may be written for a script that has called it, or may call it itself, by env://
 from the variables that torchrun sets. So a group is there when the factory is called, and the first
-call of the factory's own puts its group in the place of that one. All groups of a trial find their
-members by one ``FileStore`` on an anonymous file, which the ranks inherit: no rank listens on
-MASTER_PORT, so that no other program can have taken it. gloo connects by the loopback interface.
+call of the factory's own replaces that group. All groups of a trial find their members by one
+``FileStore`` on an anonymous file, which the ranks inherit: ranks do not listen on MASTER_PORT,
+which another program may have taken. gloo connects by the loopback interface.
 
-The meetings have a group of their own, or they would mix with collectives of the dataset. That a
-rank has no more batches is told in a meeting, where a training job would not come. So the others
-need no deadline to know that they would wait forever.
+The harness's collectives have their own group, or they would mix with those of the dataset. A rank
+that runs out of batches announces that in a collective, which a training job would not join. So the
+others know without a deadline that they would wait forever.
 """
 
 from __future__ import annotations
@@ -32,30 +32,29 @@ from pytest_dataloader_faults._trial.journal import (
     Journal,
     LoaderTime,
     MeetingTime,
-    RankAbsent,
-    RanksApart,
+    Noted,
 )
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
-from pytest_dataloader_faults.outcomes.stages import Absence, Reason, Step
+from pytest_dataloader_faults.outcomes.stages import Absence, EpochsApart, Position, Reason
 
 _distributed: Any = torch.distributed
 _NO_LOOPBACK = (
-    "ranks cannot make a process group, for which gloo needs the loopback interface: {}. Bring it"
-    " up (ip link set lo up), or leave ranks out. No dataset was judged"
+    "ranks cannot create a process group, because gloo needs the loopback interface: {}. Bring it"
+    " up (ip link set lo up), or remove ranks. No dataset was judged"
 )
 _INIT = "init_process_group"
 _ENVIRONMENT = (None, "env://")
 
 
 def free_port() -> int:
-    """A port that nothing listens on, for MASTER_PORT."""
+    """A port for MASTER_PORT, on which nothing listens."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
 
 
 def join(rank: Rank, journal: Journal) -> Meetings | None:
-    """Make this process *rank*, as one that torchrun has started; None if it is the only one."""
+    """Make this process *rank*, as one that torchrun has started; None for a single rank."""
     os.environ.update(rank.environment)
     journal.write(HarnessTime(time.monotonic()))
     store: Any = _distributed.HashStore()
@@ -67,7 +66,7 @@ def join(rank: Rank, journal: Journal) -> Meetings | None:
         message = _NO_LOOPBACK.format(error)
         raise UnusableEnvironmentError(message, "no loopback interface") from error
     _replace_init(_members(rank, store, "dataset"))
-    # Its first meeting waits until every rank has the other group: one may destroy that soon.
+    # Its first collective waits until every rank has the other group: one may destroy that soon.
     meetings = Meetings(rank, store, journal) if rank.world_size > 1 else None
     journal.write(LoaderTime(time.monotonic()))
     return meetings
@@ -98,26 +97,26 @@ def _replace_init(members: dict[str, Any]) -> None:
     real = _distributed.init_process_group
 
     def init_process_group(*args: Any, **kwargs: Any) -> None:
-        """As torch's, where a group is there that is not the caller's."""
+        """Like torch's function, if a group exists that is not the caller's."""
         _rename(init_process_group, real)
         _destroy()
-        given = inspect.signature(real).bind(*args, **kwargs).arguments
-        if given.get("store") is None and given.get("init_method") in _ENVIRONMENT:
-            given = {**given, **members, "init_method": None}
-        real(**given)
+        arguments = inspect.signature(real).bind(*args, **kwargs).arguments
+        if arguments.get("store") is None and arguments.get("init_method") in _ENVIRONMENT:
+            arguments = {**arguments, **members, "init_method": None}
+        real(**arguments)
 
     _rename(real, init_process_group)
 
 
 def _rename(was: Callable[..., None], now: Callable[..., None]) -> None:
-    """Put *now* in the place of *was* in each module, also where it was imported from torch."""
+    """Replace *was* with *now* in each module, also if it was imported from torch."""
     for module in list(sys.modules.values()):
         if vars(module).get(_INIT) is was:
             setattr(module, _INIT, now)
 
 
 class _State(IntEnum):
-    """What a rank brings to a meeting."""
+    """What a rank contributes to a collective."""
 
     HAS_BATCH = 0
     FINISHED = 1
@@ -128,11 +127,11 @@ _REASONS = {_State.FINISHED: Reason.FINISHED, _State.FAILED: Reason.FAILED}
 
 
 class Meetings:
-    """Where this rank waits for the others: after each batch, and once it has no more.
+    """Where this rank waits for the others: after each batch, and after its last one.
 
-    The meeting in which one rank has no more batches is the last one of all. A rank that an error
-    has ended closes the connections of the dataset's group, as the end of its process would: so
-    nobody waits for it in a collective of the dataset's own.
+    The collective in which a rank has run out of batches is the last one of all. A rank that an
+    error has ended closes the connections of the dataset's group, as the end of its process would:
+    so nobody waits for it in a collective of the dataset's own.
     """
 
     def __init__(self, rank: Rank, store: Any, journal: Journal) -> None:
@@ -140,40 +139,40 @@ class Meetings:
         place = rank.number, rank.world_size
         self._group = _distributed.ProcessGroupGloo(_part(store, "meetings"), *place)
         self._are_over = self._are_apart = self._has_failed = False
-        self._exchange(_State.HAS_BATCH, Step(0, 0))
+        self._exchange(_State.HAS_BATCH, Position(0, 0))
 
     def meet(self, epoch: int, batch: int) -> bool:
         """Wait with *batch* of *epoch*, from 1, until each rank has one; False if one has none."""
-        step = Step(epoch, batch)
+        position = Position(epoch, batch)
         self._journal.write(MeetingTime(time.monotonic()))
         try:
-            found = self._exchange(_State.HAS_BATCH, step)
+            states = self._exchange(_State.HAS_BATCH, position)
         except RuntimeError:  # gloo's, once the connection to a rank is closed.
-            return self._end(Absence(None, Reason.GONE, step))
-        absent = [(state, rank) for rank, (state, _) in enumerate(found) if state in _REASONS]
+            return self._end(Absence(None, Reason.GONE, position))
+        absent = [(state, rank) for rank, (state, _) in enumerate(states) if state in _REASONS]
         if absent:
             state, rank = max(absent)
-            return self._end(Absence(rank, _REASONS[state], step))
-        steps = tuple(each for _, each in found)
-        if len({each.epoch for each in steps}) > 1 and not self._are_apart:
+            return self._end(Absence(rank, _REASONS[state], position))
+        positions = tuple(each for _, each in states)
+        if len({each.epoch for each in positions}) > 1 and not self._are_apart:
             self._are_apart = True
-            self._journal.write(RanksApart(steps))
+            self._journal.write(Noted(EpochsApart(positions)))
         self._journal.write(LoaderTime(time.monotonic()))
         return True
 
     def leave(self, *, failed: bool) -> None:
-        """Tell the others that this rank has no more batches."""
+        """Announce to the others that this rank has run out of batches."""
         if failed and not self._are_over:
             _destroy()
         self._wait(_State.FAILED if failed else _State.FINISHED)
         self._are_over = True
 
     def renew(self) -> None:
-        """Make a group in the place of the one that was closed, for the recovery of all ranks."""
+        """Replace the group that was closed, for the recovery pass of all ranks."""
         if self._has_failed:
             _destroy()
             self._journal.write(HarnessTime(time.monotonic()))
-            with contextlib.suppress(RuntimeError):  # A rank is gone.
+            with contextlib.suppress(RuntimeError):  # A rank has exited.
                 _init(self._rank, self._store, "recovery")
 
     def end(self) -> None:
@@ -185,21 +184,24 @@ class Meetings:
         if self._are_over:
             return
         self._journal.write(MeetingTime(time.monotonic()))
-        with contextlib.suppress(RuntimeError):  # A rank is gone, whose own facts say how.
-            self._exchange(state, Step(0, 0))
+        with contextlib.suppress(RuntimeError):  # A rank has exited, whose own facts say how.
+            self._exchange(state, Position(0, 0))
         self._journal.write(HarnessTime(time.monotonic()))
 
     def _end(self, absence: Absence) -> bool:
         self._are_over = True
-        self._journal.write(RankAbsent(absence))
+        self._journal.write(Noted(absence))
         self._journal.write(LoaderTime(time.monotonic()))
         return False
 
-    def _exchange(self, state: _State, step: Step) -> list[tuple[_State, Step]]:
+    def _exchange(self, state: _State, position: Position) -> list[tuple[_State, Position]]:
         """What each rank brings, in the order of their numbers."""
-        ours = torch.tensor([state, step.epoch, step.batch])
-        every = [torch.zeros_like(ours) for _ in range(self._rank.world_size)]
-        self._group.allgather([every], [ours]).wait()
-        found = [(_State(state), Step(*step)) for state, *step in map(torch.Tensor.tolist, every)]
-        self._has_failed |= any(each is _State.FAILED for each, _ in found)
-        return found
+        ours = torch.tensor([state, position.epoch, position.batch])
+        tensors = [torch.zeros_like(ours) for _ in range(self._rank.world_size)]
+        self._group.allgather([tensors], [ours]).wait()
+        states = [
+            (_State(state), Position(*position))
+            for state, *position in map(torch.Tensor.tolist, tensors)
+        ]
+        self._has_failed |= any(each is _State.FAILED for each, _ in states)
+        return states

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from pytest_dataloader_faults import exceptions
-from pytest_dataloader_faults._arguments import Rule, is_int
+from pytest_dataloader_faults._arguments import ArgumentRule, is_int
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
 from pytest_dataloader_faults._settings import check
 from pytest_dataloader_faults._settings.jobs import Job, Rank, TrialJob
@@ -21,23 +21,17 @@ _Job = TypeVar("_Job", bound=Job)
 _SEEDS_APART = 1_000_003
 _SEEDS = 1 << 32
 _HAS_GROUP = (
-    "ranks={} needs a process group of its own, and the process of pytest has one already, from"
-    " torch.distributed.init_process_group(). Call it in make_dataset, or call"
+    "ranks={} needs its own process group, but pytest's process already has one, from"
+    " torch.distributed.init_process_group(). Call that in make_dataset, or call"
     " destroy_process_group() first"
 )
 _NO_GLOO = (
-    "ranks={} needs torch.distributed with gloo, which this build of torch lacks. Install one that"
-    " has it, or leave ranks out"
-)
-_FROM_START = (
-    "ranks={} and from_start=True cannot be together: the faults of ranks begin once the datasets"
-    " were made. Leave one of them out"
+    "ranks={} needs torch.distributed with gloo, which this build of torch lacks. Install a build"
+    " that has it, or remove ranks"
 )
 
 
-def require_ranks(
-    ranks: int | None, on_rank: int | str | None = None, *, from_start: bool = False
-) -> None:
+def require_ranks(ranks: int | None, on_rank: int | str | None = None) -> None:
     """Refuse what no trial of *ranks* can be.
 
     Raises:
@@ -46,19 +40,17 @@ def require_ranks(
     check(ranks=ranks)
     if ranks is None:
         if on_rank is not None:
-            message = f"on_rank={on_rank!r} chooses one of several ranks: give ranks=2, or more"
+            message = f"on_rank={on_rank!r} selects one of several ranks: pass ranks=2 or more"
             raise exceptions.InvalidArgumentError(message)
         return
-    allowed = f"an int from 0 to {ranks - 1}, since ranks={ranks}, 'all', or None for the last one"
-    Rule(lambda value: value in (None, ALL) or is_int(value, 0, ranks - 1), allowed).check(
+    allowed = f"an int from 0 to {ranks - 1} (with ranks={ranks}), 'all', or None for the last one"
+    ArgumentRule(lambda value: value in (None, ALL) or is_int(value, 0, ranks - 1), allowed).check(
         "on_rank", on_rank
     )
-    if from_start:
-        raise exceptions.InvalidArgumentError(_FROM_START.format(ranks))
 
 
 def _require_gloo(ranks: int) -> None:
-    """Refuse *ranks* where torch has no gloo, or a process group that they would inherit."""
+    """Refuse *ranks* if torch lacks gloo, or has a process group that they would inherit."""
     from torch import distributed
 
     if not (distributed.is_available() and distributed.is_gloo_available()):
@@ -69,10 +61,10 @@ def _require_gloo(ranks: int) -> None:
 
 
 @contextlib.contextmanager
-def jobs_of(job: _Job, ranks: int, on_rank: int | str | None) -> Iterator[list[_Job]]:
-    """*job* for each of so many *ranks*; its faults are armed in one, or in all of them.
+def split_by_rank(job: _Job, ranks: int, on_rank: int | str | None) -> Iterator[list[_Job]]:
+    """*job* for each of that many *ranks*; its faults are armed in one, or in all of them.
 
-    Each rank has random numbers of its own, as ranks have that nobody seeds.
+    Each rank has its own random numbers, like ranks that are not seeded.
     """
     _require_gloo(ranks)
     from pytest_dataloader_faults._trial.process_group import free_port
@@ -94,8 +86,8 @@ def jobs_of(job: _Job, ranks: int, on_rank: int | str | None) -> Iterator[list[_
         store.close()
 
 
-def alone(job: _Job, ranks: int | None) -> _Job:
-    """*job* as the only rank, where its dataset is one for several *ranks*."""
+def make_only_rank(job: _Job, ranks: int | None) -> _Job:
+    """*job* as the only rank, if its dataset is one for several *ranks*."""
     if ranks is None:
         return job
     _require_gloo(ranks)
@@ -104,20 +96,25 @@ def alone(job: _Job, ranks: int | None) -> _Job:
     return replace(job, rank=Rank(port=free_port()))
 
 
-def combined(job: TrialJob, found: Sequence[tuple[Outcome, Sequence[JournalEvent]]]) -> Outcome:
+def combine_outcomes(
+    job: TrialJob, results: Sequence[tuple[Outcome, Sequence[JournalEvent]]]
+) -> Outcome:
     """One outcome of all ranks: that of the rank which was the first to fail.
 
-    Where none failed, it is that of the first rank with faults, or else of rank 0.
+    If none failed, it is that of the first rank with faults, or else of rank 0.
     """
-    outcomes = tuple(outcome for outcome, _ in found)
+    outcomes = tuple(outcome for outcome, _ in results)
     failed = {
-        number: _failed_at(*each) for number, each in enumerate(found) if _has_failed(each[0])
+        number: _failed_at(*result)
+        for number, result in enumerate(results)
+        if _has_failed(result[0])
     }
-    own = {number: at for number, at in failed.items() if not outcomes[number].has_lost_rank}
-    first = next((number for number, each in enumerate(outcomes) if each.schedule), 0)
+    causes = {number: at for number, at in failed.items() if not outcomes[number].has_lost_rank}
+    number_of_first = next((number for number, each in enumerate(outcomes) if each.schedule), 0)
     if failed:
-        first = min(own or failed, key=lambda number: (own or failed)[number])
-    return replace(outcomes[first], seed=job.settings.seed, ranks=outcomes)
+        number_of_first = min(causes or failed, key=lambda number: (causes or failed)[number])
+    first = outcomes[number_of_first]
+    return replace(first, request=replace(first.request, seed=job.settings.seed), ranks=outcomes)
 
 
 def _has_failed(outcome: Outcome) -> bool:
@@ -128,7 +125,7 @@ def _failed_at(outcome: Outcome, events: Sequence[JournalEvent]) -> float:
     """When it failed, by the clock of all ranks."""
     for event in events:
         match event:
-            case PassEnded(_, at, one) if one.exception:
+            case PassEnded(at, result) if result.exception:
                 return at
             case TrialEnded():
                 return event.began + outcome.duration

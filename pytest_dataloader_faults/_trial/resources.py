@@ -2,24 +2,25 @@
 
 Some facts about what only looks like a leak. multiprocessing keeps a resource tracker, and a
 forkserver, for the life of the process, and a descriptor to each; torch may keep its shared memory
-manager. A dead child that was not waited for is a zombie, not a process that goes on. A look
-through /proc can miss a process whose parent dies at that moment, hence a second look where the
-first one finds none. A descriptor that was closed while we look at it gives ENOENT.
+manager. A dead child that was not waited for is a zombie, not a running process. A listing of /proc
+can miss a process whose parent dies at that moment, hence a second listing if the first one finds
+none. A descriptor that is closed during the listing raises ENOENT.
 
 Some facts about memory that only looks lost. Private and proportional sizes (PSS, USS) of a forked
 worker grow by some 20 KiB with each epoch for dozens of epochs: reading an inherited object changes
 its reference count, and the page becomes a copy of the worker's own. Pages of files that were read
 through a mapping count as well, and can be dropped at any time. So what is counted is "Anonymous"
-of /proc/<pid>/smaps_rollup (proc(5)): all memory that is no file's, shared with another process or
-not, which a copy of a page does not add to; and shared memory that is mapped, in proportion.
+of /proc/<pid>/smaps_rollup (proc(5)): all memory that does not belong to a file, shared with
+another process or not, which a copy of a page does not add to; and shared memory that is mapped, in
+proportion.
 
-Each epoch asks for the same samples, by the seed of the samplers: so a cache fills in the first
-one. And each begins with a garbage collection: cycles would wait for a collection of the oldest
+Each epoch requests the same samples, by the seed of the samplers: so a cache fills in the first
+one. And each starts with a garbage collection: cycles would wait for a collection of the oldest
 generation, which comes after dozens of epochs. malloc(3) raises its threshold for mmap(2) to the
 size of what was freed last (mallopt(3), M_MMAP_THRESHOLD), so that large tensors come from its
 heap, where they are aligned, and leave holes that the next one may not fit into: a healthy dataset
 of samples of 1 MiB took 8 MiB more with each epoch. A threshold that is set stays, and large blocks
-go when freed; of small ones, malloc_trim(3) gives back the pages.
+are unmapped when freed; malloc_trim(3) returns the pages of small ones.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.patience import Patience, has_ended
 from pytest_dataloader_faults._engine.worker.fetch_hooks import FetchListener, observe_fetches
 from pytest_dataloader_faults._trial import accelerator
+from pytest_dataloader_faults.outcomes import Resources, Stage
 from pytest_dataloader_faults.outcomes.growth import FEWEST_EPOCHS, TIMES_TO_CONFIRM, find_growth
 from pytest_dataloader_faults.outcomes.records import Footprint
 
@@ -49,13 +51,16 @@ _INFRASTRUCTURE = ("multiprocessing.resource_tracker", "multiprocessing.forkserv
 
 def trial_processes(server: tuple[int, int] | None) -> list[psutil.Process]:
     """What is below this process, and what a fork server with its keeper, *server*, has started."""
-    return [*psutil.Process().children(recursive=True), *(_below(*server) if server else ())]
+    return [
+        *psutil.Process().children(recursive=True),
+        *(_list_descendants(*server) if server else ()),
+    ]
 
 
-def _below(keeper: int, server: int) -> list[psutil.Process]:
+def _list_descendants(keeper: int, server: int) -> list[psutil.Process]:
     with contextlib.suppress(psutil.NoSuchProcess):
-        found = psutil.Process(keeper).children(recursive=True)
-        return [each for each in found if each.pid != server]
+        children = psutil.Process(keeper).children(recursive=True)
+        return [each for each in children if each.pid != server]
     return []
 
 
@@ -64,18 +69,25 @@ def processes(server: tuple[int, int] | None = None, seconds: float = 1.0) -> di
 
     Helpers of torch and Python are left out.
     """
-    if not has_children() and not (server and _below(*server)):
+    if not has_children() and not (server and _list_descendants(*server)):
         return {}
     patience = Patience(seconds)
-    while (found := _running(server) or _running(server)) and not patience.is_over(map(int, found)):
+    while (commands := _running(server) or _running(server)) and not patience.is_over(
+        map(int, commands)
+    ):
         time.sleep(0.01)
-    return found
+    return commands
+
+
+def look(stage: Stage, server: tuple[int, int] | None) -> Resources:
+    """What this process has open, and what runs below it."""
+    return Resources(stage, proc.descriptor_links(), processes(server))
 
 
 def has_children() -> bool:
     """Whether there are descendants; orphans are children of a subreaper, which this process is.
 
-    The kernel says it at once and for certain; a look through /proc takes 2 ms.
+    The kernel reports it at once and reliably; a listing of /proc takes 2 ms.
     """
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -88,12 +100,12 @@ def end_session(leader: int, seconds: float) -> None:
 
     Wait for each for *seconds* at most.
     """
-    found = list(_session_of(leader))
-    for process in found:
+    members = list(_session_of(leader))
+    for process in members:
         with contextlib.suppress(psutil.Error):
             if not is_infrastructure(" ".join(process.cmdline())):
                 process.kill()
-    for process in found:
+    for process in members:
         has_ended(process.pid, seconds)
 
 
@@ -105,7 +117,7 @@ def _session_of(leader: int) -> Iterator[psutil.Process]:
 
 
 def _running(server: tuple[int, int] | None) -> dict[str, str]:
-    found = {}
+    commands = {}
     for process in trial_processes(server):
         try:
             command = " ".join(process.cmdline()) or process.name()
@@ -113,8 +125,8 @@ def _running(server: tuple[int, int] | None) -> dict[str, str]:
         except psutil.NoSuchProcess:
             continue
         if not zombie and not is_infrastructure(command):
-            found[str(process.pid)] = command[:200]
-    return found
+            commands[str(process.pid)] = command[:200]
+    return commands
 
 
 def is_infrastructure(command: str) -> bool:
@@ -137,7 +149,7 @@ def map_large_blocks() -> None:
 
 
 def collect_and_trim() -> None:
-    """Free cycles of Python's objects, and give back free pages in the heap of malloc(3)."""
+    """Free cycles of Python's objects, and return free pages in the heap of malloc(3)."""
     gc.collect()
     if hasattr(_LIBC, "malloc_trim"):
         _LIBC.malloc_trim(ctypes.c_size_t(0))
@@ -145,20 +157,35 @@ def collect_and_trim() -> None:
 
 @dataclass(frozen=True)
 class GcEachEpoch:
-    """A ``worker_init_fn`` that frees unused memory at the start of each epoch. Picklable."""
+    """A ``worker_init_fn`` that frees unused memory at the start of each epoch. Picklable.
 
-    then: Callable[[int], object] | None
+    *batches*: how many an epoch has for each worker, if that is known. If a loader keeps its
+    iterator, workers do not notice otherwise that the next epoch starts.
+    """
+
+    init_fn: Callable[[int], object] | None
+    batches: int | None = None
 
     def __call__(self, worker: int) -> None:
         map_large_blocks()
-        observe_fetches(_GcListener(), samples=False)
-        if self.then is not None:
-            self.then(worker)
+        observe_fetches(_GcListener(self.batches), samples=False)
+        if self.init_fn is not None:
+            self.init_fn(worker)
 
 
+@dataclass
 class _GcListener(FetchListener):
+    batches: int | None
+    _fetches: int = 0
+
     def restart(self) -> None:
+        self._fetches = 0
         collect_and_trim()
+
+    def begin(self) -> None:
+        if self._fetches == self.batches:
+            self.restart()
+        self._fetches += 1
 
 
 class FootprintSampler:
@@ -172,46 +199,46 @@ class FootprintSampler:
         self._found: list[Footprint] = []
         self._last: int | None = None
 
-    def are_enough(self, epoch: int) -> bool:
+    def is_sufficient(self, epoch: int) -> bool:
         """Whether *epoch* should be the last one: growth is confirmed by four times as many."""
         if time.monotonic() - self._began > self._most_seconds:
             return True
         return self._last is not None and epoch >= self._last
 
     def look(self, epoch: int, workers: Iterable[Any]) -> list[Footprint]:
-        """What the loader's process and *workers* take after *epoch*."""
+        """What the main process and *workers* use after *epoch*."""
         collect_and_trim()
         pids = {"loader": os.getpid()} | {f"worker {i}": each.pid for i, each in enumerate(workers)}
-        found = [Footprint(epoch, name, **self._of(pid)) for name, pid in pids.items()]
+        footprints = [Footprint(epoch, name, **self._measure(pid)) for name, pid in pids.items()]
         in_use = accelerator.bytes_in_use()
-        found[0] = replace(found[0], pinned=in_use["pinned"], device=in_use["device"])
-        self._found += found
+        footprints[0] = replace(footprints[0], pinned=in_use["pinned"], device=in_use["device"])
+        self._found += footprints
         if self._last is None:
-            self._last = self._last_given(epoch)
-        return found
+            self._last = self._find_last_epoch(epoch)
+        return footprints
 
-    def _last_given(self, epoch: int) -> int | None:
-        """Which epoch is to be the last, given those up to *epoch*; None if that is not known."""
+    def _find_last_epoch(self, epoch: int) -> int | None:
+        """Which epoch should be the last, after those up to *epoch*; None if that is unknown."""
         seconds = time.monotonic() - self._began
         if epoch < FEWEST_EPOCHS or (epoch < _ENOUGH_EPOCHS and seconds <= _ENOUGH_SECONDS):
             return None
         return TIMES_TO_CONFIRM * epoch if find_growth(self._found) is not None else epoch
 
-    def _of(self, pid: int) -> dict[str, Any]:
+    def _measure(self, pid: int) -> dict[str, Any]:
         targets = proc.descriptor_links(pid).values()
         # Kernel objects without a path are counted by their kind.
         names = Counter(each if each[0] == "/" else each.partition(":")[0] for each in targets)
-        more = names - self._first.setdefault(pid, names)
+        added = names - self._first.setdefault(pid, names)
         return {
             "memory": proc.memory_of(pid, _COUNTED),
             "descriptors": names.total(),
             "threads": len(proc.threads(pid)),
-            "newly_open": max(more, key=more.__getitem__, default=""),
+            "newly_open": max(added, key=added.__getitem__, default=""),
         }
 
 
 def limit_descriptors(count: int | None) -> None:
-    """Allow *count* descriptors besides the open ones, here and in processes started from here."""
+    """Allow *count* more descriptors than are open, here and in processes started from here."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if count is not None:
         room = max(proc.descriptors("self")) + 1 + count

@@ -1,6 +1,6 @@
 """What happens inside a trial [runs in the disposable process that drives the loader].
 
-Facts are written to the journal as they come. So the facts up to its death or hang are there when a
+Facts are written to the journal at once. So the facts up to its death or hang are there when a
 process dies or hangs. Nothing here judges.
 """
 
@@ -10,7 +10,7 @@ import contextlib
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch.utils.data
 
 from pytest_dataloader_faults import exceptions
-from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, iterators_heard_by
+from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, listen_to_iterators
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle
-from pytest_dataloader_faults._engine.scope import Injection, arm
-from pytest_dataloader_faults._engine.system import proc
+from pytest_dataloader_faults._engine.scope import Injection, arm_faults
 from pytest_dataloader_faults._engine.system.ownership import ClosedByUserError
 from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
-from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob, Resume, TrialJob
+from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
-from pytest_dataloader_faults._trial.driver import LoaderDriver, idle_at_once, raised_by
+from pytest_dataloader_faults._trial.driver import LoaderDriver, describe_error, idle_at_once
 from pytest_dataloader_faults._trial.journal import (
     REFUSALS,
     FaultsArmed,
@@ -43,32 +42,47 @@ from pytest_dataloader_faults._trial.journal import (
     PhaseStarted,
     ReferenceTaken,
     SeveralLoaders,
-    StateLoaded,
     refusal,
-)
-from pytest_dataloader_faults._trial.loader_state import (
-    StateSaver,
-    kept_states,
-    state_of,
-    with_state,
 )
 from pytest_dataloader_faults._trial.process.environment import FreeResources
 from pytest_dataloader_faults._trial.samplers import (
+    count_batches_of_worker,
     count_samples,
-    draw_again,
     drops_last,
     limit_samples,
+    repeat_draws,
+    state_of,
 )
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.draws import draws_of
+from pytest_dataloader_faults._trial.samples.emptiness import explain_emptiness
 from pytest_dataloader_faults._trial.samples.reference import Reader, take_reference
-from pytest_dataloader_faults.faults import PinMemoryThreadDeath
-from pytest_dataloader_faults.outcomes import Pass, Phase, Resources, Stage
-from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
+from pytest_dataloader_faults.faults import has_files
+from pytest_dataloader_faults.outcomes import Pass, Phase, Stage
+from pytest_dataloader_faults.outcomes.stages import DONE
+from pytest_dataloader_faults.steps import (
+    Arm,
+    Disarm,
+    EndFaults,
+    EndWorkers,
+    Epoch,
+    FaultFreePass,
+    Look,
+    Make,
+    MeasureEpochs,
+    OwnStep,
+    Process,
+    ReadSample,
+    RepeatDraws,
+    Step,
+    UseAccelerator,
+)
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.process_group import Meetings
 
+Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]
+"""The scope of a job's faults."""
 _WITHOUT_WORKERS: Mapping[str, Any] = {
     "num_workers": 0,
     "multiprocessing_context": None,
@@ -76,48 +90,36 @@ _WITHOUT_WORKERS: Mapping[str, Any] = {
     "prefetch_factor": None,
     "timeout": 0,
 }
-_SEEDS_APART = 7_919
-Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]
-"""The scope of a job's faults."""
 
 
 def run(
     job: Job,
     journal: Journal,
-    stacks: str,
     supervision: SupervisorHandle | None,
     writable_folders: Sequence[str],
     server: tuple[int, int] | None,
     *,
-    following: int | None = None,
+    number: int = 0,
 ) -> None:
-    """Do *job*. Faults of writing may happen in *writable_folders*, which are this trial's own.
+    """Do *job*, or process *number* of it if it has several.
 
-    *server*: the keeper and the fork server that the workers are started by, if there is one.
-    *following*: which of the processes this is, from 0, that follow the trial's own; None for that.
+    Faults of writing may happen in *writable_folders*, which are this trial's own. *server*: the
+    keeper and the fork server that the workers are started by, if there is one.
     """
     free = FreeResources.now()
     resources.limit_descriptors(job.options.descriptors)
-    torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool has no threads.
+    torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool lacks the threads.
     seed_everything(job.settings.seed)
-    armed = _armed(job, stacks, supervision, writable_folders)
     try:
         meetings = _join(job, journal)
         if isinstance(job, ReferenceJob):
-            how = (job.make_dataset, job.settings.loader, job.changes)
-            loader = loaders.make_loader(*how, rank=job.rank_of_several)
-            journal.write(ReferenceTaken(take_reference(loader, job)))
+            _take_reference(job, journal)
             if meetings:
                 meetings.end()
         elif isinstance(job, TrialJob):
-            maker = _TrialMaker(job, journal, server, free, meetings)
-            if following is not None:
-                maker.follow(following)
-            elif job.options.from_start:
-                maker.run_from_start(armed)
-            else:
-                maker.trial().run(armed)
-    except exceptions.SeveralLoadersError as error:
+            armed = _arm_engine(job, supervision, writable_folders)
+            TrialProcess(job, journal, server, free, meetings, armed).run(job.processes[number])
+    except exceptions.MultipleLoadersError as error:
         journal.write(SeveralLoaders(str(error), error.parts))
     except tuple(REFUSALS.values()) as error:
         journal.write(refusal(error))
@@ -126,7 +128,7 @@ def run(
 
 
 def _join(job: Job, journal: Journal) -> Meetings | None:
-    """Make this process the rank that *job* says, if it says one."""
+    """Make this process the rank of *job*, if it has one."""
     if job.rank is None:
         return None
     from pytest_dataloader_faults._trial import process_group
@@ -134,16 +136,25 @@ def _join(job: Job, journal: Journal) -> Meetings | None:
     return process_group.join(job.rank, journal)
 
 
-def _armed(
-    job: Job, stacks: str, supervision: SupervisorHandle | None, writable_folders: Sequence[str]
+def _take_reference(job: ReferenceJob, journal: Journal) -> None:
+    arguments = (job.make_dataset, job.settings.loader, job.changes)
+    with explain_emptiness(job.make_dataset):
+        loader = loaders.make_loader(*arguments, rank=job.rank_of_several)
+        lacks_workers = not (loader.num_workers or "num_workers" in job.changes)
+        reference = replace(take_reference(loader, job), lacks_workers=lacks_workers)
+        journal.write(ReferenceTaken(reference))
+
+
+def _arm_engine(
+    job: TrialJob, supervision: SupervisorHandle | None, writable_folders: Sequence[str]
 ) -> Armed:
-    return arm(
+    return arm_faults(
         *job.faults,
         engine=job.settings.engine,
         seed=job.settings.seed,
         watch_files=job.options.watch_files,
         may_arm_own_process=True,
-        stacks=stacks,
+        stacks=True,
         supervisor=supervision,
         samples=bool(job.faults),
         seeded=job.comparison.seeded,
@@ -152,308 +163,314 @@ def _armed(
 
 
 @dataclass
-class _TrialMaker:
-    """Makes the dataset, in a process where faults may be armed already."""
+class TrialProcess:
+    """Interprets the steps of one process of a trial.
+
+    Attributes:
+        prepare: Called with the loader before a pass without faults; or None.
+    """
 
     job: TrialJob
     journal: Journal
     server: tuple[int, int] | None
     free: FreeResources
     meetings: Meetings | None
-
-    def trial(self) -> _Trial:
-        """The trial of a loader that is made now."""
-        job = self.job
-        loader = loaders.make_loader(
-            job.make_dataset,
-            job.settings.loader,
-            job.changes,
-            needs_workers=job.needs_workers,
-            rank=job.rank_of_several,
-        )
-        if job.options.resume is not None:
-            loader = with_state(loader)
-        length, samples, reduced_from = None, job.settings.samples, None
-        if loaders.kind_of(loader.dataset) == "map":
-            length = count_samples(loader)
-            if samples is not None:
-                reduced_from = limit_samples(
-                    loader,
-                    loaders.outer_of(loader),
-                    samples,
-                    keeps_sampler=job.options.resume is not None,
-                    whole_batches=job.options.whole_batches,
-                )
-        elif job.rank_of_several:
-            length = loaders.length_of(loader.dataset)
-        if loader.num_workers:
-            self.free.require_for(loader.num_workers)
-        how = (self.server, length, self.meetings, reduced_from)
-        return _Trial(job, self.journal, loader, *how)
-
-    def run_from_start(self, armed: Armed) -> None:
-        """Make the dataset under the faults, and make the epochs of a trial with it."""
-        with armed as (injection, monitor):
-            self.journal.write(FaultsArmed())
-            _write_resources(self.journal, Stage.START, self.server)
-            self.journal.write(LoaderTime(time.monotonic()))
-            monitor.arm_before_dataset()
-            trial = self._try_to_make(Phase(Stage.EPOCH, 1), monitor.record_error)
-            monitor.client.note_dataset_made()
-            if trial is not None:
-                trial.run_armed(monitor)
-            else:
-                _write_resources(self.journal, Stage.EPOCH, self.server)
-        _write_counts(self.job, self.journal, injection)
-        self.journal.write(PhaseStarted(DONE, time.monotonic()))
-
-    def follow(self, number: int) -> None:
-        """Do what the process *number* does, from 0, of those that follow the trial's own."""
-        if self.job.options.resume is None:
-            self.recover_anew()
-        else:
-            self._go_on(number, self.job.options.resume)
-
-    def _go_on(self, number: int, resume: Resume) -> None:
-        """Make the dataset and its loader anew, and go on from a saved state, or from none."""
-        kept = kept_states(self.journal, resume)
-        goes_on = number < len(kept)
-        phase = Phase(Stage.RESUMED, number + 1) if goes_on else Phase(Stage.UNINTERRUPTED)
-        self.journal.write(PhaseStarted(phase, time.monotonic()))
-        trial = replace(self, job=replace(self.job, faults=()))._try_to_make(phase, _forget)
-        state = None
-        if goes_on:
-            place, state = kept[number]
-            self.journal.write(StateLoaded(place))
-        if trial is not None:
-            trial.go_on(phase, state)
-        self.journal.write(PhaseStarted(DONE, time.monotonic()))
-
-    def recover_anew(self) -> None:
-        """Make the dataset in this process, which knows nothing of the faults, and read it here.
-
-        Workers would have nothing to add, unless only they can read the dataset, or get the same
-        samples: what they meet is what this process makes of the files.
-        """
-        self.journal.write(PhaseStarted(RECOVERY, time.monotonic()))
-        job = replace(self.job, faults=())
-        if not (job.comparison.in_workers or job.in_workers_only):
-            changes = {**job.changes, **_WITHOUT_WORKERS}
-            job = replace(job, changes=changes, needs_workers=False)
-        trial = replace(self, job=job)._try_to_make(RECOVERY, _forget)
-        if trial is not None:
-            trial.recover()
-        self.journal.write(PhaseStarted(DONE, time.monotonic()))
-
-    def _try_to_make(
-        self, phase: Phase, record_error: Callable[[BaseException], None]
-    ) -> _Trial | None:
-        """The trial, or None where its dataset cannot be made, which is what *phase* came to."""
-        try:
-            return self.trial()
-        except loaders.EmptyDatasetError:
-            self.journal.write(LoaderMade("map", ""))
-            found = Pass(complete=True, length=0)
-        except exceptions.UnusableDatasetError as error:
-            cause = error.__cause__ or error
-            record_error(cause)
-            found = Pass(exception=raised_by(cause))
-        self.journal.write(PassEnded(phase, time.monotonic(), found))
-        return None
-
-
-def _forget(_error: BaseException) -> None:
-    """Keep no error: no fault could have caused it."""
-
-
-def _write_counts(job: TrialJob, journal: Journal, injection: Injection) -> None:
-    processes = injection.processes
-    journal.write(FaultsCounted(injection.faults, processes))
-    if job.options.watch_files:
-        used = {path for each in processes for path in each.files}
-        journal.write(FilesLasting(sorted(filter(os.path.lexists, used))))
-
-
-@dataclass
-class _Trial:
-    job: TrialJob
-    journal: Journal
-    loader: torch.utils.data.DataLoader[Any]
-    server: tuple[int, int] | None
-    length: int | None
-    meetings: Meetings | None
-    reduced_from: int | None
+    armed: Armed
 
     def __post_init__(self) -> None:
-        self.options = self.job.options
-        self.footprints: resources.FootprintSampler | None = None
-        if self.options.footprints is not None:
-            self.footprints = resources.FootprintSampler(self.options.footprints)
-            self.loader.worker_init_fn = resources.GcEachEpoch(self.loader.worker_init_fn)
-        loaders.end_stream(self.loader, self.job.comparison.limit)
+        self._scope = self._outer_scope = contextlib.ExitStack()
+        """The latest scope, which ends first, and that of the process."""
+        self._injection: Injection | None = None
+        self._monitor: LoaderMonitor | None = None
+        """Of the faults that are armed now."""
+        self.loader: torch.utils.data.DataLoader[Any] | None = None
+        """None before it is made, and if it could not be made."""
+        self._driver: LoaderDriver | None = None
+        self._use_batch: Callable[[Any], Any] | None = None
+        self._length: int | None = None
+        self._made: Make = Make()
+        self.prepare: Callable[[Any], None] | None = None
+        self._epochs = 0
+        self._is_over = True
+        """Whether the latest epoch succeeded."""
+        self._may_continue = True
+        """Whether more epochs follow."""
 
-    def run(self, armed: Armed) -> None:
-        with self._driven() as driver:
-            with armed as (injection, monitor):
-                self.journal.write(FaultsArmed())
-                self._run_epochs(driver, monitor)
-            _write_counts(self.job, self.journal, injection)
-            if self.job.recovers:
-                if self.meetings:
-                    self.meetings.renew()
-                self._recover(driver)
-                self._write_resources(Stage.RECOVERY)
+    def run(self, process: Process) -> None:
+        """Do all steps of *process*."""
+        if not any(isinstance(step, Arm) for step in process):
+            self.job = replace(self.job, faults=())
+        with self._outer_scope:
+            for step in process:
+                self._run_step(step)
         if self.meetings:
             self.meetings.end()
         self.journal.write(PhaseStarted(DONE, time.monotonic()))
 
-    def run_armed(self, monitor: LoaderMonitor) -> None:
-        """Make the epochs in a process that is armed already."""
-        with self._driven() as driver:
-            self._run_epochs(driver, monitor)
+    def _run_step(self, step: Step) -> None:
+        match step:
+            case Make():
+                self._make(step)
+            case Arm():
+                self._arm()
+            case Disarm():
+                self._disarm()
+            case OwnStep():
+                step.run(self)
+            case Look(stage):
+                gc.collect()  # Ends what the loader and the dataset left.
+                self.journal.write(HarnessTime(time.monotonic()))
+                self.journal.write(Looked(resources.look(stage, self.server)))
+            case _ if self.loader is not None:
+                self._prepare(step, self.loader)
+                self._iterate(step, self.loader)
 
-    def recover(self) -> None:
-        """Make the recovery, in a process without faults."""
-        with self._driven(follows=True) as driver:
-            self._recover(driver)
+    def _prepare(self, step: Step, loader: torch.utils.data.DataLoader[Any]) -> None:
+        """Do *step* if it comes before the passes over *loader*."""
+        match step:
+            case UseAccelerator():
+                accelerator.use()
+                self._use_batch = accelerator.copy_to_device
+            case ReadSample():
+                _read_first_sample(loader)
+            case RepeatDraws():
+                repeat_draws(loader, loaders.outer_loader(loader))
 
-    def go_on(self, phase: Phase, state: str | None) -> None:
-        """Make the rest of an epoch, in a process that knows its *state* only; or all of it."""
-        with self._driven(follows=True) as driver:
-            self._have_no_faults(driver)
-            # Where it goes on, its random numbers are those of another run.
-            seed = self.job.settings.seed + 1 + _SEEDS_APART * (phase.epoch or 0)
-            if driver.start(phase, seed, state=state):
-                driver.take()
-            driver.end_workers()
+    def _iterate(self, step: Step, loader: torch.utils.data.DataLoader[Any]) -> None:
+        """Do *step* if it is a pass over *loader*, or ends something of one."""
+        match step:
+            case Epoch() if self._may_continue:
+                self._may_continue = self._run_epoch(step)
+            case MeasureEpochs():
+                self._measure_epochs(step, loader)
+            case EndFaults() if self._may_continue:
+                self._end_faults()
+            case EndWorkers():
+                self.start_driver().end_workers()
+            case FaultFreePass():
+                if not (self._needs_no_workers(step, loader) and self._run_in_child(step)):
+                    self._run_without_faults(step, loader)
 
-    @contextlib.contextmanager
-    def _driven(self, *, follows: bool = False) -> Iterator[LoaderDriver]:
-        """A driver of the loader; *follows*: in a process after the one whose leaks are asked."""
-        self._refuse_impossible_faults()
-        kind, method = loaders.kind_of(self.loader.dataset), loaders.start_method_of(self.loader)
-        how = drops_last(self.loader), state_of(self.loader), self.reduced_from
-        self.journal.write(LoaderMade(kind, method, *how))
-        if self.options.accelerator:
-            accelerator.use()
-        if self.options.touch:
-            self._touch()
-        if not follows:
-            self._write_resources(Stage.START)
-        loaders.preload_forkserver(self.loader)
-        driver = LoaderDriver(
-            journal=self.journal,
-            comparer=SampleComparer(self.job.comparison, self.job.handling),
-            loader=self.loader,
-            length=self.length,
-            keep_workers=self.options.keep_workers,
-            use_batch=accelerator.copied if self.options.accelerator else None,
-        )
-        with iterators_heard_by(driver):
-            yield driver
-
-    def _run_epochs(self, driver: LoaderDriver, watch: LoaderMonitor) -> None:
-        driver.wait_until_idle = watch.wait_until_idle
-        driver.meet = self.meetings.meet if self.meetings else None
-        if self.options.resume is not None:
-            driver.saver = StateSaver(self.journal, self.loader, self.options.resume)
-        for epoch in range(1, self.options.epochs + 1):
-            is_over = self._run_epoch(driver, epoch)
-            if not is_over and not self.options.keep_workers:
-                break
-            if epoch == 1 and self.options.same_draws:
-                draw_again(self.loader, driver.drawn_so_far)
-            if epoch == self.options.faulty_epochs:
-                watch.client.end_faults()
-                driver.drop_batches_in_advance()
-            if self.footprints is not None:
-                self._take_footprints(self.footprints, epoch, driver)
-                if self.footprints.are_enough(epoch):
-                    break
-        driver.end_workers()
-        # Within the scope: what a worker has just started would not live beyond it, since the
-        # supervisor answers the calls by which it loads its libraries.
-        self._write_resources(Stage.EPOCH)
-        driver.meet = None
-        if self.meetings:
-            self.meetings.leave(failed=not is_over)
-
-    def _run_epoch(self, driver: LoaderDriver, number: int) -> bool:
-        """Make epoch *number*, after one that is left if asked; whether there was no error."""
-        if not self.options.leave_early:
-            return self._iterate(driver, number)
-        left = self._iterate(driver, 2 * number - 1, batches=1)
-        return left and self._iterate(driver, 2 * number)
-
-    def _iterate(self, driver: LoaderDriver, epoch: int, batches: int | None = None) -> bool:
-        phase, seed = Phase(Stage.EPOCH, epoch), self.job.settings.seed
-        seed += 0 if self.options.same_order else epoch
-        return driver.start(phase, seed, self.options.patience) and driver.take(batches)
-
-    def _recover(self, driver: LoaderDriver) -> None:
-        self._have_no_faults(driver)
-        if driver.start(RECOVERY, self.job.settings.seed):
-            driver.take()
-        driver.end_workers()
-
-    def _have_no_faults(self, driver: LoaderDriver) -> None:
-        """Have workers that are not armed make the same samples as those that are."""
-        driver.wait_until_idle = idle_at_once
-        if (start := self.job.comparison.seeded) is not None:
-            seeds = SeedSamples(start, self.loader.worker_init_fn)
-            self.loader.worker_init_fn = seeds
-            if self.options.from_start:
-                seeds.install()
-        self.loader.worker_init_fn = EndsWithParent(self.loader.worker_init_fn)
-
-    def _refuse_impossible_faults(self) -> None:
-        workers, pin_memory = self.loader.num_workers, self.loader.pin_memory
-        for fault in self.job.faults:
-            needs_pins = isinstance(fault, PinMemoryThreadDeath)
-            if needs_pins and not (workers and pin_memory and accelerator.is_there()):
-                message = (
-                    f"{fault!r} needs a thread that pins batches, and this loader has none. Such a"
-                    f" thread needs an accelerator, pin_memory=True (here {pin_memory}) and workers"
-                    f" (here {workers})"
-                )
-                raise exceptions.InvalidArgumentError(message)
-        if workers:
-            return
-        users = [repr(fault) for fault in self.job.faults if fault.needs_worker]
-        if self.job.needs_workers:
-            users.insert(0, "the battery")
-        if users:
-            message = (
-                f"{users[0]} needs worker processes, but this loader has num_workers=0."
-                " Use num_workers=1 or more"
-            )
-            raise exceptions.InvalidArgumentError(message)
-
-    def _touch(self) -> None:
-        """Read a sample here before the fork, as some scripts do: that opens files."""
-        dataset = self.loader.dataset
-        if loaders.kind_of(dataset) == "map":
-            if first := next((one for draw in draws_of(self.loader) for one in draw.each()), None):
-                Reader(self.loader, SampleComparer()).fetch(first)
+    def _make(self, step: Make) -> None:
+        """Make the dataset and its loader, in a process where faults may be armed already."""
+        self._made = step
+        if step.phase is None:
+            self.loader = self._make_loader(step)
+        elif self._monitor is None:
+            self.journal.write(PhaseStarted(step.phase, time.monotonic()))
+            self.loader = self._try_to_make(step, step.phase, _ignore_error)
         else:
-            with loaders.errors_of_dataset(f"iterating {type(dataset).__name__}"):
-                next(iter(dataset), None)
+            self.journal.write(LoaderTime(time.monotonic()))
+            self._monitor.arm_before_dataset()
+            self.loader = self._try_to_make(step, step.phase, self._monitor.record_error)
+            self._monitor.client.note_dataset_made()
+        if self.loader is not None:
+            _refuse_impossible_faults(self.job, self.loader)
 
-    def _take_footprints(
-        self, footprints: resources.FootprintSampler, epoch: int, driver: LoaderDriver
+    def _try_to_make(
+        self, step: Make, phase: Phase, record_error: Callable[[BaseException], None]
+    ) -> torch.utils.data.DataLoader[Any] | None:
+        """The loader, or None if the dataset is empty or cannot be created, which ends *phase*."""
+        try:
+            return self._make_loader(step)
+        except loaders.EmptyDatasetError:
+            self.journal.write(LoaderMade("map", ""))
+            result = Pass(phase, complete=True, length=0)
+        except exceptions.UnusableDatasetError as error:
+            cause = error.__cause__ or error
+            record_error(cause)
+            result = Pass(phase, exception=describe_error(cause))
+        self.journal.write(PassEnded(time.monotonic(), result))
+        return None
+
+    def _make_loader(self, step: Make) -> torch.utils.data.DataLoader[Any]:
+        # If the main process can read the dataset and gets the same samples, workers are not
+        # needed: the faults act on what this process makes of the files.
+        job = self.job
+        is_alone = step.in_main_process and self._may_lack_workers
+        loader = loaders.make_loader(
+            job.make_dataset,
+            job.settings.loader,
+            {**job.changes, **_WITHOUT_WORKERS} if is_alone else job.changes,
+            needs_workers=job.needs_workers and not is_alone,
+            rank=job.rank_of_several,
+        )
+        if step.adapt is not None:
+            loader = step.adapt(loader)
+        outer, reduced_from = loaders.outer_loader(loader), None
+        if loaders.kind_of(loader.dataset) == "map":
+            # A constructor that meets a fault may return a dataset of another length.
+            count = count_samples if step.phase is None else loaders.count_readable
+            self._length = count(loader, outer)
+            if job.settings.samples is not None:
+                reduced_from = limit_samples(
+                    loader,
+                    outer,
+                    job.settings.samples,
+                    keeps_sampler=step.adapt is not None,
+                    whole_batches=job.options.whole_batches,
+                )
+        elif job.rank_of_several:
+            self._length = loaders.length_of(loader.dataset)
+        if loader.num_workers:
+            self.free.require_for(loader.num_workers)
+        loaders.end_stream(loader, job.comparison.limit)
+        facts = drops_last(loader), state_of(loader, outer), reduced_from
+        kind, method = loaders.kind_of(loader.dataset), loaders.start_method_of(loader)
+        self.journal.write(LoaderMade(kind, method, *facts))
+        return loader
+
+    def start_driver(self) -> LoaderDriver:
+        """The driver of the loader, which exists from now on."""
+        if self._driver is None:
+            assert self.loader is not None
+            loaders.preload_forkserver(self.loader)
+            self._driver = LoaderDriver(
+                journal=self.journal,
+                comparer=SampleComparer(self.job.comparison, self.job.handling),
+                loader=self.loader,
+                length=self._length,
+                of_workers=self.job.options.of_workers,
+                use_batch=self._use_batch,
+            )
+            self._scope.enter_context(listen_to_iterators(self._driver))
+        return self._driver
+
+    def _arm(self) -> None:
+        if self.loader is not None:
+            self.start_driver()
+        self._scope = self._outer_scope.enter_context(contextlib.ExitStack())
+        self._injection, self._monitor = self._scope.enter_context(self.armed)
+        self.journal.write(FaultsArmed())
+
+    def _disarm(self) -> None:
+        if self._driver is not None:
+            self._driver.meet = self._driver.after_batch = None
+        if self.meetings:
+            self.meetings.leave(failed=not self._is_over)
+        self._scope.close()
+        self._scope, self._monitor = self._outer_scope, None
+        assert self._injection is not None
+        processes = self._injection.processes
+        self.journal.write(FaultsCounted(self._injection.faults, processes))
+        if self.job.options.watch_files:
+            paths = {path for each in processes for path in each.files}
+            self.journal.write(FilesLasting(sorted(filter(os.path.lexists, paths))))
+
+    def _run_epoch(self, step: Epoch) -> bool:
+        """Run the next epoch; whether others may follow."""
+        assert self._monitor is not None
+        driver = self.start_driver()
+        driver.wait_until_idle = self._monitor.wait_until_idle
+        driver.meet = self.meetings.meet if self.meetings else None
+        driver.keep_workers = step.keep_workers
+        self._epochs += 1
+        seed = self.job.settings.seed + (0 if step.same_order else self._epochs)
+        is_started = driver.start(Phase(Stage.EPOCH, self._epochs), seed, step.patience)
+        self._is_over = is_started and driver.take(step.batches)
+        return self._is_over or step.keep_workers
+
+    def _measure_epochs(
+        self, step: MeasureEpochs, loader: torch.utils.data.DataLoader[Any]
     ) -> None:
-        """Write down the footprint of each process."""
+        footprints = resources.FootprintSampler(step.seconds)
+        batches = count_batches_of_worker(loader, loaders.outer_loader(loader))
+        loader.worker_init_fn = resources.GcEachEpoch(loader.worker_init_fn, batches)
+        for number in range(1, step.rounds + 1):
+            self._may_continue = all(map(self._run_epoch, step.epochs))
+            if not self._may_continue:
+                return
+            self._take_footprints(footprints, number)
+            if footprints.is_sufficient(number):
+                return
+
+    def _take_footprints(self, footprints: resources.FootprintSampler, number: int) -> None:
+        """Write down the footprint of each process after round *number*."""
+        driver = self.start_driver()
         self.journal.write(HarnessTime(time.monotonic()))
         driver.wait_until_idle()
-        workers = getattr(self.loader._iterator, "_workers", ())
-        self.journal.write(Measured(footprints.look(epoch, workers)))
+        self.journal.write(Measured(footprints.look(number, driver.working)))
         self.journal.write(LoaderTime(time.monotonic()))
 
-    def _write_resources(self, stage: Stage) -> None:
-        _write_resources(self.journal, stage, self.server)
+    def _end_faults(self) -> None:
+        assert self._monitor is not None
+        self._monitor.client.end_faults()
+        self.start_driver().drop_batches_in_advance()
+
+    def _run_without_faults(
+        self, step: FaultFreePass, loader: torch.utils.data.DataLoader[Any]
+    ) -> None:
+        if self.meetings:
+            self.meetings.renew()
+        driver = self.start_driver()
+        driver.wait_until_idle = idle_at_once
+        self._prepare_unarmed_workers(loader)
+        if driver.start(step.phase, self.job.settings.seed + step.seed, prepare=self.prepare):
+            driver.take()
+
+    @property
+    def _may_lack_workers(self) -> bool:
+        """Whether a pass without faults may be made by a process that is no worker."""
+        return not (self.job.comparison.in_workers or self.job.recovers_in_workers)
+
+    def _needs_no_workers(
+        self, step: FaultFreePass, loader: torch.utils.data.DataLoader[Any]
+    ) -> bool:
+        """Whether *step* needs no workers: only files had faults, and any process can read them."""
+        is_own = loaders.outer_loader(loader) is not loader
+        is_plain = not is_own and type(loader).__iter__ is torch.utils.data.DataLoader.__iter__
+        return (
+            step.in_child
+            and self._may_lack_workers
+            and all(map(has_files, self.job.faults))
+            and loaders.kind_of(loader.dataset) == "map"
+            and is_plain
+            and bool(loader.num_workers)
+            and not (loader.pin_memory or self.meetings)
+        )
+
+    def _run_in_child(self, step: FaultFreePass) -> bool:
+        """Run *step* in a child without workers; whether it was complete."""
+        driver, start = self.start_driver(), self.job.comparison.seeded
+        prepare = None if start is None else SeedSamples(start, None).install
+        return driver.run_in_child(step.phase, self.job.settings.seed + step.seed, prepare)
+
+    def _prepare_unarmed_workers(self, loader: torch.utils.data.DataLoader[Any]) -> None:
+        """Have workers that are not armed make the same samples as those that are."""
+        if (start := self.job.comparison.seeded) is not None:
+            seeds = SeedSamples(start, loader.worker_init_fn)
+            loader.worker_init_fn = seeds
+            if self._made.in_main_process:
+                seeds.install()
+        loader.worker_init_fn = EndsWithParent(loader.worker_init_fn)
 
 
-def _write_resources(journal: Journal, stage: Stage, server: tuple[int, int] | None) -> None:
-    gc.collect()  # Ends what the loader and the dataset left.
-    journal.write(HarnessTime(time.monotonic()))
-    journal.write(Looked(Resources(stage, proc.descriptor_links(), resources.processes(server))))
+def _ignore_error(_error: BaseException) -> None:
+    """Drop the error, which no fault could have caused."""
+
+
+def _refuse_impossible_faults(job: TrialJob, loader: torch.utils.data.DataLoader[Any]) -> None:
+    workers, pin_memory = loader.num_workers, loader.pin_memory
+    accelerator.require_pinning(job.faults, workers, pin_memory=pin_memory)
+    if workers:
+        if pin_memory:
+            accelerator.require_use()
+        return
+    users = [repr(fault) for fault in job.faults if fault.needs_worker]
+    if users:
+        message = (
+            f"{users[0]} needs worker processes, but this loader has num_workers=0."
+            " Use num_workers=1 or more"
+        )
+        raise exceptions.InvalidArgumentError(message)
+
+
+def _read_first_sample(loader: torch.utils.data.DataLoader[Any]) -> None:
+    """Read a sample here before the fork, as some scripts do: that opens files."""
+    dataset = loader.dataset
+    if loaders.kind_of(dataset) == "map":
+        if first_draw := next((part for draw in draws_of(loader) for part in draw.split()), None):
+            Reader(loader, SampleComparer()).fetch(first_draw)
+    else:
+        with loaders.report_dataset_errors(f"iterating {type(dataset).__name__}"):
+            next(iter(dataset), None)

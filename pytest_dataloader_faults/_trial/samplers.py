@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import importlib.util
 import inspect
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +16,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     DistributedSampler,
+    IterableDataset,
     RandomSampler,
     Sampler,
     SequentialSampler,
@@ -21,49 +25,52 @@ from torch.utils.data import (
 )
 
 from pytest_dataloader_faults._settings.jobs import Rank
+from pytest_dataloader_faults.outcomes.stages import StateOf
 
+STATEFUL = "torchdata.stateful_dataloader"
+"""The module of a loader that saves the states of its dataset and its sampler."""
 DEFAULT_SAMPLERS = (SequentialSampler, RandomSampler)
-"""torch makes them for a dataset without a sampler, and they ask for its length."""
+"""torch creates them for a dataset without a sampler, and they read its length."""
 _SIZED = (*DEFAULT_SAMPLERS, SubsetRandomSampler, WeightedRandomSampler, list, tuple, range)
 
 
 def has_known_length(sampler: Any) -> bool:
     """Whether ``len`` of *sampler* is safe, and that of an epoch.
 
-    torch asks no other sampler for it, and some have none, or another one.
+    torch does not read it from other samplers, and some have none, or another one.
     """
     return type(sampler) in _SIZED
 
 
-# Every trial takes the same ones. Where the loader has torch's own samplers, they are spread over
-# the whole dataset. A sampler of the user's own is asked for its first batches, since nothing is
-# known of what else it would draw.
+# Every trial takes the same ones. If the loader has torch's own samplers, they are spread over the
+# whole dataset. The first batches of a user's own sampler are drawn, because its other draws are
+# unknown.
 
 
 _BATCHES_OF_A_WORKER = 2
-"""Each worker makes at least this many, however few samples were asked for."""
+"""Each worker makes at least this many, however few samples were requested."""
 
 
-def spread(count: int, most: int) -> list[int]:
-    """*most* of the indices below *count*, spread evenly; with a larger *most* these and others.
+def spread_indices(count: int, limit: int) -> list[int]:
+    """*limit* of the indices below *count*, spread evenly; with a larger *limit* these and others.
 
     It is the sequence of van der Corput, which halves the largest gap again and again.
     """
-    order = (int(count * _mirrored(place)) for place in itertools.count())
-    return list(itertools.islice(_distinct(order), min(most, count)))
+    order = (int(count * _reverse_digits(place)) for place in itertools.count())
+    return list(itertools.islice(_drop_duplicates(order), min(limit, count)))
 
 
-def _mirrored(number: int) -> float:
+def _reverse_digits(number: int) -> float:
     """The binary digits of *number*, in reverse order and behind the point."""
     digits = f"{number:b}"[::-1]
     return int(digits, 2) / (1 << len(digits))
 
 
-def _distinct(values: Iterator[int]) -> Iterator[int]:
-    seen = set()
+def _drop_duplicates(values: Iterator[int]) -> Iterator[int]:
+    yielded = set()
     for value in values:
-        if value not in seen:
-            seen.add(value)
+        if value not in yielded:
+            yielded.add(value)
             yield value
 
 
@@ -88,10 +95,10 @@ class _SpreadDistributedSampler(DistributedSampler[Any]):
     """The part of some indices that one rank has, by torch's own rule."""
 
     def __init__(self, indices: Sequence[int], like: DistributedSampler[Any]) -> None:
-        own: Any = sorted(indices)
-        self._indices = own
-        how: Any = {name: getattr(like, name) for name in ("shuffle", "seed", "drop_last")}
-        super().__init__(own, like.num_replicas, like.rank, **how)
+        sorted_indices: Any = sorted(indices)
+        self._indices = sorted_indices
+        options: Any = {name: getattr(like, name) for name in ("shuffle", "seed", "drop_last")}
+        super().__init__(sorted_indices, like.num_replicas, like.rank, **options)
 
     def __iter__(self) -> Iterator[Any]:
         return iter([self._indices[place] for place in super().__iter__()])
@@ -100,42 +107,61 @@ class _SpreadDistributedSampler(DistributedSampler[Any]):
 def has_state(value: Any) -> bool:
     """Whether the class of *value* has a state: an object may answer to any name.
 
-    ``state_dict()`` takes no argument then. Streams of litdata and mosaicml-streaming have one that
-    their own loaders call with some.
+    Such a ``state_dict()`` does not take an argument. Streams of litdata and mosaicml-streaming
+    have one that their own loaders call with some.
     """
     kind = type(value)
     return _takes(kind, "state_dict") and _takes(kind, "load_state_dict", {})
 
 
-def _takes(kind: type, name: str, *given: Any) -> bool:
+def state_of(loader: DataLoader[Any], outer: Any) -> StateOf:
+    """Whose state a checkpoint can hold; *outer*: what wraps the loader, or the loader itself.
+
+    accelerate's loaders have the methods in any case, and Fabric's hide those of what they wrap.
+    """
+    if has_state(loader):
+        return StateOf.LOADER if has_state(outer) else StateOf.NONE
+    if type(loader) is not DataLoader or not has_state(loader.dataset):
+        return StateOf.NONE
+    return StateOf.DATASET if _has_torchdata() else StateOf.UNAVAILABLE
+
+
+def _has_torchdata() -> bool:
+    try:
+        return importlib.util.find_spec(STATEFUL) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _takes(kind: type, name: str, *arguments: Any) -> bool:
     method = getattr(kind, name, None)
     if not callable(method):
         return False
     with contextlib.suppress(ValueError):  # It is of C, and its signature is not known.
         try:
-            inspect.signature(method).bind(None, *given)
+            inspect.signature(method).bind(None, *arguments)
         except TypeError:
             return False
     return True
 
 
 class _First(Iterator[Any]):
-    """The next *most* of an iterator."""
+    """The next *limit* of an iterator."""
 
-    def __init__(self, inner: Iterator[Any], most: int) -> None:
+    def __init__(self, inner: Iterator[Any], limit: int) -> None:
         self._inner = inner
-        self._left = most
+        self._left = limit
 
     def __next__(self) -> Any:
         if not self._left:
             raise StopIteration
-        found = next(self._inner)
+        item = next(self._inner)
         self._left -= 1
-        return found
+        return item
 
 
 class _FirstWithState(_First):
-    """The same of an iterator with a state, as those of torchdata's samplers are."""
+    """The next items of an iterator with a state, as torchdata's samplers have."""
 
     _inner: Any
 
@@ -147,16 +173,22 @@ class _FirstWithState(_First):
         self._left = state["left"]
 
 
-class _FirstSampler(Sampler[Any]):
-    """The first few that another sampler draws."""
+class _OtherSampler(Sampler[Any]):
+    """Stands for another sampler, and has whatever else a loader uses of it, as ``set_epoch``."""
 
-    def __init__(self, inner: Any, most: int) -> None:
+    def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self._most = most
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else the loop over the loader uses of it, as ``set_epoch``."""
         return getattr(self._inner, name)
+
+
+class _FirstSampler(_OtherSampler):
+    """The first few that another sampler draws."""
+
+    def __init__(self, inner: Any, limit: int) -> None:
+        super().__init__(inner)
+        self._most = limit
 
     def __len__(self) -> int:
         return min(self._most, len(self._inner))
@@ -167,19 +199,19 @@ class _FirstSampler(Sampler[Any]):
 
 
 class _FirstSamplerWithState(_FirstSampler):
-    """The same of a sampler with a state of its own, from which its next iterator goes on."""
+    """The first few of a sampler that has its own state, from which its next iterator resumes."""
 
     _iterator: _First | None = None
     _left: int | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        most, self._left = self._most if self._left is None else self._left, None
-        self._iterator = _First(iter(self._inner), most)
+        limit, self._left = self._most if self._left is None else self._left, None
+        self._iterator = _First(iter(self._inner), limit)
         return self._iterator
 
     def state_dict(self) -> dict[str, Any]:
-        left = self._iterator._left if self._iterator else self._left
-        return {"inner": self._inner.state_dict(), "left": left}
+        remaining = self._iterator._left if self._iterator else self._left
+        return {"inner": self._inner.state_dict(), "left": remaining}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._inner.load_state_dict(state["inner"])
@@ -187,12 +219,12 @@ class _FirstSamplerWithState(_FirstSampler):
 
 
 # Some facts about samplers without an end. A loader that keeps its iterator for all epochs has a
-# batch sampler that begins again at its end, and a loop of its own, which counts the batches. torch
-# draws some batches in advance, so the last ones that were drawn belong to the next epoch.
+# batch sampler that restarts at its end, and its own loop, which counts the batches. torch draws
+# some batches in advance, so the last ones that were drawn belong to the next epoch.
 
 
 _NO_END = 1000
-"""This many batches beyond those of an epoch, and a sampler has no end."""
+"""A sampler that draws this many batches more than an epoch has is endless."""
 
 
 def length_of_endless(loader: DataLoader[Any], outer: Any) -> int | None:
@@ -200,14 +232,26 @@ def length_of_endless(loader: DataLoader[Any], outer: Any) -> int | None:
 
     *outer*: what wraps the loader, or the loader itself. None if its own loop does not count.
     """
-    own: Any = loader._index_sampler
+    sampler: Any = loader._index_sampler
     has_own_loop = type(outer).__iter__ is not DataLoader.__iter__
-    if not has_own_loop or _is_finite(own) or isinstance(own, Iterator):
+    if not has_own_loop or _is_finite(sampler) or isinstance(sampler, Iterator):
         return None
-    with contextlib.suppress(Exception):  # Of the user's classes: it says no length.
+    with contextlib.suppress(Exception):  # Of the user's classes: it does not return a length.
         length = len(outer)
-        drawn = itertools.islice(own, length, length + _NO_END)
+        drawn = itertools.islice(sampler, length, length + _NO_END)
         return length if sum(1 for _ in drawn) == _NO_END else None
+    return None
+
+
+def count_batches_of_worker(loader: DataLoader[Any], outer: Any) -> int | None:
+    """How many batches each worker makes in an epoch of *outer* at most, if its length is known.
+
+    The length of a stream is not read: if it were wrong, torch would warn of it later.
+    """
+    if isinstance(loader.dataset, IterableDataset):
+        return None
+    with contextlib.suppress(Exception):  # Of the user's classes: it does not have a length.
+        return math.ceil(len(outer) / max(1, loader.num_workers))
     return None
 
 
@@ -216,79 +260,81 @@ def _is_finite(sampler: Any) -> bool:
     return has_known_length(inner) or type(inner) is DistributedSampler or has_state(inner)
 
 
-def _repeated_by(own: Any) -> dict[str, Any]:
-    """The samplers of an epoch that *own* draws from again and again, by their attributes."""
-    values = getattr(own, "__dict__", {}).items()
+def _list_inner_samplers(sampler: Any) -> dict[str, Any]:
+    """The samplers of an epoch that *sampler* draws from again and again, by their attributes."""
+    values = getattr(sampler, "__dict__", {}).items()
     return {name: value for name, value in values if isinstance(value, Sampler)}
 
 
 def limit_samples(
     loader: DataLoader[Any],
     outer: Any,
-    most: int,
+    limit: int,
     *,
     keeps_sampler: bool = False,
     whole_batches: bool = False,
 ) -> int | None:
-    """Have *loader*, of a map-style dataset, draw about *most* samples of more.
+    """Have *loader*, of a map-style dataset, draw about *limit* samples of more.
 
-    Where its batches are too large for each worker to make two, they get smaller, unless a batch
-    sampler of the user's own makes them, or *whole_batches* are asked for: then each worker makes
-    one at least. *outer*: what wraps the loader, or the loader itself. *keeps_sampler*: whether its
+    If its batches are too large for each worker to make two, they get smaller, unless a batch
+    sampler of the user's own makes them, or *whole_batches* are requested: then each worker makes
+    at least one. *outer*: what wraps the loader, or the loader itself. *keeps_sampler*: whether its
     own samplers draw, the first of what they would: the state of a loader may be that of its
     sampler. Returns the size of its batches, if they got smaller.
     """
     workers = max(1, loader.num_workers)
     at_least = _BATCHES_OF_A_WORKER * workers
-    most = max(most, at_least)
-    whole = workers if whole_batches else 0
-    own: Any = loader._index_sampler
+    limit = max(limit, at_least)
+    full_batches = workers if whole_batches else 0
+    index_sampler: Any = loader._index_sampler
     if length_of_endless(loader, outer) is not None:
-        repeated = _repeated_by(own)
-        limited = {name: _limited(inner, most, at_least, whole) for name, inner in repeated.items()}
+        repeated = _list_inner_samplers(index_sampler)
+        limited = {
+            name: _limited(inner, limit, at_least, full_batches) for name, inner in repeated.items()
+        }
         for name, sampler in limited.items():
-            object.__setattr__(own, name, sampler)
-        sizes = (_reduced_from(repeated[name], limited[name]) for name in limited)
+            object.__setattr__(index_sampler, name, sampler)
+        sizes = (_find_original_size(repeated[name], limited[name]) for name in limited)
         return next(filter(None, sizes), None)
-    if keeps_sampler or not _draws_all(own):
-        _replace(loader, _first_of(own, most, at_least))
+    if keeps_sampler or not _draws_all(index_sampler):
+        _replace(loader, _take_first(index_sampler, limit, at_least))
         return None
-    sampler = _limited(own, most, at_least, whole)
+    sampler = _limited(index_sampler, limit, at_least, full_batches)
     _replace(loader, sampler)
-    return _reduced_from(own, sampler)
+    return _find_original_size(index_sampler, sampler)
 
 
-def _limited(sampler: Any, most: int, at_least: int, whole: int) -> Any:
-    """What draws about *most* of the samples that *sampler* draws, in *at_least* batches.
+def _limited(sampler: Any, limit: int, at_least: int, full_batches: int) -> Any:
+    """What draws about *limit* of the samples that *sampler* draws, in *at_least* batches.
 
-    *whole*: how many batches keep their size; 0 if they may get smaller.
+    *full_batches*: how many batches keep their size; 0 if they may get smaller.
     """
     if not _draws_all(sampler):
-        return _first_of(sampler, most, at_least)
+        return _take_first(sampler, limit, at_least)
     is_batched = type(sampler) is BatchSampler
     inner: Any = sampler.sampler if is_batched else sampler
     ranks = inner.num_replicas if type(inner) is DistributedSampler else 1
-    most = max(most, ranks * at_least, ranks * whole * _batch_size(sampler))
-    chosen = _spread_like(inner, most)
+    limit = max(limit, ranks * at_least, ranks * full_batches * _batch_size(sampler))
+    chosen = _spread_like(inner, limit)
     if chosen is None:
         return sampler
     if not is_batched:
         return chosen
-    several = max(1, most // (ranks * at_least))
-    size = sampler.batch_size if whole else min(sampler.batch_size, several)
+    several = max(1, limit // (ranks * at_least))
+    size = sampler.batch_size if full_batches else min(sampler.batch_size, several)
     return BatchSampler(chosen, size, sampler.drop_last)
 
 
-def _reduced_from(sampler: Any, limited: Any) -> int | None:
+def _find_original_size(sampler: Any, limited: Any) -> int | None:
     """The size of the batches of *sampler*, if those of *limited* are smaller."""
     size = _batch_size(sampler)
     is_batched = type(sampler) is BatchSampler
     return size if is_batched and _batch_size(limited) < size else None
 
 
-def _first_of(sampler: Any, most: int, at_least: int) -> Any:
+def _take_first(sampler: Any, limit: int, at_least: int) -> Any:
     kind = _FirstSamplerWithState if has_state(sampler) else _FirstSampler
-    return kind(sampler, max(-(-most // _batch_size(sampler)), at_least))
+    return kind(sampler, max(-(-limit // _batch_size(sampler)), at_least))
 
 
 def count_whole(loader: DataLoader[Any]) -> int:
@@ -296,20 +342,52 @@ def count_whole(loader: DataLoader[Any]) -> int:
     return max(1, loader.num_workers) * _batch_size(loader._index_sampler)
 
 
-def draw_again(loader: DataLoader[Any], drawn: Sequence[Any]) -> None:
-    """Have *loader*, of a map-style dataset, draw what was *drawn* in each epoch from now on."""
-    _replace(loader, drawn)
-    if loader._iterator is not None:  # Its workers are persistent, and it has its own sampler.
-        loader._iterator._index_sampler = drawn
+class _SameDraws(_OtherSampler):
+    """What another sampler draws for its first epoch, in each epoch; without an end if it has none.
+
+    *length*: how many draws its epoch has, if it is endless.
+    """
+
+    def __init__(self, inner: Any, length: int | None) -> None:
+        super().__init__(inner)
+        self._most = length
+        self._drawn: list[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._drawn is None:
+            yield from self._draw_first()
+        elif self._most is None:
+            yield from self._drawn
+        if self._most is not None:
+            yield from itertools.cycle(self._drawn or ())
+
+    def _draw_first(self) -> Iterator[Any]:
+        drawn = []
+        for draw in itertools.islice(self._inner, self._most):
+            drawn.append(copy.deepcopy(draw))  # Samplers may fill the same list again.
+            yield draw
+        self._drawn = drawn
 
 
-def _spread_like(sampler: Any, most: int) -> Sampler[Any] | None:
-    """A sampler of *most* indices, which are drawn as *sampler* draws; None if it has no more."""
+def repeat_draws(loader: DataLoader[Any], outer: Any) -> None:
+    """Have *loader*, of a map-style dataset, draw for each epoch what it draws for the first one.
+
+    *outer*: what wraps the loader, or the loader itself.
+    """
+    sampler: Any = loader._index_sampler
+    _replace(loader, _SameDraws(sampler, length_of_endless(loader, outer)))
+
+
+def _spread_like(sampler: Any, limit: int) -> Sampler[Any] | None:
+    """A sampler that draws *limit* indices as *sampler* does; None unless that draws more."""
     is_of_rank = type(sampler) is DistributedSampler
     count = len(sampler.dataset if is_of_rank else sampler)
-    if count <= most:
+    if count <= limit:
         return None
-    indices = spread(count, most)
+    indices = spread_indices(count, limit)
     if is_of_rank:
         return _SpreadDistributedSampler(indices, sampler)
     return _SpreadSampler(indices, sampler)
@@ -324,9 +402,15 @@ def _batch_size(sampler: Any) -> int:
     return size if isinstance(size, int) and size > 0 else 1
 
 
-def count_samples(loader: DataLoader[Any]) -> int | None:
-    """How many samples *loader* may draw; None where only a sampler of the user's own knows."""
+def count_samples(loader: DataLoader[Any], outer: Any) -> int | None:
+    """How many samples *loader* may draw; None if only a user's own sampler knows.
+
+    *outer*: what wraps the loader, or the loader itself.
+    """
     sampler: Any = loader._index_sampler
+    if length_of_endless(loader, outer) is not None:
+        repeated = list(_list_inner_samplers(sampler).values())
+        sampler = repeated[0] if len(repeated) == 1 else None
     if _is_batched(loader):
         sampler = sampler.sampler if type(sampler) is BatchSampler else None
     return len(sampler) if has_known_length(sampler) else None
@@ -350,9 +434,9 @@ def _replace(loader: DataLoader[Any], sampler: Any) -> None:
 
 
 def options_for(dataset: Any, options: dict[str, Any], rank: Rank | None) -> dict[str, Any]:
-    """*options* of a loader that gives one *rank* its part of a map-style *dataset*."""
-    own = ("sampler", "batch_sampler")
-    if rank is None or any(options.get(each) for each in own):
+    """*options* of a loader that delivers the part of one *rank* of a map-style *dataset*."""
+    names = ("sampler", "batch_sampler")
+    if rank is None or any(options.get(each) for each in names):
         return options
     shuffle = options.get("shuffle", True)
     sampler: Sampler[Any] = DistributedSampler(
@@ -362,12 +446,12 @@ def options_for(dataset: Any, options: dict[str, Any], rank: Rank | None) -> dic
 
 
 def set_epoch(loader: DataLoader[Any], outer: Any, epoch: int) -> None:
-    """Tell all that may shuffle that *epoch* begins, counted from 0, as training loops do.
+    """Announce *epoch*, counted from 0, to everything that may shuffle, as training loops do.
 
     *outer*: what wraps the loader, or the loader itself.
     """
     batches: Any = loader.batch_sampler
-    own = (
+    owners = (
         outer,
         loader,
         loader.sampler,
@@ -375,8 +459,8 @@ def set_epoch(loader: DataLoader[Any], outer: Any, epoch: int) -> None:
         getattr(batches, "sampler", None),
         loader.dataset,
     )
-    for each in {id(each): each for each in own}.values():
-        if callable(setter := getattr(each, "set_epoch", None)):
+    for owner in {id(each): each for each in owners}.values():
+        if callable(setter := getattr(owner, "set_epoch", None)):
             setter(epoch)
 
 

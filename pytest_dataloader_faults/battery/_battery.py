@@ -1,493 +1,413 @@
-"""One dataset under the checks' faults: which trials are run, and what they show together."""
+"""One dataset under the faults of the checks: the trials that run, and their results."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._settings.jobs import ONE_EPOCH, TrialOptions
+from pytest_dataloader_faults._settings.jobs import TrialOptions, change_epochs, limit_measurement
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, is_a
 from pytest_dataloader_faults.battery import progress
-from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
-from pytest_dataloader_faults.battery.baseline import Baseline, KnownBaseline
 from pytest_dataloader_faults.battery.checks import (
     CHECKS,
+    IN_WORKERS,
     RANKS_AGREE,
     WITHOUT_RANKS,
     Check,
-    Variant,
+    Scenario,
+    TrialKind,
+    kind_of,
+    no_fault,
 )
-from pytest_dataloader_faults.battery.targets import require_match
+from pytest_dataloader_faults.battery.fault_free_run import EarlierRun, FaultFreeRun
+from pytest_dataloader_faults.battery.ranks import Ranks
+from pytest_dataloader_faults.battery.targets import errors_of_files, require_match
+from pytest_dataloader_faults.battery.workload import NotApplicable, Workload, map_applicable
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults import ClosedDescriptor, Fault, OpenError, ReadError, has_files
-from pytest_dataloader_faults.globs import host_of
-from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Verdict
-from pytest_dataloader_faults.outcomes.contract import Comparison
-from pytest_dataloader_faults.outcomes.judge import repeats
-from pytest_dataloader_faults.outcomes.judge.causes import is_alike, is_without_error
-from pytest_dataloader_faults.outcomes.judge.hangs import (
-    goes_on,
-    is_at,
-    places_of,
-    tries_again,
+from pytest_dataloader_faults.faults import ClosedDescriptor, Fault, has_files
+from pytest_dataloader_faults.outcomes import (
+    CheckResult,
+    Contract,
+    Finding,
+    Outcome,
+    Verdict,
+    repeats,
 )
-from pytest_dataloader_faults.outcomes.judge.repeats import Conclusion, Trial
-from pytest_dataloader_faults.outcomes.judge.report import note_on
+from pytest_dataloader_faults.outcomes.judge.causes import (
+    INTERMITTENT,
+    is_caught,
+    is_silent_fault,
+)
+from pytest_dataloader_faults.outcomes.judge.hangs import (
+    hang_places,
+    hangs_at,
+    makes_progress,
+    was_computing,
+)
+from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.outcomes.text import (
     call,
-    counted,
-    listed,
-    were,
+    pluralize,
 )
+from pytest_dataloader_faults.steps import Processes
 
 _ORDINARY = Settings()
 WORKERS_AGREE = "workers-agree"
-_OF_DEADLINE = 0.8
-"""The part of a deadline for which a loader waits: its end needs time, too."""
-_OF_CONNECTIONS = "checks of files say nothing of what comes through them"
+_SHARE_OF_DEADLINE = 0.8
+"""The share of a deadline for which a loader waits, because stopping it takes time as well."""
 _ENOUGH_SOUND_RUNS = 3
-"""So many trials with no fault show that what fails does so by its fault."""
-_KERNEL_ONLY = (
-    "files can be bad before the dataset is made with the kernel engine only: the python engine"
-    " replaces file access in workers"
+"""After this many passing fault-free trials, a failure is attributed to its fault."""
+_OTHER_KIND = (
+    "its plan: the processes of a Scenario must arm the faults when those of the scenario of the"
+    " check do, which its plan cannot change"
 )
-_RANKS_FAIL = "with no fault, its ranks fail already ({}); see ranks-agree"
-_FAILS_FOLLOWED = (
-    "with no fault, but with its files followed from its constructor on, it fails already: {}"
-)
-_FAILS_AGAIN = "it raised {} with no fault, while its constructor was followed"
-_NOT_FOLLOWED = "its constructor cannot be followed"
-_SWEEP = Check("sweep", "handles the failure of one operation")
-_SWEEP_FROM_START = replace(_SWEEP, options=TrialOptions(from_start=True))
-_SWEEPS = (_SWEEP, _SWEEP_FROM_START)
+_RANKS_FAIL = "its ranks fail even without a fault ({}); see ranks-agree"
+_SWEEP = Check("sweep", "handles the failure of one operation", no_fault)
 
 
 @dataclass
-class Memory:
-    """What checks have found that the next ones of the same dataset may use.
+class CheckMemory:
+    """What checks have learned about a dataset, for the next checks of the same dataset.
 
     Attributes:
-        hangs: Where the dataset has hung, and under which check.
-        alone: What it does at times with no fault, if it hangs or dies then.
-        sound_runs: How many trials looked for that, and went well.
+        hangs: The check in which the dataset hung, by the place.
+        flakiness: How it sometimes hangs or dies without a fault; "" if it does not.
+        sound_runs: How many fault-free trials were run to find that, and passed.
+        recovers: Whether a pass in new workers was complete after a fault. Then other trials make
+            this pass without workers, if only files had faults.
     """
 
     hangs: dict[str, str] = field(default_factory=dict)
-    alone: str = ""
+    flakiness: str = ""
     sound_runs: int = 0
+    recovers: bool = False
 
 
 class Battery:
-    """A dataset, and what it does when nothing is wrong."""
+    """A dataset, and its fault-free run."""
 
     def __init__(
         self,
         make_dataset: DatasetFactory,
         settings: Settings = _ORDINARY,
         *,
-        known: KnownBaseline | None = None,
-        is_sure: bool = False,
-        memory: Memory | None = None,
+        earlier_run: EarlierRun | None = None,
+        is_valid: bool = False,
+        memory: CheckMemory | None = None,
     ) -> None:
-        """*memory*: what earlier checks have found; it is added to."""
-        self.memory = memory or Memory()
+        """*memory*: what earlier checks have learned; this battery adds to it."""
+        self.memory = memory or CheckMemory()
         self.hangs = self.memory.hangs
-        self._after_errors: dict[tuple[tuple[str, ...], TrialOptions], Trial | None] = {}
-        with progress.stage("first reading"):
-            self.baseline = Baseline(make_dataset, settings, known=known, is_sure=is_sure)
-        self.workload = Workload.of(
-            self.baseline.working,
-            self.baseline.settings.files,
-            self.baseline.own_folders,
-            self.baseline.cached,
-            self.baseline.reference,
-        )
-        if not self.baseline.unusable_reason:
-            require_match(self.baseline.settings.files, self.baseline.working)
+        self._after_errors: dict[tuple[tuple[Fault, ...], TrialOptions], JudgedTrial | None] = {}
+        with progress.stage("fault-free run"):
+            run = FaultFreeRun(make_dataset, settings, earlier_run=earlier_run, is_valid=is_valid)
+        self.fault_free_run = run
+        self.ranks = Ranks(run, earlier_run)
+        self.workload = IN_WORKERS.workload(run)
+        if not run.unusable_reason:
+            require_match(run.settings.files, run.working)
 
-    def check(self, name: str, *, should_fail: bool = False) -> Conclusion | NotApplicable:
-        """Run the trial of one check, and those that confirm it where it is not as expected."""
+    def check(self, name: str, *, should_fail: bool = False) -> CheckResult:
+        """Run the trial of one check, and repeat it if its result is not the expected one.
+
+        Raises NotApplicable if the check does not apply to the dataset.
+        """
         check = CHECKS[name]
-        if check.gpu and (lacking := missing_accelerator()):
-            return NotApplicable(lacking)
-        if check.ranks and self.baseline.settings.ranks is None:
-            return NotApplicable(WITHOUT_RANKS)
-        if self.baseline.unusable_reason and name != WORKERS_AGREE:
-            return NotApplicable(self.baseline.unusable_reason)
-        workload = self._workload_for(check)
-        plan = workload if isinstance(workload, NotApplicable) else check.plan(workload)
-        if isinstance(plan, NotApplicable):
-            return plan
-        return self._ask(check, plan, should_fail)
+        if check.scenario.uses_accelerator and (lacking := missing_accelerator()):
+            raise NotApplicable(lacking)
+        if check.scenario.ranks and self.fault_free_run.settings.ranks is None:
+            raise NotApplicable(WITHOUT_RANKS)
+        if self.fault_free_run.unusable_reason and name != WORKERS_AGREE:
+            raise NotApplicable(self.fault_free_run.unusable_reason)
+        scenarios = check.plan_scenarios(self._workload_for(check))
+        if len({kind_of(each.processes) for each in (check.scenario, *scenarios)}) > 1:
+            raise check.error(_OTHER_KIND)
+        return self._run_scenarios(check, scenarios, should_fail)
 
-    def _workload_for(self, check: Check) -> Workload | NotApplicable:
-        if check.options.from_start:
-            found = self.from_start
-            return found if isinstance(found, NotApplicable) else self.rewrites or found
-        of_ranks = check.ranks and check.name != RANKS_AGREE
-        return self.faulty_rank if of_ranks else self.workload
+    def _workload_for(self, check: Check) -> Workload:
+        if check.scenario.ranks and check.name != RANKS_AGREE:
+            return self.faulty_rank
+        kind = kind_of(check.scenario.processes)
+        workload = self.workload_of(kind)
+        if refusal := kind.refusal(self.fault_free_run):
+            raise refusal
+        return workload
 
-    @cached_property
-    def faulty_rank(self) -> Workload | NotApplicable:
-        """What the workers of the rank that gets the faults do when nothing is wrong."""
-        run = self.baseline.ranks.fault_free
-        judgement = self.baseline.judge(run, Contract())
-        if not judgement.passed:
-            reason = _RANKS_FAIL.format(judgement.sentence)
-            return NotApplicable(reason, "its ranks do not agree", _fatal(run, judgement))
-        return Workload.of(run.ranks[self.baseline.ranks.faulty], self.baseline.settings.files)
+    def workload_of(self, kind: TrialKind) -> Workload:
+        """The workload for trials of this *kind*."""
+        return self.workload if kind is IN_WORKERS else kind.workload(self.fault_free_run)
 
     @cached_property
-    def from_start(self) -> Workload | NotApplicable:
-        """What the constructor, the loader's process and the workers do when nothing is wrong."""
-        if self.baseline.settings.engine == "python":
-            return NotApplicable(_KERNEL_ONLY)
-        found, files = self.baseline.from_start, self.baseline.settings.files
-        run = found.outcome
-        judgement = self.baseline.judge(run, Contract())
-        if not judgement.passed:
-            failed = _FAILS_AGAIN.format(run.exception.type) if run.exception else _NOT_FOLLOWED
-            reason = _FAILS_FOLLOWED.format(judgement.sentence)
-            return NotApplicable(reason, failed, _fatal(run, judgement))
-        followed = replace(run, workers=run.processes)
-        return Workload.of(followed, files, self.baseline.own_folders)
+    def faulty_rank(self) -> Workload:
+        """What the workers of the rank with the faults do in the fault-free run."""
+        ranks, files = self.ranks, self.fault_free_run.settings.files
+        run = ranks.fault_free
+        trial = JudgedTrial(run, ranks.judge(run, Contract()))
+        self.fault_free_run.require_pass(trial, _RANKS_FAIL, "its ranks do not agree")
+        return Workload.of(run.ranks[ranks.faulty_rank], files)
 
-    @property
-    def rewrites(self) -> NotApplicable | None:
-        """Why no file can be damaged beforehand, if that is because each run writes them."""
-        found = self.baseline.from_start
-        refusal = found.refusal(self.baseline.settings.files)
-        return refusal and NotApplicable(refusal[0], found.writer, remedy=refusal[1])
-
-    @property
-    def copies_sources(self) -> bool:
-        """Whether make_dataset copies files that it reads into the folder that it takes."""
-        own, main = self.baseline.own_folders, self.baseline.from_start.outcome.main
-        files = {path for worker in self.baseline.working.workers for path in worker.files}
-        made = set(map(os.path.basename, filter(own.is_made_by_dataset, files)))
-        return main is not None and any(os.path.basename(path) in made for path in main.files)
-
-    @property
-    def fails_followed(self) -> bool:
-        """Whether it was tried with no fault in another way than the baseline, and failed."""
-        tried = (vars(self).get(name) for name in ("from_start", "faulty_rank"))
-        return any(isinstance(each, NotApplicable) for each in tried)
-
-    def notes_on(self, outcome: Outcome) -> tuple[str, ...]:
-        """What the reader of the result of *outcome* should know of the dataset."""
-        noted = (*self._note_on_comparison(outcome.comparison), *self._note_on_connections())
-        reference = self.baseline.reference
-        seen = len(reference.samples) or sum(len(batch) for batch, _ in reference.batches)
-        if reference.limit is None or reference.total is None or seen >= reference.total:
-            return noted
-        return (
-            f"{seen:,} of {counted(reference.total, 'sample', ',')} {were(seen)} looked at",
-            *noted,
-        )
-
-    def notes_on_files(self, *, from_start: bool) -> tuple[str, ...]:
-        """What the reader of each result about files should know of the dataset."""
-        base = self.baseline
-        at_rest = base.from_start.notes(base.settings.files) if from_start else ()
-        return (*base.notes, *at_rest)
-
-    def _note_on_comparison(self, comparison: Comparison) -> Iterator[str]:
-        """What a trial did not compare, unless its check leaves random numbers as they are."""
-        is_looser = self.baseline.comparison.is_of_content and not comparison.is_of_content
-        draws = self.baseline.draws_global_numbers
-        return iter(()) if is_looser else note_on(comparison, draws=draws)
-
-    def _note_on_connections(self) -> tuple[str, ...]:
-        """What came through a network, since a check of files says nothing of it."""
-        workers = self.baseline.working.workers
-        # A server of a test may have another port in each of its items.
-        hosts = sorted({host_of(path) for worker in workers for path in worker.connections})
-        if not hosts:
-            return ()
-        return (f"the workers made TCP connections to {listed(hosts)}: {_OF_CONNECTIONS}",)
-
-    def catches_errors(self, trial: Trial) -> bool:
-        """Whether *trial*, of bad content, shows what the dataset does after an error, too."""
-        if not is_without_error(trial.outcome, trial.judgement):
+    def catches_errors(self, check: Check, trial: JudgedTrial) -> bool:
+        """Whether the dataset does the same in *trial*, with bad content, as after an error."""
+        if not is_silent_fault(trial.outcome, trial.finding):
             return False
-        path = next(each.fault.globs for each in trial.outcome.faults if each.fired)
-        after_error = self._after_error(path, TrialOptions(from_start=trial.outcome.from_start))
-        reference = self.baseline.reference_for(trial.outcome)
-        return after_error is not None and is_alike(trial, after_error, reference)
+        options = TrialOptions(processes=kind_of(check.scenario.processes).run_epochs())
+        errors = errors_of_files(trial.outcome)
+        trials = (self._after_error(each, options) for each in errors)
+        return is_caught(trial, trials, self.ranks.reference_for(trial.outcome))
 
-    def _after_error(self, path: tuple[str, ...], options: TrialOptions) -> Trial | None:
-        """What happens where the files *path* cannot be opened, or else not be read."""
-        key = path, options
+    def _after_error(self, errors: tuple[Fault, ...], options: TrialOptions) -> JudgedTrial | None:
+        """The trial under the first of the *errors* that fires."""
+        key = errors, options
         if key not in self._after_errors:
-            errors = OpenError(path), ReadError(path)
             trials = (self._with_error(each, options) for each in errors)
             self._after_errors[key] = next((each for each in trials if each.outcome.fired), None)
         return self._after_errors[key]
 
-    def _with_error(self, fault: Fault, options: TrialOptions) -> Trial:
-        deadline = self.baseline.deadlines.for_look
-        outcome = self.baseline.run_trial(fault, deadline=deadline, options=options)
-        return Trial(outcome, self.baseline.judge(outcome))
+    def _with_error(self, fault: Fault, options: TrialOptions) -> JudgedTrial:
+        deadline = self.fault_free_run.deadlines.for_look
+        outcome = self.fault_free_run.run_trial(fault, deadline=deadline, options=options)
+        return JudgedTrial(outcome, self.ranks.judge(outcome))
 
-    def run_faults(self, *faults: Fault, from_start: bool = False) -> Conclusion:
-        """Run *faults* as no check does, and repeat a trial that fails."""
-        check = _SWEEP_FROM_START if from_start else _SWEEP
-        found = self._run(check, Variant(faults), should_fail=False)
-        assert isinstance(found, Conclusion)
-        return found
+    def run_faults(self, *faults: Fault, processes: Processes) -> CheckResult:
+        """Run *faults* that belong to no check, and repeat a trial that fails."""
+        scenario = Scenario(faults=faults, processes=processes)
+        return self._confirm(_SWEEP, scenario, should_fail=False)
 
-    def _ask(
-        self, check: Check, variants: tuple[Variant, ...], should_fail: bool
-    ) -> Conclusion | NotApplicable:
-        """Run the variants until one fails; those that do not apply are left out.
+    def _run_scenarios(
+        self, check: Check, scenarios: tuple[Scenario, ...], should_fail: bool
+    ) -> CheckResult:
+        """Run the scenarios until one fails, without those that do not apply.
 
-        So are files that no worker uses in the trial, as locks whose name is new each time, unless
-        there are no others.
+        Files that no worker uses in the trial, such as locks with a new name each time, count only
+        if there are no others.
         """
-        found: list[tuple[str, Conclusion]] = []
-        unused: list[tuple[str, Conclusion]] = []
-        refused: list[NotApplicable] = []
-        for each in variants:
-            result = self._run(check, each, should_fail)
-            if isinstance(result, NotApplicable):
-                refused.append(result)
+        results: list[tuple[str, CheckResult]] = []
+        unused: list[tuple[str, CheckResult]] = []
+
+        def run_scenario(scenario: Scenario) -> tuple[str, CheckResult]:
+            result = self._confirm(check, scenario, should_fail)
+            return scenario.title, self._annotate(check, scenario, result)
+
+        for title, result in map_applicable(run_scenario, scenarios):
+            if _touched_no_target(result) and not check.origin:
+                unused.append((title, result))
                 continue
-            result = self._compared(check, each, result)
-            if _met_no_file(result):
-                unused.append((each.title, result))
-                continue
-            found.append((each.title, result))
-            if result.reproduced and not result.trial.judgement.passed:
+            results.append((title, result))
+            if result.reproduced and not result.passed:
                 break
-        return repeats.combine(found or unused) if found or unused else refused[0]
+        return repeats.combine(results or unused)
 
-    def _run(self, check: Check, variant: Variant, should_fail: bool) -> Conclusion | NotApplicable:
-        trials: list[Trial] = []
-        while repeats.needs_another(trials, should_fail=should_fail):
-            outcome = self._outcome(check, variant, trials)
-            if isinstance(outcome, NotApplicable):
-                return outcome
-            if refusal := self._refusal(check, variant, outcome):
-                return refusal
-            trials.append(self._judged(check, variant, outcome, trials))
-            if unseen := self._unseen(variant, trials[-1]):
-                return unseen
-            if self._may_be_of_small_batches(trials[-1]):
-                return self._run(check, replace(variant, whole_batches=True), should_fail)
-            if check in _SWEEPS and trials[0].judgement.verdict is Verdict.NOT_EXERCISED:
+    def _confirm(self, check: Check, scenario: Scenario, should_fail: bool) -> CheckResult:
+        trials: list[JudgedTrial] = []
+        while repeats.needs_another_trial(trials, should_fail=should_fail):
+            outcome = self._run_next_trial(check, scenario, trials)
+            if not repeats.was_killed(outcome):
+                check.require_effect(scenario, self.workload, outcome)
+            trials.append(self._judge_patiently(check, scenario, outcome, trials))
+            self._require_compared_content(scenario, trials[-1])
+            if self._may_depend_on_batch_size(trials[-1]):
+                return self._confirm(check, replace(scenario, whole_batches=True), should_fail)
+            if check is _SWEEP and trials[0].finding.verdict is Verdict.NOT_EXERCISED:
                 break  # The end of a sweep's row, and no failure.
-            if len(trials) == 1 and is_at(outcome, self.hangs):
-                return Conclusion(trials[0], notes=(self._as_before(outcome),), trials=(trials[0],))
-        return self._concluded(check, trials)
+            if len(trials) == 1 and hangs_at(outcome, self.hangs):
+                result = self._conclude(check, scenario, trials)
+                return replace(result, notes=(self._hang_note(outcome),))
+        return self._conclude(check, scenario, trials)
 
-    def _refusal(self, check: Check, variant: Variant, outcome: Outcome) -> NotApplicable | None:
-        """Why *outcome* shows that *check* does not apply; a killed process shows no such thing."""
-        if repeats.was_killed(outcome):
-            return None
-        return check.skip_reason(self.workload, outcome) or variant.skip_reason(outcome)
-
-    def _may_be_of_small_batches(self, trial: Trial) -> bool:
-        """Whether it fails, and may pass with batches as large as the loader makes them."""
-        is_failure = not trial.judgement.passed
-        is_failure &= trial.judgement.verdict is not Verdict.NOT_EXERCISED
-        return is_failure and self.baseline.can_make_whole_batches(trial.outcome)
-
-    def _unseen(self, variant: Variant, trial: Trial) -> NotApplicable | None:
-        """Why it shows nothing that a long stream survives faults of files, where that is so."""
-        limit = self.baseline.comparison.limit
-        if limit is None or trial.judgement.verdict is not Verdict.SURVIVED:
-            return None
-        if not any(map(has_files, variant.faults)):
-            return None
-        if self.baseline.comparison.own:
-            return NotApplicable(
-                f"its samples are random, {limit} of its own in each worker: only types and shapes"
-                " are compared, which do not show what a fault left out. Give the test a stream"
-                " that returns the same samples each time",
-                "its samples are random",
-            )
-        return NotApplicable(
-            "the stream has no end, or a late one: of the first"
-            f" {counted(limit, 'sample')} of each worker"
-            " only types and shapes are compared, which do not show what a fault left out."
-            " Give the test a stream that ends, with fewer than 10,000 samples",
-            "its stream has no end, or a late one",
+    def _may_depend_on_batch_size(self, trial: JudgedTrial) -> bool:
+        """Whether *trial* fails, but may pass with batches of the loader's own size."""
+        return trial.finding.verdict.fails and self.fault_free_run.can_make_whole_batches(
+            trial.outcome
         )
 
-    def _compared(self, check: Check, variant: Variant, found: Conclusion) -> Conclusion:
-        """*found*; where the dataset hangs or dies, with what it does then with no fault."""
-        memory = self.memory
-        if check.name == WORKERS_AGREE or not repeats.hangs_or_dies(found.trial):
-            return found
-        # The trials of a check without a fault are such trials themselves, and have a cause.
-        if variant.faults and not memory.alone and memory.sound_runs < _ENOUGH_SOUND_RUNS:
-            changes = self._changes_for(check, variant)
-            outcome = self.baseline.run_trial(changes=changes, may_take_longer=False)
-            judgement = self.baseline.judge(outcome, Contract())
-            memory.alone = repeats.told_alone(Trial(outcome, judgement))
-            memory.sound_runs += not memory.alone
-        return replace(found, alone=memory.alone)
+    def _require_compared_content(self, scenario: Scenario, trial: JudgedTrial) -> None:
+        """Raise NotApplicable if a long stream survives file faults, which shows nothing."""
+        limit = self.fault_free_run.comparison.limit
+        if limit is None or trial.finding.verdict is not Verdict.SURVIVED:
+            return
+        if not any(map(has_files, scenario.faults)):
+            return
+        if self.fault_free_run.comparison.differs_per_worker:
+            raise NotApplicable(
+                f"its samples are random, and each worker draws its own {limit}: only types and"
+                " shapes are compared, which do not show the effect of a fault. Use a stream that"
+                " returns the same samples each time in the test",
+                "its samples are random",
+            )
+        raise NotApplicable(
+            f"the stream is endless or very long: of the first {pluralize(limit, 'sample')} of each"
+            " worker only types and shapes are compared, which do not show the effect of a fault."
+            " Use a finite stream of fewer than 10,000 samples in the test",
+            "its stream is endless or very long",
+        )
 
-    def _concluded(self, check: Check, trials: list[Trial]) -> Conclusion:
-        """What *trials* show together; where a hang is confirmed, its place is kept."""
+    def _annotate(self, check: Check, scenario: Scenario, result: CheckResult) -> CheckResult:
+        """*result*; if the dataset hung or died, with what it sometimes does without a fault."""
+        memory = self.memory
+        if check.name == WORKERS_AGREE or not repeats.hangs_or_dies(repeats.deciding_trial(result)):
+            return result
+        # The trials of a check without faults show that themselves, and have their own cause.
+        if scenario.faults and not memory.flakiness and memory.sound_runs < _ENOUGH_SOUND_RUNS:
+            changes = self._changes_for(scenario)
+            outcome = self.fault_free_run.run_trial(changes=changes, may_take_longer=False)
+            finding = self.ranks.judge(outcome, Contract())
+            memory.flakiness = repeats.describe_fault_free_failure(JudgedTrial(outcome, finding))
+            memory.sound_runs += not memory.flakiness
+        if not memory.flakiness:
+            return result
+        finding = replace(result.finding, cause=INTERMITTENT)
+        return replace(result, finding=finding, notes=(memory.flakiness, *result.notes))
+
+    def _conclude(self, check: Check, scenario: Scenario, trials: list[JudgedTrial]) -> CheckResult:
+        """What *trials* show together. The place of a confirmed hang is remembered."""
         if len(trials) > 1 and all(each.outcome.timed_out for each in trials):
             for place in _places(trials):
                 self.hangs.setdefault(place, check.name)
-        return replace(repeats.conclude(trials, self.baseline.fault_free), trials=tuple(trials))
+        result = repeats.conclude(check.name, trials, self.fault_free_run.outcome)
+        if result.passed and scenario.recovers_in_place:
+            self.memory.recovers |= any(each.outcome.recovery for each in trials)
+        return result
 
-    def _as_before(self, outcome: Outcome) -> str:
-        place = min(places_of(outcome))
-        return f"it hangs at {place}, where two trials of {self.hangs[place]} hung"
+    def _hang_note(self, outcome: Outcome) -> str:
+        place = min(hang_places(outcome))
+        return f"it hangs at {place}, where two trials of {self.hangs[place]} also hung"
 
-    def _outcome(
-        self, check: Check, variant: Variant, before: list[Trial]
-    ) -> Outcome | NotApplicable:
-        """One trial; not applicable where the python engine cannot make the faults happen.
+    def _run_next_trial(
+        self, check: Check, scenario: Scenario, trials: list[JudgedTrial]
+    ) -> Outcome:
+        """One trial; NotApplicable is raised if the python engine cannot inject its faults.
 
-        Where the dataset has hung before, a look at an early time tells whether it is there again.
-        After a fault that passes, it may be there for a while and go on. One that was slow once
-        gets no more than its deadline for a second trial.
+        If the dataset has hung before, an early deadline shows whether it hangs there again. But
+        after a fault that does not last, the dataset may stay there for a while, and then continue.
+        If the first trial was slow, the deadline of the second one is not extended.
         """
-        if runs := self._runs_of(check, variant)[len(before) :]:
+        if runs := self._runs_of(check, scenario)[len(trials) :]:
             return runs[0]
-        known = self.hangs.keys() | _places(before)
-        may_go_on = not before and any(getattr(each, "times", None) for each in variant.faults)
-        early = self.baseline.deadlines.for_look if known and not may_go_on else None
-        was_slow = bool(before) and goes_on(before[-1].outcome)
+        known_places = self.hangs.keys() | _places(trials)
+        may_go_on = not trials and any(getattr(each, "times", None) for each in scenario.faults)
+        early = self.fault_free_run.deadlines.for_look if known_places and not may_go_on else None
+        slow = bool(trials) and makes_progress(trials[-1].outcome)
         try:
-            outcome = self._trial(check, variant, early, may_take_longer=not (early or was_slow))
-            if early and outcome.timed_out and (tries_again(outcome) or not is_at(outcome, known)):
-                # It is slow, it hangs elsewhere, or it may have a limit of its own.
-                outcome = self._trial(check, variant, may_take_longer=not was_slow)
+            outcome = self._run_trial(check, scenario, early, may_take_longer=not (early or slow))
+            if (
+                early
+                and outcome.timed_out
+                and (was_computing(outcome) or not hangs_at(outcome, known_places))
+            ):
+                # The dataset is slow, hangs elsewhere, or may have its own timeout.
+                outcome = self._run_trial(check, scenario, may_take_longer=not slow)
         except InvalidArgumentError as error:
-            if check in _SWEEPS or self.baseline.settings.engine != "python":
-                raise
-            return NotApplicable(str(error))
+            if check is not _SWEEP and self.fault_free_run.settings.engine == "python":
+                raise NotApplicable(str(error)) from error
+            if check.origin:
+                raise check.error(str(error)) from error
+            raise
         return outcome
 
-    def _runs_of(self, check: Check, variant: Variant) -> list[Outcome]:
-        """The first trials of *check*, if the baseline has made them."""
-        if variant.whole_batches:
+    def _runs_of(self, check: Check, scenario: Scenario) -> list[Outcome]:
+        """The first trials of *check*, if the fault-free run has already made them."""
+        if scenario.whole_batches:
             return []
-        if check.name == WORKERS_AGREE and not variant.changes:
-            return self.baseline.runs
-        return self.baseline.ranks.runs if check.name == RANKS_AGREE else []
+        if check.name == WORKERS_AGREE and not scenario.loader:
+            return self.fault_free_run.runs
+        return self.ranks.runs if check.name == RANKS_AGREE else []
 
-    def _judged(
-        self, check: Check, variant: Variant, outcome: Outcome, before: list[Trial]
-    ) -> Trial:
-        """The trial that counts: one that would hang for want of patience is run with more.
+    def _judge_patiently(
+        self, check: Check, scenario: Scenario, outcome: Outcome, trials: list[JudgedTrial]
+    ) -> JudgedTrial:
+        """The trial that counts: if the loader's timeout was too short, a trial with a longer one.
 
-        A client may have a limit that cannot be seen, by a signal or in another thread.
+        A client may have a timeout that the engine cannot see, in a signal or in another thread.
         """
-        trial = Trial(outcome, self._judge(outcome, check, variant))
-        is_known = any(each.judgement.verdict is Verdict.HUNG for each in before)
-        is_hung = trial.judgement.verdict is Verdict.HUNG and not outcome.timed_out
-        if check.options.patience is None or is_known or not is_hung:
+        trial = JudgedTrial(outcome, self._judge(outcome, check, scenario))
+        is_known = any(each.finding.verdict is Verdict.HUNG for each in trials)
+        is_hung = trial.finding.verdict is Verdict.HUNG and not outcome.timed_out
+        if scenario.patience is None or is_known or not is_hung:
             return trial
-        patient = replace(check.options, patience=_OF_DEADLINE * self.baseline.deadlines.for_trial)
-        outcome = self._trial(replace(check, options=patient), variant)
-        return Trial(outcome, self._judge(outcome, check, variant))
+        patience = _SHARE_OF_DEADLINE * self.fault_free_run.deadlines.for_trial
+        processes = change_epochs(scenario.processes, partial(replace, patience=patience))
+        outcome = self._run_trial(check, replace(scenario, processes=processes))
+        return JudgedTrial(outcome, self._judge(outcome, check, scenario))
 
-    def _trial(
+    def _run_trial(
         self,
         check: Check,
-        variant: Variant,
+        scenario: Scenario,
         deadline: float | None = None,
         *,
         may_take_longer: bool = True,
     ) -> Outcome:
-        options, alone = check.options, check.name == WORKERS_AGREE
-        if options.footprints is not None:
-            options = replace(options, footprints=self.baseline.deadlines.most / 2)
-        options = replace(
-            options,
-            resume=variant.resume,
-            same_draws=variant.same_draws,
-            whole_batches=variant.whole_batches,
-        )
-        source = self.baseline.ranks if check.ranks else self.baseline
+        seconds = self.fault_free_run.deadlines.most / 2
+        processes = limit_measurement(scenario.processes, seconds)
+        options, alone = replace(scenario.options, processes=processes), check.name == WORKERS_AGREE
+        source = self.ranks if scenario.ranks else self.fault_free_run
         run = partial(
             source.run_trial,
-            *variant.faults,
-            changes=variant.changes if alone else self._changes_for(check, variant),
+            *scenario.faults,
+            changes=scenario.loader if alone else self._changes_for(scenario),
             deadline=deadline,
             may_take_longer=may_take_longer,
+            recovers_in_workers=not self.memory.recovers and scenario.recovers_in_place,
         )
-        if _is_like_worker_epoch(check, variant):
-            epoch = self.baseline.worker_epoch
-            in_order = replace(options, same_order=True)
+        if _is_like_worker_epoch(check, scenario):
+            epoch = self.fault_free_run.worker_epoch
+            in_order = change_epochs(processes, partial(replace, same_order=True))
             if epoch.reference:
-                outcome = run(comparison=epoch.reference.comparison, options=in_order)
+                outcome = run(
+                    comparison=epoch.reference.comparison,
+                    options=replace(options, processes=in_order),
+                )
                 if epoch.is_comparable(outcome):
                     return outcome
-        comparison = self.baseline.without_seeds if check.keep_randomness else None
+        comparison = self.fault_free_run.without_seeds if scenario.keep_randomness else None
         return run(comparison=comparison, options=options)
 
-    def _changes_for(self, check: Check, variant: Variant) -> dict[str, Any]:
-        return {**self.baseline.changes, **check.changes, **variant.changes}
+    def _changes_for(self, scenario: Scenario) -> dict[str, Any]:
+        return {**self.fault_free_run.changes, **scenario.loader}
 
-    def _judge(self, outcome: Outcome, check: Check, variant: Variant) -> Judgement:
-        judgement = self._judge_as(outcome, check)
-        if not variant.circumstance:
-            return judgement
-        return replace(judgement, sentence=f"{variant.circumstance}, {judgement.sentence}")
+    def _judge(self, outcome: Outcome, check: Check, scenario: Scenario) -> Finding:
+        finding = kind_of(scenario.processes).refine(self.ranks.judge(outcome), self.fault_free_run)
+        finding = check.refine(finding, outcome, self.ranks.reference_for(outcome))
+        if not scenario.circumstance:
+            return finding
+        return replace(finding, sentence=f"{scenario.circumstance}, {finding.sentence}")
 
-    def _judge_as(self, outcome: Outcome, check: Check) -> Judgement:
-        judgement = self.baseline.judge(outcome)
-        if judgement.verdict is Verdict.POISONED and outcome.from_start:
-            second = self.baseline.second_call
-            if second is not None and not second.passed:
-                return second
-        # What a check looks for is graver than an error with the wrong words.
-        if not judgement.passed and judgement.verdict is not Verdict.FAILED_UNCLEARLY:
-            return judgement
-        found = check.extra_rule(outcome, self.baseline.reference_for(outcome))
-        return Judgement(found.verdict, found.sentence, False, found.kind) if found else judgement
-
-    def reproduce(self, name: str, **given: Any) -> str:
-        """The call of *name* that repeats a trial, with *given* and the settings that differ."""
-        base = self.baseline
+    def reproduce(self, name: str, **arguments: Any) -> str:
+        """The call of *name* that repeats a trial, with *arguments* and changed settings."""
+        base = self.fault_free_run
         return call(
             name,
             str(base.make_dataset) if is_a(base.make_dataset, PartOf) else "make_dataset",
-            **given,
+            **arguments,
             **base.settings.as_arguments(),
         )
 
 
-def _fatal(run: Outcome, judgement: Judgement) -> Trial | None:
-    """The trial, if a process of its *run* was killed."""
-    return Trial(run, judgement) if repeats.was_killed(run) else None
+def _is_like_worker_epoch(check: Check, scenario: Scenario) -> bool:
+    """Whether new workers make one epoch, in which each error lasts until the next attempt."""
+    is_changed = scenario.loader or scenario.ranks or check.name == WORKERS_AGREE
+    has_retries = any(map(_spares_retry, scenario.faults))
+    processes = change_epochs(scenario.processes, lambda epoch: replace(epoch, patience=None))
+    is_one_epoch = processes == kind_of(processes).run_epochs()
+    is_plain = not scenario.watch_files and scenario.descriptors is None
+    return bool(scenario.faults) and is_one_epoch and is_plain and not (is_changed or has_retries)
 
 
-def _is_like_worker_epoch(check: Check, variant: Variant) -> bool:
-    """Whether new workers make one epoch, in which no error is over before the next attempt."""
-    is_changed = check.changes or variant.changes or check.ranks or check.name == WORKERS_AGREE
-    has_retries = any(map(_may_be_over, variant.faults))
-    options = replace(check.options, patience=None, from_start=False)
-    is_one_epoch = options == ONE_EPOCH and variant.resume is None
-    return bool(variant.faults) and is_one_epoch and not (is_changed or has_retries)
-
-
-def _may_be_over(fault: Fault) -> bool:
-    """Whether *fault* does not hit a second attempt, before which random numbers were drawn."""
+def _spares_retry(fault: Fault) -> bool:
+    """Whether *fault* spares a second attempt, which draws other random numbers."""
     return isinstance(fault, ClosedDescriptor) or bool(
         fault.errno and getattr(fault, "times", None)
     )
 
 
-def _places(trials: list[Trial]) -> frozenset[str]:
-    return frozenset[str]().union(*(places_of(each.outcome) for each in trials))
+def _places(trials: list[JudgedTrial]) -> frozenset[str]:
+    return frozenset[str]().union(*(hang_places(each.outcome) for each in trials))
 
 
-def _met_no_file(result: Conclusion) -> bool:
-    """Whether no worker did anything that the faults are about."""
-    trial = result.trial
-    reached = any(each.reached for each in trial.outcome.faults)
-    return trial.judgement.verdict is Verdict.NOT_EXERCISED and not reached
+def _touched_no_target(result: CheckResult) -> bool:
+    """Whether no operation of a worker matched the faults."""
+    matched = any(each.matched for each in repeats.deciding_trial(result).outcome.faults)
+    return result.verdict is Verdict.NOT_EXERCISED and not matched

@@ -1,113 +1,125 @@
-"""What the ranks of a dataset give when nothing is wrong, and trials of all of them together."""
+"""The samples of each rank of a dataset in the fault-free run, and trials of all ranks."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_dataloader_faults._settings.jobs import Drawn, ReferenceJob, TrialOptions
 from pytest_dataloader_faults._trial import repeat_if_killed, run_ranks, take_references
-from pytest_dataloader_faults.battery.shares import drawn_in, shares_of
+from pytest_dataloader_faults.battery.fault_free_run import EarlierRun, FaultFreeRun
+from pytest_dataloader_faults.battery.shares import KnownRanks, count_drawn, shares_of
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes import Outcome, Reference
-from pytest_dataloader_faults.outcomes.contract import Compared, SampleHandling
-from pytest_dataloader_faults.outcomes.judge.repeats import was_killed
+from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Reference
+from pytest_dataloader_faults.outcomes.comparison import Compared
+from pytest_dataloader_faults.outcomes.contract import handling_for
+from pytest_dataloader_faults.outcomes.judge import judge
 from pytest_dataloader_faults.outcomes.judge.streams import digests
-
-if TYPE_CHECKING:
-    from pytest_dataloader_faults.battery.baseline import Baseline
+from pytest_dataloader_faults.outcomes.repeats import was_killed
 
 _WATCHED = TrialOptions(watch_files=True)
 
 
-@dataclass(frozen=True)
-class KnownRanks:
-    """What each rank gives, and an epoch of all ranks without a fault. Plain data."""
+def _divide_references(
+    references: Sequence[Reference], run: Outcome, whole_reference: Reference
+) -> Sequence[Reference]:
+    """*references*, or the samples of each rank in *run* if all are in *whole_reference*.
 
-    references: tuple[Reference, ...]
-    fault_free: Outcome
-
-
-def _as_divided(taken: Sequence[Reference], run: Outcome, whole: Reference) -> Sequence[Reference]:
-    """*taken*, or what each rank had in *run*, where that is no more than the *whole* stream.
-
-    What a rank has may depend on the number of workers, or on ``drop_last``. And accelerate may
-    divide a stream behind the dataset: rank 0 reads, and gives the others their part.
+    The samples of a rank may depend on the number of workers, or on ``drop_last``. And accelerate
+    may divide a stream behind the dataset: rank 0 reads, and sends the others their part.
     """
-    if whole.stream_count is None or whole.comparison.what is not Compared.BYTES:
-        return taken
-    rows = [[row for each in own.delivered for row in digests(each)] for own in run.ranks]
-    came, known = Counter(itertools.chain(*rows)), Counter(row for _, row in whole.samples)
-    if came - known or (known - came and not run.drop_last):
-        return taken
-    pairs = zip(taken, rows, strict=True)
-    return [replace(one, samples=tuple(enumerate(own))) for one, own in pairs]
+    if (
+        whole_reference.stream_count is None
+        or whole_reference.comparison.level is not Compared.BYTES
+    ):
+        return references
+    rows = [[row for each in rank.delivered for row in digests(each)] for rank in run.ranks]
+    delivered_rows, known_rows = (
+        Counter(itertools.chain(*rows)),
+        Counter(row for _, row in whole_reference.samples),
+    )
+    if delivered_rows - known_rows or (known_rows - delivered_rows and not run.loader.drop_last):
+        return references
+    pairs = zip(references, rows, strict=True)
+    return [
+        replace(reference, samples=tuple(enumerate(rank_rows))) for reference, rank_rows in pairs
+    ]
 
 
 class Ranks:
-    """The ranks of one dataset, compared as its *baseline* compares."""
+    """The ranks of one dataset, compared in the same way as in its *fault_free_run*."""
 
-    def __init__(self, baseline: Baseline, known: KnownRanks | None) -> None:
+    def __init__(self, fault_free_run: FaultFreeRun, earlier_run: EarlierRun | None) -> None:
         self._runs: list[Outcome] = []
-        self._baseline = baseline
-        self._known = known
+        self._fault_free_run = fault_free_run
+        self._recorded = earlier_run.ranks if earlier_run else None
 
     @property
-    def known(self) -> KnownRanks | None:
-        """What another baseline may begin with; None if there is nothing yet, or a rank died."""
-        is_of_use = self._known is not None and not was_killed(self._known.fault_free)
-        return self._known if is_of_use else None
+    def reusable(self) -> EarlierRun | None:
+        """What another fault-free run may start with: without ranks if one of them was killed."""
+        earlier_run = self._fault_free_run.reusable
+        is_of_use = self._recorded is not None and not was_killed(self._recorded.fault_free)
+        if earlier_run is None or not is_of_use:
+            return earlier_run
+        return replace(earlier_run, ranks=self._recorded)
 
     @property
     def fault_free(self) -> Outcome:
         """An epoch of all ranks without a fault."""
-        return self._found.fault_free
+        return self._known_ranks.fault_free
 
     @property
     def runs(self) -> list[Outcome]:
-        """Such an epoch, after one in which a process was killed, if that was made here."""
+        """The epochs of all ranks without a fault: two if a process of the first was killed."""
         fault_free = self.fault_free
         return self._runs or [fault_free]
 
     @property
-    def faulty(self) -> int:
-        """The rank that gets the faults: the last one of those whose own workers make its batches.
+    def faulty_rank(self) -> int:
+        """The rank that gets the faults: the last one whose own workers make its batches.
 
         accelerate may have rank 0 read for all of them.
         """
         ranks = self.fault_free.ranks
-        own = [
+        reading_ranks = [
             number
-            for number, each in enumerate(ranks)
-            if any(len(one.drawn) >= len(one.delivered) for one in each.passes[:1])
+            for number, rank in enumerate(ranks)
+            if any(len(epoch.drawn) >= len(epoch.delivered) for epoch in rank.epochs[:1])
         ]
-        return own[-1] if own else len(ranks) - 1
+        return reading_ranks[-1] if reading_ranks else len(ranks) - 1
 
     @property
-    def _found(self) -> KnownRanks:
-        if self._known is None:
-            self._known = self._look()
-        return self._known
+    def _known_ranks(self) -> KnownRanks:
+        if self._recorded is None:
+            self._recorded = self._record()
+        return self._recorded
 
-    def _look(self) -> KnownRanks:
-        """What the ranks give, and an epoch of them; a stream that fails has the latter only."""
+    def _record(self) -> KnownRanks:
+        """The samples and an epoch of the ranks; a stream that fails has only the epoch."""
         try:
-            taken = self._take([None] * (self._baseline.settings.ranks or 0))
+            references = self._take([None] * (self._fault_free_run.settings.ranks or 0))
         except UnusableDatasetError:
             run = self._run_fault_free([])
             if run.kind == "map" or run.exception is None:
                 raise
             return KnownRanks((), run)
-        run = self._run_fault_free(taken)
-        if was_killed(run):  # It does not show what a rank gives.
-            return KnownRanks(tuple(taken), run)
-        both = zip(_as_divided(taken, run, self._baseline.reference), run.ranks, strict=True)
-        with_runs = (replace(one, shares=shares_of(own), drawn=drawn_in(own)) for one, own in both)
+        run = self._run_fault_free(references)
+        if was_killed(run):  # It does not show what a rank delivers.
+            return KnownRanks(tuple(references), run)
+        pairs = zip(
+            _divide_references(references, run, self._fault_free_run.reference),
+            run.ranks,
+            strict=True,
+        )
+        with_runs = (
+            replace(reference, shares=shares_of(rank), drawn=count_drawn(rank))
+            for reference, rank in pairs
+        )
         return KnownRanks(tuple(with_runs), run)
 
     def _run_fault_free(self, references: Sequence[Reference]) -> Outcome:
@@ -116,54 +128,73 @@ class Ranks:
         self._runs = repeat_if_killed(run, was_killed)
         return self._runs[-1]
 
-    def run_trial(self, *faults: Fault, **how: Any) -> Outcome:
-        """One trial, with *faults* in one rank; *how*: as for ``Baseline.job``."""
-        return self._run(self._found.references, faults, on_rank=self.faulty, **how)
+    def run_trial(self, *faults: Fault, **arguments: Any) -> Outcome:
+        """One trial with *faults* in one rank; *arguments* are those of ``FaultFreeRun.job``."""
+        return self._run(
+            self._known_ranks.references, faults, on_rank=self.faulty_rank, **arguments
+        )
 
-    def reference_for(self, outcome: Outcome, whole: Reference) -> Reference:
-        """*whole*, with what each rank gives; samples that are not known yet are taken now."""
-        found = self._found
-        if not found.references:
-            return whole
-        both = list(zip(found.references, outcome.ranks, strict=True))
-        unknown = [reference.unknown_batches(own) for reference, own in both]
+    def judge(self, outcome: Outcome, contract: Contract | None = None) -> Finding:
+        """The verdict on *outcome*, by *contract* or else by the dataset's own."""
+        return judge(
+            outcome, self.reference_for(outcome), contract or self._fault_free_run.contract
+        )
+
+    def reference_for(self, outcome: Outcome) -> Reference:
+        """The reference for *outcome*; missing samples of ranks are read now."""
+        if not outcome.ranks or self._fault_free_run.settings.ranks != len(outcome.ranks):
+            return self._fault_free_run.reference_for(outcome)
+        whole_reference, known_ranks = self._fault_free_run.reference, self._known_ranks
+        if not known_ranks.references:
+            return whole_reference
+        rank_pairs = list(zip(known_ranks.references, outcome.ranks, strict=True))
+        unknown = [reference.unknown_batches(rank) for reference, rank in rank_pairs]
         if any(unknown):
-            packed = (dict(own.packed_draws) for own in outcome.ranks)
-            pairs = zip(unknown, packed, strict=True)
-            asked = [[(each, draws.get(each)) for each in batches] for batches, draws in pairs]
-            more = zip(found.references, self._take(asked), strict=True)
-            found = replace(found, references=tuple(one.merged_with(new) for one, new in more))
-            self._known = found
-        return replace(whole, ranks=found.references, is_whole=self._is_whole(whole))
+            batch_lists = [
+                [(each.indices or (), each.packed) for each in batches] for batches in unknown
+            ]
+            new_references = zip(known_ranks.references, self._take(batch_lists), strict=True)
+            known_ranks = replace(
+                known_ranks,
+                references=tuple(reference.merge_with(new) for reference, new in new_references),
+            )
+            self._recorded = known_ranks
+        return replace(
+            whole_reference, ranks=known_ranks.references, is_whole=self._is_whole(whole_reference)
+        )
 
-    def _is_whole(self, whole: Reference) -> bool:
-        """Whether the sampler draws the same samples for each epoch, in whatever order.
+    def _is_whole(self, whole_reference: Reference) -> bool:
+        """Whether the sampler draws the same samples for each epoch, in any order.
 
         It has drawn them for the reference, and for the epoch without a fault by another seed. A
-        dataset that is divided by its author, and has random samples, cannot be told.
+        dataset that is divided by its author, and has random samples, is not known.
         """
-        if whole.kind == "iterable":
+        if whole_reference.kind == "iterable":
             return True
-        names = [name for name, _ in whole.samples] or [
-            each for indices, _ in whole.batches for each in indices
+        names = [name for name, _ in whole_reference.samples] or [
+            index for indices, _ in whole_reference.batches for index in indices
         ]
-        (one,) = self._baseline.working.passes
-        drawn = Counter(each for indices in one.drawn for each in indices)
-        if Counter(names[: whole.asked]) != drawn:
+        (epoch,) = self._fault_free_run.working.epochs
+        drawn = Counter(each for indices in epoch.drawn for each in indices)
+        if Counter(names[: whole_reference.request_count]) != drawn:
             return False
-        known = whole.digests
-        seeded = whole.comparison.seeded is not None
-        parts = (pair for own in self._found.references for pair in own.samples)
-        return not seeded or all(known.get(index, row) == row for index, row in parts)
+        known_digests = whole_reference.digests
+        seeded = whole_reference.comparison.seeded is not None
+        parts = (
+            pair
+            for rank_reference in self._known_ranks.references
+            for pair in rank_reference.samples
+        )
+        return not seeded or all(known_digests.get(index, row) == row for index, row in parts)
 
     def _take(self, batches: Sequence[Sequence[Drawn] | None]) -> list[Reference]:
-        baseline = self._baseline
-        comparison = baseline.comparison
+        fault_free_run = self._fault_free_run
+        comparison = fault_free_run.comparison
         job = ReferenceJob(
-            make_dataset=baseline.make_dataset,
-            settings=baseline.limited_settings,
+            make_dataset=fault_free_run.make_dataset,
+            settings=fault_free_run.limited_settings,
             comparison=comparison,
-            handling=SampleHandling.of(baseline.contract, comparison),
+            handling=handling_for(fault_free_run.contract, comparison),
         )
         return take_references(job, batches)
 
@@ -172,7 +203,7 @@ class Ranks:
         references: Sequence[Reference],
         faults: tuple[Fault, ...],
         on_rank: int | None = None,
-        **how: Any,
+        **arguments: Any,
     ) -> Outcome:
-        job = self._baseline.job(*faults, **how)
-        return run_ranks(job, on_rank, list(map(job.handling.knowing, references)))
+        job = self._fault_free_run.job(*faults, **arguments)
+        return run_ranks(job, on_rank, [each.add_to(job.handling) for each in references])

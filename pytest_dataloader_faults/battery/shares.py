@@ -1,16 +1,17 @@
-"""What each worker gave of a dataset in a run without a fault."""
+"""The samples that each worker and each rank delivers in a fault-free run."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pytest_dataloader_faults._settings.jobs import ONE_EPOCH, TrialOptions
-from pytest_dataloader_faults.outcomes import Delivery, Outcome, Pass, Reference
-from pytest_dataloader_faults.outcomes.contract import Compared, Comparison
+from pytest_dataloader_faults._settings.jobs import TrialOptions
+from pytest_dataloader_faults.outcomes import Delivery, Outcome, Pass, Reference, Stage
+from pytest_dataloader_faults.outcomes.comparison import Compared, Comparison
+from pytest_dataloader_faults.outcomes.contract import Contract
 from pytest_dataloader_faults.outcomes.judge.streams import digests
 from pytest_dataloader_faults.outcomes.reference import (
     Leaf,
@@ -19,16 +20,22 @@ from pytest_dataloader_faults.outcomes.reference import (
     Share,
     comparable,
     find_varying,
-    merged,
+    merge_levels,
 )
-
-if TYPE_CHECKING:
-    from pytest_dataloader_faults.battery.baseline import Baseline
+from pytest_dataloader_faults.steps import Epoch, arm_workers
 
 # Some facts about streams that draw. Training on a large text draws random windows of it, and each
 # worker seeds its generator with its id. So n samples of the stream are n in each worker, and none
 # of them need be among those that the main process draws. A stream that forgot to share its data
-# among workers gives as many, but each worker gives the same samples, in this order or another.
+# among workers has as many, but each worker has the same samples, in this order or another.
+
+
+@dataclass(frozen=True)
+class KnownRanks:
+    """The samples of each rank, and an epoch of all ranks without a fault. Plain data."""
+
+    references: tuple[Reference, ...]
+    fault_free: Outcome
 
 
 _MOST_SHARED = 3 / 4
@@ -36,22 +43,28 @@ _MOST_SHARED = 3 / 4
 
 
 def shares_of(fault_free: Outcome) -> tuple[Share, ...]:
-    """What each worker gave of a stream, where that is known."""
+    """The samples of a stream that each worker delivered, if that is known."""
     workers = fault_free.workers
     files = {each.worker: len(each.files) for each in workers if each.worker is not None}
-    came: dict[int, list[str]] = {worker: [] for worker in files}
-    for each in fault_free.delivered:
-        if each.worker is None or each.rows is None or fault_free.kind == "map":
+    deliveries: dict[int, list[Delivery]] = {worker: [] for worker in files}
+    for delivery in fault_free.delivered:
+        if delivery.worker is None or delivery.rows is None or fault_free.kind == "map":
             return ()
-        came.setdefault(each.worker, []).extend(each.rows)
-    return tuple(Share(each, tuple(came[each]), files.get(each, 0)) for each in sorted(came))
+        deliveries.setdefault(delivery.worker, []).append(delivery)
+    return tuple(_share(each, deliveries[each], files.get(each, 0)) for each in sorted(deliveries))
 
 
-def drawn_in(fault_free: Outcome) -> int | None:
+def _share(worker: int, deliveries: Sequence[Delivery], files: int) -> Share:
+    rows = (row for each in deliveries for row in each.rows or ())
+    parts = (part for each in deliveries for part in each.parts)
+    return Share(worker, tuple(rows), files, tuple(parts))
+
+
+def count_drawn(fault_free: Outcome) -> int | None:
     """How many samples its sampler drew, if it drew as many batches as its length says."""
-    (one,) = fault_free.passes
-    has_length = fault_free.kind == "map" and len(one.drawn) == one.batches
-    return sum(map(len, one.drawn)) if has_length else None
+    (epoch,) = fault_free.epochs
+    has_length = fault_free.kind == "map" and len(epoch.drawn) == epoch.batches
+    return sum(map(len, epoch.drawn)) if has_length else None
 
 
 _TIMES, _LEAST_BYTES = 4, 8_000_000
@@ -63,21 +76,21 @@ def most_bytes_of(fault_free: Outcome | None) -> int | None:
 
     *fault_free*: a pass without a fault. None if that does not say it.
     """
-    if fault_free is None or fault_free.engine != "kernel" or fault_free.unobserved:
+    if fault_free is None or fault_free.request.engine != "kernel" or fault_free.unobserved:
         return None
     files = [counts for worker in fault_free.workers for counts in worker.files.values()]
     return max(_LEAST_BYTES, _TIMES * sum(each.bytes for each in files))
 
 
 def count_own_samples(fault_free: Outcome, reference: Reference) -> int | None:
-    """How many samples each worker gives, if they are random and its own; or else None."""
+    """How many samples each worker delivers, if they are random and its own; or else None."""
     shares, count = shares_of(fault_free), len(reference.samples)
     if not shares[1:] or {len(each.samples) for each in shares} != {count}:
         return None
-    files, *others = (each.files.keys() for each in fault_free.workers)
-    if len(files) >= count and all(files == each for each in others):
+    files, *other_files = (each.files.keys() for each in fault_free.workers)
+    if len(files) >= count and all(files == each for each in other_files):
         return None
-    is_of_content = reference.comparison.is_of_content
+    is_of_content = reference.comparison.compares_content
     contents = [Counter(each.samples) for each in shares] if is_of_content else []
     if _repeat_the_reference(contents, Counter(digest for _, digest in reference.samples)):
         return None
@@ -85,29 +98,29 @@ def count_own_samples(fault_free: Outcome, reference: Reference) -> int | None:
     return None if any((a & b).total() > count * _MOST_SHARED for a, b in pairs) else count
 
 
-def _repeat_the_reference(workers: Sequence[Counter[str]], known: Counter[str]) -> bool:
+def _repeat_the_reference(workers: Sequence[Counter[str]], known_digests: Counter[str]) -> bool:
     """Whether a worker has no sample of its own, beyond one that does as the main process does.
 
     If the reference has samples several times, they are drawn from few, and a worker that draws for
     itself has as many different ones.
     """
-    repeating = [each for each in workers if not each.keys() - known.keys()]
-    if len(known) < known.total():
-        repeating = [each for each in repeating if len(each) <= len(known) * _MOST_SHARED]
-    twins = sum(each == known for each in repeating)
+    repeating = [each for each in workers if not each.keys() - known_digests.keys()]
+    if len(known_digests) < known_digests.total():
+        repeating = [each for each in repeating if len(each) <= len(known_digests) * _MOST_SHARED]
+    twins = sum(each == known_digests for each in repeating)
     return len(repeating) > min(1, twins)
 
 
-def are_alike(one: Outcome, other: Outcome) -> bool:
-    """Whether each worker gave the same samples in both."""
-    return _by_worker(one) == _by_worker(other)
+def are_equal(run: Outcome, other_run: Outcome) -> bool:
+    """Whether each worker delivered the same samples in both runs."""
+    return _group_by_worker(run) == _group_by_worker(other_run)
 
 
-def _by_worker(outcome: Outcome) -> dict[int | None, list[str]]:
-    found: defaultdict[int | None, list[str]] = defaultdict(list)
-    for each in outcome.delivered:
-        found[each.worker] += digests(each)
-    return found
+def _group_by_worker(outcome: Outcome) -> dict[int | None, list[str]]:
+    digests_by_worker: defaultdict[int | None, list[str]] = defaultdict(list)
+    for delivery in outcome.delivered:
+        digests_by_worker[delivery.worker] += digests(delivery)
+    return digests_by_worker
 
 
 # Some facts about datasets that seed themselves. Such a dataset seeds a generator once in each
@@ -118,9 +131,10 @@ def _by_worker(outcome: Outcome) -> dict[int | None, list[str]]:
 # dataset tries again after an error and draws once more.
 
 
-_IN_ORDER = replace(ONE_EPOCH, same_order=True)
+_REPEATED = Epoch(same_order=True)
+_IN_ORDER = TrialOptions(processes=arm_workers(_REPEATED))
 """An epoch that has the order of each other epoch of the same seed."""
-_TWO_IN_ORDER = TrialOptions(epochs=2, same_order=True)
+_TWO_IN_ORDER = TrialOptions(processes=arm_workers(_REPEATED, _REPEATED))
 _MOST_READINGS = 2
 
 
@@ -138,59 +152,73 @@ class WorkerEpoch:
 
     def is_comparable(self, outcome: Outcome) -> bool:
         """Whether each pass of *outcome* has the order of this epoch, as far as it came."""
-        passes = (*outcome.passes, *([outcome.recovery] if outcome.recovery else []))
-        return all(one.drawn == self.drawn[: len(one.drawn)] for one in passes)
+        passes = (*outcome.epochs, *outcome.passes_in(Stage.RECOVERY))
+        return all(epoch.drawn == self.drawn[: len(epoch.drawn)] for epoch in passes)
 
 
-def take_worker_epoch(baseline: Baseline) -> WorkerEpoch:
-    """The epoch of workers, if the dataset of *baseline* needs it and repeats it."""
-    if not _is_needed(baseline):
+def take_worker_epoch(
+    known_reference: Reference,
+    contract: Contract,
+    seed: int,
+    run_fault_free: Callable[..., list[Outcome]],
+) -> WorkerEpoch:
+    """The epoch of workers, if the dataset of *known_reference* needs it and repeats it.
+
+    *seed*: of the random samples. *run_fault_free*: runs a trial without a fault.
+    """
+    if not _is_needed(contract, known_reference.comparison):
         return WorkerEpoch()
-    seed = baseline.settings.seed if baseline.reference.kind == "map" else None
-    comparison = Comparison(Compared.BYTES, seed, in_workers=True)
+    known_levels = known_reference.comparison.varying
+    comparison = Comparison(
+        Compared.BYTES, seed if known_reference.kind == "map" else None, in_workers=True
+    )
     for _ in range(_MOST_READINGS):
-        passes = _passes(baseline, comparison)
+        passes = _passes(run_fault_free, comparison)
         if passes is None:
             return WorkerEpoch()
-        first, *others = passes
-        if all(Counter(_samples(one)) == Counter(_samples(first)) for one in others):
-            found = _reference(baseline.reference, first, comparison)
-            is_known = found is not None and (found.has_content or bool(found.batches))
-            return WorkerEpoch(found, first.drawn) if is_known else WorkerEpoch()
-        levels = _varying(passes)
-        if not levels or levels == baseline.comparison.varying:
+        first_pass, *other_passes = passes
+        if all(
+            Counter(_samples(other_pass)) == Counter(_samples(first_pass))
+            for other_pass in other_passes
+        ):
+            reference = _reference(known_reference, first_pass, comparison)
+            is_known = reference is not None and (reference.has_content or bool(reference.batches))
+            return WorkerEpoch(reference, first_pass.drawn) if is_known else WorkerEpoch()
+        levels = _varying_levels(passes)
+        if not levels or levels == known_levels:
             return WorkerEpoch()
         comparison = replace(comparison, varying=levels)
     return WorkerEpoch()
 
 
-def _is_needed(baseline: Baseline) -> bool:
+def _is_needed(contract: Contract, comparison: Comparison) -> bool:
     """Whether content of samples is not compared, and an error cannot change later samples.
 
     A sample that the contract allows to leave out, or to replace, draws no random numbers.
     """
-    contract, found = baseline.contract, baseline.comparison
     may_shift = contract.may_skip or contract.may_substitute
-    is_loose = bool(found.varying) or not found.is_of_content
+    is_loose = bool(comparison.varying) or not comparison.compares_content
     is_asked = contract.compare is None and not may_shift
-    return is_loose and is_asked and found.limit is None and not baseline.unusable_reason
+    return is_loose and is_asked and comparison.limit is None
 
 
-def _passes(baseline: Baseline, comparison: Comparison) -> list[Pass] | None:
+def _passes(
+    run_fault_free: Callable[..., list[Outcome]], comparison: Comparison
+) -> list[Pass] | None:
     """The passes of two trials, which are three: in one process, and in another one."""
     outcomes = [
-        baseline.run_fault_free(comparison=comparison, options=options)[-1]
+        run_fault_free(comparison=comparison, options=options)[-1]
         for options in (_TWO_IN_ORDER, _IN_ORDER)
     ]
-    passes = [one for outcome in outcomes for one in outcome.passes]
-    is_whole = len(passes) == 3 and all(one.complete for one in passes)  # noqa: PLR2004  # see above
-    is_same = all(one.drawn == passes[0].drawn for one in passes)
+    passes = [epoch for outcome in outcomes for epoch in outcome.epochs]
+    is_whole = len(passes) == 3 and all(epoch.complete for epoch in passes)  # noqa: PLR2004  # see above
+    is_same = all(epoch.drawn == passes[0].drawn for epoch in passes)
     return passes if is_whole and is_same else None
 
 
-def _samples(one: Pass) -> list[tuple[Any, str]]:
+def _samples(epoch: Pass) -> list[tuple[Any, str]]:
     """Each sample that came, by its index, or each batch that does not come apart."""
-    return list(itertools.chain(*map(_samples_of, one.delivered)))
+    return list(itertools.chain(*map(_samples_of, epoch.delivered)))
 
 
 def _samples_of(batch: Delivery) -> list[tuple[Any, str]]:
@@ -200,41 +228,41 @@ def _samples_of(batch: Delivery) -> list[tuple[Any, str]]:
     return list(zip(names, batch.rows, strict=False))
 
 
-def _varying(passes: Sequence[Pass]) -> Levels:
+def _varying_levels(passes: Sequence[Pass]) -> Levels:
     """The parts on which *passes* do not agree; empty if they are not known."""
-    first, *others = map(_reading, passes)
-    if not all(first) or len({len(each) for each in (first, *others)}) > 1:
+    first_reading, *other_readings = map(_reading, passes)
+    if not all(first_reading) or len({len(each) for each in (first_reading, *other_readings)}) > 1:
         return ()
-    found: Levels = ()
-    for each in others:
-        levels = tuple((part.path, part.compared) for part in find_varying(first, each))
-        found = merged(found, levels)
-    return found
+    merged_levels: Levels = ()
+    for reading in other_readings:
+        levels = tuple((part.path, part.compared) for part in find_varying(first_reading, reading))
+        merged_levels = merge_levels(merged_levels, levels)
+    return merged_levels
 
 
-def _reading(one: Pass) -> Reading:
+def _reading(epoch: Pass) -> Reading:
     return [
         (name, [Leaf(*part) for part in parts])
-        for each in one.delivered
-        for (name, _), parts in zip(_samples_of(each), each.leaves, strict=False)
+        for delivery in epoch.delivered
+        for (name, _), parts in zip(_samples_of(delivery), delivery.leaves, strict=False)
     ]
 
 
-def _reference(known: Reference, one: Pass, comparison: Comparison) -> Reference | None:
-    """The reference that *one* is; None if an index came twice, each time as another sample."""
-    samples = _samples(one)
-    if known.kind == "iterable":
+def _reference(known_reference: Reference, epoch: Pass, comparison: Comparison) -> Reference | None:
+    """The reference that *epoch* is; None if an index came twice, each time as another sample."""
+    samples = _samples(epoch)
+    if known_reference.kind == "iterable":
         samples = [(place, digest) for place, (_, digest) in enumerate(samples)]
     if len(dict(samples)) < len(set(samples)):
         return None
-    is_whole = any(each.rows is None for each in one.delivered)
-    reported = itertools.chain(*(each.leaves for each in one.delivered))
+    is_whole = any(each.rows is None for each in epoch.delivered)
+    reported = itertools.chain(*(each.leaves for each in epoch.delivered))
     leaves = (
         (name, comparable(parts, comparison.varying))
         for (name, _), parts in zip(samples, reported, strict=False)
     )
     return replace(
-        known,
+        known_reference,
         samples=() if is_whole else tuple(samples),
         batches=tuple(samples) if is_whole else (),
         leaves=() if is_whole else tuple(leaves),
@@ -242,5 +270,5 @@ def _reference(known: Reference, one: Pass, comparison: Comparison) -> Reference
         unstable_index=None,
         unstable_part="",
         pickled_samples=(),
-        asked=None,
+        request_count=None,
     )

@@ -17,9 +17,11 @@ from pytest_dataloader_faults._settings import SAMPLES, Files, Settings, check
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery._battery import WORKERS_AGREE, Battery
-from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
-from pytest_dataloader_faults.battery.asking import ask
 from pytest_dataloader_faults.battery.checking import report
+from pytest_dataloader_faults.battery.checks import kind_of
+from pytest_dataloader_faults.battery.runner import run_check
+from pytest_dataloader_faults.battery.targets import note_on_workers, path_of
+from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults import (
     ConnectError,
     ConnectionReset,
@@ -27,18 +29,26 @@ from pytest_dataloader_faults.faults import (
     OpenError,
     ReadError,
 )
-from pytest_dataloader_faults.faults.base import FileFault, Place, Trigger, Triggered, why_no_fault
+from pytest_dataloader_faults.faults.base import (
+    FileFault,
+    Place,
+    Trigger,
+    Triggered,
+    explain_invalid_fault,
+)
+from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.faults.kinds import NetworkFault
-from pytest_dataloader_faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Contract, SweepResult, SweepStep, Verdict
 from pytest_dataloader_faults.outcomes.judge.report import explain
+from pytest_dataloader_faults.outcomes.repeats import deciding_trial
+from pytest_dataloader_faults.steps import Processes, run_epochs
 
 _FAULTS = (OpenError(), ReadError(), ConnectError(), ConnectionReset())
 
 _NOTHING = (
-    "its workers open, read and write no data file and make no TCP connection that these faults are"
-    " about, so there is nothing to sweep. For files that its constructor reads, give"
-    " from_start=True"
+    "its workers open, read and write no data file and open no TCP connection that these faults"
+    " match, so there is nothing to sweep. For files that its constructor reads, pass"
+    " before_init=True"
 )
 
 
@@ -57,89 +67,96 @@ def sweep(
     engine: str = "auto",
     samples: int | str | None = SAMPLES,
     on_fail: str | None = "raise",
-    from_start: bool = False,
+    before_init: bool = False,
 ) -> SweepResult:
-    """Let the N-th operation of each worker fail, for N = 1, 2, ... until nothing is left to fail.
+    """Fail the N-th operation of each worker, for N = 1, 2, ... until there is none left to fail.
 
     Args:
         make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
-        faults: The faults to try: any that have *nth* and *times*, which the sweep sets. Each is
-            tried once (``times=1``) and every time. One without a path hits all data files that the
-            workers open, read or write, or all their TCP connections. One of writing takes a
-            factory that takes a folder, and hits files in it.
-        start_at: The step to begin with, such as the ``next`` of a sweep that was stopped.
-        max_trials: How many trials there may be.
+        faults: The faults to inject: any with *nth* and *times*, which the sweep sets. Each is
+            injected once (``times=1``) and every time. A fault without a path hits all data files
+            that the workers open, read or write, or all their TCP connections. A write fault needs
+            a *make_dataset* that takes a folder, and hits files in it.
+        start_at: The step to start with, such as the ``next`` of a sweep that was stopped.
+        max_trials: The largest number of trials.
         files, loader, contract, copy, deadline, seed, engine, samples, on_fail: See
             ``check_dataset``.
-        from_start: Whether operations of the constructor, and of the loader's process, fail as
-            well. See ``run_trial``.
+        before_init: Whether operations of the constructor, and of the main process, fail as well.
+            See ``run_trial``.
 
     Returns:
-        The steps, a table of them, and whether it is complete.
+        The steps, a table of them, and whether the sweep is complete.
 
     Raises:
-        CheckFailedError: The dataset fails a step, or no fault happened, and *on_fail* is
+        CheckFailedError: The dataset fails a step, or no fault fired, and *on_fail* is
             ``"raise"``; or the dataset fails without a fault.
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
     """
     settings = Settings.of(locals(), may_be_auto=True)
-    check(max_trials=max_trials, on_fail=on_fail, from_start=from_start)
-    target = _target_of(make_dataset, settings, from_start=from_start)
+    check(max_trials=max_trials, on_fail=on_fail)
+    target = _target_of(make_dataset, settings, run_epochs(before_init=before_init))
     rows = _rows_for(target, faults, start_at)
     with progress.stage("sweep"):
-        swept = _swept(target, rows, max_trials, on_fail)
+        sweep_result = _run_rows(target, rows, max_trials, on_fail)
     if start_at is None:
-        _require_fired(swept, on_fail)
-    return swept
+        _require_fired(sweep_result, on_fail)
+    return sweep_result
 
 
-class _Target(NamedTuple):
-    """What is swept: a dataset, its operations, and whether those of its constructor count."""
+class _SweepTarget(NamedTuple):
+    """What is swept: a dataset, its operations, and the processes of each trial."""
 
     battery: Battery
     workload: Workload
-    from_start: bool
+    processes: Processes
 
 
-def _target_of(make_dataset: DatasetFactory, settings: Settings, *, from_start: bool) -> _Target:
+def _target_of(
+    make_dataset: DatasetFactory, settings: Settings, processes: Processes
+) -> _SweepTarget:
     """The dataset; raises if it fails without a fault."""
     battery = Battery(make_dataset, settings)
-    found = ask(battery, WORKERS_AGREE)
-    if not found.passed:
-        raise exceptions.CheckFailedError(f"with no fault at all, {found.explanation}")
-    workload = battery.from_start if from_start else battery.workload
-    if isinstance(workload, NotApplicable) and workload.fatal is not None:
-        raise exceptions.CheckFailedError(workload.reason)
-    if isinstance(workload, NotApplicable):
-        raise exceptions.InvalidArgumentError(f"from_start=True: {workload.reason}")
-    return _Target(battery, workload, from_start)
+    result = run_check(battery, WORKERS_AGREE)
+    if not result.passed:
+        is_named = result.verdict is Verdict.FAILS_WITHOUT_FAULT
+        prefix = "" if is_named else "the dataset fails without a fault: "
+        raise exceptions.CheckFailedError(f"{prefix}{result.explanation}")
+    try:
+        workload = battery.workload_of(kind_of(processes))
+    except NotApplicable as refusal:
+        if refusal.fatal is not None:
+            raise exceptions.CheckFailedError(refusal.reason) from None
+        raise exceptions.InvalidArgumentError(f"before_init=True: {refusal.reason}") from None
+    return _SweepTarget(battery, workload, processes)
 
 
-def _rows_for(target: _Target, faults: Iterable[Fault], start_at: Any) -> list[Any]:
+def _rows_for(target: _SweepTarget, faults: Iterable[Fault], start_at: Any) -> list[Any]:
     """The first step of each row; raises where there is nothing to sweep."""
-    rows = _rows_from(_rows(faults), start_at)
+    rows = _rows_from_step(_first_steps(faults), start_at)
     rows = [each for each in rows if _with_target(each, target.workload)]
     if not rows:
-        rewrites = target.battery.rewrites if target.from_start else None
-        raise exceptions.UnusableDatasetError(rewrites.full_reason if rewrites else _NOTHING)
+        refusal = kind_of(target.processes).refusal(target.battery.fault_free_run)
+        raise exceptions.UnusableDatasetError(refusal.full_reason if refusal else _NOTHING)
     return rows
 
 
-def _swept(target: _Target, rows: list[Any], max_trials: int, on_fail: str | None) -> SweepResult:
+def _run_rows(
+    target: _SweepTarget, rows: list[Any], max_trials: int, on_fail: str | None
+) -> SweepResult:
     """The steps of all *rows*; raises or warns of a failure at the line of our caller's caller."""
     steps: list[SweepStep] = []
-    left = list(rows)
-    while left and len(steps) < max_trials:
-        total = len(steps) + sum(_expected_steps(each, target.workload) for each in left)
-        fault = left.pop(0)
+    remaining_rows = list(rows)
+    while remaining_rows and len(steps) < max_trials:
+        total = len(steps) + sum(_expected_steps(each, target.workload) for each in remaining_rows)
+        fault = remaining_rows.pop(0)
         progress.step(f"{type(fault).__name__} nth={fault.nth}", len(steps), min(total, max_trials))
         steps.append(_step(target, fault))
         if steps[-1].fired:
-            left.insert(0, replace(fault, nth=fault.nth + 1))  # The next in this row.
+            remaining_rows.insert(0, replace(fault, nth=fault.nth + 1))  # The next in this row.
         if not steps[-1].passed:
-            table = SweepResult(tuple(steps), next(iter(left), None)).table()
+            table = SweepResult(tuple(steps), next(iter(remaining_rows), None)).table()
             report(f"{steps[-1].explanation}\n{table}", on_fail)
-    return SweepResult(tuple(steps), next(iter(left), None))
+    return SweepResult(tuple(steps), next(iter(remaining_rows), None))
 
 
 def _expected_steps(fault: Any, workload: Workload) -> int:
@@ -147,55 +164,71 @@ def _expected_steps(fault: Any, workload: Workload) -> int:
     path = _with_target(fault, workload).path
     is_meant = GlobMatcher((path,) if isinstance(path, str) else path)
     kind = "opens" if isinstance(fault, OpenError) else "reads"
-    kind = "writes" if Place.WRITE in fault.places else kind
-    most: int = 0
-    for worker in workload.fault_free.workers:
-        counts = {path: getattr(each, kind) for path, each in worker.files.items()}
-        counts = worker.connections if isinstance(fault, NetworkFault) else counts
-        most = max(most, sum(count for path, count in counts.items() if is_meant(path)))
-    left: int = most + 2 - fault.nth
-    return max(1, left)
+    kind = next((each for place, each in _COUNTS.items() if place in fault.places), kind)
+    highest_count: int = 0
+    for process in workload.fault_free.processes:
+        counts = {path: getattr(each, kind) for path, each in process.files.items()}
+        counts = process.connections if isinstance(fault, NetworkFault) else counts
+        highest_count = max(
+            highest_count, sum(count for path, count in counts.items() if is_meant(path))
+        )
+    step_count: int = highest_count + 2 - fault.nth
+    return max(1, step_count)
 
 
-def _require_fired(swept: SweepResult, on_fail: str | None) -> None:
-    """Report a sweep in which no fault happened: it has shown nothing."""
-    if not any(each.fired for each in swept.steps):
-        text = f"not_exercised: no fault of the sweep happened. {swept.steps[0].explanation}"
-        report(f"{text}\n{swept.table()}", on_fail)
+_COUNTS = {Place.WRITE: "writes", Place.LOCK: "locks"}
+"""The counts of the operations that a fault is about, if it is not one of opens or reads."""
 
 
-def _step(target: _Target, fault: Any) -> SweepStep:
+def _require_fired(sweep_result: SweepResult, on_fail: str | None) -> None:
+    """Report a sweep in which no fault fired: it has shown nothing."""
+    if not any(each.fired for each in sweep_result.steps):
+        text = f"not_exercised: no fault of the sweep fired. {sweep_result.steps[0].explanation}"
+        report(f"{text}\n{sweep_result.table()}", on_fail)
+
+
+def _step(target: _SweepTarget, fault: Any) -> SweepStep:
     battery = target.battery
     aimed = _with_target(fault, target.workload)
-    found = battery.run_faults(aimed, from_start=target.from_start)
-    outcome, judgement = found.trial.outcome, found.trial.judgement
+    try:
+        result = battery.run_faults(aimed, processes=target.processes)
+    except NotApplicable as refusal:
+        raise exceptions.UnusableDatasetError(refusal.reason) from None
+    outcome, finding = deciding_trial(result)
     template = replace(fault, nth=1, times=None)
     again = battery.reproduce(
         "sweep",
         faults=[template],
         start_at=fault,
         max_trials=1,
-        from_start=target.from_start or None,
+        before_init=outcome.before_init or None,
     )
-    text = explain(outcome, judgement, again, (*found.notes, *battery.baseline.notes))
-    passed = judgement.passed or judgement.verdict is Verdict.NOT_EXERCISED or not found.reproduced
-    if not found.reproduced:
-        warnings.warn(exceptions._for_log(text), exceptions.NotReproducedWarning, stacklevel=4)
-    return SweepStep(fault, outcome.fired, judgement.verdict, passed, text)
+    notes = (
+        *result.notes,
+        *battery.fault_free_run.notes,
+        *note_on_workers(battery.fault_free_run.reference),
+    )
+    text = explain(outcome, finding, again, notes)
+    passed = finding.passed or finding.verdict is Verdict.NOT_EXERCISED or not result.reproduced
+    if not result.reproduced:
+        warnings.warn(exceptions._escape_for_log(text), exceptions.FlakyCheckWarning, stacklevel=4)
+    return SweepStep(fault, outcome.fired, finding.verdict, passed, text)
 
 
-def _rows(templates: Iterable[Any]) -> list[Any]:
+def _first_steps(templates: Iterable[Any]) -> list[Any]:
     """The first step of each row: each of *templates*, once and every time."""
     is_iterable = isinstance(templates, Iterable) and not isinstance(templates, (str, bytes))
     if not is_iterable or not (templates := list(templates)):
-        shown = templates.__name__ if isinstance(templates, type) else repr(templates)
-        message = f"faults={shown} must be several faults, such as [OpenError(), ReadError()]"
+        argument_text = templates.__name__ if isinstance(templates, type) else repr(templates)
+        message = (
+            f"faults={argument_text} must be a list of faults, such as [OpenError(), ReadError()]"
+        )
         raise exceptions.InvalidArgumentError(message)
-    made = []
+    rows = []
     for template in templates:
         _require_template(template)
-        made += [replace(template, times=times) for times in (1, None)]
-    return made
+        rows += [replace(template, times=times) for times in (1, None)]
+    return rows
 
 
 def _with_target(fault: Any, workload: Workload) -> Any:
@@ -203,43 +236,48 @@ def _with_target(fault: Any, workload: Workload) -> Any:
     if isinstance(fault, NetworkFault):
         files = workload.connections
         is_usual = fault.path == type(fault)().path
-        path = files.path if is_usual and files.paths else "" if is_usual else fault.path
+        path = files.path if is_usual and files else "" if is_usual else fault.path
     else:
         path = _usual_path(fault, workload) if fault.path == "*" else fault.path
     return replace(fault, path=path) if path else None
 
 
 def _usual_path(fault: Any, workload: Workload) -> Any:
-    """The path for *fault* where none was given; None if there is no such file."""
+    """The default path for *fault*; None if there is no such file."""
+    if Place.LOCK in fault.places:
+        return path_of(workload.globs)
     if Place.WRITE not in fault.places:
-        return (workload.opened if isinstance(fault, OpenError) else workload.read).path
-    return None if isinstance(workload.written, NotApplicable) else workload.written.path
+        files = workload.opened if isinstance(fault, OpenError) else workload.read
+        return files.path if files else None
+    return workload.written.path if workload.writers else None
 
 
 def _require_template(template: Any) -> None:
-    problem = why_no_fault(template)
+    problem = explain_invalid_fault(template)
     if problem and isinstance(template, (type, list, tuple)):
         raise exceptions.InvalidArgumentError(f"faults: {problem}")
     if isinstance(template, (FileFault, NetworkFault)) and isinstance(template, Triggered):
         if template.trigger._replace(every=1) == Trigger():
             return
-        problem = "must leave nth and times to the sweep, and probability as it is"
+        problem = "must not set nth, times or probability, because the sweep sets nth and times"
     else:
         problem = (
-            "must be a fault of files or connections with nth and times, such as OpenError(),"
+            "must be a file or connection fault with nth and times, such as OpenError(),"
             " ReadError() or ConnectError()"
         )
     message = f"faults: {template!r} {problem}"
     raise exceptions.InvalidArgumentError(message)
 
 
-def _rows_from(rows: list[Any], start_at: Any) -> list[Any]:
+def _rows_from_step(rows: list[Any], start_at: Any) -> list[Any]:
     """*rows* from *start_at* on, which is a step of one of them."""
     if start_at is None:
         return rows
     for place, row in enumerate(rows):
         if isinstance(start_at, type(row)) and replace(start_at, nth=1) == row:
             return [start_at, *rows[place + 1 :]]
-    shown = "".join(f"\n  {row!r}" for row in rows)
-    message = f"start_at={start_at!r} is no step of this sweep. These are, with any nth:{shown}"
+    row_lines = "".join(f"\n  {row!r}" for row in rows)
+    message = (
+        f"start_at={start_at!r} must be one of these steps of the sweep, with any nth:{row_lines}"
+    )
     raise exceptions.InvalidArgumentError(message)

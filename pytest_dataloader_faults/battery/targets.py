@@ -1,8 +1,8 @@
 """Which files a fault can hit, as globs, which of them change, and where a file could end.
 
-Some facts about ends at which a file still looks whole. A tar archive that ends where a member ends
-is a tar archive, and a text that ends with a line is a text: a reader that reads to the end gets
-less and sees no error.
+Some facts about files that are truncated and still look complete. A tar archive that ends after a
+member is a valid tar archive, and a text file that ends after a line is a valid text file. A reader
+that reads to the end gets less data without an error.
 """
 
 from __future__ import annotations
@@ -15,31 +15,24 @@ import re
 import tarfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 from pytest_dataloader_faults._settings import EVERY_FILE
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.globs import (
-    NETWORK,
-    GlobMatcher,
-    is_below,
-    is_excluded,
-    is_of_network,
-)
-from pytest_dataloader_faults.outcomes import Outcome, WorkerFacts
-from pytest_dataloader_faults.outcomes.text import counted, printable
+from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
+from pytest_dataloader_faults.faults.globs import GlobMatcher, is_below, is_excluded
+from pytest_dataloader_faults.outcomes import Outcome, Reference, WorkerFacts
+from pytest_dataloader_faults.outcomes.text import pluralize, printable
 
 
 class OwnFolders(NamedTuple):
-    """The folders that a trial has for itself, and the folder of which they are copies, if any."""
+    """The folders that only one trial uses, and the folder of which they are copies, if any."""
 
     paths: tuple[str, ...] = ()
     copied: str | None = None
 
     def original(self, path: str) -> str:
-        """The file that *path* is a copy of; *path* itself if it is outside of these folders."""
+        """The file of which *path* is a copy; *path* itself if it is outside these folders."""
         above = next((each for each in self.paths if is_below(path, [each])), None)
         if self.copied is None or above is None:
             return path
@@ -54,72 +47,91 @@ class OwnFolders(NamedTuple):
 
 _NO_FOLDERS = OwnFolders()
 _LISTED = 2
-_LOOKED_AT = 1000
-"""Files looked at in a folder, beyond twice those that are meant, to see if one glob will do."""
+_MOST_FILES_IN_FOLDER = 1000
+"""In addition to twice the number of targets, this many files are listed to test a glob."""
 
 
 def shortest_globs(
-    paths: tuple[str, ...], seen: set[str], asked: tuple[str, ...]
+    paths: tuple[str, ...], known_paths: set[str], globs: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Globs for *paths*, some of the files *seen*, and for no other file that exists.
+    """Globs that match *paths*, which are among *known_paths*, but no other existing file.
 
-    Two paths are listed. More become the globs that were *asked* for, one glob for their common
-    folder, or one for each folder, where that means the same.
+    Up to two paths are listed. More become the requested *globs*, one glob for their common folder,
+    or one for each folder, if these match the same files.
     """
     names = tuple(glob.escape(path) for path in paths)
     if len(names) <= _LISTED:
         return names
-    if asked != EVERY_FILE and means_only(asked, paths, seen):
-        return asked
-    if (common := _glob_of(os.path.commonpath(paths), paths, seen)) is not None:
+    if globs != EVERY_FILE and _matches_only(globs, paths, known_paths):
+        return globs
+    if (common := _glob_of(os.path.commonpath(paths), paths, known_paths)) is not None:
         return (common,)
     folders = itertools.groupby(sorted(paths, key=os.path.dirname), os.path.dirname)
-    return tuple(each for folder, among in folders for each in _in_folder(folder, [*among], seen))
+    return tuple(
+        each for folder, among in folders for each in _glob_folder(folder, [*among], known_paths)
+    )
 
 
-def _in_folder(folder: str, paths: Collection[str], seen: set[str]) -> Iterable[str]:
-    """One glob for those of *paths* that lie in *folder*, if that means only them; else each."""
-    common = _glob_of(folder, paths, seen) if len(paths) > _LISTED else None
+def _glob_folder(folder: str, paths: Collection[str], known_paths: set[str]) -> Iterable[str]:
+    """One glob for the *paths* in *folder*, if it matches only them; else one for each path."""
+    common = _glob_of(folder, paths, known_paths) if len(paths) > _LISTED else None
     return map(glob.escape, paths) if common is None else (common,)
 
 
-def _glob_of(folder: str, paths: Collection[str], seen: set[str]) -> str | None:
-    """A glob by *folder* and extension, or by name, that means *paths* and no other file."""
-    existing = _files_below(folder, 2 * len(paths) + _LOOKED_AT)
+def _glob_of(folder: str, paths: Collection[str], known_paths: set[str]) -> str | None:
+    """A glob by *folder* and extension, or by name, that matches only *paths*, or None.
+
+    With an empty *folder*, it matches files in any folder. Then only *known_paths* are compared.
+    """
+    existing = _files_below(folder, 2 * len(paths) + _MOST_FILES_IN_FOLDER) if folder else set()
     if existing is None:
         return None
-    found = (_common_glob(paths, f"{glob.escape(folder)}/"), *_glob_by_name(paths, folder))
-    return next((each for each in found if means_only((each,), paths, existing | seen)), None)
+    extensions = {os.path.splitext(path)[1] for path in paths}
+    extension = glob.escape(extensions.pop()) if len(extensions) == 1 else ""
+    by_extension = f"{os.path.join(glob.escape(folder), '')}*{extension}"
+    candidates = (by_extension, *_glob_by_name(paths, folder))
+    return next(
+        (each for each in candidates if _matches_only(each, paths, existing | known_paths)), None
+    )
 
 
 def path_of(globs: tuple[str, ...]) -> str | tuple[str, ...]:
-    """The glob, if it is one only: as a person would write it."""
+    """*globs* as a person would write them: a single glob without a tuple."""
     return globs[0] if len(globs) == 1 else globs
 
 
-def short_globs(
-    paths: Collection[str], seen: Collection[str]
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """A glob for each of *paths*, and globs for all of them, wherever their folder lies.
+def listed_folders(outcome: Outcome, paths: Iterable[str]) -> dict[str, int]:
+    """How often a process of *outcome* lists each folder that has one of *paths* below it."""
+    files = {*map(os.path.realpath, paths)}
+    highest: Counter[str] = Counter()
+    for process in outcome.processes:
+        highest |= Counter(process.listings)
+    return {
+        folder: count
+        for folder, count in sorted(highest.items())
+        if any(is_below(path, [folder]) for path in files)
+    }
 
-    A glob is the end of a path, as long as that means one of the files *seen* only.
+
+def portable_globs(
+    paths: Collection[str], known_paths: set[str]
+) -> tuple[dict[str, str], str | tuple[str, ...]]:
+    """A glob for each of *paths*, and one or several for all of them, whatever their folder.
+
+    A glob is the shortest end of the path that matches only one of *known_paths*.
     """
-    shared = Counter(ending for path in seen for ending in _endings(path))
+    shared = Counter(ending for path in known_paths for ending in _list_endings(path))
     names = {path: _short_glob(path, shared) for path in paths}
-    common = (_common_glob(paths),)
-    is_exact = len(names) > 1 and means_only(common, paths, seen)
-    return names, common if is_exact else tuple(names.values())
+    common = _glob_of("", paths, known_paths) if len(names) > 1 else None
+    return names, path_of(tuple(names.values())) if common is None else common
 
 
-def means_only(globs: tuple[str, ...], paths: Iterable[str], others: Iterable[str]) -> bool:
-    """Whether *globs* mean *paths* and none of the *others*."""
-    return set(filter(GlobMatcher(globs), {*others, *paths})) == set(paths)
-
-
-def _common_glob(paths: Iterable[str], folder: str = "") -> str:
-    """A glob by the extension of *paths*, if all have the same."""
-    extensions = {os.path.splitext(path)[1] for path in paths}
-    return f"{folder}*{glob.escape(extensions.pop()) if len(extensions) == 1 else ''}"
+def _matches_only(
+    globs: str | tuple[str, ...], paths: Iterable[str], other_paths: Iterable[str]
+) -> bool:
+    """Whether *globs* match *paths* but none of the *other_paths*."""
+    is_meant = GlobMatcher((globs,) if isinstance(globs, str) else globs)
+    return set(filter(is_meant, {*other_paths, *paths})) == set(paths)
 
 
 def _glob_by_name(paths: Iterable[str], folder: str) -> tuple[str, ...]:
@@ -132,122 +144,111 @@ def _glob_by_name(paths: Iterable[str], folder: str) -> tuple[str, ...]:
     return tuple(f"{glob.escape(folder)}/{name}" for name in names) if len(names) == 1 else ()
 
 
-def _endings(path: str) -> Iterator[str]:
+def _list_endings(path: str) -> Iterator[str]:
     """The name, then the name with its folder, and so on."""
     parts = path.split("/")
     return ("/".join(parts[start:]) for start in range(len(parts) - 1, 0, -1))
 
 
 def _short_glob(path: str, shared: Mapping[str, int]) -> str:
-    """A glob of the shortest end of *path* that no other has; all of it if "*" leaves it out."""
-    alone = (ending for ending in _endings(path) if shared[ending] == 1)
+    """A glob of the shortest unique end of *path*; the full path if "*" does not match it."""
+    alone = (ending for ending in _list_endings(path) if shared[ending] == 1)
     ending = None if is_excluded(path) else next(alone, None)
     return glob.escape(path) if ending is None else f"*/{glob.escape(ending)}"
 
 
-def _files_below(folder: str, most: int) -> set[str] | None:
-    """The files in *folder* and below it; None if there are too many to look at."""
+def _files_below(folder: str, limit: int) -> set[str] | None:
+    """The files in *folder* and below it; None if there are *limit* or more."""
     paths = (os.path.join(where, name) for where, _, names in os.walk(folder) for name in names)
-    found = set(itertools.islice(paths, most))
-    return found if len(found) < most else None
+    paths_below = set(itertools.islice(paths, limit))
+    return paths_below if len(paths_below) < limit else None
 
 
-def scratch_files(fault_free: Outcome, own: OwnFolders) -> set[str]:
-    """Temporary files that a worker made and left: another trial makes others.
+def scratch_files(fault_free: Outcome, own_folders: OwnFolders) -> set[str]:
+    """Temporary files that a worker left behind, with names that differ in each trial.
 
-    A folder of the trial's *own* begins empty, so files with the same names come again there.
+    The trial's *own_folders* start empty, so the same names appear there again.
     """
-    left = {path for worker in fault_free.workers for path in worker.leftover_files}
-    return {path for path in left if not is_below(path, own.paths)}
+    leftovers = {path for each in fault_free.processes for path in each.leftover_files}
+    return {path for path in leftovers if not is_below(path, own_folders.paths)}
 
 
 def existing_files(
     paths: Iterable[str], lasting: Collection[str] = (), scratch: Collection[str] = ()
 ) -> set[str]:
-    """Those of *paths* that exist, or were *lasting* in a folder of the trial; all, if none did.
+    """The *paths* that exist, or that were *lasting* in a folder of the trial; all if none did.
 
-    A dataset may write temporary files and read them, and no other trial has the same ones, even if
-    they stay, as *scratch* does.
+    A dataset may write temporary files and read them. Other trials do not have the same ones, even
+    if they remain, such as *scratch* files.
     """
-    seen = set(paths)
-    last = {path for path in seen if path in lasting or os.path.lexists(path)}
-    return last.difference(scratch) or last or seen
+    path_set = set(paths)
+    existing_paths = {path for path in path_set if path in lasting or os.path.lexists(path)}
+    return existing_paths.difference(scratch) or existing_paths or path_set
 
 
 def has_content(path: str) -> bool:
-    """Whether the file is not empty, as far as can be seen."""
+    """Whether the file has content; True if its size cannot be read."""
     with contextlib.suppress(OSError):
         return os.path.getsize(path) > 0
     return True
 
 
-class Connections(NamedTuple):
-    """TCP connections by their paths, and the globs that mean them."""
-
-    paths: tuple[str, ...]
-    globs: tuple[str, ...]
-
-
-def connections_of(fault_free: Outcome, globs: tuple[str, ...]) -> Connections:
-    """Those that the workers of *fault_free* made; none where *globs* mean only files."""
-    asked = tuple(filter(is_of_network, globs))
-    meant = (f"{NETWORK}*",) if globs == EVERY_FILE else asked
-    made = {path for worker in fault_free.workers for path in worker.connections}
-    return Connections(tuple(sorted(filter(GlobMatcher(meant), made))), meant)
-
-
 def lasting_folders(paths: Iterable[str], within: Collection[str]) -> tuple[str, ...]:
-    """The folders of *paths* that exist, or else those of *within* that the paths lie in.
+    """The folders of *paths* that exist, or else those of *within* that contain the paths.
 
-    A temporary name may be another one each time, also that of a folder.
+    Temporary names, including those of folders, can differ each time.
     """
-    return tuple(dict.fromkeys(_lasting(os.path.dirname(path), within) for path in paths))
+    return tuple(
+        dict.fromkeys(_find_lasting_folder(os.path.dirname(path), within) for path in paths)
+    )
 
 
-def _lasting(folder: str, within: Collection[str]) -> str:
+def _find_lasting_folder(folder: str, within: Collection[str]) -> str:
     if folder in within or os.path.isdir(folder) or folder == os.path.dirname(folder):
         return folder
-    return _lasting(os.path.dirname(folder), within)
+    return _find_lasting_folder(os.path.dirname(folder), within)
 
 
 def require_match(globs: tuple[str, ...], fault_free: Outcome) -> None:
-    """Raise InvalidArgumentError if *globs* were given and one means no file of *fault_free*.
+    """Raise InvalidArgumentError if one of *globs* matches no file of *fault_free*.
 
-    One that is misspelt would otherwise go unnoticed beside another one.
+    Otherwise a misspelled glob would go unnoticed next to a correct one.
     """
-    used = fault_free.processes
-    files = sorted({path for each in used for path in (*each.files, *each.connections)})
+    processes = fault_free.processes
+    files = sorted({path for each in processes for path in (*each.files, *each.connections)})
     dead = [each for each in globs if not any(map(GlobMatcher((each,)), files))]
     if not dead or globs == EVERY_FILE:
         return
-    which = "" if len(dead) == len(globs) else f"{', '.join(map(repr, dead))} in "
-    shown = ", ".join(map(printable, files[:5])) or "no data file at all"
-    message = f"{which}files={globs!r} matches nothing that the workers read. They read: {shown}"
+    subset = "" if len(dead) == len(globs) else f"{', '.join(map(repr, dead))} in "
+    file_list = ", ".join(map(printable, files[:5])) or "no data file"
+    message = (
+        f"{subset}files={globs!r} matches nothing that the workers read. They read: {file_list}"
+    )
     raise InvalidArgumentError(message)
 
 
 _LATEST = 0.9
-"""What is missing is at least the last tenth, so that it is not a footer alone."""
+"""At least the last tenth is missing, so that more than a footer is missing."""
 _WINDOW = 1 << 16
 _MOST_FILES = 8
 _MOST_MEMBERS = 10_000
-"""Members of an archive that are looked at: each takes a read."""
+"""Members of an archive that are checked: each takes a read."""
 
 
 def truncation_points(
-    paths: Iterable[str], own: OwnFolders = _NO_FOLDERS
+    paths: Iterable[str], own_folders: OwnFolders = _NO_FOLDERS
 ) -> tuple[tuple[str, int], ...]:
-    """Where each of the first few *paths* could end, in its first nine tenths, and look whole.
+    """Offsets at which the first few *paths* could end and look complete, without the last tenth.
 
-    *own*: folders of a trial that is over, whose files are looked at where they were copied from.
+    *own_folders*: folders of a finished trial, instead of whose files the originals are read.
     """
-    found = ((path, _end_of(own.original(path))) for path in paths)
-    known = ((path, end) for path, end in found if end)
-    return tuple(itertools.islice(known, _MOST_FILES))
+    ends = ((path, _end_of(own_folders.original(path))) for path in paths)
+    points = ((path, end) for path, end in ends if end)
+    return tuple(itertools.islice(points, _MOST_FILES))
 
 
 def _end_of(path: str) -> int | None:
-    with contextlib.suppress(OSError):  # The file is gone, or this process may not read it.
+    with contextlib.suppress(OSError):  # The file was removed, or this process may not read it.
         return _member_in(path) or _line_in(path)
     return None
 
@@ -256,10 +257,10 @@ def _member_in(path: str) -> int | None:
     try:
         with tarfile.open(path, "r:") as archive:
             members = [member.offset for member in itertools.islice(archive, _MOST_MEMBERS + 1)]
-            starts, whole = members[1:], archive.offset
+            starts, end = members[1:], archive.offset
     except (tarfile.TarError, EOFError):
         return None
-    return max((start for start in starts if start <= whole * _LATEST), default=None)
+    return max((start for start in starts if start <= end * _LATEST), default=None)
 
 
 def _line_in(path: str) -> int | None:
@@ -279,115 +280,86 @@ def _is_text(window: bytes) -> bool:
     return all(letter.isprintable() or letter in "\t\r\n\f\ufeff" for letter in text)
 
 
-# Some facts about what can be seen of a cache. The first reading fills it, which is mostly that of
-# the reference, before there is any worker; from then on workers read the cache alone. So each
-# file that the workers read without a fault is asked when it was changed last, and that is compared
-# with the time at which the baseline began. The time is ctime, since a program may set mtime to
-# what it likes. The stamps of files are a few milliseconds behind that time, and never ahead: what
-# a test wrote just before is not taken for a cache. The clock of a file server may be ahead, and
-# then it is. So the text says what was seen, and no verdict depends on it. A cache that an earlier
-# run has filled cannot be told from any other file.
+# Some facts about caches. The first pass fills a cache, usually when the reference is taken, before
+# workers exist. From then on, workers read only the cache. So the plugin compares the last change
+# of each file that the workers read in the fault-free run with the start of that run. It uses ctime
+# because a program can set mtime. Timestamps of files are a few milliseconds behind the clock and
+# never ahead, so files that a test wrote just before do not count as a cache. The clock of a file
+# server can be ahead, and then they do. Therefore the note only says what was observed, and does
+# not affect verdicts. A cache that an earlier run has filled looks like any other file.
 
 
 _SHOWN = 3
-_TAKE_FOLDER = (
-    "To try the dataset without its cache, have make_dataset take a folder, and put the cache there"
-)
-BY_FACTORY = "make_dataset writes or touches the files that it reads"
-BY_WORKERS = "the workers write or touch the files that they read"
-_REMEDIES = {
-    BY_FACTORY: "Write them before, as in a fixture, so that make_dataset only opens them",
-    BY_WORKERS: "Have the workers leave the data files as they are",
-}
 
 
-def files_made_since(began: int, fault_free: Outcome) -> tuple[str, ...]:
-    """The files that the workers of *fault_free* read and that changed after *began*, in ns."""
-    is_python = fault_free.engine == "python"  # It does not see what C reads, but most opens.
-    every = (each for worker in fault_free.workers for each in worker.files.items())
-    read = {path for path, counts in every if counts.reads or (is_python and counts.opens)}
-    return tuple(path for path in sorted(read) if _last_change(path) > began)
+def errors_of_files(outcome: Outcome) -> Iterator[tuple[Fault, ...]]:
+    """Faults by which the files cannot be read whose content was bad; any of a tuple is enough.
 
-
-def note_on_cache(made: Sequence[str]) -> str:
-    """What to say about the files that were *made*, and what to do."""
-    files, were = ("file", "was") if len(made) == 1 else ("files", "were")
-    return (
-        f"{len(made)} {files} that the workers read ({_names(made)}) {were} made or changed after"
-        " the first reading began, as a cache is. Faults happen to files that are read, and not to"
-        f" the sources of a cache. {_TAKE_FOLDER}"
-    )
-
-
-@dataclass(frozen=True)
-class FollowedRun:
-    """An epoch without a fault, in which files are followed from the constructor on. Plain data.
-
-    What a run rewrites, or makes in a folder of its own, cannot be bad when the next one begins.
-
-    Attributes:
-        outcome: Its facts, without these files.
-        rewritten: Those of them that it read, but for *own*.
-        own: Those that it read in a folder of its own.
-        writer: BY_FACTORY or BY_WORKERS.
+    First for whole files, and then for the second half of each of them.
     """
-
-    outcome: Outcome
-    rewritten: tuple[str, ...] = ()
-    own: tuple[str, ...] = ()
-    writer: str = BY_FACTORY
-
-    @classmethod
-    def of(cls, run: Outcome, began: int, folders: OwnFolders) -> FollowedRun:
-        """What *run* shows, which *began* at that time, in ns, with *folders* of its own."""
-        used = {path for each in run.processes for path in each.files}
-        own = set(filter(folders.is_made_by_dataset, used))
-        changed = {path for path in used - own if _last_change(folders.original(path)) > began}
-        without = partial(_without, own | changed)
-        main = None if run.main is None else without(run.main)
-        kept = replace(run, main=main, workers=tuple(map(without, run.workers)))
-        read, written = _paths(run.processes, "reads"), _paths(run.workers, "writes")
-        by_main = _paths([run.main] if run.main else [], "writes")
-        is_by_workers = (own | changed) & read <= written - by_main
-        writer = BY_WORKERS if is_by_workers else BY_FACTORY
-        return cls(kept, tuple(sorted(changed & read)), tuple(sorted(own & read)), writer)
-
-    def refusal(self, globs: tuple[str, ...]) -> tuple[str, str] | None:
-        """Why no file that *globs* mean can be damaged beforehand, and what to do; or None."""
-        is_meant = GlobMatcher(globs)
-        meant = tuple(filter(is_meant, (*self.rewritten, *self.own)))
-        if not meant or any(map(is_meant, _paths(self.outcome.processes, "reads"))):
-            return None
-        why = f"{self.writer} ({_names(meant)}), so they cannot be damaged before it is called"
-        return why, _REMEDIES[self.writer]
-
-    def notes(self, globs: tuple[str, ...]) -> tuple[str, ...]:
-        """What to say where others than these can be damaged beforehand."""
-        meant = tuple(filter(GlobMatcher(globs), self.rewritten))
-        if not meant:
-            return ()
-        which = f"{counted(len(meant), 'file')} that each run writes ({_names(meant)})"
-        return (f"{which} cannot be damaged before make_dataset() is called",)
+    facts = next(each for each in outcome.faults if each.fired)
+    globs = facts.fault.globs
+    yield OpenError(globs), ReadError(globs)
+    paths = {firing.path for firing in facts.firings if firing.path}
+    if sizes := [os.path.getsize(path) for path in paths if os.path.isfile(path)]:
+        yield (ReadError(globs, offset=min(sizes) // 2),)
 
 
-def _without(paths: Collection[str], process: WorkerFacts) -> WorkerFacts:
-    files = {path: counts for path, counts in process.files.items() if path not in paths}
-    return replace(process, files=files)
+def find_new_files(began: int, fault_free: Outcome) -> tuple[str, ...]:
+    """The files that the workers of *fault_free* read and that changed after *began*, in ns."""
+    # The python engine sees most opens, but not the reads of C code.
+    is_python = fault_free.request.engine == "python"
+    items = (each for worker in fault_free.workers for each in worker.files.items())
+    read = {path for path, counts in items if counts.reads or (is_python and counts.opens)}
+    return tuple(path for path in sorted(read) if last_change(path) > began)
 
 
-def _paths(processes: Iterable[WorkerFacts], did: str) -> set[str]:
+def note_on_workers(reference: Reference) -> Iterator[str]:
+    """A note that trials have workers, if the user's loader has none."""
+    if reference.lacks_workers:
+        yield "its loader has num_workers=0: the checks added workers, because faults fire in them"
+
+
+def notes_on_changed(changed: Collection[str], fault_free: Outcome) -> tuple[str, ...]:
+    """Notes about the files that *changed* while the dataset was read, with advice.
+
+    The workers of *fault_free* wrote to some of them, which may be data that is open for writing.
+    """
+    written = sorted({*changed} & paths_with(fault_free.workers, "writes"))
+    created = sorted({*changed} - {*written})
+    notes = []
+    if written:
+        notes.append(
+            f"the workers read and write {pluralize(len(written), 'file')} ({names_of(written)})."
+            " Open data for reading (mode='r'), because a library that opens an empty file for"
+            " writing treats it as a new one. If it is a cache, let make_dataset take a folder, and"
+            " put the cache there"
+        )
+    if created:
+        were = "was" if len(created) == 1 else "were"
+        notes.append(
+            f"{pluralize(len(created), 'file')} that the workers read ({names_of(created)}) {were}"
+            " created or changed after the first read, like a cache. Faults hit the files that are"
+            " read, not the sources of a cache. To test the dataset without its cache, let"
+            " make_dataset take a folder, and put the cache there"
+        )
+    return tuple(notes)
+
+
+def paths_with(processes: Iterable[WorkerFacts], did: str) -> set[str]:
     """The files to which *processes* did that: a field of ``FileCounts``."""
-    every = (item for each in processes for item in each.files.items())
-    return {path for path, counts in every if getattr(counts, did)}
+    items = (item for each in processes for item in each.files.items())
+    return {path for path, counts in items if getattr(counts, did)}
 
 
-def _last_change(path: str) -> int:
-    with contextlib.suppress(OSError):  # It is gone: a temporary file, or one of another trial.
+def last_change(path: str) -> int:
+    """When the file was last changed, in ns; 0 if that is unknown."""
+    with contextlib.suppress(OSError):  # It was removed: a temporary file, or one of another trial.
         return os.stat(path).st_ctime_ns
     return 0
 
 
-def _names(paths: Sequence[str]) -> str:
+def names_of(paths: Sequence[str]) -> str:
     """The first of *paths*, each with its folder."""
     names = ["/".join(path.split("/")[-2:]) for path in paths[:_SHOWN]]
     return printable(", ".join([*names, *(["..."] if len(paths) > _SHOWN else [])]))

@@ -1,6 +1,6 @@
-"""A fake file system that DataLoader workers see, too: ``with FakeDatasetFs() as files:``.
+"""A fake file system that DataLoader workers can see: ``with FakeDatasetFs() as files:``.
 
-The fixture ``fake_dataset_fs`` gives the same ``files``.
+The fixture ``fake_dataset_fs`` returns the same ``files``.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ __all__ = ("FakeDatasetFs",)
 
 
 class FakeDatasetFs:
-    """pyfakefs, for datasets under loaders with workers of any start method.
+    """An in-memory pyfakefs file system for datasets in loaders, with any start method.
 
-    Within its scope, Python sees the fake files in the place of the real ones, in this process and
-    in the workers that loaders start. Each worker has a copy of its own.
+    Within its scope, Python sees the fake files instead of the real ones, in this process and in
+    the workers that loaders start. Each worker has its own copy.
     """
 
     def __init__(self) -> None:
         self._scope = contextlib.ExitStack()
 
     def __enter__(self) -> FakeFilesystem:
-        """Return pyfakefs' file system, with ``create_file`` and so on."""
+        """Return pyfakefs' file system, with methods such as ``create_file``."""
         import torch.utils.data  # noqa: F401  # what is imported under pyfakefs is forgotten
         from pyfakefs.fake_filesystem_unittest import Patcher
 

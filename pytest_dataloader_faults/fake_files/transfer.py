@@ -1,9 +1,9 @@
 """Send the fake files to workers that start as a new interpreter [runs where the loader does].
 
 A forked worker has the files of its parent. A spawned one gets a copy, which the loader makes when
-it starts the worker. The copy has to be there before the worker unpickles the dataset. torch puts
+it starts the worker. The copy must exist before the worker unpickles the dataset. torch puts
 the kind of the dataset first among the arguments of a worker, and a pickle is read from its
-beginning: so the kind carries the files, and unpickling the kind unpacks them.
+start: so the kind carries the files, and unpickling the kind unpacks them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OURS = tuple(
 
 
 _kept: list[Any] = []
-"""What a spawned worker has to keep for as long as it lives."""
+"""What a spawned worker must keep until it exits."""
 
 
 class _FakeFilesCarrier(int):
@@ -51,7 +51,7 @@ class _FakeFilesCarrier(int):
     def _contents(self) -> tuple[Any, ...]:
         from pyfakefs.helpers import get_gid, get_uid
 
-        return _modules_of(self.loader), _packed(fake_files()), (get_uid(), get_gid())
+        return _modules_of(self.loader), _pack(fake_files()), (get_uid(), get_gid())
 
     def __reduce__(self) -> tuple[Callable[..., int], tuple[Any, ...]]:
         """A plain number in the worker."""
@@ -76,14 +76,14 @@ def _unpack_in_worker(
     patcher: Any = Patcher()
     patcher.setUp()
     _kept.extend((patcher, for_good))
-    vars(patcher.fs).update(_unpacked(files, patcher.fs))
+    vars(patcher.fs).update(_unpack(files, patcher.fs))
     set_uid(ids[0])
     set_gid(ids[1])
     patch_for_good(patcher)
     return kind
 
 
-def _packed(files: Any) -> bytes:
+def _pack(files: Any) -> bytes:
     """The attributes of the file system *files*, to which every file in them refers."""
 
     class Packer(pickle.Pickler):
@@ -96,7 +96,7 @@ def _packed(files: Any) -> bytes:
     return to.getvalue()
 
 
-def _unpacked(data: bytes, files: Any) -> Any:
+def _unpack(data: bytes, files: Any) -> Any:
     """Those attributes, with *files* in the place of the file system."""
 
     class Unpacker(pickle.Unpickler):
@@ -108,28 +108,30 @@ def _unpacked(data: bytes, files: Any) -> Any:
 
 def _modules_of(loader: Any) -> tuple[str, ...]:
     """The modules of the classes and functions that a worker of *loader* unpickles."""
-    given = [loader.collate_fn, *_datasets(loader.dataset)]
+    callables = [loader.collate_fn, *_datasets(loader.dataset)]
     init = loader.worker_init_fn
     while init is not None:  # Ours run the user's own.
-        given.append(init)
+        callables.append(init)
         init = init._then if type(init).__module__.startswith(_PACKAGE) else None
-    names = [getattr(each if callable(each) else type(each), "__module__", None) for each in given]
-    own = [name for name in names if isinstance(name, str) and name != "__main__"]
-    return tuple(dict.fromkeys([*_OURS, *own]))
+    names = [
+        getattr(each if callable(each) else type(each), "__module__", None) for each in callables
+    ]
+    modules = [name for name in names if isinstance(name, str) and name != "__main__"]
+    return tuple(dict.fromkeys([*_OURS, *modules]))
 
 
 def _datasets(dataset: Any) -> list[Any]:
     """*dataset*, and the datasets inside it."""
-    found, waiting = {}, [dataset]
+    datasets, waiting = {}, [dataset]
     while waiting:
-        each = waiting.pop(0)
-        if each is not None and id(each) not in found:
-            found[id(each)] = each
-            waiting += _inner(each)
-    return list(found.values())
+        current = waiting.pop(0)
+        if current is not None and id(current) not in datasets:
+            datasets[id(current)] = current
+            waiting += _inner_datasets(current)
+    return list(datasets.values())
 
 
-def _inner(dataset: Any) -> Iterator[Any]:
+def _inner_datasets(dataset: Any) -> Iterator[Any]:
     for name in ("dataset", "datasets"):  # Where torch's own datasets keep others.
         with contextlib.suppress(AttributeError):
             inner = object.__getattribute__(dataset, "__dict__").get(name)
@@ -144,9 +146,9 @@ def with_workers() -> Iterator[None]:
     """
     with _real_modules(), contextlib.ExitStack() as patches:
         if "torch" in sys.modules:
-            from pytest_dataloader_faults._engine.loader.iterator import makers_replaced_by
+            from pytest_dataloader_faults._engine.loader.iterator import replace_iterator_makers
 
-            patches.enter_context(makers_replaced_by(_with_carrier))
+            patches.enter_context(replace_iterator_makers(_with_carrier))
         yield
 
 
@@ -154,27 +156,27 @@ def _with_carrier(original: Callable[..., Any]) -> Callable[..., Any]:
     def get_iterator(loader: Any) -> Any:
         if not loader.num_workers or fake_files() is None:
             return original(loader)
-        kind, then = loader._dataset_kind, loader.worker_init_fn
+        kind, worker_init_fn = loader._dataset_kind, loader.worker_init_fn
         loader._dataset_kind = carrier = _FakeFilesCarrier(kind)
         carrier.loader = loader
-        loader.worker_init_fn = PatchWorker(then)
+        loader.worker_init_fn = PatchWorker(worker_init_fn)
         try:
             return original(loader)
         finally:
-            loader._dataset_kind, loader.worker_init_fn = kind, then
+            loader._dataset_kind, loader.worker_init_fn = kind, worker_init_fn
             vars(carrier).clear()  # The iterator keeps it, and must not keep the loader.
 
     return get_iterator
 
 
 # Some facts about pyfakefs. It puts its fakes in every module that is loaded. In those of
-# multiprocessing, ``os.pipe()`` then gives numbers of the fake file system's own table, and these
+# multiprocessing, ``os.pipe()`` then returns numbers of the fake file system's own table, and these
 # go where real descriptors belong: to the C code that starts a process, and to ``Connection``,
 # whose methods keep the real ``os.read`` and ``os.close`` as defaults of their parameters. So it
 # reads, and at last closes, whatever has these numbers in truth, such as pytest's capture file. A
 # module in ``Patcher.SKIPMODULES`` keeps its ``os`` and ``io``, but ``open`` is found among the
-# builtins, which are everybody's: it needs a global of its own. And tempfile, which is shared by
-# all, always fakes.
+# builtins, which are everybody's: it needs its own global. And tempfile, which is shared by all,
+# always fakes.
 
 
 _MACHINERY = (
@@ -184,7 +186,7 @@ _MACHINERY = (
 )
 """Modules, with those below them, whose descriptors, processes and files are real ones."""
 _LOOK_AT_DATA = ("pytest_dataloader_faults.battery.targets",)
-"""Modules among these that look at the files of a dataset."""
+"""Modules among these that access the files of a dataset."""
 _OF_MULTIPROCESSING = (
     *("connection", "context", "forkserver", "heap", "managers", "pool", "popen_fork"),
     *("popen_forkserver", "popen_spawn_posix", "queues", "reduction", "resource_sharer"),
@@ -207,8 +209,8 @@ def _real_modules() -> Iterator[None]:
     """In this scope loaders can start workers under pyfakefs. Enter it before pyfakefs starts."""
     if not _scopes and patcher() is not None:
         message = (
-            "pyfakefs is active already, and has replaced what starts processes. Enter"
-            " FakeDatasetFs before the Patcher, or use it in place of the Patcher"
+            "pyfakefs is already active, and has replaced the functions that start processes. Enter"
+            " FakeDatasetFs before the Patcher, or use it instead of the Patcher"
         )
         raise InvalidArgumentError(message)
     with contextlib.ExitStack() as undo:
@@ -251,9 +253,9 @@ def _is_machinery(name: str) -> bool:
 
 
 def _globals_of(module: types.ModuleType) -> dict[str, Any]:
-    given: dict[str, Any] = {} if "open" in vars(module) else {"open": io.open}
-    found = {name for name, shared in _SHARED.items() if vars(module).get(name) is shared}
-    return given | {name: _private_copies()[name] for name in found}
+    real_open: dict[str, Any] = {} if "open" in vars(module) else {"open": io.open}
+    shared_names = {name for name, shared in _SHARED.items() if vars(module).get(name) is shared}
+    return real_open | {name: _private_copies()[name] for name in shared_names}
 
 
 _SHARED = {"shutil": shutil, "tempfile": tempfile}

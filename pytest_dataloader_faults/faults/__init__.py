@@ -1,31 +1,32 @@
 """The vocabulary: what can go wrong under a ``DataLoader``.
 
-A fault is a frozen value, which describes and never acts. ``eval(repr(fault)) == fault`` holds with
+A fault is a frozen value that describes what to inject. ``eval(repr(fault)) == fault`` holds with
 this module's names in scope. Faults compare, hash and pickle by value.
 
 >>> fault = ReadError("*.jpg", nth=3)
 >>> fault == eval(repr(fault)) == from_dict(to_dict(fault))
 True
 
-The faults that happen to some of many operations share these triggers:
+Faults that can hit some of many operations share these triggers:
 
 *path*
-    ``fnmatch`` globs against the absolute path the worker opens; ``*`` crosses slashes, so
-    ``"*.jpg"`` means every JPEG. One string or a tuple of them. Code, system files and
-    site-packages are excluded unless a glob names their folder literally. A TCP connection has a
-    path by the address of its peer, as ``"tcp://192.0.2.1:443"``: ``"tcp://*"`` means all of them,
-    and ``"*"`` none.
+    ``fnmatch`` globs for the absolute path that the worker opens, as a string or a tuple of
+    strings. ``*`` matches slashes, so ``"*.jpg"`` matches every JPEG. Code, system files and
+    site-packages are excluded unless a glob names their folder literally. The path of a TCP
+    connection is the address of its server, such as ``"tcp://192.0.2.1:443"``: ``"tcp://*"``
+    matches all connections, and ``"*"`` none.
 *nth*
-    The first matching operation that fails, 1-based, counted in each worker process on its own.
+    The first matching operation that fails, counted from 1 in each worker separately.
 *times*
     How often it fails from there on: ``1`` is a transient fault, ``None`` means every time.
 *every*
-    From *nth* on, each ``every``-th operation; 1 means each.
+    From *nth* on, every ``every``-th operation fails; 1 means all of them.
 *probability*
-    The chance of each operation that the other triggers choose. Each worker has a random stream of
-    its own, seeded by the run's seed, the fault's place in the schedule and the worker's id.
+    The probability with which an operation that the other triggers select fails. Each worker has a
+    separate random stream, seeded with the run's seed, the fault's position in the schedule and the
+    worker's id.
 *workers*
-    The ids of the workers concerned; ``None`` means all of them.
+    The ids of the workers that the fault applies to; ``None`` means all workers.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults.base import KINDS as KINDS
 from pytest_dataloader_faults.faults.base import Fault
 from pytest_dataloader_faults.faults.base import Place as _Place
+from pytest_dataloader_faults.faults.http import HttpError
 from pytest_dataloader_faults.faults.kinds import (
     ClosedDescriptor,
     ConnectError,
@@ -58,6 +60,8 @@ from pytest_dataloader_faults.faults.kinds import (
     WorkerKilled,
     WriteError,
 )
+from pytest_dataloader_faults.faults.listings import ListingError, ListingOrder, MissingEntry
+from pytest_dataloader_faults.faults.locks import LockError
 
 __all__ = (
     "ClosedDescriptor",
@@ -67,7 +71,12 @@ __all__ = (
     "CorruptedFile",
     "DescriptorExhaustion",
     "Fault",
+    "HttpError",
     "HungRead",
+    "ListingError",
+    "ListingOrder",
+    "LockError",
+    "MissingEntry",
     "OpenError",
     "PinMemoryThreadDeath",
     "ReadError",
@@ -88,12 +97,12 @@ __all__ = (
 
 
 def has_files(fault: Fault) -> bool:
-    """Whether *fault* is about files: it has a *path* of some, a *reading* or a *writing*."""
+    """Whether *fault* is a file fault: one with a *path* of files, a *reading* or a *writing*."""
     return bool(fault.places & _Place.OF_FILES)
 
 
 def has_connections(fault: Fault) -> bool:
-    """Whether *fault* is about TCP connections: it has a *path* such as ``"tcp://*"``."""
+    """Whether *fault* is a connection fault: one with a *path* such as ``"tcp://*"``."""
     return bool(fault.places & _Place.OF_CONNECTIONS)
 
 
@@ -107,11 +116,11 @@ def from_dict(data: dict[str, Any]) -> Fault:
     """The fault that ``to_dict`` made *data* from."""
     kind = KINDS.get(data.get("kind", ""))
     if kind is None:
-        message = f"data={data!r} must be what to_dict() gives, with a 'kind' of {', '.join(KINDS)}"
+        message = f"data={data!r} must be a result of to_dict(), with kind {' or '.join(KINDS)}"
         raise InvalidArgumentError(message)
     values = {name: tuple(each) if isinstance(each, list) else each for name, each in data.items()}
     del values["kind"]
     try:
         return kind(**values)
     except TypeError as error:
-        raise InvalidArgumentError(f"data={data!r} does not fit: {error}") from error
+        raise InvalidArgumentError(f"data={data!r} is not valid: {error}") from error

@@ -1,6 +1,6 @@
 """What all faults share: triggers, a rule for each argument by its name, and facts of each kind.
 
-What follows from a fault stands here, as facts that each kind states, and not as lists of kinds in
+What follows from a fault is defined here, as attributes of each kind instead of lists of kinds in
 the modules that it matters to. ``kind`` refuses a class that leaves one out.
 """
 
@@ -15,10 +15,10 @@ from typing import ClassVar, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from pytest_dataloader_faults import _arguments as allow
 from pytest_dataloader_faults import exceptions
-from pytest_dataloader_faults.globs import is_by_name, is_of_network
+from pytest_dataloader_faults.faults.globs import is_by_name, is_network_glob
 
 Globs: TypeAlias = str | os.PathLike[str] | tuple[str | os.PathLike[str], ...]
-"""As given. A fault keeps each as a str, so that its repr is code and JSON."""
+"""As passed. A fault keeps each as a str, so that its repr is code and JSON."""
 Workers: TypeAlias = tuple[int, ...] | None
 
 _FATAL_SIGNALS = frozenset(  # Not SIGINT: Python makes it an exception, which torch's worker drops.
@@ -55,7 +55,7 @@ def _is_tuple(value: object) -> TypeGuard[tuple[object, ...]]:
     return isinstance(value, tuple) and value != ()
 
 
-def _is_part(value: object) -> bool:
+def _is_max_bytes(value: object) -> bool:
     return allow.is_int(value) or (isinstance(value, float) and 0.0 < value < 1.0)
 
 
@@ -64,51 +64,63 @@ def _is_keep(value: object) -> bool:
 
 
 _RULES = {
-    "path": allow.Rule(_is_globs, "a glob such as '*.jpg', a path, or a tuple of them"),
+    "path": allow.ArgumentRule(_is_globs, "a glob such as '*.jpg', a path, or a tuple of them"),
     "reading": allow.optional(_is_globs, "a glob such as '*.jpg', a tuple of globs, or None"),
     "writing": allow.optional(_is_globs, "a glob such as '*.pt', a tuple of globs, or None"),
-    "errno": allow.Rule(
+    "errno": allow.ArgumentRule(
         lambda value: allow.is_int(value) and value in _errno.errorcode,
         "an errno such as errno.EIO",
     ),
     "nth": allow.ints(1, allowed="an int, 1 or more (1 is the first)"),
     "times": allow.optional(allow.at_least(1), "an int, 1 or more, or None for every time"),
-    "every": allow.ints(1, allowed="an int, 1 or more (1 is each, 2 each second one)"),
-    "probability": allow.Rule(
+    "every": allow.ints(1, allowed="an int, 1 or more (1 is every one, 2 every second one)"),
+    "probability": allow.ArgumentRule(
         lambda value: allow.is_number(value) and 0 < value <= 1, "in (0.0, 1.0]"
     ),
     "workers": allow.optional(_is_workers, "a tuple of worker ids, or None for all"),
     "worker": allow.optional(allow.at_least(0), "a worker id, or None for all"),
     "at": allow.ints(1, allowed="an int, 1 or more (1 is the worker's first fetch)"),
     "sample": allow.optional(allow.at_least(0), "a sample's index, 0 or more, or None"),
-    "offset": allow.optional(allow.at_least(0), "a place in the file in bytes, 0 or more, or None"),
-    "max_bytes": allow.Rule(
-        _is_part,
+    "offset": allow.optional(allow.at_least(0), "an offset in bytes, 0 or more, or None"),
+    "max_bytes": allow.ArgumentRule(
+        _is_max_bytes,
         "1 or more bytes (int; 0 would be the end of the file: see TruncatedFile), or a fraction in"
-        " (0.0, 1.0) of what the call would give or take (float)",
+        " (0.0, 1.0) of what the call would transfer (float)",
     ),
-    "after": allow.ints(0, allowed="an int, 0 or more bytes of the answer"),
-    "keep": allow.Rule(_is_keep, "a fraction in [0.0, 1.0) or a count of bytes (int, 0 or more)"),
+    "after": allow.ints(0, allowed="an int, 0 or more bytes of the response"),
+    "keep": allow.ArgumentRule(
+        _is_keep, "a fraction in [0.0, 1.0) or a count of bytes (int, 0 or more)"
+    ),
     "flips": allow.ints(1, allowed="an int, 1 or more bytes"),
     "seed": allow.ints(0),
+    "order": allow.ArgumentRule(
+        lambda value: value in ("reversed", "random"), "'reversed' or 'random'"
+    ),
     "reuse": allow.FLAG,
     "sending": allow.FLAG,
     "hold_gil": allow.FLAG,
-    "stage": allow.Rule(lambda value: value in ("take", "pin"), "'take' or 'pin'"),
+    "stage": allow.ArgumentRule(lambda value: value in ("take", "pin"), "'take' or 'pin'"),
     "headroom": allow.ints(0, allowed="an int, 0 or more descriptors"),
-    "where": allow.Rule(lambda value: value in ("worker", "loader"), "'worker' or 'loader'"),
+    "where": allow.ArgumentRule(
+        lambda value: value in ("worker", "loader"), "'worker' or 'loader'"
+    ),
     "seconds": allow.SECONDS,
-    "signal": allow.Rule(
+    "signal": allow.ArgumentRule(
         lambda value: allow.is_int(value) and value in SIGNALS,
         "one of " + ", ".join(sorted(each.name for each in SIGNALS)),
     ),
     "code": allow.ints(0, 255, "an exit code, 0 to 255"),
+    "status": allow.ints(400, 599, "an HTTP status from 400 to 599"),
+    "body": allow.optional(
+        lambda value: isinstance(value, str), "a str, or None for a page with the status"
+    ),
+    "retry_after": allow.optional(allow.at_least(0), "an int, 0 or more seconds, or None"),
 }
 
 
 _BY_ADDRESS = (
-    "by the address of a TCP connection, such as 'tcp://127.0.0.1:*': connect(2) gets no name, as"
-    " localhost is"
+    "the address of a TCP connection, such as 'tcp://127.0.0.1:*', because connect(2) gets no host"
+    " name such as localhost"
 )
 
 
@@ -120,9 +132,13 @@ class Place(Flag):
     DESCRIPTOR = auto()
     """In the descriptor of a file: it is closed, or is one of an altered copy."""
     STAT = auto()
-    """In a call that asks for the size of a file by its path."""
+    """In a call that returns the size of a file by its path."""
+    LISTING = auto()
+    """In a call that lists a folder."""
     READ = auto()
     WRITE = auto()
+    LOCK = auto()
+    """In a call that locks a file by its descriptor."""
     CONNECT = auto()
     """As a TCP connection is made."""
     ANSWER = auto()
@@ -132,11 +148,11 @@ class Place(Flag):
     RESERVATION = auto()
     """In fallocate(2), by which torch reserves shared memory."""
     FETCH = auto()
-    """In a worker, as a fetch or a sample begins."""
+    """In a worker, when a fetch or a sample starts."""
     PINNING = auto()
-    """In the thread of the loader's process that pins batches."""
+    """In the thread of the main process that pins batches."""
 
-    OF_FILES = OPEN | DESCRIPTOR | STAT | READ | WRITE
+    OF_FILES = OPEN | DESCRIPTOR | STAT | LISTING | READ | WRITE | LOCK
     OF_CONNECTIONS = CONNECT | ANSWER
 
 
@@ -146,9 +162,11 @@ class Effect(Flag):
     ERROR = auto()
     """A call fails, by *errno* if the fault has one."""
     BAD_DATA = auto()
-    """A call gives, or takes, too few bytes or wrong ones, and fails of nothing by that."""
+    """A call transfers too few bytes or wrong ones, without an error."""
     DELAY = auto()
-    """Something does not go on for a while, or at all. A loader's ``timeout`` may end that."""
+    """Something stops for a while, or forever. A loader's ``timeout`` may end that."""
+    ORDER = auto()
+    """What a call returns comes in another order."""
     DEATH = auto()
     """A worker ends."""
     LASTING = auto()
@@ -167,7 +185,7 @@ class FiringKind(allow.StrEnum):
     DEATH = "death"
     """The worker itself, which a signal killed or stopped, or which exited."""
     HANG = "hang"
-    """The worker itself, which goes on for nothing."""
+    """The worker itself, whose further work is lost."""
     THREAD = "thread"
     """The thread that pins batches."""
 
@@ -186,48 +204,63 @@ class Trigger(NamedTuple):
 
 
 class Fault(allow.Checked):
-    """Base of all faults. Each kind states the facts that have no value here."""
+    """Base of all faults. Each kind defines the attributes that are not set here."""
 
     __slots__ = ()
     _rules: ClassVar = _RULES
     happens_in: ClassVar[Place]
-    """Where faults of the kind can happen; for one of them see ``places``."""
+    """Where faults of the kind can happen; see ``places`` for those of a single fault."""
     effects: ClassVar[Effect]
     needs_worker: ClassVar[bool]
-    """It cannot happen in the loader's own process, as where ``num_workers=0``."""
+    """It cannot happen in the main process, as with ``num_workers=0``."""
     of_connections: ClassVar[str]
     """The fault to take for a TCP connection, of a kind that has globs and cannot be about any."""
     in_words: ClassVar[str]
-    """What it is to the dataset, of a kind without an errno to say so; {} is the file."""
+    """What the dataset experiences, for a kind without an errno; {} is the file."""
     errnos: ClassVar[frozenset[int] | None] = None
-    """The errnos that the call can fail with, where the fault has a choice."""
+    """The errnos that the call can fail with, if the fault has a choice."""
 
     errno: int = 0
-    """What a system call fails with under the fault; 0 where it does not fail."""
+    """The errno with which the fault makes a system call fail; 0 if it does not."""
+
+    @property
+    def true_errnos(self) -> frozenset[int]:
+        """The errnos whose classes and words are true of the fault."""
+        return frozenset({self.errno} - {0})
+
+    @property
+    def message_pattern(self) -> str:
+        """What a message contains if it names the fault; "" if there is no such pattern."""
+        return ""
+
+    @property
+    def hides_file(self) -> bool:
+        """Whether the file is missing for each call that names it."""
+        return False
 
     @property
     def globs(self) -> tuple[str, ...]:
         """The globs of the files that it is about; empty for a fault of something else."""
-        named = (getattr(self, name, None) for name in _GLOBS_OF)
-        globs: str | tuple[str, ...] = next(filter(None, named), ())
+        values = (getattr(self, name, None) for name in _GLOBS_OF)
+        globs: str | tuple[str, ...] = next(filter(None, values), ())
         return (globs,) if isinstance(globs, str) else globs
 
     @property
     def places(self) -> Place:
         """Where it happens: of ``happens_in``, what its arguments leave."""
-        named = (about for name, about in _GLOBS_OF.items() if getattr(self, name, None))
-        about = next(named, Place(0))
-        if not any(map(is_of_network, self.globs)):
+        places = (about for name, about in _GLOBS_OF.items() if getattr(self, name, None))
+        about = next(places, Place(0))
+        if not any(map(is_network_glob, self.globs)):
             about &= ~Place.OF_CONNECTIONS
-        if all(map(is_of_network, self.globs)):
+        if all(map(is_network_glob, self.globs)):
             about &= ~Place.OF_FILES
         return self.happens_in & (about | ~(Place.OF_FILES | Place.OF_CONNECTIONS))
 
     @property
     def trigger(self) -> Trigger:
         """Which of the operations that the fault is about it happens to."""
-        named = (name for name in Trigger._fields if hasattr(self, name))
-        return Trigger(**{name: getattr(self, name) for name in named})
+        trigger_names = (name for name in Trigger._fields if hasattr(self, name))
+        return Trigger(**{name: getattr(self, name) for name in trigger_names})
 
     def __post_init__(self) -> None:
         """Refuse what no kernel can do. Keep plain ints and str, so that the repr is code."""
@@ -240,51 +273,53 @@ class Fault(allow.Checked):
                 object.__setattr__(self, field.name, int(value))
         if self.errnos is not None:
             names = " ".join(sorted(_errno.errorcode[number] for number in self.errnos))
-            self._require("errno", self.errno in self.errnos, f"one that the call gives: {names}")
+            self._require(
+                "errno", self.errno in self.errnos, f"one that the call can return: {names}"
+            )
         self._refuse_connections()
         self._check_together()
 
     def _refuse_connections(self) -> None:
-        """Refuse globs of TCP connections by names, or where the fault is about files alone."""
+        """Refuse globs of TCP connections by names, or if the fault is about files alone."""
         if not self.globs:
             return
         name = next(each for each in _GLOBS_OF if getattr(self, each, None))
         if self.happens_in & Place.OF_CONNECTIONS:
             self._require(name, not any(map(is_by_name, self.globs)), _BY_ADDRESS)
         else:
-            allowed = f"of files; of a TCP connection, take {self.of_connections}"
-            self._require(name, not any(map(is_of_network, self.globs)), allowed)
+            allowed = f"a glob of files; for TCP connections, use {self.of_connections}"
+            self._require(name, not any(map(is_network_glob, self.globs)), allowed)
 
     def _check_together(self) -> None:
-        """Refuse arguments that cannot come together."""
+        """Refuse arguments that exclude each other."""
 
 
 KINDS: dict[str, type[Fault]] = {}
 _Kind = TypeVar("_Kind", bound=Fault)
 
 
-def kind(made: type[_Kind]) -> type[_Kind]:
+def kind(fault_kind: type[_Kind]) -> type[_Kind]:
     """Enter a kind of fault in ``KINDS``; for each class that is not only a base of others.
 
     Raises:
         TypeError: It, or a base of it, does not state a fact.
     """
     facts = ["happens_in", "effects", "needs_worker"]
-    names = {each.name for each in fields(made)}  # type: ignore[arg-type]  # Each is a dataclass.
-    about_files = not getattr(made, "happens_in", Place(0)) & Place.OF_CONNECTIONS
+    names = {each.name for each in fields(fault_kind)}  # type: ignore[arg-type]  # Each is a dataclass.
+    about_files = not getattr(fault_kind, "happens_in", Place(0)) & Place.OF_CONNECTIONS
     if about_files and names & {*_GLOBS_OF}:
         facts.append("of_connections")
-    if not made.errno:
+    if not fault_kind.errno:
         facts.append("in_words")
-    if missing := [name for name in facts if not hasattr(made, name)]:
-        raise TypeError(f"{made.__name__} must state {', '.join(missing)}: see Fault")
-    KINDS[made.__name__] = made
-    return made
+    if missing := [name for name in facts if not hasattr(fault_kind, name)]:
+        raise TypeError(f"{fault_kind.__name__} must state {', '.join(missing)}: see Fault")
+    KINDS[fault_kind.__name__] = fault_kind
+    return fault_kind
 
 
 @dataclass(frozen=True, repr=False)
 class FileFault(Fault):
-    """A fault of files, which have a *path*."""
+    """A file fault, which has a *path*."""
 
     __slots__ = ()
     path: Globs = "*"
@@ -307,7 +342,7 @@ class Triggered(InWorkers):
 
 @dataclass(frozen=True, repr=False)
 class ShortCall(Triggered, FileFault):
-    """A fault by which a call gives, or takes, *max_bytes* at most."""
+    """A fault by which a call transfers *max_bytes* at most."""
 
     __slots__ = ()
     effects: ClassVar = Effect.BAD_DATA
@@ -316,31 +351,31 @@ class ShortCall(Triggered, FileFault):
     times: int | None = None
 
     def most(self, length: int) -> int:
-        """How many of *length* bytes the call gives, or takes, at most."""
+        """How many of *length* bytes the call transfers at most."""
         if isinstance(self.max_bytes, int):
             return self.max_bytes
         return max(1, int(length * self.max_bytes))
 
 
-def why_no_fault(given: object) -> str:
-    """What is wrong with *given* where a fault is expected, and what to do; "" if it is one."""
-    if isinstance(given, Fault):
+def explain_invalid_fault(value: object) -> str:
+    """What is wrong with *value* if a fault is expected, and what to do; "" if it is one."""
+    if isinstance(value, Fault):
         return ""
-    if _is_kind(given):
-        return f"{given.__name__} is no fault, but a class. Call it: {given.__name__}()"
-    if not isinstance(given, (list, tuple, set, frozenset)):
-        shown = exceptions._shown(given)
-        return f"{shown} is no fault. Give faults, such as ReadError('*.jpg')"
-    kinds = sorted({each.__name__ for each in given if _is_kind(each)})
+    if _is_kind(value):
+        return f"{value.__name__} is a class, not a fault. Call it: {value.__name__}()"
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        value_text = exceptions._format_value(value)
+        return f"{value_text} is not a fault. Pass faults, such as ReadError('*.jpg')"
+    kinds = sorted({each.__name__ for each in value if _is_kind(each)})
     calls = f", and call each class: {', '.join(f'{kind}()' for kind in kinds)}" if kinds else ""
-    shown = ", ".join(
-        each.__name__ if _is_kind(each) else exceptions._shown(each) for each in given
+    value_text = ", ".join(
+        item.__name__ if _is_kind(item) else exceptions._format_value(item) for item in value
     )
     return (
-        f"[{shown}] is no fault, but several things. Give each fault as an argument of its own, as"
-        f" by *faults{calls}"
+        f"[{value_text}] is a list, not a fault. Pass each fault as a separate argument, for"
+        f" example with *faults{calls}"
     )
 
 
-def _is_kind(given: object) -> TypeGuard[type[Fault]]:
-    return isinstance(given, type) and issubclass(given, Fault)
+def _is_kind(value: object) -> TypeGuard[type[Fault]]:
+    return isinstance(value, type) and issubclass(value, Fault)

@@ -1,6 +1,6 @@
 """The kinds of faults: of files, of TCP connections, and of workers and what they share.
 
-``Fault`` says what the facts are that each kind states. The order is that of ``KINDS``.
+``Fault`` documents the attributes of each kind. The order is that of ``KINDS``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pytest_dataloader_faults.faults.base import (
     errno_numbers,
     kind,
 )
-from pytest_dataloader_faults.globs import is_of_network
+from pytest_dataloader_faults.faults.globs import is_network_glob
 
-# What open(2) documents, and what network and FUSE file systems add: a server that is gone, a stale
+# What open(2) documents, and what network and FUSE file systems add: a server that left, a stale
 # handle, an expired key, a missing object.
 OPEN_ERRNOS = errno_numbers(
     "EACCES EAGAIN EBADMSG EBUSY ECONNREFUSED ECONNRESET EDQUOT EFAULT EFBIG EHOSTDOWN EHOSTUNREACH"
@@ -40,7 +40,7 @@ READ_ERRNOS = errno_numbers(
     " EPERM EREMOTEIO ESHUTDOWN ESTALE ETIMEDOUT EUCLEAN"
 )
 # What write(2), fsync(2) and fallocate(2) document, and what network and FUSE file systems add: a
-# server that is gone, a stale handle, an expired key.
+# server that left, a stale handle, an expired key.
 WRITE_ERRNOS = errno_numbers(
     "EACCES EAGAIN EBADF ECONNREFUSED ECONNRESET EDQUOT EFAULT EFBIG EHOSTDOWN EHOSTUNREACH EINTR"
     " EINVAL EIO EKEYEXPIRED ENETUNREACH ENODEV ENOMEM ENOSPC ENOTCONN ENXIO EPERM EREMOTEIO EROFS"
@@ -56,10 +56,12 @@ CONNECT_ERRNOS = errno_numbers(
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
 class OpenError(Triggered, FileFault):
-    """open(2), openat(2) and openat2(2) of a matching file fail with *errno*.
+    """Opening a matching file fails with EIO, or the errno of your choice.
 
-    A file that each open finds missing, by ENOENT, is missing for stat(2) and access(2), too. The
-    listing of its folder still has it.
+    Applies to open(2), openat(2) and openat2(2), which fail with *errno*.
+
+    A file for which every open fails with ENOENT is also missing for stat(2) and access(2). The
+    listing of its folder still contains it; see ``MissingEntry``.
     """
 
     happens_in: ClassVar = Place.OPEN | Place.STAT
@@ -79,17 +81,19 @@ class OpenError(Triggered, FileFault):
     @property
     def places(self) -> Place:
         """Where it happens."""
-        found: Place = Fault.places.__get__(self)
-        return found if self.hides_file else found & ~Place.STAT
+        places: Place = Fault.places.__get__(self)
+        return places if self.hides_file else places & ~Place.STAT
 
 
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
 class ReadError(Triggered, FileFault):
-    """read(2), pread(2), readv(2), preadv(2) fail with *errno*; a mapping raises SIGBUS on access.
+    """Reading a matching file fails with EIO, or the errno of your choice.
 
-    Mapping a file counts as one read of it. With *offset*, only reads fail that touch bytes at or
-    after that position; in a mapping, the pages that lie wholly after it.
+    read(2), pread(2), readv(2) and preadv(2) fail with *errno*; accessing a mapping raises SIGBUS.
+
+    Mapping a file counts as one read of it. With *offset*, only reads that touch bytes at or after
+    that position fail; in a mapping, only the pages that lie entirely after it.
     """
 
     happens_in: ClassVar = Place.READ
@@ -106,34 +110,36 @@ class ReadError(Triggered, FileFault):
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
 class ShortRead(ShortCall):
-    """read(2), pread(2), readv(2), preadv(2) give the right bytes, but at most *max_bytes*.
+    """Each read of a matching file returns correct data, but at most ``max_bytes`` of it.
 
-    *max_bytes* is a count of bytes (int), or a fraction below 1 of what each read would give
-    (float). By a count, a reader that reads on needs one call for each *max_bytes* of the file: for
-    large files, take a fraction. Reads that would not give more do not count. A mapping cannot be
-    short.
+    Applies to read(2), pread(2), readv(2) and preadv(2).
+
+    *max_bytes* is a count of bytes (int), or a fraction below 1 of what each read would return
+    (float). With a count, a reader that continues after a short read needs one call for every
+    *max_bytes* of the file, so pass a fraction for large files. Reads that would not return more do
+    not count. A mapping cannot be short.
     """
 
     happens_in: ClassVar = Place.READ
     needs_worker: ClassVar = False
-    in_words: ClassVar = "a read of {} gave fewer bytes than it was asked for"
+    in_words: ClassVar = "a read of {} returned fewer bytes than requested"
     of_connections: ClassVar = "ConnectionClosed"
 
 
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
 class TruncatedFile(InWorkers, FileFault):
-    """A matching file is shorter, for read, fstat, lseek and mmap alike.
+    """Matching files appear truncated, consistently for read, fstat, lseek and mmap.
 
-    *keep* is what is left: a fraction below 1 (float) or a count of bytes (int). The file itself
-    stays as it is: the worker gets a truncated copy instead, also in place of the descriptors and
+    *keep* is what remains: a fraction below 1 (float) or a count of bytes (int). The file itself
+    does not change: the worker gets a truncated copy, which also replaces the descriptors and
     mappings that it inherited.
     """
 
     happens_in: ClassVar = Place.DESCRIPTOR | Place.STAT
     effects: ClassVar = Effect.BAD_DATA | Effect.LASTING
     needs_worker: ClassVar = False
-    in_words: ClassVar = "the content of {} is bad (it ended early)"
+    in_words: ClassVar = "the content of {} is damaged (it is truncated)"
     of_connections: ClassVar = "ConnectionClosed"
     keep: float = 0.5
 
@@ -145,16 +151,16 @@ class TruncatedFile(InWorkers, FileFault):
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
 class CorruptedFile(InWorkers, FileFault):
-    """*flips* bytes of a matching file differ. *seed* and the file's name decide which, and how.
+    """``flips`` bytes of each matching file are damaged, the same ones every time.
 
-    The file itself stays as it is: the worker gets a damaged copy instead, as with
-    ``TruncatedFile``. An empty file has no bytes to damage.
+    *seed* and the file's name determine which bytes, and how they change. The file itself does not
+    change: the worker gets a damaged copy, as with ``TruncatedFile``. An empty file stays as it is.
     """
 
     happens_in: ClassVar = Place.DESCRIPTOR
     effects: ClassVar = Effect.BAD_DATA | Effect.LASTING
     needs_worker: ClassVar = False
-    in_words: ClassVar = "the content of {} is bad (bytes of it are damaged)"
+    in_words: ClassVar = "the content of {} is damaged (some bytes differ)"
     of_connections: ClassVar = "ConnectionClosed: TCP notices damaged bytes"
     flips: int = 1
     seed: int = 0
@@ -163,15 +169,17 @@ class CorruptedFile(InWorkers, FileFault):
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
 class ClosedDescriptor(Triggered, FileFault):
-    """The descriptor that the dataset uses is closed by another part of the program.
+    """The dataset's file descriptor is closed while it is in use (EBADF).
+
+    This is what happens if another part of the program closes it.
 
     Descriptors that the worker inherited are closed before its first fetch. Those that it opens
-    itself are closed by the time open(2) returns. Every later call on the number fails with EBADF,
-    from the kernel. With *reuse* the number belongs to another file of the same length by then. An
-    inherited descriptor that allows writing only stays open: it is a log, as in ``pytest >log``.
+    itself are closed by the time open(2) returns. Every later call on the descriptor fails with
+    EBADF, from the kernel. With *reuse*, the descriptor then belongs to another file of the same
+    length. An inherited write-only descriptor stays open: it is a log, as in ``pytest >log``.
 
-    With *sample*, all matching descriptors that the worker has open are closed when it begins the
-    sample of that index (iterable datasets: the worker's own sample of that number, from 0).
+    With *sample*, all matching descriptors that the worker has open are closed when it starts the
+    sample with that index (iterable datasets: its own sample with that number, from 0).
     """
 
     happens_in: ClassVar = Place.DESCRIPTOR
@@ -186,16 +194,18 @@ class ClosedDescriptor(Triggered, FileFault):
 
     def _check_together(self) -> None:
         alone = self.sample is None or self.trigger == Trigger()
-        self._require("sample", alone, "the only trigger beside workers")
+        self._require("sample", alone, "the only trigger, except for workers")
 
 
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
 class SlowRead(Triggered, FileFault):
-    """read(2), pread(2), readv(2), preadv(2), mmap(2) are answered *seconds* late.
+    """Each read of a matching file takes ``seconds`` longer.
 
-    With a *path* such as ``"tcp://*"``, answers of a peer come so late. See ``ConnectionReset`` for
-    what an answer is.
+    Applies to read(2), pread(2), readv(2), preadv(2) and mmap(2).
+
+    With a *path* such as ``"tcp://*"``, the responses of a server arrive late. See
+    ``ConnectionReset`` for what a response is.
     """
 
     happens_in: ClassVar = Place.READ | Place.ANSWER
@@ -210,28 +220,30 @@ class SlowRead(Triggered, FileFault):
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
 class HungRead(InWorkers, FileFault):
-    """The *nth* read of a matching file, and each after it, never returns, as on a dead NFS server.
+    """The ``nth`` and all later reads of matching files never return, as on a dead NFS server.
 
-    Only SIGKILL ends the wait of the reading thread. At the end of the scope the read goes on.
+    Only SIGKILL ends the wait of the reading thread. At the end of the scope the read continues.
 
-    With a *path* such as ``"tcp://*"``, the *nth* answer of a peer never comes, and none after it.
-    A time limit of the reader's own ends that wait. See ``ConnectionReset`` for what an answer is.
+    With a *path* such as ``"tcp://*"``, the *nth* response of a server and all later ones never
+    arrive. A timeout of the reader ends that wait. See ``ConnectionReset`` for what a response is.
     """
 
     happens_in: ClassVar = Place.READ | Place.ANSWER
     effects: ClassVar = Effect.DELAY
     needs_worker: ClassVar = True
-    in_words: ClassVar = "a read of {} had no answer"
+    in_words: ClassVar = "a read of {} did not return"
     nth: int = 1
 
 
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
 class WriteError(Triggered, FileFault):
-    """write(2), fallocate(2), fsync(2) and their like fail with *errno*; no byte is written.
+    """Writing a matching file fails with ENOSPC, or the errno of your choice; nothing is written.
 
-    A file that was open before the worker began never fails, since it may be the user's own. Nor
-    does one that has no name any more.
+    Applies to write(2), fallocate(2), fsync(2) and similar calls, which fail with *errno*.
+
+    Writes to a file that was open before the worker started never fail, because it may be the
+    user's own file. Writes to a file without a name (an unlinked one) never fail either.
     """
 
     happens_in: ClassVar = Place.WRITE
@@ -247,21 +259,23 @@ class WriteError(Triggered, FileFault):
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
 class ShortWrite(ShortCall):
-    """write(2), pwrite(2), writev(2), pwritev(2) take *max_bytes* at most, and return how many.
+    """Each write accepts at most ``max_bytes`` and returns the count, as POSIX allows.
 
-    *max_bytes* is a count of bytes (int), or a fraction below 1 of what each write gives (float).
-    Writes of no more than that do not count.
+    Applies to write(2), pwrite(2), writev(2) and pwritev(2).
+
+    *max_bytes* is a count of bytes (int), or a fraction below 1 of the bytes of each write (float).
+    Writes of *max_bytes* or fewer do not count.
     """
 
     happens_in: ClassVar = Place.WRITE
     needs_worker: ClassVar = False
-    in_words: ClassVar = "a write of {} took fewer bytes than it was given"
+    in_words: ClassVar = "a write of {} accepted fewer bytes than it was passed"
     of_connections: ClassVar = "ConnectionReset"
 
 
 @dataclass(frozen=True, repr=False)
 class NetworkFault(Fault):
-    """A fault of TCP connections, whose *path* is as ``"tcp://192.0.2.1:443"``."""
+    """A connection fault: its *path* matches TCP connections, such as ``"tcp://192.0.2.1:443"``."""
 
     __slots__ = ()
     needs_worker: ClassVar = True
@@ -269,13 +283,13 @@ class NetworkFault(Fault):
 
     def _check_together(self) -> None:
         allowed = "a glob of connections, such as 'tcp://*' or 'tcp://192.0.2.1:443'"
-        self._require("path", all(map(is_of_network, self.globs)), allowed)
+        self._require("path", all(map(is_network_glob, self.globs)), allowed)
 
 
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
 class ConnectError(Triggered, NetworkFault):
-    """connect(2) to a matching address fails with *errno*, at once."""
+    """Connecting to a matching address fails with ``errno``, by default ECONNREFUSED."""
 
     happens_in: ClassVar = Place.CONNECT
     effects: ClassVar = Effect.ERROR
@@ -286,8 +300,8 @@ class ConnectError(Triggered, NetworkFault):
 
 
 @dataclass(frozen=True, repr=False)
-class _AnswerCutOff(Triggered, NetworkFault):
-    """The answer ends once *after* bytes of it have come. Shorter ones do not count."""
+class _TruncatedResponse(Triggered, NetworkFault):
+    """The response ends after *after* bytes of it. Shorter ones do not count."""
 
     __slots__ = ()
     happens_in: ClassVar = Place.ANSWER
@@ -299,11 +313,11 @@ class _AnswerCutOff(Triggered, NetworkFault):
 
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
-class ConnectionReset(_AnswerCutOff):
-    """The peer resets the connection once *after* bytes of an answer have come: ECONNRESET.
+class ConnectionReset(_TruncatedResponse):
+    """The server resets the connection after sending ``after`` bytes of a response (ECONNRESET).
 
-    An answer is what the peer sends first, or after this side has sent something. So a connection
-    that is kept alive has several. Answers of *after* bytes and fewer do not count.
+    A response is what the server sends first, or after the worker has sent something. So a
+    keep-alive connection has several. Responses of *after* bytes or fewer do not count.
     """
 
     effects: ClassVar = Effect.BAD_DATA | Effect.ERROR
@@ -312,24 +326,26 @@ class ConnectionReset(_AnswerCutOff):
 
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
-class ConnectionClosed(_AnswerCutOff):
-    """The peer closes the connection once *after* bytes of an answer have come, as at its end.
+class ConnectionClosed(_TruncatedResponse):
+    """The server closes the connection after ``after`` bytes of a response, as if it were complete.
 
-    A client that does not know how long the answer is takes what came for all of it. See
-    ``ConnectionReset`` for what an answer is.
+    A client without a content length treats the truncated response as complete. See
+    ``ConnectionReset`` for what a response is.
     """
 
-    in_words: ClassVar = "the connection to {} ended early"
+    in_words: ClassVar = "the connection to {} was closed early"
 
 
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
 class DescriptorExhaustion(InWorkers):
-    """Only *headroom* descriptors are left, by a real, lowered RLIMIT_NOFILE. See getrlimit(2).
+    """Workers run out of file descriptors (EMFILE): only ``headroom`` more can be opened.
 
-    In a worker the limit holds from its first fetch: open(2), dup(2), shm_open(3) and all other
-    calls that need a descriptor fail with EMFILE. With *where* ``"loader"`` the limit holds in the
-    process that iterates the loader, once its workers run: it cannot receive their batches.
+    The limit is real: RLIMIT_NOFILE is lowered. See getrlimit(2).
+
+    In a worker, the limit holds from its first fetch on: open(2), dup(2), shm_open(3) and all other
+    calls that need a descriptor fail with EMFILE. With ``where="loader"``, the limit holds in the
+    main process once its workers run, so that it cannot receive their batches.
     """
 
     happens_in: ClassVar = Place.ALLOCATION | Place.FETCH
@@ -341,15 +357,19 @@ class DescriptorExhaustion(InWorkers):
 
     def _check_together(self) -> None:
         in_worker = self.where == "worker" or self.workers is None
-        self._require("workers", in_worker, "None with where='loader', which concerns no worker")
+        self._require(
+            "workers", in_worker, "None with where='loader', which affects the main process only"
+        )
 
 
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
 class SharedMemoryExhaustion(Triggered):
-    """/dev/shm has no room for the tensors of a batch: fallocate(2) fails with ENOSPC.
+    """Shared memory (/dev/shm) is full when a worker sends a batch (ENOSPC).
 
-    torch 2.10 and newer reserve the space of each shared tensor by that call.
+    fallocate(2) for the tensors of the batch fails with ENOSPC.
+
+    torch 2.10 and newer reserve the space of each shared tensor with that call.
     """
 
     happens_in: ClassVar = Place.RESERVATION
@@ -363,12 +383,13 @@ class SharedMemoryExhaustion(Triggered):
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
 class PinMemoryThreadDeath(Fault):
-    """The thread that pins the loader's batches fails at the *at*-th one (1-based).
+    """The pin-memory thread fails at batch number ``at``, counted from 1.
 
-    With *stage* ``"take"`` it fails as it receives the batch from the workers, as if no descriptor
-    were left: the thread ends, and the loader notices after 5 s. With ``"pin"`` it fails as it pins
-    the batch, as if no page could be locked: the loop gets the error in place of the batch. It
-    happens in the loader's process, which needs ``pin_memory=True``, workers and an accelerator.
+    With ``stage="take"``, it fails when it receives the batch from the workers, as if no descriptor
+    were left: the thread ends, and the loader notices after 5 s. With ``"pin"``, it fails when it
+    pins the batch, as if no page could be locked: the loop gets the error instead of the batch. The
+    thread runs in the main process, if the loader has ``pin_memory=True`` and workers, and the
+    machine an accelerator.
     """
 
     happens_in: ClassVar = Place.PINNING
@@ -380,7 +401,7 @@ class PinMemoryThreadDeath(Fault):
 
 
 class InOneWorker(Fault):
-    """Base of faults that happen when a worker begins its *at*-th fetch, or a sample."""
+    """Base of faults that happen when a worker starts batch number *at*, or a sample."""
 
     __slots__ = ()
     happens_in: ClassVar = Place.FETCH
@@ -391,23 +412,24 @@ class InOneWorker(Fault):
 
     def _check_together(self) -> None:
         alone = (self.at, self.worker) == (1, 0)
-        self._require("sample", self.sample is None or alone, "given without at and worker")
+        self._require("sample", self.sample is None or alone, "passed without at and worker")
 
 
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
 class WorkerKilled(InOneWorker):
-    """A worker gets *signal* at its *at*-th fetch, and dies by it or, of SIGSTOP, stops.
+    """A worker is killed by ``signal`` (or stopped, with SIGSTOP) at batch number ``at``.
 
-    A fetch is a batch. *worker* is the id of the worker, or None for each worker that gets so far.
-    With *sample* it is the worker that begins the sample of that index (iterable datasets: each
-    worker, at its own sample of that number, from 0). A stopped worker goes on at the end of the
-    scope.
+    Each worker counts its own batches, from 1. *worker* is the id of the worker, or None for every
+    worker that reaches that batch. With *sample*, it is the worker that starts the sample with that
+    index (iterable datasets: each worker, at its own sample with that number, from 0). A stopped
+    worker continues at the end of the scope.
 
-    With *reading*, globs as in *path*, the signal comes inside the first read of such a file from
-    that fetch on; with ``at=1`` also before it, as a stream reads in ``__iter__``. With *writing*
-    it comes inside the first write likewise: half of the bytes of that write are in the file. With
-    *sending* it comes when half of the batch has been sent to the loader.
+    With *reading*, which takes globs like *path*, the signal arrives inside the first read of such
+    a file, from that fetch on. With ``at=1`` it can also arrive before the fetch, because a stream
+    may read in ``__iter__``. With *writing*, it arrives inside the first such write, when half of
+    its bytes are in the file. With *sending*, it arrives when half of the batch has been sent to
+    the loader.
     """
 
     happens_in: ClassVar = Place.FETCH | Place.READ | Place.WRITE
@@ -425,20 +447,22 @@ class WorkerKilled(InOneWorker):
     def _check_together(self) -> None:
         InOneWorker._check_together(self)
         alone = self.reading is None or self.sample is None
-        self._require("reading", alone, "given without sample")
+        self._require("reading", alone, "passed without sample")
         alone = self.writing is None or (self.reading, self.sample) == (None, None)
-        self._require("writing", alone, "given without reading and sample")
+        self._require("writing", alone, "passed without reading and sample")
         alone = self.signal != _signal.SIGSTOP and self.sample is None and not self.globs
-        message = "given without reading, writing, sample and SIGSTOP"
+        message = "passed without reading, writing, sample and SIGSTOP"
         self._require("sending", alone or not self.sending, message)
 
 
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
 class WorkerExited(InOneWorker):
-    """A worker exits without reporting, by _exit(2) with *code*, at its *at*-th fetch.
+    """A worker exits silently with ``code`` at batch number ``at``.
 
-    torch notices a code other than 0 at once, and 0 after 5 s (``MP_STATUS_CHECK_INTERVAL``). See
+    It calls _exit(2), and does not report an error.
+
+    torch notices a nonzero code at once, and 0 after 5 s (``MP_STATUS_CHECK_INTERVAL``). See
     ``WorkerKilled`` for *worker* and *sample*.
     """
 
@@ -453,11 +477,11 @@ class WorkerExited(InOneWorker):
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
 class WorkerHung(InOneWorker):
-    """A worker hangs at its *at*-th fetch, and goes on at the end of the scope.
+    """A worker hangs at batch number ``at`` until the scope ends.
 
-    With *hold_gil* it hangs inside C code that holds the interpreter lock, so that none of its
-    threads runs: batches that it had finished are not sent either. See ``WorkerKilled`` for
-    *worker* and *sample*.
+    With *hold_gil*, it hangs inside C code that holds the GIL, so none of its threads runs, and
+    batches that it has already finished are not sent either. See ``WorkerKilled`` for *worker* and
+    *sample*.
     """
 
     effects: ClassVar = Effect.DELAY

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from pytest_dataloader_faults.faults.base import FiringKind
-from pytest_dataloader_faults.outcomes.contract import (
-    Compared,
-    Comparison,
-    Contract,
-    Judgement,
-    Verdict,
-    Wrong,
-)
+from pytest_dataloader_faults.outcomes.comparison import Compared, Comparison
+from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.records import (
     Delivery,
     Event,
-    FaultFacts,
-    FileCounts,
-    Firing,
     Footprint,
+    LoaderFacts,
     Pass,
     Raised,
     Resources,
+    TrialEnd,
+    TrialRequest,
     WorkerDeath,
-    WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes.reference import Reference, Share
 from pytest_dataloader_faults.outcomes.results import CheckResult, Outcome, SweepResult, SweepStep
@@ -30,33 +23,43 @@ from pytest_dataloader_faults.outcomes.stages import (
     Absence,
     Activity,
     AtDeadline,
+    ChangedState,
+    EpochsApart,
+    LoadedState,
     Phase,
+    Position,
     Reason,
     SavedState,
     Stage,
     StateOf,
-    Step,
 )
+from pytest_dataloader_faults.wire import FaultFacts, FileCounts, Firing, WorkerFacts
 
 __all__ = (
     "Absence",
     "Activity",
     "AtDeadline",
+    "Cause",
+    "ChangedState",
     "CheckResult",
     "Compared",
     "Comparison",
     "Contract",
     "Delivery",
+    "EpochsApart",
     "Event",
     "FaultFacts",
     "FileCounts",
+    "Finding",
     "Firing",
     "FiringKind",
     "Footprint",
-    "Judgement",
+    "LoadedState",
+    "LoaderFacts",
     "Outcome",
     "Pass",
     "Phase",
+    "Position",
     "Raised",
     "Reason",
     "Reference",
@@ -65,9 +68,10 @@ __all__ = (
     "Share",
     "Stage",
     "StateOf",
-    "Step",
     "SweepResult",
     "SweepStep",
+    "TrialEnd",
+    "TrialRequest",
     "Verdict",
     "WorkerDeath",
     "WorkerFacts",

@@ -1,36 +1,35 @@
-"""What a trial found: facts only, plain data, to and from JSON. Pure."""
+"""The facts of a trial, without finding: plain data, to and from JSON. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
-from pytest_dataloader_faults._arguments import StrEnum
+from pytest_dataloader_faults._arguments import ArgumentRule, one_of
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.faults.base import FiringKind
-from pytest_dataloader_faults.outcomes.contract import EXACT, Comparison
-from pytest_dataloader_faults.outcomes.plain import (
+from pytest_dataloader_faults.outcomes.comparison import EXACT, Comparison
+from pytest_dataloader_faults.outcomes.stages import (
+    START,
+    AtDeadline,
+    Phase,
+    Stage,
+    StateOf,
+    is_peer_lost_error,
+)
+from pytest_dataloader_faults.outcomes.text import call, describe_end, describe_exit, run_settings
+from pytest_dataloader_faults.wire import (
     Count,
-    EventKind,
-    ProcessName,
+    FaultFacts,
+    Note,
+    Number,
     Seconds,
+    WorkerFacts,
     from_json,
     to_json,
 )
-from pytest_dataloader_faults.outcomes.stages import (
-    START,
-    Absence,
-    AtDeadline,
-    Phase,
-    SavedState,
-    Stage,
-    StateOf,
-    Step,
-    tells_of_lost_rank,
-)
-from pytest_dataloader_faults.outcomes.text import call, exit_in_words, run_settings, signal_name
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -38,152 +37,41 @@ if TYPE_CHECKING:
 Leaves: TypeAlias = tuple[tuple[str, str, str], ...]
 """The parts of a sample: for each its path in it, its type and shape, and a digest."""
 MANY = 16
-"""Values in a part of a sample. Fewer come out the same by accident."""
+"""Values in a part of a sample. Fewer values may be the same by accident."""
 ZEROS = "all zeros"
-"""The digest of this many values that are all zero: a report can say what came."""
-
-
-class FiringPlace(StrEnum):
-    """Which part of the program met a fault."""
-
-    CONSTRUCTOR = "constructor"
-    """What ``make_dataset`` calls."""
-    MAIN_PROCESS = "main process"
-    """The process that iterates the loader, once the dataset was made."""
-    WORKER = "worker"
-
-
-@dataclass(frozen=True)
-class Firing:
-    """One occurrence of a fault.
-
-    Attributes:
-        fault: The place of the fault in the schedule, from 0.
-        worker: The worker's id; None where it happened in the loader's own process.
-        pid: The id of the process.
-        call: The system call or function (``"read"``, ``"openat"``, ``"mmap"``, ``"write"``, ...).
-            For people also ``"signal 9"``, ``"exit 3"``, ``"hang"``, and ``"take"`` or ``"pin"``
-            in the pin-memory thread.
-        path: The file; None if there is none.
-        fetch: The batch of that worker, from 1; 0 is before its first one.
-        epoch: The epoch of the trial, from 1; 0 while the dataset is made; None if not known.
-        sample: The index of the sample that was being made; for a stream, the place of the sample
-            among those of that worker, from 0. None if it is not known, as under ``inject`` and
-            before the first sample, or if ``__getitems__`` made several.
-        time: When it happened, by ``time.monotonic()``; None if that is not known. It takes no
-            part when facts are compared.
-        kind: What it happened to.
-    """
-
-    fault: int
-    worker: int | None
-    pid: int
-    call: str
-    path: str | None
-    fetch: int
-    epoch: int | None = None
-    sample: int | None = None
-    time: float | None = field(default=None, compare=False)
-    kind: FiringKind = FiringKind.CALL
-
-    @property
-    def place(self) -> FiringPlace:
-        """Which part of the program met the fault."""
-        if self.worker is not None:
-            return FiringPlace.WORKER
-        return FiringPlace.MAIN_PROCESS if self.epoch != 0 else FiringPlace.CONSTRUCTOR
-
-
-@dataclass(frozen=True)
-class FaultFacts:
-    """A fault and how often it happened.
-
-    Attributes:
-        fault: The fault.
-        reached: How many operations matched the fault, whether or not its triggers chose them.
-        fired: To how many of them it happened.
-        surfaced: 1 if an exception of the loader names it.
-        firings: The first 200 occurrences of each worker.
-    """
-
-    fault: Fault
-    reached: int = 0
-    fired: int = 0
-    surfaced: int = 0
-    firings: tuple[Firing, ...] = ()
-
-
-class FileCounts(NamedTuple):
-    """What a worker did with a file.
-
-    Attributes:
-        opens: How often it opened the file.
-        reads: How often it read from it; a mapping counts as one read.
-        bytes: How many bytes it read by system calls.
-        writes: How often it wrote to it.
-        longest: Which of its reads was the longest, from 2: a file's first read is of its header.
-            0 if there is none; a mapping is none.
-        longest_offset: Where in the file that read began, in bytes.
-        longest_bytes: How many bytes it read.
-    """
-
-    opens: int
-    reads: int
-    bytes: int
-    writes: int = 0
-    longest: int = 0
-    longest_offset: int = 0
-    longest_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class WorkerFacts:
-    """What one worker process did, or the loader's own process, whose *worker* is None.
-
-    Attributes:
-        worker: Its id.
-        pid: The id of the process.
-        fetches: How many batches it began.
-        files: How often it opened, read and wrote each data file, and how many bytes it read. The
-            run without a fault counts all of this. Under faults, reads and bytes are counted of
-            files that a fault of reads or of content is about, and writes where a fault is of
-            writing.
-        unobserved: How often it did something whose reads or writes the engine cannot see, by name.
-        connections: How often it made a TCP connection, by path (``"tcp://192.0.2.1:443"``).
-        unlimited_waits: Connections for whose hung answer its main thread waited without limit.
-        shared_offset_files: Files that it and another worker read through the same file offset.
-        leftover_files: Temporary files and shared memory that it made and did not remove.
-        settings: What was on in it of the settings by which libraries accept bad files, such as
-            ``"PIL.ImageFile.LOAD_TRUNCATED_IMAGES"``.
-    """
-
-    worker: int | None
-    pid: int
-    fetches: int
-    files: dict[str, FileCounts]
-    unobserved: dict[str, int] = field(default_factory=dict)
-    connections: dict[str, int] = field(default_factory=dict)
-    unlimited_waits: tuple[str, ...] = ()
-    shared_offset_files: tuple[str, ...] = ()
-    leftover_files: tuple[str, ...] = ()
-    settings: tuple[str, ...] = ()
+"""The digest of ``MANY`` or more zeros, so that a report can name them."""
+EventKind: TypeAlias = Annotated[
+    str, one_of(("epoch", "fetch", "open", "fault", "batch", "error", "exit"))
+]
+_PROCESS = re.compile(r"loader|worker [0-9]{1,9}")
+ProcessName: TypeAlias = Annotated[
+    str,
+    ArgumentRule(
+        lambda value: isinstance(value, str) and _PROCESS.fullmatch(value) is not None,
+        "'loader', or a worker such as 'worker 0'",
+    ),
+]
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """One batch as the loop over the loader got it.
+    """One batch as the loop over the loader received it.
 
     Digests are 24 hexadecimal digits of BLAKE2b. Equal digests mean equal content.
 
     Attributes:
-        indices: What the sampler asked for; None where that is not known (iterable datasets).
-        rows: A digest per sample, or None where the batch cannot be split into samples. Fewer than
-            *indices* where samples are missing.
-        digest: Of the whole batch. Where the batch has rows, it is made of their exact digests.
-        leaves: The parts of each row, of the first samples of a pass: path, type and shape, and a
-            digest, or the value itself where that is shorter, or ``"all zeros"``.
-        worker: The worker that made it; None if that is not known.
-        parts: A digest per row, where a stream makes its own batches and the loader makes none.
+        indices: The indices that the sampler drew; None if unknown (iterable datasets).
+        rows: A digest per sample, or None if the batch cannot be split into samples. Fewer than
+            *indices* if samples are missing.
+        digest: The digest of the batch. If the batch has rows, it is built from their exact
+            digests.
+        leaves: The parts of each row, for the first samples of a pass: path, type and shape, and a
+            digest, or the value itself if that is shorter, or ``"all zeros"``.
+        worker: The worker that made it; None if unknown.
+        parts: A digest per row, if a stream makes its own batches and the loader makes none.
+        is_own: Whether the loader's own ``__iter__`` built it from the worker's batch.
+        packed: What the sampler drew for it, pickled and in base64; None if that is the list of
+            *indices*, or unknown.
     """
 
     indices: tuple[Any, ...] | None
@@ -192,6 +80,8 @@ class Delivery:
     leaves: tuple[Leaves, ...] = ()
     worker: int | None = None
     parts: tuple[str, ...] = ()
+    is_own: bool = field(default=False, compare=False)
+    packed: str | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -200,11 +90,11 @@ class Raised:
 
     Attributes:
         type: The name of its class.
-        message: ``str`` of it.
+        message: The result of ``str``.
         text: The traceback with its chain of causes, as Python prints it.
-        unprintable: The type of the error that ``str`` of it raised; "" if it raised none.
+        unprintable: The type of the error that ``str`` raised; "" if it raised none.
 
-    Of a very long text frames are left out, and the middle of long messages.
+    Very long texts omit frames, and the middle of long messages.
     """
 
     type: str
@@ -215,12 +105,12 @@ class Raised:
 
 @dataclass(frozen=True)
 class WorkerDeath:
-    """A worker that ended before the loader asked for it.
+    """A worker that exited before the loader shut it down.
 
     Attributes:
-        worker: Its id.
+        worker: The worker's id.
         pid: The id of the process.
-        exitcode: As of ``multiprocessing.Process``: an exit status, or minus a signal's number.
+        exitcode: As in ``multiprocessing.Process``: an exit status, or minus a signal's number.
     """
 
     worker: int
@@ -228,26 +118,26 @@ class WorkerDeath:
     exitcode: int
 
     def __str__(self) -> str:
-        if self.exitcode < 0:
-            return f"worker {self.worker} was killed by {signal_name(-self.exitcode)}"
-        return f"worker {self.worker} exited with status {self.exitcode}"
+        return f"worker {self.worker} {describe_end(self.exitcode)}"
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass over a loader: the batches asked for and delivered, and how it ended.
+    """One pass over a loader: the batches requested and delivered, and how it ended.
 
     Attributes:
-        drawn: The indices of each batch that was asked for.
-        delivered: The batches that the loop got.
-        exception: The exception that ended the pass, if one did.
+        phase: The part of the trial to which the pass belongs.
+        drawn: The indices of each requested batch.
+        delivered: The batches that the loop received.
+        exception: The exception that ended the pass, if any.
         deaths: The workers that had died when the pass ended.
-        complete: Whether the pass came to its end.
-        batches: How many batches the sampler said, when the pass began, that there are; None if it
-            did not say, and of a stream.
-        length: How many samples there are to draw; None of a stream, and of a user's own sampler.
+        complete: Whether the pass reached its end.
+        batches: The number of batches according to the sampler's length, when the pass started;
+            None if it has no length, and for a stream.
+        length: How many samples there are to draw; None for a stream, and for a custom sampler.
     """
 
+    phase: Phase
     drawn: tuple[tuple[Any, ...], ...] = ()
     delivered: tuple[Delivery, ...] = ()
     exception: Raised | None = None
@@ -259,27 +149,27 @@ class Pass:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What one process of a loader had after an epoch.
+    """The resources of one process of a loader after an epoch.
 
     Attributes:
         epoch: The epoch, from 1.
-        process: ``"loader"``, or ``"worker 0"``, ...
+        process: ``"loader"`` for the main process, or ``"worker 0"``, ...
         memory: Bytes of anonymous memory.
-        descriptors: How many are open.
-        threads: How many run.
-        newly_open: What it has open more often than after the first epoch; "" if nothing.
-        pinned: Bytes of pinned memory in use, in the loader's process, as torch counts them.
-        device: Bytes in use on the accelerator, likewise.
+        descriptors: The number of open file descriptors.
+        threads: The number of threads.
+        newly_open: A file that is open more often than after the first epoch; "" if none is.
+        pinned: Bytes of pinned memory in use in the main process, as torch counts them.
+        device: Bytes in use on the accelerator, as torch counts them.
     """
 
-    epoch: int
-    process: str
-    memory: int
-    descriptors: int
-    threads: int
+    epoch: Number
+    process: ProcessName
+    memory: Count
+    descriptors: Count
+    threads: Count
     newly_open: str = ""
-    pinned: int = 0
-    device: int = 0
+    pinned: Count = 0
+    device: Count = 0
 
 
 @dataclass(frozen=True)
@@ -287,14 +177,14 @@ class Event:
     """Something that happened at a known time in a trial.
 
     Attributes:
-        time: Seconds since the trial began.
-        process: ``"loader"``, or ``"worker 0"``, ...
-        kind: ``"epoch"`` (it begins or ends), ``"fetch"`` (a worker begins a batch), ``"open"``
-            (of a data file), ``"fault"``, ``"batch"`` (the loop gets it), ``"error"`` (the loop
-            gets it) or ``"exit"`` (a process died).
-        text: What happened, on one line; of ``"open"``, the path.
-        omitted: 0, or how many events of this kind are left out here, up to the next of this
-            process and kind, or to the end. All else is then about these.
+        time: Seconds since the trial started.
+        process: ``"loader"`` for the main process, or ``"worker 0"``, ...
+        kind: ``"epoch"`` (it starts or ends), ``"fetch"`` (a worker starts a batch), ``"open"``
+            (of a data file), ``"fault"``, ``"batch"`` (the loop receives it), ``"error"`` (the loop
+            receives it) or ``"exit"`` (a process died).
+        text: What happened, on one line; for ``"open"``, the path.
+        omitted: 0, or how many events of this kind are omitted here, up to the next one of this
+            process and kind, or to the end. The other fields then describe the omitted events.
     """
 
     time: Seconds
@@ -306,13 +196,13 @@ class Event:
 
 @dataclass(frozen=True)
 class Resources:
-    """What the loader's process had open, and its descendants, at one moment.
+    """The open files and the descendants of the main process at one moment.
 
     Attributes:
         stage: ``START`` before the first epoch, ``EPOCH`` after the last one, or ``RECOVERY``.
-        descriptors: The target of each link in /proc/self/fd, by the descriptor's number as text.
-        processes: The command line of each descendant that belongs neither to the harness nor to
-            multiprocessing, by its pid as text.
+        descriptors: The target of each link in /proc/self/fd, by descriptor number (a string).
+        processes: The command line of each descendant that belongs neither to the plugin nor to
+            multiprocessing, by pid (a string).
     """
 
     stage: Stage
@@ -322,7 +212,20 @@ class Resources:
 
 @dataclass(frozen=True)
 class TrialRequest:
-    """What was asked of one trial; ``TrialFacts`` says what each attribute is."""
+    """What a trial was started with.
+
+    Attributes:
+        schedule: The injected faults, in order.
+        loader: The options of the DataLoader; ``{"code": ...}`` for values that are not plain data.
+        epochs: The number of passes under the faults.
+        seed: The seed that was passed.
+        deadline: The deadline that was passed, in seconds.
+        engine: The engine that injected the faults, ``"kernel"`` or ``"python"``.
+        comparison: How samples are compared.
+        before_init: Whether the faults were armed before the dataset was created.
+        rank: The rank, if there were several; None without ranks.
+        copy: The folder that was copied for ``make_dataset``; None if there was none.
+    """
 
     schedule: tuple[Fault, ...]
     loader: dict[str, Any]
@@ -331,158 +234,225 @@ class TrialRequest:
     deadline: float
     engine: str
     comparison: Comparison = EXACT
-    from_start: bool = False
+    before_init: bool = False
     rank: int | None = None
+    copy: str | None = None
+
+    @property
+    def run_options(self) -> dict[str, Any]:
+        """How a call that repeats the trial differs from an ordinary one; None stands for no."""
+        return {
+            "epochs": self.epochs if self.epochs != 1 else None,
+            "before_init": self.before_init or None,
+            "copy": self.copy,
+        }
 
 
 @dataclass(frozen=True)
-class TrialFacts(TrialRequest):
-    """What one trial found.
+class LoaderFacts:
+    """What a trial learned about its loader.
 
     Attributes:
-        schedule: The faults that were asked for, in order.
-        loader: The options of the DataLoader; ``{"code": ...}`` for what is no plain data.
-        epochs: How many passes under the faults were asked for.
-        seed: As asked for.
-        deadline: As asked for, in seconds.
-        engine: The engine that made the faults happen, ``"kernel"`` or ``"python"``.
-        comparison: What of samples is compared.
-        from_start: Whether the faults were armed before the dataset was made.
-        rank: Which of several ranks it was; None without ranks.
         kind: ``"map"`` or ``"iterable"``.
-        start_method: How workers were started; ``""`` if there were to be none.
-        passes: One per epoch, under the faults; the last one is where an exception ended it.
-        recovery: A fresh pass without faults over the same dataset object, or with *from_start*
-            over one that a new process made; None if the trial did not get so far.
-        state_of: Whose state a checkpoint can hold.
-        states: The states of the loader, where they were asked for, in order.
-        resumed: The epochs of new processes that went on from some of these.
-        uninterrupted: Where the process of the epoch was killed: that of one that was not.
-        faults: How often each fault happened.
-        workers: The worker processes.
-        main: The loader's own process, if it was armed before the dataset was made.
-        lasting_files: Of the files that workers used, those that were there after the last epoch.
-            Taken where every file is watched, as in the run without a fault.
-        resources: Before the first epoch, after the last, and after the recovery.
-        footprints: What each process of the loader had after each epoch, if that was measured.
-        timeline: What happened when, in the order of time. It takes no part in comparisons.
-        omitted_events: How many events a long timeline leaves out, from the middle.
-        packed_draws: What the sampler drew for a batch, by the batch's indices, pickled and in
-            base64; of batches for which that is not the list of these.
-        duration: Seconds from the start of the process to its end.
-        timed_out: Whether the deadline ended it.
-        at_deadline: What it did then; None if the deadline did not end it.
+        start_method: How workers were started; ``""`` if the loader has none.
+        drop_last: Whether the loader drops a last batch that is not full.
+        state_of: Whose state a checkpoint can contain.
+        reduced_from: The loader's batch size, if the trial used smaller batches because it does not
+            check all samples; None if it did not.
         batches: How many batches an epoch of a map-style dataset has, if that is known.
-        phase: How far it got.
-        absence: Where another rank did not come to a collective, so that this one stopped; or None.
-        apart: Where each rank was when they first met in different epochs; empty if they did not.
-        drop_last: Whether its loader leaves out a last batch that is not full.
-        reduced_from: The batch size of its loader, if the batches of the trial are smaller, since
-            not all samples are looked at; None if they are as large.
-        ranks: The outcome of each rank, if there were several. All else is then about the rank that
-            failed first, or else about the one with the faults.
-        exitcode: Of the loader's process, as of a ``WorkerDeath``; 0 if the deadline ended it.
-        stacks: The stacks of the processes that were running at the deadline.
-        stderr: The end of what the loader's process and its workers printed.
     """
 
     kind: str = "map"
     start_method: str = ""
+    drop_last: bool = False
+    state_of: StateOf = StateOf.NONE
+    reduced_from: int | None = None
+    batches: int | None = None
+
+
+@dataclass(frozen=True)
+class TrialEnd:
+    """What ended a trial.
+
+    Attributes:
+        timed_out: Whether the deadline ended the trial.
+        exitcode: The main process's, as in a ``WorkerDeath``; 0 if the deadline ended it.
+        at_deadline: What the trial did at the deadline; None if the deadline did not end it.
+        stacks: The stacks of the processes that were running at the deadline.
+    """
+
+    timed_out: bool = False
+    exitcode: int = 0
+    at_deadline: AtDeadline | None = None
+    stacks: str = ""
+
+
+ANote = TypeVar("ANote", bound=Note)
+
+
+@dataclass(frozen=True)
+class TrialFacts:
+    """The facts of one trial.
+
+    Attributes:
+        request: What the trial was started with.
+        loader: The kind of dataset, and how the loader is set up.
+        passes: All passes over the loader in order, each labeled with its phase; also a pass that
+            was not finished.
+        faults: How often each fault fired.
+        processes: The main process, if it was armed as well, and the worker processes.
+        lasting_files: The files that workers used and that existed after the last epoch. Recorded
+            if every file is watched, as in a fault-free run.
+        resources: Before the first epoch, after the last one, and after the recovery pass.
+        footprints: The resources of each process after each epoch, if they were measured.
+        timeline: The events, ordered by time, without the middle of a long trial. Comparisons
+            ignore it.
+        phase: How far the trial got.
+        duration: Seconds from the start of the process to its end.
+        end: What ended the trial.
+        stderr: The end of what the main process and its workers printed.
+        notes: Facts that only some trials record: saved states of the loader, a missing rank.
+        ranks: The outcome of each rank, if there were several. The other attributes then describe
+            the rank that failed first or, if none did, the one with the faults.
+    """
+
+    request: TrialRequest
+    loader: LoaderFacts = LoaderFacts()
     passes: tuple[Pass, ...] = ()
-    recovery: Pass | None = None
-    state_of: StateOf = StateOf.NOBODY
-    states: tuple[SavedState, ...] = ()
-    resumed: tuple[Pass, ...] = ()
-    uninterrupted: Pass | None = None
     faults: tuple[FaultFacts, ...] = ()
-    workers: tuple[WorkerFacts, ...] = ()
-    main: WorkerFacts | None = None
+    processes: tuple[WorkerFacts, ...] = ()
     lasting_files: tuple[str, ...] = ()
     resources: tuple[Resources, ...] = ()
     footprints: tuple[Footprint, ...] = ()
     timeline: tuple[Event, ...] = field(default=(), compare=False)
-    omitted_events: int = field(default=0, compare=False)
-    packed_draws: tuple[tuple[tuple[Any, ...], str], ...] = field(
-        default=(), repr=False, compare=False
-    )
-    duration: float = 0.0
-    timed_out: bool = False
-    at_deadline: AtDeadline | None = None
-    batches: int | None = None
     phase: Phase = START
-    absence: Absence | None = None
-    apart: tuple[Step, ...] = ()
-    drop_last: bool = False
-    reduced_from: int | None = None
-    ranks: tuple[TrialFacts, ...] = ()
-    exitcode: int = 0
-    stacks: str = ""
+    duration: float = 0.0
+    end: TrialEnd = TrialEnd()
     stderr: str = ""
+    notes: tuple[Note, ...] = ()
+    ranks: tuple[TrialFacts, ...] = ()
 
     @property
-    def processes(self) -> tuple[WorkerFacts, ...]:
-        """The workers, and before them the loader's own process, if that was armed as well."""
-        return (*([self.main] if self.main else []), *self.workers)
+    def schedule(self) -> tuple[Fault, ...]:
+        """The injected faults, in order."""
+        return self.request.schedule
+
+    @property
+    def comparison(self) -> Comparison:
+        """How samples are compared."""
+        return self.request.comparison
+
+    @property
+    def before_init(self) -> bool:
+        """Whether the faults were armed before the dataset was created."""
+        return self.request.before_init
+
+    @property
+    def kind(self) -> str:
+        """``"map"`` or ``"iterable"``."""
+        return self.loader.kind
+
+    def passes_in(self, stage: Stage) -> tuple[Pass, ...]:
+        """The passes of one *stage*, in order."""
+        return tuple(each for each in self.passes if each.phase.stage is stage)
+
+    @property
+    def epochs(self) -> tuple[Pass, ...]:
+        """The passes under the faults. An exception ends the last one."""
+        return self.passes_in(Stage.EPOCH)
+
+    @property
+    def recovery(self) -> Pass | None:
+        """The recovery pass; None if the trial did not get there.
+
+        It has no faults, and uses the same dataset object or, with *before_init*, one that a new
+        process created.
+        """
+        return next(iter(self.passes_in(Stage.RECOVERY)), None)
+
+    @property
+    def workers(self) -> tuple[WorkerFacts, ...]:
+        """The worker processes."""
+        return tuple(each for each in self.processes if each.worker is not None)
+
+    @property
+    def main(self) -> WorkerFacts | None:
+        """The main process, if it was armed before the dataset was created."""
+        return next((each for each in self.processes if each.worker is None), None)
 
     @property
     def delivered(self) -> tuple[Delivery, ...]:
         """Every batch that was delivered under the faults, over all epochs."""
-        return tuple(each for one in self.passes for each in one.delivered)
+        return tuple(each for epoch in self.epochs for each in epoch.delivered)
 
     @property
     def exception(self) -> Raised | None:
-        """The exception that ended the last epoch, if one did."""
-        return self.passes[-1].exception if self.passes else None
+        """The exception that ended the last epoch, if any."""
+        return self.epochs[-1].exception if self.epochs else None
 
     @property
     def deaths(self) -> tuple[WorkerDeath, ...]:
         """The workers that had died when the last epoch ended."""
-        return self.passes[-1].deaths if self.passes else ()
+        return self.epochs[-1].deaths if self.epochs else ()
 
     @property
     def died(self) -> str | None:
-        """How the loader's process ended, if not by itself (``"signal 7 (SIGBUS)"``)."""
-        return exit_in_words(self.exitcode) if self.exitcode else None
+        """How the main process ended, if it failed (``"signal 7 (SIGBUS)"``)."""
+        return describe_exit(self.end.exitcode) if self.end.exitcode else None
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether the deadline ended the trial."""
+        return self.end.timed_out
 
     @property
     def fired(self) -> int:
-        """How often faults happened, of all kinds and in all workers."""
+        """How often faults fired, of all kinds and in all workers."""
         return sum(each.fired for each in self.faults)
 
     @property
     def has_lost_rank(self) -> bool:
-        """Whether its error came of the end of another rank."""
-        return self.exception is not None and tells_of_lost_rank(self.exception.message)
+        """Whether the end of another rank caused its error."""
+        return self.exception is not None and is_peer_lost_error(self.exception.message)
 
     @property
     def unobserved(self) -> dict[str, int]:
         """How often workers did something whose reads the engine cannot see, by name."""
         return dict(sum((Counter(each.unobserved) for each in self.workers), Counter[str]()))
 
+    @property
+    def omitted_events(self) -> int:
+        """How many events a long timeline omits, from the middle."""
+        return sum(each.omitted for each in self.timeline)
+
+    def of(self, kind: type[ANote]) -> tuple[ANote, ...]:
+        """The notes of one *kind*, in order."""
+        return tuple(each for each in self.notes if isinstance(each, kind))
+
     def reproduce(self) -> str:
-        """One line of Python that runs this trial again, given the same ``make_dataset``."""
+        """One line of Python that runs this trial again with the same ``make_dataset``."""
+        request = self.request
         armed = [number for number, each in enumerate(self.ranks) if each.schedule]
         return call(
             "run_trial",
             "make_dataset",
-            *map(repr, self.schedule),
-            loader=self.loader,
-            epochs=self.epochs if self.epochs != 1 else None,
-            from_start=self.from_start or None,
+            *map(repr, request.schedule),
+            loader=request.loader,
+            **request.run_options,
             ranks=len(self.ranks) or None,
             on_rank=_shown_rank(armed, len(self.ranks)),
-            **run_settings(self.deadline, self.seed, self.engine),
+            **run_settings(request.deadline, request.seed, request.engine),
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON."""
+        """Return plain data for JSON."""
         return dict(to_json(self))
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """The outcome that ``to_dict`` made *data* from."""
-        made: Self = from_json(cls, data)
-        return made
+        """Return the outcome from the *data* of ``to_dict``."""
+        outcome: Self = from_json(cls, data)
+        return outcome
 
 
 def _shown_rank(armed: Sequence[int], ranks: int) -> int | str | None:
@@ -490,8 +460,3 @@ def _shown_rank(armed: Sequence[int], ranks: int) -> int | str | None:
     if len(armed) > 1:
         return "all"
     return armed[0] if armed and armed[0] != ranks - 1 else None
-
-
-def makes_dataset(outcome: TrialFacts) -> bool:
-    """Whether, under faults that were there before, it has come no further than its factory."""
-    return outcome.from_start and outcome.phase == START

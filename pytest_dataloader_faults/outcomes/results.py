@@ -1,4 +1,4 @@
-"""The results of trials, checks and sweeps, and how they show themselves. Plain data."""
+"""The results of trials, checks and sweeps, and how they are shown. Plain data."""
 
 from __future__ import annotations
 
@@ -12,24 +12,19 @@ from typing import Any
 
 from pytest_dataloader_faults._arguments import PrintsItself
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes.contract import (
-    EXACT,
-    Comparison,
-    Contract,
-    Judgement,
-    Verdict,
-)
+from pytest_dataloader_faults.outcomes.comparison import EXACT, Comparison
+from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.records import Event, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import DONE
-from pytest_dataloader_faults.outcomes.text import counted, printable, printable_lines
+from pytest_dataloader_faults.outcomes.text import pluralize, printable, printable_lines
 
 _MOST = 200
 """Characters of a value that is shown on one line: a schedule may list thousands of paths."""
 
 
 class Shown:
-    """Base of results, which say what they show; ``to_dict`` and the attributes have it all."""
+    """Base of results: a short ``repr``; the attributes and ``to_dict`` have everything."""
 
     __slots__ = ()
     _repr_pretty_ = PrintsItself()
@@ -39,15 +34,15 @@ class Shown:
         raise NotImplementedError
 
     def _texts(self) -> Iterator[tuple[str, str]]:
-        """Names and longer texts, for the table alone."""
+        """Names and longer text, only for the table."""
         yield from ()
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name}={_on_one_line(value)}" for name, value in self._facts())
-        return f"<{type(self).__name__}: {told}>"
+        facts = ", ".join(f"{name}={_on_one_line(value)}" for name, value in self._facts())
+        return f"<{type(self).__name__}: {facts}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the same as the one line, and the longer texts."""
+        """What a notebook shows: the facts of the ``repr``, and the longer text."""
         rows = [
             _row(name, f"<td>{escape(_on_one_line(value))}</td>") for name, value in self._facts()
         ]
@@ -75,7 +70,7 @@ class Outcome(Shown, TrialFacts):  # noqa: D101  # it has that of TrialFacts
     def _facts(self) -> Iterator[tuple[str, object]]:
         yield "schedule", self.schedule
         if self.ranks:
-            yield "rank", f"{self.rank} of {len(self.ranks)}"
+            yield "rank", f"{self.request.rank} of {len(self.ranks)}"
         yield "fired", self.fired
         yield "batches", len(self.delivered)
         if self.exception:
@@ -89,12 +84,12 @@ class Outcome(Shown, TrialFacts):  # noqa: D101  # it has that of TrialFacts
     def _texts(self) -> Iterator[tuple[str, str]]:
         yield "repeat", self.reproduce()
 
-    def judge(self, reference: Reference, contract: Contract | None = None) -> Judgement:
-        """The verdict on these facts, given what the dataset gives when nothing is wrong.
+    def judge(self, reference: Reference, contract: Contract | None = None) -> Finding:
+        """The verdict on these facts, compared with the *reference*, the fault-free run.
 
         Raises:
-            ValueError: *reference* does not know a batch that was delivered.
-            InvalidArgumentError: The samples of *reference* were compared in another way.
+            ValueError: *reference* does not contain a batch that was delivered.
+            InvalidArgumentError: The samples of *reference* were compared in a different way.
         """
         # Imported on use: the process of a trial does not load the judge.
         from pytest_dataloader_faults.outcomes.judge import judge
@@ -104,68 +99,90 @@ class Outcome(Shown, TrialFacts):  # noqa: D101  # it has that of TrialFacts
 
 @dataclass(frozen=True, repr=False)
 class CheckResult(Shown):
-    """What one check found.
+    """The result of one check.
 
     Attributes:
-        check: Its name.
-        verdict: The verdict; ``not_exercised`` is never a pass.
-        passed: Whether the contract allows it.
-        sentence: What was found, on one line, without the verdict.
+        check: The name of the check.
+        finding: What the trials show together.
+        verdict: The verdict of *finding*; ``not_exercised`` is never a pass.
+        passed: Whether the verdict is a pass under the contract.
+        sentence: What was observed, on one line, without the verdict.
         explanation: The verdict in a sentence, the evidence, and how to reproduce it.
         outcome: The facts; None if the check did not apply.
         applies: False if the check does not apply to this dataset.
-        expected: The reason given in ``expected_failures``, if it was listed there.
-        reproduced: False if one trial failed, and two more of the same kind passed.
-        notes: What to know about the dataset: how many of its samples were looked at, where that is
-            not all; that a check of files read a new cache, or that each run writes the files; to
-            which hosts the workers connected; that a time limit of a client was not reached.
-        cause: What the dataset is likely to do wrong, in a few words; "" if it passed. Of a check
-            that does not apply: why, where the dataset has what the check is about.
+        expected: The reason from ``expected_failures``, if the check is listed there.
+        reproduced: False if the check is flaky: one trial failed, but two repeats passed.
+        notes: Remarks on the run: how many samples were checked, if not all; that a file check read
+            a newly created cache, or that every run writes the files; which hosts the workers
+            connected to; that a client's timeout was not reached.
+        cause: What the dataset is likely to do wrong, in a few words; "" if it passed. For a check
+            that does not apply: why, if the dataset has what the check is about.
         fix: What to do about the cause, in one sentence; "" if there is no cause.
-        trials: The outcome of each trial: one, or two or three where the first was not as expected;
-            of each variant, where the check has several.
-        part: Which of several loaders or datasets it is about, or None.
-        parts: The results of each of them, where this one sums them up.
-        reproduce: The command or the code that runs it again; "" if there was no trial.
+        trials: The outcome of each trial: one, or two or three if the first was not as expected;
+            those of every scenario, if the check has several.
+        part: Which of several loaders or datasets the result is about, or None.
+        parts: The results of each of them, if this result summarizes them.
+        reproduce: The command or the code that runs the check again; "" if there was no trial.
     """
 
     check: str
-    verdict: Verdict
-    passed: bool
-    sentence: str
-    explanation: str
+    finding: Finding
+    explanation: str = ""
     outcome: Outcome | None = None
     applies: bool = True
     expected: str | None = None
     reproduced: bool = True
     notes: tuple[str, ...] = ()
     trials: tuple[Outcome, ...] = ()
-    cause: str = ""
-    fix: str = ""
     part: str | None = None
     parts: tuple[CheckResult, ...] = ()
     reproduce: str = ""
 
     @property
-    def failed(self) -> bool:
-        """Whether the dataset fails the check each time, and was not expected to fail it.
+    def verdict(self) -> Verdict:
+        """The verdict of the finding."""
+        return self.finding.verdict
 
-        True also where the dataset passes a check that it was expected to fail.
+    @property
+    def passed(self) -> bool:
+        """Whether the verdict is a pass."""
+        return self.finding.passed
+
+    @property
+    def sentence(self) -> str:
+        """The sentence of the finding."""
+        return self.finding.sentence
+
+    @property
+    def cause(self) -> str:
+        """The phrase of the likely cause."""
+        return self.finding.cause.phrase if self.finding.cause else ""
+
+    @property
+    def fix(self) -> str:
+        """The fix of the likely cause."""
+        return self.finding.cause.fix if self.finding.cause else ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the dataset fails the check every time, and was not expected to fail it.
+
+        Also true if the dataset passes a check that it was expected to fail.
         """
         if not (self.applies and self.reproduced):
             return False
         return self.passed if self.expected else not self.passed
 
     def _facts(self) -> Iterator[tuple[str, object]]:
-        yield from _named(self, "part", None)
-        yield from _named(self, "check", "")
+        yield from _drop_usual(self, "part", None)
+        yield from _drop_usual(self, "check", "")
         yield "verdict", self.verdict
         yield "passed", self.passed
-        yield from _named(self, "applies", True)
-        yield from _named(self, "reproduced", True)
-        yield from _named(self, "expected", None)
-        yield from _named(self, "cause", "")
-        yield from _named(self, "fix", "")
+        yield from _drop_usual(self, "applies", True)
+        yield from _drop_usual(self, "reproduced", True)
+        yield from _drop_usual(self, "expected", None)
+        yield from _drop_usual(self, "cause", "")
+        yield from _drop_usual(self, "fix", "")
         if self.outcome:
             yield from self.outcome._facts()
 
@@ -173,7 +190,7 @@ class CheckResult(Shown):
         yield "explanation", self.explanation
 
 
-def _named(result: object, name: str, usual: object) -> Iterator[tuple[str, object]]:
+def _drop_usual(result: object, name: str, usual: object) -> Iterator[tuple[str, object]]:
     """The attribute *name* of *result*, unless its value is the *usual* one."""
     value = getattr(result, name)
     if value != usual:
@@ -185,10 +202,11 @@ class SweepStep(Shown):
     """One trial of a sweep.
 
     Attributes:
-        fault: The fault, as it was asked for.
-        fired: How often it happened, over all workers; 0 where there were fewer operations.
+        fault: The fault that was injected.
+        fired: How often it fired, over all workers; 0 if there were fewer operations.
         verdict: The verdict; ``not_exercised`` at the end of a row of steps.
-        passed: Whether the contract allows it, or nothing fired and nothing went wrong.
+        passed: Whether the verdict is a pass under the contract, or nothing fired and nothing went
+            wrong.
         explanation: The verdict, the evidence, and how to repeat this step alone.
     """
 
@@ -210,11 +228,11 @@ class SweepStep(Shown):
 
 @dataclass(frozen=True, repr=False)
 class SweepResult(Shown):
-    """What a sweep found.
+    """The result of a sweep.
 
     Attributes:
         steps: The trials, in order.
-        next: The fault to go on with, as ``start_at``; None if nothing is left to try.
+        next: The fault to continue with, as ``start_at``; None if the sweep is complete.
     """
 
     steps: tuple[SweepStep, ...]
@@ -222,19 +240,19 @@ class SweepResult(Shown):
 
     @property
     def complete(self) -> bool:
-        """Whether every row of steps came to its end."""
+        """Whether every row of steps was completed."""
         return self.next is None
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many steps had each verdict; those in which nothing fired are left out."""
+        """The number of steps by verdict, without steps in which nothing fired."""
         return dict(Counter(str(each.verdict) for each in self.steps if not _is_exhausted(each)))
 
     def table(self) -> str:
         """A line per N, a column per kind of fault, and the counts."""
         counts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
-        end = "complete" if self.complete else f"stopped; go on with start_at={self.next!r}"
-        total = f"{counted(len(self.steps), 'trial')}: {counts or 'no fault fired'}; {end}"
+        end = "complete" if self.complete else f"stopped; continue with start_at={self.next!r}"
+        total = f"{pluralize(len(self.steps), 'trial')}: {counts or 'no fault fired'}; {end}"
         return "\n".join([*_lines(self.steps), total])
 
     __str__ = table
@@ -256,9 +274,9 @@ def _is_exhausted(step: SweepStep) -> bool:
 
 def _lines(steps: tuple[SweepStep, ...]) -> Iterator[str]:
     cells: dict[tuple[int, str], str] = {}
-    for each in steps:
-        fault: Any = each.fault
-        cells[fault.nth, _title(fault)] = "." if _is_exhausted(each) else str(each.verdict)
+    for step in steps:
+        fault: Any = step.fault
+        cells[fault.nth, _title(fault)] = "." if _is_exhausted(step) else str(step.verdict)
     titles = list(dict.fromkeys(title for _, title in cells))
     yield "  ".join(["   N", *titles]).rstrip()
     for number in sorted({number for number, _ in cells}):
@@ -273,79 +291,78 @@ def _title(fault: Any) -> str:
 
 
 _BY_RANK = (("epoch", "error", "exit"), ("batch",), ("fault",), ("fetch",), ("open",))
-"""Kinds of events: each rank has what room those before it leave."""
-_MODEST = ("batch", "fetch")
-"""They take half of that room at most, since the next rank would have none."""
+"""Kinds of events by priority: each group gets the room that the groups before it leave."""
+_LIMITED_KINDS = ("batch", "fetch")
+"""They use at most half of that room, so that some is left for the next group."""
 _PLURALS = {"batch": "batches", "fetch": "fetches"}
 
 
-def bounded(events: Sequence[Event], most: int) -> list[Event]:
-    """At most *most* of *events*, which are in order, and one in each place where others were.
+def limit_events(events: Sequence[Event], limit: int) -> list[Event]:
+    """At most *limit* of the ordered *events*, plus one for each gap.
 
-    Of a kind that is too frequent the first and the last are kept. Faults crowd out no batch, no
-    epoch and no error.
+    If a kind is too frequent, its first and last events are kept. Faults never displace a batch, an
+    epoch or an error.
     """
-    kept = {id(each) for each in _chosen(events, most)}
-    shown = [each for each in events if id(each) in kept]
+    ids = {id(each) for each in _select_events(events, limit)}
+    visible = [each for each in events if id(each) in ids]
     groups: dict[tuple[str, str], list[Event]] = {}
-    for each in events:
-        groups.setdefault((each.process, each.kind), []).append(each)
-    gaps = (gap for group in groups.values() for gap in _gaps(group, kept))
-    return sorted([*shown, *gaps], key=lambda each: each.time)
+    for event in events:
+        groups.setdefault((event.process, event.kind), []).append(event)
+    gaps = (gap for group in groups.values() for gap in _gap_events(group, ids))
+    return sorted([*visible, *gaps], key=lambda each: each.time)
 
 
 def gap(time: float, process: str, kind: str, count: int) -> Event:
-    """What stands for *count* events that are left out between two others of their kind."""
+    """An event that stands for *count* omitted events of its kind."""
     plural = _PLURALS.get(kind, f"{kind}s")
-    text = f"{count:,} more {kind if count == 1 else plural}, left out here"
+    text = f"{count:,} more {kind if count == 1 else plural}, not shown"
     return Event(time, process, kind, text, omitted=count)
 
 
-def _chosen(events: Sequence[Event], most: int) -> Iterator[Event]:
-    room = most
+def _select_events(events: Sequence[Event], limit: int) -> Iterator[Event]:
+    room = limit
     for kinds in _BY_RANK:
-        found = [each for each in events if each.kind in kinds and not each.omitted]
-        share = room // 2 if set(kinds) & {*_MODEST} else room
-        chosen = _without_middle(found, share)
+        candidates = [each for each in events if each.kind in kinds and not each.omitted]
+        share = room // 2 if set(kinds) & {*_LIMITED_KINDS} else room
+        chosen = _without_middle(candidates, share)
         room -= len(chosen)
         yield from chosen
 
 
-def _without_middle(events: list[Event], most: int) -> list[Event]:
-    if len(events) <= most:
+def _without_middle(events: list[Event], limit: int) -> list[Event]:
+    if len(events) <= limit:
         return events
-    last = most // 2
-    return [*events[: most - last], *events[len(events) - last :]]
+    count = limit // 2
+    return [*events[: limit - count], *events[len(events) - count :]]
 
 
-def _gaps(group: Iterable[Event], kept: set[int]) -> Iterator[Event]:
-    """One for each run of events of the *group* that are not *kept*."""
-    before: Event | None = None
-    for is_kept, run in itertools.groupby(group, key=lambda each: id(each) in kept):
-        found = list(run)
+def _gap_events(group: Iterable[Event], ids: set[int]) -> Iterator[Event]:
+    """One for each run of events of the *group* that are not *ids*."""
+    previous: Event | None = None
+    for is_kept, run in itertools.groupby(group, key=lambda event: id(event) in ids):
+        events = list(run)
         if is_kept:
-            before = found[-1]
+            previous = events[-1]
             continue
-        count = sum(each.omitted or 1 for each in found)
-        yield gap((before or found[0]).time, found[0].process, found[0].kind, count)
+        count = sum(each.omitted or 1 for each in events)
+        yield gap((previous or events[0]).time, events[0].process, events[0].kind, count)
 
 
 @dataclass(frozen=True, repr=False)
 class Exploration(Shown):
-    """What a search has found.
+    """The result of a search.
 
     Attributes:
-        trials: How many trials ran, with those of shrinking.
+        trials: How many trials ran, including those of shrinking.
         examples: How many trials it took to find the first failure; None if there was none.
         verdicts: How many trials had each verdict, before any shrinking.
-        attempted: In how many trials there was a fault of each kind.
-        fired: In how many of these trials it happened.
+        attempted: How many trials contained a fault of each kind.
+        fired: In how many of these trials it fired.
         failure: The explanation of the shrunk failure, or None.
         outcome: The facts of the shrunk failure, or None.
-        verdict: The verdict of the shrunk failure. Without a failure ``failed_cleanly`` if any
-            trial failed, else ``survived``, or ``not_exercised`` if no fault of any trial fired.
-        comparison: What of samples was compared, as in an ``Outcome``.
-
+        verdict: The verdict of the shrunk failure. Without a failure, ``failed_cleanly`` if any
+            trial failed, ``survived`` if none did, or ``not_exercised`` if no fault fired.
+        comparison: How samples were compared, as in an ``Outcome``.
     """
 
     trials: int
@@ -359,11 +376,13 @@ class Exploration(Shown):
     comparison: Comparison = EXACT
 
     def describe(self) -> str:
-        """The statistics, for people."""
+        """The statistics, as text."""
         total = sum(self.verdicts.values())
-        shown = total - self.verdicts[Verdict.NOT_EXERCISED.value]
-        found = "" if self.examples is None else f", {self.trials - total} more to shrink one"
-        lines = [f"{counted(total, 'example')} tried{found}; {shown} of them showed something"]
+        conclusive = total - self.verdicts[Verdict.NOT_EXERCISED.value]
+        shrinking = "" if self.examples is None else f", {self.trials - total} more to shrink one"
+        lines = [
+            f"{pluralize(total, 'example')} tried{shrinking}; {conclusive} of them were conclusive"
+        ]
         lines += [f"  {verdict}: {count}" for verdict, count in self.verdicts.most_common()]
         if self.comparison != EXACT:
             lines.append(f"  samples were compared by {self.comparison}")

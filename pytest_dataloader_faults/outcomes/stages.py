@@ -1,4 +1,4 @@
-"""The parts of a trial, how far it got, and what ended it: its time, or another rank. Pure."""
+"""The parts of a trial, how far it got, and what ended it: its deadline or another rank. Pure."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pytest_dataloader_faults._arguments import StrEnum
+from pytest_dataloader_faults.wire import Note, register
 
 
 class Stage(StrEnum):
     """How far a trial got."""
 
     START = "start"
-    """No epoch has begun."""
+    """No epoch has started."""
     EPOCH = "epoch"
     """An epoch under the faults."""
     RECOVERY = "recovery"
-    """The pass after them, without faults."""
+    """The pass after the faults are removed."""
     RESUMED = "resumed"
-    """What a new process makes of a loader's saved state."""
+    """The epoch of a new process that resumes from a saved state."""
     UNINTERRUPTED = "uninterrupted"
-    """The epoch of a process that is like the one that was killed, and lives."""
+    """The same epoch in a process that is not killed."""
     DONE = "done"
-    """All of it is over."""
+    """The trial is complete."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class Phase:
     """A part of a trial.
 
     Attributes:
-        stage: Which one.
-        epoch: The number of the epoch, or of the saved state, from 1; None where it is neither.
+        stage: The stage.
+        epoch: The number of the epoch, or of the saved state, from 1; None in other stages.
     """
 
     stage: Stage
@@ -42,69 +43,85 @@ class Phase:
         return str(self.stage) if self.epoch is None else f"{self.stage} {self.epoch}"
 
 
+def describe_phase(phase: Phase) -> str:
+    """When an event of *phase* happened, as the end of a sentence."""
+    if phase.epoch is not None and phase.stage is Stage.EPOCH:
+        return f"in epoch {phase.epoch}"
+    return _TIMES[phase.stage]
+
+
+_TIMES = {
+    Stage.START: "before the first epoch",
+    Stage.EPOCH: "in an epoch",
+    Stage.RECOVERY: "in the recovery pass",
+    Stage.RESUMED: "in the epoch that resumed from a saved state",
+    Stage.UNINTERRUPTED: "in the uninterrupted epoch",
+    Stage.DONE: "after the last epoch",
+}
+
 START, RECOVERY, DONE = Phase(Stage.START), Phase(Stage.RECOVERY), Phase(Stage.DONE)
 
 
 class Activity(str, Enum):
-    """What the loader and its workers did when their time was up."""
+    """What the loader and its workers did at the deadline."""
 
     DELIVERS = "delivers"
-    """A batch had come shortly before."""
+    """A batch had been delivered shortly before."""
     SLEEPS = "sleeps"
-    """A worker slept, or waited with a time limit."""
+    """A worker slept, or waited with a timeout."""
     READS = "reads"
     """New bytes had been read shortly before."""
     COMPUTES = "computes"
-    """A worker used a processor, and read nothing new."""
+    """A worker used a processor, but read nothing new."""
     WAITS = "waits"
-    """Nothing moved."""
+    """There was no activity."""
 
 
 @dataclass(frozen=True)
 class AtDeadline:
-    """What a trial did when its time was up.
+    """What a trial did at its deadline.
 
     Attributes:
         activity: What its loader and workers did.
-        more: Seconds that it had beyond its deadline, since it moved or slept.
+        extension: Seconds by which the deadline was extended, as the trial was active or slept.
         asleep: The ids of the processes that slept.
     """
 
     activity: Activity
-    more: float = 0.0
+    extension: float = 0.0
     asleep: tuple[int, ...] = ()
 
 
-# Some facts about ranks. In a training job of several processes each has a rank and a loader of its
-# own. Each averages its gradients with those of the others after each batch, in a collective, which
-# waits until every rank is in it. A collective does not know of batches or epochs: what meets is
-# the n-th call of each rank. So a rank that has one batch fewer than the others meets them one
-# batch later in its next epoch, and in the last epoch they wait for it forever: NCCL for half an
-# hour, and gloo until the process of that rank ends.
+# Some facts about ranks. In a training job of several processes, each has a rank and its own
+# loader. After each batch, the ranks average their gradients in a collective, which waits until all
+# of them have joined. A collective does not know batches or epochs: the n-th calls of all ranks
+# meet. So a rank that has one batch fewer than the others meets them one batch later in its next
+# epoch, and in the last epoch they wait for it forever: NCCL for half an hour, and gloo until the
+# process of that rank exits.
 
 
 _LOST = re.compile(r"gloo/transport/")
 
 
-def tells_of_lost_rank(message: str) -> bool:
-    """Whether it is the *message* of an error by which gloo says that another rank is gone."""
+def is_peer_lost_error(message: str) -> bool:
+    """Whether *message* is gloo's error about a rank that has exited."""
     return bool(_LOST.search(message))
 
 
 class Reason(StrEnum):
-    """Why a rank does not come to a collective in which others wait."""
+    """Why a rank is missing in a collective in which others wait."""
 
     FINISHED = "finished"
-    """It has had all the batches of its last epoch."""
+    """It has received all batches of its last epoch."""
     FAILED = "failed"
-    """An error has ended its epoch."""
+    """An error ended its epoch."""
     GONE = "gone"
-    """Its process has ended."""
+    """Its process has exited."""
 
 
 @dataclass(frozen=True)
-class Step:
-    """Where a rank was when it met the others.
+class Position:
+    """The position of a rank when it met the others.
 
     Attributes:
         epoch: The epoch of the trial, from 1.
@@ -116,53 +133,79 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Absence:
-    """What ended the epochs of a rank before its loop did: another rank did not come.
+class Absence(Note):
+    """A rank that was missing in a collective, which ended the epochs of another one.
 
     Attributes:
-        rank: The rank that did not come; None if it is not known which one.
-        reason: Why it did not.
-        step: Where the rank was that waited.
+        rank: The missing rank; None if it is unknown.
+        reason: Why it was missing.
+        position: Where the rank was that waited.
     """
 
     rank: int | None
     reason: Reason
-    step: Step
-
-
-# Some facts about saved states. A checkpoint holds what state_dict() of the loader gives, between
-# two batches, and a job that begins again hands that to load_state_dict(). torch's own loader has
-# neither method, and never asks its dataset for a state; StatefulDataLoader of torchdata has both,
-# and asks dataset and sampler for theirs.
-
-
-class StateOf(StrEnum):
-    """Whose state a checkpoint can hold, of a loader and its dataset."""
-
-    NOBODY = ""
-    LOADER = "loader"
-    DATASET = "dataset"
-    """The loader has none, and torchdata's StatefulDataLoader can ask the dataset for one."""
-    UNASKED = "unasked"
-    """Likewise, but torchdata is not installed."""
+    position: Position
 
 
 @dataclass(frozen=True)
-class SavedState:
-    """The state of a loader, as a checkpoint would hold it.
+class EpochsApart(Note):
+    """Ranks that met each other in different epochs.
+
+    Attributes:
+        positions: Where each rank was when that first happened.
+    """
+
+    positions: tuple[Position, ...]
+
+
+# Some facts about saved states. A checkpoint contains the result of the loader's state_dict()
+# between two batches, and a restarted job passes it to load_state_dict(). torch's own loader has
+# neither method, and never requests a state from its dataset; StatefulDataLoader of torchdata has
+# both, and requests the states of dataset and sampler.
+
+
+class StateOf(StrEnum):
+    """Whether the loader or its dataset provides the state of a checkpoint."""
+
+    NONE = ""
+    LOADER = "loader"
+    DATASET = "dataset"
+    """The loader has no state, but torchdata's StatefulDataLoader can save the dataset's."""
+    UNAVAILABLE = "unavailable"
+    """The same as ``DATASET``, but torchdata is not installed."""
+
+
+@dataclass(frozen=True)
+class SavedState(Note):
+    """The state of a loader, as a checkpoint would contain it.
 
     Attributes:
         batches: After how many batches of the epoch it was taken.
-        size: Its size in bytes, pickled.
+        size: Its pickled size in bytes.
         at_end: Whether it was taken after the epoch.
-        resumed: Whether a new process went on from it.
-        changed: Whether it changed while the next batch was made.
-        error: What state_dict() or pickle raised, in one line; "" if nothing.
+        error: What state_dict() or pickle raised, on one line; "" if nothing.
     """
 
     batches: int
     size: int = 0
     at_end: bool = False
-    resumed: bool = False
-    changed: bool = False
     error: str = ""
+
+
+@dataclass(frozen=True)
+class ChangedState(Note):
+    """The state that was saved last, which changed while the next batch was made."""
+
+
+@dataclass(frozen=True)
+class LoadedState(Note):
+    """A state that a new process passed to the loader.
+
+    Attributes:
+        number: Its number, from 0, among all that were saved.
+    """
+
+    number: int
+
+
+register(Absence, ChangedState, EpochsApart, LoadedState, SavedState)

@@ -1,4 +1,4 @@
-"""Texts for people: long or unprintable ones made fit to show, and values as Python code. Pure."""
+"""Text for people: shortened and escaped text, and values as Python code. Pure."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults.faults import Fault
 
 _GLOBS = 2
-"""Globs of a fault that a person reads, unless there are hardly more."""
+"""Globs of a fault that are shown, unless there are only a few more."""
 _LINE = 92
-"""Characters of a call that stays on one line, indented by four."""
+"""The longest call that stays on one line, indented by four."""
 
 
 printable = exceptions._printable
 printable_lines = exceptions._printable_lines
-cut = exceptions._cut
-shown = exceptions._shown
-for_log = exceptions._for_log
-"""They are at the bottom, since the text of every error goes through them."""
+shorten = exceptions._shorten
+format_value = exceptions._format_value
+escape_for_log = exceptions._escape_for_log
+"""They are defined in the bottom layer, because every error message uses them."""
 
 
 def text_of(value: object) -> str:
-    """``str`` of *value*, which may be of a class whose ``__str__`` raises."""
+    """``str`` of *value*, whose ``__str__`` may raise an error."""
     return text_or_error(value)[0]
 
 
 def text_or_error(value: object) -> tuple[str, str]:
-    """``str`` of *value*, and the class of what its ``__str__`` raises; "" if that gives a text."""
+    """``str`` of *value*, and the class of the error that its ``__str__`` raises; "" if none."""
     try:
         return str(value), ""
     except BaseException as error:  # noqa: BLE001  # whatever the user's class raises
@@ -39,50 +39,55 @@ def text_or_error(value: object) -> tuple[str, str]:
         return f"its own __str__ raises {name}", name
 
 
-def listed(values: Iterable[object], most: int = 3) -> str:
-    """The first *most* of *values*, and dots if there are more."""
+def join_some(values: Iterable[object], limit: int = 3) -> str:
+    """The first *limit* of *values*, followed by dots if there are more."""
     texts = list(map(str, values))
-    return ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
+    return ", ".join(texts[:limit]) + (", ..." if len(texts) > limit else "")
 
 
-def counted(number: int, what: str, form: str = "") -> str:
-    """*number* of *what*, such as "1 batch" or "2 batches"; *form*: how to format the number."""
-    ending = "es" if what.endswith(("s", "x", "tch")) else "s"
-    return f"{number:{form}} {what}{'' if number == 1 else ending}"
+def pluralize(number: int, noun: str, form: str = "") -> str:
+    """*number* and *noun*, such as "1 batch" or "2 batches"; *form*: the format of the number."""
+    ending = "es" if noun.endswith(("s", "x", "tch")) else "s"
+    return f"{number:{form}} {noun}{'' if number == 1 else ending}"
 
 
-def are(number: int) -> str:
-    """The verb that follows *number* of something."""
+def is_or_are(number: int) -> str:
+    """The verb that agrees with *number*, "is" or "are"."""
     return "is" if number == 1 else "are"
 
 
-def were(number: int) -> str:
-    """The same for what is over."""
+def was_or_were(number: int) -> str:
+    """The verb that agrees with *number*, "was" or "were"."""
     return "was" if number == 1 else "were"
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal, such as "SIGKILL". The real-time signals but two have none."""
+    """The name of a signal, such as "SIGKILL". Most real-time signals have none."""
     names = {each.value: each.name for each in signal.Signals}
     return names.get(number, f"signal {number}")
 
 
-def exit_in_words(code: int) -> str:
-    """How a process ended, given its exit status or minus the number of a signal."""
+def describe_exit(code: int) -> str:
+    """How a process ended, by its exit status or minus the number of a signal."""
     if code >= 0:
         return f"exit status {code}"
     number, name = f"signal {-code}", signal_name(-code)
     return number if name == number else f"{number} ({name})"
 
 
+def describe_end(code: int) -> str:
+    """Like ``describe_exit``, but as the predicate of a sentence about the process."""
+    return f"exited with status {code}" if code >= 0 else f"was killed by {signal_name(-code)}"
+
+
 def shown_fault(fault: Fault) -> str:
-    """*fault* as code; of many globs the first ones, and how many more there are."""
+    """*fault* as code; of many globs, the first ones and the number of others."""
     code = repr(fault)
-    more = len(fault.globs) - _GLOBS
-    if more < _GLOBS:
+    omitted = len(fault.globs) - _GLOBS
+    if omitted < _GLOBS:
         return code
-    few = f"({', '.join(map(repr, fault.globs[:_GLOBS]))}, ... and {more} more)"
-    return code.replace(repr(fault.globs), few, 1)
+    shortened = f"({', '.join(map(repr, fault.globs[:_GLOBS]))}, ... and {omitted} more)"
+    return code.replace(repr(fault.globs), shortened, 1)
 
 
 _BYTE = r"(?:[^\t\n -~\u00a0-\U0010ffff]|\\x[0-9a-fA-F]{2})"
@@ -90,47 +95,47 @@ _BINARY = re.compile(rf"{_BYTE}(?:.{{0,6}}?{_BYTE}){{7,}}", re.DOTALL)
 
 
 def without_binary(text: str) -> str:
-    """*text* without runs of bytes that cannot be printed, as of an answer in an error."""
-    return _BINARY.sub(lambda run: f"... {counted(len(run[0]), 'character')} of binary ...", text)
+    """*text* without runs of unprintable bytes, such as a server's response in an error."""
+    return _BINARY.sub(lambda run: f"... {pluralize(len(run[0]), 'character')} of binary ...", text)
 
 
 def headline(text: str) -> str:
-    """The first line of *text*, as of an error, without words that only lead to lines below it."""
-    first, _, _ = text.partition("\n")
-    if not first.endswith(":"):
-        return first
-    before, point, _ = first.rpartition(". ")
-    return f"{before}." if point else first.removesuffix(":")
+    """The first line of an error, without an introduction to the lines below it."""
+    line, _, _ = text.partition("\n")
+    if not line.endswith(":"):
+        return line
+    beginning, point, _ = line.rpartition(". ")
+    return f"{beginning}." if point else line.removesuffix(":")
 
 
-def continued(text: str) -> str:
-    """*text* with its further lines indented, so that none of them reads as a line of pytest's."""
+def indent_rest(text: str) -> str:
+    """*text* with its further lines indented, so that they do not look like pytest's output."""
     return text.replace("\n", "\n    ")
 
 
-def plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """*options* for JSON: what is no plain value becomes ``{"code": ...}``."""
-    return {name: _plain(name, value) for name, value in options.items()}
+def to_plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """*options* for JSON: other than plain values become ``{"code": ...}``."""
+    return {name: _to_plain_value(name, value) for name, value in options.items()}
 
 
-def _plain(name: str, value: Any) -> Any:
+def _to_plain_value(name: str, value: Any) -> Any:
     """*value* itself, or its code: a name, a literal or, without either, the option's *name*."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    own = _name_of(value)
-    if own.isidentifier():
-        return {"code": own}
-    text = shown(value)
+    identifier = _name_of(value)
+    if identifier.isidentifier():
+        return {"code": identifier}
+    text = format_value(value)
     return {"code": text if _is_literal(text) else name}
 
 
 def _name_of(value: Any) -> str:
-    """Its ``__name__``, if that is a text: objects may have any attribute, or raise an error."""
+    """The ``__name__`` of *value*, if it is a string: objects may have any attribute, or raise."""
     try:
-        own = value.__name__
+        name = value.__name__
     except Exception:  # noqa: BLE001  # whatever the user's class raises
         return ""
-    return own if isinstance(own, str) else ""
+    return name if isinstance(name, str) else ""
 
 
 def _is_literal(text: str) -> bool:
@@ -142,7 +147,7 @@ def _is_literal(text: str) -> bool:
 
 
 def code(value: Any) -> str:
-    """*value* of ``plain`` as Python: functions by their name, mappings as literals of these."""
+    """*value* of ``to_plain`` as Python code: functions by their name, mappings as literals."""
     if not isinstance(value, dict):
         return repr(value)
     if set(value) == {"code"}:
@@ -151,23 +156,23 @@ def code(value: Any) -> str:
 
 
 def call(name: str, *arguments: str, **options: Any) -> str:
-    """A call of *name* as Python: *arguments* as they stand, and *options* that are not None."""
-    return f"{name}({', '.join(_given(arguments, options))})"
+    """A call of *name* as Python code: *arguments* unchanged, and *options* that are not None."""
+    return f"{name}({', '.join(_format_arguments(arguments, options))})"
 
 
 def call_in_lines(name: str, *arguments: str, **options: Any) -> str:
-    """The same for the body of a function, with a line for each argument if there are many."""
+    """The same for a function body, with one argument per line if the call is long."""
     if len(line := call(name, *arguments, **options)) <= _LINE:
         return line
-    lines = "".join(f"        {each},\n" for each in _given(arguments, options))
+    lines = "".join(f"        {each},\n" for each in _format_arguments(arguments, options))
     return f"{name}(\n{lines}    )"
 
 
-def _given(arguments: tuple[str, ...], options: Mapping[str, Any]) -> list[str]:
-    given = {name: value for name, value in options.items() if value is not None}
-    return [*arguments, *(f"{name}={code(value)}" for name, value in given.items())]
+def _format_arguments(arguments: tuple[str, ...], options: Mapping[str, Any]) -> list[str]:
+    passed = {name: value for name, value in options.items() if value is not None}
+    return [*arguments, *(f"{name}={code(value)}" for name, value in passed.items())]
 
 
 def run_settings(deadline: float | None, seed: int, engine: str) -> dict[str, Any]:
-    """The options at the end of a call that repeats something; the kernel engine is the default."""
+    """The last options of a call that repeats a run; the kernel engine is the default."""
     return {"deadline": deadline, "seed": seed, "engine": "python" if engine == "python" else None}

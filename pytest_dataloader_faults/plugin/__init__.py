@@ -1,11 +1,11 @@
 """The pytest plugin: its hooks, its fixtures and its marker.
 
-Every run of pytest loads it, whether or not a test needs it. So it imports the options, and
-everything else where a test, or the header, needs that.
+Every run of pytest loads it, whether or not a test needs it. So it only imports the options, and
+imports everything else when a test or the header needs it.
 
-Some facts about options of pytest. Most of its own plugins can be left out, as by "-p no:terminal"
-or "-p no:capture", and the options that they declare are not there then: config.option has no
-attribute of that name. So options are read with a default, except those of this plugin.
+Most of pytest's own plugins can be disabled, for example by "-p no:terminal" or "-p no:capture".
+Then their options do not exist: config.option does not have an attribute of that name. So options
+are read with a default, except those of this plugin.
 """
 
 from __future__ import annotations
@@ -23,12 +23,19 @@ import pytest
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     DataLoaderFaultsError,
-    InjectionError,
+    HarnessError,
     InvalidArgumentError,
     LostProcessError,
     UnusableEnvironmentError,
 )
-from pytest_dataloader_faults.plugin import _collector, _failures, _items, _options, _pyfakefs
+from pytest_dataloader_faults.plugin import (
+    _collector,
+    _failures,
+    _items,
+    _options,
+    _pyfakefs,
+    _user_checks,
+)
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._engine.folder_copies import DamagedCopies
@@ -36,19 +43,24 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults.plugin._fault_check import FaultCheck
     from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
 
-_OUR_FIXTURES = {"fault_check", "dataloader_faults", "fake_dataset_fs", "damaged_copy"}
-"""The fixtures of one fault need no entry here: they request ``dataloader_faults``."""
+_OUR_FIXTURES = {"fault_check", "fault_injector", "fake_dataset_fs", "damaged_copy"}
+"""The fixtures of one fault need no entry here: they request ``fault_injector``."""
 _NO_PARAMETER = (
-    "fault_check must be a parameter of the test function, for the test to become one item per"
+    "fault_check must be a parameter of the test function, so that the test becomes one item per"
     " check. Methods of a unittest.TestCase cannot be parametrized, and getfixturevalue() comes too"
     " late: use a plain function, or call check_dataset() in the method"
 )
 _NO_COPY = (
     "damaged_copy was never called, so nothing was damaged: call it, as in"
-    " damaged_copy(folder, TruncatedFile('*.npy')), or do not request it"
+    " damaged_copy(folder, TruncatedFile('*.npy')), or remove it from the test's arguments"
 )
 _injector = pytest.StashKey["PytestFaultInjector"]()
 _copies = pytest.StashKey["DamagedCopies"]()
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare the hooks."""
+    pluginmanager.add_hookspecs(_user_checks)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,16 +72,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Find out which engine can run here, if the header will name it.
 
-    A child process does, for a few milliseconds. It is gone before the first conftest is loaded, so
-    that no code of the user's waits for it, or gets a signal for its end.
+    A child process does, for a few milliseconds. It exits before the first conftest is loaded, so
+    that the user's code does not wait for it or receive a signal when it exits.
     """
-    given = vars(early_config.known_args_namespace)
-    is_shown = given.get("verbose", -1) >= 0 and not given.get("no_header")
+    arguments = vars(early_config.known_args_namespace)
+    is_shown = arguments.get("verbose", -1) >= 0 and not arguments.get("no_header")
     if is_shown and "PYTEST_XDIST_WORKER" not in os.environ:  # A worker of xdist has no header.
-        from pytest_dataloader_faults._engine import unavailable
+        from pytest_dataloader_faults._engine import explain_missing_kernel_engine
 
         with contextlib.suppress(OSError, UnusableEnvironmentError):  # The header says it.
-            unavailable()
+            explain_missing_kernel_engine()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -79,42 +91,52 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_items)
     config.pluginmanager.register(_failures)
     config.pluginmanager.register(_collector)
+    if _failures.is_one_line(config):
+        config.pluginmanager.register(_failures.OneLineEach())
     config.addinivalue_line("markers", _options.marker_line())
-    config.addinivalue_line("markers", _options.for_a_terminal(_items.GPU_MARKER))
+    config.addinivalue_line("markers", _options.wrap_for_terminal(_items.GPU_MARKER))
     try:
+        config.pluginmanager.register(_user_checks.UserChecks(config))
         _options.read_options(config)
-        paths = _options.reports(config)
-        _register_known_failures(config)
+        collector = _make_collector(config)
+        _register_baseline(config, collector)
     except InvalidArgumentError as error:
-        raise pytest.UsageError(str(error)) from error
-    if not hasattr(config, "workerinput"):  # A process of pytest-xdist reports to the main one.
-        engine = functools.partial(_collector.engine_line, config)
-        for_github = _options.is_for_github(config)
-        config.pluginmanager.register(_collector.Collector(engine, paths, for_github=for_github))
-        if _collector.is_to_be_told(config):
+        raise pytest.UsageError(_options.as_typed(config, str(error))) from error
+    if collector is not None:
+        config.pluginmanager.register(collector)
+        if _collector.shows_engine_at_end(config):
             config.pluginmanager.register(_collector.UsedEngines())
         if _items.has_terminal(config):
             config.pluginmanager.register(_items.ProgressLine(config))
-    if named := _options.named_datasets(config):
+    if datasets := _options.named_datasets(config):
         from pytest_dataloader_faults.plugin._named_datasets import NamedDatasets
 
-        config.pluginmanager.register(NamedDatasets(**named))
+        config.pluginmanager.register(NamedDatasets(**datasets))
     listings = ("showfixtures", "show_fixtures_per_test")
     if any(config.getoption(name, default=False) for name in listings):
         _describe_fault_fixtures()
 
 
-def _register_known_failures(config: pytest.Config) -> None:
-    """Read the file of known failures, if there is one. Its lines follow those of the collector.
+def _make_collector(config: pytest.Config) -> _collector.Collector | None:
+    """The collector of the run; None in a worker of pytest-xdist, which reports to the main one."""
+    paths = _options.reports(config)
+    if hasattr(config, "workerinput"):
+        return None
+    engine = functools.partial(_collector.engine_line, config)
+    return _collector.Collector(engine, paths, for_github=_options.is_for_github(config))
 
-    pytest calls first what was registered last. On other systems no check is asked.
+
+def _register_baseline(config: pytest.Config, collector: _collector.Collector | None) -> None:
+    """Read the baseline, if there is one. Its lines follow those of the *collector*.
+
+    pytest calls first what was registered last. On other systems no check runs.
     """
-    given = _options.known_files(config)
-    if (given.read or given.write) and sys.platform == "linux":
-        from pytest_dataloader_faults.plugin._known import KNOWN, KnownFailures
+    options = _options.baseline_options(config)
+    if options.path and sys.platform == "linux":
+        from pytest_dataloader_faults.plugin._baseline import BASELINE, Baseline
 
-        config.stash[KNOWN] = KnownFailures(given)
-        config.pluginmanager.register(config.stash[KNOWN])
+        config.stash[BASELINE] = Baseline(options, collector)
+        config.pluginmanager.register(config.stash[BASELINE])
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -127,10 +149,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "fault_check" not in metafunc.fixturenames:
         return
     node = metafunc.definition
-    with _options.bad_values_fail(node):
+    with _options.fail_on_bad_values(node):
         options = _options.options_for(node.config, node.iter_markers(_items.MARKER))
-        found = list(_items.named(options))
-    items = [pytest.param(name, marks=marks, id=name) for name, marks in found]
+        checks = list(_items.checks_with_marks(options))
+    items = [pytest.param(name, marks=marks, id=name) for name, marks in checks]
     metafunc.parametrize("fault_check", items, indirect=True)
 
 
@@ -161,12 +183,12 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     try:
         yield
     except DataLoaderFaultsError as error:
-        if isinstance(error, InjectionError) and not isinstance(error, LostProcessError):
+        if isinstance(error, HarnessError) and not isinstance(error, LostProcessError):
             raise
-        raise _failures.without_our_frames(error) from error.__cause__
+        raise _failures.strip_own_frames(error) from error.__cause__
     if _injector in item.stash:
         item.stash[_injector].require_used()
-        if unfired := item.stash[_injector].unfired():
+        if unfired := item.stash[_injector].explain_unfired():
             pytest.fail(unfired, pytrace=False)
     if _copies in item.stash and not item.stash[_copies].is_used:
         pytest.fail(_NO_COPY, pytrace=False)
@@ -180,24 +202,34 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Give the report what a check found, and show its text so that it can be copied."""
     report = yield
-    if _options.asks_check(item):
+    if _options.runs_check(item):
         from pytest_dataloader_faults.plugin._report import attach
 
         attach(item, report)
-    is_of_check = call.excinfo and isinstance(call.excinfo.value, CheckFailedError)
-    if report.failed and is_of_check and _failures.may_stand_as_it_is(item.config):
-        assert call.excinfo
-        _failures.show_as_it_stands(report, call.excinfo)
-    elif report.failed and _failures.is_one_line(item.config) and _options.asks_check(item):
-        _failures.leave_out_evidence(report)
-    if _is_ours(item) or (call.excinfo and isinstance(call.excinfo.value, DataLoaderFaultsError)):
+    if report.failed and call.excinfo:
+        _show_failure(item, report, call.excinfo)
+    error = call.excinfo and call.excinfo.value
+    if _uses_plugin(item) or isinstance(error, DataLoaderFaultsError):
         _failures.disarm_commands(report)
     return report
 
 
-def _is_ours(item: pytest.Item) -> bool:
+def _show_failure(
+    item: pytest.Item, report: pytest.TestReport, error: pytest.ExceptionInfo[BaseException]
+) -> None:
+    """Have *report* show *error* in full once, and in pytest's short summary in one line."""
+    runs_check = _options.runs_check(item)
+    if isinstance(error.value, CheckFailedError) and _failures.wants_unprefixed(item.config):
+        _failures.show_unprefixed(report, error)
+    if runs_check:
+        _failures.point_to_dataset(item, report)
+    if runs_check or _failures.is_own_error(error.value):
+        _failures.shorten_crash_message(report)
+
+
+def _uses_plugin(item: pytest.Item) -> bool:
     """Whether it uses a fixture of this plugin, or is of a dataset that the command line names."""
-    return item.get_closest_marker(_items.MARKER) is not None or _options.asks_check(item)
+    return item.get_closest_marker(_items.MARKER) is not None or _options.runs_check(item)
 
 
 def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> Any:
@@ -209,11 +241,11 @@ def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -
 def fault_check(request: pytest.FixtureRequest) -> FaultCheck:
     """Run one check of the battery: ``fault_check(lambda: MyDataset(path))``.
 
-    A test that uses it becomes one item per check. Call it with a function that
-    returns a dataset, a ready DataLoader, a data module, or a dict or list of
-    loaders or datasets; or with such an object. Of several loaders each is
-    tried, and the result names them. ``files=``, ``loader=`` and ``contract=``
-    mean what they mean for ``check_dataset()``. It returns the ``CheckResult``.
+    The test becomes one item per check. Pass a function that returns a
+    dataset, a DataLoader, a data module, or a dict or list of loaders or
+    datasets, or pass such an object itself. If there are several loaders, each
+    is tested, and the result names them. ``files=``, ``loader=`` and
+    ``contract=`` work as in ``check_dataset()``. Returns the ``CheckResult``.
     """
     if not hasattr(request, "param"):
         pytest.fail(_NO_PARAMETER, pytrace=False)
@@ -221,16 +253,16 @@ def fault_check(request: pytest.FixtureRequest) -> FaultCheck:
 
 
 @pytest.fixture
-def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[PytestFaultInjector]:
+def fault_injector(request: pytest.FixtureRequest) -> Iterator[PytestFaultInjector]:
     """Inject faults into DataLoader workers: ``.inject(ReadError("*.jpg"))``.
 
     ``inject(*faults)`` arms faults for the rest of the test, around your own
     loop over a loader; the test fails if one of them never fires.
-    ``run(make_dataset, *faults)`` tries a dataset in a disposable process and
-    returns the ``Outcome``; its faults have to fire, too.
-    ``sweep(make_dataset)`` lets each open and each read fail in turn.
-    ``explore(make_dataset)`` searches for faults that a dataset does not
-    survive. The marker, the options and the ini keys hold for all of them.
+    ``run(make_dataset, *faults)`` runs one trial in a disposable process and
+    returns its ``Outcome``; its faults must fire as well.
+    ``sweep(make_dataset)`` fails each open and each read in turn.
+    ``explore(make_dataset)`` searches for faults under which the dataset fails.
+    The marker, the options and the ini keys apply to all of them.
     """
     options = _items.options_of(request.node)
     from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
@@ -246,12 +278,12 @@ def damaged_copy(
 ) -> Iterator[DamagedCopies]:
     """Copy a folder, and damage it: ``damaged_copy(data, TruncatedFile("*.h5"))``.
 
-    For files that the test's own process opens, as a dataset does in its
-    constructor: the other fixtures reach DataLoader workers only. It returns
-    the ``pathlib.Path`` of the copy, which the end of the test removes. Faults
-    are ``TruncatedFile``, ``CorruptedFile``, and ``OpenError`` with
-    ``errno.ENOENT`` for files that are missing. One that alters no file is
-    refused. ``links="symlink"`` makes symbolic links in place of copies of the
+    For files that the test's own process opens, for example in a dataset's
+    constructor. (The other fixtures only reach DataLoader workers.) Returns the
+    ``pathlib.Path`` of the copy, which is removed when the test ends. The
+    faults can be ``TruncatedFile``, ``CorruptedFile``, and ``OpenError`` with
+    ``errno.ENOENT`` for missing files. A fault that changes no file is an
+    error. ``links="symlink"`` makes symbolic links instead of copies of the
     other files: code that writes to such a file writes to your own.
     """
     from pytest_dataloader_faults._engine.folder_copies import DamagedCopies
@@ -266,10 +298,10 @@ _fault_fixtures: list[tuple[Callable[..., Any], str, str]] = []
 
 
 def _fault_fixture(kind: str, example: str) -> Any:
-    """A fixture that arms a fault of *kind*."""
+    """Make a fixture that arms a fault of *kind*."""
 
-    def arm_fault(dataloader_faults: PytestFaultInjector) -> Callable[..., ArmedFaults]:
-        return dataloader_faults.arming(kind, example)
+    def arm_fault(fault_injector: PytestFaultInjector) -> Callable[..., ArmedFaults]:
+        return fault_injector.make_arm_function(kind, example)
 
     _fault_fixtures.append((arm_fault, kind, example))
     return pytest.fixture(arm_fault)
@@ -282,23 +314,37 @@ def _describe_fault_fixtures() -> None:
     from pytest_dataloader_faults.faults import KINDS
 
     for arm_fault, kind, example in _fault_fixtures:
-        first, *others = (inspect.getdoc(KINDS[kind]) or "").split("\n\n")
+        summary, *paragraphs = (inspect.getdoc(KINDS[kind]) or "").split("\n\n")
         arming = (
-            f"It arms ``faults.{kind}`` in DataLoader workers, with the same arguments, and"
-            " returns a handle with ``fired``."
+            f"Injects ``faults.{kind}`` into DataLoader workers until the test ends. Takes the same"
+            " arguments, and returns a handle whose ``fired`` counts how often the fault occurred."
         )
-        texts = [f"``{example}``: {first}", arming, *others]
+        texts = [f"``{example}``: {summary}", arming, *paragraphs]
         arm_fault.__doc__ = "\n\n".join(textwrap.fill(text, 76) for text in texts)
 
 
 open_errors = _fault_fixture("OpenError", 'open_errors("*.jpg", errno.EACCES)')
-eio_reads = _fault_fixture("ReadError", 'eio_reads("*.jpg", nth=2)')
+read_errors = _fault_fixture("ReadError", 'read_errors("*.jpg", nth=2)')
 short_reads = _fault_fixture("ShortRead", 'short_reads("*.bin", max_bytes=100)')
 truncated_files = _fault_fixture("TruncatedFile", 'truncated_files("*.npy", keep=0.5)')
 corrupted_files = _fault_fixture("CorruptedFile", 'corrupted_files("*.npy", flips=3)')
 closed_descriptors = _fault_fixture("ClosedDescriptor", 'closed_descriptors("*.h5")')
 slow_reads = _fault_fixture("SlowRead", 'slow_reads("*.tar", seconds=2.0)')
 hung_reads = _fault_fixture("HungRead", 'hung_reads("*.h5", nth=3)')
-emfile = _fault_fixture("DescriptorExhaustion", "emfile(headroom=0)")
-shm_exhaustion = _fault_fixture("SharedMemoryExhaustion", "shm_exhaustion(nth=2)")
+write_errors = _fault_fixture("WriteError", 'write_errors("*.cache", errno.EDQUOT)')
+short_writes = _fault_fixture("ShortWrite", 'short_writes("*.cache", max_bytes=100)')
+connect_errors = _fault_fixture("ConnectError", 'connect_errors("tcp://*:443", times=2)')
+connection_resets = _fault_fixture("ConnectionReset", "connection_resets(after=1000)")
+connection_closes = _fault_fixture("ConnectionClosed", "connection_closes(after=1000)")
+descriptor_exhaustion = _fault_fixture("DescriptorExhaustion", "descriptor_exhaustion(headroom=0)")
+shared_memory_exhaustion = _fault_fixture(
+    "SharedMemoryExhaustion", "shared_memory_exhaustion(nth=2)"
+)
 killed_workers = _fault_fixture("WorkerKilled", "killed_workers(signal.SIGKILL, at=2)")
+exited_workers = _fault_fixture("WorkerExited", "exited_workers(code=1, at=2)")
+hung_workers = _fault_fixture("WorkerHung", "hung_workers(at=2)")
+http_errors = _fault_fixture("HttpError", "http_errors(status=404, times=1)")
+listing_orders = _fault_fixture("ListingOrder", 'listing_orders("*/train", "random")')
+listing_errors = _fault_fixture("ListingError", 'listing_errors("*/train", nth=2)')
+missing_entries = _fault_fixture("MissingEntry", 'missing_entries("*/0007.jpg")')
+lock_errors = _fault_fixture("LockError", 'lock_errors("*.lock", errno.ENOLCK)')

@@ -1,8 +1,7 @@
-"""Collect what a run found and by which engine, also in pytest-xdist's processes, for its end.
+"""Collect the results and engines of a run, also from processes of pytest-xdist.
 
-Some facts about how it travels. pytest-xdist sends each report of a test item to the main process
-with all of its attributes, as far as they are plain data, once the item is over. So a process that
-crashes later takes nothing along that was finished.
+After each test item, pytest-xdist sends the item's report to the main process, with all attributes
+that are plain data. So a process that crashes later does not lose finished results.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from pytest_dataloader_faults.plugin import _failures
 from pytest_dataloader_faults.plugin._options import ATTRIBUTE, is_for_github, options_for
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults.report.model import Report
+    from pytest_dataloader_faults.report.model import Item, Report
 
 
 class Collector:
-    """What the checks of a run found; it is registered with pytest in the main process.
+    """The results of a run; registered with pytest in the main process.
 
-    *engine* says which one runs. *paths*: of the reports to write. *for_github*: whether to tell
-    GitHub of failures.
+    *engine* says which one runs. *paths*: of the reports to write. *for_github*: whether to report
+    failures to GitHub.
     """
 
     def __init__(
@@ -37,16 +36,18 @@ class Collector:
         self._engine = engine
         self._paths = {os.path.abspath(path): path for path in paths}  # A test may change folders.
         self._for_github = for_github
-        self._found: dict[tuple[str, int], dict[str, Any]] = {}
+        self._found: dict[str, list[dict[str, Any]]] = {}
         self._written: list[str] = []
         self._warnings: list[str] = []
         self._began = time.time()
         self._clock_began = time.monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep what was found; of an item that runs again, the last result holds."""
-        for number, each in enumerate(getattr(report, ATTRIBUTE, ())):
-            self._found[report.nodeid, number] = each
+        """Keep the results; if an item runs again, only those of its last run."""
+        if report.when == "setup":
+            self._found.pop(report.nodeid, None)
+        if hasattr(report, ATTRIBUTE):
+            self._found[report.nodeid] = getattr(report, ATTRIBUTE)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the reports."""
@@ -67,7 +68,7 @@ class Collector:
             self._warnings += _report.add_step_summary(self._report)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Show what was found, and where the reports are."""
+        """Show the results, and the paths of the reports."""
         if self._found:
             from pytest_dataloader_faults.plugin import _report
 
@@ -80,19 +81,26 @@ class Collector:
             _failures.write_line(terminalreporter, warning, yellow=True)
 
     @functools.cached_property
+    def items(self) -> tuple[Item, ...]:
+        """The results of the run, once it is over."""
+        from pytest_dataloader_faults.plugin._report import ordered_items
+
+        return ordered_items(item for items in self._found.values() for item in items)
+
+    @functools.cached_property
     def _report(self) -> Report:
-        """All that was found, once the run is over."""
+        """The report of the run, once it is over."""
         from pytest_dataloader_faults.plugin._report import report_of
 
-        return report_of(self._found.values(), self._engine(), self._run)
+        return report_of(self.items, self._engine(), self._run)
 
 
 _reasons = pytest.StashKey[list[str]]()
-"""Why a run fails besides its tests."""
+"""Reasons other than its tests why a run fails."""
 
 
 def fail_run(session: pytest.Session, reason: str, status: pytest.ExitCode) -> None:
-    """Have *session* end with *status* whatever its tests did, and say so in its last line."""
+    """Have *session* end with *status*, and print *reason* in its last line."""
     session.exitstatus = status
     session.config.stash.setdefault(_reasons, []).append(reason)
 
@@ -111,17 +119,17 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
 
 
 def _verdicts(report: pytest.TestReport) -> str:
-    """What the checks of an item found."""
-    found = getattr(report, ATTRIBUTE, ())
-    if not found:
+    """The verdicts of the checks of an item."""
+    items = getattr(report, ATTRIBUTE, ())
+    if not items:
         return ""
     from pytest_dataloader_faults.report.model import Item
 
-    return "; ".join(dict.fromkeys(", ".join(Item.from_dict(each).words) for each in found))
+    return "; ".join(dict.fromkeys(", ".join(Item.from_dict(each).words) for each in items))
 
 
 def status(report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-    """What ``pytest -v`` shows of an item that asked a check: its verdict, too."""
+    """What ``pytest -v`` shows for an item that ran a check, including its verdict."""
     verdicts = _verdicts(report)
     if not verdicts or report.when != "call" or report.skipped or hasattr(report, "wasxfail"):
         return None
@@ -135,24 +143,27 @@ _USED = "dataloader_faults_engines"
 
 def engine_line(config: pytest.Config) -> str:
     """The engine for tests that choose none, which decides what faults reach, and why that one."""
-    from pytest_dataloader_faults._engine import lacking, unavailable
+    from pytest_dataloader_faults._engine import (
+        explain_missing_engines,
+        explain_missing_kernel_engine,
+    )
 
-    asked = options_for(config).engine
+    engine = options_for(config).engine
     try:
-        if (reason := lacking()) is not None:
-            what = "are skipped" if asked == "auto" else "fail"
-            return f"no engine, tests that need one {what}: {reason}"
-        if asked == "kernel" and (reason := unavailable()) is not None:
-            return f"no kernel engine, tests that need one fail: {reason}"
-        return _engine_text(asked)
+        if (reason := explain_missing_engines()) is not None:
+            consequence = "are skipped" if engine == "auto" else "fail"
+            return f"no engine available, so tests that need one {consequence}: {reason}"
+        if engine == "kernel" and (reason := explain_missing_kernel_engine()) is not None:
+            return f"no kernel engine available, so tests that need it fail: {reason}"
+        return _engine_text(engine)
     except (OSError, UnusableEnvironmentError) as error:
-        return f"no engine can be started now: {error}"
+        return f"no engine can be started right now: {error}"
 
 
-def _engine_text(asked: str) -> str:
-    from pytest_dataloader_faults._engine import unavailable
+def _engine_text(engine: str) -> str:
+    from pytest_dataloader_faults._engine import explain_missing_kernel_engine
 
-    reason = "as asked for" if asked == "python" else unavailable()
+    reason = "as requested" if engine == "python" else explain_missing_kernel_engine()
     if reason is None:
         return f"kernel engine, Linux {os.uname().release}"
     return f"python engine (Python-level reads only): {reason}"
@@ -160,36 +171,36 @@ def _engine_text(asked: str) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Forget what ran before this item."""
-    _take_used()
+    """Forget the engines of earlier items."""
+    _pop_used_engines()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Give the report the engines of its phase; pytest-xdist sends that to the main process."""
     report = yield
-    setattr(report, _USED, _take_used())
+    setattr(report, _USED, _pop_used_engines())
     return report
 
 
-def _take_used() -> list[str]:
+def _pop_used_engines() -> list[str]:
     """The engines since the last call. Where their module was not imported, none has run."""
     engine = sys.modules.get("pytest_dataloader_faults._engine")
     if engine is None:
         return []
-    used = sorted(engine.chosen)
+    engines = sorted(engine.chosen)
     engine.chosen.clear()
-    return used
+    return engines
 
 
-def is_to_be_told(config: pytest.Config) -> bool:
-    """Whether the end of a run says what its header does not. With -qq, neither of them does."""
+def shows_engine_at_end(config: pytest.Config) -> bool:
+    """Whether the end of a run names the engine because its header does not; never with -qq."""
     verbosity = config.get_verbosity()
     return verbosity == -1 or (verbosity > -1 and config.getoption("no_header", default=True))
 
 
 class UsedEngines:
-    """The engines that a run used; it is registered where pytest shows no header."""
+    """The engines of a run; registered with pytest if it does not show a header."""
 
     def __init__(self) -> None:
         self._used: dict[str, None] = {}
@@ -201,6 +212,6 @@ class UsedEngines:
         self._has_summary |= hasattr(report, ATTRIBUTE)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Name them in a line each."""
+        """Name each engine on its own line."""
         for engine in () if self._has_summary else self._used:
             terminalreporter.write_line(f"dataloader-faults: {_engine_text(engine)}")

@@ -1,6 +1,6 @@
-"""How failures are reported: in full once, without frames of this package, and fit to be copied.
+"""How failures are reported: in full once, without frames of this package, and ready to copy.
 
-Why nothing can be tried is reported in full by one item; the others say where that is to read.
+If a dataset cannot be tested, one item reports the reason in full, and the others refer to it.
 """
 
 from __future__ import annotations
@@ -8,25 +8,33 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Hashable, Iterator
+import sys
+from collections.abc import Generator, Hashable, Iterator
 from types import TracebackType
 from typing import Any
 
 import pytest
 
-from pytest_dataloader_faults.exceptions import LostProcessError, UnusableEnvironmentError
-from pytest_dataloader_faults.exceptions import _for_log as for_log
+from pytest_dataloader_faults.exceptions import (
+    DataLoaderFaultsError,
+    LostProcessError,
+    UnusableEnvironmentError,
+)
+from pytest_dataloader_faults.exceptions import _escape_for_log as escape_for_log
+from pytest_dataloader_faults.exceptions import _shorten as shorten
 from pytest_dataloader_faults.plugin import _options
 
 _PACKAGE = __name__.partition(".")[0]
 _PYTEST = ("_pytest", "pluggy")
+_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+_OUR_ERRORS = f"{DataLoaderFaultsError.__module__}."
 _first_items = pytest.StashKey[dict[Hashable, str]]()
-"""What is wrong with what, and the id of the item that reports it in full."""
-_BEFORE_ITS_CHECK = "not asked, for the test fails before its check"
+"""The id of the item that reports a mistake in full, by what the mistake is about."""
+_BEFORE_ITS_CHECK = "not run, because the test failed before its check"
 
 
-class Report:
-    """Why something cannot be tried: the item that says so in full, which may be this one."""
+class ErrorReport:
+    """Why something cannot be tested: the item that reports it in full, which may be this one."""
 
     def __init__(self, node: pytest.Item, about: Hashable) -> None:
         self._node = node
@@ -36,66 +44,70 @@ class Report:
     @property
     def elsewhere(self) -> str | None:
         """The id of the item that has reported it, if it is another one."""
-        first = self._first.get(self.about)
-        return None if first == self._node.nodeid else first
+        nodeid = self._first.get(self.about)
+        return None if nodeid == self._node.nodeid else nodeid
 
-    def is_here(self) -> None:
-        """From now on, other items refer to this one, unless there was one before."""
+    def remember(self) -> None:
+        """Let other items refer to this one, unless an earlier one has reported it."""
         self._first.setdefault(self.about, self._node.nodeid)
 
-    def is_gone(self) -> None:
-        """What was reported here is not so any more: the item was run again, and goes well."""
+    def forget(self) -> None:
+        """Forget the report, because the item passed when it ran again."""
         self._first.pop(self.about, None)
 
 
-def about_call(node: pytest.Item, *call: Hashable) -> Report:
+def report_on_call(node: pytest.Item, *call: Hashable) -> ErrorReport:
     """The report on one *call* of ``fault_check`` in the test of *node*, for all of its items."""
-    given = getattr(getattr(node, "callspec", None), "params", {})
+    parameters = getattr(getattr(node, "callspec", None), "params", {})
     # All items of a test share its parameters, which live as long as the items do.
-    others = frozenset((name, id(value)) for name, value in given.items() if name != "fault_check")
+    parameter_ids = frozenset(
+        (name, id(value)) for name, value in parameters.items() if name != "fault_check"
+    )
     parent = node.parent.nodeid if node.parent else ""
-    return Report(node, (parent, getattr(node, "originalname", node.name), others, *call))
+    return ErrorReport(
+        node, (parent, getattr(node, "originalname", node.name), parameter_ids, *call)
+    )
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    """Of all items of a test whose fixture fails, one says why."""
-    with _mistake_reported_once(item):
+    """If a fixture fails, let one item of its test explain the reason."""
+    with _report_mistake_once(item):
         yield
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Of all items of a test that fails before its check, one says why."""
-    with _mistake_reported_once(item):
+    """If a test fails before its check, let one of its items explain the reason."""
+    with _report_mistake_once(item):
         yield
 
 
 @contextlib.contextmanager
-def _mistake_reported_once(node: pytest.Item) -> Iterator[None]:
-    """Skip *node* if it fails before its check, and another item of its test did so likewise."""
+def _report_mistake_once(node: pytest.Item) -> Iterator[None]:
+    """Skip *node* if it fails before its check for the same reason as another item of its test."""
     try:
         yield
     except (Exception, pytest.fail.Exception) as error:
-        if not _options.asks_check(node) or _options.CALLED in node.stash:
+        if not _options.runs_check(node) or _options.CALLED in node.stash:
             raise
-        *_, last = _entries(error.__traceback__)
-        place = last.tb_frame.f_code.co_filename, last.tb_lineno
-        report = about_call(node, type(error).__name__, place)
-        report.is_here()
+        *_, entry = _entries(error.__traceback__)
+        place = entry.tb_frame.f_code.co_filename, entry.tb_lineno
+        report = report_on_call(node, type(error).__name__, place)
+        report.remember()
         if report.elsewhere is None:
             raise
-        node.stash[_options.NOT_ASKED] = text = f"{_BEFORE_ITS_CHECK}: see {report.elsewhere}"
+        node.stash[_options.NOT_RUN] = text = f"{_BEFORE_ITS_CHECK}: see {report.elsewhere}"
         skipped = pytest.skip.Exception(text)
-        skipped._use_item_location = True  # Else, it would be this line.
+        skipped._use_item_location = True  # Otherwise, this line is reported.
         raise skipped from None
 
 
 @contextlib.contextmanager
-def shortage_reported_once(node: pytest.Item) -> Iterator[None]:
-    """Fail *node* without a traceback where the machine lacks something: in full once.
+def report_shortage_once(node: pytest.Item) -> Iterator[None]:
+    """Fail *node* without a traceback if the machine lacks something, in full only once.
 
-    A trial that lost a process is told without one, too: its lines would all be of this package.
+    An error about a lost process has no traceback either, because its frames are all ours.
     """
     try:
         yield
@@ -103,31 +115,31 @@ def shortage_reported_once(node: pytest.Item) -> Iterator[None]:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
     except UnusableEnvironmentError as error:
         text = str(error)
-        report = Report(node, error.lacking)
-        report.is_here()
+        report = ErrorReport(node, error.lacking)
+        report.remember()
         if report.elsewhere:
             text = f"{error.lacking}: see {report.elsewhere}. No dataset was judged"
         raise pytest.fail.Exception(text, pytrace=False) from None
 
 
-def without_our_frames(error: BaseException) -> BaseException:
+def strip_own_frames(error: BaseException) -> BaseException:
     """*error* with a traceback that ends where the user's code called this package."""
     entries = list(_entries(error.__traceback__))
-    outer = [number for number, entry in enumerate(entries) if _top_of(entry) in _PYTEST]
-    users = list(itertools.takewhile(_is_not_ours, entries[outer[-1] + 1 if outer else 0 :]))
-    while users and _top_of(users[-1]) == "torch":  # Of a loop over a loader.
+    outer = [number for number, entry in enumerate(entries) if _top_package(entry) in _PYTEST]
+    users = list(itertools.takewhile(_is_foreign, entries[outer[-1] + 1 if outer else 0 :]))
+    while users and _top_package(users[-1]) == "torch":  # The frames of a loop over a loader.
         users.pop()
-    made: TracebackType | None = None
+    traceback: TracebackType | None = None
     for entry in reversed(users):
-        made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return error.with_traceback(made) if made else error
+        traceback = TracebackType(traceback, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return error.with_traceback(traceback) if traceback else error
 
 
 def place_of(error: BaseException) -> str:
-    """Where the user's code raised *error* when it was imported, to be put behind its text."""
-    others = {*_PYTEST, "importlib", _PACKAGE}
+    """Where the user's code raised *error* during its import, as a suffix of the message."""
+    other_packages = {*_PYTEST, *sys.stdlib_module_names, _PACKAGE}
     for entry in reversed(list(_entries(error.__traceback__))):
-        if _top_of(entry) not in others:
+        if _top_package(entry) not in other_packages:
             return f" at {entry.tb_frame.f_code.co_filename}:{entry.tb_lineno}"
     return ""
 
@@ -138,35 +150,33 @@ def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
         traceback = traceback.tb_next
 
 
-def _is_not_ours(entry: TracebackType) -> bool:
-    """By the module: a constructor that a dataclass has made is in no file."""
-    return _top_of(entry) != _PACKAGE
+def _is_foreign(entry: TracebackType) -> bool:
+    """Compare modules, because the constructor of a dataclass is not in a file."""
+    return _top_package(entry) != _PACKAGE
 
 
-def _top_of(entry: TracebackType) -> str:
+def _top_package(entry: TracebackType) -> str:
     """The name of the package that the code of *entry* belongs to."""
     name: str = entry.tb_frame.f_globals.get("__name__", "")
     return name.partition(".")[0]
 
 
-def show_as_it_stands(
-    report: pytest.TestReport, error: pytest.ExceptionInfo[BaseException]
-) -> None:
-    """Have *report* show the text of *error* without pytest's marks, and the line that raised it.
+def show_unprefixed(report: pytest.TestReport, error: pytest.ExceptionInfo[BaseException]) -> None:
+    """Make *report* show *error* without pytest's marks, and the line that raised it.
 
     pytest prefixes each line of an error with E, which breaks copying.
     """
     text = error.getrepr(style="value", chain=False)
     if notes := getattr(error.value, "__notes__", ()):  # Hypothesis' falsifying example.
         text.addsection("notes", "\n".join(notes))
-    users = [one for one in error.traceback if not one.ishidden(error)]
+    users = [entry for entry in error.traceback if not entry.ishidden(error)]
     if users:
         text.addsection(f"raised at {os.path.relpath(users[-1].path)}:{users[-1].lineno + 1}", "")
     report.longrepr = text
 
 
-def may_stand_as_it_is(config: pytest.Config) -> bool:
-    """Whether the user has not asked for more of a traceback than pytest shows by default."""
+def wants_unprefixed(config: pytest.Config) -> bool:
+    """Whether the user wants a traceback as pytest shows it by default, or less."""
     asks_for_more = any(
         config.getoption(name, default=False) for name in ("fulltrace", "showlocals")
     )
@@ -179,43 +189,96 @@ def is_one_line(config: pytest.Config) -> bool:
 
 
 def _style(config: pytest.Config) -> str:
-    """What ``--tb`` asks for."""
+    """The value of ``--tb``."""
     style: str = config.getoption("tbstyle", default="auto")
     return style
 
 
 def write_line(reporter: pytest.TerminalReporter, text: str, **markup: bool) -> None:
-    """Write a line of this plugin's, which may quote the user's data."""
-    reporter.write_line(for_log(text), **markup)
+    """Write a line of this plugin, which may quote the user's data."""
+    reporter.write_line(escape_for_log(text), **markup)
 
 
 def disarm_commands(report: pytest.TestReport) -> None:
-    """Have a log of GitHub read nothing in *report* as a command: what was printed and raised."""
-    report.sections[:] = [(name, for_log(text)) for name, text in report.sections]
-    for traceback, crash, _ in getattr(report.longrepr, "chain", ()):
+    """Escape output and errors in *report* that a GitHub log would read as commands."""
+    report.sections[:] = [(name, escape_for_log(text)) for name, text in report.sections]
+    for traceback, crash in _tracebacks(report):
         for entry in traceback.reprentries:
             _disarm_entry(entry)
         if crash:
-            crash.message = for_log(crash.message)
+            crash.message = escape_for_log(crash.message)
     if sections := getattr(report.longrepr, "sections", ()):
-        sections[:] = [(for_log(name), for_log(text), mark) for name, text, mark in sections]
+        sections[:] = [
+            (escape_for_log(name), escape_for_log(text), mark) for name, text, mark in sections
+        ]
     if isinstance(report.longrepr, tuple):
         path, line, reason = report.longrepr
-        report.longrepr = path, line, for_log(reason)
+        report.longrepr = path, line, escape_for_log(reason)
     if hasattr(report, "wasxfail"):
-        report.wasxfail = for_log(report.wasxfail)
+        report.wasxfail = escape_for_log(report.wasxfail)
+
+
+def _tracebacks(report: pytest.TestReport) -> list[tuple[Any, Any]]:
+    """The tracebacks of *report*, and where each ends. With --tb=native, there is no chain."""
+    if chain := getattr(report.longrepr, "chain", ()):
+        return [(traceback, crash) for traceback, crash, _ in chain]
+    traceback = getattr(report.longrepr, "reprtraceback", None)
+    return [(traceback, getattr(report.longrepr, "reprcrash", None))] if traceback else []
 
 
 def _disarm_entry(entry: Any) -> None:
-    """The same for one frame: its lines, its arguments and its local variables."""
-    entry.lines[:] = map(for_log, entry.lines)
+    """Escape one frame: its lines, its arguments and its local variables."""
+    entry.lines[:] = map(escape_for_log, entry.lines)
     if arguments := getattr(entry, "reprfuncargs", None):
-        arguments.args[:] = [(name, for_log(text)) for name, text in arguments.args]
+        arguments.args[:] = [(name, escape_for_log(text)) for name, text in arguments.args]
     if variables := getattr(entry, "reprlocals", None):
-        variables.lines[:] = map(for_log, variables.lines)
+        variables.lines[:] = map(escape_for_log, variables.lines)
 
 
-def leave_out_evidence(report: pytest.TestReport) -> None:
-    """Have pytest show the line of a failed check alone, which it writes below the text."""
-    for traceback, *_ in getattr(report.longrepr, "chain", ()):
-        traceback.reprentries = []
+def shorten_crash_message(report: pytest.TestReport) -> None:
+    """Shorten *report* in pytest's short summary to the line that explains the failure.
+
+    In CI and with -vv, pytest repeats the whole message there. It stands above, and in JUnit files.
+    """
+    if crash := getattr(report.longrepr, "reprcrash", None):
+        crash.message = shorten(first_line(crash.message))
+
+
+def first_line(message: str) -> str:
+    """The first line of the *message* of an error, without a class that explains nothing."""
+    from pytest_dataloader_faults.outcomes.text import headline
+
+    line = headline(message.strip())
+    return line.removeprefix(_OUR_ERRORS).removeprefix("Failed: ")
+
+
+def is_own_error(error: BaseException) -> bool:
+    """Whether this package raised *error*, which may be the one of ``pytest.fail``."""
+    if isinstance(error, DataLoaderFaultsError):
+        return True
+    packages = map(_top_package, _entries(error.__traceback__))
+    *_, package = ["", *(package for package in packages if package not in _PYTEST)]
+    return package == _PACKAGE
+
+
+class OneLineEach:
+    """Makes pytest show only the line of each failed check, for ``--tb=line``.
+
+    The evidence is left out last, for other plugins write it to files, such as JUnit's.
+    """
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, None, None]:
+        """Remove the evidence after all other plugins have received *report*."""
+        yield
+        if report.failed and hasattr(report, _options.ATTRIBUTE):
+            for traceback, _ in _tracebacks(report):
+                traceback.reprentries = []
+
+
+def point_to_dataset(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Make the line of a failure name the dataset of *item* instead of a line of this package."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash and crash.path.startswith(_FOLDER):
+        path, line, _ = item.reportinfo()
+        crash.path, crash.lineno = os.fspath(path), (line or 0) + 1

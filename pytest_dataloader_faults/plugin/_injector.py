@@ -1,4 +1,4 @@
-"""The fixture ``dataloader_faults``: a FaultInjector with the settings of its test."""
+"""The fixture ``fault_injector``: a FaultInjector with the settings of its test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.faults import KINDS
 from pytest_dataloader_faults.injection import FaultInjector
-from pytest_dataloader_faults.plugin._failures import shortage_reported_once
+from pytest_dataloader_faults.plugin._failures import report_shortage_once
 from pytest_dataloader_faults.plugin._options import ItemOptions
 
 if TYPE_CHECKING:
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class PytestFaultInjector(FaultInjector):
-    """Faults for one test. An argument of a call goes before the test's settings."""
+    """Faults for one test. Arguments of a call take precedence over the test's settings."""
 
     def __init__(self, options: ItemOptions, node: pytest.Item) -> None:
         super().__init__()
         self._settings = Settings(**{**options.settings, "samples": None})
-        self._given = options.given
+        self._explicit = options.explicit
         self._node = node
         self._statistics: list[str] = []
         self._requested: list[str] = []
         self._used = False
 
-    def arming(self, kind: str, example: str) -> Callable[..., ArmedFaults]:
+    def make_arm_function(self, kind: str, example: str) -> Callable[..., ArmedFaults]:
         """The value of a fixture of one fault: a function that arms it; *example*: such a call."""
         self._requested.append(example)
 
@@ -47,35 +47,33 @@ class PytestFaultInjector(FaultInjector):
         return arm
 
     def require_used(self) -> None:
-        """Fail a test that requested fixtures of one fault and armed none: it shows nothing."""
+        """Fail a test that requested fixtures of one fault, but armed none."""
         if self._requested and not self._used:
             names = ", ".join(each.partition("(")[0] for each in self._requested)
-            advice = f"call it, as in {self._requested[0]}, or do not request it"
+            advice = f"call it, as in {self._requested[0]}, or remove it from the test's arguments"
             pytest.fail(f"{names} was never called, so no fault was armed: {advice}", pytrace=False)
 
     def inject(self, *faults: Fault) -> ArmedFaults:
-        """Add *faults* to those that the first loader's workers will meet; see ``inject``."""
+        """Arm *faults* for the workers of the first loader; see ``inject``."""
         self._used = True
         return super().inject(*faults)
 
-    def run(
-        self, make_dataset: DatasetFactory, *faults: Fault, from_start: bool = False, **loader: Any
-    ) -> Outcome:
-        """Run one trial; see ``run_trial``. *loader*: options of the ``DataLoader``."""
+    def run(self, make_dataset: DatasetFactory, *faults: Fault, **options: Any) -> Outcome:
+        """Run one trial; see ``FaultInjector.run``."""
         self._used = True
-        return super().run(make_dataset, *faults, from_start=from_start, **loader)
+        return super().run(make_dataset, *faults, **options)
 
     def sweep(self, make_dataset: DatasetFactory, **options: Any) -> SweepResult:
-        """Let the N-th operation fail, for each N; see ``sweep``. Prints the table.
+        """Fail each operation in turn; see ``sweep``. Prints the table.
 
-        Fails the test at the first step that does not pass.
+        Fails the test at the first violation.
         """
         from pytest_dataloader_faults.battery.sweeping import sweep
 
         __tracebackhide__ = True
         self._used = True
         try:
-            with shortage_reported_once(self._node):
+            with report_shortage_once(self._node):
                 result = sweep(make_dataset, **self._with_settings(sweep, options))
         except CheckFailedError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
@@ -83,7 +81,7 @@ class PytestFaultInjector(FaultInjector):
         return result
 
     def explore(self, make_dataset: DatasetFactory, **options: Any) -> Exploration:
-        """Search for a schedule of faults that breaks the dataset; see ``explore``.
+        """Search for faults under which the dataset fails; see ``explore``.
 
         ``--hypothesis-show-statistics`` shows the statistics, as it does for ``@given``.
         """
@@ -99,9 +97,12 @@ class PytestFaultInjector(FaultInjector):
     ) -> dict[str, Any]:
         """*options* of a call of *function*, and the settings of the test that it takes."""
         takes = inspect.signature(function).parameters
-        return {**{name: self._given[name] for name in self._given if name in takes}, **options}
+        return {
+            **{name: self._explicit[name] for name in self._explicit if name in takes},
+            **options,
+        }
 
     def _record_statistics(self, statistics: str) -> None:
-        """Keep *statistics* where Hypothesis' pytest plugin looks for them."""
+        """Store *statistics* where Hypothesis' pytest plugin reads them."""
         self._statistics.append(f"{self._node.nodeid}:\n\n{statistics}")
         self._node.hypothesis_statistics = "\n".join(self._statistics)  # type: ignore[attr-defined]

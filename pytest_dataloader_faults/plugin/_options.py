@@ -21,22 +21,24 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _STEM = "dataloader_faults"
 ATTRIBUTE = _STEM
-"""The attribute of pytest's reports that has what checks found: a list of items as plain data."""
+"""The attribute of pytest's reports with the results of checks: a list of items as plain data."""
 ONLY, _EXCLUDE = "--dataloader-faults-only", "--dataloader-faults-exclude"
-WRITE_KNOWN = "--dataloader-faults-write-known"
-_given = pytest.StashKey[dict[str, Any]]()
+BASELINE = "--dataloader-faults-baseline"
+UPDATE_BASELINE = "--dataloader-faults-update-baseline"
+_values = pytest.StashKey[dict[str, Any]]()
 
 
 class ItemOptions(NamedTuple):
-    """What the ini keys, the options and the markers say of one test.
+    """The values of the ini keys, the options and the markers for one test.
 
-    *settings*: arguments of ``Settings``. *given*: those that are there because somebody gave them.
+    *settings*: arguments of ``Settings``. *explicit*: those that an option, an ini key or a marker
+    sets.
     """
 
     engine: str
-    not_reproduced: str
+    flaky: str
     settings: Mapping[str, Any]
-    given: Mapping[str, Any]
+    explicit: Mapping[str, Any]
     only: str | Iterable[str] | None = None
     exclude: str | Iterable[str] = ()
     expected_failures: Mapping[str, str] | None = None
@@ -44,8 +46,10 @@ class ItemOptions(NamedTuple):
 
 _OPTIONS = {
     **OPTIONS,
-    "not_reproduced": Option(
-        "warn", "what a check does if one trial fails and two repeats of it pass: warn or fail"
+    "flaky": Option(
+        "warn",
+        "what to do when one trial of a check fails and two repeats pass: warn or fail",
+        "{warn,fail}",
     ),
 }
 _OF_CHECKS = ("only", "exclude", "expected_failures")
@@ -53,7 +57,9 @@ MARKER = inspect.Signature(
     [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in (*_OF_CHECKS, *_OPTIONS)]
 )
 """The arguments of the marker, each of which may be left out."""
-_PURPOSE = "Choose the checks of fault_check, and how fault tests run; see check_dataset()."
+_PURPOSE = (
+    "Select the checks of fault_check, and configure how fault tests run; see check_dataset()."
+)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -63,33 +69,33 @@ def add_options(parser: pytest.Parser) -> None:
     )
     for name, option in _OPTIONS.items():
         text = f"{option.help} (default: {option.default})"
-        group.addoption(flag(name), dest=f"{_STEM}_{name}", metavar=name.upper(), help=text)
+        group.addoption(flag(name), dest=f"{_STEM}_{name}", metavar=option.values, help=text)
         parser.addini(f"{_STEM}_{name}", text, default=None)
     group.addoption(
         "--dataloader-faults-require-gpu",
         dest=f"{_STEM}_require_gpu",
         action="store_true",
-        help="fail the tests marked gpu where torch finds no accelerator, and do not skip them",
+        help="fail tests marked gpu, instead of skipping them, if torch finds no accelerator",
     )
     _add_named_datasets(group)
     _add_choice_of_checks(parser, group)
-    _add_known_failures(parser, group)
+    _add_baseline(parser, group)
     group.addoption(
         _REPORT,
         dest=f"{_STEM}_report",
         metavar="PATH",
         action="append",
         default=[],
-        help="write what checks found to PATH, in the form of its ending: .html, .json, .md (for"
-        " the summary of a CI job) or .gitlab.json (GitLab's code quality); may be given several"
-        " times",
+        help="write a report to PATH; the format depends on the extension: .html, .json, .md (for"
+        " the summary of a CI job) or .gitlab.json (GitLab code quality); can be repeated",
     )
     group.addoption(
         "--dataloader-faults-github",
         dest=f"{_STEM}_github",
         choices=("auto", "off"),
         default="auto",
-        help="auto: in a job of GitHub Actions, annotate failed checks and add to its summary",
+        help="auto: in a GitHub Actions job, annotate failed checks and add to the job summary;"
+        " off: do neither",
     )
 
 
@@ -100,14 +106,14 @@ def _add_named_datasets(group: pytest.OptionGroup) -> None:
         metavar="MODULE:FUNCTION",
         action="append",
         default=[],
-        help="run the battery on the dataset or loader that this function returns; no test file is"
-        " needed, and without paths none is run; may be given several times",
+        help="run the battery (all checks) on the dataset or loader that this function returns;"
+        " does not need a test file, and runs test files only if a path is given; can be repeated",
     )
 
 
 def _add_choice_of_checks(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
-    """The options leave some checks of all tests; the ini keys are what tests ask by default."""
-    for name, what in ((ONLY, "ask only these checks"), (_EXCLUDE, "leave out these checks")):
+    """The options select from the checks of all tests; the ini keys are the default of a test."""
+    for name, purpose in ((ONLY, "run only these checks"), (_EXCLUDE, "skip these checks")):
         dest = name.strip("-").replace("-", "_")
         group.addoption(
             name,
@@ -115,43 +121,47 @@ def _add_choice_of_checks(parser: pytest.Parser, group: pytest.OptionGroup) -> N
             metavar="CHECKS",
             action="append",
             default=[],
-            help=f"{what}, separated by commas; quick stands for eight",
+            help=f"{purpose}, separated by commas; quick stands for eight checks",
         )
-        text = f"{what} where a test does not choose, separated by commas or line breaks"
+        text = f"{purpose} unless a test selects its own, separated by commas or line breaks"
         parser.addini(dest, text, type="linelist", default=None)
 
 
-def _add_known_failures(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
-    text = "a file of known failures: what fails as it says is expected to fail"
-    dest = f"{_STEM}_known"
-    group.addoption("--dataloader-faults-known", dest=dest, metavar="PATH", help=text)
-    parser.addini(dest, f"{text}; relative to the root directory of pytest", default=None)
+def _add_baseline(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
+    text = "a baseline of known failures: failures listed in FILE are expected"
+    group.addoption(BASELINE, dest=f"{_STEM}_baseline", metavar="FILE", help=text)
+    parser.addini(f"{_STEM}_baseline", f"{text}; relative to pytest's rootdir", default=None)
     group.addoption(
-        WRITE_KNOWN,
-        dest=f"{_STEM}_write_known",
-        metavar="PATH",
-        help="write the checks that fail in this run to PATH, for --dataloader-faults-known; the"
-        " reasons that are in that file stay",
+        UPDATE_BASELINE,
+        dest=f"{_STEM}_update_baseline",
+        action="store_true",
+        help="write the checks that fail in this run to the baseline; keeps the reasons in it",
     )
-    text = "fail the run if a known failure no longer fails, or belongs to no test"
-    dest = f"{_STEM}_known_strict"
-    group.addoption("--dataloader-faults-known-strict", dest=dest, action="store_true", help=text)
+    text = "fail the run if a failure in the baseline no longer occurs, or matches no test"
+    dest = f"{_STEM}_strict_baseline"
+    group.addoption(flag("strict_baseline"), dest=dest, action="store_true", help=text)
     parser.addini(dest, text, type="bool", default=False)
 
 
 def named_datasets(config: pytest.Config) -> dict[str, list[str]]:
-    """The datasets that the command line names, and which checks to ask; empty without any."""
+    """The datasets that the command line names, and which checks to run; empty without any."""
     values = config.getoption(f"{_STEM}_dataset")
-    return {"values": values, **_chosen_by_options(config)} if values else {}
+    return {"values": values, **_checks_in_options(config)} if values else {}
 
 
-def _chosen_by_options(config: pytest.Config) -> dict[str, list[str]]:
+def _checks_in_options(config: pytest.Config) -> dict[str, list[str]]:
     return {name: config.getoption(f"{_STEM}_{name}") for name in ("only", "exclude")}
 
 
+def choice_of_checks(config: pytest.Config) -> str:
+    """The options that choose checks, as the user typed them."""
+    chosen = _checks_in_options(config).items()
+    return " ".join(f"{flag(name)}={each}" for name, texts in chosen for each in texts)
+
+
 def checks_to_keep(config: pytest.Config) -> set[str] | None:
-    """The checks that the command line leaves of all tests; None where it chooses none."""
-    chosen = _chosen_by_options(config)
+    """The checks that the command line selects; None if it does not select any."""
+    chosen = _checks_in_options(config)
     if not any(chosen.values()) or sys.platform != "linux":
         return None
     from pytest_dataloader_faults.battery.checking import select_checks
@@ -170,9 +180,9 @@ def reports(config: pytest.Config) -> list[str]:
     """The paths of the reports to write."""
     paths: list[str] = config.getoption(f"{_STEM}_report")
     for path in paths:
-        from pytest_dataloader_faults.report.files import require_known
+        from pytest_dataloader_faults.report.files import require_format
 
-        require_known(path)
+        require_format(path)
     return paths
 
 
@@ -181,39 +191,58 @@ def is_for_github(config: pytest.Config) -> bool:
     return exceptions._is_github_job() and config.getoption(f"{_STEM}_github") == "auto"
 
 
-class KnownFiles(NamedTuple):
-    """What the options say of known failures.
+class BaselineOptions(NamedTuple):
+    """The options for the baseline.
 
-    *read*, *write*: paths of files, "" for none. *where*: what names the first one. *strict*: the
-    option or ini key by which a run fails if something in it does not fail; "" for neither.
+    *path*: its file, "" for none. *where*: the option or ini key that names the file. *strict*: the
+    option or ini key that fails a run in which an entry does not fail; "" for neither.
+    *is_ignored*: whether failures in the baseline fail the run like all others.
     """
 
-    read: str
+    path: str
     where: str
-    write: str
+    is_updated: bool
     strict: str
+    is_ignored: bool
 
 
-def known_files(config: pytest.Config) -> KnownFiles:
-    """The files of known failures, relative to where pytest was started.
+def baseline_options(config: pytest.Config) -> BaselineOptions:
+    """The file of the baseline, relative to where pytest was started.
 
-    pytest's ``--runxfail`` has what is expected to fail reported as any failure.
+    pytest's ``--runxfail`` reports expected failures like all others.
     """
-    name = f"{_STEM}_known"
-    read, where = config.getoption(name), flag("known")
-    if read is None and (read := config.getini(name)) is not None:
+    name = f"{_STEM}_baseline"
+    path, where = config.getoption(name), BASELINE
+    if path is None and (path := config.getini(name)) is not None:
         where = f"ini key {name}"
-        read = read and os.path.relpath(config.rootpath / read, config.invocation_params.dir)
-    write = config.getoption(f"{_STEM}_write_known")
-    for path, place in ((read, where), (write, WRITE_KNOWN)):
-        if path == "":
-            message = f"known='' from {place} must be the path of a file, such as known.json"
+        path = path and os.path.relpath(config.rootpath / path, config.invocation_params.dir)
+    if path == "":
+        message = f"baseline='' from {where} must be the path of a file, such as baseline.json"
+        raise InvalidArgumentError(message)
+    if path:
+        _require_other_reports(config, path, where)
+    is_updated = config.getoption(f"{_STEM}_update_baseline")
+    strict, key = flag("strict_baseline"), f"{_STEM}_strict_baseline"
+    is_strict = config.getoption(key)
+    for option, is_given in ((UPDATE_BASELINE, is_updated), (strict, is_strict)):
+        if is_given and not path:
+            message = f"{option} needs the baseline: add {BASELINE}=FILE"
             raise InvalidArgumentError(message)
-    if config.getoption("runxfail", default=False):
-        read = None
-    by_option, by_key = config.getoption(f"{name}_strict"), config.getini(f"{name}_strict")
-    strict = flag("known_strict") if by_option else f"ini key {name}_strict" if by_key else ""
-    return KnownFiles(read or "", where, write or "", strict)
+    if not is_strict:
+        strict = f"ini key {key}" if config.getini(key) else ""
+    is_ignored = config.getoption("runxfail", default=False)
+    return BaselineOptions(path or "", where, is_updated, strict, is_ignored)
+
+
+def _require_other_reports(config: pytest.Config, baseline: str, where: str) -> None:
+    """Refuse to write a report to the file of the *baseline*, which *where* names."""
+    for path in config.getoption(f"{_STEM}_report"):
+        if os.path.realpath(path) == os.path.realpath(baseline):
+            message = (
+                f"{_REPORT}={path} would overwrite the baseline, because {where} names the same"
+                " file. Write the report to another file"
+            )
+            raise InvalidArgumentError(message)
 
 
 def flag(name: str) -> str:
@@ -221,14 +250,25 @@ def flag(name: str) -> str:
     return f"--dataloader-faults-{name.replace('_', '-')}"
 
 
+def as_typed(config: pytest.Config, text: str) -> str:
+    """Replace the options in *text* by those of the command ``run``, if that has started pytest."""
+    from pytest_dataloader_faults.report.run_command import PLUGIN
+
+    if not config.pluginmanager.has_plugin(PLUGIN):
+        return text
+    for name in ("only", "exclude", *OPTIONS):
+        text = text.replace(flag(name), f"--{name}")
+    return text
+
+
 def marker_line() -> str:
     """The entry of ``pytest --markers``."""
     names = ", ".join(f"{name}=..." for name in MARKER.parameters)
-    return for_a_terminal(f"{_STEM}({names}): {_PURPOSE}")
+    return wrap_for_terminal(f"{_STEM}({names}): {_PURPOSE}")
 
 
-def for_a_terminal(entry: str) -> str:
-    """An entry of ``pytest --markers`` in lines of 80 characters; pytest breaks none itself."""
+def wrap_for_terminal(entry: str) -> str:
+    """Wrap an entry of ``pytest --markers`` to 80 characters, because pytest does not wrap it."""
     prefix, joined = "@pytest.mark.", ":\N{NO-BREAK SPACE}"  # It removes a break after the colon.
     text = f"{prefix}{entry}".replace(": ", joined, 1)
     lines = textwrap.wrap(text, 79, subsequent_indent="    ", break_on_hyphens=False)
@@ -243,56 +283,75 @@ def command_line(config: pytest.Config) -> str:
 
 def read_options(config: pytest.Config) -> None:
     """Check the ini keys and options, and keep their values with *config*."""
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name in _OPTIONS:
-        given.update(_parsed(name, config.getini(f"{_STEM}_{name}"), f"ini key {_STEM}_{name}"))
-        given.update(_parsed(name, config.getoption(f"{_STEM}_{name}"), flag(name)))
-    config.stash[_given] = {**given, **_chosen_by_ini(config)}
+        values.update(
+            _parse_value(name, config.getini(f"{_STEM}_{name}"), f"ini key {_STEM}_{name}")
+        )
+        values.update(_parse_value(name, config.getoption(f"{_STEM}_{name}"), flag(name)))
+    config.stash[_values] = {**values, **_checks_in_ini(config)}
+    _require_checks(config)
 
 
-def _chosen_by_ini(config: pytest.Config) -> dict[str, list[str]]:
-    """The checks that the ini keys ``only`` and ``exclude`` name, where they are given.
+def _require_checks(config: pytest.Config) -> None:
+    """Reject an unknown check in an option. On other systems, no checks are known."""
+    for name, checks in _checks_in_options(config).items():
+        if checks and sys.platform == "linux":
+            from pytest_dataloader_faults.battery.checks import names_of_checks
 
-    An option of the same name holds in the place of the key, and ``only`` in that of both.
+            names_of_checks(flag(name), checks)
+    checks_to_keep(config)
+
+
+def _checks_in_ini(config: pytest.Config) -> dict[str, list[str]]:
+    """The checks that the ini keys ``only`` and ``exclude`` name, if they are set.
+
+    An option of the same name overrides its key, and the option ``only`` overrides both.
     """
     keys = [(name, f"{_STEM}_{name}") for name in ("only", "exclude")]
-    found = {name: config.getini(key) for name, key in keys if config.getini(key) is not None}
-    for name, checks in found.items():
+    checks_by_name = {
+        name: config.getini(key) for name, key in keys if config.getini(key) is not None
+    }
+    for name, checks in checks_by_name.items():
         where = f"ini key {_STEM}_{name}"
         if not checks:
-            message = f"{where} names no check. Name some, as in 'pickles, open-error'"
+            message = f"{where} names no check. Name at least one, such as 'pickles, open-error'"
             raise InvalidArgumentError(message)
-        if sys.platform == "linux":  # Elsewhere the checks cannot be imported, or asked.
+        if sys.platform == "linux":  # On other systems, they cannot be imported.
             from pytest_dataloader_faults.battery.checks import names_of_checks
 
             names_of_checks(where, checks)
-    given = {name for name, checks in _chosen_by_options(config).items() if checks}
-    return {} if "only" in given else {name: found[name] for name in found.keys() - given}
+    options = {name for name, checks in _checks_in_options(config).items() if checks}
+    return (
+        {}
+        if "only" in options
+        else {name: checks_by_name[name] for name in checks_by_name.keys() - options}
+    )
 
 
 def options_for(config: pytest.Config, marks: Iterable[pytest.Mark] = ()) -> ItemOptions:
-    """What holds for a test with *marks*, the closest first.
+    """Return the options of a test with *marks*, the closest first.
 
-    Where a marker has ``only``, the ini key ``exclude`` does not hold: it is further away.
+    If a marker has ``only``, the ini key ``exclude`` is ignored, because it is further away.
     """
-    given, marked = config.stash[_given].copy(), dict[str, Any]()
+    explicit, marked = config.stash[_values].copy(), dict[str, Any]()
     for mark in reversed(list(marks)):
         marked.update(_from_marker(mark))
     if "only" in marked:
-        given.pop("exclude", None)
-    given.update(marked)
+        explicit.pop("exclude", None)
+    explicit.update(marked)
     usual = {name: option.value for name, option in _OPTIONS.items()}
-    values = {**usual, **given}
-    own = {name: values[name] for name in ItemOptions._fields if name in values}
+    values = {**usual, **explicit}
+    option_fields = {name: values[name] for name in ItemOptions._fields if name in values}
     settings = {name: values[name] for name in OPTIONS}
-    # Where a marker says "auto", it takes back what an option says, and nothing is given.
+    # If a marker says "auto", it resets the option to its default.
     taken_back = {name for name in OPTIONS if values[name] is usual[name] is None}
-    given = {name: values[name] for name in OPTIONS if name in given.keys() - taken_back}
-    return ItemOptions(**own, settings=settings, given=given)
+    explicit = {name: values[name] for name in OPTIONS if name in explicit.keys() - taken_back}
+    return ItemOptions(**option_fields, settings=settings, explicit=explicit)
 
 
 @contextlib.contextmanager
-def bad_values_fail(node: pytest.Item) -> Iterator[None]:
+def fail_on_bad_values(node: pytest.Item) -> Iterator[None]:
     """Fail *node* for a bad argument of its marker, without frames of this plugin."""
     try:
         yield
@@ -302,19 +361,19 @@ def bad_values_fail(node: pytest.Item) -> Iterator[None]:
 
 def _from_marker(mark: pytest.Mark) -> dict[str, Any]:
     try:
-        given = MARKER.bind_partial(*mark.args, **mark.kwargs).arguments
+        arguments = MARKER.bind_partial(*mark.args, **mark.kwargs).arguments
     except TypeError as error:
         takes = " ".join(marker_line().partition(":")[0].split())
-        message = f"@pytest.mark.{_STEM}: {error}. Give arguments by keyword: {takes}"
+        message = f"@pytest.mark.{_STEM}: {error}. Pass arguments by keyword: {takes}"
         raise InvalidArgumentError(message) from error
-    known = {name: value for name, value in given.items() if value is not None}
-    for name in set(known) & set(_OPTIONS):
-        known.update(_parsed(name, known[name], f"@pytest.mark.{_STEM}"))
-    return known
+    values = {name: value for name, value in arguments.items() if value is not None}
+    for name in set(values) & set(_OPTIONS):
+        values.update(_parse_value(name, values[name], f"@pytest.mark.{_STEM}"))
+    return values
 
 
-def _parsed(name: str, value: Any, where: str) -> dict[str, Any]:
-    """``{name: value}`` with the value in its type; empty if *where* gives none."""
+def _parse_value(name: str, value: Any, where: str) -> dict[str, Any]:
+    """Return ``{name: value}`` with the value in its type; empty if *where* does not set it."""
     if value is None:
         return {}
     option = _OPTIONS[name]
@@ -327,35 +386,35 @@ def _parsed(name: str, value: Any, where: str) -> dict[str, Any]:
             return {name: option.kind(typed)}
     allowed, _, _ = rule.allowed.partition(", or None")
     allowed += "" if option.word is None else f", or {option.word!r}"
-    message = f"{name}={exceptions._shown(value)} from {where} must be {allowed}"
+    message = f"{name}={exceptions._format_value(value)} from {where} must be {allowed}"
     raise InvalidArgumentError(message)
 
 
-class OfNamedDataset(NamedTuple):
-    """What an item asks of a dataset that the command line names."""
+class NamedItem(NamedTuple):
+    """The check of an item of a dataset that the command line names."""
 
     check: str
     arguments: str
-    """What has pytest run this item alone."""
+    """The arguments with which pytest runs only this item."""
 
 
-NAMED = pytest.StashKey[OfNamedDataset]()
+NAMED = pytest.StashKey[NamedItem]()
 CALLED = pytest.StashKey[bool]()
-"""An item has it once its check was called."""
-NOT_ASKED = pytest.StashKey[str]()
-"""Why an item was skipped, and its check was not asked."""
+"""Set for an item once its check was called."""
+NOT_RUN = pytest.StashKey[str]()
+"""Why an item was skipped, and its check did not run."""
 NOT_APPLICABLE = pytest.StashKey[str]()
-"""Why an item was skipped before its check, which cannot be asked on this machine."""
+"""Why an item was skipped before its check, which cannot run on this machine."""
 
 
-def asks_check(node: pytest.Item) -> bool:
-    """Whether *node* asks one check, in a test or of a dataset that the command line names."""
+def runs_check(node: pytest.Item) -> bool:
+    """Whether *node* runs a check, in a test or on a dataset that the command line names."""
     return "fault_check" in getattr(node, "fixturenames", ()) or NAMED in node.stash
 
 
-def check_asked(node: pytest.Item) -> str:
-    """The name of the check that *node* asks; of the fixture, where it cannot be parametrized."""
+def check_name_of(node: pytest.Item) -> str:
+    """The name of the check of *node*, or of the fixture if it cannot be parametrized."""
     if NAMED in node.stash:
         return node.stash[NAMED].check
-    given = getattr(getattr(node, "callspec", None), "params", {})
-    return str(given.get("fault_check", "fault_check"))
+    parameters = getattr(getattr(node, "callspec", None), "params", {})
+    return str(parameters.get("fault_check", "fault_check"))

@@ -17,11 +17,11 @@ _FIXTURES_OF_PYFAKEFS = {"fs", "fs_class", "fs_module", "fs_session"}
 
 @pytest.fixture
 def fake_dataset_fs() -> Iterator[FakeFilesystem]:
-    """A file system of pyfakefs, in memory, that DataLoader workers see, too.
+    """An in-memory pyfakefs file system that DataLoader workers can see.
 
     Call ``fake_dataset_fs.create_file("/data/0.bin", contents=b"...")``, and
-    then iterate a loader over ``/data``, with workers of any start method. The
-    faults of files act on its files.
+    then iterate a loader over ``/data``, with workers of any start method. File
+    faults apply to its files.
     """
     from pytest_dataloader_faults.fake_files import FakeDatasetFs
 
@@ -31,13 +31,13 @@ def fake_dataset_fs() -> Iterator[FakeFilesystem]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
-    """Let loaders start workers under the fixtures of pyfakefs, too."""
+    """Let loaders start workers under the fixtures of pyfakefs."""
     if fixturedef.argname in _FIXTURES_OF_PYFAKEFS and sys.platform == "linux":
         from pytest_dataloader_faults.fake_files.transfer import with_workers
 
         scope = contextlib.ExitStack()
         scope.enter_context(with_workers())
-        fixturedef.addfinalizer(scope.close)  # The last to run: the fixture's own come after it.
+        fixturedef.addfinalizer(scope.close)  # It runs last.
 
 
 @pytest.hookimpl(wrapper=True)
@@ -57,7 +57,7 @@ def pytest_pyfunc_call() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Let loaders start workers under the TestCase of pyfakefs, too."""
+    """Let loaders start workers under the TestCase of pyfakefs."""
     unittest = sys.modules.get("pyfakefs.fake_filesystem_unittest")
     kind = getattr(item, "cls", None)
     is_fake = unittest and kind and issubclass(kind, unittest.TestCaseMixin)

@@ -1,4 +1,4 @@
-"""What checks found: noted where they ran, shown and written where pytest's output comes from."""
+"""Results of checks: recorded in the process that runs them, and reported by the main process."""
 
 from __future__ import annotations
 
@@ -16,78 +16,80 @@ from typing import Any
 
 import pytest
 
-from pytest_dataloader_faults.exceptions import DataLoaderFaultsError
-from pytest_dataloader_faults.outcomes import CheckResult, Verdict
-from pytest_dataloader_faults.outcomes.text import for_log, headline
+from pytest_dataloader_faults.outcomes import CheckResult, Finding, Verdict
+from pytest_dataloader_faults.outcomes.text import escape_for_log
 from pytest_dataloader_faults.plugin import _options
-from pytest_dataloader_faults.plugin._failures import write_line
+from pytest_dataloader_faults.plugin._failures import first_line, write_line
 from pytest_dataloader_faults.plugin._options import ATTRIBUTE
 from pytest_dataloader_faults.report import ci, files, terminal
 from pytest_dataloader_faults.report.model import (
     ERROR,
     FAILED,
-    NOT_ASKED,
+    NOT_RUN,
     XFAILED,
     Item,
     Report,
     Run,
     item_of,
 )
+from pytest_dataloader_faults.report.run_command import PLUGIN
 
 _PROPERTY = "dataloader_faults"
 _SECTION = "dataloader-faults"
-_OUR_ERRORS = f"{DataLoaderFaultsError.__module__}."
 _GIT = 10.0
-"""Seconds to wait for git, as on a network."""
+"""Seconds to wait for git, which may read from a network."""
 _items = pytest.StashKey[list[dict[str, Any]]]()
 
 
-def note(node: pytest.Item, result: CheckResult, duration: float, *, fails: bool) -> None:
-    """Keep *result* for the report, and put its main facts into pytest's own JUnit file.
-
-    *fails*: whether it fails the item.
-    """
-    item = _item_of(node, result, duration, fails=fails)
+def record_item(node: pytest.Item, item: Item) -> None:
+    """Keep *item* for the report."""
     node.stash.setdefault(_items, []).append(asdict(item))
+
+
+def record_properties(node: pytest.Item, result: CheckResult, duration: float) -> None:
+    """Add the main facts of *result* to pytest's JUnit file."""
+    outcome = result.outcome
     facts = {
-        "verdict": item.verdict,
-        "passed": str(result.passed).lower() if item.verdict else "",
-        "fault": ", ".join(item.faults),
-        "engine": item.engine,
+        "verdict": str(result.verdict) if result.applies else "",
+        "passed": str(result.passed).lower() if result.applies else "",
+        "fault": ", ".join(map(repr, outcome.schedule)) if outcome else "",
+        "engine": outcome.request.engine if outcome else "",
         "duration": f"{duration:.3f}",
-        "cause": item.cause,
-        "fix": item.fix,
+        "cause": result.cause,
+        "fix": result.fix,
     }
     node.user_properties += [(f"{_PROPERTY}_{name}", text) for name, text in facts.items() if text]
 
 
-def _begin(node: pytest.Item) -> None:
+def _reset(node: pytest.Item) -> None:
     """Forget an earlier run of *node*: pytest-rerunfailures runs it again.
 
     pytest's JUnit file takes the properties at the teardown, so one whose fixture fails has them.
     """
     node.stash[_items] = []
-    kept = [each for each in node.user_properties if not each[0].startswith(f"{_PROPERTY}_")]
-    node.user_properties[:] = [*kept, (f"{_PROPERTY}_check", _options.check_asked(node))]
+    other_properties = [
+        each for each in node.user_properties if not each[0].startswith(f"{_PROPERTY}_")
+    ]
+    node.user_properties[:] = [
+        *other_properties,
+        (f"{_PROPERTY}_check", _options.check_name_of(node)),
+    ]
 
 
-def _item_of(
-    node: pytest.Item, result: CheckResult, duration: float = 0.0, *, fails: bool = False
-) -> Item:
+def describe_result(node: pytest.Item, result: CheckResult, **facts: Any) -> Item:
+    """Convert *result* to an item of a report; *facts*: more arguments of ``model.item_of``."""
     path, line, _ = node.location
-    is_asked = result.applies or _options.NOT_ASKED not in node.stash
     return item_of(
         result,
         nodeid=id_of(node),
-        test=test_of(node, result.check) + (f" ({result.part})" if result.part else ""),
+        test=test_of(node, result.check),
         where=(path, (line or 0) + 1),
-        duration=duration,
-        status=FAILED if fails else "" if is_asked else NOT_ASKED,
+        **facts,
     )
 
 
 def id_of(node: pytest.Item) -> str:
-    """The id of *node*, without the group that pytest-xdist puts behind it.
+    """The id of *node*, without the group that pytest-xdist appends.
 
     It does so under ``--dist loadgroup``. pytest cannot run an item by such an id.
     """
@@ -95,86 +97,84 @@ def id_of(node: pytest.Item) -> str:
 
 
 def test_of(node: pytest.Item, check: str) -> str:
-    """The id of the test of *node*, without the *check* that this item asks."""
-    return _without(id_of(node), check)
+    """The id of the test of *node*, without the *check* of this item."""
+    return strip_check(id_of(node), check)
 
 
-def _without(nodeid: str, check: str) -> str:
-    """The id of the test, without the *check* that one of its items asks."""
+def strip_check(nodeid: str, check: str) -> str:
+    """The id of the test, without the *check* of one of its items."""
     name, bracket, parameters = nodeid.partition("[")
-    before, _, after = f"-{parameters[:-1]}-".partition(f"-{check}-")
-    # An id may begin or end with a dash of its own, as that of a parameter -1.
-    rest = "-".join(filter(None, (before[1:], after[:-1])))
-    if not bracket:  # A dataset that the command line names.
+    prefix, _, suffix = f"-{parameters[:-1]}-".partition(f"-{check}-")
+    # An id may itself start or end with a dash, for example with a parameter -1.
+    other_parameters = "-".join(filter(None, (prefix[1:], suffix[:-1])))
+    if not bracket:  # A dataset named on the command line.
         return name.removesuffix(f"::{check}")
-    return f"{name}[{rest}]" if rest else name
+    return f"{name}[{other_parameters}]" if other_parameters else name
 
 
 def attach(node: pytest.Item, report: pytest.TestReport) -> None:
-    """Give *report* what was found in *node*, as far as pytest has not decided otherwise."""
+    """Attach the results of *node* to *report*, with the status that pytest decides."""
     if report.when == "setup":
-        _begin(node)
-    found = node.stash[_items]
+        _reset(node)
+    items = node.stash[_items]
     if report.failed:
-        _note_failure(found, node, report)
-    elif hasattr(report, "wasxfail"):
-        found[:] = [_changed(each, FAILED, XFAILED) for each in found]
-    elif report.skipped and (why := _why_skipped(node)):
-        found[:] = [_nothing(node, why)]
-    if found and (report.when == "call" or not report.passed):
-        setattr(report, ATTRIBUTE, found)
+        _record_failure(items, node, report)
+    elif hasattr(report, "wasxfail") or (report.when == "call" and report.passed):
+        items[:] = [_with_status(each, FAILED, XFAILED) for each in items]
+    elif report.skipped and (why := _skip_reason(node)):
+        items[:] = [_unrun_item(node, why)]
+    if items and (report.when == "call" or not report.passed):
+        setattr(report, ATTRIBUTE, items)
 
 
-def _why_skipped(node: pytest.Item) -> str:
-    """Why *node* was skipped before its check, if it was for a reason of this plugin."""
-    keys = (_options.NOT_ASKED, _options.NOT_APPLICABLE)
+def _skip_reason(node: pytest.Item) -> str:
+    """Why this plugin skipped *node* before its check; "" if it did not."""
+    keys = (_options.NOT_RUN, _options.NOT_APPLICABLE)
     return next((node.stash[key] for key in keys if key in node.stash), "")
 
 
-def _note_failure(
-    found: list[dict[str, Any]], node: pytest.Item, report: pytest.TestReport
+def _record_failure(
+    items: list[dict[str, Any]], node: pytest.Item, report: pytest.TestReport
 ) -> None:
-    """Have *found* say why *report* is one of a failure."""
+    """Make *items* explain the failure in *report*."""
     text = report.longreprtext
-    if any(each["status"] == FAILED for each in found):
+    if any(each["status"] == FAILED for each in items):
         return
     crash = getattr(report.longrepr, "reprcrash", None)
-    message = headline((crash.message if crash else text).strip())
-    phase = "" if report.when == "call" else f" in its {report.when}"
-    sentence = f"the test itself failed{phase}: {_told(message)}"
+    message = first_line(crash.message if crash else text)
+    place = "the test itself" if report.when == "call" else f"the {report.when} of the test"
+    sentence = f"error in {place}: {message}"
     error = {
         "status": ERROR,
         "sentence": sentence,
         "explanation": f"{sentence}\n{text}\n",
         "cause": "",
         "fix": "",
+        "section": "",
     }
-    found[-1:] = [{**(found[-1] if found else _nothing(node, sentence)), **error}]
+    items[-1:] = [{**(items[-1] if items else _unrun_item(node, sentence)), **error}]
 
 
-def _told(message: str) -> str:
-    """*message* without the kind of error, where that adds nothing."""
-    return message.removeprefix(_OUR_ERRORS).removeprefix("Failed: ")
-
-
-def _changed(item: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+def _with_status(item: dict[str, Any], old: str, new: str) -> dict[str, Any]:
     return {**item, "status": new} if item["status"] == old else item
 
 
-def _nothing(node: pytest.Item, why: str) -> dict[str, Any]:
-    """The item of a test that has not asked its check, and *why*."""
-    check, verdict = _options.check_asked(node), Verdict.NOT_EXERCISED
-    result = CheckResult(check, verdict, passed=False, sentence=why, explanation=why, applies=False)
-    return asdict(_item_of(node, result))
+def _unrun_item(node: pytest.Item, why: str) -> dict[str, Any]:
+    """The item of a test whose check did not run, and *why*."""
+    finding = Finding(Verdict.NOT_EXERCISED, why)
+    result = CheckResult(_options.check_name_of(node), finding, why, applies=False)
+    status = NOT_RUN if _options.NOT_RUN in node.stash else ""
+    return asdict(describe_result(node, result, status=status))
 
 
 def run_of(config: pytest.Config, began: float, duration: float) -> Run:
     """The run of *config*, which began at the time *began* and took *duration* seconds."""
-    given = map(str, config.invocation_params.args)
+    started = config.pluginmanager.get_plugin(PLUGIN)
+    arguments = map(str, config.invocation_params.args)
     return Run(
         began=datetime.fromtimestamp(began, timezone.utc).isoformat(timespec="seconds"),
         duration=round(duration, 1),
-        command=shlex.join(["pytest", *given]),
+        command=started.command if started else shlex.join(["pytest", *arguments]),
         seed=_options.options_for(config).settings["seed"],
         commit=_commit(config.rootpath),
     )
@@ -184,21 +184,26 @@ def _commit(folder: os.PathLike[str]) -> str:
     """The commit of git that is checked out in *folder*; "" if there is none."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         command = ["git", "-C", os.fspath(folder), "rev-parse", "--verify", "--quiet", "HEAD"]
-        found = subprocess.run(command, capture_output=True, text=True, timeout=_GIT, check=True)
-        return found.stdout.strip()
+        process = subprocess.run(command, capture_output=True, text=True, timeout=_GIT, check=True)
+        return process.stdout.strip()
     return ""
 
 
-def report_of(found: Iterable[dict[str, Any]], engine: str, run: Run) -> Report:
-    """The report of the items *found*, those of each test in the order of the battery.
+def ordered_items(data: Iterable[dict[str, Any]]) -> tuple[Item, ...]:
+    """Read items from plain *data*, and sort those of each test in the order of the battery.
 
     With several processes of pytest-xdist, they end in another order each time.
     """
-    items = list(map(Item.from_dict, found))
-    tests = {test: place for place, test in enumerate(dict.fromkeys(each.test for each in items))}
+    items = list(map(Item.from_dict, data))
+    tests = {test: place for place, test in enumerate(dict.fromkeys(each.title for each in items))}
     checks = {name: place for place, name in enumerate(_checks())}
-    items.sort(key=lambda each: (tests[each.test], checks.get(each.check, len(checks))))
-    return Report(engine=engine, versions=_versions(), runs=(run,), items=tuple(items))
+    items.sort(key=lambda item: (tests[item.title], checks.get(item.check, len(checks))))
+    return tuple(items)
+
+
+def report_of(items: tuple[Item, ...], engine: str, run: Run) -> Report:
+    """The report of a *run* by *engine*."""
+    return Report(engine=engine, versions=_versions(), runs=(run,), items=items)
 
 
 def _checks() -> Iterable[str]:
@@ -211,7 +216,7 @@ def _checks() -> Iterable[str]:
 
 
 def write(report: Report, target: str, path: str) -> str:
-    """Write *report* to *target*, which the user calls *path*; what went wrong, or ""."""
+    """Write *report* to *target*, named *path* by the user; return the error, or ""."""
     try:
         files.write(report, target)
     except (OSError, UnicodeError) as error:
@@ -220,17 +225,18 @@ def write(report: Report, target: str, path: str) -> str:
 
 
 def add_step_summary(report: Report) -> Iterator[str]:
-    """Add *report* to the summary of a GitHub job, if this is one; what went wrong."""
+    """Add *report* to the summary of a GitHub job, if this is one; yield the error, if any."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path and report.items:
         try:
-            files.append_text(ci.render(report), path)
+            size = os.path.getsize(path) if os.path.exists(path) else 0
+            files.append_text(ci.step_summary(report, size), path)
         except (OSError, UnicodeError) as error:
             yield f"the summary of the GitHub job was not written: {error}"
 
 
 def show(report: Report, reporter: pytest.TerminalReporter) -> None:
-    """Show how each dataset was tried, and what failed checks have in common."""
+    """Show the results of each dataset, and the likely causes of its failed checks."""
     reporter.ensure_newline()
     reporter.section(_SECTION)
     quotes = reporter.config.getoption("tbstyle") == "no"
@@ -238,15 +244,15 @@ def show(report: Report, reporter: pytest.TerminalReporter) -> None:
         write_line(reporter, text, **markup)
     if reporter.verbosity > 0:
         _show_table(report, reporter)
-    if (most := getattr(reporter.config.option, "durations", None)) is not None:
+    if (count := getattr(reporter.config.option, "durations", None)) is not None:
         reporter.section("slowest trials")
-        for text in terminal.slowest(report, most):
+        for text in terminal.slowest(report, count):
             write_line(reporter, text)
 
 
 def show_annotations(report: Report, reporter: pytest.TerminalReporter) -> None:
-    """Print the commands by which GitHub shows failures beside the code."""
-    for command in ci.of_github(report):
+    """Print the commands that make GitHub show failures next to the code."""
+    for command in ci.github_commands(report):
         reporter.write_line(command)
 
 
@@ -258,15 +264,18 @@ def _show_table(report: Report, reporter: pytest.TerminalReporter) -> None:
     reporter.line("")
     for row in terminal.table(report, _width(reporter)):
         for text, markup in row:
-            reporter.write(for_log(text), **markup)
+            reporter.write(escape_for_log(text), **markup)
         reporter.line("")
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "system": f"{sys.platform} {platform.release()}"}
+    versions = {
+        "python": platform.python_version(),
+        "system": f"{sys.platform} {platform.release()}",
+    }
     for name in ("torch", "pytest", "pytest-dataloader-faults"):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:  # A checkout that is not installed.
-            found[name] = "unknown"
-    return found
+            versions[name] = "unknown"
+    return versions

@@ -1,4 +1,4 @@
-"""What CI systems show: annotations of GitHub, code quality of GitLab, summaries in Markdown. Pure.
+"""Output for CI systems: GitHub annotations, GitLab code quality, Markdown summaries. Pure.
 
 Sources: "Workflow commands for GitHub Actions" (docs.github.com), and "Code Quality report format"
 (docs.gitlab.com).
@@ -11,43 +11,47 @@ import html
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_dataloader_faults.outcomes.text import counted, printable, printable_lines
+from pytest_dataloader_faults.outcomes.text import pluralize, printable, printable_lines, shorten
 from pytest_dataloader_faults.report.model import (
     FAILURES,
     LEFT_OUT,
     Item,
     Report,
-    by_cause,
+    count_failures,
+    group_by_cause,
     named_notes_of,
 )
 
 
-def of_github(report: Report) -> Iterator[str]:
-    """A workflow command for each test and likely cause: GitHub shows ten of a step."""
+def github_commands(report: Report) -> Iterator[str]:
+    """Return a workflow command per test and likely cause, of which GitHub shows ten per step."""
     for items in report.tests.values():
-        for cause, found in by_cause(items).items():
-            first = found[0]
-            many = f"{counted(len(found), 'check')}: {cause}"
-            title = many if len(found) > 1 else f"{first.check}: {first.word}"
-            place = f"file={_property(first.file)},line={first.line},title={_property(title)}"
-            others = [", ".join(each.check for each in found)] if len(found) > 1 else []
-            fix = first.fix and f"fix: {first.fix}"
-            message = "\n".join(filter(None, [first.sentence, *others, fix, first.reproduce]))
-            yield f"::error {place}::{_data(message)}"
+        for cause, failures in group_by_cause(items).items():
+            failure = failures[0]
+            summary = f"{pluralize(len(failures), 'check')}: {cause}"
+            title = summary if len(failures) > 1 else f"{failure.check}: {failure.word}"
+            file, title = map(_escape_property, (failure.file, title))
+            place = f"file={file},line={failure.line},title={title}"
+            check_names = [", ".join(each.check for each in failures)] if len(failures) > 1 else []
+            fix = failure.fix and f"fix: {failure.fix}"
+            message = "\n".join(
+                filter(None, [failure.sentence, *check_names, fix, failure.reproduce])
+            )
+            yield f"::error {place}::{_escape_data(message)}"
 
 
 def error_command(text: str) -> str:
-    """The workflow command by which GitHub shows *text* as an error of the whole job."""
-    return f"::error::{_data(text)}"
+    """Return the workflow command that makes GitHub show *text* as an error of the whole job."""
+    return f"::error::{_escape_data(text)}"
 
 
-def of_gitlab(report: Report) -> str:
-    """A list of issues, as JSON."""
+def gitlab_issues(report: Report) -> str:
+    """Return the failures as a JSON list of GitLab issues."""
     issues = [
         {
-            "description": f"{item.nodeid}: {item.word}: {item.sentence}",
+            "description": f"{item.nodeid}: {item.word}: {item.sentence}{_fix(item)}",
             "check_name": item.check,
             "fingerprint": _fingerprint(item),
             "severity": "major",
@@ -58,87 +62,132 @@ def of_gitlab(report: Report) -> str:
     return json.dumps(issues, indent=2) + "\n"
 
 
+def _fix(item: Item) -> str:
+    return f" fix: {item.fix}" if item.fix else ""
+
+
 def _fingerprint(item: Item) -> str:
-    """What stays the same for one failure; an id may hold bytes that are not UTF-8."""
+    """Return a stable digest of one failure. An id may contain bytes that are not UTF-8."""
     text = f"{item.nodeid} {item.check}"
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-def _data(text: str) -> str:
+def _escape_data(text: str) -> str:
     return printable_lines(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+def _escape_property(text: str) -> str:
+    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
+_MOST_BYTES = 1 << 20
+_CUT_OFF = ("", "The rest is omitted, because GitHub shows at most 1 MiB per step.")
 _COMMAND = re.compile(r"^\s*::")
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~])")
 
 
 def render(report: Report) -> str:
-    """The whole report."""
+    """Return the report as Markdown."""
     return "\n".join(_lines(report)) + "\n"
 
 
-def _lines(report: Report) -> Iterator[str]:
+def step_summary(report: Report, size: int) -> str:
+    """Return the report for the summary of a GitHub step, which already has *size* bytes.
+
+    GitHub refuses a summary of more than 1 MiB as a whole.
+    """
+    room = _MOST_BYTES - size
+    for has_evidence in (True, False):
+        lines = list(_lines(report, has_evidence=has_evidence))
+        if _count_bytes(lines) <= room:
+            break
+    else:
+        while lines and _count_bytes([*lines, *_CUT_OFF]) > room:
+            del lines[-(len(lines) // 8 + 1) :]
+        lines += _CUT_OFF
+    return "\n".join(lines) + "\n"
+
+
+def _count_bytes(lines: Sequence[str]) -> int:
+    return sum(len(line.encode(errors="backslashreplace")) + 1 for line in lines)
+
+
+def _lines(report: Report, *, has_evidence: bool = True) -> Iterator[str]:
+    total, where = report.headline
+    failing = {test: items for test, items in report.worst_first.items() if count_failures(items)}
+    passing = {test: items for test, items in report.tests.items() if test not in failing}
     yield "# DataLoader faults"
     yield ""
-    if report.engine:
-        yield f"{as_text(report.engine)}."
-        yield ""
-    for run in report.runs:
-        yield f"`{_raw(run.command)}`: {as_text(run.told)}."
-        yield ""
-    yield f"| test | verdicts | {' | '.join(LEFT_OUT.values())} | seconds |"
-    yield f"| --- | --- |{' --- |' * len(LEFT_OUT)} --- |"
-    for test, items in report.tests.items():
-        yield _row(test, items)
-    for test, items in report.tests.items():
-        if any(item.status in FAILURES for item in items):
-            yield from _failures(test, items)
+    yield f"{_mark(report.items)} **{as_text(total)}**{as_text(where)}."
+    yield from _table(failing or passing)
+    for test, items in failing.items():
+        yield from _failures(test, items, has_evidence=has_evidence)
+    if failing and passing:
+        title = f"{pluralize(len(passing), 'dataset')} without a failure"
+        yield from ("", f"<details><summary>{title}</summary>", *_table(passing), "", "</details>")
     for note in named_notes_of(report.items):
+        yield from ("", f"Note: {as_text(note)}.")
+    if report.engine:
+        yield from ("", f"{as_text(report.engine)}.")
+    for run in report.runs:
+        yield from ("", f"<code>{as_text(run.command)}</code>: {as_text(run.summary)}.")
+
+
+def _table(tests: Mapping[str, Sequence[Item]]) -> Iterator[str]:
+    if tests:
         yield ""
-        yield f"Note: {as_text(note)}."
+        yield f"| test | verdicts | {' | '.join(LEFT_OUT.values())} | seconds |"
+        yield f"| --- | --- |{' --- |' * len(LEFT_OUT)} --- |"
+    for test, items in tests.items():
+        yield _row(test, items)
+
+
+def _mark(items: Sequence[Item]) -> str:
+    """Return the emoji for *items*, which is not green if no check ran."""
+    if count_failures(items):
+        return ":x:"
+    is_run = any(item.status not in LEFT_OUT for item in items)
+    return ":white_check_mark:" if is_run else ":warning:"
 
 
 def _row(test: str, items: Sequence[Item]) -> str:
-    mark = ":x:" if any(item.status in FAILURES for item in items) else ":white_check_mark:"
-    words = Counter(item.word for item in items if item.status not in LEFT_OUT)
-    verdicts = ", ".join(f"{count} {as_text(word)}" for word, count in words.most_common())
+    items_run = (item for item in items if item.status not in LEFT_OUT)
+    words = Counter((item.word, item.status in FAILURES) for item in items_run).most_common()
+    words.sort(key=lambda entry: not entry[0][1])
+    verdicts = ", ".join(f"{count} {as_text(word)}" for (word, _), count in words)
     statuses = Counter(item.status for item in items)
-    others = " | ".join(str(statuses[each]) for each in LEFT_OUT)
+    omitted_counts = " | ".join(str(statuses[each]) for each in LEFT_OUT)
     seconds = sum(item.duration for item in items)
-    return f"| {mark} {as_text(test)} | {verdicts} | {others} | {seconds:.1f} |"
+    title = f"{_mark(items)} {as_text(test)}"
+    return f"| {title} | {verdicts} | {omitted_counts} | {seconds:.1f} |"
 
 
-def _failures(test: str, items: Sequence[Item]) -> Iterator[str]:
+def _failures(test: str, items: Sequence[Item], *, has_evidence: bool) -> Iterator[str]:
     yield ""
     yield f"## {as_text(test)}"
-    for cause, found in by_cause(items).items():
+    for cause, failures in group_by_cause(items).items():
+        failure = failures[0]
+        names = ", ".join(as_text(item.check) for item in failures)
+        title = f"**{as_text(shorten(cause))}**"
         yield ""
-        names = ", ".join(as_text(item.check) for item in found)
-        yield (
-            f"- **{as_text(cause)}**: {names}"
-            if found[0].cause
-            else f"- {names}: **{as_text(cause)}**"
-        )
-        if found[0].fix:
-            yield f"  fix: {as_text(found[0].fix)}"
-        yield f"  <details><summary>{_raw(found[0].sentence)}</summary>"
-        yield ""
-        yield f"  <pre>{_raw(found[0].explanation)}</pre>"
-        yield ""
-        yield "  </details>"
+        yield f"- {title}: {names}" if failure.cause else f"- {names}: {title}"
+        for fix in dict.fromkeys(item.fix for item in failures if item.fix):
+            yield f"  <br>**fix:** {as_text(fix)}"
+        if failure.reproduce:
+            yield f"  <br><code>{as_text(failure.reproduce)}</code>"
+        if has_evidence:
+            sentence = _escape_html(shorten(failure.sentence))
+            yield from ("", f"  <details><summary>{sentence}</summary>", "")
+            yield from (f"  <pre>{_escape_html(failure.explanation)}</pre>", "", "  </details>")
 
 
 def as_text(text: str) -> str:
-    """*text* on one line of Markdown, as it stands; a log must not read it as a command."""
+    """Escape *text* for one line of Markdown. A log must not read it as a command."""
     line = printable(text.replace("\n", " "))
     return _COMMAND.sub(r"\\::", _SPECIAL.sub(r"\\\1", html.escape(line, quote=False)))
 
 
-def _raw(text: str) -> str:
-    """*text* within HTML. An empty line would end that, and brackets could begin a link."""
+def _escape_html(text: str) -> str:
+    """Escape *text* for HTML. An empty line would end it, and brackets could start a link."""
     escaped = html.escape(printable_lines(text), quote=False).replace("[", "&#91;")
     return escaped.replace("]", "&#93;").replace("\n", "&#10;")

@@ -1,4 +1,4 @@
-"""The command ``pytest-dataloader-faults``, which works with reports that are written."""
+"""The command ``pytest-dataloader-faults``, which runs the battery and processes its reports."""
 
 from __future__ import annotations
 
@@ -7,45 +7,81 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn, TextIO, TypeAlias
 
+from pytest_dataloader_faults._arguments import suggest_name
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes.text import for_log, printable
+from pytest_dataloader_faults.outcomes.text import escape_for_log, printable
 from pytest_dataloader_faults.report import compare, files
-from pytest_dataloader_faults.report.merge import Source, merged, told
+from pytest_dataloader_faults.report.merge import add_label, merge_reports
+from pytest_dataloader_faults.report.run_command import USAGE_ERROR, add_run
+
+_NAME = "pytest-dataloader-faults"
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser with its own exit status for a wrong command line."""
+
+    status = 2
+
+    def error(self, message: str) -> NoReturn:
+        if message.endswith("expected one argument"):
+            message += ". Put an equals sign before a value that starts with a dash, as in --arg=-x"
+        self.print_usage(sys.stderr)
+        self.exit(self.status, f"{self.prog}: error: {message}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="pytest-dataloader-faults",
-        description="Work with reports of pytest-dataloader-faults.",
+    """Run the command, and return the exit status."""
+    parser = _Parser(
+        prog=_NAME,
+        description="Run the checks of pytest-dataloader-faults, and work with their reports.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    add_run(commands).status = USAGE_ERROR
     _add_merge(commands)
     _add_compare(commands)
-    given = parser.parse_args(arguments)
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parse(parser, typed)
     try:
-        return int(given.run(given))
+        return int(options.run(options))
     except (InvalidArgumentError, OSError) as error:
-        _print(f"pytest-dataloader-faults: {error}", sys.stderr)
+        _print(f"{_NAME}: {error}", sys.stderr)
         return 2
 
 
-_Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+def _parse(parser: _Parser, typed: list[str]) -> argparse.Namespace:
+    """Parse the arguments *typed*. The command ``run`` passes those after ``--`` to pytest."""
+    is_split = typed[:1] == ["run"] and "--" in typed
+    end = typed.index("--") if is_split else len(typed)
+    options, unknown = parser.parse_known_args(typed[:end])
+    if unknown:
+        owner = options.parser
+        option_names = [name for name in owner._option_string_actions if name.startswith("--")]
+        advice = (
+            f" {question}"
+            if (question := suggest_name(unknown[0].partition("=")[0], option_names))
+            else ""
+        )
+        owner.error(f"unrecognized arguments: {' '.join(unknown)}.{advice}{options.hint}")
+    options.typed, options.for_pytest = [_NAME, *typed], typed[end + 1 :]
+    return options
+
+
+_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
 
 def _add_merge(commands: _Commands) -> None:
     """Declare the command ``merge`` and its arguments."""
     merge = commands.add_parser(
         "merge",
-        help="make one report of several, such as the shards of a CI job",
-        description="Make one report of several. Where an item is in several, the worst result"
-        " holds, and the output says so. The exit status is 0 once the report is written, whatever"
-        " is in it, and 2 otherwise.",
+        help="merge several reports, such as the shards of a CI job",
+        description="Merge several reports. If several reports contain the same item, the worst"
+        " result wins, and the output says so. The exit status is 0 once the merged report is"
+        " written, whatever it contains, and 2 otherwise.",
     )
     merge.add_argument(
         "reports",
         nargs="*",
-        type=_unlabelled,
+        type=_without_label,
         default=[],
         metavar="REPORT.json",
         help="reports in JSON",
@@ -53,12 +89,11 @@ def _add_merge(commands: _Commands) -> None:
     merge.add_argument(
         "--label",
         action="append",
-        type=_labelled,
+        type=_parse_label,
         default=[],
         metavar="NAME=REPORT.json",
-        help="a report whose items get this name before their id, such as that of one job of a"
-        " matrix, so that they are not compared with those of another name; may be given"
-        " several times",
+        help="a report whose item ids get NAME as a prefix, for example one job of a matrix, so"
+        " that they are not merged with items of other jobs (can be repeated)",
     )
     merge.add_argument(
         "-o",
@@ -66,16 +101,17 @@ def _add_merge(commands: _Commands) -> None:
         required=True,
         action="append",
         metavar="PATH",
-        help=f"where to write, in the form of the ending: {', '.join(files.RENDERERS)}",
+        help="where to write the report; the format depends on the ending:"
+        f" {', '.join(files.RENDERERS)}",
     )
-    merge.set_defaults(run=lambda given: _merge(given, merge.error))
+    merge.set_defaults(run=lambda options: _merge(options, merge.error), parser=merge, hint="")
 
 
-def _unlabelled(path: str) -> tuple[str, str]:
+def _without_label(path: str) -> tuple[str, str]:
     return "", path
 
 
-def _labelled(text: str) -> tuple[str, str]:
+def _parse_label(text: str) -> tuple[str, str]:
     label, _, path = text.partition("=")
     if not (label and path):
         message = f"{text!r} must be NAME=REPORT.json, such as py312=a.json"
@@ -83,57 +119,62 @@ def _labelled(text: str) -> tuple[str, str]:
     return label, path
 
 
-def _merge(given: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> int:
-    """Merge the reports, each with a label, into the outputs; the exit status."""
-    asked = [*given.reports, *given.label]
-    if not asked:
-        refuse("give a report, or several, as REPORT.json or by --label")
-    paths = [files.require_known(path) for path in given.output]
-    found = merged([Source(path, files.read(path), label) for label, path in asked])
+def _merge(options: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> int:
+    """Merge the reports, each with a label, into the outputs, and return the exit status."""
+    labelled_paths = [*options.reports, *options.label]
+    if not labelled_paths:
+        refuse("pass at least one report, as REPORT.json or with --label")
+    paths = [files.require_format(path) for path in options.output]
+    sources = [
+        (path, add_label(files.read(path), label) if label else files.read(path))
+        for label, path in labelled_paths
+    ]
+    report, lines = merge_reports(sources)
     for path in paths:
-        files.write(found.report, path)
-    _show(told(found))
+        files.write(report, path)
+    _show(lines)
     return 0
 
 
 _FORMS = {".md": compare.markdown, ".html": compare.page}
-"""How a comparison is written, by the ending of the file."""
+"""The renderer of a comparison by the suffix of the file."""
 
 
 def _add_compare(commands: _Commands) -> None:
     """Declare the command ``compare`` and its arguments."""
     parser = commands.add_parser(
         "compare",
-        help="say what is new, gone and slower in a report beside an older one",
-        description="Say which checks fail in NEW.json that did not in OLD.json, which fail no"
-        " longer, which fail with another verdict, and which tests are slower. The exit status is"
-        " 1 if something fails that had not, 2 if a report cannot be read or written, and 0"
-        " otherwise.",
+        help="compare two reports: what fails now, what is fixed, and what is slower",
+        description="Compare NEW.json with OLD.json, each of which is a report in JSON or a"
+        " baseline: checks that newly fail, are fixed or fail with"
+        " a different verdict, and tests that are slower. The exit status is 1 if a check newly"
+        " fails, 2 if a report cannot be read or written, and 0 otherwise.",
     )
-    parser.add_argument("old", metavar="OLD.json", help="the older report in JSON")
-    parser.add_argument("new", metavar="NEW.json", help="the newer one")
+    parser.add_argument("old", metavar="OLD.json", help="the older report or baseline")
+    parser.add_argument("new", metavar="NEW.json", help="the newer report or baseline")
     parser.add_argument(
         "-o",
         "--output",
         action="append",
         default=[],
         metavar="PATH",
-        help=f"where to write it as well, in the form of the ending: {', '.join(_FORMS)}",
+        help="also write the comparison to PATH; the format depends on the ending:"
+        f" {', '.join(_FORMS)}",
     )
-    parser.set_defaults(run=_compare)
+    parser.set_defaults(run=_compare, parser=parser, hint="")
 
 
-def _compare(given: argparse.Namespace) -> int:
-    for path in given.output:
+def _compare(options: argparse.Namespace) -> int:
+    for path in options.output:
         if not path.endswith(tuple(_FORMS)):
             message = f"output={path!r} must end in one of {', '.join(_FORMS)}"
             raise InvalidArgumentError(message)
-    found = compare.compared(*map(files.read, (given.old, given.new)))
-    for path in given.output:
+    comparison = compare.compare_reports(*map(files.read, (options.old, options.new)))
+    for path in options.output:
         form = next(each for ending, each in _FORMS.items() if path.endswith(ending))
-        files.write_text(form(found), path)
-    _show(compare.lines(found))
-    return int(found.is_worse)
+        files.write_text(form(comparison), path)
+    _show(compare.lines(comparison))
+    return int(comparison.is_worse)
 
 
 def _show(lines: Iterable[str]) -> None:
@@ -142,7 +183,7 @@ def _show(lines: Iterable[str]) -> None:
 
 
 def _print(text: str, stream: TextIO) -> None:
-    """Print *text*, which may hold characters that the encoding of *stream* lacks."""
+    """Print *text*, which may contain characters that *stream* cannot encode."""
     encoding = stream.encoding or "utf-8"
-    line = for_log(text).encode(encoding, errors="backslashreplace").decode(encoding)
+    line = escape_for_log(text).encode(encoding, errors="backslashreplace").decode(encoding)
     print(line, file=stream)  # a command

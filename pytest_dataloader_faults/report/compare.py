@@ -1,144 +1,273 @@
-"""What is new in a report, and what is gone, beside an older one of the same suite. Pure."""
+"""The failures of a report, and the changes since an older report of the same suite. Pure.
+
+A baseline is a report reduced to its failures, so either of the two can be a baseline.
+"""
 
 from __future__ import annotations
 
-import html
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import asdict, fields, replace
+from typing import NamedTuple, TypeAlias
 
-from pytest_dataloader_faults.outcomes.text import printable
+from pytest_dataloader_faults.outcomes import Verdict
+from pytest_dataloader_faults.outcomes.text import shorten
 from pytest_dataloader_faults.report.ci import as_text
-from pytest_dataloader_faults.report.merge import Key, Source, items_of
-from pytest_dataloader_faults.report.model import FAILURES, LEFT_OUT, Item, Report
+from pytest_dataloader_faults.report.html import fill_template
+from pytest_dataloader_faults.report.model import (
+    FAILED,
+    FAILURES,
+    FLAKY,
+    NOT_APPLICABLE,
+    NOT_JUDGED,
+    NOT_RUN,
+    PASSED,
+    STATUSES,
+    VERSION,
+    XFAILED,
+    Item,
+    Key,
+    Report,
+)
 
+NEW, FIXED, NOT_FIXED = "newly failing", "fixed", "neither failing nor fixed"
+OTHER_VERDICT, KNOWN, SLOWER = "with a different verdict", "known", "slower"
+"""The kinds of changes."""
+_WORKERS_AGREE = "workers-agree"
+"""The check for which a baseline lists a dataset that fails without a fault."""
 _TIMES, _SECONDS = 1.5, 1.0
-"""A test is slower if it takes so many times as long, and so many seconds more: less is chance."""
+"""A test is slower if it takes this many times as long, and this many seconds more."""
+_Pair: TypeAlias = tuple[Item | None, Item | None]
+
+
+def failures_of(report: Report) -> dict[Key, Item]:
+    """Return the failed items of *report*, by the key of their failure."""
+    return {item.failure_key: item for item in report.failed}
+
+
+def baseline_of(report: Report) -> Report:
+    """Return the failed checks of *report*, sorted, each with a reason, which may be empty."""
+    entries = {item.failure_key: _entry(item) for item in report.items if item.fails_check}
+    return Report(items=tuple(entries[key] for key in sorted(entries)))
+
+
+def _entry(item: Item) -> Item:
+    """Reduce *item* to what is the same in each run, whichever item of its test ran first."""
+    return Item(
+        nodeid=item.failure_key.nodeid,
+        test=item.test,
+        part=item.part,
+        call=item.call,
+        check=_WORKERS_AGREE if item.without_fault else item.check,
+        status=FAILED,
+        verdict=item.verdict,
+        without_fault=item.without_fault,
+        reason=(item.reason or "").strip(),
+    )
+
+
+def baseline_json(report: Report) -> str:
+    """Return the baseline of *report* as JSON, without fields that have their default."""
+    defaults = {each.name: each.default for each in fields(Item)}
+    items = [
+        {name: value for name, value in asdict(item).items() if value != defaults[name]}
+        for item in baseline_of(report).items
+    ]
+    return json.dumps({"version": VERSION, "items": items}, indent=2, ensure_ascii=False) + "\n"
+
+
+def compare_failures(old: Report, new: Report) -> dict[str, list[_Pair]]:
+    """Return the states of each failure in *old* and *new*, by the kind of change."""
+    old = _with_known_failures(old, new)
+    failed, failing, states = failures_of(old), failures_of(new), _states_of(new)
+    changes: dict[str, list[_Pair]] = {
+        NEW: [(None, item) for key, item in failing.items() if key not in failed]
+    }
+    changes |= {title: [] for title in (FIXED, NOT_FIXED, OTHER_VERDICT, KNOWN)}
+    for failure in failed.values():
+        now = _counterpart(failure, states, new)
+        changes[change_of(failure, now)].append((failure, now))
+    return changes
+
+
+def _with_known_failures(old: Report, new: Report) -> Report:
+    """Return *old*; if *new* is a baseline, with expected failures as failures, as *new* has them.
+
+    A baseline has no runs.
+    """
+    if new.runs:
+        return old
+    items = (
+        replace(item, status=FAILED) if item.status == XFAILED and item.fails_check else item
+        for item in old.items
+    )
+    return replace(old, items=tuple(items))
+
+
+def change_of(failure: Item | None, now: Item | None) -> str:
+    """Return the kind of change from *failure* to its state *now*. One of them may be unknown."""
+    if now is not None and now.status in FAILURES:
+        if failure is None:
+            return NEW
+        return KNOWN if now.word == failure.word else OTHER_VERDICT
+    if failure is None or now is None:
+        return NOT_FIXED
+    is_entry = failure.reason is not None
+    if is_entry and now.status == XFAILED and now.verdict == failure.verdict:
+        return KNOWN
+    return FIXED if now.status == PASSED else NOT_FIXED
+
+
+def _states_of(report: Report) -> dict[Key, Item]:
+    """Return the items of *report* by the key of their failure; the worst item if several share it.
+
+    An item whose dataset failed without a fault has not run its own check.
+    """
+    states: dict[Key, Item] = {}
+    for item in sorted(report.items, key=lambda item: -STATUSES.index(item.status)):
+        if item.without_fault:
+            states[item.key] = replace(item, status=NOT_RUN)
+        states[item.failure_key] = item
+    return states
+
+
+def _counterpart(failure: Item, states: Mapping[Key, Item], report: Report) -> Item | None:
+    """Return the item of *report*, with *states*, that shows the state of *failure* now, if any."""
+    if failure.failure_key in states or not failure.without_fault:
+        return states.get(failure.failure_key)
+    siblings = [each for each in report.tests.get(failure.title, ()) if each.call == failure.call]
+    if any(item.engine for item in siblings):  # A check ran, so the fault-free run passed.
+        return replace(failure, status=PASSED, verdict=str(Verdict.SURVIVED))
+    return siblings[0] if siblings else None
 
 
 class Change(NamedTuple):
-    """One line of a comparison: an item or a test, and what became of it."""
+    """One line of a comparison: an item or a test, and its change."""
 
     name: str
     what: str
 
 
-class Comparison(NamedTuple):
-    """A newer report beside an older one.
+class ReportComparison(NamedTuple):
+    """A newer report compared with an older one.
 
     Attributes:
-        old, new: How many items failed in each.
+        old, new: How many failures there are in each.
         sections: What changed, by a title.
         is_worse: Whether something failed that had not.
+        warning: Why the reports cannot be compared; "" if they can.
     """
 
     old: int
     new: int
     sections: Mapping[str, Sequence[Change]]
     is_worse: bool
+    warning: str = ""
 
     @property
     def headline(self) -> str:
-        """The counts, in a line."""
-        parts = [f"{len(changes)} {title}" for title, changes in self.sections.items()]
-        return f"{self.old} failed before, {self.new} now: {', '.join(parts)}"
+        """The counts on one line."""
+        parts = [f"{len(changes)} {title}" for title, changes in self.sections.items() if changes]
+        changes = ", ".join(parts) or "nothing changed"
+        return f"failures: {self.old} before, {self.new} now ({changes})"
 
 
-def compared(old: Report, new: Report) -> Comparison:
-    """*new* beside *old*."""
-    before, after = (dict(items_of(Source("", each))) for each in (old, new))
-    failing = {key: item for key, item in after.items() if _fails(item)}
-    had_failed = {key: item for key, item in before.items() if _fails(item)}
+def compare_reports(old: Report, new: Report) -> ReportComparison:
+    """Compare *new* with *old*."""
+    changes = compare_failures(old, new)
     sections = {
-        "new": [_failure(item) for key, item in failing.items() if key not in had_failed],
-        "gone": [
-            Change(each.nodeid, _instead(after.get(key)))
-            for key, each in had_failed.items()
-            if key not in failing
-        ],
-        "with another verdict": list(_otherwise(had_failed, failing)),
-        "slower": list(_slower(old, new)),
+        title: [Change(_name_of(pair), _describe_change(*pair)) for pair in pairs]
+        for title, pairs in changes.items()
+        if title != KNOWN
     }
-    counts = len(had_failed), len(failing)
-    return Comparison(*counts, sections, is_worse=bool(sections["new"]))
+    sections[SLOWER] = list(_slower_tests(old, new))
+    count = sum(len(changes[title]) for title in (NEW, OTHER_VERDICT, KNOWN))
+    is_worse, warning = bool(changes[NEW]), _warning(old, new)
+    before = len(failures_of(_with_known_failures(old, new)))
+    return ReportComparison(before, count, sections, is_worse, warning)
 
 
-def _fails(item: Item) -> bool:
-    return item.status in FAILURES
+def _warning(old: Report, new: Report) -> str:
+    """Explain why *old* and *new* cannot be compared; "" if they have tests in common."""
+    if old.tests.keys() & new.tests.keys():
+        return ""
+    for report, name in ((old, "older"), (new, "newer")):
+        if not report.tests:  # A baseline, which has no runs, may be empty.
+            is_run = bool(report.runs)
+            return f"the {name} report has no tests, so nothing can be compared" if is_run else ""
+    examples = ", ".join(shorten(next(iter(report.tests))) for report in (old, new))
+    return (
+        "the reports have no test in common, so every failure counts as new (their first tests:"
+        f" {examples}). Pass reports of one suite, from runs in the same folder"
+    )
 
 
-def _failure(item: Item) -> Change:
-    return Change(item.nodeid, f"{item.word}: {item.sentence}")
+_STATES = {
+    PASSED: "fixed: now {verdict}",
+    XFAILED: "expected: still {verdict}, and marked as an expected failure",
+    FLAKY: "flaky: {verdict} in 1 of 3 trials",
+    NOT_APPLICABLE: "not run: the check does not apply now",
+    NOT_RUN: "not run: the dataset could not be tested; see the error of its test",
+}
+"""Descriptions of an item that failed before, by its status now."""
 
 
-def _instead(item: Item | None) -> str:
-    """What became of an item that had failed."""
-    if item is None:
-        return "not in the newer report"
-    return LEFT_OUT.get(item.status, item.word)
+def _name_of(pair: _Pair) -> str:
+    return next(item.name for item in pair if item is not None)
 
 
-def _otherwise(before: Mapping[Key, Item], after: Mapping[Key, Item]) -> Iterator[Change]:
-    for key, old in before.items():
-        new = after.get(key)
-        if new is not None and old.word != new.word:
-            yield Change(new.nodeid, f"{old.word} before, {new.word} now: {new.sentence}")
+def _describe_change(failure: Item | None, now: Item | None) -> str:
+    """Describe the change from *failure* to its state *now*."""
+    if now is None:
+        return "removed: not in the newer report"
+    if now.status not in FAILURES:
+        return _STATES[now.status].format(verdict=now.verdict or NOT_JUDGED)
+    word = now.word if failure is None else f"{failure.word} before, {now.word} now"
+    return f"{word}: {now.sentence}" if now.sentence else word
 
 
-def _slower(old: Report, new: Report) -> Iterator[Change]:
+def _slower_tests(old: Report, new: Report) -> Iterator[Change]:
     for test, items in new.tests.items():
-        before = sum(item.duration for item in old.tests.get(test, ()))
-        after = sum(item.duration for item in items)
-        if before and after > max(before * _TIMES, before + _SECONDS):
-            yield Change(test, f"{before:.1f} s before, {after:.1f} s now")
+        old_seconds = sum(item.duration for item in old.tests.get(test, ()))
+        new_seconds = sum(item.duration for item in items)
+        if old_seconds and new_seconds > max(old_seconds * _TIMES, old_seconds + _SECONDS):
+            yield Change(test, f"{old_seconds:.1f} s before, {new_seconds:.1f} s now")
 
 
-def lines(found: Comparison) -> Iterator[str]:
-    """*found* for a terminal."""
-    yield found.headline
-    for title, changes in found.sections.items():
+def lines(comparison: ReportComparison) -> Iterator[str]:
+    """Format *comparison* for a terminal."""
+    if comparison.warning:
+        yield f"warning: {comparison.warning}"
+    yield comparison.headline
+    for title, changes in comparison.sections.items():
         if changes:
             yield f"{title}:"
-            yield from (f"  {name}: {what}" for name, what in changes)
+            yield from (f"  {name}: {change}" for name, change in changes)
 
 
-def markdown(found: Comparison) -> str:
-    """*found* in Markdown."""
-    return "\n".join(_in_markdown(found)) + "\n"
+def markdown(comparison: ReportComparison) -> str:
+    """Format *comparison* as Markdown."""
+    return "\n".join(_markdown_lines(comparison)) + "\n"
 
 
-def _in_markdown(found: Comparison) -> Iterator[str]:
+def _markdown_lines(comparison: ReportComparison) -> Iterator[str]:
     yield "# DataLoader faults: what has changed"
     yield ""
-    yield f"{':x:' if found.is_worse else ':white_check_mark:'} {as_text(found.headline)}."
-    for title, changes in found.sections.items():
+    if comparison.warning:
+        yield f":warning: {as_text(comparison.warning)}."
+        yield ""
+    mark = ":x:" if comparison.is_worse else ":white_check_mark:"
+    yield f"{mark} {as_text(comparison.headline)}."
+    for title, changes in comparison.sections.items():
         if changes:
             yield from ("", f"## {title.capitalize()}", "")
-            yield from (f"- {as_text(name)}: {as_text(what)}" for name, what in changes)
+            yield from (f"- {as_text(name)}: {as_text(change)}" for name, change in changes)
 
 
-_PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{title} - DataLoader faults</title></head><body>
-<h1>DataLoader faults: what has changed</h1>
-<p>{title}.</p>
-{sections}</body></html>
-"""
+_LOOKS = {NEW: "failed", FIXED: "passed", NOT_FIXED: "xfailed", OTHER_VERDICT: "failed"}
+"""The status whose colors a section of the page has."""
 
 
-def page(found: Comparison) -> str:
-    """*found* as a page, which needs no other file."""
-    sections = "".join(_in_html(*each) for each in found.sections.items() if each[1])
-    return _PAGE.format(title=_escaped(found.headline), sections=sections)
-
-
-def _in_html(title: str, changes: Sequence[Change]) -> str:
-    rows = "".join(
-        f"<li><code>{_escaped(name)}</code>: {_escaped(what)}</li>\n" for name, what in changes
-    )
-    return f"<h2>{_escaped(title.capitalize())}</h2>\n<ul>\n{rows}</ul>\n"
-
-
-def _escaped(text: str) -> str:
-    return html.escape(printable(text))
+def page(comparison: ReportComparison) -> str:
+    """Format *comparison* as an HTML page, which does not need other files."""
+    return fill_template("compare.html", {"comparison": comparison, "looks": _LOOKS})

@@ -1,4 +1,4 @@
-"""The model of a report: a run, its items, and what several of them have in common. Pure."""
+"""The model of a report: runs and items, and groups of items. Pure."""
 
 from __future__ import annotations
 
@@ -7,99 +7,107 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, NamedTuple
 
-from pytest_dataloader_faults._arguments import ints, one_of
-from pytest_dataloader_faults.outcomes import CheckResult, Event, Verdict
-from pytest_dataloader_faults.outcomes.plain import (
-    Count,
-    MisfitError,
-    ProcessName,
-    Seconds,
-    from_json,
+from pytest_dataloader_faults._arguments import one_of, suggest_name
+from pytest_dataloader_faults.battery.checks import cost_of
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.outcomes import CheckResult, Event, Footprint, Verdict
+from pytest_dataloader_faults.outcomes.text import (
+    format_value,
+    join_some,
+    pluralize,
+    printable,
+    shorten,
 )
-from pytest_dataloader_faults.outcomes.text import listed
+from pytest_dataloader_faults.wire import Count, MisfitError, Number, Seconds, from_json
 
 VERSION = 1
-"""Of the JSON form. A report of another one is refused."""
+"""The version of the JSON format. Reports of other versions are rejected."""
 
 PASSED, FAILED, XFAILED = "passed", "failed", "xfailed"
-NOT_APPLICABLE, NOT_REPRODUCED = "not_applicable", "not_reproduced"
-NOT_ASKED, ERROR = "not_asked", "error"
-LEFT_OUT = {NOT_APPLICABLE: "not applicable", NOT_ASKED: "not asked"}
-"""The statuses of checks that did not run and did not fail, and the word for each."""
-STATUSES = (FAILED, ERROR, NOT_REPRODUCED, XFAILED, PASSED, NOT_ASKED, NOT_APPLICABLE)
-"""All of them, the worst first."""
+NOT_APPLICABLE, FLAKY = "not_applicable", "flaky"
+NOT_RUN, ERROR = "not_run", "error"
+LEFT_OUT = {NOT_APPLICABLE: "not applicable", NOT_RUN: "not run"}
+"""The statuses of checks that did not run and did not fail, and how each is displayed."""
+STATUSES = (FAILED, ERROR, FLAKY, XFAILED, PASSED, NOT_RUN, NOT_APPLICABLE)
+"""All statuses, the worst first."""
 FAILURES = (FAILED, ERROR)
-"""What makes a run fail: a check, or the test around it."""
-_HARM = "corrupted crashed poisoned hung leaked broken failed_unclearly".split()
-"""Verdicts of failures, from the worst: training goes on with wrong samples, or it ends."""
-_PASSES = (str(Verdict.SURVIVED), str(Verdict.FAILED_CLEANLY))
-_ADDED = {ERROR: "test failed", XFAILED: "expected", NOT_REPRODUCED: "not reproduced"}
+"""The statuses that fail a run: those of a failed check, and of an error in its test."""
+_PASSES = {str(each) for each in Verdict if each.passes}
+_SEVERITY = {str(each): each.severity for each in Verdict}
+VERDICT_OF_FAILURE = (
+    f"a verdict of a failure: {', '.join(each for each in Verdict if not each.passes)}"
+)
+_ADDED = {ERROR: "error in the test", XFAILED: "expected"}
+FLAKY_TRIALS = "1 of 3 trials failed"
 _PID = re.compile(r" \(pids? [\d, ]+\)")
 NOT_JUDGED = "not judged"
-"""In place of a verdict where there is none."""
-Number: TypeAlias = Annotated[int, ints(1, (1 << 63) - 1)]
+"""The substitute for a missing verdict."""
 
 
-@dataclass(frozen=True)
-class Usage:
-    """What one process of a loader had after an epoch.
+class Key(NamedTuple):
+    """The identity of an item in any report; *part* and *call* as in ``Item``."""
 
-    Attributes:
-        epoch: The epoch, from 1.
-        process: ``"loader"``, or ``"worker 0"``, ...
-        descriptors, threads: How many.
-        memory: Bytes of anonymous memory.
-    """
-
-    epoch: Number
-    process: ProcessName
-    descriptors: Count
-    memory: Count
-    threads: Count
+    nodeid: str
+    part: str
+    call: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """What one check found about one dataset.
+    """The result of one check of one dataset.
+
+    An item of a baseline has only what identifies a failure, its verdict and a reason.
 
     Attributes:
         nodeid: The id of pytest's item.
         test: The same without the check: all items of one test have it.
+        part: Which of several loaders or datasets of the test it is; "" if there is only one.
+        call: Which call of ``fault_check`` in the test it is, from 1.
         file, line: Where the test is, the line from 1.
         check: The name of the check.
-        status: ``passed``, ``failed``, ``xfailed`` (it failed, as ``expected_failures`` or a mark
-            says), ``not_applicable``, ``not_asked`` (another item says why nothing can be tried),
-            ``not_reproduced``, or ``error`` (the check did not fail, and the test around it did).
-        verdict: As in ``CheckResult``; None if the check does not apply, or was never asked.
-        sentence: What was found, without the verdict.
-        explanation: That, the evidence, and how to reproduce it.
-        cause: What the dataset is likely to do wrong; "" if it passed.
-        fix: What to do about that, in one sentence; "" if that is not known.
-        notes: What to know about the dataset.
-        faults: The faults of the trial that decided, as source code.
-        engine: The one that ran it; "" if nothing was run.
-        reproduce: A command, or a call, that repeats it.
-        duration: Seconds that the item took.
-        trials: Seconds that each of its trials took.
-        timeline: What happened when in the trial that decided; empty if it passed.
-        omitted_events: How many events were left out from the middle of that.
-        usage: What each process of that trial had after each epoch, if that was measured, and it
-            did not pass.
+        status: ``passed``, ``failed``, ``xfailed`` (the failure was expected),
+            ``not_applicable``, ``not_run`` (the dataset cannot be tested, as another item says),
+            ``flaky``, or ``error`` (the test failed, but not its check).
+        verdict: As in ``CheckResult``; None if the check does not apply, or did not run.
+        without_fault: Whether the dataset fails without a fault. Then the first item of its test
+            fails, and the others do not run. Which one is first may differ in each run.
+        reason: Why the failure is expected, which may be "" if a baseline lists it; None if it is
+            not expected.
+        sentence: What was observed, without the verdict.
+        explanation: The verdict, the evidence, and how to reproduce it.
+        cause: The likely cause: what the dataset does wrong; "" if it passed.
+        fix: How to fix the cause, in one sentence; "" if unknown.
+        section: The anchor of the cause in the guide to failed checks; "" if there is none.
+        notes: Remarks on the dataset.
+        faults: The faults of the deciding trial, as source code.
+        engine: The engine of the trial; "" if there was none.
+        reproduce: A command or a call that runs the check again.
+        duration: The duration of the item in seconds.
+        trials: The duration of each trial in seconds.
+        timeline: The events of the deciding trial, in order; empty if it passed.
+        omitted_events: How many events were omitted from the middle of the timeline.
+        usage: The resources of each process of that trial after each epoch, if they were measured
+            and the trial did not pass.
     """
 
     nodeid: str
     test: str
-    file: str
-    line: Number
+    part: str = ""
+    call: Number = 1
+    file: str = ""
+    line: Number = 1
     check: str
     status: Annotated[str, one_of(STATUSES)]
     verdict: Annotated[str, one_of(map(str, Verdict))] | None
-    sentence: str
-    explanation: str
+    without_fault: bool = False
+    reason: str | None = None
+    sentence: str = ""
+    explanation: str = ""
     cause: str = ""
     fix: str = ""
+    section: str = ""
     notes: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     engine: Annotated[str, one_of(("", "kernel", "python"))] = ""
@@ -108,36 +116,76 @@ class Item:
     trials: tuple[Seconds, ...] = ()
     timeline: tuple[Event, ...] = ()
     omitted_events: Count = 0
-    usage: tuple[Usage, ...] = ()
+    usage: tuple[Footprint, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The test, with the part in parentheses."""
+        return f"{self.test} ({printable(self.part)})" if self.part else self.test
+
+    @property
+    def key(self) -> Key:
+        """The identity of the item."""
+        return Key(self.nodeid, self.part, self.call)
+
+    @property
+    def failure_key(self) -> Key:
+        """The identity of its failure: the item, or the whole test if it fails without a fault."""
+        return Key(self.test, self.part, self.call) if self.without_fault else self.key
+
+    @property
+    def name(self) -> str:
+        """The identity of its failure as text, on one line."""
+        fault = ", without a fault" if self.without_fault else ""
+        part = f", part {self.part!r}" if self.part else ""
+        call = f", call {self.call}" if self.call > 1 else ""
+        return printable(f"{self.failure_key.nodeid}{fault}{part}{call}")
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The verdict, or what stands for it, and behind it what else there is to say."""
+        """The verdict or its substitute, and remarks."""
         if self.status in LEFT_OUT:
             return (LEFT_OUT[self.status],)
+        if self.status == FLAKY:
+            return FLAKY, FLAKY_TRIALS
         added = "expected to fail" if self.is_unexpected else _ADDED.get(self.status, "")
         return tuple(filter(None, (self.verdict or NOT_JUDGED, added)))
 
     @property
     def word(self) -> str:
-        """The same as one text."""
-        first, *others = self.words
-        return first + "".join(f" ({each})" for each in others)
+        """The verdict and the remarks as one string."""
+        verdict, *remarks = self.words
+        return verdict + "".join(f" ({each})" for each in remarks)
+
+    @property
+    def was_tried(self) -> bool:
+        """Whether a trial decided. An item of a baseline has a reason, but no engine."""
+        is_untried = not self.engine and self.verdict in (None, Verdict.NOT_EXERCISED)
+        return self.reason is not None or not is_untried
 
     @property
     def could_not_run(self) -> bool:
-        """Whether it failed before any trial: in its set-up, or since the dataset is of no use."""
-        is_untried = not self.engine and self.verdict in (None, Verdict.NOT_EXERCISED)
-        return self.status in FAILURES and is_untried
+        """Whether it failed before any trial: in its setup, or because the dataset is unusable."""
+        return self.status in FAILURES and not self.was_tried
 
     @property
     def is_unexpected(self) -> bool:
-        """Whether it failed since it passed, although it was expected to fail."""
+        """Whether it failed because it passed, although it was expected to fail."""
         return self.status == FAILED and self.verdict in _PASSES
+
+    @property
+    def fails_check(self) -> bool:
+        """Whether its check failed, expected or not, and not only the test around it."""
+        return self.status in (FAILED, XFAILED) and self.has_failing_verdict and self.was_tried
+
+    @property
+    def has_failing_verdict(self) -> bool:
+        """Whether it has a verdict, and the verdict is not a pass."""
+        return self.verdict is not None and self.verdict not in _PASSES
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Item:
-        """The item of plain data; what only another version of this plugin knows is left out."""
+        """Read an item from plain data; fields of other versions of this plugin are ignored."""
         item: Item = from_json(cls, data, ignore_unknown=True)
         return item
 
@@ -147,11 +195,11 @@ class Run:
     """A run of pytest.
 
     Attributes:
-        began: When it began, by ISO 8601, in UTC.
-        duration: Seconds that it took.
+        began: The start in UTC, as ISO 8601.
+        duration: The duration in seconds.
         command: The command, as a shell reads it.
-        seed: Of the trials that had no seed of their own.
-        commit: Of git, in the folder where pytest ran; "" if there is none.
+        seed: The seed of trials without their own seed.
+        commit: The git commit of the folder where pytest ran; "" if there is none.
     """
 
     began: str
@@ -161,14 +209,14 @@ class Run:
     commit: str = ""
 
     @property
-    def told(self) -> str:
-        """All of it but the command."""
+    def summary(self) -> str:
+        """Everything except the command, on one line."""
         commit = f", commit {self.commit[:_COMMIT]}" if self.commit else ""
         return f"{self.began}, {self.duration:.1f} s, seed {self.seed}{commit}"
 
 
 _COMMIT = 12
-"""So many digits of a commit are shown."""
+"""The number of digits of a commit that are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +224,7 @@ class Report:
     """A run of pytest, or several that were merged.
 
     Attributes:
-        engine: Which engine ran, and why it is not the kernel's.
+        engine: The engine, and why it is not the kernel engine.
         versions: Of Python, torch, this plugin and the system, by name.
         runs: The runs, in the order of the reports that were merged.
         items: The checks, test by test, in the order of the battery.
@@ -189,33 +237,80 @@ class Report:
 
     @cached_property
     def tests(self) -> dict[str, list[Item]]:
-        """The items of each test."""
-        found: dict[str, list[Item]] = {}
+        """The items of each test, or of each part of a test with several parts."""
+        items_by_test: dict[str, list[Item]] = {}
         for item in self.items:
-            found.setdefault(item.test, []).append(item)
-        return found
+            items_by_test.setdefault(item.title, []).append(item)
+        return items_by_test
 
     @property
     def failed(self) -> tuple[Item, ...]:
-        """The items that failed, by their check or outside of it."""
+        """The failed items, whether the check or the test around it failed."""
         return tuple(item for item in self.items if item.status in FAILURES)
+
+    @property
+    def headline(self) -> tuple[str, str]:
+        """How many checks failed, in how many datasets; the first part should stand out."""
+        statuses = [item.status for item in self.items if item.status not in LEFT_OUT]
+        run = pluralize(len(statuses), "check")
+        datasets = pluralize(len(self.tests), "dataset")
+        if self.failed:
+            failing = len({item.title for item in self.failed})
+            of_run = f"{len(self.failed)} of " if len(self.failed) < len(statuses) else ""
+            of_datasets = f"{failing} of " if failing < len(self.tests) else ""
+            return f"{of_run}{run} failed", f", in {of_datasets}{datasets}"
+        if not statuses:
+            return "No check was run", ""
+        if set(statuses) == {PASSED}:
+            return f"{'All ' if len(statuses) > 1 else ''}{run} passed", f" for {datasets}"
+        return "No check failed unexpectedly", f": {run} of {datasets}"
+
+    @cached_property
+    def worst_first(self) -> dict[str, list[Item]]:
+        """The items of each test; the tests in which most checks failed come first."""
+        return dict(sorted(self.tests.items(), key=lambda entry: -count_failures(entry[1])))
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data for JSON; see schema.json."""
         return {"version": VERSION, **asdict(self)}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Report:
-        """The report that ``to_dict`` made *data* from."""
+    def from_dict(cls, data: Any) -> Report:
+        """Read a report from *data*, which another program may have written.
+
+        Raises:
+            InvalidArgumentError: *data* is not a report.
+        """
         if not isinstance(data, Mapping):
             raise MisfitError(data, "an object")
         if (version := data.get("version")) != VERSION:
             raise MisfitError(version, str(VERSION), "version")
-        for name in ("engine", "versions", "items"):
-            if name not in data:
-                raise MisfitError(data, f"an object with {name!r}")
+        if "items" not in data:
+            raise MisfitError(data, "an object with 'items'")
+        _refuse_misspelled_fields(data["items"])
         report: Report = from_json(cls, data, ignore_unknown=True)
+        places: dict[Key, int] = {}
+        for place, item in enumerate(report.items):
+            if item.reason is not None and not item.has_failing_verdict:
+                raise MisfitError(item.verdict, VERDICT_OF_FAILURE, f"items[{place}].verdict")
+            if (first := places.setdefault(item.key, place)) != place:
+                pair = f"items[{first}] and items[{place}] are both about {shorten(item.name)}"
+                raise InvalidArgumentError(f"{pair}. Remove one of them")
         return report
+
+
+def _refuse_misspelled_fields(items: Any) -> None:
+    """Reject an item with an unknown field whose name is similar to that of a missing field.
+
+    Items of a later version have unknown fields as well, but also all of the known fields.
+    """
+    names = [each.name for each in fields(Item)]
+    for place, item in enumerate(items if isinstance(items, list) else ()):
+        for name in item if isinstance(item, dict) else ():
+            missing = [each for each in names if each not in item]
+            if name not in names and (advice := suggest_name(name, missing)):
+                text = shorten(format_value(name))
+                raise InvalidArgumentError(f"items[{place}] has an unknown field {text}. {advice}")
 
 
 def item_of(
@@ -224,60 +319,76 @@ def item_of(
     nodeid: str,
     test: str,
     where: tuple[str, int],
-    duration: float,
+    duration: float = 0.0,
     status: str = "",
+    call: int = 1,
+    without_fault: bool = False,
+    reason: str | None = None,
 ) -> Item:
-    """The item for *result*. *where*: the file, and the line from 1.
+    """Convert *result* to an item. *where*: the file, and the line from 1.
 
-    *status*: as in ``Item``, where it is another one than *result* says.
+    *status*, *reason*: as in ``Item``, if they do not follow from *result*.
     """
     outcome = result.outcome
     status = status or _status_of(result)
     return Item(
         nodeid=nodeid,
         test=test,
+        part=result.part or "",
+        call=call,
         file=where[0],
         line=where[1],
         check=result.check,
         status=status,
         verdict=str(result.verdict) if result.applies else None,
+        without_fault=without_fault,
+        reason=_reason_of(result, reason) if status == XFAILED else None,
         sentence=result.sentence,
         explanation=result.explanation,
         cause=result.cause,
         fix=result.fix,
+        section=result.finding.cause.section if result.finding.cause else "",
         notes=result.notes,
         faults=tuple(map(repr, outcome.schedule)) if outcome else (),
-        engine=outcome.engine if outcome else "",
+        engine=outcome.request.engine if outcome else "",
         reproduce=result.reproduce,
         duration=round(duration, 3),
         trials=tuple(each.duration for each in result.trials),
-        **({} if status == PASSED else _course(result)),
+        **({} if status == PASSED else _trial_record(result)),
     )
 
 
-def _course(result: CheckResult) -> dict[str, Any]:
-    """The course of the trial that decided."""
+def _reason_of(result: CheckResult, reason: str | None) -> str | None:
+    """The *reason* of a baseline, which may be empty, or else that of *result*."""
+    return result.expected if reason is None else reason
+
+
+def _trial_record(result: CheckResult) -> dict[str, Any]:
+    """The course of the deciding trial."""
     outcome = result.outcome
     if outcome is None:
         return {}
-    names = [each.name for each in fields(Usage)]
-    usage = (Usage(*(getattr(each, name) for name in names)) for each in outcome.footprints)
     return {
         "timeline": outcome.timeline,
         "omitted_events": outcome.omitted_events,
-        "usage": tuple(usage),
+        "usage": outcome.footprints,
     }
 
 
 def _status_of(result: CheckResult) -> str:
-    """What pytest makes of *result*."""
+    """The status of *result* in pytest."""
     if not result.applies:
         return NOT_APPLICABLE
     if result.failed:
         return FAILED
     if not result.reproduced:
-        return NOT_REPRODUCED
+        return FLAKY
     return XFAILED if result.expected else PASSED
+
+
+def count_failures(items: Iterable[Item]) -> int:
+    """Count the failed *items*."""
+    return sum(item.status in FAILURES for item in items)
 
 
 def place_and_name(test: str) -> tuple[str, str]:
@@ -287,54 +398,60 @@ def place_and_name(test: str) -> tuple[str, str]:
     return place, f"{name}{bracket}{parameters}"
 
 
-def counts(items: Iterable[Item]) -> dict[str, int]:
-    """How many of *items* have each verdict, the most frequent first, but for those left out."""
-    kept = (item for item in items if item.status not in LEFT_OUT)
-    found = Counter(item.verdict or NOT_JUDGED for item in kept)
-    return dict(found.most_common())
+def count_verdicts(items: Iterable[Item]) -> dict[str, int]:
+    """Count the *items* that ran by verdict, the most frequent first."""
+    items_run = (item for item in items if item.status not in LEFT_OUT)
+    verdicts = Counter(item.verdict or NOT_JUDGED for item in items_run)
+    return dict(verdicts.most_common())
 
 
-def by_cause(items: Iterable[Item]) -> dict[str, list[Item]]:
-    """The failed ones of *items* by likely cause: by the harm it does, and how often it does it."""
-    found: dict[str, list[Item]] = {}
+def group_by_cause(items: Iterable[Item]) -> dict[str, list[Item]]:
+    """Group the failed *items* by likely cause: the worst and the most frequent first.
+
+    In a group, the cheapest checks come first.
+    """
+    groups: dict[str, list[Item]] = {}
     for item in items:
         if item.status in FAILURES:
-            found.setdefault(item.cause or in_common(item.sentence), []).append(item)
-    return dict(sorted(found.items(), key=lambda each: (_harm(each[1]), -len(each[1]))))
+            cause = item.cause or without_pids(item.sentence) or item.word
+            groups.setdefault(cause, []).append(item)
+    for group in groups.values():  # The first one has the command to repeat.
+        group.sort(key=lambda item: cost_of(item.check))
+    return dict(sorted(groups.items(), key=lambda group: (-_severity(group[1]), -len(group[1]))))
 
 
-def in_common(sentence: str) -> str:
-    """*sentence* without the ids of processes, which differ where all else is the same."""
+def without_pids(sentence: str) -> str:
+    """Remove the process ids from *sentence*, because they differ in each run."""
     return _PID.sub("", sentence)
 
 
-def _harm(items: Iterable[Item]) -> int:
-    """The place of the worst verdict of *items* among all, from 0."""
-    ranks = {verdict: rank for rank, verdict in enumerate(_HARM)}
-    return min(ranks.get(item.verdict or "", len(_HARM)) for item in items)
+def _severity(items: Iterable[Item]) -> int:
+    """The severity of the worst verdict of *items*."""
+    return max(_SEVERITY.get(item.verdict or "", 0) for item in items)
 
 
-def by_reason(items: Iterable[Item]) -> dict[str, list[Item]]:
-    """Those of *items* that do not apply although the dataset has what they are about, by why."""
-    found: dict[str, list[Item]] = {}
+def group_by_reason(items: Iterable[Item]) -> dict[str, list[Item]]:
+    """Group *items* by reason that do not apply although the dataset has what they check."""
+    groups: dict[str, list[Item]] = {}
     for item in items:
         if item.status == NOT_APPLICABLE and item.cause:
-            found.setdefault(item.cause, []).append(item)
-    return found
+            groups.setdefault(item.cause, []).append(item)
+    return groups
 
 
 def notes_of(items: Iterable[Item]) -> list[str]:
-    """Each note of *items* once."""
+    """Return the distinct notes of *items*."""
     return list(dict.fromkeys(note for item in items for note in item.notes))
 
 
 def named_notes_of(items: Sequence[Item]) -> list[str]:
-    """Each note of *items* once, with the tests that it is about where there are others."""
-    found: dict[str, dict[str, None]] = {}
+    """Return the distinct notes of *items*, with their tests unless they are about all tests."""
+    tests_by_note: dict[str, dict[str, None]] = {}
     for item in items:
         for note in item.notes:
-            found.setdefault(note, {})[item.test] = None
-    every = len({item.test for item in items})
+            tests_by_note.setdefault(note, {})[item.title] = None
+    test_count = len({item.title for item in items})
     return [
-        note if len(tests) == every else f"{listed(tests)}: {note}" for note, tests in found.items()
+        note if len(tests) == test_count else f"{join_some(tests)}: {note}"
+        for note, tests in tests_by_note.items()
     ]

@@ -1,74 +1,37 @@
 """Search: Hypothesis draws schedules of faults, and shrinks those under which a dataset fails.
 
-``explore`` is the search, and ``replay`` runs one trial of it again. For tests of your own under
-Hypothesis' ``@given``, ``survey`` finds the files that can fail,
-``assert_survives_or_fails_cleanly`` is the property, and the strategies are in ``strategies``.
+``explore`` is the search, and ``replay`` runs one trial of it again. Your own tests under
+Hypothesis' ``@given`` call ``replay`` with the faults that the strategies in ``strategies`` draw.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults._arguments import chosen
+from pytest_dataloader_faults._arguments import choose_arguments
 from pytest_dataloader_faults._settings import Files, Settings, check
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery import progress
-from pytest_dataloader_faults.battery.survey import DataFiles, Survey, trial_of
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
 from pytest_dataloader_faults.faults import KINDS, Fault
 from pytest_dataloader_faults.outcomes import Contract, Verdict
 from pytest_dataloader_faults.outcomes.results import Exploration
-from pytest_dataloader_faults.outcomes.text import for_log
-from pytest_dataloader_faults.search._assertion import assert_survives_or_fails_cleanly
+from pytest_dataloader_faults.outcomes.text import escape_for_log
+from pytest_dataloader_faults.search import _assertion
+from pytest_dataloader_faults.steps import run_epochs
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
 
-__all__ = (
-    "DataFiles",
-    "Exploration",
-    "Survey",
-    "assert_survives_or_fails_cleanly",
-    "explore",
-    "replay",
-    "survey",
-)
+__all__ = ("Exploration", "explore", "replay")
 
 _ENOUGH_EXAMPLES = 50
-"""From here on, some examples go into finding out which transient errors the dataset survives."""
-
-
-def survey(
-    make_dataset: DatasetFactory,
-    *,
-    files: Files | None = None,
-    loader: Mapping[str, Any] | None = None,
-    deadline: float = 30.0,
-    seed: int = 0,
-    engine: str = "auto",
-    contract: Contract | None = None,
-    from_start: bool = False,
-) -> Survey:
-    """Run the dataset that *make_dataset* returns once without a fault, and see what it reads.
-
-    Args:
-        make_dataset, seed, engine: See ``check_dataset``.
-        files: Globs of the files that faults may hit; by default all that its worker reads.
-        loader: Options of the ``DataLoader`` that every trial has, such as ``collate_fn``.
-        deadline: Seconds for each of the two runs.
-        contract: What the author promises beyond the ordinary. Where it says that samples are
-            random, or how to compare them, run trials by the survey's own ``run_trial``.
-        from_start: Whether files of the constructor can fail as well, in each trial of the survey.
-            See ``run_trial``.
-
-    Raises:
-        InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
-    """
-    return Survey(make_dataset, Settings.of(locals()), from_start=from_start)
+"""With this many, some examples first determine which transient errors the dataset survives."""
 
 
 def replay(
@@ -80,34 +43,40 @@ def replay(
     deadline: float = 30.0,
     seed: int = 0,
     engine: str = "auto",
-    from_start: bool = False,
+    before_init: bool = False,
+    copy: str | os.PathLike[str] | None = None,
 ) -> Verdict:
     """Run one trial under *faults*, and raise if the dataset fails.
 
+    The dataset also runs without a fault, for comparison. Inside a Hypothesis test, the verdict and
+    the faults go to Hypothesis' statistics, and a trial in which no fault fired is not an error.
+
     Args:
         make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
-        *faults: As ``run_trial`` takes them.
+        *faults: The faults to inject; see ``run_trial``.
         loader: Options of the ``DataLoader``.
-        contract: What the author promises beyond the ordinary.
-        epochs: Passes under the faults.
-        deadline, seed, engine, from_start: See ``run_trial``.
+        contract: What the dataset promises, if it differs from the default ``Contract()``.
+        epochs: Number of epochs under the faults.
+        deadline, seed, engine, before_init, copy: See ``run_trial``.
 
     Returns:
-        The verdict, which is a pass.
+        The verdict, which is a pass or, inside a Hypothesis test, ``not_exercised``.
 
     Raises:
-        CheckFailedError: The verdict, the evidence, a test that repeats the trial.
-        FaultNotFiredError: There were faults, and none of them fired.
+        CheckFailedError: With the verdict, the evidence, and a test that repeats the trial.
+        FaultNotFiredError: No fault fired, outside of Hypothesis.
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
 
     """
     __tracebackhide__ = True
-    asked = Settings.of(locals())
+    trial_settings = Settings.of(locals())
     options = dict(loader or {})
-    options.pop("num_workers", None)  # The reference does not depend on it.
-    found = Survey(make_dataset, replace(asked, loader=options), from_start=from_start)
-    outcome = trial_of(found, faults, epochs, loader=loader)
-    return assert_survives_or_fails_cleanly(outcome, found)
+    if not options.get("num_workers"):
+        options.pop("num_workers", None)  # The fault-free run has workers.
+    trial_settings = replace(trial_settings, loader=options)
+    survey = _assertion.Survey(make_dataset, trial_settings, run_epochs(before_init=before_init))
+    outcome = survey.run_trial(*faults, epochs=epochs, loader=loader)
+    return _assertion.assert_survives_or_fails_cleanly(outcome, survey)
 
 
 def explore(
@@ -125,68 +94,78 @@ def explore(
     engine: str = "auto",
     on_fail: str | None = "raise",
     report: Callable[[str], object] | None = None,
-    from_start: bool = False,
+    before_init: bool = False,
+    copy: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Exploration:
     """Search for a schedule of faults under which the dataset neither survives nor fails cleanly.
 
-    The first trial has no fault. With 50 examples or more, the next trials find out which errors
-    the dataset tolerates. Then Hypothesis draws schedules. A case that Hypothesis draws again is
-    not run again. The first failure is shrunk, and run once more before it is reported.
+    The first trial has no fault. With 50 examples or more, the next trials determine which errors
+    the dataset tolerates. Then Hypothesis draws schedules. A case that Hypothesis draws again does
+    not run again. The first failure is shrunk, and repeated before it is reported.
 
     Args:
         make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
-        files: Globs of the files to put at risk; by default all that its worker reads.
-        kinds: Fault classes to draw from; by default those of ``strategies.DEFAULT_KINDS`` that can
-            happen under the loader.
-        max_faults: The most faults in one schedule.
+        files: Globs of the files to inject faults into; by default, all that its worker reads.
+        kinds: Fault classes to draw from; by default, those of ``strategies.DEFAULT_KINDS`` that
+            can occur with the loader.
+        max_faults: The maximum number of faults in a schedule.
         loader: Options of the ``DataLoader``, or a strategy for them; by default
-            ``strategies.loader_options()``. For a ready ``DataLoader`` give ``{}``.
-        max_epochs: The most passes under the faults.
-        contract: What the author promises beyond the ordinary.
-        max_examples: Trials before any shrinking; by default as Hypothesis' active profile says,
-            which is 100 where it says nothing.
-        deadline: Seconds for each trial; a hang costs as many each time it is tried.
-        seed: Of the search. By default Hypothesis chooses, as ``--hypothesis-seed`` and
-            ``derandomize`` say.
+            ``strategies.loader_options()``. For a ready ``DataLoader``, pass ``{}``.
+        max_epochs: The maximum number of epochs under the faults.
+        contract: What the dataset promises, if it differs from the default ``Contract()``.
+        max_examples: The number of trials before shrinking; by default that of Hypothesis' active
+            profile, which is usually 100.
+        deadline: Seconds for each trial. Each trial that hangs takes that long.
+        seed: Seed of the search; by default, ``--hypothesis-seed`` and ``derandomize`` apply.
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
         on_fail: ``"raise"``, ``"warn"`` or None.
-        report: Called with the statistics, before anything is raised.
-        from_start: Whether the faults are there before *make_dataset* is called. See ``run_trial``.
-        **settings: What else ``hypothesis.settings`` takes, as ``derandomize`` or ``database``; by
-            default as Hypothesis' active profile says. Of its phases, ``explain`` is left out.
+        report: A function that is called with the statistics before an error is raised.
+        before_init: Whether faults are armed before *make_dataset* is called. See ``run_trial``.
+        copy: A folder, of which each trial passes a copy to *make_dataset*. See ``run_trial``.
+        **settings: Other arguments of ``hypothesis.settings``, such as ``derandomize`` or
+            ``database``; by default those of Hypothesis' active profile, without the phase
+            ``explain``.
 
     Returns:
-        The statistics and, with *on_fail* ``"warn"`` or None, the shrunk failure if there is one.
+        The statistics and, with *on_fail* ``"warn"`` or None, the shrunk failure, if any.
 
     Raises:
-        CheckFailedError: The shrunk schedule, the verdict, the evidence, a test that repeats it.
-        FaultNotFiredError: No fault of any trial happened, so nothing was shown.
+        CheckFailedError: With the shrunk schedule, the verdict, the evidence, and a test that
+            repeats the trial.
+        FaultNotFiredError: No fault fired in any trial, so the search proves nothing.
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
 
     """
     from pytest_dataloader_faults.search import _runner
-    from pytest_dataloader_faults.strategies import DEFAULT_KINDS
 
     __tracebackhide__ = True
     _runner.require_loader(loader)
     fixed = loader if isinstance(loader, Mapping) else None
     check(max_examples=max_examples, seed=seed or 0, max_faults=max_faults, max_epochs=max_epochs)
     check(on_fail=on_fail, report=report)
-    asked = Settings.of({**locals(), "loader": fixed, "seed": 0})
-    own = inspect.signature(explore).parameters
-    how = _runner.settings_of(settings, max_examples, own)  # Before any trial: it may refuse them.
-    alone = (fixed or {}).get("num_workers") == 0
-    usual = [kind for kind in DEFAULT_KINDS if not (alone and kind.needs_worker)]
-    kinds = usual if kinds is None else chosen([*KINDS.values()], kinds=kinds)
-    search = _runner.Search(Survey(make_dataset, asked, from_start=from_start), how.max_examples)
-    drawn = _runner.cases(search.found, loader, max_epochs, max_faults=max_faults, kinds=kinds)
+    trial_settings = Settings.of({**locals(), "loader": fixed, "seed": 0})
+    names = inspect.signature(explore).parameters
+    search_settings = _runner.make_search_settings(settings, max_examples, names)
+    choices = [*KINDS.values()]
+    kinds = _default_kinds(fixed) if kinds is None else choose_arguments(choices, kinds=kinds)
+    survey = _assertion.Survey(make_dataset, trial_settings, run_epochs(before_init=before_init))
+    search = _runner.Search(survey, search_settings.max_examples)
+    drawn = _runner.cases(survey, loader, max_epochs, max_faults=max_faults, kinds=kinds)
     with progress.stage("explore"):
-        failure = search.check_without_fault(_runner.without_fault(fixed))
-        if not failure and how.max_examples >= _ENOUGH_EXAMPLES:
+        failure = search.check_without_fault(_runner.fault_free_case(fixed))
+        if not failure and search_settings.max_examples >= _ENOUGH_EXAMPLES:
             failure = search.try_transient_errors(loader, max_epochs, kinds)
-        failure = failure or search.run(drawn, seed, how)
-    return _conclude(search.exploration(failure), search.unexercised(), on_fail, report)
+        failure = failure or search.run(drawn, seed, search_settings)
+    return _conclude(search.exploration(failure), search.explain_unexercised(), on_fail, report)
+
+
+def _default_kinds(loader: Mapping[str, Any] | None) -> list[type[Fault]]:
+    """The default of *kinds*: the faults that can occur with the options *loader*."""
+    from pytest_dataloader_faults.strategies import DEFAULT_KINDS
+
+    alone = (loader or {}).get("num_workers") == 0
+    return [kind for kind in DEFAULT_KINDS if not (alone and kind.needs_worker)]
 
 
 def _conclude(
@@ -195,9 +174,9 @@ def _conclude(
     on_fail: str | None,
     report: Callable[[str], object] | None,
 ) -> Exploration:
-    """Report *result*. Raise what it and *on_fail* ask for, or warn, or return it.
+    """Report *result*. Raise, warn or return it, depending on *on_fail*.
 
-    *unexercised*: what to say where no trial has shown anything.
+    *unexercised*: the message if no fault fired in any trial.
     """
     __tracebackhide__ = True
     if report is not None:
@@ -207,5 +186,5 @@ def _conclude(
     if result.failure and on_fail == "raise":
         raise CheckFailedError(f"{result.failure}\n\n{result.describe()}")
     if result.failure and on_fail == "warn":
-        warnings.warn(for_log(result.failure), stacklevel=3)
+        warnings.warn(escape_for_log(result.failure), stacklevel=3)
     return result

@@ -1,12 +1,15 @@
-"""The property that a dataset keeps under any faults, and the error for one that breaks it."""
+"""The property that a dataset keeps under any faults: trials of it, and the error if it fails."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults._arguments import Rule
+from pytest_dataloader_faults._settings import Settings, check
+from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
+from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import (
     DatasetFactory,
     PartOf,
@@ -14,14 +17,24 @@ from pytest_dataloader_faults._trial.factory import (
     is_named,
     takes_folder,
 )
-from pytest_dataloader_faults.battery.survey import Survey, require_same_comparison
+from pytest_dataloader_faults.battery import progress
+from pytest_dataloader_faults.battery.checks import kind_of
+from pytest_dataloader_faults.battery.fault_free_run import ONE_WORKER, FaultFreeRun
+from pytest_dataloader_faults.battery.targets import require_match
+from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
-from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, Verdict
-from pytest_dataloader_faults.outcomes.fault_facts import unfired
+from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Verdict
+from pytest_dataloader_faults.outcomes.comparison import Comparison
+from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired
 from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
 from pytest_dataloader_faults.outcomes.judge.report import explain
-from pytest_dataloader_faults.outcomes.judge.starts import cause_of_start
-from pytest_dataloader_faults.outcomes.text import call_in_lines, code, plain, run_settings
+from pytest_dataloader_faults.outcomes.judge.starts import start_cause
+from pytest_dataloader_faults.outcomes.text import call_in_lines, code, run_settings, to_plain
+from pytest_dataloader_faults.steps import Processes, run_epochs
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults.strategies.choices import DataFiles
 
 VIOLATIONS: dict[Verdict, type[CheckFailedError]] = {
     verdict: type(
@@ -31,169 +44,229 @@ VIOLATIONS: dict[Verdict, type[CheckFailedError]] = {
     )
     for verdict in Verdict
 }
-"""One class for each verdict: Hypothesis takes failures of one class and one place for the same
-bug, and would shrink a hang into a failure of another kind."""
+"""One class for each verdict. Hypothesis considers failures of the same class and line as the same
+bug, so it would shrink a hang into a different failure."""
 
-_OUTCOME = Rule(lambda value: isinstance(value, Outcome), "what run_trial(...) returned")
-_KNOWN = Rule(
-    lambda value: isinstance(value, (Survey, Reference)), "a survey(make_dataset) or a Reference"
-)
 _NAMELESS = "make_dataset"
+_ONE_EPOCH = run_epochs()
 
 
-def assert_survives_or_fails_cleanly(
-    outcome: Outcome, reference: Reference | Survey, *, contract: Contract | None = None
-) -> Verdict:
+class Survey:
+    """A dataset, and its fault-free run.
+
+    Attributes:
+        make_dataset: The dataset factory.
+        kind: The kind of its trials.
+        contract: What the dataset promises, including how samples are compared.
+    """
+
+    def __init__(
+        self, make_dataset: DatasetFactory, settings: Settings, processes: Processes = _ONE_EPOCH
+    ) -> None:
+        """*processes*: those of a trial; other trials have more epochs."""
+        with progress.stage("fault-free run"):
+            self._fault_free_run = FaultFreeRun(make_dataset, settings, attempts=[ONE_WORKER])
+        self.make_dataset = make_dataset
+        self.contract = self._fault_free_run.contract
+        self.kind = kind_of(processes)
+        run = self._fault_free_run
+        monitored = self.kind.fault_free_outcome(run)
+        require_match(run.settings.files, monitored)
+        self._workload = Workload.of(monitored, run.settings.files, run.own_folders)
+
+    def __repr__(self) -> str:
+        """The files, which matter in a failing example."""
+        return f"Survey(files={self.files!r})"
+
+    @cached_property
+    def files(self) -> DataFiles:
+        """The files and connections that can fail."""
+        from pytest_dataloader_faults.strategies.choices import DataFiles
+
+        run = self._fault_free_run
+        batches = run.reference.batches
+        samples = len(run.reference.samples) or sum(len(indices) for indices, _ in batches)
+        return DataFiles.of(self._workload, samples)
+
+    @property
+    def is_iterable(self) -> bool:
+        """Whether the dataset is a stream, which has no indices."""
+        return self._fault_free_run.reference.kind == "iterable"
+
+    @property
+    def comparison(self) -> Comparison:
+        """How samples are compared."""
+        return self._fault_free_run.comparison
+
+    def run_trial(
+        self,
+        *faults: Fault,
+        epochs: int = 1,
+        loader: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> Outcome:
+        """Run a trial with the survey's settings, except for those in *settings*.
+
+        *loader*: options that replace, or are added to, those of the survey.
+        """
+        fault_free_run = self._fault_free_run
+        check(loader=loader, epochs=epochs)
+        loader = {**(fault_free_run.settings.loader or {}), **(loader or {})}
+        job = TrialJob(
+            make_dataset=self.make_dataset,
+            faults=faults,
+            settings=fault_free_run.settings.override({**settings, "loader": loader}),
+            comparison=self.comparison,
+            handling=fault_free_run.handling(self.comparison),
+            options=TrialOptions(
+                processes=self.kind.run_epochs(epochs),
+                of_workers=fault_free_run.of_workers,
+            ),
+            recovers_in_workers=fault_free_run.reference.is_of_worker,
+        )
+        return run_trial_job(job)
+
+    def judge(self, outcome: Outcome) -> Finding:
+        """The verdict on *outcome*, by the survey's contract."""
+        return self._fault_free_run.judge(outcome, self.contract)
+
+
+def assert_survives_or_fails_cleanly(outcome: Outcome, survey: Survey) -> Verdict:
     """Raise unless the dataset of *outcome* survived the faults, or failed cleanly.
 
     Inside a Hypothesis test, verdicts and faults go to Hypothesis' statistics. A trial in which no
     fault fired (``not_exercised``) only counts there; outside of Hypothesis it raises.
-
-    Args:
-        outcome: Of ``run_trial``.
-        reference: ``survey(make_dataset)``: what the dataset gives when nothing is wrong.
-        contract: What the author promises beyond the ordinary; by default the survey's.
-
-    Returns:
-        The verdict, if it is a pass or, inside of Hypothesis, ``not_exercised``.
-
-    Raises:
-        CheckFailedError: The verdict, the evidence, a test that repeats the trial.
-        FaultNotFiredError: No fault fired, outside of Hypothesis.
-
     """
     import hypothesis
 
     __tracebackhide__ = True
-    judgement = judge_outcome(outcome, reference, contract)
-    make_dataset = getattr(reference, "make_dataset", None)
-    promise = contract or getattr(reference, "contract", None)
+    finding = judge_outcome(outcome, survey)
     inside = hypothesis.currently_in_test_context()
     if inside:
-        record_statistics(outcome, judgement)
-    if is_violation(judgement):
-        raise violation(outcome, judgement, make_dataset, promise)
-    if judgement.verdict is Verdict.NOT_EXERCISED and not inside:
-        raise not_exercised(outcome, judgement)
-    return judgement.verdict
+        record_statistics(outcome, finding)
+    if is_violation(finding):
+        raise violation(outcome, finding, survey.make_dataset, survey.contract)
+    if finding.verdict is Verdict.NOT_EXERCISED and not inside:
+        raise not_exercised(outcome, finding)
+    return finding.verdict
 
 
-def judge_outcome(
-    outcome: Outcome, known: Reference | Survey, contract: Contract | None = None
-) -> Judgement:
-    """The verdict; ``not_exercised`` also where torch hangs for a reason of its own."""
-    contract = contract and Contract.given(contract)
-    _OUTCOME.check("outcome", outcome)
-    _KNOWN.check("reference", known)
+def judge_outcome(outcome: Outcome, survey: Survey) -> Finding:
+    """The verdict; ``not_exercised`` also if torch itself causes a hang."""
     if torch_dropped_a_batch(outcome):
         sentence = (
-            "torch ran out of descriptors or shared memory while sharing a batch, dropped it, and"
-            " waits forever"
+            "torch ran out of file descriptors or shared memory while sharing a batch, dropped the"
+            " batch, and waits for it forever"
         )
-        return Judgement(Verdict.NOT_EXERCISED, sentence, passed=False)
-    if isinstance(known, Survey):
-        return known.judge(outcome, contract)
-    require_same_comparison(contract or Contract(), Contract())
-    return outcome.judge(known, contract)
+        return Finding(Verdict.NOT_EXERCISED, sentence)
+    return survey.judge(outcome)
 
 
-def is_violation(judgement: Judgement) -> bool:
-    """Whether the dataset broke the property; not so where nothing was exercised."""
-    return not judgement.passed and judgement.verdict is not Verdict.NOT_EXERCISED
+def is_violation(finding: Finding) -> bool:
+    """Whether the dataset broke the property; False if no fault fired."""
+    return finding.verdict.fails
 
 
-def record_statistics(outcome: Outcome, judgement: Judgement) -> None:
+def record_statistics(outcome: Outcome, finding: Finding) -> None:
     """Add the verdict and the faults to Hypothesis' statistics, inside one of its tests."""
     import hypothesis
 
-    hypothesis.event("verdict", str(judgement.verdict))
-    for each in outcome.faults:
-        kind = type(each.fault).__name__
-        hypothesis.event(kind, "fired" if each.fired else "did not fire")
+    hypothesis.event("verdict", str(finding.verdict))
+    for facts in outcome.faults:
+        kind = type(facts.fault).__name__
+        hypothesis.event(kind, "fired" if facts.fired else "did not fire")
 
 
-def not_exercised(outcome: Outcome, judgement: Judgement) -> FaultNotFiredError:
-    """The error that says why nothing was shown."""
-    reason = unfired(outcome.faults, outcome.processes, outcome.engine) or judgement.sentence
-    return FaultNotFiredError(f"not_exercised: {reason}")
+def not_exercised(outcome: Outcome, finding: Finding) -> FaultNotFiredError:
+    """The error that says why no fault fired."""
+    reason = explain_unfired(outcome.faults, outcome.processes, outcome.request.engine)
+    return FaultNotFiredError(f"not_exercised: {reason or finding.sentence}")
 
 
 def violation(
     outcome: Outcome,
-    judgement: Judgement,
+    finding: Finding,
     make_dataset: DatasetFactory | None = None,
     contract: Contract | None = None,
 ) -> CheckFailedError:
     """The error to raise: the verdict's own explanation, and a test that repeats the trial."""
-    name, home = _factory(make_dataset)
+    request = outcome.request
+    name, home = _factory_code(make_dataset, with_data=request.copy is not None)
     promise = contract if contract not in {None, Contract()} else None
     again = call_in_lines(
         "replay",
         name,
-        *map(repr, outcome.schedule),
-        loader=outcome.loader,
+        *map(repr, request.schedule),
+        loader=request.loader,
         contract=promise,
-        epochs=outcome.epochs if outcome.epochs != 1 else None,
-        from_start=outcome.from_start or None,
-        **run_settings(outcome.deadline, outcome.seed, outcome.engine),
+        **request.run_options,
+        **run_settings(request.deadline, request.seed, request.engine),
     )
-    imports = [*_imports(outcome, promise), *home]
+    imports = [*_import_lines(outcome, promise), *home]
     test = "\n".join(["", *imports, "", "", "def test_again():", f"    {again}"])
-    cause = cause_of_start(outcome)
+    cause = start_cause(outcome)
     notes = (cause.advice,) if cause else ()
-    return VIOLATIONS[judgement.verdict](explain(outcome, judgement, test, notes))
+    return VIOLATIONS[finding.verdict](explain(outcome, finding, test, notes))
 
 
-def _factory(make_dataset: DatasetFactory | None) -> tuple[str, Iterable[str]]:
-    """The factory as Python, and the lines that import it or say where to put it."""
-    whole: Any = make_dataset
-    while is_a(whole, PartOf):
-        whole = whole.source
-    takes = whole is not None and takes_folder(whole)
-    shown = "lambda folder: MyDataset(data, cache=folder)" if takes else "lambda: MyDataset(folder)"
-    missing = f"# Put here what gave the dataset, such as: {_NAMELESS} = {shown}"
+def _factory_code(
+    make_dataset: DatasetFactory | None, *, with_data: bool
+) -> tuple[str, Iterable[str]]:
+    """The factory as Python code, and the lines that import it or say where to insert it.
+
+    *with_data*: whether the folder that is passed to it has a copy of the data.
+    """
+    source: Any = make_dataset
+    while is_a(source, PartOf):
+        source = source.source
+    takes = source is not None and takes_folder(source, with_data=with_data)
+    example = (
+        "lambda folder: MyDataset(data, cache=folder)" if takes else "lambda: MyDataset(folder)"
+    )
+    missing = f"# Insert your dataset factory here, for example: {_NAMELESS} = {example}"
     if not is_a(make_dataset, PartOf):
-        return _name_of(whole) or _NAMELESS, [_home_of(whole, missing)]
-    home = f"{_NAMELESS} = {_name_of(whole)}" if _name_of(whole) else ""
+        return _importable_name(source) or _NAMELESS, [_import_line(source, missing)]
+    home = f"{_NAMELESS} = {_importable_name(source)}" if _importable_name(source) else ""
     part = "from pytest_dataloader_faults import part_of"
-    return str(make_dataset), filter(None, [part, _home_of(whole, missing), home])
+    return str(make_dataset), filter(None, [part, _import_line(source, missing), home])
 
 
-def _imports(outcome: Outcome, contract: Contract | None) -> Iterator[str]:
-    """The lines above the test, which import its names or, if that cannot be done, explain them."""
+def _import_lines(outcome: Outcome, contract: Contract | None) -> Iterator[str]:
+    """The lines above the test, which import its names or, if that is impossible, explain them."""
     if contract is not None:
         yield "from pytest_dataloader_faults import Contract"
         for name in ("compare", "split"):
             if (function := getattr(contract, name)) is not None:
-                shown = code(plain({name: function})[name])
-                missing = f"# {shown}: the contract's {name}"
-                yield _home_of(function, missing) if _name_of(function) == shown else missing
-    yield from _explained(outcome.loader)
+                function_code = code(to_plain({name: function})[name])
+                missing = f"# {function_code}: the contract's {name}"
+                is_importable = _importable_name(function) == function_code
+                yield _import_line(function, missing) if is_importable else missing
+    yield from _loader_comments(outcome.request.loader)
     if names := ", ".join(sorted({type(fault).__name__ for fault in outcome.schedule})):
         yield f"from pytest_dataloader_faults.faults import {names}"
     yield "from pytest_dataloader_faults.search import replay"
 
 
-def _home_of(function: Any, missing: str) -> str:
-    """The line that imports *function*; if it has no name to import it by, *missing*."""
-    name = _name_of(function)
+def _import_line(function: Any, missing: str) -> str:
+    """The line that imports *function*, or *missing* if it cannot be imported."""
+    name = _importable_name(function)
     return f"from {function.__module__} import {name.partition('.')[0]}" if name else missing
 
 
-def _explained(loader: Mapping[str, Any]) -> Iterator[str]:
-    """What the names mean that stand in an outcome's *loader* for values that are no plain data."""
+def _loader_comments(loader: Mapping[str, Any]) -> Iterator[str]:
+    """Explanations of the names in an outcome's *loader* that replace objects."""
     for option, value in loader.items():
         name = value.get("code", "") if isinstance(value, dict) else ""
         if name.isidentifier():
-            yield f"# {name}: what the loader had as {option}"
+            yield f"# {name}: the loader's {option}"
 
 
-def _name_of(function: Any) -> str:
+def _importable_name(function: Any) -> str:
     """The name that *function* has in its module; empty if others cannot import it."""
     if not is_named(function):
         return ""
     name, module = str(function.__qualname__), function.__module__
-    found: object = None if module == "__main__" else sys.modules.get(module or "")
+    value: object = None if module == "__main__" else sys.modules.get(module or "")
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return name if found is not None and found == function else ""
+        value = getattr(value, part, None)
+    return name if value is not None and value == function else ""

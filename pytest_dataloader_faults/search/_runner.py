@@ -1,4 +1,4 @@
-"""Hypothesis draws cases for one dataset. Each is run, judged and counted; failures shrink."""
+"""A search: Hypothesis draws cases, which are run, judged and counted; failures are shrunk."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
 from pytest_dataloader_faults import exceptions, faults, strategies
-from pytest_dataloader_faults._arguments import meant, optional
+from pytest_dataloader_faults._arguments import optional, suggest_name
 from pytest_dataloader_faults._trial.factory import full_name
 from pytest_dataloader_faults.battery import progress
-from pytest_dataloader_faults.battery.survey import DataFiles, Survey, trial_of
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     DataLoaderFaultsError,
     InvalidArgumentError,
 )
 from pytest_dataloader_faults.faults.base import InWorkers
-from pytest_dataloader_faults.outcomes import Judgement, Outcome, Verdict
+from pytest_dataloader_faults.outcomes import Finding, Outcome, Verdict
 from pytest_dataloader_faults.outcomes.results import Exploration
-from pytest_dataloader_faults.outcomes.text import counted
+from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.search import _assertion
-from pytest_dataloader_faults.search._assertion import is_violation
+from pytest_dataloader_faults.search._assertion import Survey, is_violation
+from pytest_dataloader_faults.strategies.choices import DataFiles
 from pytest_dataloader_faults.strategies.schedules import TRANSIENT_ERRORS
 
 Loader = Mapping[str, Any] | st.SearchStrategy[dict[str, Any]] | None
 
 _WORKERS = 2
 _OFTEN = 5
-"""How much likelier several epochs are than one alone: the later ones show what a worker keeps."""
+"""How much likelier several epochs are than one: later ones show what a worker keeps."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ def cases(
     max_faults: int,
     kinds: Collection[type[faults.Fault]],
 ) -> Case:
-    """The loader first, which says how long workers live.
+    """The loader is drawn first, because it determines how long workers live.
 
-    The number of workers must not change what the choices after it mean. Otherwise Hypothesis could
+    The number of workers must not change the meaning of later choices. Otherwise Hypothesis could
     not shrink the loader without changing the faults.
     """
     if loader is None:
@@ -71,57 +71,59 @@ def cases(
     epochs = draw(st.sampled_from([1, *(_OFTEN * [*range(2, max_epochs + 1)])]))
     at_risk = files.files.for_loader(options, epochs)
     fixed = loader if isinstance(loader, Mapping) else {}
-    most: int = fixed.get("num_workers", _WORKERS)
+    max_workers: int = fixed.get("num_workers", _WORKERS)
     drawn = draw(
         strategies.fault_schedules(
-            files=at_risk, max_workers=max(1, most), max_faults=max_faults, kinds=kinds
+            files=at_risk, max_workers=max(1, max_workers), max_faults=max_faults, kinds=kinds
         )
     )
-    workers: int = options.get("num_workers", most)
-    schedule = dict.fromkeys(_clamped_to_workers(fault, workers) for fault in drawn)
+    workers: int = options.get("num_workers", max_workers)
+    schedule = dict.fromkeys(_clamp_to_workers(fault, workers) for fault in drawn)
     seed = draw(st.sampled_from(range(4))) if options.get("shuffle") else 0
     return Case(tuple(schedule), options, epochs, seed)
 
 
-def without_fault(loader: Mapping[str, Any] | None) -> Case:
-    """One epoch, with as many workers as cases have at most, unless *loader* says."""
+def fault_free_case(loader: Mapping[str, Any] | None) -> Case:
+    """One epoch, with the maximum number of workers of a case, unless *loader* has a number."""
     return Case((), {"num_workers": _WORKERS} if loader is None else dict(loader), 1, 0)
 
 
-def _clamped_to_workers(fault: Any, workers: int) -> Any:
-    """*fault* in a worker of the loader, in its shortest form."""
+def _clamp_to_workers(fault: Any, workers: int) -> Any:
+    """*fault* in a worker that the loader has, in its shortest form."""
     alone = workers <= 1
     if isinstance(fault, InWorkers) and fault.workers:
         (worker,) = fault.workers
         return replace(fault, workers=None if alone else (worker % workers,))
     if isinstance(fault, (faults.WorkerExited, faults.WorkerHung, faults.WorkerKilled)):
-        every = fault.worker is None and not alone
-        return replace(fault, worker=None if every else (fault.worker or 0) % max(1, workers))
+        is_in_all_workers = fault.worker is None and not alone
+        return replace(
+            fault, worker=None if is_in_all_workers else (fault.worker or 0) % max(1, workers)
+        )
     return fault
 
 
 def _first_cases(
     files: DataFiles, kinds: Collection[type[faults.Fault]], loader: Loader, max_epochs: int
 ) -> Iterator[Case]:
-    """One transient error of each sort, for one epoch and, where workers may live for it, for two.
+    """A case for each transient error, with one epoch and, if workers may persist, with two.
 
-    It hits the first file, at the first operation of a worker on that file in the last epoch.
+    The error hits the first file, at the first operation of a worker on it in the last epoch.
     """
     options = dict(loader) if isinstance(loader, Mapping) else {"num_workers": 1, "batch_size": 4}
-    every = [options]
+    loaders = [options]
     if max_epochs > 1 and (loader is None or options.get("persistent_workers")):
-        every.append({**options, "persistent_workers": True})
-    for epochs, options in enumerate(every, start=1):
+        loaders.append({**options, "persistent_workers": True})
+    for epochs, options in enumerate(loaders, start=1):
         for error in TRANSIENT_ERRORS:
             counts = files.opens if isinstance(error, faults.OpenError) else files.reads
             if counts and type(error) in kinds:
-                path, each = next(iter(counts.items()))
-                late = replace(error, path=path, nth=each * (epochs - 1) + 1)
+                path, count = next(iter(counts.items()))
+                late = replace(error, path=path, nth=count * (epochs - 1) + 1)
                 yield Case((late,), options, epochs, 0)
 
 
 def require_loader(loader: Loader) -> None:
-    """Refuse what is neither options nor a strategy for them."""
+    """Raise InvalidArgumentError unless *loader* is a dict of options or a strategy for one."""
     allowed = (
         "a dict of DataLoader options, such as {'num_workers': 2},"
         " a strategy for one, such as strategies.loader_options(), or None"
@@ -130,35 +132,35 @@ def require_loader(loader: Loader) -> None:
     optional(lambda value: isinstance(value, kinds), allowed).check("loader", loader)
 
 
-class Trial(NamedTuple):
+class Example(NamedTuple):
     """A case that was run: its facts, and the verdict."""
 
     case: Case
     outcome: Outcome
-    judgement: Judgement
+    finding: Finding
 
 
 class Search:
     """A search for a case that fails, and what its trials have shown so far."""
 
-    def __init__(self, found: Survey, most: int) -> None:
-        """*most*: how many trials there may be before a failure."""
-        self.found = found
-        self.most = most
+    def __init__(self, survey: Survey, max_trials: int) -> None:
+        """*max_trials*: the maximum number of trials before a failure."""
+        self.survey = survey
+        self.max_trials = max_trials
         self.trials = 0
         self.examples: int | None = None
         self.verdicts: Counter[str] = Counter()
         self.fired: Counter[str] = Counter()
         self.attempted: Counter[str] = Counter()
-        self.last: Trial | None = None
-        self.failed: Trial | None = None
-        self._known: dict[str, Trial] = {}
-        self._hurt: DataLoaderFaultsError | None = None
+        self.last: Example | None = None
+        self.failed: Example | None = None
+        self._trials_by_case: dict[str, Example] = {}
+        self._fatal_error: DataLoaderFaultsError | None = None
 
     def check_without_fault(self, case: Case) -> str | None:
-        """What is wrong in *case*, which has no fault: others would show it, and blame theirs."""
+        """The failure in *case*, which has no fault. Otherwise faults would be blamed for it."""
         trial = self._run(case)
-        if trial.judgement.passed:
+        if trial.finding.passed:
             return None
         self.failed = trial
         return str(self._violation(trial))
@@ -166,42 +168,44 @@ class Search:
     def try_transient_errors(
         self, loader: Loader, max_epochs: int, kinds: Collection[type[faults.Fault]]
     ) -> str | None:
-        """Find out which transient errors the dataset survives; the text of a failure, if any."""
+        """Determine which transient errors the dataset survives; return a failure, if any."""
         survived: list[Any] = []
-        for case in _first_cases(self.found.files, kinds, loader, max_epochs):
-            judgement = self._trial_of(case).judgement
-            if is_violation(judgement):
-                return self._confirmed()
-            if judgement.verdict is Verdict.SURVIVED and case.epochs == 1:
+        for case in _first_cases(self.survey.files, kinds, loader, max_epochs):
+            finding = self._run_once(case).finding
+            if is_violation(finding):
+                return self._confirm_failure()
+            if finding.verdict is Verdict.SURVIVED and case.epochs == 1:
                 survived += case.schedule
-        self.found.files = replace(self.found.files, tolerated_errors=tuple(survived))
+        self.survey.files = replace(self.survey.files, tolerated_errors=tuple(survived))
         return None
 
     def run(
-        self, drawn: st.SearchStrategy[Case], seed: int | None, how: hypothesis.settings
+        self, drawn: st.SearchStrategy[Case], seed: int | None, search_settings: hypothesis.settings
     ) -> str | None:
-        """Try *drawn* cases; the text of the failure, shrunk, if there is one."""
+        """Run *drawn* cases; return the message of the shrunk failure, if any."""
 
-        def explored(case: Case) -> None:
+        def run_case(case: Case) -> None:
             self._try(case)
 
-        # Hypothesis' database tells tests apart by their source and signature.
-        explored.__annotations__["case"] = full_name(self.found.make_dataset)
-        left = hypothesis.settings(how, max_examples=how.max_examples - self.trials)
-        test = left(hypothesis.given(drawn)(explored))
+        # Hypothesis' database distinguishes tests by their source and signature.
+        run_case.__annotations__["case"] = full_name(self.survey.make_dataset)
+        remaining_settings = hypothesis.settings(
+            search_settings, max_examples=search_settings.max_examples - self.trials
+        )
+        test = remaining_settings(hypothesis.given(drawn)(run_case))
         if seed is not None:
             test = hypothesis.seed(seed)(test)
         with contextlib.suppress(CheckFailedError, Flaky):
             test()
             return None
-        return self._confirmed()
+        return self._confirm_failure()
 
     def exploration(self, failure: str | None) -> Exploration:
-        """The result, where *failure* is the text of the failure, if there is one."""
+        """The result, with the message of the *failure*, if any."""
         failed = self.failed if failure else None
         clean = self.verdicts[Verdict.FAILED_CLEANLY.value]
         verdict = Verdict.FAILED_CLEANLY if clean else Verdict.SURVIVED
-        verdict = Verdict.NOT_EXERCISED if self.unexercised() else verdict
+        verdict = Verdict.NOT_EXERCISED if self.explain_unexercised() else verdict
         return Exploration(
             trials=self.trials,
             examples=self.examples,
@@ -210,120 +214,121 @@ class Search:
             fired=self.fired,
             failure=failure,
             outcome=failed.outcome if failed else None,
-            verdict=failed.judgement.verdict if failed else verdict,
-            comparison=self.found.comparison,
+            verdict=failed.finding.verdict if failed else verdict,
+            comparison=self.survey.comparison,
         )
 
-    def unexercised(self) -> str | None:
-        """What to say if no trial has shown anything."""
+    def explain_unexercised(self) -> str | None:
+        """The message if no fault fired in any trial."""
         if self.last is None or set(self.verdicts) != {Verdict.NOT_EXERCISED.value}:
             return None
-        error = _assertion.not_exercised(self.last.outcome, self.last.judgement)
-        return f"none of {counted(self.trials, 'trial')}: {error}"
+        error = _assertion.not_exercised(self.last.outcome, self.last.finding)
+        return f"no fault fired in {pluralize(self.trials, 'trial')}: {error}"
 
     def _try(self, case: Case) -> None:
-        if self._hurt:  # Hypothesis tries again, and calls an error that does not return flaky.
-            raise self._hurt
+        if self._fatal_error:  # Hypothesis would call an error that does not occur again flaky.
+            raise self._fatal_error
         try:
-            trial = self._trial_of(case)
+            trial = self._run_once(case)
         except DataLoaderFaultsError as error:
-            self._hurt = error
+            self._fatal_error = error
             raise
-        _assertion.record_statistics(trial.outcome, trial.judgement)
-        if is_violation(trial.judgement):
+        _assertion.record_statistics(trial.outcome, trial.finding)
+        if is_violation(trial.finding):
             raise self._violation(trial)
 
-    def _trial_of(self, case: Case) -> Trial:
-        """The trial of *case*, which runs once only.
+    def _run_once(self, case: Case) -> Example:
+        """The trial of *case*, which runs only once.
 
-        Shrinking comes to the same case in several ways, and Hypothesis calls a test flaky whose
-        result changes.
+        Shrinking reaches the same case in several ways, and Hypothesis reports a test as flaky if
+        its result changes.
         """
         name = repr(case)
-        if name not in self._known:
-            self._tell()
-            self._known[name] = self._run(case)
-            self._count(self._known[name])
-        trial = self._known[name]
-        if is_violation(trial.judgement):
+        if name not in self._trials_by_case:
+            self._show_progress()
+            self._trials_by_case[name] = self._run(case)
+            self._count(self._trials_by_case[name])
+        trial = self._trials_by_case[name]
+        if is_violation(trial.finding):
             self.failed = trial
         return trial
 
-    def _tell(self) -> None:
-        """Tell how far the search is."""
+    def _show_progress(self) -> None:
+        """Report the progress of the search."""
         if self.examples is None:
-            progress.step("", self.trials, self.most)
+            progress.step("", self.trials, self.max_trials)
         else:
-            progress.step(
-                f"failed in trial {self.examples}, {self.trials - self.examples} since to shrink it"
-            )
+            count = self.trials - self.examples
+            progress.step(f"failed in trial {self.examples}; {count} since then, to shrink it")
 
-    def _run(self, case: Case) -> Trial:
-        given = {"loader": case.loader, "seed": case.seed}
-        outcome = trial_of(self.found, case.schedule, case.epochs, **given)
-        return Trial(case, outcome, _assertion.judge_outcome(outcome, self.found))
+    def _run(self, case: Case) -> Example:
+        outcome = self.survey.run_trial(
+            *case.schedule, epochs=case.epochs, loader=case.loader, seed=case.seed
+        )
+        return Example(case, outcome, _assertion.judge_outcome(outcome, self.survey))
 
-    def _violation(self, trial: Trial) -> CheckFailedError:
-        _, outcome, judgement = trial
-        known = self.found.make_dataset, self.found.contract
-        return _assertion.violation(outcome, judgement, *known)
+    def _violation(self, trial: Example) -> CheckFailedError:
+        _, outcome, finding = trial
+        known = self.survey.make_dataset, self.survey.contract
+        return _assertion.violation(outcome, finding, *known)
 
-    def _confirmed(self) -> str:
-        """The text of the failure. Its case runs once more, to show that it was not chance."""
+    def _confirm_failure(self) -> str:
+        """The message of the failure. Its case runs again, to show that it is reproducible."""
         assert self.failed is not None
         again = self._run(self.failed.case)
-        if again.judgement.verdict is self.failed.judgement.verdict:
+        if again.finding.verdict is self.failed.finding.verdict:
             self.failed = again
             return str(self._violation(again))
         text = self._violation(self.failed)
-        verdict = again.judgement.verdict
-        return f"not the same twice: tried again, its verdict was {verdict}.\n{text}"
+        verdict = again.finding.verdict
+        return f"not deterministic: a second run gave {verdict}.\n{text}"
 
-    def _count(self, trial: Trial) -> None:
-        """Count *trial*, but not for the verdicts while Hypothesis shrinks: they are all alike."""
+    def _count(self, trial: Example) -> None:
+        """Count *trial*. While Hypothesis shrinks, verdicts do not count."""
         self.last = trial
-        _, outcome, judgement = trial
+        _, outcome, finding = trial
         self.trials += 1
-        if is_violation(judgement):
+        if is_violation(finding):
             self.examples = self.examples or self.trials
         if self.examples in {None, self.trials}:
-            self.verdicts[judgement.verdict.value] += 1
+            self.verdicts[finding.verdict.value] += 1
             self.attempted.update({type(each.fault).__name__ for each in outcome.faults})
             self.fired.update({type(each.fault).__name__ for each in outcome.faults if each.fired})
 
 
-# Some facts about profiles. ``settings()`` has what the active profile says, and Hypothesis' own
-# defaults for the rest, and not which of them a profile meant. So where those make no sense for a
-# search, a profile has no say. Its deadline is for examples that take milliseconds: a trial has
-# one of its own. The phase ``explain`` would run many more trials to say what the shrunk schedule
-# says. The blob is for a decorator, and a search has none.
+# Some facts about profiles. ``settings()`` has the values of the active profile and Hypothesis'
+# defaults, without saying which are which. So the search ignores values that do not suit it. The
+# deadline is for examples that take milliseconds, and a trial has its own. The phase ``explain``
+# would run many more trials to find what the shrunk schedule already shows. The blob is for a
+# decorator, which a search does not have.
 
 
 _ALWAYS = {"deadline": None, "report_multiple_bugs": False}
 
 
-def settings_of(
-    given: Mapping[str, Any], max_examples: int | None, own: Collection[str]
+def make_search_settings(
+    arguments: Mapping[str, Any], max_examples: int | None, parameters: Collection[str]
 ) -> settings:
-    """The settings of a search with the arguments *given*, and *max_examples* if that is given.
+    """The settings of a search with *arguments* and, unless it is None, *max_examples*.
 
-    *own*: the names of the arguments that are for the search.
+    *parameters*: the names of the arguments of the search itself.
     """
     phases = [each for each in settings().phases if each is not Phase.explain]
-    most = {} if max_examples is None else {"max_examples": max_examples}
-    taken = inspect.signature(settings).parameters
-    if unknown := {name: value for name, value in given.items() if name not in taken}:
-        raise InvalidArgumentError(_refused(unknown, {*own, *taken}))
-    return settings(**{"phases": phases, "print_blob": False, **given, **most, **_ALWAYS})
+    limits = {} if max_examples is None else {"max_examples": max_examples}
+    setting_names = inspect.signature(settings).parameters
+    if unknown := {name: value for name, value in arguments.items() if name not in setting_names}:
+        raise InvalidArgumentError(_describe_unknown(unknown, {*parameters, *setting_names}))
+    return settings(**{"phases": phases, "print_blob": False, **arguments, **limits, **_ALWAYS})
 
 
-def _refused(unknown: Mapping[str, Any], known: Collection[str]) -> str:
+def _describe_unknown(unknown: Mapping[str, Any], names: Collection[str]) -> str:
     name = next(iter(unknown))
     if name == "faults":
         return (
-            f"faults={unknown[name]!r} is no argument of a search, which draws faults itself: give"
-            " their classes, as in kinds=[ReadError], or run these by run_trial or replay"
+            f"explore() does not accept faults={unknown[name]!r}, because it draws faults itself:"
+            " pass fault classes, as in kinds=[ReadError], or run these faults with run_trial or"
+            " replay"
         )
-    other = "What is no argument of the search goes to hypothesis.settings"
-    advice = " ".join(filter(None, (meant(name, sorted(known)), other)))
-    return f"explore() takes no {name}={exceptions._shown(unknown[name])}. {advice}"
+    hint = "All other arguments are passed to hypothesis.settings"
+    advice = " ".join(filter(None, (suggest_name(name, sorted(names)), hint)))
+    return f"explore() does not accept {name}={exceptions._format_value(unknown[name])}. {advice}"

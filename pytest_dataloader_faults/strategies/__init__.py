@@ -1,19 +1,19 @@
 """Hypothesis strategies: faults, schedules of them, loaders, and ways to use a dataset.
 
-All arguments are by keyword, and one that cannot be used raises Hypothesis' ``InvalidArgument``.
-These arguments mean the same in each:
+Pass all arguments by keyword. An invalid one raises Hypothesis' ``InvalidArgument``. These
+arguments mean the same in all strategies:
 
 *files*
-    The files to put at risk: a glob, several globs or, better, ``survey(make_dataset)``. With a
-    survey, Hypothesis draws only files and operations that the dataset really uses.
+    The files to inject faults into: a glob, or several. With one glob per file, a schedule can
+    damage a single file.
 *kinds*
     The fault classes to choose from; by default ``DEFAULT_KINDS``.
 *max_workers*
-    The most workers that the loader may have.
+    The maximum number of workers of the loader.
 
-Examples shrink towards fewer faults, the first file, its first operation, one worker, and a fault
-that stays. A fault of your own choice is ``st.builds(ReadError, path=st.just("*.jpg"), ...)``: all
-are plain dataclasses, which refuse what cannot be.
+Examples shrink towards fewer faults, the first file, its first operation, one worker, and a
+permanent fault. To draw one fault yourself, use ``st.builds(ReadError, path=st.just("*.jpg"))``:
+all faults are plain dataclasses, which reject invalid values.
 """
 
 from __future__ import annotations

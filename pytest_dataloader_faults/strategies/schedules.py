@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
 from pytest_dataloader_faults import faults as vocabulary
-from pytest_dataloader_faults._arguments import COUNT, FLAG, Rule, ints, is_number
-from pytest_dataloader_faults.battery.survey import DataFiles, Survey
+from pytest_dataloader_faults._arguments import COUNT, FLAG, ArgumentRule, ints, is_number
 from pytest_dataloader_faults.faults import KINDS, Fault
-from pytest_dataloader_faults.strategies._choices import (
+from pytest_dataloader_faults.strategies.choices import (
+    DataFiles,
     Files,
     combinations,
-    counts,
+    count_operations,
     data_files,
     nth_of,
     operations,
@@ -43,45 +43,50 @@ DEFAULT_KINDS: tuple[type[Fault], ...] = (
     vocabulary.WorkerExited,
     vocabulary.ConnectError,
     vocabulary.ConnectionReset,
+    vocabulary.HttpError,
     vocabulary.WriteError,
     vocabulary.ShortWrite,
 )
-"""The kinds that a healthy dataset survives, or fails of cleanly, under any loader.
+"""The faults that a healthy dataset survives, or fails from cleanly, with any loader.
 
-The others need more. Only a checksum can notice ``CorruptedFile``, and only a reader that knows the
-length of an answer ``ConnectionClosed``. Faults that hang need a loader with a ``timeout``. After
-``SharedMemoryExhaustion`` torch may wait forever. ``PinMemoryThreadDeath`` needs an accelerator.
+The other faults need more. Only a dataset that sorts its files is the same under ``ListingOrder``,
+and only one that counts them notices a ``MissingEntry``. Only a checksum can detect
+``CorruptedFile``, and only a reader that knows the length of a response can detect
+``ConnectionClosed``. Faults that hang need a loader with a ``timeout``, and so does ``LockError``:
+a dataset that waits for a lock waits for the job that holds it. After ``SharedMemoryExhaustion``,
+torch may wait forever. ``PinMemoryThreadDeath`` needs an accelerator.
 """
 
 _FEW = (1, 2, 3)
-"""Times, for what costs time whenever it happens."""
+"""Values of *times* for faults that take time whenever they fire."""
 _TIMES = (None, 1, 1, None, 1, 1, *_FEW[1:])
-"""Every time, or for a moment: mostly once, which is what a second attempt copes with."""
+"""Permanent or transient: mostly once, which a second attempt survives."""
 _OPEN_ERRNOS = (errno.EIO, errno.ENOENT, errno.EMFILE, errno.ESTALE)
 _READ_ERRNOS = (errno.EIO, errno.ESTALE)
-"""Not EINTR and EAGAIN, which ask for another try: every time they are an endless loop."""
+"""Not EINTR and EAGAIN, which request a retry: if permanent, they cause an endless loop."""
 TRANSIENT_ERRORS: tuple[Transient, ...] = (
     *(vocabulary.OpenError(errno=number, times=1) for number in _OPEN_ERRNOS),
     *(vocabulary.ReadError(errno=number, times=1) for number in _READ_ERRNOS),
 )
-"""Transient errors, one of each sort."""
+"""Transient errors, one for each class and errno."""
 
+_LOCK_ERRNOS = (errno.EAGAIN, errno.ENOLCK)
 _CONNECT_ERRNOS = (errno.ECONNREFUSED, errno.ETIMEDOUT, errno.EHOSTUNREACH)
 _WRITE_ERRNOS = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 _BYTES = tuple(range(1, 17))
-"""More in a call would only be slow."""
+_STATUSES = (503, 404, 429, 403, 500)
 _ANSWERED: Domains = {"after": (0, 256, 1024), "times": _TIMES}
 _DEADLY = tuple(int(getattr(signal, f"SIG{name}")) for name in "KILL SEGV BUS TERM ABRT".split())
 
 
 class _Operation(NamedTuple):
-    """What workers do to the file, or the connection, that a fault hits, and the other fields."""
+    """The operation on a file or connection that a fault hits, and the fault's other fields."""
 
     verb: str
     fields: Domains
 
 
-_OF_OPERATIONS: dict[type[Fault], _Operation] = {
+_OPERATIONS: dict[type[Fault], _Operation] = {
     vocabulary.OpenError: _Operation("open", {"errno": _OPEN_ERRNOS, "times": _TIMES}),
     vocabulary.ReadError: _Operation("read", {"errno": _READ_ERRNOS, "times": _TIMES}),
     vocabulary.ShortRead: _Operation("read", {"max_bytes": _BYTES, "times": _FEW}),
@@ -89,23 +94,28 @@ _OF_OPERATIONS: dict[type[Fault], _Operation] = {
     vocabulary.CorruptedFile: _Operation(
         "read", {"flips": tuple(range(1, 9)), "seed": tuple(range(8))}
     ),
+    vocabulary.ListingOrder: _Operation("list", {"order": ("reversed", "random")}),
+    vocabulary.ListingError: _Operation("list", {"errno": _READ_ERRNOS, "times": _TIMES}),
+    vocabulary.MissingEntry: _Operation("open", {}),
     vocabulary.ClosedDescriptor: _Operation("keep", {"times": _TIMES}),
     vocabulary.SlowRead: _Operation("read", {"seconds": (0.05,), "times": _FEW}),
     vocabulary.HungRead: _Operation("read", {}),
     vocabulary.WriteError: _Operation("write", {"errno": _WRITE_ERRNOS, "times": _TIMES}),
     vocabulary.ShortWrite: _Operation("write", {"max_bytes": _BYTES, "times": _FEW}),
+    vocabulary.LockError: _Operation("lock", {"errno": _LOCK_ERRNOS, "times": _TIMES}),
     vocabulary.ConnectError: _Operation("connect to", {"errno": _CONNECT_ERRNOS, "times": _TIMES}),
     vocabulary.ConnectionReset: _Operation("connect to", _ANSWERED),
     vocabulary.ConnectionClosed: _Operation("connect to", _ANSWERED),
+    vocabulary.HttpError: _Operation("connect to", {"status": _STATUSES, "times": _TIMES}),
 }
-_OF_BATCHES: dict[type[Fault], Domains] = {
+_BATCH_FAULTS: dict[type[Fault], Domains] = {
     vocabulary.WorkerKilled: {"signal": _DEADLY},
     vocabulary.WorkerExited: {"code": (1, 2, 255)},  # Of 0, torch notices only after 5 s.
     vocabulary.WorkerHung: {},
     vocabulary.PinMemoryThreadDeath: {"stage": ("take", "pin")},
 }
 _EARLY = 4
-"""So many of the first files are likelier than others: the consequences show in later samples."""
+"""The number of first files that are likelier than others: effects show in later samples."""
 _OFTEN = {
     vocabulary.OpenError: 8,
     vocabulary.ReadError: 3,
@@ -113,15 +123,15 @@ _OFTEN = {
     vocabulary.TruncatedFile: 3,
     vocabulary.WorkerKilled: 3,
 }
-"""How much likelier some kinds are: they have more variants, and find more bugs."""
+"""How much likelier some kinds are, because they have more variants and find more bugs."""
 
 
 @st.composite
 def faults(
     draw: st.DrawFn, *, files: Files = None, kinds: Kinds = DEFAULT_KINDS, max_workers: int = 2
 ) -> Fault:
-    """Any fault of *kinds*, fault classes, that can happen to *files*; the simplest first."""
-    return draw(_any_of(files, kinds, max_workers))
+    """Draw a fault from *kinds*, which are fault classes, that can occur in *files*."""
+    return draw(_fault_strategy(files, kinds, max_workers))
 
 
 @st.composite
@@ -134,130 +144,132 @@ def fault_schedules(
     kinds: Kinds = DEFAULT_KINDS,
     max_workers: int = 2,
 ) -> tuple[Fault, ...]:
-    """A tuple of faults, for ``run_trial(make_dataset, *schedule)``.
+    """Draw a tuple of faults, for ``run_trial(make_dataset, *schedule)``.
 
     Args:
-        files: Globs of the files to put at risk or, better, a ``survey`` of the dataset.
-        min_faults: The fewest faults of a schedule; 0 allows an empty one.
-        max_faults: The most faults of a schedule.
+        files: A glob, or several, of the files to inject faults into.
+        min_faults: The minimum number of faults in a schedule; 0 allows an empty one.
+        max_faults: The maximum number of faults in a schedule.
         kinds: Fault classes to choose from; by default ``DEFAULT_KINDS``.
-        max_workers: The most workers that the loader may have.
+        max_workers: The maximum number of workers of the loader.
 
     """
     require(ints(0), min_faults=min_faults)
     require(ints(max(1, min_faults)), max_faults=max_faults)
-    known = data_files(files)
-    if every := {**known.opens, **known.reads}:
-        named = [*every]
-        known = replace(known, focus=draw(st.sampled_from([*named, *named[:_EARLY]])))
-    any_fault = _any_of(known, kinds, max_workers)
-    least, most = draw(st.sampled_from(_sizes(known, min_faults, max_faults)))
-    return tuple(draw(st.lists(any_fault, min_size=least, max_size=most)))
+    data = data_files(files)
+    if counts_by_path := {**data.opens, **data.reads}:
+        paths = [*counts_by_path]
+        data = replace(data, focus=draw(st.sampled_from([*paths, *paths[:_EARLY]])))
+    any_fault = _fault_strategy(data, kinds, max_workers)
+    min_size, max_size = draw(st.sampled_from(_sizes(data, min_faults, max_faults)))
+    return tuple(draw(st.lists(any_fault, min_size=min_size, max_size=max_size)))
 
 
-def _sizes(files: DataFiles, least: int, most: int) -> list[tuple[int, int]]:
-    """The least and the most faults of a schedule, simplest first.
+def _sizes(files: DataFiles, min_faults: int, max_faults: int) -> list[tuple[int, int]]:
+    """The minimum and maximum number of faults of a schedule, simplest first.
 
-    After an error that ends the epoch, no further fault happens. So several faults are worth a
-    trial where the dataset tolerates some errors, and hardly where it tolerates none.
+    After an error that ends the epoch, further faults do not fire. So several faults are worth a
+    trial if the dataset tolerates some errors, but rarely if it tolerates none.
     """
     if files.tolerated_errors is None:
-        return [(least, most)]
+        return [(min_faults, max_faults)]
     if files.tolerated_errors:
-        several = max(least, min(2, most)), most
-        return [(least, most), several, several]
-    return [*[(least, max(1, least))] * 3, (least, most)]
+        several = max(min_faults, min(2, max_faults)), max_faults
+        return [(min_faults, max_faults), several, several]
+    return [*[(min_faults, max(1, min_faults))] * 3, (min_faults, max_faults)]
 
 
-def _any_of(files: Files, kinds: Kinds, max_workers: int) -> st.SearchStrategy[Fault]:
+def _fault_strategy(files: Files, kinds: Kinds, max_workers: int) -> st.SearchStrategy[Fault]:
     chosen: list[type[Fault]] = require_some(list(KINDS.values()), kinds=kinds)
     require(COUNT, max_workers=max_workers)
-    known = data_files(files)
-    possible = [kind for kind in chosen if _can_happen(kind, known)]
+    data = data_files(files)
+    possible = [kind for kind in chosen if _can_occur(kind, data)]
     if not possible:
-        message = f"kinds={chosen!r} must have one that can happen to these files: files={files!r}"
+        message = f"kinds={chosen!r} must have a fault that can occur in files={files!r}"
         raise InvalidArgument(message)
-    over = [error for error in known.tolerated_errors or () if type(error) in possible]
+    over = [error for error in data.tolerated_errors or () if type(error) in possible]
     likelier = [kind for kind in possible if kind not in map(type, over)]
     sorts = [*possible, *(kind for kind in likelier for _ in range(_OFTEN.get(kind, 0)))]
-    # A tolerated error is as likely as anything else: after it, a second fault can happen.
+    # A tolerated error is as likely as all other faults, because a second fault can fire after it.
     repeated = itertools.islice(itertools.cycle(over), len(sorts))
-    return _one_of(known, (*sorts, *repeated), max_workers)
+    return _sort_strategy(data, (*sorts, *repeated), max_workers)
 
 
 @st.composite
-def _one_of(
+def _sort_strategy(
     draw: st.DrawFn, files: DataFiles, sorts: tuple[type[Fault] | Transient, ...], max_workers: int
 ) -> Fault:
     """One of *sorts*: a kind of fault, or an error that the dataset tolerates.
 
-    Not ``st.one_of``, for which all these strategies would have to be made.
+    Not ``st.one_of``, which would need all these strategies to be created.
     """
     sort = draw(st.sampled_from(sorts))
     if isinstance(sort, type):
-        return draw(_of_kind(sort, files, max_workers))
+        return draw(_kind_strategy(sort, files, max_workers))
     # In the first epoch, so that its consequences show later.
     like = _Operation(
-        _OF_OPERATIONS[type(sort)].verb, {"errno": (sort.errno,), "times": (sort.times,)}
+        _OPERATIONS[type(sort)].verb, {"errno": (sort.errno,), "times": (sort.times,)}
     )
-    return draw(_of_operation(type(sort), like, replace(files, epochs=1), max_workers))
+    return draw(_operation_fault(type(sort), like, replace(files, epochs=1), max_workers))
 
 
-def _can_happen(kind: type[Fault], files: DataFiles) -> bool:
+def _can_occur(kind: type[Fault], files: DataFiles) -> bool:
     if kind is vocabulary.DescriptorExhaustion:
         return bool(files.opens)
-    of_operation = _OF_OPERATIONS.get(kind)
-    return of_operation is None or bool(counts(files, of_operation.verb))
+    of_operation = _OPERATIONS.get(kind)
+    return of_operation is None or bool(count_operations(files, of_operation.verb))
 
 
-def _of_kind(kind: type[Fault], files: DataFiles, max_workers: int) -> st.SearchStrategy[Fault]:
-    if kind in _OF_OPERATIONS:
-        return _of_operation(kind, _OF_OPERATIONS[kind], files, max_workers)
-    if kind in _OF_BATCHES:
-        return _of_batch(kind, files, max_workers)
+def _kind_strategy(
+    kind: type[Fault], files: DataFiles, max_workers: int
+) -> st.SearchStrategy[Fault]:
+    if kind in _OPERATIONS:
+        return _operation_fault(kind, _OPERATIONS[kind], files, max_workers)
+    if kind in _BATCH_FAULTS:
+        return _batch_fault(kind, files, max_workers)
     if kind is vocabulary.DescriptorExhaustion:
         # With a few descriptors left, a dataset may read its samples, and torch then lacks one to
-        # pass the batch: the loader waits forever, whatever the dataset does.
-        workers = st.sampled_from((None, *_single(max_workers)))
+        # pass the batch: the loader waits forever, regardless of the dataset.
+        workers = st.sampled_from((None, *_single_workers(max_workers)))
         return st.builds(vocabulary.DescriptorExhaustion, workers=workers)
     if kind is vocabulary.SharedMemoryExhaustion:
         times = st.sampled_from([None, *_FEW])
         return st.builds(kind, nth=st.integers(1, 4), times=times)
-    raise NotImplementedError(f"nothing here says how to draw {kind.__name__}")
+    raise NotImplementedError(f"no strategy draws {kind.__name__}")
 
 
 @st.composite
-def _of_operation(
+def _operation_fault(
     draw: st.DrawFn, kind: type[Any], of: _Operation, files: DataFiles, max_workers: int
 ) -> Fault:
     target = draw(operations(files, of.verb))
     nth = {"nth": draw(nth_of(target))} if hasattr(kind, "nth") else {}
-    single = _single(max_workers)
+    single = _single_workers(max_workers)
     workers = (*[None] * 2 * len(single), *single) or (None,)  # All workers, mostly.
     fault: Fault = kind(path=target.path, **nth, **draw(combinations(**of.fields, workers=workers)))
     return fault
 
 
-def _single(most: int) -> tuple[tuple[int, ...], ...]:
+def _single_workers(max_workers: int) -> tuple[tuple[int, ...], ...]:
     """Each worker alone, where there can be several."""
-    return tuple((worker,) for worker in range(most)) if most > 1 else ()
+    return tuple((worker,) for worker in range(max_workers)) if max_workers > 1 else ()
 
 
 @st.composite
-def _of_batch(draw: st.DrawFn, kind: type[Any], files: DataFiles, max_workers: int) -> Fault:
-    """In worker 0 or another, rather at its second batch: the first may leave state."""
-    last = max(1, files.batches * files.epochs)
-    at = draw(st.sampled_from([*range(1, last + 1), min(2, last)]))
-    domains = {**_OF_BATCHES[kind]}
+def _batch_fault(draw: st.DrawFn, kind: type[Any], files: DataFiles, max_workers: int) -> Fault:
+    """In worker 0 or another, more often at its second batch, because the first may leave state."""
+    last_batch = max(1, files.batches * files.epochs)
+    at = draw(st.sampled_from([*range(1, last_batch + 1), min(2, last_batch)]))
+    domains = {**_BATCH_FAULTS[kind]}
     if hasattr(kind, "worker"):
         domains["worker"] = (*range(max_workers), None) if max_workers > 1 else (0,)
     fault: Fault = kind(at=at, **draw(combinations(**domains)))
     return fault
 
 
-_TIMEOUT = Rule(lambda value: is_number(value) and value >= 0, "0 or more seconds")
+_TIMEOUT = ArgumentRule(lambda value: is_number(value) and value >= 0, "0 or more seconds")
 _LONG_LIVED = ("persistent_workers",) * 2
-"""Rather so than not: a worker of several epochs can keep more state."""
+"""Likelier than not, because a worker of several epochs can keep more state."""
 
 
 @st.composite
@@ -272,19 +284,19 @@ def loader_options(
     in_order: bool = True,
     timeout: float = 0,
 ) -> dict[str, Any]:
-    """Options of a ``DataLoader``, for ``run_trial(..., loader=options)``.
+    """Draw options of a ``DataLoader``, for ``run_trial(..., loader=options)``.
 
     Args:
-        min_workers, max_workers: The fewest and the most; faults of workers need at least one.
-        max_batch_size: The largest batch.
-        start_methods: The ``multiprocessing_context`` of loaders with workers, one of these:
-            ``"fork"``, ``"spawn"``, ``"forkserver"``. None: loaders have none, and torch takes the
-            default of multiprocessing. Trials with ``"spawn"`` take seconds each; it and
-            ``"forkserver"`` need a dataset that pickles.
-        shuffle: Whether samples may be shuffled; in which order, the trial's seed decides. Streams
-            cannot be.
-        in_order: Whether batches always come in the order in which they were asked for. With False,
-            they may also come as they are ready.
+        min_workers, max_workers: The limits of ``num_workers``; worker faults need at least 1.
+        max_batch_size: The maximum of ``batch_size``.
+        start_methods: Values of ``multiprocessing_context`` for loaders with workers: ``"fork"``,
+            ``"spawn"``, ``"forkserver"``. With None, torch uses the default of multiprocessing.
+            Trials with ``"spawn"`` take seconds each; ``"spawn"`` and ``"forkserver"`` need a
+            picklable dataset.
+        shuffle: Whether samples may be shuffled; the trial's seed determines the order. Streams
+            cannot be shuffled.
+        in_order: Whether batches are always delivered in the order in which they were requested.
+            With False, they may also be delivered as soon as they are ready.
         timeout: The loader's ``timeout`` in seconds, in every example.
 
     """
@@ -301,22 +313,24 @@ def loader_options(
     usual = min(4, max_batch_size)  # What trials have by default; the others shrink to it.
     sizes = [*range(usual, max_batch_size + 1), *range(1, usual)]
     options["batch_size"] = draw(st.sampled_from(sizes))
-    if shuffle and draw(_maybe("shuffle")):
+    if shuffle and draw(_option_or_none("shuffle")):
         options["shuffle"] = True
     if workers:
-        options |= draw(_for_workers(methods, may_be_unordered=not in_order))
+        options |= draw(_worker_options(methods, may_be_unordered=not in_order))
         options |= {"timeout": timeout} if timeout else {}
     return options
 
 
-def _maybe(option: str) -> st.SearchStrategy[str | None]:
-    """That *option*, or None. Not a bool, which Hypothesis would copy from option to option."""
+def _option_or_none(option: str) -> st.SearchStrategy[str | None]:
+    """*option* or None. Not a bool, which Hypothesis would copy from option to option."""
     return st.sampled_from([None, option])
 
 
 @st.composite
-def _for_workers(draw: st.DrawFn, methods: list[Any], *, may_be_unordered: bool) -> dict[str, Any]:
-    """Options that torch refuses for a loader without workers."""
+def _worker_options(
+    draw: st.DrawFn, methods: list[Any], *, may_be_unordered: bool
+) -> dict[str, Any]:
+    """Options that torch accepts only for a loader with workers."""
     options: dict[str, Any] = {}
     if draw(st.sampled_from([None, *_LONG_LIVED])):
         options["persistent_workers"] = True
@@ -324,7 +338,7 @@ def _for_workers(draw: st.DrawFn, methods: list[Any], *, may_be_unordered: bool)
         options["prefetch_factor"] = prefetch
     if method := draw(st.sampled_from(methods)):
         options["multiprocessing_context"] = method
-    if may_be_unordered and draw(_maybe("in_order")):
+    if may_be_unordered and draw(_option_or_none("in_order")):
         options["in_order"] = False
     return options
 
@@ -333,22 +347,19 @@ def _for_workers(draw: st.DrawFn, methods: list[Any], *, may_be_unordered: bool)
 def dataset_access(
     draw: st.DrawFn,
     *,
-    files: DataFiles | Survey | None = None,
-    samples: int | None = None,
+    samples: int,
     max_size: int | None = None,
 ) -> list[int]:
-    """Which samples an epoch asks for, in which order: ``loader={"sampler": access}``.
+    """Draw the indices that an epoch requests, in order: ``loader={"sampler": access}``.
 
-    Samples may come again, be left out, and come in any order. For map-style datasets.
+    Indices can be repeated, left out, and in any order. For map-style datasets.
 
     Args:
-        files: A survey of the dataset, which knows how many samples there are.
-        samples: Their number, if there is no survey.
-        max_size: How many are asked for at most; by default as many as there are.
+        samples: The number of samples in the dataset.
+        max_size: The maximum number of indices; by default *samples*.
 
     """
-    count = data_files(files).samples if samples is None else samples
-    require(COUNT, samples=count)
-    most = count if max_size is None else max_size
-    require(COUNT, max_size=most)
-    return draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=most))
+    require(COUNT, samples=samples)
+    max_size = samples if max_size is None else max_size
+    require(COUNT, max_size=max_size)
+    return draw(st.lists(st.integers(0, samples - 1), min_size=1, max_size=max_size))

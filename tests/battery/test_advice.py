@@ -16,40 +16,21 @@ from torch.utils.data import Dataset, IterableDataset
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.outcomes.contract import Cause
-from pytest_dataloader_faults.outcomes.judge import advice, causes, ranks, resume, starts
-from support.datasets import COUNT, SIZE, Records, RecordStream
+from pytest_dataloader_faults.outcomes.contract import SUBSTITUTES, Cause
+from support.datasets import COUNT, SIZE, Records, RecordStream, Substitutes, decode
 
 
-def _ask(make_dataset: Any, only: str, **options: Any) -> Any:
-    (found,) = check_dataset(make_dataset, only=only, on_fail=None, **options)
-    return found
+def _run_checks(make_dataset: Any, only: str, **options: Any) -> Any:
+    (result,) = check_dataset(make_dataset, only=only, on_fail=None, **options)
+    return result
 
 
-def _causes() -> list[Cause]:
-    """Each likely cause that a module of the judge has."""
-    values = [each for home in (causes, starts) for each in vars(home).values()]
-    tables = (ranks.CAUSES, resume.CAUSES, causes._OF_EPOCH, causes._BY_ACTIVITY)
-    values += [each for table in tables for each in table.values()]
-    phrases = [*causes._BY_VERDICT.values(), causes._HANDLE]
-    return [each for each in values if isinstance(each, Cause)] + [Cause(each) for each in phrases]
-
-
-def test_each_likely_cause_has_a_fix():
-    """It is one imperative sentence, which a summary shows on its own line."""
-    assert sorted({each.phrase for each in _causes()} - advice.FIXES.keys()) == []
-    texts = [*advice.FIXES.values(), *(each.fix for each in advice.HINTS)]
-    assert [each for each in texts if not each or each.endswith(".") or "\n" in each] == []
-
-
-class Pictures(Dataset[Any]):
+class Pictures(Records):
     """Decodes by Pillow, which *accepts* truncated files or does not."""
 
     def __init__(self, folder: Any, *, accepts: bool) -> None:
-        self.paths, self.accepts = sorted(folder.iterdir()), accepts
-
-    def __len__(self) -> int:
-        return len(self.paths)
+        super().__init__(folder)
+        self.accepts = accepts
 
     def __getitem__(self, index: int) -> Any:
         from PIL import Image, ImageFile
@@ -71,24 +52,22 @@ def _pictures(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("check", ["truncated-half", "corrupted-file", "truncated-at-rest"])
+@pytest.mark.parametrize("check", ["truncated-half", "corrupted-file", "truncated-before-init"])
 def test_pillow_that_accepts_truncated_images_is_named(pictures, check):
-    """The worker has the setting, which the trial notes; the advice of the check gives way."""
-    found = _ask(lambda: Pictures(pictures, accepts=True), check)
-    if check == "corrupted-file" and found.passed:
+    result = _run_checks(lambda: Pictures(pictures, accepts=True), check)
+    if check == "corrupted-file" and result.passed:
         return  # Damaged bytes need not be noticed.
-    assert found.fix == "remove PIL.ImageFile.LOAD_TRUNCATED_IMAGES = True"
+    assert result.fix == "remove PIL.ImageFile.LOAD_TRUNCATED_IMAGES = True"
     assert "Pillow accepts truncated images because LOAD_TRUNCATED_IMAGES is set" in (
-        found.explanation
+        result.explanation
     )
-    assert "instead of catching it" not in found.explanation
+    assert "instead of catching it" not in result.explanation
 
 
 def test_pillow_as_it_is_passes(pictures):
-    """Its error reaches the loader, and the setting is off."""
-    found = _ask(lambda: Pictures(pictures, accepts=False), "truncated-half")
-    assert (found.passed, found.fix) == (True, "")
-    assert not any(each.settings for each in found.outcome.workers)
+    result = _run_checks(lambda: Pictures(pictures, accepts=False), "truncated-half")
+    assert (result.passed, result.fix) == (True, "")
+    assert not any(each.settings for each in result.outcome.workers)
 
 
 class TarStream(IterableDataset[Any]):
@@ -104,15 +83,79 @@ class TarStream(IterableDataset[Any]):
 
 
 def test_a_tar_archive_that_ends_between_members_is_named(records, tmp_path):
-    """What it lacks is its end-of-archive block."""
     path = tmp_path / "data.tar"
     with tarfile.open(path, "w") as archive:
-        for each in sorted(records.iterdir()):
-            archive.add(each, each.name)
-    found = _ask(lambda: TarStream(path), "truncated-tail", loader={"num_workers": 1})
+        for record in sorted(records.iterdir()):
+            archive.add(record, record.name)
+    result = _run_checks(lambda: TarStream(path), "truncated-tail", loader={"num_workers": 1})
     assert (
-        found.fix == "check that the tar archive ends with 1,024 zero bytes, or count its members"
+        result.fix == "check that the tar archive ends with 1,024 zero bytes, or count its members"
     )
+
+
+@pytest.mark.parametrize("handler", ["ignore_and_continue", "reraise_exception"])
+def test_a_handler_that_continues_is_named(handler, tmp_path):
+    """It caught an error, so the end of the archive is not the cause.
+
+    If it skips all archives of a worker, webdataset raises an error of its own. So a part of each
+    has to be left.
+    """
+    webdataset = pytest.importorskip("webdataset")
+    paths = [str(tmp_path / f"{number}.tar") for number in range(2)]
+    for path in paths:
+        with webdataset.TarWriter(path) as archive:
+            for number in range(8):
+                archive.write({"__key__": f"{number}", "txt": f"{path} {number}" * 100})
+    options = {"shardshuffle": False, "handler": getattr(webdataset, handler)}
+    result = _run_checks(lambda: webdataset.WebDataset(paths, **options), "truncated-half")
+    if handler == "reraise_exception":
+        assert (result.passed, result.cause) == (True, "")
+        return
+    assert result.cause == "skips samples without an error"
+    assert (
+        result.fix == "raise the error: with webdataset, remove handlers such as warn_and_continue"
+    )
+    assert "1,024" not in result.explanation
+
+
+class Chunks(Dataset[Any]):
+    """A chunk of a Zarr array per sample, from what *open_store* makes of its path."""
+
+    def __init__(self, path: Any, open_store: Any) -> None:
+        self.path, self.open_store = path, open_store
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> Any:
+        zarr = pytest.importorskip("zarr")
+        return torch.from_numpy(zarr.open_array(self.open_store(self.path), mode="r")[index])
+
+
+def _strict_store(path: Any) -> Any:
+    storage = pytest.importorskip("zarr.storage")
+
+    class RaisesForMissingChunks(storage.LocalStore):  # type: ignore[misc, name-defined]
+        async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
+            value = await super().get(key, prototype, byte_range)
+            if value is None and key.startswith("c/"):
+                raise FileNotFoundError(f"{path}/{key}")
+            return value
+
+    return RaisesForMissingChunks(path, read_only=True)
+
+
+@pytest.mark.parametrize("open_store", [str, _strict_store])
+def test_a_missing_chunk_of_zarr_is_named(open_store, tmp_path):
+    zarr = pytest.importorskip("zarr")
+    path = tmp_path / "x.zarr"
+    array = zarr.create_array(str(path), shape=(COUNT, SIZE), chunks=(1, SIZE), dtype="u1")
+    array[:] = np.arange(COUNT * SIZE, dtype=np.uint8).reshape(COUNT, SIZE) % 250 + 1
+    result = _run_checks(lambda: Chunks(path, open_store), "file-missing")
+    if open_store is str:
+        assert result.fix.startswith("read Zarr through a store whose get() raises an error")
+    else:
+        assert (result.verdict, result.fix) == ("failed_cleanly", ""), result.explanation
 
 
 class Table(Dataset[Any]):
@@ -140,12 +183,11 @@ class CountedTable(Table):
 
 
 def test_a_table_with_fewer_rows_is_named(tmp_path):
-    """Its twin counts them."""
     path = tmp_path / "table.csv"
     path.write_text("".join(f"{row:02},{row:02}\n" for row in range(COUNT)))
-    found = _ask(lambda: Table(path), "truncated-at-rest")
-    assert "compare the number of rows with the number of features" in found.fix
-    assert _ask(lambda: CountedTable(path), "truncated-at-rest").passed
+    result = _run_checks(lambda: Table(path), "truncated-before-init")
+    assert "compare the number of rows with the number of samples" in result.fix
+    assert _run_checks(lambda: CountedTable(path), "truncated-before-init").passed
 
 
 class FromFile(Records):
@@ -158,12 +200,11 @@ class FromFile(Records):
         return torch.from_numpy(values)
 
 
-def test_a_reader_that_drops_errors_is_named_where_no_error_came_before(records):
-    """There is no original exception to raise from."""
-    found = _ask(lambda: FromFile(records), "read-error-first")
-    assert found.verdict == "failed_unclearly"
-    assert "If there is no original exception, the reader drops it, as np.fromfile" in (
-        found.sentence
+def test_a_reader_that_drops_errors_is_named_where_no_error_arrived_before(records):
+    result = _run_checks(lambda: FromFile(records), "read-error")
+    assert result.verdict == "failed_unclearly"
+    assert "If there is no original exception, the reader ignores read errors, as" in (
+        result.sentence
     )
 
 
@@ -178,11 +219,10 @@ class GoesOn(Records):
         return torch.tensor(list(content))
 
 
-def test_code_that_goes_on_after_an_error_is_told_so(records):
-    """Nobody raises an UnboundLocalError."""
-    found = _ask(lambda: GoesOn(records), "read-error-first")
-    assert "The error was caught, and the code went on without the value" in found.sentence
-    assert "raise ... from" not in found.sentence
+def test_code_that_continues_after_an_error_is_named(records):
+    result = _run_checks(lambda: GoesOn(records), "read-error")
+    assert "The error was caught, and the code continued without the value" in result.sentence
+    assert "raise ... from" not in result.sentence
 
 
 class FailsAlone(Records):
@@ -197,17 +237,17 @@ class FailsAlone(Records):
 
 def test_an_error_without_a_fault_has_no_advice_of_its_check(records, monkeypatch):
     """Two epochs have no part in it; and what cannot be printed is cut."""
-    from pytest_dataloader_faults.battery import asking
-    from pytest_dataloader_faults.outcomes.judge.repeats import Trial
+    from pytest_dataloader_faults.battery import runner
+    from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 
-    found = _ask(lambda: FailsAlone(records), "workers-agree")
-    assert found.verdict == "broken"
-    assert "characters of binary" in found.sentence
-    trial = Trial(found.outcome, found.outcome.judge(_reference(records)))
-    for name in ("two-epochs", "leftovers", "abandoned-epoch", "persistent-workers"):
+    result = _run_checks(lambda: FailsAlone(records), "workers-agree")
+    assert result.verdict == "fails_without_fault"
+    assert "characters of binary" in result.sentence
+    trial = JudgedTrial(result.outcome, result.outcome.judge(_reference(records)))
+    for name in ("two-epochs", "leftover-files", "abandoned-epoch", "persistent-workers"):
         assert CHECKS[name].advice
-        assert asking._advice(name, trial, Cause("fails without a fault")) == ()
-    assert asking._advice("used-before", trial, Cause("")) != ()
+        assert runner._advice(name, trial, Cause("fails without a fault")) == ()
+    assert runner._advice("read-before-fork", trial, Cause("")) != ()
 
 
 def _reference(records: Any) -> Any:
@@ -228,11 +268,10 @@ class BeginsAgain(RecordStream):
             return
 
 
-def test_a_stream_that_was_started_again_is_told_so(records):
-    """No other sample came in place of the one that could not be read."""
-    found = _ask(lambda: BeginsAgain(records), "read-error-transient")
-    assert (found.verdict, found.cause) == ("corrupted", "starts the stream again after an error")
-    assert "in place of" not in found.explanation.split("fault:")[0]
+def test_a_stream_that_was_started_again_is_named(records):
+    result = _run_checks(lambda: BeginsAgain(records), "read-error-transient")
+    assert (result.verdict, result.cause) == ("corrupted", "restarts the stream after an error")
+    assert "in place of" not in result.explanation.split("fault:")[0]
 
 
 class KeepsScratch(Records):
@@ -243,19 +282,86 @@ class KeepsScratch(Records):
         with os.fdopen(file, "wb") as copy:
             copy.write(self.paths[index].read_bytes())
         with open(path, "rb") as copy:
-            content = copy.read()
-        if len(content) != SIZE:
-            message = f"{self.paths[index]} has {len(content)} bytes, expected {SIZE}"
-            raise ValueError(message)
-        return torch.tensor(list(content))
+            return decode(copy.read(), self.paths[index])
 
 
 def test_a_temporary_file_that_stays_is_no_data_file(records, tmp_path, monkeypatch):
-    """Another trial has others."""
     scratch = tmp_path / "temporary"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     for check in ("file-missing", "truncated-empty"):
-        found = _ask(lambda: KeepsScratch(records), check)
-        assert found.verdict == "failed_cleanly", found.explanation
-        assert not re.search("scratch", str(found.outcome.schedule))
+        result = _run_checks(lambda: KeepsScratch(records), check)
+        assert result.verdict == "failed_cleanly", result.explanation
+        assert not re.search("scratch", str(result.outcome.schedule))
+
+
+class Hdf5(Records):
+    """Opens its data by a *mode* of h5py."""
+
+    def __init__(self, folder: Any, mode: str) -> None:
+        super().__init__(folder)
+        self.mode = mode
+
+    def __getitem__(self, index: int) -> Any:
+        with pytest.importorskip("h5py").File(self.paths[index], self.mode) as file:
+            return torch.from_numpy(file["x"][:])
+
+
+class Mapped(Hdf5):
+    """Opens its data by a *mode* of np.memmap, which fills a short file if that is "r+"."""
+
+    def __getitem__(self, index: int) -> Any:
+        values = np.memmap(self.paths[index], np.uint8, self.mode, shape=(SIZE,))
+        return torch.from_numpy(np.array(values))
+
+
+@pytest.fixture(name="hdf5")
+def _hdf5(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    folder = tmp_path / "hdf5"
+    folder.mkdir()
+    for number in range(8):
+        with h5py.File(folder / f"{number}.h5", "w") as file:
+            file["x"] = np.arange(40) + number
+    return folder
+
+
+OPENS_FOR_WRITING = ("opens its data for writing", "open data read-only (mode='r')")
+
+
+def test_hdf5_data_that_is_opened_for_writing_is_named(hdf5):
+    result = _run_checks(lambda: Hdf5(hdf5, "a"), "truncated-empty")
+    assert (result.verdict, result.cause, result.fix) == ("failed_unclearly", *OPENS_FOR_WRITING)
+    assert "The dataset opened the file for writing, and wrote to it" in result.sentence
+    (note,) = result.notes
+    assert note.startswith("the workers read and write 8 files (hdf5/0.h5, ")
+    assert "like a cache" not in note
+
+
+def test_mapped_data_that_is_opened_for_writing_is_named(records):
+    result = _run_checks(lambda: Mapped(records, "r+"), "truncated-half")
+    assert (result.verdict, result.cause, result.fix) == ("corrupted", *OPENS_FOR_WRITING)
+
+
+def test_data_that_is_opened_for_reading_passes(hdf5, records):
+    for result in (
+        _run_checks(lambda: Hdf5(hdf5, "r"), "truncated-empty"),
+        _run_checks(lambda: Mapped(records, "r"), "truncated-half"),
+    ):
+        assert (result.verdict, result.cause, result.fix) == ("failed_cleanly", "", ""), result
+        assert result.notes == ()
+
+
+class ZerosForBadHdf5(Substitutes, Hdf5):
+    """Has another defect, which is worse: it catches each error."""
+
+    errors = (OSError, KeyError)
+
+    def substitute(self, _index: int, _error: Exception) -> Any:
+        return torch.zeros(40, dtype=torch.int64)
+
+
+def test_an_error_that_is_caught_comes_before_the_mode(hdf5):
+    """Zeros for a file that cannot be opened are zeros in any mode."""
+    result = _run_checks(lambda: ZerosForBadHdf5(hdf5, "a"), "truncated-empty")
+    assert (result.verdict, result.cause) == ("corrupted", SUBSTITUTES)

@@ -13,23 +13,11 @@ from torch.utils.data import Dataset
 from pytest_dataloader_faults import Verdict, check_dataset, inject
 from pytest_dataloader_faults.exceptions import FaultNotFiredError
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
+from support.corpus.truncation import FromFile
 from support.datasets import Records
 from support.epochs import alone, epoch
 
-SEEN = "the python engine saw its workers {} no data file; code in C may do so unseen"
-
-
-class FromFile(Dataset[Any]):
-    """Opened by NumPy in Python, and read in C."""
-
-    def __init__(self, folder: Any) -> None:
-        self.paths = sorted(folder.iterdir())
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.from_numpy(np.fromfile(self.paths[index], np.uint8))
+SEEN = "the python engine saw its workers {} no data file, but C code may do so unseen"
 
 
 class Hdf5(Dataset[Any]):
@@ -46,28 +34,26 @@ class Hdf5(Dataset[Any]):
             return torch.tensor(file["x"][index])
 
 
-def _asked(make, *checks):
+def _run_checks(make, *checks):
     results = check_dataset(make, only=checks, engine="python", on_fail=None)
     return {each.check: each for each in results}
 
 
 def test_what_is_opened_in_python_is_put_at_risk(records):
-    """Its content and its descriptor, whoever reads it; that its reads were not seen is said."""
-    found = _asked(lambda: FromFile(records), "read-error-first", "truncated-half")
-    assert found["truncated-half"].verdict is Verdict.CORRUPTED
-    assert not found["read-error-first"].applies
-    assert SEEN.format("read") in found["read-error-first"].explanation
+    results = _run_checks(lambda: FromFile(records), "read-error", "truncated-half")
+    assert results["truncated-half"].verdict is Verdict.CORRUPTED
+    assert not results["read-error"].applies
+    assert SEEN.format("read") in results["read-error"].explanation
 
 
-@pytest.mark.parametrize("check", ["open-error", "descriptor-exhaustion", "read-error-later"])
+@pytest.mark.parametrize("check", ["open-error", "descriptor-exhaustion", "read-error-halfway"])
 def test_a_dataset_that_opens_in_c_is_not_called_one_that_opens_nothing(tmp_path, check):
-    """The reason names the engine, and the one that sees more."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["x"] = np.arange(8)
-    found = _asked(lambda: Hdf5(tmp_path / "x.h5"), check)[check]
-    assert "the python engine saw" in found.explanation
-    assert "engine='kernel' sees that, too" in found.explanation
-    assert not found.applies
+    result = _run_checks(lambda: Hdf5(tmp_path / "x.h5"), check)[check]
+    assert "the python engine saw" in result.explanation
+    assert "engine='kernel' sees all reads" in result.explanation
+    assert not result.applies
 
 
 @pytest.mark.parametrize(
@@ -77,4 +63,4 @@ def test_an_unfired_fault_is_put_down_to_the_engine_where_it_may_be(records, fau
     """A death that never came is no matter of who opens what."""
     with pytest.raises(FaultNotFiredError) as caught, inject(fault, engine="python"):
         epoch(alone(Records(records)))
-    assert is_told is ("sees only what Python code opens" in str(caught.value))
+    assert is_told is ("sees only files that Python code opens" in str(caught.value))

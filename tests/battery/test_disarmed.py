@@ -1,7 +1,5 @@
 """Each check's verdict comes from its fault: disarmed, it shows nothing."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import fields, replace
 
@@ -15,22 +13,26 @@ from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._base import no_fault
 from pytest_dataloader_faults.battery.checks._faults import NETWORK, WRITES
+from pytest_dataloader_faults.battery.checks.http import HTTP
+from pytest_dataloader_faults.battery.checks.listings import LISTINGS
+from pytest_dataloader_faults.battery.checks.locks import LOCKS
 from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
 from support.corpus.ranks import RankedStream
 from support.datasets import CopiedRecords, write_records
 from support.ranked import RankedStreamWithState
 
 _WITHOUT_FAULTS = (
-    *("workers-agree", "used-before", "two-epochs", "leftovers"),
+    *("workers-agree", "read-before-fork", "two-epochs", "leftover-files"),
     *("resumes", "resumes-after-death"),
 )
 """In the last one deaths are no faults of files: see test_resume.py."""
 FAULTY = [
     name
     for name, check in CHECKS.items()
-    if check.plan is not no_fault and name not in _WITHOUT_FAULTS and check not in NETWORK
+    if check.plan is not no_fault and name not in _WITHOUT_FAULTS
+    if check not in (*NETWORK, *HTTP, *LISTINGS, *LOCKS)
 ]
-"""Those of connections are in test_networks.py."""
+"""For the others, see test_networks.py, test_http.py, test_listings.py and test_locks.py."""
 
 
 @pytest.fixture(scope="module", name="records_of_module")
@@ -47,15 +49,18 @@ def _results(records_of_module):
 
 
 def test_healthy_dataset_passes_every_check(results):
-    """Every check is asked, and finds nothing. tests/plugin asks them of Records each time."""
     assert list(results) == list(CHECKS)
     assert [each.explanation for each in results.values() if each.applies != each.passed] == []
-    rare = {each.name for each in (*WRITES, *NETWORK)}
-    lacking = {name for name, check in CHECKS.items() if check.gpu and missing_accelerator()}
+    rare = {each.name for each in (*WRITES, *NETWORK, *HTTP, *LISTINGS, *LOCKS)}
+    lacking = {
+        name
+        for name, check in CHECKS.items()
+        if check.scenario.uses_accelerator and missing_accelerator()
+    }
     assert {name for name, each in results.items() if not each.applies} == rare | lacking
 
 
-@pytest.fixture(scope="module", name="known")
+@pytest.fixture(scope="module", name="armed_trials")
 def _known(records_of_module, results):
     """Healthy datasets, what they give, and what checks find. The second one writes."""
     folder = records_of_module
@@ -82,18 +87,17 @@ def _disarmed(fault):
 
 
 @pytest.mark.parametrize("name", FAULTY)
-def test_check_that_is_disarmed_is_not_exercised(name, known):
-    """Each check's verdict comes from its fault: without it, nothing is shown."""
+def test_check_that_is_disarmed_is_not_exercised(name, armed_trials):
     check = CHECKS[name]
-    make, reference, armed = known[check in WRITES]
+    make, reference, armed = armed_trials[check in WRITES]
     job = TrialJob(
         make_dataset=make,
         faults=tuple(map(_disarmed, armed[name].outcome.schedule)),
         settings=Settings(loader={"num_workers": 2, "batch_size": 4}, ranks=2),
-        changes=check.changes,
-        options=check.options,
+        changes=check.scenario.loader,
+        options=check.scenario.options,
     )
 
     assert armed[name].verdict in ("survived", "failed_cleanly")
-    outcome = run_ranks(job) if check.ranks else run_trial_job(job)
+    outcome = run_ranks(job) if check.scenario.ranks else run_trial_job(job)
     assert outcome.judge(reference).verdict == "not_exercised"

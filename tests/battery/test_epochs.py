@@ -9,30 +9,37 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Sampler
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.battery.checks._epochs import SAME_AGAIN
 from pytest_dataloader_faults.faults import ReadError
-from pytest_dataloader_faults.outcomes import Delivery, Pass, Wrong
-from pytest_dataloader_faults.outcomes.contract import Compared
+from pytest_dataloader_faults.outcomes import Delivery, Pass
+from pytest_dataloader_faults.outcomes.comparison import Compared
+from pytest_dataloader_faults.outcomes.judge.draws import USED_UP
 from pytest_dataloader_faults.outcomes.reference import Varying
+from pytest_dataloader_faults.steps import EndFaults, Epoch, arm_workers
+from support.applicability import refusal_of
 from support.corpus.handles import H5StaysOpen
 from support.corpus.state import Noisy
 from support.datasets import COUNT, SIZE, Records
 from support.facts import (
     EIO,
+    EPOCH_1,
     TRUNCATED,
     fired,
     map_reference,
     ordinary,
     raised,
+    revised,
     stream,
     unfired,
 )
+from support.infinite_loaders import Lazy, infinite
 from support.random_samples import OwnGenerator, SeedsItself
 from support.rows import rows
 
@@ -43,25 +50,27 @@ INDICES = tuple(range(COUNT))
 def _pass(salt, count=COUNT):
     """An epoch whose samples all have the same shape, and content that *salt* decides."""
     parts = tuple(((("", "Tensor", f"{salt}{index}"),)) for index in INDICES[:count])
-    came = Delivery(INDICES[:count], ("same",) * count, "whole", parts)
-    return Pass((INDICES[:count],), (came,), complete=True)
+    delivery = Delivery(INDICES[:count], ("same",) * count, "whole", parts)
+    return Pass(EPOCH_1, (INDICES[:count],), (delivery,), complete=True)
 
 
 def _stream(salt, step=1):
     """The same of a stream, whose samples have no indices; by a *step* of -1, the last is first."""
-    whole = _pass(salt)
-    (came,) = whole.delivered
-    return replace(whole, delivered=(replace(came, indices=None, leaves=came.leaves[::step]),))
+    epoch = _pass(salt)
+    (delivery,) = epoch.delivered
+    return replace(
+        epoch, delivered=(replace(delivery, indices=None, leaves=delivery.leaves[::step]),)
+    )
 
 
-def _found(first, second, **reference):
-    outcome = replace(ordinary(first), passes=(first, second))
-    known = replace(map_reference(COUNT), **reference)
-    return CHECKS["two-epochs"].extra_rule(outcome, known)
+def _found(first_epoch, second, **reference):
+    outcome = revised(ordinary(first_epoch), epochs=(first_epoch, second))
+    reference_facts = replace(map_reference(COUNT), **reference)
+    return CHECKS["two-epochs"].rule(outcome, reference_facts)
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "varied", "repeats"),
+    ("first_epoch", "second", "varied", "repeats"),
     [
         (_pass("a"), _pass("a"), COUNT, True),
         (_pass("a"), _pass("b"), COUNT, False),
@@ -73,49 +82,46 @@ def _found(first, second, **reference):
     ],
     ids="same other not_random hardly_random too_few same_stream other_stream".split(),
 )
-def test_epoch_that_repeats_the_random_numbers(first, second, varied, repeats):
-    """It fails where many samples are random, and all of them are the same again."""
-    assert repeats == bool(_found(first, second, nondeterministic_count=varied))
+def test_epoch_that_repeats_the_random_numbers(first_epoch, second, varied, repeats):
+    assert repeats == bool(_found(first_epoch, second, nondeterministic_count=varied))
 
 
 @pytest.mark.parametrize(
-    ("kind", "second", "known", "wrong"),
+    ("kind", "second", "reference_facts", "cause"),
     [
-        ("map", Pass(complete=True), {}, None),
-        ("iterable", Pass(complete=True), {}, None),
-        ("iterable", _pass("b"), {"second_pass_count": 3}, Wrong.USED_UP),
+        ("map", Pass(EPOCH_1, complete=True), {}, None),
+        ("iterable", Pass(EPOCH_1, complete=True), {}, None),
+        ("iterable", _pass("b"), {"second_pass_count": 3}, USED_UP),
         ("map", _pass("b"), {"nondeterministic_count": COUNT}, None),
-        ("map", _pass("a"), {"nondeterministic_count": COUNT}, Wrong.SAME_AGAIN),
-        ("map", _pass("a", 8), {"nondeterministic_count": 8}, Wrong.SAME_AGAIN),
+        ("map", _pass("a"), {"nondeterministic_count": COUNT}, SAME_AGAIN),
+        ("map", _pass("a", 8), {"nondeterministic_count": 8}, SAME_AGAIN),
         ("map", _pass("a", 7), {"nondeterministic_count": 8}, None),
         ("map", _pass("a", 8), {"nondeterministic_count": 7}, None),
     ],
 )
-def test_what_is_wrong_with_a_second_epoch(kind, second, known, wrong):
-    """It is used up, or it is the first one; that one gives nothing, the judge says."""
-    outcome = replace(ordinary(_pass("a")), kind=kind, passes=(_pass("a"), second))
-    found = CHECKS["two-epochs"].extra_rule(outcome, replace(map_reference(COUNT), **known))
+def test_what_is_wrong_with_a_second_epoch(kind, second, reference_facts, cause):
+    outcome = revised(ordinary(_pass("a")), kind=kind, epochs=(_pass("a"), second))
+    finding = CHECKS["two-epochs"].rule(outcome, replace(map_reference(COUNT), **reference_facts))
 
-    assert (found and found.kind) == wrong
+    assert (finding and finding.cause) == cause
 
 
 @pytest.mark.parametrize(
     ("epochs", "is_violation"), [((1,), True), ((1, 2), False), ((2,), False), ((None,), False)]
 )
 def test_error_of_an_epoch_without_a_failing_read_was_remembered(epochs, is_violation):
-    """One that a read of its own had is none."""
     (facts,) = fired(EIO, len(epochs))
-    told = tuple(
-        replace(one, epoch=epoch) for one, epoch in zip(facts.firings, epochs, strict=True)
+    firings = tuple(
+        replace(firing, epoch=epoch) for firing, epoch in zip(facts.firings, epochs, strict=True)
     )
     failed = replace(_pass("a"), exception=OTHER, complete=False)
-    outcome = ordinary(failed, (replace(facts, firings=told),))
-    found = CHECKS["read-error-next-epoch"].extra_rule(
-        replace(outcome, passes=(failed, failed)), map_reference()
+    outcome = ordinary(failed, (replace(facts, firings=firings),))
+    finding = CHECKS["recovers-after-read-error"].rule(
+        revised(outcome, epochs=(failed, failed)), map_reference()
     )
 
-    assert is_violation == bool(found)
-    assert not found or "the same workers raised KeyError: 7" in found[1]
+    assert is_violation == bool(finding)
+    assert not finding or "the same workers raised KeyError: 7" in finding.sentence
 
 
 @rows(
@@ -129,14 +135,14 @@ def test_error_of_an_epoch_without_a_failing_read_was_remembered(epochs, is_viol
     ],
 )
 def test_who_takes_cut_files_shows_nothing_by_a_later_epoch(facts, passes, is_told):
-    """It gave other samples, and no error, while the files were cut off."""
-    outcome = replace(ordinary(Pass(), facts), passes=passes)
+    outcome = revised(ordinary(Pass(EPOCH_1), facts), epochs=passes)
+    check = CHECKS["recovers-after-truncation"]
 
-    assert is_told == bool(CHECKS["truncated-next-epoch"].skip_reason(None, outcome))
+    assert is_told == bool(refusal_of(check.scenario.require_effect, None, outcome))
 
 
-def _asked(make, **options):
-    (result,) = check_dataset(make, only="read-error-next-epoch", on_fail=None, **options)
+def _run_checks(make, **options):
+    (result,) = check_dataset(make, only="recovers-after-read-error", on_fail=None, **options)
     return result
 
 
@@ -145,22 +151,22 @@ def test_the_read_that_failed_is_named(records):
 
     The first read is of the header; what keeps a buffer gives zeros later, but not of a cut file.
     """
-    only = ["read-error-next-epoch", "truncated-next-epoch"]
+    only = ["recovers-after-read-error", "recovers-after-truncation"]
     result, cut = check_dataset(lambda: H5StaysOpen(records), only=only, on_fail=None)
 
     assert (result.verdict, result.passed, cut.passed) == ("corrupted", False, True)
     assert "the first read (survived);" in result.explanation
     (fault,) = result.outcome.schedule
-    found = re.search(
+    match = re.search(
         r"; read (\d+) of rows\.h5, which is the longest: (\d+) bytes at (\d+) \(corrupted\)",
         result.explanation,
     )
-    nth, length, offset = map(int, found.groups())
+    nth, length, offset = map(int, match.groups())
     assert (fault.nth, fault.times) == (nth, 1)
     assert nth > 1
     assert (offset + length, length >= COUNT * SIZE / 2) == (H5StaysOpen(records).size, True)
-    assert "close the file, and open it again" in result.explanation
-    assert result.cause == "stays broken after the fault is gone"
+    assert "close the file and reopen it" in result.explanation
+    assert result.cause == "does not recover after the fault is removed"
 
 
 class _OneRead(Records):
@@ -177,9 +183,8 @@ class _OneRead(Records):
         return torch.tensor(list(self.data)), index
 
 
-def test_a_worker_that_reads_once_is_asked_once(records):
-    """There is no later read that could fail."""
-    result = _asked(lambda: _OneRead(records))
+def test_a_worker_that_reads_once_is_run_once(records):
+    result = _run_checks(lambda: _OneRead(records))
 
     assert (result.passed, len(result.trials)) == (True, 1)
     assert "tried:" not in result.explanation
@@ -187,7 +192,7 @@ def test_a_worker_that_reads_once_is_asked_once(records):
 
 @pytest.mark.parametrize("engine", ["kernel", "python"])
 def test_no_read_fails_in_the_second_epoch(engine, records):
-    """Not even of a worker that reads the file for the first time then."""
+    epoch = Epoch(keep_workers=True)
     outcome = run_trial_job(
         TrialJob(
             make_dataset=lambda: Records(records),
@@ -197,13 +202,13 @@ def test_no_read_fails_in_the_second_epoch(engine, records):
                 engine=engine,
             ),
             changes={"persistent_workers": True},
-            options=TrialOptions(epochs=2, faulty_epochs=1, keep_workers=True),
+            options=TrialOptions(processes=arm_workers(epoch, EndFaults(), epoch)),
         )
     )
 
-    assert [bool(one.exception) for one in outcome.passes] == [True, False]
-    assert {one.epoch for each in outcome.faults for one in each.firings} == {1}
-    assert {one.worker for each in outcome.faults for one in each.firings} == {0}
+    assert [bool(epoch.exception) for epoch in outcome.epochs] == [True, False]
+    assert {firing.epoch for each in outcome.faults for firing in each.firings} == {1}
+    assert {firing.worker for each in outcome.faults for firing in each.firings} == {0}
 
 
 class _FirstThenAll(Sampler[int]):
@@ -219,14 +224,13 @@ class _FirstThenAll(Sampler[int]):
         return COUNT
 
 
-def test_workers_that_live_on_are_asked_again(records):
-    """The second epoch is that of the same processes, and their reads work again."""
-    result = _asked(lambda: Records(records))
+def test_persistent_workers_run_again(records):
+    result = _run_checks(lambda: Records(records))
 
     assert (result.passed, result.verdict) == (True, "survived")
     assert re.search(r"the first read \(survived\);.* read \d+", result.explanation)
-    first, second = result.outcome.passes
-    assert (first.exception.type, second.exception) == ("OSError", None)
+    first_pass, second = result.outcome.epochs
+    assert (first_pass.exception.type, second.exception) == ("OSError", None)
     assert len(result.outcome.workers) == 2
     assert {each.fetches > 2 for each in result.outcome.workers} == {True}
     assert result.outcome.fired == 2
@@ -237,17 +241,42 @@ def test_workers_that_live_on_are_asked_again(records):
     [(SeedsItself, "corrupted"), (OwnGenerator, "corrupted"), (Noisy, "survived")],
 )
 def test_random_numbers_that_repeat_are_found_in_a_shuffled_epoch(kind, verdict, records):
-    """The sampler draws the order of epoch 1 again; a time in each sample hides nothing."""
     (result,) = check_dataset(
         lambda: kind(records), only="two-epochs", loader={"shuffle": True}, on_fail=None
     )
 
     assert result.verdict == verdict, result.explanation
-    first, second = result.trials[-1].passes
-    assert first.drawn == second.drawn
+    first_pass, second = result.trials[-1].epochs
+    assert first_pass.drawn == second.drawn
     if verdict == "corrupted":
-        assert "the random samples of epoch 2 are, bit by bit, those of epoch 1" in result.sentence
+        assert "the random samples of epoch 2 are identical to those of epoch 1" in result.sentence
         assert "epoch 2 in the order of epoch 1 (corrupted)" in result.explanation
+
+
+class ReadsItsSampler(DataLoader[Any]):
+    """Looks at what its batch sampler has, as loaders of training frameworks do."""
+
+    def __len__(self) -> int:
+        batches: Any = self.batch_sampler
+        return len(batches.sampler) // batches.batch_size
+
+
+@pytest.mark.parametrize(
+    ("loader", "kind", "verdict"),
+    [
+        (ReadsItsSampler, SeedsItself, "corrupted"),
+        (ReadsItsSampler, Noisy, "survived"),
+        (Lazy, Noisy, "survived"),
+    ],
+)
+def test_a_loader_may_look_at_its_sampler_while_the_order_repeats(loader, kind, verdict, records):
+    (result,) = check_dataset(
+        lambda: infinite(loader, kind(records)), only="two-epochs", on_fail=None
+    )
+
+    assert result.verdict == verdict, result.explanation
+    first_pass, second = result.trials[-1].epochs
+    assert first_pass.drawn == second.drawn
 
 
 @rows(
@@ -259,16 +288,14 @@ def test_random_numbers_that_repeat_are_found_in_a_shuffled_epoch(kind, verdict,
     ],
 )
 def test_a_large_part_that_repeats_is_found_beside_a_time(second, varying, repeats):
-    """If it differs between two readings of many samples."""
-
     def epoch(salt, time):
-        whole = _pass(salt)
-        (came,) = whole.delivered
+        epoch = _pass(salt)
+        (delivery,) = epoch.delivered
         parts = tuple(
             (("", "Tensor (64,)", f"{salt}{index:023}"), ("['t']", "float", f"{time}{index}"))
             for index in INDICES
         )
-        return replace(whole, delivered=(replace(came, leaves=parts),))
+        return replace(epoch, delivered=(replace(delivery, leaves=parts),))
 
-    known = {"varying": varying, "nondeterministic_count": COUNT}
-    assert bool(_found(epoch("a", 1), epoch(second, 2), **known)) is repeats
+    facts = {"varying": varying, "nondeterministic_count": COUNT}
+    assert bool(_found(epoch("a", 1), epoch(second, 2), **facts)) is repeats

@@ -1,9 +1,9 @@
 """What may be handed over: data modules, several loaders or datasets, ready ones, one of many."""
 
-from __future__ import annotations
-
+import glob
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,18 +12,23 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pytest_dataloader_faults import check_dataset, explore, part_of, run_trial, sweep
 from pytest_dataloader_faults._trial.factory import require_one
-from pytest_dataloader_faults.battery.checking import about, excused, summed_up
+from pytest_dataloader_faults.battery.checking import (
+    accept_expected_failures,
+    label_part,
+    summarize_parts,
+)
 from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
-    SeveralLoadersError,
+    MultipleLoadersError,
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.faults import ReadError
-from pytest_dataloader_faults.outcomes import CheckResult, Verdict
-from pytest_dataloader_faults.search import survey
+from pytest_dataloader_faults.outcomes import CheckResult, Finding, Verdict
+from pytest_dataloader_faults.search import replay
 from support.datasets import Records
 from support.handed_over import Broken, DataModule
 from support.plugin_datasets import ZerosOnError
+from support.rows import rows
 
 pytestmark = pytest.mark.usefixtures("engine")
 CHECK = {"only": "open-error", "on_fail": None}
@@ -37,14 +42,13 @@ def _passed(results):
     return {each.part: each.passed for each in results}
 
 
-def _names(made):
-    with pytest.raises(SeveralLoadersError) as refused:
-        require_one(made)
+def _names(loaders):
+    with pytest.raises(MultipleLoadersError) as refused:
+        require_one(loaders)
     return refused.value.parts
 
 
 def test_a_data_module_is_tried_loader_by_loader(records):
-    """It is set up as a trainer does it. The result says which loader it is about."""
     results = check_dataset(lambda: DataModule(records), **CHECK)
     assert _passed(results) == {"train": True, "val/0": False}
     assert results[1].explanation.startswith("val/0: corrupted: sample")
@@ -52,16 +56,15 @@ def test_a_data_module_is_tried_loader_by_loader(records):
 
 
 def test_the_sentence_is_about_the_part_that_decides():
-    """Where one part fails once of three trials and another each time, it is that one's."""
-    once = CheckResult("pickles", Verdict.CORRUPTED, False, "a.", "corrupted: a.", reproduced=False)
-    always = CheckResult("pickles", Verdict.HUNG, False, "b.", "hung: b.")
-    found = summed_up([about("train", once), about("val", always)])
-    assert (found.verdict, found.sentence) == ("hung", "val: b.")
-    assert found.explanation.splitlines() == ["train: corrupted: a.", "val: hung: b."]
+    corrupted, hung = Finding(Verdict.CORRUPTED, "a."), Finding(Verdict.HUNG, "b.")
+    once = CheckResult("pickles", corrupted, "corrupted: a.", reproduced=False)
+    always = CheckResult("pickles", hung, "hung: b.")
+    result = summarize_parts([label_part("train", once), label_part("val", always)])
+    assert (result.verdict, result.sentence) == ("hung", "val: b.")
+    assert result.explanation.splitlines() == ["train: corrupted: a.", "val: hung: b."]
 
 
 def test_a_data_module_that_cannot_be_set_up(records):
-    """The method is named that raised."""
     with pytest.raises(UnusableDatasetError, match=r"Broken\.train_dataloader\(\) raised Attrib"):
         check_dataset(lambda: Broken(records), **CHECK)
 
@@ -72,43 +75,83 @@ def test_a_data_module_that_cannot_be_set_up(records):
         (dict, True),
         (list, False),
         *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in ((dict, False), (list, True), (tuple, True), (tuple, False))
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((dict, False), (list, True), (tuple, True), (tuple, False))
         ),
     ],
 )
 def test_several_loaders_or_datasets(records, kind, is_ready):
-    """Each has a result of its own, named by its key or its place."""
-    made = {"a": _loader(Records(records)), "b": ZerosOnError(records)}
-    names = list(made) if kind is dict else ["0", "1"]
-    several = made if kind is dict else kind(made.values())
+    parts = {"a": _loader(Records(records)), "b": ZerosOnError(records)}
+    names = list(parts) if kind is dict else ["0", "1"]
+    several = parts if kind is dict else kind(parts.values())
     results = check_dataset(several if is_ready else lambda: several, **CHECK)
     assert _passed(results) == dict(zip(names, [True, False], strict=True))
 
 
 def test_an_expected_failure_of_one_part(records):
-    """It is enough that one of them fails as expected; if all pass, that is news."""
-    how = {"only": "open-error", "expected_failures": {"open-error": "issue 7"}, "on_fail": None}
-    results = check_dataset([Records(records), ZerosOnError(records)], **how)
+    options = {
+        "only": "open-error",
+        "expected_failures": {"open-error": "issue 7"},
+        "on_fail": None,
+    }
+    results = check_dataset([Records(records), ZerosOnError(records)], **options)
     assert [each.failed for each in results] == [False, False]
     passed = replace(results[0], expected="issue 7")
-    assert [each.failed for each in excused([passed, passed])] == [True, True]
+    assert [each.failed for each in accept_expected_failures([passed, passed])] == [True, True]
 
 
 def test_the_splits_of_a_dataset_dict():
-    """A DatasetDict of Hugging Face is a dict of datasets."""
     datasets = pytest.importorskip("datasets")
-    one = datasets.Dataset.from_dict({"x": list(range(8))})
-    assert _names(datasets.DatasetDict({"train": one, "test": one})) == ("train", "test")
-    stream = one.to_iterable_dataset()
+    dataset = datasets.Dataset.from_dict({"x": list(range(8))})
+    assert _names(datasets.DatasetDict({"train": dataset, "test": dataset})) == ("train", "test")
+    stream = dataset.to_iterable_dataset()
     assert _names(datasets.IterableDatasetDict({"train": stream})) == ("train",)
 
 
 def test_a_part_that_cannot_be_tried_is_named(records):
-    """One of several loaders has no samples."""
-    made = {"train": Records(records), "val": DataLoader([])}
+    parts = {"train": Records(records), "val": DataLoader([])}
     with pytest.raises(UnusableDatasetError, match=r"^val: list is empty"):
-        check_dataset(made, **CHECK)
+        check_dataset(parts, **CHECK)
+
+
+class Found(Records):
+    """One sample per file that a function finds; none raises an error for a missing folder."""
+
+    def __init__(self, find, folder):
+        self.paths = sorted(find(folder))
+
+    def __getitem__(self, index):
+        return index
+
+
+class Walked(torch.utils.data.IterableDataset):
+    """A stream that looks for its files when it is iterated."""
+
+    def __iter__(self):
+        for folder, _, names in os.walk("/no/such"):
+            yield from (f"{folder}/{name}" for name in names)
+
+
+def _here(folder):
+    return Path(folder).glob("*.rec")
+
+
+PASSED = "make_dataset was passed a new, empty folder as 'path'. To use your own data, pass a"
+EMPTY = [
+    (lambda path: Found(_here, path), PASSED),
+    (lambda: Found(_here, "/no/such/data"), "files in '/no/such/data', which does not exist"),
+    (lambda: Found(glob.glob, r"C:\data/*.rec"), r"files in 'C:\\data' (in "),
+    (Walked, "It looked for files in '/no/such', which does not exist"),
+    (lambda: Found(_here, "/usr"), ""),
+]
+
+
+@rows("make, text", EMPTY)
+def test_an_empty_dataset_is_explained(make, text):
+    with pytest.raises(UnusableDatasetError, match="is empty, so there is no sample to") as caught:
+        check_dataset(make, only="pickles")
+    assert text in str(caught.value)
+    assert text or str(caught.value).endswith("to inject a fault into")
 
 
 class Samples(dict):
@@ -132,58 +175,50 @@ def test_a_container_of_samples_is_one_dataset(samples):
 
 
 def test_names_of_what_is_nested():
-    """A dict in a dict, a list in a dict, and Lightning's CombinedLoader."""
-    one = TensorDataset(torch.zeros(8))
+    dataset = TensorDataset(torch.zeros(8))
 
     class CombinedLoader:
         def __init__(self):
-            self.iterables = {"x": _loader(one), "y": [one, one]}
+            self.iterables = {"x": _loader(dataset), "y": [dataset, dataset]}
 
-    assert _names({"a": {"b": one}, "c": (one,)}) == ("a/b", "c/0")
+    assert _names({"a": {"b": dataset}, "c": (dataset,)}) == ("a/b", "c/0")
     assert _names(CombinedLoader()) == ("x", "y/0", "y/1")
 
 
 def test_a_container_with_something_else_in_it():
-    """A loader is no sample: what does not fit is named."""
-    made = {"train": _loader(TensorDataset(torch.zeros(8))), "classes": ["cat"]}
+    parts = {"train": _loader(TensorDataset(torch.zeros(8))), "classes": ["cat"]}
     with pytest.raises(UnusableDatasetError, match=r"but 'classes' in it is \['cat'\]"):
-        check_dataset(lambda: made, **CHECK)
+        check_dataset(lambda: parts, **CHECK)
 
 
 @pytest.mark.parametrize(
-    "function",
-    [run_trial, sweep, survey, explore],
-    ids=lambda each: each.__name__,
+    "function", [run_trial, sweep, replay, explore], ids=lambda kind: kind.__name__
 )
 def test_what_needs_one_loader_refuses_several(records, function):
-    """And says how to choose one of them."""
-    made = {"a": Records(records), "b": Records(records)}
-    with pytest.raises(InvalidArgumentError, match=r"choose it, as by part_of\(make_dataset, 'a'"):
-        function(lambda: made)
+    parts = {"a": Records(records), "b": Records(records)}
+    with pytest.raises(InvalidArgumentError, match=r"select it, as in part_of\(make_dataset, 'a'"):
+        function(lambda: parts)
 
 
 def test_one_of_several(records):
-    """It can be chosen wherever a dataset is asked for."""
     outcome = run_trial(part_of(lambda: DataModule(records), "val/0"), ReadError("*/03.rec"))
     assert outcome.fired == 1
     assert part_of({"a": Records(records)}, "a")()[3][1] == 3
-    with pytest.raises(InvalidArgumentError, match=r"no part 'vla' .*: it gave 'train', 'val/0'"):
+    with pytest.raises(InvalidArgumentError, match=r"no part 'vla': it returned 'train', 'val/0'"):
         run_trial(part_of(lambda: DataModule(records), "vla"))
 
 
 def test_a_ready_dataset_or_loader(records):
-    """It is tried as it is; trials leave the object alone."""
     dataset = ZerosOnError(records)
     dataset.reads = []
     loader = _loader(dataset)
-    for each in (dataset, loader):
-        (result,) = check_dataset(each, **CHECK)
+    for target in (dataset, loader):
+        (result,) = check_dataset(target, **CHECK)
         assert result.verdict == "corrupted"
     assert (dataset.reads, loader.num_workers, loader._iterator) == ([], 1, None)
 
 
 def test_a_ready_loader_whose_workers_run(records):
-    """A trial starts workers of its own; those of the test go on."""
     loader = _loader(Records(records), persistent_workers=True)
     list(loader)
     pids = [each.pid for each in loader._iterator._workers]
@@ -196,16 +231,14 @@ def test_a_ready_loader_whose_workers_run(records):
 
 
 def test_a_ready_loader_without_workers(records):
-    """Data modules have such loaders by default. The battery gives them two workers."""
     (result,) = check_dataset(
-        DataLoader(Records(records), batch_size=4), only="read-error-first", on_fail=None
+        DataLoader(Records(records), batch_size=4), only="read-error", on_fail=None
     )
     assert result.verdict == "failed_cleanly"
     assert len(result.outcome.workers) == 2
 
 
 def test_a_dataset_that_wraps_a_loader(records):
-    """As webdataset's WebLoader does: the loader in it can be tried."""
     wrapped = webdataset.WebLoader(Records(records), batch_size=4, num_workers=2)
     with pytest.raises(UnusableDatasetError, match=r"lambda: make\(\)\.pipeline\[0\]"):
         check_dataset(lambda: wrapped, **CHECK)

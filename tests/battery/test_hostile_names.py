@@ -7,10 +7,9 @@ import os
 from typing import Any
 
 import pytest
-import torch
 
 from pytest_dataloader_faults import Contract, check_dataset, inject, run_trial
-from pytest_dataloader_faults._engine.file_copies import flipped
+from pytest_dataloader_faults._engine.file_copies import flip_masks
 from pytest_dataloader_faults._engine.system.proc import inherited_mappings
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.battery._battery import Battery
@@ -18,9 +17,12 @@ from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgum
 from pytest_dataloader_faults.faults import CorruptedFile, OpenError, ReadError
 from pytest_dataloader_faults.outcomes.error_text import mentions_path
 from pytest_dataloader_faults.outcomes.judge.report import explain
+from pytest_dataloader_faults.outcomes.repeats import deciding_trial
 from pytest_dataloader_faults.outcomes.text import printable
+from pytest_dataloader_faults.steps import run_epochs
 from support.datasets import SIZE, Records
 from support.epochs import alone, epoch
+from support.specimens import ZerosOnError
 
 NAMES = [
     b"\xff\xfe-bad.bin",
@@ -44,16 +46,6 @@ def _hostile(tmp_path):
     return folder
 
 
-class _Zeros(Records):
-    """Gives zeros for what cannot be read."""
-
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)[0]
-        except OSError:
-            return torch.zeros(SIZE, dtype=torch.uint8)
-
-
 class _Tells(Records):
     """Says itself which file it is about."""
 
@@ -72,43 +64,40 @@ def _can_be_shown(text):
 
 @pytest.mark.slow
 def test_the_whole_battery_runs_over_them(hostile):
-    """A healthy dataset over them passes every check."""
     results = check_dataset(lambda: Records(hostile), on_fail=None)
     assert [each.check for each in results if not each.passed and each.outcome] == []
     assert sum(each.outcome is not None for each in results) > 20
 
 
-CHECKS = ["open-error", "read-error-first", "truncated-half", "corrupted-file", "closed-descriptor"]
+CHECKS = ["open-error", "read-error", "truncated-half", "corrupted-file", "closed-descriptor"]
 
 
 def test_checks_of_files_run_over_them(hostile):
-    """Each fault of files happens to them, and a healthy dataset passes."""
     results = check_dataset(lambda: Records(hostile), only=CHECKS, on_fail=None)
     assert [(each.check, each.passed) for each in results] == [(name, True) for name in CHECKS]
 
 
 def test_a_failure_can_be_shown(hostile):
-    """Its text is of printable lines, and a name begins none of them."""
-    battery = Battery(lambda: _Zeros(hostile))
+    battery = Battery(lambda: ZerosOnError(hostile))
     for path in hostile.iterdir():
-        found = battery.run_faults(ReadError(f"*/{_escaped(path.name)}"))
-        outcome, judgement = found.trial.outcome, found.trial.judgement
-        text = explain(outcome, judgement, battery.reproduce("sweep"), found.notes)
+        fault = ReadError(f"*/{_escaped(path.name)}")
+        result = battery.run_faults(fault, processes=run_epochs())
+        outcome, finding = deciding_trial(result)
+        text = explain(outcome, finding, battery.reproduce("sweep"), result.notes)
 
-        assert judgement.verdict == "corrupted"
+        assert finding.verdict == "corrupted"
         assert _can_be_shown(text)
         assert printable(path.name) in text
         assert "\nFAILED" not in text
 
 
 def test_an_error_that_names_them_can_be_shown(hostile):
-    """The dataset's own text about them is shown with what is in it escaped."""
     reference = take_reference(lambda: _Tells(hostile))
     for path in hostile.iterdir():
         fault = ReadError(f"*/{_escaped(path.name)}")
         outcome = run_trial(lambda: _Tells(hostile), fault)
-        judgement = outcome.judge(reference, Contract(names_file=True))
-        assert judgement.verdict == "failed_cleanly", judgement
+        finding = outcome.judge(reference, Contract(names_file=True))
+        assert finding.verdict == "failed_cleanly", finding
 
 
 def _escaped(name):
@@ -116,20 +105,17 @@ def _escaped(name):
 
 
 def test_damage_is_the_same_for_ordinary_names_as_it_was():
-    """And that of other names is as well known."""
-    assert flipped("00.rec", 64, 2, 0) == {28: 162, 7: 155}
-    assert len(flipped(FIRST[0], 64, 2, 0)) == 2
+    assert flip_masks("00.rec", 64, 2, 0) == {28: 162, 7: 155}
+    assert len(flip_masks(FIRST[0], 64, 2, 0)) == 2
 
 
 def test_every_fault_of_content_is_made(hostile):
-    """Under a loop of one's own."""
     with inject(CorruptedFile("*.bin", flips=8)) as armed:
-        found = epoch(alone(Records(hostile))).batches
-    assert armed.fired == len(found) == len(NAMES)
+        batches = epoch(alone(Records(hostile))).batches
+    assert armed.fired == len(batches) == len(NAMES)
 
 
-def test_what_did_not_happen_can_be_told_of(hostile):
-    """The list of what was opened instead is of printable lines."""
+def test_what_did_not_happen_can_be_printed(hostile):
     with pytest.raises(FaultNotFiredError) as raised, inject(OpenError("*/none")):
         epoch(alone(Records(hostile)))
     assert _can_be_shown(str(raised.value))
@@ -140,24 +126,22 @@ def test_what_did_not_happen_can_be_told_of(hostile):
 
 def test_mappings_of_them_are_seen(hostile):
     """The kernel escapes a newline in its list of mappings, and nothing else."""
-    held = []
+    files = []
     for path in hostile.iterdir():
         with open(path, "rb") as file:
-            held.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            files.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     mapped = {each.path for each in inherited_mappings(lambda _path: True)}
     assert {str(path) for path in hostile.iterdir()} <= mapped
-    assert len(held) == len(NAMES)
+    assert len(files) == len(NAMES)
 
 
 @pytest.mark.parametrize("name", FIRST)
 def test_a_name_is_known_as_python_shows_it(name):
-    """An OSError shows the repr of its file's name."""
     assert mentions_path(str(OSError(5, "Input/output error", f"/data/{name}")), f"/data/{name}")
 
 
 @pytest.mark.slow
 def test_workers_of_xdist_can_send_what_they_found(pytester, hostile):
-    """The texts of failures go over a connection that takes no undecodable name."""
     pytester.makepyfile(
         f"""
         import torch
@@ -183,7 +167,7 @@ def test_workers_of_xdist_can_send_what_they_found(pytester, hostile):
             list(torch.utils.data.DataLoader(Zeros(), num_workers=1))
         """
     )
-    options = ["-p", "xdist", "-n1", "-k", "read-error-first or test_other"]
+    options = ["-p", "xdist", "-n1", "-k", "read-error or test_other"]
     result = pytester.runpytest_subprocess(*options)
     result.assert_outcomes(failed=2)
     assert all(line.isprintable() for line in result.stdout.str().split("\n"))

@@ -24,12 +24,14 @@ from support.ready_batches import (
     ReadyBatches,
     Together,
     ZerosInReadyBatches,
-    as_it_is,
+    identity,
 )
 from support.rows import rows
 
+pytestmark = pytest.mark.usefixtures("engine")
 
-def _asked(make: Any, check: str = "workers-agree", **options: Any) -> Any:
+
+def _run_checks(make: Any, check: str = "workers-agree", **options: Any) -> Any:
     (result,) = check_dataset(make, only=check, on_fail=None, **options)
     return result
 
@@ -49,7 +51,6 @@ class BySlice(AnyIndex):
         return torch.arange(index[0].start, index[0].stop) if is_slice else torch.tensor(index)
 
 
-@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
     "options",
     [{"batch_sampler": [[0, 1], [2, 3], [4, 5]]}, {"sampler": [5, 2, 3], "batch_size": 2}],
@@ -57,10 +58,9 @@ class BySlice(AnyIndex):
 )
 def test_a_loader_with_a_sampler_needs_no_length(options):
     """Only its own samplers are asked for one by torch."""
-    assert _asked(_loader(AnyIndex(), **options)).verdict == "survived"
+    assert _run_checks(_loader(AnyIndex(), **options)).verdict == "survived"
 
 
-@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
     ("sampler", "drawn"),
     [
@@ -71,12 +71,11 @@ def test_a_loader_with_a_sampler_needs_no_length(options):
 )
 def test_indices_that_have_no_hash(sampler, drawn):
     """Without automatic batching what was drawn is one index, and named as Python prints it."""
-    result = _asked(_loader(BySlice(), batch_size=None, sampler=sampler))
+    result = _run_checks(_loader(BySlice(), batch_size=None, sampler=sampler))
     assert result.verdict == "survived"
-    assert [names for (names,) in result.outcome.passes[0].drawn] == drawn
+    assert [names for (names,) in result.outcome.epochs[0].drawn] == drawn
 
 
-@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
     ("kinds", "size"),
     [
@@ -90,9 +89,8 @@ def test_indices_that_have_no_hash(sampler, drawn):
     ],
 )
 def test_indices_of_every_kind(kinds, size):
-    """Each is one sample, and its name is the same in each process."""
     make = _loader(AnyIndex(), sampler=mixed(2, *kinds), batch_size=size)
-    assert _asked(make).verdict == "survived"
+    assert _run_checks(make).verdict == "survived"
 
 
 class Shuffled:
@@ -103,8 +101,8 @@ class Shuffled:
 
     def __iter__(self) -> Any:
         for _ in range(400):
-            found = [self._one() for _ in range(self.size or 1)]
-            yield found if self.size else found[0]
+            samples = [self._one() for _ in range(self.size or 1)]
+            yield samples if self.size else samples[0]
 
     def _one(self) -> Any:
         return KINDS[random.choice(["int", "slice", "cut", "window", "array"])](
@@ -112,18 +110,16 @@ class Shuffled:
         )
 
 
-@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
     "options",
     [{"batch_size": None, "sampler": Shuffled()}, {"batch_sampler": Shuffled(2)}],
     ids=["alone", "batched"],
 )
 def test_indices_that_no_earlier_epoch_has_drawn(options):
-    """They are read once they are known, as the objects that they were."""
-    result = _asked(_loader(AnyIndex(), **options), "two-epochs")
+    result = _run_checks(_loader(AnyIndex(), **options), "two-epochs")
     assert result.verdict == "survived"
-    first, second = ({*one.drawn} for one in result.outcome.passes)
-    assert second - first
+    first_draw, second = ({*epoch.drawn} for epoch in result.outcome.epochs)
+    assert second - first_draw
 
 
 class Arrays(AnyIndex):
@@ -143,7 +139,6 @@ class Keys(AnyIndex):
         return [torch.full((8,), number_of(key) + each) for each in range(3)]
 
 
-@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
     ("dataset", "batches"),
     [
@@ -156,8 +151,10 @@ class Keys(AnyIndex):
     ids=["arrays", "tensors", "slices", "texts", "objects"],
 )
 def test_batches_that_are_no_lists(dataset, batches):
-    """``__getitems__`` gets what the sampler drew, be it an array or a key."""
-    assert _asked(_loader(dataset, batch_sampler=batches), "used-before").verdict == "survived"
+    assert (
+        _run_checks(_loader(dataset, batch_sampler=batches), "read-before-fork").verdict
+        == "survived"
+    )
 
 
 class FromFiles(Dataset[Any]):
@@ -176,24 +173,20 @@ class FromFiles(Dataset[Any]):
             raise
 
 
-@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("kind", ["tensor", "cut"])
 def test_a_fault_hits_a_sample_of_any_index(kind, records):
-    """What comes in its place is seen, and the sample is named."""
     options = {"sampler": mixed(8, kind), "batch_size": None}
     broken = _loader(FromFiles(records, substitutes=True), **options)
-    result = _asked(broken, "read-error-later")
+    result = _run_checks(broken, "read-error-halfway")
     assert result.verdict == "corrupted"
     sentence = result.explanation.splitlines()[0]
     assert [name for name in map(name_of, mixed(8, kind)) if repr(name) in sentence]
 
 
-@pytest.mark.usefixtures("engine")
 def test_a_contract_knows_a_sample_by_an_integer_of_numpy(records):
-    """The sample that a fault hits is the one that its contract lets be replaced."""
     make = _loader(FromFiles(records, substitutes=True), sampler=mixed(8, "numpy"), batch_size=4)
     contract = Contract(may_substitute=True)
-    assert _asked(make, "read-error-transient", contract=contract).passed
+    assert _run_checks(make, "read-error-transient", contract=contract).passed
 
 
 class Random(AnyIndex):
@@ -203,16 +196,13 @@ class Random(AnyIndex):
         return super().__getitem__(index) + torch.rand(1)
 
 
-@pytest.mark.usefixtures("engine")
 def test_random_samples_of_any_plain_index():
-    """They are compared under seeds, and not by their shapes only."""
     indices = mixed(4, "pair", "slice", "list", "array", "str", "sized")
-    result = _asked(_loader(Random(), sampler=indices, batch_size=2))
+    result = _run_checks(_loader(Random(), sampler=indices, batch_size=2))
     assert result.verdict == "survived"
     assert result.outcome.comparison.seeded is not None
 
 
-@pytest.mark.usefixtures("engine")
 @rows(
     ("index", "name"),
     [
@@ -234,18 +224,16 @@ def test_names_of_plain_indices(index, name):
     assert name_of(index) == name
 
 
-@pytest.mark.usefixtures("engine")
 def test_names_of_objects():
-    """They tell objects apart, and hold no address: they are the same in each process."""
-    made = [Cut(1), Cut(2), Silent(1), Sized(1), Window(1), Window(1, 5), torch.arange(2000)]
-    names = [name_of(each) for each in made]
-    assert len({*names}) == len(made)
+    samples = [Cut(1), Cut(2), Silent(1), Sized(1), Window(1), Window(1, 5), torch.arange(2000)]
+    names = [name_of(each) for each in samples]
+    assert len({*names}) == len(samples)
     assert not [name for name in names if "0x" in str(name) or len(str(name)) > 100]
     assert [name_of(KINDS[kind](1)) for kind in ("cut", "silent")] == [names[0], names[2]]
     assert names[4].startswith("Window(start=1, length=4) #")
 
 
-READY = {"collate_fn": as_it_is, "batch_size": 4, "num_workers": 2}
+READY = {"collate_fn": identity, "batch_size": 4, "num_workers": 2}
 
 
 def _verdicts(dataset: Any, folder: Any, loader: Any, *checks: str) -> list[str]:
@@ -264,84 +252,68 @@ def _verdicts(dataset: Any, folder: Any, loader: Any, *checks: str) -> list[str]
     ],
 )
 def test_what_gives_several_samples_at_once(dataset, loader, records):
-    """It is healthy, whether it gives a ready batch or a list of samples."""
-    verdicts = _verdicts(dataset, records, loader, "workers-agree", "read-error-first")
+    verdicts = _verdicts(dataset, records, loader, "workers-agree", "read-error")
 
     assert verdicts == ["survived", "failed_cleanly"]
 
 
 @pytest.mark.parametrize(
     ("dataset", "check"),
-    [(ZerosInReadyBatches, "read-error-first"), (FewerInReadyBatches, "workers-agree")],
+    [(ZerosInReadyBatches, "read-error"), (FewerInReadyBatches, "workers-agree")],
 )
 def test_ready_batches_that_are_wrong(dataset, check, records):
-    """Their samples are compared with batches of one."""
     assert _verdicts(dataset, records, READY, check) == ["corrupted"]
 
 
 def test_samples_that_differ_from_those_of_getitem(records):
-    """A list holds samples, and has to hold those that ``__getitem__`` gives."""
     assert _verdicts(OtherTogether, records, None, "workers-agree") == ["corrupted"]
 
 
 OFTEN = ("pipeline", "named like loaders", "strict", "callable", "lying dict", "no truth")
 
 
-def _verdict(made, **options):
-    (result,) = check_dataset(made, only="workers-agree", on_fail=None, **options)
+def _verdict(dataset, **options):
+    (result,) = check_dataset(dataset, only="workers-agree", on_fail=None, **options)
     return result.verdict
 
 
-@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(each, marks=[] if each in OFTEN else pytest.mark.slow) for each in MAPS],
+    "name", [pytest.param(each, marks=[] if each in OFTEN else pytest.mark.slow) for each in MAPS]
 )
 def test_a_dataset_that_torch_takes(name):
-    """It is tried as any other, as what a function gives and in a loader."""
     make = MAPS[name]
     assert len(plain_loop(make(), batch_size=4, num_workers=2)) == COUNT // 4
     loader = DataLoader(make(), batch_size=4, num_workers=1)
-    assert (_verdict(make), _verdict(loader)) == (
-        "survived",
-        "survived",
-    )
+    assert (_verdict(make), _verdict(loader)) == ("survived", "survived")
 
 
-@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("name", ["strict", "callable", "strict dataset", "raising properties"])
 def test_a_ready_dataset(name):
-    """It is tried itself, be it callable or not."""
     assert _verdict(MAPS[name]()) == "survived"
 
 
-@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_stream_that_torch_takes(name):
-    """Neither its length nor its items are asked for."""
     assert _verdict(STREAMS[name]) == "survived"
 
 
-@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("is_loader", [True, False])
 def test_a_stream_whose_last_samples_are_dropped(is_loader):
-    """Those that ``drop_last`` leaves out, in each worker, are not missing."""
-    how = {"batch_size": 3, "drop_last": True, "num_workers": 2}
-    assert len(plain_loop(STREAMS["stream"](), **how)) == 2
+    options = {"batch_size": 3, "drop_last": True, "num_workers": 2}
+    assert len(plain_loop(STREAMS["stream"](), **options)) == 2
     if is_loader:
-        assert _verdict(lambda: DataLoader(STREAMS["stream"](), **how)) == "survived"
+        assert _verdict(lambda: DataLoader(STREAMS["stream"](), **options)) == "survived"
     else:
-        assert _verdict(STREAMS["stream"], loader=how) == "survived"
+        assert _verdict(STREAMS["stream"], loader=options) == "survived"
 
 
-@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("is_ready", [True, False])
 @pytest.mark.parametrize("kind", [odd_datasets.Raising, odd_datasets.RaisingDataset])
 @pytest.mark.parametrize("entry", [_verdict, run_trial])
-def test_a_dataset_that_cannot_be_asked_for_its_class(kind, is_ready, entry):
+def test_a_dataset_whose_class_raises(kind, is_ready, entry):
     """Nor does torch take it: the error is the dataset's own, with its place."""
     with pytest.raises(LookupError, match="not __class__"):
         plain_loop(kind(), num_workers=1)
-    told = rf"class of a {kind.__name__}, .*LookupError\('not __class__'\) at .*odd_datasets.py"
-    with pytest.raises(UnusableDatasetError, match=told):
+    message = rf"class of a {kind.__name__}, .*LookupError\('not __class__'\) at .*odd_datasets.py"
+    with pytest.raises(UnusableDatasetError, match=message):
         entry(kind() if is_ready else kind)

@@ -1,10 +1,7 @@
 """What a worker keeps for its next epoch, or leaves behind, is found by one check each."""
 
-from __future__ import annotations
-
 import re
 import shutil
-from dataclasses import replace
 
 import pytest
 import torch
@@ -14,16 +11,17 @@ from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes import Footprint, Pass
 from pytest_dataloader_faults.outcomes.stages import DONE
+from support.applicability import refusal_of
 from support.corpus.archives import H5, H5Rows, Lmdb, Npz, Sqlite, Unbuffered, Zip
 from support.corpus.streams import IteratorOnSelf, Shards
 from support.datasets import COUNT, SIZE, BySet, CopiedRecords, Records
-from support.facts import EIO, EPOCH_1, fired, ordinary
+from support.facts import EIO, EPOCH_1, fired, ordinary, revised
 from support.specimens import Packed
 from support.state_specimens import SPECIMENS, KeepsHalves, shared_by
 
 pytestmark = pytest.mark.usefixtures("engine")
 LEFT = "abandoned-epoch"
-CUT = ("truncated-half", "truncated-next-epoch")
+CUT = ("truncated-half", "recovers-after-truncation")
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +30,7 @@ def _shared_memory_is_removed(records):
     shutil.rmtree(shared_by(records))
 
 
-def _asked(make, check, **options):
+def _run_checks(make, check, **options):
     (result,) = check_dataset(make, only=check, on_fail=None, **options)
     return result
 
@@ -50,32 +48,32 @@ def test_each_bug_is_found_by_its_check(records, kind):
     assert kind.text in sick.explanation.splitlines()[0]
     assert {each.check for each in results if each.passed} == set(kind.unseen_by)
 
-    healed = _asked(lambda: kind(records, healed=True), kind.check, **kind.options)
+    healed = _run_checks(lambda: kind(records, healed=True), kind.check, **kind.options)
     assert (healed.applies, healed.passed) == (True, True), healed.explanation
 
 
 @pytest.mark.parametrize("kind", [Records, BySet, Packed, Shards])
 def test_healthy_datasets_can_be_left(records, kind):
-    """The epoch after that is whole, for each number of files that are open meanwhile."""
-    result = _asked(lambda: kind(records), LEFT)
+    result = _run_checks(lambda: kind(records), LEFT)
 
     assert (result.applies, result.passed) == (True, True), result.explanation
-    left, whole = result.outcome.passes[::2], result.outcome.passes[1::2]
-    assert {(len(one.delivered), one.complete) for one in left} == {(1, False)}
-    assert {(len(one.delivered), one.complete) for one in whole} == {(4, True)}
-    assert f"{len(left)} epochs left early, {len(whole)} epochs complete" in result.explanation
+    short_passes, full_passes = result.outcome.epochs[::2], result.outcome.epochs[1::2]
+    assert {(len(epoch.delivered), epoch.complete) for epoch in short_passes} == {(1, False)}
+    assert {(len(epoch.delivered), epoch.complete) for epoch in full_passes} == {(4, True)}
+    assert (
+        f"{len(short_passes)} epochs left early, {len(full_passes)} epochs complete"
+        in result.explanation
+    )
 
 
 def test_a_dataset_that_writes_can_be_left(records):
-    """What it writes in its own folder is no leak."""
-    result = _asked(lambda cache: CopiedRecords(records, cache), LEFT)
+    result = _run_checks(lambda cache: CopiedRecords(records, cache), LEFT)
 
     assert (result.applies, result.passed) == (True, True), result.explanation
 
 
-def test_what_goes_on_where_it_was_left_is_corrupted(records):
-    """The epoch after that gives only the rest."""
-    result = _asked(lambda: IteratorOnSelf(records), LEFT)
+def test_what_continues_where_it_was_left_is_corrupted(records):
+    result = _run_checks(lambda: IteratorOnSelf(records), LEFT)
 
     assert (result.verdict, result.failed) == ("corrupted", True), result.explanation
     assert "corrupted: in epoch 2, " in result.explanation
@@ -130,45 +128,41 @@ def _drawn(sampler, records, checks):
     return check_dataset(make, only=list(checks), on_fail=None)
 
 
-def test_a_sampler_that_goes_on_where_it_was_is_corrupted(records):
-    """All that was drawn came, but fewer samples were drawn than the loader's length says."""
-    before = {LEFT: "after one that was left early", CUT[1]: "after one that an error ended"}
-    for result in _drawn(Resumes, records, before):
+def test_a_sampler_that_continues_where_it_was_is_corrupted(records):
+    reasons = {LEFT: "after one that was left early", CUT[1]: "after one that ended with an error"}
+    for result in _drawn(Resumes, records, reasons):
         assert (result.verdict, result.failed) == ("corrupted", True), result.explanation
-        epoch = f"in epoch 2, {before[result.check]}"
+        epoch = f"in epoch 2, {reasons[result.check]}"
         assert f"corrupted: {epoch}, the sampler drew " in result.explanation
-        assert "of the 8 batches that it says it has" in result.explanation
-        assert result.cause == "goes on where an epoch was left"
-        assert "Begin anew in each call of its __iter__" in result.explanation
+        assert "of the 8 batches that its length promises" in result.explanation
+        assert result.cause == "resumes where an interrupted epoch stopped"
+        assert "Start over in every call of its __iter__" in result.explanation
 
 
 @pytest.mark.parametrize("kind", [UpTo, Unsized])
 def test_a_sampler_may_vary_how_many_it_draws(records, kind):
-    """Its length is no promise if no epoch reaches it, and it need not have one."""
     for result in _drawn(kind, records, (LEFT, "two-epochs", CUT[1])):
         assert (result.applies, result.passed) == (True, True), result.explanation
 
 
 def test_a_sampler_of_one_epoch_is_corrupted(records):
-    """The first epoch that gets nothing is named, whatever the check asks for."""
-    checks = (LEFT, "two-epochs", "persistent-workers", "growth")
+    checks = (LEFT, "two-epochs", "persistent-workers", "resource-growth")
     results = _drawn(lambda: iter(range(COUNT)), records, checks)
 
     for result in results:
         assert (result.verdict, result.failed) == ("corrupted", True), result.explanation
-        assert "the sampler drew no index" in result.explanation
-        assert result.cause == "has fewer samples in the second epoch"
-    (left,) = (each.explanation for each in results if each.check == LEFT)
-    assert "after one that was left early, the sampler drew no index" in left
+        assert "the sampler drew no indices" in result.explanation
+        assert result.cause == "returns fewer samples in the second epoch"
+    (explanation,) = (each.explanation for each in results if each.check == LEFT)
+    assert "after one that was left early, the sampler drew no indices" in explanation
 
 
 @pytest.mark.parametrize(("rounds", "applies"), [(7, False), (8, True)])
 def test_too_few_epochs_do_not_apply(rounds, applies):
-    """An epoch that was left counts together with the one after it."""
-    passes = (Pass(complete=False), Pass(complete=True)) * rounds
+    passes = (Pass(EPOCH_1, complete=False), Pass(EPOCH_1, complete=True)) * rounds
     prints = tuple(Footprint(epoch, "worker 0", 0, 0, 0) for epoch in range(1, rounds + 1))
-    outcome = replace(ordinary(passes[-1]), passes=passes, phase=DONE, footprints=prints)
-    refusal = CHECKS[LEFT].skip_reason(None, outcome)
+    outcome = revised(ordinary(passes[-1]), epochs=passes, phase=DONE, footprints=prints)
+    refusal = refusal_of(CHECKS[LEFT].scenario.require_effect, None, outcome)
 
     assert (refusal is None) == applies
     assert applies or f"only {rounds} epochs fit into half of the deadline" in refusal.reason
@@ -182,19 +176,17 @@ class Pads(Records):
 
 
 def test_what_takes_cut_files_for_whole_ones_fails_once(records):
-    """The check of the next epoch does not apply, and names the one that fails."""
-    after, half = check_dataset(lambda: Pads(records), only=CUT, on_fail=None)
+    later_check, half = check_dataset(lambda: Pads(records), only=CUT, on_fail=None)
 
     assert (half.verdict, half.failed) == ("corrupted", True)
-    assert (after.applies, after.failed) == (False, False)
-    assert "truncated-half tells whether that is right" in after.explanation
+    assert (later_check.applies, later_check.failed) == (False, False)
+    assert "truncated-half" in later_check.explanation
 
 
 def test_a_hang_in_the_first_epoch_is_judged():
-    """Nothing was delivered then that could be compared."""
-    hung = replace(ordinary(Pass()), faults=fired(EIO), passes=(), phase=EPOCH_1)
+    hung = revised(ordinary(Pass(EPOCH_1)), faults=fired(EIO), epochs=(), phase=EPOCH_1)
 
-    assert CHECKS[KeepsHalves.check].skip_reason(None, hung) is None
+    assert refusal_of(CHECKS[KeepsHalves.check].scenario.require_effect, None, hung) is None
 
 
 @pytest.mark.parametrize("kind", [H5Rows, H5, Npz, Zip, Sqlite, Lmdb, Unbuffered, Shards, Packed])
@@ -203,11 +195,11 @@ def test_readers_give_whole_files_after_an_error(records, kind):
 
     The first read of an archive is of its header, so another read is asked for as well.
     """
-    only = ["read-error-next-epoch", CUT[1]]
+    only = ["recovers-after-read-error", CUT[1]]
     results = check_dataset(lambda: kind(records), only=only, on_fail=None)
 
     assert [each.explanation for each in results if not each.passed] == []
     assert re.search(r"the first read \(survived\);.* read \d+", results[0].explanation)
-    first, second = results[1].outcome.passes
-    assert (bool(first.exception), second.complete) == (True, True)
-    assert {one.epoch for each in results[1].outcome.faults for one in each.firings} == {1}
+    first_pass, second = results[1].outcome.epochs
+    assert (bool(first_pass.exception), second.complete) == (True, True)
+    assert {firing.epoch for each in results[1].outcome.faults for firing in each.firings} == {1}

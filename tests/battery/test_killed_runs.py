@@ -1,7 +1,6 @@
 """A run without a fault in which a process is killed, as by the OOM killer: no result is lost."""
 
-from __future__ import annotations
-
+import os
 import signal
 from functools import partial
 
@@ -9,23 +8,24 @@ import pytest
 
 from pytest_dataloader_faults import check_dataset, sweep
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults.battery.baseline_cache import BaselineCache
-from pytest_dataloader_faults.battery.checks._at_rest import AT_REST as AT_REST_CHECKS
+from pytest_dataloader_faults._trial import process_group
 from pytest_dataloader_faults.battery.checks._ranks import RANKS
+from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT as BEFORE_INIT_CHECKS
+from pytest_dataloader_faults.battery.fault_free_cache import FaultFreeCache
 from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
 from support.killed import KilledFactory
 
 ONE_WORKER = {"num_workers": 1, "batch_size": 4}
-AT_REST, OF_RANKS = "missing-at-rest", "rank-read-error"
+BEFORE_INIT, OF_RANKS = "missing-before-init", "rank-read-error"
 FAULT_FREE, FOLLOWED = 2, 3
-"""The second and third call for a check of files at rest. The first is for the reference."""
+"""The second and third call for a before-init check. The first is for the reference."""
 OF_REFERENCES, OF_EPOCH = 3, 5
 """The first call of two ranks for their references, and for their epoch without a fault."""
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::pytest_dataloader_faults.exceptions.NotReproducedWarning"
+    "ignore::pytest_dataloader_faults.exceptions.FlakyCheckWarning"
 )
 
 
@@ -36,18 +36,18 @@ def _killed(records, tmp_path):
 
 
 def _check(make_dataset, only, **options):
-    found = check_dataset(make_dataset, only=only, on_fail=None, loader=ONE_WORKER, **options)
-    return found[0] if isinstance(only, str) else found
+    results = check_dataset(make_dataset, only=only, on_fail=None, loader=ONE_WORKER, **options)
+    return results[0] if isinstance(only, str) else results
 
 
 SMALL = [
-    *("workers-agree", "used-before", "two-epochs", "read-error-next-epoch", "open-error"),
-    *("read-error-later", "short-read", "worker-killed-first", "resumes"),
-    *(each.name for each in AT_REST_CHECKS),
+    *("workers-agree", "read-before-fork", "two-epochs", "recovers-after-read-error", "open-error"),
+    *("read-error-halfway", "short-read", "worker-killed-first", "resumes"),
+    *(each.name for each in BEFORE_INIT_CHECKS),
 ]
-OF_RANKS_TOO = ["workers-agree", *(each.name for each in RANKS), AT_REST]
+OF_RANKS_TOO = ["workers-agree", *(each.name for each in RANKS), BEFORE_INIT]
 BATTERIES = [
-    pytest.param([AT_REST], None, 5, id="at rest"),
+    pytest.param([BEFORE_INIT], None, 5, id="before init"),
     pytest.param([OF_RANKS], 2, 8, id="ranks", marks=pytest.mark.slow),
     pytest.param(SMALL, None, None, id="small", marks=pytest.mark.slow),
     pytest.param(OF_RANKS_TOO, 2, None, id="all of ranks", marks=pytest.mark.slow),
@@ -57,8 +57,6 @@ BATTERIES = [
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("names", "ranks", "count"), BATTERIES)
 def test_whichever_call_is_fatal_no_result_is_lost(records, tmp_path, names, ranks, count):
-    """Each check has its verdict, or has crashed in one of three trials; none does not apply."""
-
     def results(*fatal):
         log = tmp_path / f"calls {fatal}"
         factory = KilledFactory(log, Records, records, calls=fatal)
@@ -69,44 +67,65 @@ def test_whichever_call_is_fatal_no_result_is_lost(records, tmp_path, names, ran
     for fatal in range(1, calls + 1):
         for result, expected in zip(results(fatal)[0], healthy, strict=True):
             is_trial = (result.verdict, result.reproduced) == ("crashed", False)
-            told = (fatal, result.explanation)
-            assert result.applies == expected.applies, told
-            assert is_trial or result.verdict == expected.verdict, told
+            texts = (fatal, result.explanation)
+            assert result.applies == expected.applies, texts
+            assert is_trial or result.verdict == expected.verdict, texts
+
+
+@pytest.mark.slow  # The other rank waits for a minute.
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("run", ["references", "epoch"])
+def test_a_rank_that_is_killed_before_it_joins_the_others_is_repeated(
+    records, tmp_path, monkeypatch, run
+):
+    """The other one cannot form a process group, which is no fault of the environment."""
+    log, number = tmp_path / "joins", {"references": 2, "epoch": 4}[run]
+    form_group = process_group._init
+
+    def form_group_or_die(rank, store, name):
+        with log.open("ab") as file:
+            file.write(b"x")
+            file.flush()
+            if name == "harness" and rank.world_size > 1 and file.tell() == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+        form_group(rank, store, name)
+
+    monkeypatch.setattr(process_group, "_init", form_group_or_die)
+    result = _check(lambda: Records(records), OF_RANKS, ranks=2)
+    assert log.stat().st_size > number
+    assert (result.verdict, result.applies) == ("failed_cleanly", True), result.explanation
 
 
 @pytest.mark.parametrize("call", [FAULT_FREE, FOLLOWED])
 def test_a_run_in_which_a_worker_is_killed_is_repeated(killed, call):
-    """The check has the verdict that it has where nobody is killed."""
-    result = _check(killed([call], in_worker=True), AT_REST)
+    result = _check(killed([call], in_worker=True), BEFORE_INIT)
 
     assert (result.verdict, result.passed, result.notes) == ("failed_cleanly", True, ())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGSEGV])
 def test_any_signal_counts(killed, number):
-    """The OOM killer is not the only one."""
-    assert _check(killed([FOLLOWED], number=number), AT_REST).passed
+    assert _check(killed([FOLLOWED], number=number), BEFORE_INIT).passed
 
 
 @pytest.mark.parametrize("in_worker", [False, True])
 def test_what_is_killed_twice_fails_the_check_that_needs_it(killed, in_worker):
     """Nobody knows whether the check applies, so it is not skipped."""
-    result = _check(killed([FOLLOWED, FOLLOWED + 1], in_worker=in_worker), AT_REST)
-    first, second, *_ = result.explanation.splitlines()
+    result = _check(killed([FOLLOWED, FOLLOWED + 1], in_worker=in_worker), BEFORE_INIT)
+    headline, second, *_ = result.explanation.splitlines()
 
     assert (result.applies, result.failed, result.reproduced) == (True, True, True)
-    assert "with its files followed from its constructor on, it fails already" in first
-    assert "SIGKILL" in first
-    assert f"{AT_REST} was not run" in second
+    assert "fails even without a fault while its files are monitored" in headline
+    assert "SIGKILL" in headline
+    assert f"{BEFORE_INIT} was not run" in second
     assert "was killed twice" in second
     assert result.outcome.schedule == ()
 
 
 def test_a_sweep_from_the_start_fails_too(killed):
-    """Its arguments are right."""
     make_dataset = killed([FOLLOWED, FOLLOWED + 1])
-    with pytest.raises(CheckFailedError, match=r"it fails already: .*SIGKILL"):
-        sweep(make_dataset, faults=[ReadError()], loader=ONE_WORKER, from_start=True)
+    with pytest.raises(CheckFailedError, match=r"it fails even without a fault .*SIGKILL"):
+        sweep(make_dataset, faults=[ReadError()], loader=ONE_WORKER, before_init=True)
 
 
 def test_the_epoch_that_was_killed_is_a_trial_of_workers_agree(killed):
@@ -114,12 +133,11 @@ def test_the_epoch_that_was_killed_is_a_trial_of_workers_agree(killed):
     agree, error = _check(killed([FAULT_FREE]), ["workers-agree", "open-error"])
 
     assert (agree.verdict, agree.failed, agree.reproduced) == ("crashed", False, False)
-    assert "not reproduced: 1 of 3 trials failed" in agree.explanation
-    assert (error.verdict, error.outcome.loader["num_workers"]) == ("failed_cleanly", 1)
+    assert "flaky: 1 of 3 trials failed" in agree.explanation
+    assert (error.verdict, error.outcome.request.loader["num_workers"]) == ("failed_cleanly", 1)
 
 
 def test_a_trial_that_was_killed_does_not_show_that_a_check_does_not_apply(killed):
-    """It had no time to make a read that can be short."""
     result = _check(killed([FAULT_FREE + 1]), "short-read")
 
     assert (result.verdict, result.applies, result.reproduced) == ("crashed", True, False)
@@ -127,14 +145,12 @@ def test_a_trial_that_was_killed_does_not_show_that_a_check_does_not_apply(kille
 
 @pytest.mark.parametrize("call", [OF_REFERENCES, OF_EPOCH])
 def test_the_run_of_a_killed_rank_is_repeated(killed, call):
-    """All of its ranks are."""
     result = _check(killed([call]), OF_RANKS, ranks=2)
 
     assert (result.verdict, result.passed) == ("failed_cleanly", True)
 
 
 def test_a_rank_that_is_killed_twice_is_named(killed):
-    """In the check of its ranks, and in those that need them."""
     calls = [OF_EPOCH, OF_EPOCH + 2]
     agree, error = _check(killed(calls), ["ranks-agree", OF_RANKS], ranks=2)
 
@@ -147,7 +163,6 @@ def test_a_rank_that_is_killed_twice_is_named(killed):
 
 
 def test_the_reference_of_a_rank_that_is_killed_twice_is_no_reference(killed):
-    """The error names the rank and the signal."""
     with pytest.raises(UnusableDatasetError, match=r"rank \d: .* died \(signal 9 \(SIGKILL\)"):
         _check(killed([OF_REFERENCES, OF_REFERENCES + 2]), OF_RANKS, ranks=2)
 
@@ -157,30 +172,29 @@ def _made_by(factory):
     return factory()
 
 
-@pytest.fixture(name="ask")
-def _ask():
+@pytest.fixture(name="run_check")
+def _run_check():
     """A function that asks a check of an item, with what earlier items have found."""
-    cache = BaselineCache()
+    cache = FaultFreeCache()
 
-    def ask(name, make_dataset, **settings):
+    def run_check(name, make_dataset, **settings):
         settings = Settings(loader=ONE_WORKER, **settings)
-        how = {"home": None, "expected": None, "reproduce": "again"}
-        return cache.ask(name, partial(_made_by, make_dataset), settings, **how).result
+        options = {"home": None, "expected": None, "reproduce": "again"}
+        result, _ = cache.run_check(name, partial(_made_by, make_dataset), settings, **options)
+        return result
 
-    return ask
+    return run_check
 
 
-def test_no_run_that_was_killed_is_kept_for_the_next_item(killed, ask):
-    """The next item repeats it, and its check runs."""
+def test_no_run_that_was_killed_is_kept_for_the_next_item(killed, run_check):
     factory = killed([FAULT_FREE, FOLLOWED + 1, FOLLOWED + 2])
-    results = [ask(name, factory) for name in (AT_REST, "workers-agree", AT_REST)]
+    results = [run_check(name, factory) for name in (BEFORE_INIT, "workers-agree", BEFORE_INIT)]
 
     assert [each.verdict for each in results] == ["crashed", "survived", "failed_cleanly"]
 
 
-def test_no_ranks_that_were_killed_are_kept_for_the_next_item(killed, ask):
-    """The next item runs them again."""
+def test_no_ranks_that_were_killed_are_kept_for_the_next_item(killed, run_check):
     factory = killed([OF_EPOCH, OF_EPOCH + 2])
-    results = [ask(OF_RANKS, factory, ranks=2) for _ in range(2)]
+    results = [run_check(OF_RANKS, factory, ranks=2) for _ in range(2)]
 
     assert [each.verdict for each in results] == ["crashed", "failed_cleanly"]

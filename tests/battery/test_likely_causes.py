@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,22 +19,24 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults._trial.process import fork_server
-from support.datasets import SIZE, BySet, Records, RecordStream
+from pytest_dataloader_faults.battery.checks import CHECKS
+from support.corpus.endless import LastAgain
+from support.datasets import SIZE, BySet, Records, RecordStream, Substitutes
+from support.specimens import ZerosOnError
 from support.started_anew import EndsItsWorker, HoldsDelegating, RaisesAtLoading
 
-IN_PLACE = "gives a sample in place of one that cannot be read"
+IN_PLACE = "returns a substitute for an unreadable sample"
 TRUNCATED, SHORT = "accepts a truncated file", "accepts a short read"
 BEFORE = "uses a file that was opened before the fork"
-ALL = "each worker gives all samples (not split by get_worker_info())"
-THREAD = "waits for a thread that was started before the fork"
+ALL = "returns every sample from every worker (not split with get_worker_info())"
+THREAD = "waits for a thread that did not survive the fork"
 CONTENT = ("truncated-half", "truncated-empty", "truncated-tail", "short-read")
 
 
-def _ask(dataset: Any, *args: Any, only: Any, **options: Any) -> dict[str, Any]:
+def _run_checks(dataset: Any, *args: Any, only: Any, **options: Any) -> dict[str, Any]:
     """The result of each of these checks."""
-    found = check_dataset(lambda: dataset(*args), only=only, on_fail=None, **options)
-    return {each.check: each for each in found}
+    results = check_dataset(lambda: dataset(*args), only=only, on_fail=None, **options)
+    return {each.check: each for each in results}
 
 
 class Tabular(Records):
@@ -47,12 +51,11 @@ class Tabular(Records):
 
 
 def test_names_of_columns_are_not_taken_for_words(records):
-    """A sample that has a part called "missing" is not missing."""
-    found = _ask(Tabular, records, only="read-error-first")["read-error-first"]
+    result = _run_checks(Tabular, records, only="read-error")["read-error"]
 
-    assert found.cause == IN_PLACE
-    assert "Raise the error instead of catching it" in found.explanation
-    assert "leaving out" not in found.explanation
+    assert result.cause == IN_PLACE
+    assert "Raise the error instead of catching it" in result.explanation
+    assert "skipping" not in result.explanation
 
 
 class OneBuffer(Records):
@@ -66,23 +69,13 @@ class OneBuffer(Records):
         return torch.frombuffer(bytes(self.buffer), dtype=torch.uint8)
 
 
-class GivesZeros(Records):
-    """Catches whatever its reader raises."""
-
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except (OSError, ValueError):
-            return torch.zeros(SIZE, dtype=torch.uint8), index
-
-
 class GivesNext(Records):
     """Takes the next file in place of one that its reader refuses."""
 
     def __getitem__(self, index: int) -> Any:
-        for other in range(index, len(self)):
+        for next_index in range(index, len(self)):
             try:
-                return super().__getitem__(other)[0]
+                return super().__getitem__(next_index)[0]
             except (OSError, ValueError):
                 continue
         raise ValueError(self.paths[index])
@@ -104,30 +97,30 @@ class GivesZerosUnlessShort(Records):
     [
         (
             OneBuffer,
-            ("read-error-first", *CONTENT),
+            ("read-error", *CONTENT),
             {**dict.fromkeys(CONTENT[:3], TRUNCATED), "short-read": SHORT},
         ),
-        (GivesZeros, CONTENT[:3], dict.fromkeys(CONTENT[:3], IN_PLACE)),
+        (ZerosOnError, CONTENT[:3], dict.fromkeys(CONTENT[:3], IN_PLACE)),
         (GivesNext, CONTENT[1:2], {CONTENT[1]: IN_PLACE}),
     ],
-    ids=lambda each: getattr(each, "__name__", None),
+    ids=lambda kind: getattr(kind, "__name__", None),
 )
 def test_each_defect_has_one_cause(dataset, checks, expected, records):
-    """What nobody looks at is accepted; what somebody catches is given in place of a sample."""
-    found = _ask(dataset, records, only=checks)
-    assert {name: each.cause for name, each in found.items() if each.cause} == expected
+    results = _run_checks(dataset, records, only=checks)
+    assert {name: each.cause for name, each in results.items() if each.cause} == expected
 
 
 def test_two_defects_have_two_causes(records):
-    """All that came alike are named, and that it is zeros; shapes are those of the dataset."""
-    found = _ask(GivesZerosUnlessShort, records, only=("read-error-first", "truncated-half"))
-    first = {name: each.explanation.splitlines()[0] for name, each in found.items()}
+    results = _run_checks(GivesZerosUnlessShort, records, only=("read-error", "truncated-half"))
+    headlines = {name: each.explanation.splitlines()[0] for name, each in results.items()}
 
-    alike = "samples 0 to 15 came alike, all zeros; in the reference they differ, and no exception"
+    alike = (
+        "samples 0 to 15 are identical (all zeros), but differ in the reference, and no exception"
+    )
     shorter = "torch.uint8 (32,) instead of torch.Tensor torch.uint8 (64,), and no exception"
-    assert alike in first["read-error-first"]
-    assert shorter in first["truncated-half"]
-    assert [each.cause for each in found.values()] == [IN_PLACE, TRUNCATED]
+    assert alike in headlines["read-error"]
+    assert shorter in headlines["truncated-half"]
+    assert [each.cause for each in results.values()] == [IN_PLACE, TRUNCATED]
 
 
 class FromFile(Records):
@@ -139,11 +132,12 @@ class FromFile(Records):
 
 
 def test_readers_that_drop_errors_are_named(records):
-    """Where nothing in the dataset catches an error, the advice leads to its reader."""
-    found = _ask(FromFile, records, only="read-error-first")["read-error-first"]
+    result = _run_checks(FromFile, records, only="read-error")["read-error"]
 
-    assert found.cause == IN_PLACE
-    assert "If nothing catches it, the reader does: np.fromfile" in found.explanation
+    assert result.cause == IN_PLACE
+    assert (
+        "If your code does not catch the error, the reader does: np.fromfile" in result.explanation
+    )
 
 
 class ReadsAtPlaces(Dataset[Any]):
@@ -183,11 +177,52 @@ def _archive(tmp_path):
         (ReadsOn, 2, {"workers-agree": BEFORE}),
     ],
 )
-def test_an_offset_is_blamed_where_workers_share_one(dataset, workers, causes, archive):
-    """What is in a file that was open before is no matter of its handle."""
-    found = _ask(dataset, archive, only=list(causes), loader={"num_workers": workers})
+def test_a_shared_offset_is_the_cause(dataset, workers, causes, archive):
+    results = _run_checks(dataset, archive, only=list(causes), loader={"num_workers": workers})
 
-    assert {name: each.cause for name, each in found.items()} == causes
+    assert {name: each.cause for name, each in results.items()} == causes
+
+
+class Remembers(ReadsAtPlaces):
+    """Keeps its file open, which does no harm, and that there was an error, which does."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.failed = torch.zeros(1).share_memory_()
+
+    def __getitem__(self, index: int) -> Any:
+        if self.failed.item():
+            message = "a read has failed before"
+            raise RuntimeError(message)
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            self.failed.fill_(1)
+            raise
+
+
+class SeeksOn(ReadsAtPlaces):
+    """Believes that its file is where it was before the fork, as the buffer of a library does."""
+
+    at = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.file.seek(index * SIZE - self.at, os.SEEK_CUR)
+        data = self.file.read(SIZE)
+        self.at = index * SIZE + len(data)
+        if len(data) < SIZE:
+            message = f"{self.file.name} is truncated"
+            raise ValueError(message)
+        return torch.tensor(list(data), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(("dataset", "is_blamed"), [(Remembers, False), (SeeksOn, True)])
+def test_a_handle_is_the_cause_if_a_second_epoch_fails(archive, dataset, is_blamed):
+    options = {"num_workers": 1}
+    (result,) = _run_checks(dataset, archive, only="read-error-halfway", loader=options).values()
+
+    assert str(result.verdict) == "poisoned", result.explanation
+    assert (result.cause == BEFORE) == is_blamed
 
 
 class Pooled(Records):
@@ -210,28 +245,63 @@ class Locked(Records):
     def __getitem__(self, index: int) -> Any:
         if not self.owner:
             self.owner.append(os.getpid())
-            taken = threading.Event()
-            threading.Thread(target=self._hold, args=(taken,), daemon=True).start()
-            taken.wait()
+            is_locked = threading.Event()
+            threading.Thread(target=self._hold, args=(is_locked,), daemon=True).start()
+            is_locked.wait()
         if self.owner != [os.getpid()]:
             self.lock.acquire()
         return super().__getitem__(index)
 
-    def _hold(self, taken: threading.Event) -> None:
+    def _hold(self, is_locked: threading.Event) -> None:
         with self.lock:
-            taken.set()
+            is_locked.set()
             threading.Event().wait()
 
 
-@pytest.mark.parametrize("dataset", [Pooled, Locked])
-def test_threads_of_the_main_process_are_told_of(dataset, records):
-    """A hang in a lock is put down to threads, and not to a handle; who read first is said."""
-    found = _ask(dataset, records, only="used-before", deadline=4)["used-before"]
+class Polling(Records):
+    """Looks again and again for what a thread does that the first sample starts."""
 
-    assert (str(found.verdict), found.cause) == ("hung", THREAD)
-    advice = found.explanation.splitlines()[1]
+    owner: ClassVar[list[int]] = []
+    done: ClassVar = False
+
+    def __getitem__(self, index: int) -> Any:
+        if not self.owner:
+            self.owner.append(os.getpid())
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+        while self.owner != [os.getpid()] and not self.done:
+            time.sleep(0.007)
+        return super().__getitem__(index)
+
+
+class PollingOfEachProcess(Polling):
+    """Starts the thread in each process."""
+
+    def __getitem__(self, index: int) -> Any:
+        if self.owner != [os.getpid()]:
+            self.owner.clear()
+        return super().__getitem__(index)
+
+
+def test_a_worker_that_polls_for_a_thread_is_explained(records):
+    result = _run_checks(Polling, records, only="read-before-fork", deadline=4)["read-before-fork"]
+
+    assert (str(result.verdict), result.cause) == ("hung", THREAD)
+    assert "probably for a thread that exists only in the main process" in result.sentence
+    text = result.explanation.split("stacks at the deadline:")[0]
+    assert not re.search("retries|still reading|deadline=", text)
+    assert result.fix == "start the thread in the worker, on first use"
+    twin = _run_checks(PollingOfEachProcess, records, only="read-before-fork")["read-before-fork"]
+    assert (twin.passed, twin.cause) == (True, "")
+
+
+@pytest.mark.parametrize("dataset", [Pooled, Locked])
+def test_threads_of_the_main_process_are_the_cause(dataset, records):
+    result = _run_checks(dataset, records, only="read-before-fork", deadline=4)["read-before-fork"]
+
+    assert (str(result.verdict), result.cause) == ("hung", THREAD)
+    advice = result.explanation.splitlines()[1]
     assert advice.startswith("  This check reads one sample in the main process before the workers")
-    assert "start the pool, or open the decoder, in the worker" in advice
+    assert "Start the pool, or open the decoder, in the worker" in advice
     assert "handle" not in advice
 
 
@@ -267,38 +337,27 @@ def test_advice_on_lmdb_can_be_followed(tmp_path):
     with lmdb.open(str(tmp_path / "data")) as env, env.begin(write=True) as transaction:
         for index in range(16):
             transaction.put(b"%02d" % index, bytes([index] * SIZE))
-    found, mended = (
-        _ask(kind, tmp_path / "data", only="used-before")["used-before"]
+    result, mended = (
+        _run_checks(kind, tmp_path / "data", only="read-before-fork")["read-before-fork"]
         for kind in (LmdbOfEachProcess, ClosesBefore)
     )
 
-    assert (str(found.verdict), found.cause) == ("broken", BEFORE)
-    advice = found.explanation.splitlines()[1]
+    assert (str(result.verdict), result.cause) == ("fails_without_fault", BEFORE)
+    advice = result.explanation.splitlines()[1]
     assert advice.startswith("  This check reads one sample in the main process before the workers")
     assert "os.getpid(): self.env.close()" in advice
     assert mended.passed, mended.explanation
 
 
-@pytest.fixture(name="hash_seeds")
-def _hash_seeds(monkeypatch):
-    """Each interpreter has its own. tox sets PYTHONHASHSEED, which a fork server keeps."""
-    monkeypatch.setenv("PYTHONHASHSEED", "random")
-    monkeypatch.setattr(fork_server, "_started", [])
-    yield
-    for each in fork_server._started:
-        each.kill()
-
-
 @pytest.mark.usefixtures("hash_seeds")
-def test_the_order_of_a_set_is_told_of(records):
-    """The samples that come are the same, for other indices, where workers are not forked."""
-    found = _ask(BySet, records, only="pickles")["pickles"]
+def test_the_order_of_a_set_is_the_cause(records):
+    result = _run_checks(BySet, records, only="pickles")["pickles"]
 
-    assert str(found.verdict) == "corrupted"
-    assert found.cause == "has another order of samples in each process"
-    assert "every sample came, but some for the indices of others" in found.explanation
-    assert "The order of a set of str differs in each interpreter" in found.explanation
-    assert "__getstate__" not in found.explanation
+    assert str(result.verdict) == "corrupted"
+    assert result.cause == "orders its samples differently in each process"
+    assert "every sample was delivered, but some under the wrong index" in result.explanation
+    assert "The order of a set of strings differs between interpreters" in result.explanation
+    assert "__getstate__" not in result.explanation
 
 
 class Endless(IterableDataset[Any]):
@@ -309,12 +368,18 @@ class Endless(IterableDataset[Any]):
 
 
 def test_a_stream_without_an_end_has_the_cause_of_one_with_an_end():
-    """Each worker gives the same, and the remedy is the same."""
-    found = _ask(Endless, only="workers-agree", deadline=5)["workers-agree"]
+    result = _run_checks(Endless, only="workers-agree", deadline=5)["workers-agree"]
 
-    assert found.cause == ALL
-    assert "get_worker_info()" in found.explanation.splitlines()[1]
-    assert "shards" not in found.explanation.splitlines()[0]
+    assert result.cause == ALL
+    assert "get_worker_info()" in result.explanation.splitlines()[1]
+    assert "shards" not in result.explanation.splitlines()[0]
+
+
+def test_a_worker_that_repeats_its_own_part(records):
+    result = _run_checks(LastAgain, records, only="workers-agree")["workers-agree"]
+
+    assert result.cause == "repeats samples of a worker's own part"
+    assert "get_worker_info" not in result.explanation
 
 
 class KeepsBuffer(RecordStream):
@@ -325,8 +390,8 @@ class KeepsBuffer(RecordStream):
         self.ahead: list[Any] = []
 
     def __iter__(self) -> Any:
-        for each in super().__iter__():
-            self.ahead.append(each)
+        for sample in super().__iter__():
+            self.ahead.append(sample)
             if len(self.ahead) > 2:
                 yield self.ahead.pop(0)
         while self.ahead:
@@ -345,52 +410,63 @@ class KeepsIterator(RecordStream):
 
 
 @pytest.mark.parametrize("kind", [KeepsBuffer, KeepsIterator])
-def test_a_stream_that_goes_on_where_it_was_left_is_told(kind, records):
-    """It is split well, and its workers agree, as long as each epoch comes to its end."""
-    found = _ask(kind, records, only=("abandoned-epoch", "workers-agree"))
+def test_a_stream_that_resumes_an_interrupted_epoch_is_named(kind, records):
+    results = _run_checks(kind, records, only=("abandoned-epoch", "workers-agree"))
 
-    assert found["workers-agree"].passed
-    assert found["abandoned-epoch"].cause == "goes on where an epoch was left"
-    assert "begin each __iter__ anew" in found["abandoned-epoch"].explanation
+    assert results["workers-agree"].passed
+    assert results["abandoned-epoch"].cause == "resumes where an interrupted epoch stopped"
+    assert CHECKS["abandoned-epoch"].advice in results["abandoned-epoch"].explanation
 
 
 EXITED, KILLED = "exited with status 0", f"was killed by signal {signal.SIGRTMIN + 3}"
 
 
 @pytest.mark.parametrize(
-    ("how", "end", "method"),
-    [
-        ("exit", EXITED, "fork"),
-        ("exec", EXITED, "forkserver"),
-        ("signal", KILLED, "forkserver"),
-    ],
+    ("exit_kind", "end", "method"),
+    [("exit", EXITED, "fork"), ("exec", EXITED, "forkserver"), ("signal", KILLED, "forkserver")],
 )
-def test_a_worker_that_ends_by_itself_is_told(how, end, method, records):
-    """The first sentence says how it ended; pickle has no part in that."""
+def test_a_worker_that_exits_by_itself_is_named(exit_kind, end, method, records):
     loader = {"multiprocessing_context": method, "num_workers": 1}
-    found = _ask(EndsItsWorker, records, how, only="workers-agree", loader=loader)["workers-agree"]
+    result = _run_checks(EndsItsWorker, records, exit_kind, only="workers-agree", loader=loader)[
+        "workers-agree"
+    ]
 
-    first, *more = found.explanation.splitlines()
-    assert first.startswith("broken: fails without any fault: worker ")
-    assert first.endswith(f" {end}.")
-    assert found.cause == "ends a worker without a fault"
-    assert "num_workers=0 under python -X faulthandler" in more[0]
-    assert "__getstate__" not in found.explanation
+    headline, *lines = result.explanation.splitlines()
+    assert headline.startswith("fails_without_fault: worker ")
+    assert headline.endswith(f" {end}.")
+    assert result.cause == "terminates a worker without a fault"
+    assert "num_workers=0 under python -X faulthandler" in lines[0]
+    assert "__getstate__" not in result.explanation
+
+
+class ExitsOnError(Substitutes, Records):
+    errors = (OSError,)
+
+    def substitute(self, _index: int, _error: Exception) -> Any:
+        os._exit(3)
+
+
+def test_a_worker_that_exits_under_a_fault_is_named(records):
+    result = _run_checks(ExitsOnError, records, only="read-error")["read-error"]
+
+    assert result.verdict == "failed_unclearly"
+    assert "exited with status 3" in result.sentence
+    assert result.cause == "ends a worker instead of raising an error"
+    assert result.fix == "raise the error instead of calling os._exit or sys.exit"
 
 
 @pytest.mark.parametrize(
     ("kind", "advice"),
     [
-        (HoldsDelegating, "raise AttributeError for each name that begins with '__'"),
+        (HoldsDelegating, "raise AttributeError for names that start with '__'"),
         (RaisesAtLoading, "Its __setstate__ raises in the worker"),
     ],
 )
 def test_a_dataset_that_cannot_be_unpickled(records, kind, advice):
-    """The worker ends as it loads the dataset, and has printed where."""
-    found = _ask(kind, records, only="pickles")["pickles"]
+    result = _run_checks(kind, records, only="pickles")["pickles"]
 
-    assert (found.verdict, found.cause) == ("broken", "cannot be unpickled")
-    assert advice in found.explanation
+    assert (result.verdict, result.cause) == ("fails_without_fault", "cannot be unpickled")
+    assert advice in result.explanation
 
 
 class GivesLambda(Records):
@@ -402,13 +478,12 @@ class GivesLambda(Records):
 
 
 def test_samples_that_cannot_be_pickled(records):
-    """The loader waits for ever; the queue's thread in the worker has printed why."""
     options = {"loader": {"collate_fn": list}, "deadline": 3}
-    found = _ask(GivesLambda, records, only="workers-agree", **options)["workers-agree"]
+    result = _run_checks(GivesLambda, records, only="workers-agree", **options)["workers-agree"]
 
-    assert (found.verdict, found.cause) == ("hung", "gives samples that cannot be pickled")
-    assert "GivesLambda.__getitem__.<locals>.<lambda>" in found.explanation
-    assert "Lambdas, local classes, generators and open files" in found.explanation
+    assert (result.verdict, result.cause) == ("hung", "returns samples that cannot be pickled")
+    assert "GivesLambda.__getitem__.<locals>.<lambda>" in result.explanation
+    assert "Lambdas, local classes, generators and open files" in result.explanation
 
 
 class ClaimsItIsMissing(Records):
@@ -429,11 +504,10 @@ class ClaimsItIsMissing(Records):
 
 
 def test_a_class_of_errors_that_claims_another_cause_is_unclear(records):
-    """Of a disk that fails and of a truncated file it is false, and of a missing one true."""
-    only = ["read-error-first", "truncated-half", "file-missing"]
-    found = _ask(ClaimsItIsMissing, records, only=only)
-    verdicts = [found[name].verdict for name in only]
+    only = ["read-error", "truncated-half", "file-missing"]
+    results = _run_checks(ClaimsItIsMissing, records, only=only)
+    verdicts = [results[name].verdict for name in only]
     assert verdicts == ["failed_unclearly", "failed_unclearly", "failed_cleanly"]
     for name in only[:2]:
-        assert "but 'FileNotFoundError', which is another cause" in found[name].sentence
-        assert "raise OSError(...) from error" in found[name].sentence
+        assert "but blames 'FileNotFoundError', which is not the cause" in results[name].sentence
+        assert "raise OSError(...) from error" in results[name].sentence

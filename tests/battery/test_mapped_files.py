@@ -1,7 +1,5 @@
 """Files that are mapped, before the workers start or in them, and what can be asked of them."""
 
-from __future__ import annotations
-
 import mmap
 
 import numpy as np
@@ -23,7 +21,6 @@ class ArrowMapped(Packed):
         self.data = self.mapped()
 
     def mapped(self):
-        """The bytes of all records."""
         arrow = pytest.importorskip("pyarrow")
         return np.frombuffer(arrow.memory_map(str(self.pack)).read_buffer(), np.uint8)
 
@@ -42,7 +39,6 @@ class NumpyMapped(ArrowMapped):
     """Maps the file by NumPy, whose mapping keeps a descriptor."""
 
     def mapped(self):
-        """The same."""
         return np.memmap(self.pack, np.uint8, "r")
 
 
@@ -79,22 +75,20 @@ class ZerosIfShort(OpensAgain):
 
 
 CUT = ("truncated-half", "truncated-empty", "truncated-tail")
-OUT_OF_REACH = ("open-error", "read-error-later", "short-read", "hung-read")
+OUT_OF_REACH = ("open-error", "read-error-halfway", "short-read", "hung-read")
 
 
 def test_what_was_mapped_before_is_out_of_reach(records):
-    """No check applies, and none blames the factory; under a fork server files may be opened."""
-    found = check_dataset(lambda: ArrowMapped(records), only=(*OUT_OF_REACH, CHECK))
+    results = check_dataset(lambda: ArrowMapped(records), only=(*OUT_OF_REACH, CHECK))
 
-    assert {each.applies for each in found} == {False}
-    advice = "Under loader={'multiprocessing_context': 'forkserver'} this is asked"
-    assert all(advice in each.explanation for each in found)
-    (closed,) = (each.explanation for each in found if each.check == CHECK)
+    assert {each.applies for each in results} == {False}
+    advice = "With loader={'multiprocessing_context': 'forkserver'} this check applies"
+    assert all(advice in each.explanation for each in results)
+    (closed,) = (each.explanation for each in results if each.check == CHECK)
     assert "hold no descriptor of them: they are mapped" in closed
 
 
 def test_zeros_in_place_of_a_closed_file_are_found(records):
-    """A descriptor from before the fork is closed, too."""
     (result,) = check_dataset(lambda: ZerosIfClosed(records), only=CHECK, on_fail=None)
 
     assert (result.verdict, result.failed) == ("corrupted", True)
@@ -107,20 +101,21 @@ def test_what_is_out_of_reach_is_grouped(records):
     """
     only = ("open-error", *CUT, "short-read", "hung-read", "write-error")
     results = check_dataset(lambda: NumpyMapped(records), only=(*only, CHECK))
-    found = {each.check: each for each in results}
+    by_name = {each.check: each for each in results}
 
-    closed = found.pop(CHECK)
+    closed = by_name.pop(CHECK)
     assert (closed.passed, closed.outcome.fired > 0) == (True, True)
-    assert {each.applies for each in found.values()} == {False}
-    assert {name: each.cause for name, each in found.items()} == {
+    assert {each.applies for each in by_name.values()} == {False}
+    assert {name: each.cause for name, each in by_name.items()} == {
         **dict.fromkeys(only, "its files were opened or mapped before the workers started"),
         "write-error": "",
     }
-    assert all("read only what was mapped before" in found[name].explanation for name in CUT)
+    assert all(
+        "read only files that were mapped before" in by_name[name].explanation for name in CUT
+    )
 
 
 def test_a_mapping_of_a_worker_is_cut_off_and_closed(records):
-    """It can look how long the file is, and opens a descriptor."""
     only = ("truncated-half", CHECK)
     cut, closed = check_dataset(lambda: MappedInWorker(records), only=only, on_fail=None)
 
@@ -129,7 +124,6 @@ def test_a_mapping_of_a_worker_is_cut_off_and_closed(records):
 
 
 def test_a_fork_server_exercises_what_is_opened_at_the_first_sample(records):
-    """As the advice says."""
     loader = {"multiprocessing_context": "forkserver", "num_workers": 1}
     (result,) = check_dataset(lambda: OpensAgain(records), only="open-error", loader=loader)
     (forked,) = check_dataset(lambda: OpensAgain(records), only="open-error")
@@ -138,12 +132,12 @@ def test_a_fork_server_exercises_what_is_opened_at_the_first_sample(records):
     assert not forked.applies
 
 
-def test_a_handle_that_was_open_before_is_told_in_words(records):
-    """Nobody knows what the engine's system call means."""
+def test_a_handle_that_was_open_before_is_described(records):
     (result,) = check_dataset(lambda: ZerosIfShort(records), only="truncated-half", on_fail=None)
 
     assert (result.verdict, result.failed) == ("corrupted", True)
-    assert "all.pack is cut off under a handle from before the worker's first batch" in (
-        result.explanation
+    assert (
+        "all.pack is truncated when read through a handle opened before the worker's first batch"
+        in (result.explanation)
     )
     assert "dup2" not in result.explanation

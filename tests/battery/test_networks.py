@@ -1,7 +1,5 @@
 """Datasets that read from a network: what checks of connections try, and silent servers."""
 
-from __future__ import annotations
-
 import functools
 import logging.handlers
 import signal
@@ -19,11 +17,10 @@ from pytest_dataloader_faults import check_dataset, explore, run_trial, sweep
 from pytest_dataloader_faults._settings.jobs import TrialJob
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.asking import ask
 from pytest_dataloader_faults.battery.checks._faults import NETWORK
+from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.faults import ConnectError, ReadError
-from pytest_dataloader_faults.search import survey
 from support.datasets import Records
 from support.network_datasets import (
     ByHttp,
@@ -36,6 +33,7 @@ from support.network_datasets import (
 )
 from support.server_readers import READERS, places
 from support.servers import http_server, read_all, tcp_server
+from support.surveys import survey
 
 COUNT = 8
 
@@ -87,20 +85,18 @@ def _serve_fixture():
 
 
 def test_checks_of_files_say_that_others_are_for_sockets(serve):
-    """Instead of that no file is read, as if there were nothing to read."""
     address = serve(socket.AF_INET, ("127.0.0.1", 0))
-    (result,) = check_dataset(lambda: Served(socket.AF_INET, address), only="read-error-first")
+    (result,) = check_dataset(lambda: Served(socket.AF_INET, address), only="read-error")
     assert not result.applies
-    assert "they connect to a network, which has checks of its own" in result.explanation
+    assert "they open network connections, which checks such as" in result.explanation
 
 
 def test_connections_are_counted(serve):
-    """One for each sample; the recovery is not watched."""
     address = serve(socket.AF_INET, ("127.0.0.1", 0))
     outcome = run_trial(lambda: Served(socket.AF_INET, address), ReadError("*.none"))
     assert outcome.unobserved == {}
-    made = sum((Counter(each.connections) for each in outcome.workers), Counter())
-    assert made == {f"tcp://127.0.0.1:{address[1]}": COUNT}
+    connections = sum((Counter(each.connections) for each in outcome.workers), Counter())
+    assert connections == {f"tcp://127.0.0.1:{address[1]}": COUNT}
 
 
 class Local(Served):
@@ -113,8 +109,7 @@ class Local(Served):
 
 
 def test_a_socket_of_this_machine_is_no_network():
-    """As that of a name service is."""
-    (result,) = check_dataset(lambda: Local(socket.AF_UNIX, ""), only="read-error-first")
+    (result,) = check_dataset(lambda: Local(socket.AF_UNIX, ""), only="read-error")
     assert result.explanation.endswith("its workers read no data file")
 
 
@@ -137,31 +132,29 @@ def _url(tmp_path_factory):
         yield url
 
 
-@pytest.fixture(name="asked", scope="module")
-def _asked(url):
+@pytest.fixture(name="run_battery", scope="module")
+def _run_battery(url):
     """A function that asks a dataset all checks of connections, once."""
-    known = {}
+    results = {}
 
-    def asked(kind):
-        if kind not in known:
+    def run_battery(kind):
+        if kind not in results:
             battery = Battery(functools.partial(kind, url))
-            known[kind] = {check.name: ask(battery, check.name) for check in NETWORK}
-        return known[kind]
+            results[kind] = {check.name: run_check(battery, check.name) for check in NETWORK}
+        return results[kind]
 
-    return asked
+    return run_battery
 
 
 @pytest.mark.parametrize("kind", [ByRequests, RetriesOnce, OfItsLength, Impatient])
-def test_healthy_twin_passes(asked, kind):
-    """Each check of connections applies, happens, and finds nothing."""
-    results = asked(kind)
+def test_healthy_twin_passes(run_battery, kind):
+    results = run_battery(kind)
     assert [] == [each.explanation for each in results.values() if not each.passed]
     assert all(each.outcome.fired for each in results.values())
 
 
 @pytest.mark.filterwarnings("ignore")  # Those of other people's libraries.
 def test_objects_of_s3_are_tried(tmp_path):
-    """boto3 tells each fault of a local S3 server, and poll(2) may have any time limit."""
     with places(tmp_path) as where:
         results = check_dataset(
             lambda: FromS3(where), only=[check.name for check in NETWORK], samples=4
@@ -172,9 +165,8 @@ def test_objects_of_s3_are_tried(tmp_path):
     }
 
 
-def test_an_answer_is_cut_off_within_its_content(asked):
-    """One trial cuts it off before its first byte, and one behind its header."""
-    trials = asked(OfItsLength)["connection-closed"].trials
+def test_an_answer_is_cut_off_within_its_content(run_battery):
+    trials = run_battery(OfItsLength)["connection-closed"].trials
     ends = [each.schedule[0].after for each in trials]
     assert [0, 1024] == ends
 
@@ -184,37 +176,34 @@ def _reference(url):
     return take_reference(lambda: Impatient(url))
 
 
-@pytest.mark.parametrize("check", NETWORK, ids=lambda each: each.name)
-def test_check_that_is_disarmed_is_not_exercised(url, asked, check, reference):
-    """The verdict comes from the fault: of another address, it shows nothing."""
-    (fault,) = asked(Impatient)[check.name].outcome.schedule
+@pytest.mark.parametrize("check", NETWORK, ids=lambda check: check.name)
+def test_check_that_is_disarmed_is_not_exercised(url, run_battery, check, reference):
+    (fault,) = run_battery(Impatient)[check.name].outcome.schedule
     job = TrialJob(
         make_dataset=lambda: Impatient(url),
         faults=(replace(fault, path="tcp://192.0.2.1:1"),),
-        options=check.options,
+        options=check.scenario.options,
     )
     assert "not_exercised" == run_trial_job(job).judge(reference).verdict
 
 
-def test_each_result_names_the_connections(asked, url):
+def test_each_result_names_the_connections(run_battery, url):
     """So that nobody takes a battery of files for one of what came through a network."""
-    for result in asked(OfItsLength).values():
+    for result in run_battery(OfItsLength).values():
         note, *_ = result.notes
-        assert "made TCP connections to 127.0.0.1: checks of files say nothing" in note
+        assert "made TCP connections to 127.0.0.1: file checks do not cover" in note
         assert str(urlsplit(url).port) not in note
 
 
 def test_checks_of_connections_need_some(records):
-    """A dataset of files has none, and each of the four says so."""
     names = [check.name for check in NETWORK]
     for result in check_dataset(lambda: Records(records), only=names):
         assert not result.applies
-        assert "make no TCP connection. One that was made before" in result.explanation
+        assert "open no TCP connection" in result.explanation
         assert not result.notes
 
 
 def test_globs_of_files_leave_connections_alone(url):
-    """Whoever names the files means these; one that begins with tcp:// means connections."""
     address = f"tcp{url.removeprefix('http')}"
     (result,) = check_dataset(
         lambda: ZerosOnError(url), only="connect-error", files=address, on_fail=None
@@ -235,27 +224,25 @@ def test_python_engine_tries_what_it_can(url):
 
 
 def test_sweep_lets_connections_fail(url):
-    """One after the other, as the opens of files."""
     with pytest.raises(CheckFailedError, match="ConnectError"):
         sweep(lambda: ZerosOnError(url), faults=[ConnectError()])
     swept = sweep(lambda: RetriesOnce(url), loader={"num_workers": 1, "batch_size": 8}, samples=2)
     assert {"ConnectError", "ConnectionReset"} == {
-        type(each.fault).__name__ for each in swept.steps
+        type(step.fault).__name__ for step in swept.steps
     }
 
 
 def test_survey_has_the_connections(url):
-    """For strategies, which draw faults of those."""
-    found = survey(lambda: ByHttp(url))
-    assert {f"tcp{url.removeprefix('http')}": COUNT} == found.files.connections
+    profile = survey(lambda: ByHttp(url))
+    assert {f"tcp{url.removeprefix('http')}": COUNT} == profile.files.connections
 
 
 @pytest.mark.slow
 def test_explore_finds_a_swallowed_error(url):
     """By a fault of a connection, since there is nothing else that fails."""
-    found = explore(lambda: ZerosOnError(url), max_examples=30, seed=1, on_fail=None)
-    assert found.failure is not None
-    assert "Connect" in repr(found.outcome.schedule)
+    search = explore(lambda: ZerosOnError(url), max_examples=30, seed=1, on_fail=None)
+    assert search.failure is not None
+    assert "Connect" in repr(search.outcome.schedule)
 
 
 SILENT_COUNT = 4
@@ -322,18 +309,13 @@ def _greet(connection):
 
 @pytest.mark.parametrize("kind", [Logs, Session])
 def test_a_server_that_never_answers_has_no_answer_to_hold_back(kind):
-    """A log, and a session that the engine does not see: the checks of answers do not apply."""
     with tcp_server(read_all) as address:
         results = check_dataset(lambda: kind(address), only=OF_ANSWERS, on_fail=None)
     assert [(False, False)] * len(OF_ANSWERS) == [(each.applies, each.failed) for each in results]
-    assert all(
-        "no server answered on a connection that the engine can see" in each.explanation
-        for each in results
-    )
+    assert all("no server responded" in each.explanation for each in results)
 
 
 def test_a_thread_that_listens_does_not_hang_the_dataset():
-    """Only the thread that fetches counts; that one has a limit."""
     with tcp_server(_greet) as address:
         (result,) = check_dataset(lambda: Listens(address), only="connection-hung", on_fail=None)
     assert result.passed, result.explanation
@@ -348,17 +330,17 @@ class Alarmed(Numbers):
             message = "no answer in time"
             raise TimeoutError(message)
 
-        before = signal.signal(signal.SIGALRM, late)
+        handler = signal.signal(signal.SIGALRM, late)
         signal.setitimer(signal.ITIMER_REAL, 1.5)
         try:
             with socket.create_connection(self.address) as connection:
                 connection.recv(10)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+            signal.signal(signal.SIGALRM, handler)
 
 
-def test_a_limit_that_nobody_sees_is_waited_for():
+def test_a_hidden_timeout_is_waited_for():
     """The trial that would say hung is run again, and that one counts alone."""
     with tcp_server(_greet) as address:
         (result,) = check_dataset(lambda: Alarmed(address), only="connection-hung", on_fail=None)
@@ -387,26 +369,25 @@ class Wrong(Patient):
             raise ValueError(message) from None
 
 
-def test_a_limit_that_was_not_reached_is_told():
+def test_a_timeout_that_was_not_reached_is_noted():
     """The dataset passes since the loader gave up, so nobody saw what the dataset does."""
     with tcp_server(_greet) as address:
         (result,) = check_dataset(lambda: Patient(address), only="connection-hung", on_fail=None)
     assert result.passed, result.explanation
-    assert "so that limit was not tested" in result.notes[-1]
+    assert "so that timeout was not tested" in result.notes[-1]
     assert result.notes[-1] in result.explanation
 
 
 def test_advice_for_a_time_limit_is_for_those_without():
-    """An error with the wrong words at a limit is no hang."""
     with tcp_server(_greet) as address:
         (result,) = check_dataset(lambda: Wrong(address), only="connection-hung", on_fail=None)
     assert "failed_unclearly" == result.verdict
-    assert "time limit" not in result.explanation
-    assert "put the server's address there" in result.explanation
+    assert "timeout=30" not in result.explanation
+    assert "include the server's address" in result.explanation
 
 
-def test_a_limit_of_reads_that_was_not_reached_is_told(records):
+def test_a_read_timeout_that_was_not_reached_is_noted(records):
     """In the explanation alone: hardly a reader of files has one, and each summary would say so."""
     (result,) = check_dataset(lambda: Records(records), only="hung-read")
-    assert "so that limit was not tested" in result.explanation
+    assert "so that timeout was not tested" in result.explanation
     assert not result.notes

@@ -15,9 +15,10 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from support.corpus.endless import Repeated
 from support.corpus.streams import RestDropped
 from support.datasets import COUNT, Records, RecordStream
+from support.specimens import Unsharded
 
 
-def _asked(make, check="workers-agree", **options):
+def _run_checks(make, check="workers-agree", **options):
     (result,) = check_dataset(make, only=check, on_fail=None, **options)
     return result
 
@@ -42,31 +43,28 @@ def _ready(records: Path, **options: Any) -> DataLoader[Any]:
     ids=["default", "four", "ready", "ready without workers"],
 )
 def test_what_is_left_over_of_a_division_is_missed(make, options, number, missing, records):
-    """The sentence has the number of workers, and the advice what to do and what to exclude."""
-    result = _asked(lambda: make(records), **options)
+    result = _run_checks(lambda: make(records), **options)
 
     verb = "is" if missing == 1 else "are"
-    said = f"corrupted: with {number} workers, {missing} of {COUNT} samples {verb} missing"
-    assert result.explanation.startswith(said)
-    assert result.cause == "loses or repeats samples with another number of workers"
+    sentence = f"corrupted: with {number} workers, {missing} of {COUNT} samples {verb} missing"
+    assert result.explanation.startswith(sentence)
+    assert result.cause == "loses or repeats samples when the number of workers changes"
     assert "shards[info.id :: info.num_workers]" in result.explanation
-    assert "exclude 'workers-agree': 'two-epochs' compares" in result.explanation
+    assert "exclude 'workers-agree': 'two-epochs' still compares" in result.explanation
     assert f"{number - 1} workers (survived); {number} workers (corrupted)" in result.explanation
 
 
 def test_the_other_checks_keep_to_the_number_that_the_loader_has(records):
-    """The baseline is the run with two workers, and all faults are chosen by it."""
-    checks = ["two-epochs", "read-error-first", "truncated-half"]
+    checks = ["two-epochs", "read-error", "truncated-half"]
     for result in check_dataset(lambda: RestDropped(records), only=checks, on_fail=None):
         assert result.passed, result.explanation
         assert {each.worker for each in result.outcome.workers} == {0, 1}
 
 
 def test_a_number_is_chosen_that_divides_nothing(records):
-    """18 files divide by 3, and 4 workers are the next."""
     for name in ("16.rec", "17.rec"):
         (records / name).write_bytes((records / "00.rec").read_bytes())
-    result = _asked(lambda: RestDropped(records))
+    result = _run_checks(lambda: RestDropped(records))
 
     assert result.explanation.startswith("corrupted: with 4 workers, 2 of 18 samples are missing")
 
@@ -74,9 +72,9 @@ def test_a_number_is_chosen_that_divides_nothing(records):
 @pytest.mark.parametrize(
     ("dataset", "numbers"), [(Records, [2]), (Repeated, [2]), (RecordStream, [2, 3])]
 )
-def test_where_the_number_tells_nothing_it_is_not_changed(dataset, numbers, records):
+def test_the_number_of_workers_is_kept_if_it_shows_nothing(dataset, numbers, records):
     """Torch divides indices, and of a stream without an end nobody knows what is missing."""
-    result = _asked(lambda: dataset(records))
+    result = _run_checks(lambda: dataset(records))
 
     assert (result.passed, _numbers(result)) == (True, numbers)
 
@@ -93,23 +91,14 @@ class _ForTwo(RecordStream):
 
 
 def test_a_stream_that_refuses_a_number_of_workers_loses_nothing(records):
-    """Its error tells its user; so only the number that it was made for counts."""
-    result = _asked(lambda: _ForTwo(records))
+    result = _run_checks(lambda: _ForTwo(records))
 
     assert (result.passed, _numbers(result)) == (True, [2])
 
 
-class _Undivided(RecordStream):
-    """Gives all samples in each worker, which is right where there is one."""
-
-    def __iter__(self) -> Any:
-        return (self.records[index] for index in range(len(self.records)))
-
-
 def test_a_stream_for_one_worker_need_not_be_divided(records):
-    """No other number is tried with a loader that has one."""
-    alone = _asked(lambda: _Undivided(records), loader={"num_workers": 1})
-    result = _asked(lambda: _Undivided(records))
+    alone = _run_checks(lambda: Unsharded(records), loader={"num_workers": 1})
+    result = _run_checks(lambda: Unsharded(records))
 
     assert (alone.passed, _numbers(alone)) == (True, [1])
     assert (result.verdict, set(_numbers(result))) == ("corrupted", {2})
@@ -117,27 +106,24 @@ def test_a_stream_for_one_worker_need_not_be_divided(records):
 
 
 def test_batches_that_the_loader_drops_are_not_missed(records):
-    """With another number of workers it has to drop others; that is no matter of the stream."""
     loader = {"num_workers": 2, "batch_size": 4, "drop_last": True}
-    result = _asked(lambda: RecordStream(records), loader=loader)
+    result = _run_checks(lambda: RecordStream(records), loader=loader)
 
     assert (result.passed, _numbers(result)) == (True, [2, 3])
 
 
-def test_a_stream_that_fails_with_its_own_number_is_asked_no_further(records):
-    """The first failure says it all."""
+def test_a_stream_that_fails_with_its_own_number_is_not_run_again(records):
     (records / "00.rec").unlink()
-    result = _asked(lambda: RestDropped(records))
+    result = _run_checks(lambda: RestDropped(records))
 
     assert result.explanation.startswith("corrupted: 1 of 15 samples is missing")
     assert set(_numbers(result)) == {2}
 
 
 def test_a_workload_without_kinds_of_files_is_divided_by_its_samples(records):
-    """A stream from memory has no files to count. Where all numbers divide it, it is one more."""
     workload = replace(Battery(lambda: RecordStream(records)).workload, paths=frozenset())
     numbers = [
-        CHECKS["workers-agree"].plan(replace(workload, stream_count=count))[-1].changes
+        CHECKS["workers-agree"].plan_scenarios(replace(workload, stream_count=count))[-1].loader
         for count in (16, 18, 60)
     ]
 

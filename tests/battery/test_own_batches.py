@@ -1,52 +1,78 @@
 """Batches that a dataset or its collate function makes as it likes."""
 
-from __future__ import annotations
-
+import re
 from functools import partial
 
 import pytest
 
-from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults.exceptions import UnusableDatasetError
+from pytest_dataloader_faults import check_dataset, run_trial
+from pytest_dataloader_faults.battery.shares import shares_of
+from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatasetError
+from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.search import replay
 from support.datasets import Records, RecordStream
-from support.nested_loaders import Swallowing
 from support.own_batches import (
     Backwards,
+    ForSecondOfSoMany,
+    ForSoManyLeavingOut,
+    ForSoManyWorkers,
     InWorkersOnly,
     InWorkersOnlyLeavingOut,
     LeavesOutWithMetadata,
+    LeavesOutWithSource,
     LosesShards,
     LosesTheLastShard,
     OpenedByInit,
+    OpenedByInitOnce,
     OpenedByInitOrZeros,
     OwnBatches,
     WithMetadata,
+    WithSource,
     ZerosForShards,
     mixed_up,
+    open_and_read,
     open_handles,
     over_own_batches,
     pairs,
+    with_list_of_metadata,
 )
+from support.specimens import ZerosOnError
 
 pytestmark = pytest.mark.usefixtures("engine")
 
 
-def _results(make, *names, **how):
-    return check_dataset(make, only=names, on_fail=None, **how)
+def _results(make, *names, **options):
+    return check_dataset(make, only=names, on_fail=None, **options)
 
 
-def test_samples_with_empty_parts(records):
-    """They are compared one by one."""
-    make = partial(WithMetadata, records)
-    results = _results(make, "workers-agree", "read-error-first")
-    assert ["survived", "failed_cleanly"] == [each.verdict for each in results]
+SURVIVES, FAILS = {"workers-agree": "survived"}, {"read-error": "failed_cleanly"}
+CUT = {"truncated-before-init": "failed_cleanly"}
+FAILS_EARLY = {"missing-before-init": "failed_cleanly"}
+LISTS = {"collate_fn": with_list_of_metadata, "batch_size": 4}
+MIXED, PAIRED = ({"collate_fn": each, "batch_size": 4} for each in (mixed_up, pairs))
+CORRUPTED, MISSING = {"read-error": "corrupted"}, {"read-error": "corrupted.*missing"}
 
 
-def test_samples_with_empty_parts_that_are_left_out(records):
-    """A dataset that leaves some out fails for that."""
-    (result,) = _results(partial(LeavesOutWithMetadata, records), "read-error-first")
-    assert "corrupted" == result.verdict
-    assert "missing" in result.sentence
+@pytest.mark.parametrize(
+    ("dataset", "loader", "expected"),
+    [
+        (WithMetadata, {}, SURVIVES | FAILS),
+        (LeavesOutWithMetadata, {}, MISSING),
+        (WithMetadata, LISTS, SURVIVES | FAILS),
+        (WithSource, LISTS, SURVIVES | FAILS),
+        (LeavesOutWithSource, LISTS, SURVIVES | CORRUPTED),
+        (InWorkersOnly, {}, SURVIVES | FAILS | FAILS_EARLY),
+        (InWorkersOnlyLeavingOut, {}, MISSING),
+        (ForSoManyWorkers, {}, SURVIVES | {"pickles": "survived"} | FAILS | FAILS_EARLY),
+        (ForSecondOfSoMany, {}, SURVIVES),
+        *((Records, loader, SURVIVES | FAILS | CUT) for loader in (MIXED, PAIRED)),
+        *((ZerosOnError, loader, CORRUPTED) for loader in (MIXED, PAIRED)),
+    ],
+)
+def test_batches_that_are_more_than_stacked_samples(dataset, loader, expected, records):
+    for result in _results(partial(dataset, records), *expected, loader=loader):
+        headline = f"{result.verdict}: {result.sentence}"
+        assert re.match(expected[result.check], headline), result.explanation
 
 
 @pytest.fixture(name="file")
@@ -61,44 +87,48 @@ _OPENED = {"worker_init_fn": open_handles, "batch_size": 4}
 
 
 def test_a_handle_that_worker_init_fn_opens(file):
-    """A worker reads the reference, and what needs the main process does not apply."""
-    checks = ("workers-agree", "used-before", "read-error-first", "read-error-at-rest")
-    agree, before, *failed = _results(partial(OpenedByInit, file), *checks, loader=_OPENED)
+    checks = ("workers-agree", "read-before-fork", "read-error", "read-error-before-init")
+    agree, reads_before, *failed = _results(partial(OpenedByInit, file), *checks, loader=_OPENED)
     assert "survived" == agree.verdict
-    assert "only workers can read it" in before.sentence
+    assert "only workers can read it" in reads_before.sentence
     assert ["failed_cleanly"] * 2 == [each.verdict for each in failed]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "verdict"), [(OpenedByInit, "survived"), (OpenedByInitOnce, "poisoned")]
+)
+def test_only_what_workers_read_later_can_recover(dataset, verdict, file):
+    """Torch calls ``worker_init_fn`` once, so no worker need recover from its error."""
+    loader = {**_OPENED, "worker_init_fn": open_and_read}
+    checks = ("recovers-after-read-error", "recovers-after-truncation")
+    read, cut = _results(partial(dataset, file), *checks, loader=loader)
+
+    assert verdict == read.verdict, read.explanation
+    assert not cut.applies
+    assert "worker_init_fn fails" in cut.sentence
 
 
 @pytest.mark.slow
 def test_such_a_handle_in_workers_of_a_fork_server(file):
-    """The reference is the same."""
     loader = {**_OPENED, "multiprocessing_context": "forkserver"}
     (result,) = _results(partial(OpenedByInit, file), "workers-agree", loader=loader)
     assert "survived" == result.verdict
 
 
 def test_such_a_handle_and_zeros(file):
-    """What the dataset swallows is found."""
-    (result,) = _results(partial(OpenedByInitOrZeros, file), "read-error-first", loader=_OPENED)
+    (result,) = _results(partial(OpenedByInitOrZeros, file), "read-error", loader=_OPENED)
     assert "corrupted" == result.verdict
 
 
-def test_a_stream_that_only_workers_can_read(records):
-    """Its samples are those of one worker."""
-    make = partial(InWorkersOnly, records)
-    results = _results(make, "workers-agree", "read-error-first", "missing-at-rest")
-    assert ["survived", "failed_cleanly", "failed_cleanly"] == [each.verdict for each in results]
-
-
-def test_such_a_stream_that_leaves_out_samples(records):
-    """It fails for that."""
-    (result,) = _results(partial(InWorkersOnlyLeavingOut, records), "read-error-first")
+def test_such_a_stream_that_leaves_out_a_sample(records):
+    make = partial(ForSoManyLeavingOut, records)
+    (result,) = _results(make, "read-error")
     assert ("corrupted", True) == (result.verdict, "missing" in result.sentence)
+    with pytest.raises(CheckFailedError, match="missing"):
+        replay(partial(make, workers=3), ReadError("*", times=1), loader={"num_workers": 3})
 
 
 def test_what_no_worker_can_read_either(file):
-    """The error is that of the worker."""
-
     def fail(_worker):
         message = "no handle today"
         raise LookupError(message)
@@ -107,29 +137,8 @@ def test_what_no_worker_can_read_either(file):
         _results(partial(OpenedByInit, file), "workers-agree", loader={"worker_init_fn": fail})
 
 
-@pytest.mark.parametrize("collate", [mixed_up, pairs])
-def test_a_collate_function_that_needs_several_samples(records, collate):
-    """Batches are compared as wholes."""
-    loader = {"batch_size": 4, "collate_fn": collate}
-    results = _results(
-        partial(Records, records), "workers-agree", "read-error-first", "truncated-at-rest",
-        loader=loader,
-    )  # fmt: skip
-    assert ["survived", "failed_cleanly", "failed_cleanly"] == [each.verdict for each in results]
-
-
-@pytest.mark.parametrize("collate", [mixed_up, pairs])
-def test_such_a_function_over_a_dataset_that_gives_zeros(records, collate):
-    """A batch with a sample that could not be read is not that of the reference."""
-    loader = {"batch_size": 4, "collate_fn": collate}
-    (result,) = _results(partial(Swallowing, records), "read-error-first", loader=loader)
-    assert "corrupted" == result.verdict
-
-
 @pytest.mark.parametrize("make", [partial(WithMetadata), partial(Records)])
 def test_a_collate_function_that_can_make_no_batch(records, make):
-    """It is refused with its own error."""
-
     def fails(samples):
         message = f"{len(samples)} is no number for me"
         raise AssertionError(message)
@@ -141,20 +150,29 @@ def test_a_collate_function_that_can_make_no_batch(records, make):
 def test_a_stream_and_a_collate_function_that_needs_several(records):
     """Its batches have no indices, so that there is nothing to compare as wholes."""
     loader = {"batch_size": 4, "collate_fn": mixed_up}
-    with pytest.raises(UnusableDatasetError, match="cannot be taken apart into samples"):
+    with pytest.raises(UnusableDatasetError, match="cannot be split into samples"):
         _results(partial(RecordStream, records), "workers-agree", loader=loader)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stream_that_makes_its_own_batches(records, workers):
-    """Other numbers of workers make other batches of the same samples."""
     make = partial(over_own_batches, OwnBatches, records, workers)
     agree, failed = _results(make, "workers-agree", "file-missing")
     assert ("survived", "failed_cleanly") == (agree.verdict, failed.verdict)
 
 
+def test_the_rows_of_each_worker_are_known(records):
+    """So that a worker that no fault hit owes its own, if some may be skipped."""
+    outcome = run_trial(partial(over_own_batches, OwnBatches, records))
+    shares = shares_of(outcome)
+    assert [len(each.parts) for each in shares] == [10, 5]
+    parts = [part for each in outcome.delivered for part in each.parts]
+    assert sorted(parts) == sorted(part for each in shares for part in each.parts)
+    assert len(set(parts)) == 15
+
+
 @pytest.mark.parametrize(
-    ("kind", "check", "told"),
+    ("kind", "check", "message"),
     [
         (LosesShards, "read-error-transient", "of 15 samples are missing"),
         (LosesTheLastShard, "workers-agree", "5 of 15 samples are missing"),
@@ -163,9 +181,8 @@ def test_a_stream_that_makes_its_own_batches(records, workers):
     ],
 )
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_defect_of_a_stream_that_makes_its_own_batches(records, kind, check, told, workers):
-    """What is left out is told from what is made up, and counted in samples."""
+def test_a_defect_of_a_stream_that_makes_its_own_batches(records, kind, check, message, workers):
     make = partial(over_own_batches, kind, records, workers)
     (result,) = _results(make, check)
     assert "corrupted" == result.verdict
-    assert told in result.sentence
+    assert message in result.sentence

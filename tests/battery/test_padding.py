@@ -12,11 +12,8 @@ from torch.utils.data import Dataset
 from pytest_dataloader_faults import Contract, check_dataset
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 
-LENGTHS = {
-    "all": [3, 5, 7, 9] * 4,
-    "some": [8] * 4 + [9, 7, 5, 3] * 3,
-}
-CHECK = "read-error-first"
+LENGTHS = {"all": [3, 5, 7, 9] * 4, "some": [8] * 4 + [9, 7, 5, 3] * 3}
+CHECK = "read-error"
 
 
 def _samples(batch):
@@ -58,13 +55,12 @@ def _pad_in_dict(samples):
     ("lengths", "collate"), [(LENGTHS["all"], _pad), (LENGTHS["some"], _pad_in_dict)], ids=LENGTHS
 )
 def test_padded_batches(tmp_path, lengths, collate):
-    """They are compared as wholes: a healthy dataset passes, and a short sample is found."""
     path = tmp_path / "lengths"
     path.write_bytes(bytes(lengths))
     verdicts = [
-        each.verdict
+        result.verdict
         for forgiving in (False, True)
-        for each in check_dataset(
+        for result in check_dataset(
             lambda forgiving=forgiving: Sequences(path, forgiving=forgiving),
             loader={"collate_fn": collate},
             only=["workers-agree", CHECK],
@@ -75,8 +71,8 @@ def test_padded_batches(tmp_path, lengths, collate):
 
 
 def _pad_what_is_there(samples):
-    found = [each for each in samples if each is not None]
-    return _pad(found) if found else None
+    tensors = [each for each in samples if each is not None]
+    return _pad(tensors) if tensors else None
 
 
 class Skipping(Sequences):
@@ -96,7 +92,7 @@ def _path(tmp_path):
     return path
 
 
-def _asked(path, **options):
+def _run_checks(path, **options):
     (result,) = check_dataset(
         lambda: Skipping(path),
         loader={"collate_fn": _pad_what_is_there},
@@ -108,39 +104,35 @@ def _asked(path, **options):
 
 
 def test_a_function_that_takes_batches_apart(path):
-    """With it, a sample may be missing from a padded batch."""
-    result = _asked(path, contract=Contract(may_skip=True, split=_samples))
+    result = _run_checks(path, contract=Contract(may_skip=True, split=_samples))
     assert result.verdict == "survived", result.explanation
-    assert "2 samples that faults hit are missing" in result.explanation
+    assert "2 samples hit by a fault are missing" in result.explanation
 
 
-def test_it_is_asked_for(path):
+def test_a_split_is_required(path):
     """What is missing from batches compared as wholes cannot be seen."""
-    with pytest.raises(InvalidArgumentError, match=r"Say how: Contract\(split=\.\.\.\)"):
-        _asked(path, contract=Contract(may_skip=True))
+    with pytest.raises(InvalidArgumentError, match=r"Contract\(split=\.\.\.\)"):
+        _run_checks(path, contract=Contract(may_skip=True))
 
 
 def test_without_the_promise_the_sample_is_missed(path):
-    """The sentence names the batch and the sample."""
-    result = _asked(path, contract=Contract(split=_samples))
+    result = _run_checks(path, contract=Contract(split=_samples))
     assert (result.verdict, result.failed) == ("corrupted", True)
-    assert " are missing" in result.explanation.splitlines()[0]
+    assert "[3] is missing" in result.explanation.splitlines()[0]
 
 
 BAD = {
-    "raises": (lambda batch: batch.nothing, "the contract's split failed with no fault armed"),
-    "too few": (lambda batch: batch[1:], "takes a batch of 4 samples apart into 3"),
+    "raises": (lambda batch: batch.nothing, "the contract's split failed without a fault"),
+    "too few": (lambda batch: batch[1:], "divides a batch of 4 samples into 3"),
 }
 
 
 @pytest.mark.parametrize(("split", "message"), BAD.values(), ids=BAD)
 def test_a_function_that_does_not_take_them_apart(path, split, message):
-    """The error says what it gave."""
     with pytest.raises(UnusableDatasetError, match=message):
-        _asked(path, contract=Contract(split=split))
+        _run_checks(path, contract=Contract(split=split))
 
 
 def test_what_is_no_function():
-    """The error says what is allowed."""
     with pytest.raises(InvalidArgumentError, match="split=4 must be a function or None"):
         Contract(split=4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,18 +14,25 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._settings.jobs import Resume, TrialOptions
-from pytest_dataloader_faults._trial import loader_state
+from pytest_dataloader_faults._settings.jobs import TrialOptions
+from pytest_dataloader_faults._trial import samplers
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.battery.checks.resume import (
+    FROM_LAST_STATE,
+    SaveStates,
+    save_states,
+)
 from pytest_dataloader_faults.faults import WorkerKilled
+from pytest_dataloader_faults.outcomes import LoadedState
+from pytest_dataloader_faults.outcomes.stages import Stage
 from support.corpus.resume import CountingLoader, ResumableStream, counting
 from support.datasets import Records, RecordStream, joined
 
 BOTH = "resumes, resumes-after-death"
 
 
-def _asked(make, only=BOTH, **options):
+def _run_checks(make, only=BOTH, **options):
     return check_dataset(make, only=only, on_fail=None, **options)
 
 
@@ -55,11 +61,9 @@ class CountingSamples(CountingLoader):
     """Its state is the number of samples, by which it finds its batch."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Batches have the size that was asked for."""
         return {"samples": self.had["batches"] * self.batch_size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on after as many."""
         self.begin = state["samples"] // self.batch_size
 
 
@@ -88,11 +92,9 @@ class TellsItsSampler(DataLoader[Any]):
         object.__setattr__(self, "had", 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """How many there were."""
         return {"had": self.had}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begin after as many."""
         object.__setattr__(self, "had", state["had"])
         self.sampler.begin = state["had"]  # type: ignore[attr-defined]
 
@@ -108,7 +110,6 @@ class WithATime(CountingLoader):
     """Has such a thing in its state."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The count, and the time."""
         return {**super().state_dict(), "time": AnotherTimeEach()}
 
 
@@ -144,32 +145,27 @@ HEALTHY = {
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_loader_gives_the_rest(name, records):
-    """Whatever its order, its samples and its workers are."""
-    results = _asked(functools.partial(HEALTHY[name], records))
+    results = _run_checks(functools.partial(HEALTHY[name], records))
 
     assert [each.explanation for each in results if not each.passed] == []
 
 
-def test_each_state_is_named_from_which_a_process_went_on(records):
-    """Not only one of them."""
-    (result,) = _asked(functools.partial(counting, records), "resumes")
+def test_each_state_is_named_from_which_a_process_continued(records):
+    (result,) = _run_checks(functools.partial(counting, records), "resumes")
 
     assert result.sentence == (
-        "begun again with its state after 1, 4 and 8 batches and after the epoch, the loader gave"
-        " the rest, each sample once."
+        "resumed from its state after 1, 4 and 8 batches and after the epoch, the loader delivered"
+        " the remaining samples, each exactly once."
     )
-    assert [each.resumed for each in result.outcome.states] == [
-        number in (0, 3, 7, 8) for number in range(9)
-    ]
+    assert [each.number for each in result.outcome.of(LoadedState)] == [0, 3, 7, 8]
 
 
 def test_death_is_tried_in_two_ways(records):
-    """The process, and a worker."""
-    (result,) = _asked(functools.partial(counting, records), "resumes-after-death")
+    (result,) = _run_checks(functools.partial(counting, records), "resumes-after-death")
 
     process, worker = result.trials
-    assert process.uninterrupted.complete
-    assert not process.passes[0].complete
+    assert process.passes_in(Stage.UNINTERRUPTED)[0].complete
+    assert not process.epochs[0].complete
     assert [each.fired for each in worker.faults] == [1]
     assert "SIGKILL" in str(worker.deaths[0])
 
@@ -179,9 +175,9 @@ def test_a_sampler_of_torchs_own_does_not_go_on(records):
     dataset = Records(records)
     make = lambda: _stateful(dataset, sampler=RandomSampler(dataset))  # noqa: E731
 
-    for result in _asked(make):
+    for result in _run_checks(make):
         assert result.verdict == "corrupted"
-        assert result.cause == "does not restore its random order"
+        assert result.cause == "does not restore its shuffled order"
 
 
 @pytest.mark.parametrize(
@@ -189,21 +185,21 @@ def test_a_sampler_of_torchs_own_does_not_go_on(records):
     [
         (Records, "its loader has no state_dict()"),
         (lambda folder: _stateful(Records(folder), prefetch_factor=2), None),
-        (lambda folder: StatefulDataLoader(Records(folder), batch_size=16), "one batch only"),
+        (lambda folder: StatefulDataLoader(Records(folder), batch_size=16), "only one batch"),
     ],
 )
-def test_where_it_does_not_apply_the_reason_is_told(make, reason, records):
-    """A loader without a state, and an epoch without a rest."""
-    for result in _asked(functools.partial(make, records)):
+def test_a_skipped_resume_check_has_a_reason(make, reason, records):
+    for result in _run_checks(functools.partial(make, records)):
         assert result.applies == (reason is None)
         assert reason is None or reason in result.explanation
+        is_told_below = reason == "its loader has no state_dict()" and result.cause
+        assert not is_told_below, "a loader without a state lacks nothing that it was to have"
 
 
-def test_without_torchdata_a_dataset_cannot_be_asked(records, monkeypatch):
-    """The reason says what to install."""
-    monkeypatch.setattr(loader_state, "_STATEFUL", "not_installed.stateful_dataloader")
+def test_a_state_of_a_dataset_needs_torchdata(records, monkeypatch):
+    monkeypatch.setattr(samplers, "STATEFUL", "not_installed.stateful_dataloader")
 
-    for result in _asked(functools.partial(ResumableStream, records)):
+    for result in _run_checks(functools.partial(ResumableStream, records)):
         assert not result.applies
         assert "pip install torchdata" in result.explanation
 
@@ -212,7 +208,6 @@ class TakesArguments(ResumableStream):
     """Has a state for a loader of its own library, which says how many samples it has had."""
 
     def state_dict(self, samples: int) -> dict[str, Any]:  # type: ignore[override]
-        """With what the loader knows."""
         return {"given": samples}
 
 
@@ -227,8 +222,7 @@ class AnswersToAnyName(Records):
 
 @pytest.mark.parametrize("kind", [AnswersToAnyName, TakesArguments])
 def test_what_torchdata_cannot_ask_has_no_state(kind, records):
-    """Its class counts, and what its methods take."""
-    (result,) = _asked(functools.partial(kind, records), "resumes")
+    (result,) = _run_checks(functools.partial(kind, records), "resumes")
 
     assert not result.applies
 
@@ -245,7 +239,6 @@ class DiesWhenItGoesOn(CountingLoader):
     """Ends its process."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Crashes, as a reader in C may."""
         os.abort()
 
 
@@ -253,72 +246,66 @@ def _of(kind, folder):
     return kind(Records(folder), batch_size=4, num_workers=2)
 
 
-def test_a_loader_that_hangs_when_it_goes_on(records):
-    """The sentence says with which state."""
-    (result,) = _asked(functools.partial(_of, HangsWhenItGoesOn, records), "resumes", deadline=2)
+@pytest.mark.parametrize(
+    ("kind", "verdict", "options"),
+    [(HangsWhenItGoesOn, "hung", {"deadline": 2}), (DiesWhenItGoesOn, "crashed", {})],
+)
+def test_a_loader_that_does_not_continue(records, kind, verdict, options):
+    (result,) = _run_checks(functools.partial(_of, kind, records), "resumes", **options)
 
-    assert result.verdict == "hung"
-    assert result.sentence.startswith("begun again with its state after 1 of 4 batches: no")
-
-
-def test_a_loader_that_dies_when_it_goes_on(records):
-    """Likewise."""
-    (result,) = _asked(functools.partial(_of, DiesWhenItGoesOn, records), "resumes")
-
-    assert result.verdict == "crashed"
-    assert "begun again with its state after 1 of 4 batches" in result.sentence
-    assert "SIGABRT" in result.sentence
+    assert result.verdict == verdict
+    assert "resumed from its state after 1 of 4 batches" in result.sentence
+    assert ("SIGABRT" in result.sentence) == (kind is DiesWhenItGoesOn)
 
 
-def _outcome(folder, resume, *faults):
-    """A trial of a healthy loader that is asked for states in another way, and the judgement."""
+def _outcome(folder, states, *faults, following=FROM_LAST_STATE):
+    """A trial of a healthy loader that is asked for states in another way, and the finding."""
     battery = Battery(functools.partial(counting, folder), Settings(samples=64))
-    options = TrialOptions(resume=resume)
+    options = TrialOptions(processes=save_states(states, *following))
     changes = {"prefetch_factor": 1}
-    outcome = battery.baseline.run_trial(*faults, options=options, changes=changes)
-    return outcome, battery.baseline.judge(outcome)
+    outcome = battery.fault_free_run.run_trial(*faults, options=options, changes=changes)
+    finding, reference = battery.ranks.judge(outcome), battery.ranks.reference_for(outcome)
+    return outcome, CHECKS["resumes"].refine(finding, outcome, reference)
 
 
 def test_a_process_that_is_not_killed_shows_nothing(records):
-    """Disarmed, the check is not exercised."""
-    outcome, judgement = _outcome(records, Resume((4,), of_last=True, killed_after=1000))
+    outcome, finding = _outcome(records, SaveStates((4,), killed_after=1000))
 
-    assert outcome.passes[0].complete
-    assert judgement.verdict == "not_exercised"
+    assert outcome.epochs[0].complete
+    assert finding.verdict == "not_exercised"
 
 
 def test_a_worker_that_is_not_killed_shows_nothing(records):
-    """Likewise."""
     fault = WorkerKilled(at=1000)
-    outcome, judgement = _outcome(records, Resume((4,), of_last=True), fault)
+    outcome, finding = _outcome(records, SaveStates((4,)), fault)
 
     assert not outcome.fired
-    assert judgement.verdict == "not_exercised"
+    assert finding.verdict == "not_exercised"
 
 
-def test_a_state_that_no_process_went_on_from_shows_nothing(records):
-    """No state was kept."""
-    _, judgement = _outcome(records, Resume((1000,)))
+def test_a_state_that_no_process_continued_from_shows_nothing(records):
+    _, finding = _outcome(records, SaveStates((1000,)), following=FROM_LAST_STATE[:1])
 
-    assert judgement.verdict == "not_exercised"
-    assert "no state was kept" in judgement.sentence
+    assert finding.verdict == "not_exercised"
+    assert "no state was saved" in finding.sentence
 
 
 def test_the_same_trial_passes_where_the_process_was_killed(records):
-    """What the three above lack."""
-    outcome, judgement = _outcome(records, Resume((4,), of_last=True, killed_after=5))
+    outcome, finding = _outcome(records, SaveStates((4,), killed_after=5))
 
-    assert judgement.passed
-    assert [len(each.delivered) for each in (*outcome.passes, *outcome.resumed)] == [5, 4]
+    assert finding.passed
+    assert {str(each.phase): len(each.delivered) for each in outcome.passes} == {
+        "epoch 1": 5,
+        "resumed 1": 4,
+        "uninterrupted": 8,
+    }
 
 
 def test_states_of_outcomes_are_facts(records):
-    """To JSON and back."""
-    outcome, _ = _outcome(records, Resume((4,), of_last=True, killed_after=5))
+    outcome, _ = _outcome(records, SaveStates((4,), killed_after=5))
 
-    assert type(outcome).from_dict(outcome.to_dict()) == replace(outcome, packed_draws=())
+    assert type(outcome).from_dict(outcome.to_dict()) == outcome
 
 
 def test_checks_of_states_have_no_faults_of_files():
-    """Their plans need a state, and so no file."""
     assert {name for name in CHECKS if name.startswith("resumes")} == set(BOTH.split(", "))

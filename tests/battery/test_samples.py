@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,12 @@ from pytest_dataloader_faults.battery.shares import count_own_samples
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Delivery, Pass, WorkerFacts
+from support.corpus.swallowing import NoneOnError
 from support.datasets import Records
-from support.facts import ordinary, stream_reference
+from support.facts import EPOCH_1, ordinary, revised, stream_reference
 from support.rows import rows
 
-NOTE = "64 of 400 samples were looked at"
+NOTE = "64 of 400 samples were checked"
 
 
 class Many(Dataset[Any]):
@@ -53,22 +53,20 @@ def _path(tmp_path):
     return path
 
 
-def _asked(make, check, **options):
+def _run_checks(make, check, **options):
     (result,) = check_dataset(make, only=check, on_fail=None, **options)
     return result
 
 
 def test_each_worker_makes_two_batches(path):
-    """However few samples are looked at: half way through one batch no worker can die."""
-    result = _asked(lambda: Many(path), "worker-killed-middle", samples=1)
+    result = _run_checks(lambda: Many(path), "worker-killed-middle", samples=1)
     assert result.verdict == "failed_cleanly"
-    assert "4 of 400 samples were looked at" in result.explanation
+    assert "4 of 400 samples were checked" in result.explanation
 
 
 def test_samples_of_the_whole_dataset(path):
-    """A defect beyond its head is found, and the result says how many samples were looked at."""
-    broken = _asked(lambda: Many(path, forgiving_from=120), "read-error-later")
-    healthy = _asked(lambda: Many(path), "read-error-later")
+    broken = _run_checks(lambda: Many(path, forgiving_from=120), "read-error-halfway")
+    healthy = _run_checks(lambda: Many(path), "read-error-halfway")
     assert ("corrupted", "failed_cleanly") == (broken.verdict, healthy.verdict)
     assert NOTE in broken.explanation
     assert NOTE in healthy.explanation
@@ -76,36 +74,24 @@ def test_samples_of_the_whole_dataset(path):
 
 
 @pytest.mark.parametrize(("samples", "batches"), [(8, 4), ("all", 100)])
-def test_as_many_as_asked_for(path, samples, batches):
-    """``samples`` is the number, and ``all`` means all of them; the reproducing line has it."""
-    result = _asked(lambda: Many(path), "workers-agree", samples=samples, deadline="auto")
+def test_as_many_samples_as_requested(path, samples, batches):
+    result = _run_checks(lambda: Many(path), "workers-agree", samples=samples, deadline="auto")
     assert batches == len(result.outcome.delivered)
-    assert (" samples were looked at" in result.explanation) is (samples != "all")
+    assert (" samples were checked" in result.explanation) is (samples != "all")
     assert f"samples={None if samples == 'all' else samples}" in result.explanation.splitlines()[-1]
 
 
 def test_fewer_of_a_slow_dataset(path):
-    """Reading them does not take more than a few seconds."""
-    result = _asked(lambda: Many(path, seconds=0.2), "workers-agree")
+    result = _run_checks(lambda: Many(path, seconds=0.2), "workers-agree")
     assert 4 <= sum(len(each.rows) for each in result.outcome.delivered) <= 8
     assert result.passed
 
 
-class NoneOnError(Records):
-    """Returns None for a sample that cannot be read."""
-
-    def __getitem__(self, index):
-        try:
-            return super().__getitem__(index)
-        except (OSError, ValueError):
-            return None
-
-
 def without_none(samples):
     """A batch without the missing ones; there has to be one."""
-    found = [each for each in samples if each is not None]
-    found[0]
-    return torch.stack([data for data, _ in found])
+    tensors = [each for each in samples if each is not None]
+    tensors[0]
+    return torch.stack([data for data, _ in tensors])
 
 
 @pytest.mark.parametrize(
@@ -114,10 +100,9 @@ def without_none(samples):
     ids=["may_skip", "strict"],
 )
 def test_a_failure_of_small_batches_is_repeated_with_whole_ones(contract, verdict, records):
-    """An empty batch, which the loader makes of one missing sample in no case, is no verdict."""
     loader = {"batch_size": 4, "num_workers": 2, "collate_fn": without_none}
-    few, all_of_it = (
-        _asked(
+    some_samples, all_of_it = (
+        _run_checks(
             lambda: NoneOnError(records),
             "file-missing",
             contract=contract,
@@ -127,20 +112,19 @@ def test_a_failure_of_small_batches_is_repeated_with_whole_ones(contract, verdic
         for samples in (4, "all")
     )
 
-    assert (few.verdict, all_of_it.verdict) == (verdict, verdict), few.explanation
-    assert few.sentence.count("missing") == all_of_it.sentence.count("missing") > 0
-    assert {len(each.drawn[0]) for each in few.outcome.passes} == {4}
+    assert (some_samples.verdict, all_of_it.verdict) == (verdict, verdict), some_samples.explanation
+    assert some_samples.sentence.count("missing") == all_of_it.sentence.count("missing") > 0
+    assert {len(each.drawn[0]) for each in some_samples.outcome.epochs} == {4}
 
 
 def test_a_failure_that_whole_batches_have_as_well(records):
-    """It is that of the batches which the loader makes."""
-    result = _asked(lambda: Records(records), "worker-killed-first", samples=4)
-    broken = _asked(
+    result = _run_checks(lambda: Records(records), "worker-killed-first", samples=4)
+    broken = _run_checks(
         lambda: NoneOnError(records), "truncated-half", loader={"batch_size": 4}, samples=4
     )
 
-    assert (result.verdict, result.outcome.reduced_from) == ("failed_cleanly", 4)
-    assert (broken.passed, broken.outcome.reduced_from) == (False, None)
+    assert (result.verdict, result.outcome.loader.reduced_from) == ("failed_cleanly", 4)
+    assert (broken.passed, broken.outcome.loader.reduced_from) == (False, None)
 
 
 @rows(
@@ -154,7 +138,6 @@ def test_a_failure_that_whole_batches_have_as_well(records):
 def test_slow_samples_come_in_few_batches_of_the_loaders_size(
     path, loader, samples, limit, is_whole
 ):
-    """One for each worker at least, if there is time for that."""
     settings = Settings(loader=loader, samples=samples)
     reference = take_reference(lambda: Many(path, seconds=0.002), settings, seconds=0.001)
 
@@ -162,28 +145,27 @@ def test_slow_samples_come_in_few_batches_of_the_loaders_size(
 
 
 def test_the_same_samples_in_every_check(path):
-    """Another order may be drawn, but no other samples."""
     results = check_dataset(
         lambda: Many(path),
         loader={"shuffle": True},
         only=["workers-agree", "two-epochs"],
         on_fail=None,
     )
-    drawn = [each.outcome.passes for each in results]
-    first, *others = (sorted(sum(one.drawn, ())) for passes in drawn for one in passes)
-    assert len(others) == 2
-    assert all(first == other for other in others)
+    drawn = [each.outcome.epochs for each in results]
+    first_samples, *other_samples = (
+        sorted(sum(epoch.drawn, ())) for passes in drawn for epoch in passes
+    )
+    assert len(other_samples) == 2
+    assert all(first_samples == samples for samples in other_samples)
 
 
 def test_a_sweep_of_some_samples(path):
-    """It ends where the operations on these samples end."""
     swept = sweep(lambda: Many(path), faults=[ReadError()], samples=4)
     assert swept.complete
     assert len(swept.steps) < 12
 
 
 def test_what_is_no_number_of_samples(path):
-    """The error says what is allowed."""
     message = "samples=0 must be an int, 1 or more, or None or 'all' for all samples"
     with pytest.raises(InvalidArgumentError, match=message):
         check_dataset(lambda: Many(path), samples=0)
@@ -214,16 +196,14 @@ def _cut_off(folder, lines):
     return check_dataset(lambda: Lines(folder), only=only, on_fail=None)
 
 
-def test_what_a_stream_leaves_out_is_seen_where_all_of_it_is_looked_at(tmp_path):
-    """Its samples are compared, each with its content, and more of them than of a dataset."""
+def test_missing_samples_of_a_stream_are_seen_if_all_are_checked(tmp_path):
     assert [each.verdict for each in _cut_off(tmp_path, 20)] == ["corrupted", "corrupted"]
 
 
 def test_a_long_stream_is_not_said_to_survive(tmp_path):
-    """Of its first samples only the types are compared, which shows nothing of files."""
     for result in _cut_off(tmp_path, 3000):
         assert (result.verdict, result.applies) == ("not_exercised", False)
-        assert "a stream that ends, with fewer than 10,000 samples" in result.explanation
+        assert "a finite stream of fewer than 10,000 samples" in result.explanation
 
 
 class OfItsOwnGenerator(TensorDataset):
@@ -235,7 +215,6 @@ class OfItsOwnGenerator(TensorDataset):
 
 @pytest.mark.parametrize(("kind", "is_noted"), [(OfItsOwnGenerator, True), (TensorDataset, False)])
 def test_a_comparison_of_shapes_alone_is_noted(kind, is_noted):
-    """Each result says that the content of random samples was not compared, and what to do."""
     data = kind(torch.arange(16.0))
     (result,) = check_dataset(lambda: data, only="worker-killed-first", on_fail=None)
     assert any("only their types and shapes were compared" in each for each in result.notes) == (
@@ -265,13 +244,13 @@ def test_workers_of_a_stream_that_draws_have_samples_of_their_own(kind, samples,
 
     A worker whose samples are all in the reference repeats it, unless one does as the main process.
     """
-    came = tuple(
-        Delivery(None, tuple(each), each, worker=worker) for worker, each in enumerate(samples)
+    deliveries = tuple(
+        Delivery(None, tuple(rows), rows, worker=worker) for worker, rows in enumerate(samples)
     )
-    outcome = replace(
-        ordinary(Pass(delivered=came, complete=True)),
+    outcome = revised(
+        ordinary(Pass(EPOCH_1, delivered=deliveries, complete=True)),
         kind=kind,
-        workers=tuple(WorkerFacts(worker, 7, 1, {}) for worker in range(len(samples))),
+        processes=tuple(WorkerFacts(worker, 7, 1, {}) for worker in range(len(samples))),
     )
 
     assert count_own_samples(outcome, stream_reference("w x y z")) == count
@@ -285,14 +264,13 @@ def test_workers_of_a_stream_that_draws_have_samples_of_their_own(kind, samples,
     ],
 )
 def test_workers_that_draw_from_few_samples_repeat_them(reference, samples, count):
-    """As often as the main process does; one that has fewer different ones repeats its own part."""
-    came = tuple(
-        Delivery(None, tuple(each), each, worker=worker) for worker, each in enumerate(samples)
+    deliveries = tuple(
+        Delivery(None, tuple(rows), rows, worker=worker) for worker, rows in enumerate(samples)
     )
-    outcome = replace(
-        ordinary(Pass(delivered=came, complete=True)),
+    outcome = revised(
+        ordinary(Pass(EPOCH_1, delivered=deliveries, complete=True)),
         kind="iterable",
-        workers=tuple(WorkerFacts(worker, 7, 1, {}) for worker in range(len(samples))),
+        processes=tuple(WorkerFacts(worker, 7, 1, {}) for worker in range(len(samples))),
     )
 
     assert count_own_samples(outcome, stream_reference(reference)) == count

@@ -1,13 +1,10 @@
 """A sweep: the N-th operation fails, for each N there is, and is judged as a check is."""
 
-from __future__ import annotations
-
 import errno
 import os
 
 import pytest
 import torch
-from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import sweep
 from pytest_dataloader_faults.exceptions import (
@@ -16,20 +13,19 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.faults import HungRead, OpenError, ReadError, ShortRead
+from support.corpus.endless import RandomForAll
+from support.datasets import Records
 
 SAMPLES, BROKEN = 2, 7
 ONE_WORKER = {"num_workers": 1, "batch_size": 2}
 READS = [ReadError()]
 
 
-class FewReads(Dataset):
+class FewReads(Records):
     """One open and one read for each sample, and nothing else."""
 
     def __init__(self, folder, samples=SAMPLES):
         self.paths = sorted(folder.iterdir())[:samples]
-
-    def __len__(self):
-        return len(self.paths)
 
     def __getitem__(self, index):
         fd = os.open(self.paths[index], os.O_RDONLY)
@@ -58,7 +54,6 @@ class SwallowsOne(FewReads):
 
 
 def test_a_sweep_ends_where_the_operations_end(records):
-    """Two opens and two reads: each fails once and for good, and the third is not there."""
     swept = sweep(lambda: FewReads(records), loader=ONE_WORKER)
     steps = [(type(each.fault).__name__, each.fault.times, each.fault.nth) for each in swept.steps]
     assert steps == [
@@ -91,13 +86,12 @@ def test_the_one_operation_that_matters_is_found(records):
     }
     with pytest.raises(CheckFailedError, match="corrupted: sample 6") as again:
         eval(line, names)  # noqa: S307  # our own
-    after = ReadError(nth=BROKEN + 1, times=1)
-    ends = f"1 trial: 1 corrupted; stopped; go on with start_at={after!r}"
+    next_fault = ReadError(nth=BROKEN + 1, times=1)
+    ends = f"1 trial: 1 corrupted; stopped; continue with start_at={next_fault!r}"
     assert str(again.value).splitlines()[-1] == ends
 
 
 def test_a_sweep_can_go_on_after_a_violation(records):
-    """With on_fail=None the table tells of each step, whatever it shows."""
     swept = sweep(
         lambda: SwallowsOne(records, 8),
         loader=ONE_WORKER,
@@ -113,25 +107,23 @@ def test_a_sweep_can_go_on_after_a_violation(records):
         "   7  corrupted",
         "   8  failed_cleanly",
         "   9  .",
-        "4 trials: 2 failed_cleanly, 1 corrupted; stopped; go on with start_at=ReadError()",
+        "4 trials: 2 failed_cleanly, 1 corrupted; stopped; continue with start_at=ReadError()",
     ]
 
 
-def test_a_sweep_is_bounded_and_goes_on_where_it_stopped(records):
-    """The parts are the whole: each step is made once."""
+def test_a_sweep_is_bounded_and_continues_where_it_stopped(records):
     options = {"loader": ONE_WORKER, "faults": READS}
-    first = sweep(lambda: FewReads(records), max_trials=5, **options)
-    assert (len(first.steps), first.complete) == (5, False)
-    assert "go on with start_at=ReadError(" in str(first)
-    rest = sweep(lambda: FewReads(records), start_at=first.next, **options)
-    assert rest.complete
-    assert [(each.fault.times, each.fault.nth) for each in (*first.steps, *rest.steps)] == [
-        (times, nth) for times in (1, None) for nth in range(1, SAMPLES + 2)
-    ]
+    first_part = sweep(lambda: FewReads(records), max_trials=5, **options)
+    assert (len(first_part.steps), first_part.complete) == (5, False)
+    assert "continue with start_at=ReadError(" in str(first_part)
+    second_part = sweep(lambda: FewReads(records), start_at=first_part.next, **options)
+    assert second_part.complete
+    assert [
+        (each.fault.times, each.fault.nth) for each in (*first_part.steps, *second_part.steps)
+    ] == [(times, nth) for times in (1, None) for nth in range(1, SAMPLES + 2)]
 
 
 def test_faults_are_templates(records):
-    """Other faults and errnos, with files of their own or those that the workers read."""
     swept = sweep(
         lambda: FewReads(records),
         faults=[ReadError("*/00.rec", errno.ESTALE), ShortRead(max_bytes=8)],
@@ -148,18 +140,17 @@ def test_faults_are_templates(records):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"faults": [ReadError(nth=2)]}, "must leave nth and times to the sweep"),
-        ({"faults": [ReadError(probability=0.5)]}, "and probability as it is"),
+        ({"faults": [ReadError(nth=2)]}, "must not set nth, times or probability"),
+        ({"faults": [ReadError(probability=0.5)]}, "must not set nth, times or probability"),
         ({"faults": [HungRead()]}, "such as OpenError"),
         ({"faults": ["read"]}, "such as OpenError"),
         ({"max_trials": 0}, "max_trials=0 must be an int, 1 or more"),
         ({"on_fail": "ignore"}, "on_fail='ignore' must be one of"),
-        ({"start_at": OpenError("*.other", nth=3)}, r"is no step of this sweep"),
+        ({"start_at": OpenError("*.other", nth=3)}, r"must be one of these steps"),
     ],
     ids=str,
 )
 def test_what_cannot_be_swept_is_refused(options, message, records):
-    """The value is shown, with what is allowed."""
     with pytest.raises(InvalidArgumentError, match=message):
         sweep(lambda: FewReads(records), loader=ONE_WORKER, **options)
 
@@ -168,6 +159,11 @@ def test_a_dataset_without_files_cannot_be_swept():
     """A sweep of nothing would pass, and has shown nothing."""
     with pytest.raises(UnusableDatasetError, match="nothing to sweep"):
         sweep(lambda: [torch.tensor(number) for number in range(8)])
+
+
+def test_a_stream_of_which_no_content_is_compared_cannot_be_swept(records):
+    with pytest.raises(UnusableDatasetError, match="Use a finite stream"):
+        sweep(lambda: RandomForAll(records), faults=[ShortRead()], loader=ONE_WORKER)
 
 
 class _FailsInWorkers(FewReads):
@@ -180,16 +176,15 @@ class _FailsInWorkers(FewReads):
 
 def test_a_dataset_that_fails_without_a_fault_is_not_swept(records):
     """What faults do to it cannot be told."""
-    with pytest.raises(CheckFailedError, match=r"with no fault at all, .*OSError"):
+    with pytest.raises(CheckFailedError, match=r"^fails_without_fault: .*OSError"):
         sweep(lambda: _FailsInWorkers(records), loader=ONE_WORKER)
 
 
 def test_a_sweep_in_which_no_fault_happens_fails(records):
-    """A fault of files that are not there shows nothing."""
     nothing = {"faults": [OpenError("*.nothing")], "loader": ONE_WORKER}
-    with pytest.raises(CheckFailedError, match="not_exercised: no fault of the sweep happened"):
+    with pytest.raises(CheckFailedError, match="not_exercised: no fault of the sweep fired"):
         sweep(lambda: FewReads(records), **nothing)
-    with pytest.warns(UserWarning, match="no fault of the sweep happened") as warned:
+    with pytest.warns(UserWarning, match="no fault of the sweep fired") as warned:
         sweep(lambda: FewReads(records), **nothing, on_fail="warn")
     assert warned[0].filename == __file__
 
@@ -212,15 +207,14 @@ def test_operations_of_the_constructor_are_swept_on_request(records):
     options = {"loader": ONE_WORKER, "faults": [OpenError()]}
     assert all(each.passed for each in sweep(lambda: Counted(records), **options).steps)
 
-    found = sweep(lambda: Counted(records), **options, from_start=True, on_fail=None)
+    steps = sweep(lambda: Counted(records), **options, before_init=True, on_fail=None)
 
-    first = found.steps[0]
-    assert (first.fault.nth, first.verdict, first.passed) == (1, "corrupted", False)
-    assert "count.txt cannot be opened; 0 of 2 samples are there" in first.explanation
-    assert "from_start=True" in first.explanation
+    step = steps.steps[0]
+    assert (step.fault.nth, step.verdict, step.passed) == (1, "corrupted", False)
+    assert "count.txt cannot be opened; only 0 of 2 samples are left" in step.explanation
+    assert "before_init=True" in step.explanation
 
 
 def test_the_python_engine_sweeps_no_constructor(records):
-    """The reason is that of the checks of files at rest."""
-    with pytest.raises(InvalidArgumentError, match="from_start=True: files can be bad"):
-        sweep(lambda: FewReads(records), engine="python", from_start=True)
+    with pytest.raises(InvalidArgumentError, match="before_init=True: files can be damaged"):
+        sweep(lambda: FewReads(records), engine="python", before_init=True)

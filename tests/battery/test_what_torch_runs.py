@@ -12,7 +12,7 @@ from support.odd_loaders import OddLoader, odd_loaders
 
 pytestmark = pytest.mark.usefixtures("engine")
 _NOTHING = "no batch"
-_NO_ROWS = "cannot be taken apart into samples"
+_NO_ROWS = "cannot be split into samples"
 """How a stream is refused whose batches hide their samples; a contract can say how to split."""
 
 
@@ -24,7 +24,7 @@ def _plain(loader: OddLoader) -> str:
         return repr(error)
 
 
-def _asked(loader: OddLoader) -> str:
+def _describe_runs(loader: OddLoader) -> str:
     """Why the battery refuses or fails *loader*; empty if it survives."""
     try:
         (result,) = check_dataset(loader, only="workers-agree", on_fail=None)
@@ -34,7 +34,7 @@ def _asked(loader: OddLoader) -> str:
 
 
 def _agree(loader: OddLoader) -> None:
-    error, why = _plain(loader), _asked(loader)
+    error, why = _plain(loader), _describe_runs(loader)
     event("refused by torch" if error else "run by torch")
     if error == _NOTHING:  # The battery refuses it as empty, unless drop_last alone is why.
         return
@@ -47,7 +47,6 @@ def _agree(loader: OddLoader) -> None:
 @settings(max_examples=12)
 @given(odd_loaders())
 def test_torch_and_the_battery_agree(loader):
-    """Each runs what the other runs."""
     _agree(loader)
 
 
@@ -56,5 +55,4 @@ def test_torch_and_the_battery_agree(loader):
 @settings(max_examples=400)
 @given(odd_loaders())
 def test_torch_and_the_battery_agree_on_many(loader):
-    """Each runs what the other runs, hundreds of times."""
     _agree(loader)

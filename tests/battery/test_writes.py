@@ -1,7 +1,5 @@
 """Checks of what workers write: a failed write must not spoil the next reading."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
@@ -22,7 +20,7 @@ from support.vits import AtomicSpectrograms, Spectrograms, write_recordings
 from support.waiting import until
 
 NAMES = [check.name for check in WRITES]
-POISONED = "after the fault was gone, a fresh pass over the same dataset object raised"
+POISONED = "after the fault was removed, a new pass over the same dataset object raised"
 
 
 @pytest.fixture(name="recordings")
@@ -36,16 +34,17 @@ def _copied(kind, recordings, folder):
 
 def _contents(folder):
     """Each file in *folder*: what is in it, its inode, and when it was changed last."""
-    found = {}
+    results = {}
     for path in sorted(folder.iterdir()):
         about = os.stat(path)
-        found[path.name] = (path.read_bytes(), about.st_ino, about.st_ctime_ns)
-    return found
+        results[path.name] = (path.read_bytes(), about.st_ino, about.st_ctime_ns)
+    return results
 
 
 def _check(make_dataset, only=NAMES, **options):
     return {
-        each.check: each for each in check_dataset(make_dataset, only=only, on_fail=None, **options)
+        result.check: result
+        for result in check_dataset(make_dataset, only=only, on_fail=None, **options)
     }
 
 
@@ -54,7 +53,7 @@ def test_a_torn_spectrogram_is_found(recordings):
 
     One read error makes a short recording, whose spectrogram would be kept for good.
     """
-    before = _contents(recordings)
+    contents = _contents(recordings)
     make_dataset = functools.partial(_copied, Spectrograms, recordings)
     results = _check(make_dataset, [*NAMES, "read-error-transient"])
     half = results.pop("read-error-transient")
@@ -63,13 +62,12 @@ def test_a_torn_spectrogram_is_found(recordings):
     for result in results.values():
         assert (result.verdict, result.failed) == ("poisoned", True), result.explanation
         assert POISONED in result.explanation
-        assert "give the file its name by os.replace()" in result.explanation
+        assert "rename the file with os.replace()" in result.explanation
         assert result.outcome.fired
-    assert _contents(recordings) == before
+    assert _contents(recordings) == contents
 
 
 def test_the_twin_that_renames_passes(recordings):
-    """Each check applies to it, and happens."""
     make_dataset = functools.partial(_copied, AtomicSpectrograms, recordings)
     results = _check(make_dataset, [*NAMES, "read-error-transient"])
     assert [] == [each.explanation for each in results.values() if not each.passed]
@@ -78,23 +76,20 @@ def test_the_twin_that_renames_passes(recordings):
 
 
 def test_nothing_of_the_user_is_harmed(recordings):
-    """No write fails beside the recordings: the checks do not apply, say why, and what to do."""
-    before = _contents(recordings)
+    contents = _contents(recordings)
     for result in _check(lambda: Spectrograms(recordings)).values():
         assert not result.applies
-        assert "found what the first reading had written, and wrote no file" in result.explanation
-        assert "Have make_dataset take a folder" in result.explanation
-    after = _contents(recordings)
-    assert {name: after[name] for name in before} == before
+        assert "found the files that the fault-free run had written" in result.explanation
+        assert "Let make_dataset take a folder" in result.explanation
+    new_contents = _contents(recordings)
+    assert {name: new_contents[name] for name in contents} == contents
     for index, path in enumerate(Spectrograms(recordings).paths):
-        kept = Spectrograms(recordings)[index]
+        dataset = Spectrograms(recordings)[index]
         os.unlink(path.replace(".wav", ".spec.pt"))
-        assert torch.equal(kept, Spectrograms(recordings)[index])
+        assert torch.equal(dataset, Spectrograms(recordings)[index])
 
 
 def test_a_folder_that_is_not_the_trials_own(records, tmp_path):
-    """A log, which the dataset does not read, has no copy."""
-
     class Logs(Records):
         def __getitem__(self, index):
             with open(tmp_path / "log", "a") as file:
@@ -103,11 +98,10 @@ def test_a_folder_that_is_not_the_trials_own(records, tmp_path):
 
     result = _check(lambda: Logs(records), "disk-full")["disk-full"]
     assert not result.applies
-    assert f"its workers write {tmp_path / 'log'}, and no write fails" in result.explanation
+    assert f"its workers write {tmp_path / 'log'}, but writes only fail" in result.explanation
 
 
 def test_a_dataset_that_writes_nothing(records):
-    """It is not asked."""
     for result in _check(lambda: Records(records)).values():
         assert not result.applies
         assert result.explanation.endswith("its workers write no file")
@@ -128,23 +122,22 @@ class _ToAPath(AtomicSpectrograms):
 
 
 def test_torch_save_hides_why_a_write_failed(recordings):
-    """The advice is to hand it an open file, as the twin does."""
     result = _check(functools.partial(_copied, _ToAPath, recordings), "disk-full")["disk-full"]
     assert (result.verdict, result.failed) == ("failed_unclearly", True)
-    assert "Hand it a file that open() made" in result.explanation
+    assert "Pass it a file opened with open()" in result.explanation
 
 
 class _Folders(AtomicSpectrograms):
     """A folder for each, which gets its name when all is in it."""
 
     def __getitem__(self, index):
-        kept = Path(f"{self.paths[index]}.d")
-        if not kept.exists():
-            part = Path(f"{kept}.{os.getpid()}")
+        path = Path(f"{self.paths[index]}.d")
+        if not path.exists():
+            part = Path(f"{path}.{os.getpid()}")
             part.mkdir(exist_ok=True)
             self.fill(part / "spectrogram", super().read(self.paths[index]).numpy().tobytes())
-            os.rename(part, kept)
-        return torch.frombuffer(bytearray((kept / "spectrogram").read_bytes()), dtype=torch.float32)
+            os.rename(part, path)
+        return torch.frombuffer(bytearray((path / "spectrogram").read_bytes()), dtype=torch.float32)
 
     def fill(self, path, data):
         path.write_bytes(data)
@@ -158,7 +151,6 @@ class _TornFolders(_Folders):
 
 @pytest.mark.parametrize(("kind", "passes"), [(_Folders, True), (_TornFolders, False)])
 def test_a_folder_that_gets_its_name_when_all_is_in_it(recordings, kind, passes):
-    """Its temporary name is another one in each trial."""
     results = _check(
         functools.partial(_copied, kind, recordings), ["write-error", "worker-killed-writing"]
     )
@@ -170,26 +162,24 @@ class _DropsErrors(AtomicSpectrograms):
     """np.save() raises no error of the write of the data."""
 
     def __getitem__(self, index):
-        kept = f"{self.paths[index]}.npy"
-        if not os.path.exists(kept):
-            with open(f"{kept}.{os.getpid()}", "wb") as file:
+        path = f"{self.paths[index]}.npy"
+        if not os.path.exists(path):
+            with open(f"{path}.{os.getpid()}", "wb") as file:
                 np.save(file, super().read(self.paths[index]).numpy()[:32])
-            os.rename(file.name, kept)
-        return torch.from_numpy(np.load(kept))
+            os.rename(file.name, path)
+        return torch.from_numpy(np.load(path))
 
 
 @pytest.mark.parametrize("batch_size", [3, 4])
 def test_a_disk_gets_full_in_a_header_and_in_data(recordings, batch_size):
-    """However many files are written before."""
     loader = {"num_workers": 2, "batch_size": batch_size}
     make_dataset = functools.partial(_copied, _DropsErrors, recordings)
     result = _check(make_dataset, "disk-full", loader=loader)["disk-full"]
     assert result.failed, result.explanation
-    assert "A writer may drop the error of a write" in result.explanation
+    assert "Some writers ignore write errors" in result.explanation
 
 
 def test_a_cache_may_be_lost(recordings):
-    """A full disk is no reason to give no sample."""
     results = _check(
         functools.partial(_copied, _Ignoring, recordings), ["write-error", "disk-full"]
     )
@@ -213,8 +203,7 @@ check_dataset(
 
 
 def test_a_killed_battery_harms_nothing(recordings, tmp_path):
-    """It is killed within a trial in which writes fail, of which there is no trace then."""
-    before = _contents(recordings)
+    contents = _contents(recordings)
     script, temporary = tmp_path / "battery.py", tmp_path / "temporary"
     temporary.mkdir()
     script.write_text(_BATTERY.format(names=NAMES))
@@ -231,7 +220,7 @@ def test_a_killed_battery_harms_nothing(recordings, tmp_path):
     assert len(wardens) > REFERENCE
     assert until(lambda: not any(map(psutil.pid_exists, wardens)))
     assert until(lambda: os.listdir(temporary) == [])
-    assert _contents(recordings) == before
+    assert _contents(recordings) == contents
 
 
 def _children(pid):

@@ -1,6 +1,7 @@
-"""The CI files that users copy: alone in a folder with one test, they do what they say."""
+"""The CI files that users copy: in a repository with a package and a test, they do what they say.
 
-from __future__ import annotations
+The package has a build backend of its own, so that pip installs it without a network.
+"""
 
 import json
 import os
@@ -8,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -17,12 +19,41 @@ from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.battery.checks import CHECKS, GROUPS
 from pytest_dataloader_faults.report.command import main
 from support.environments import environment_for
+from support.rows import rows
 
 ROOT = Path(__file__).resolve().parents[2] / "examples/ci"
 GITHUB, GITLAB = ".github/workflows/dataloader-faults.yml", ".gitlab-ci.yml"
 SCRIPT, TEST = "dataloader-faults.sh", "test_my_data.py"
+CODE = "src/my_package.py"
 PACKAGES = ("pip", "torch", "pytest-dataloader-faults", "pytest-xdist")
 READS = "        data = bytearray(path.read_bytes())\n"
+PYPROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+
+[project]
+name = "my-package"
+version = "1.0"
+dependencies = ["torch"]
+"""
+BACKEND = """
+import zipfile
+
+ABOUT = "Metadata-Version: 2.1\\nName: my-package\\nVersion: 1.0\\nRequires-Dist: torch\\n"
+WHEEL = "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"
+
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    name, about = "my_package-1.0-py3-none-any.whl", "my_package-1.0.dist-info"
+    with zipfile.ZipFile(f"{folder}/{name}", "w") as wheel:
+        wheel.write("src/my_package.py", "my_package.py")
+        wheel.writestr(f"{about}/METADATA", ABOUT)
+        wheel.writestr(f"{about}/WHEEL", WHEEL)
+        wheel.writestr(f"{about}/RECORD", "")
+    return name
+"""
 SWALLOWS = f"""        try:
     {READS}        except OSError:
             data = bytearray(SIZE)
@@ -31,9 +62,9 @@ SWALLOWS = f"""        try:
 
 def _of_github(job):
     """The commands of *job*, and its variables, for the first Python of a matrix."""
-    found = yaml.safe_load((ROOT / GITHUB).read_text("utf-8"))["jobs"][job]
-    steps = [step["run"] for step in found["steps"] if "run" in step]
-    texts = {name: _with_matrix(text) for name, text in found.get("env", {}).items()}
+    definition = yaml.safe_load((ROOT / GITHUB).read_text("utf-8"))["jobs"][job]
+    steps = [step["run"] for step in definition["steps"] if "run" in step]
+    texts = {name: _with_matrix(text) for name, text in definition.get("env", {}).items()}
     assert not [each for each in steps if "${{" in each]
     return steps, texts
 
@@ -45,10 +76,13 @@ def _with_matrix(text):
 def _of_gitlab(job):
     """Likewise; what a job extends comes first."""
     jobs = yaml.safe_load((ROOT / GITLAB).read_text("utf-8"))
-    found = {**jobs.get(jobs[job].get("extends"), {}), **jobs[job]}
-    texts = {"PYTHON": "3.11", **jobs["variables"], **found.get("variables", {})}
+    definition = {**jobs.get(jobs[job].get("extends"), {}), **jobs[job]}
+    texts = {"PYTHON": "3.11", **jobs["variables"], **definition.get("variables", {})}
     expanded = {name: str(text).replace("$PYTHON", "3.11") for name, text in texts.items()}
-    return [*found.get("before_script", ()), *found["script"]], {**expanded, "PIP_CACHE_DIR": ""}
+    return [*definition.get("before_script", ()), *definition["script"]], {
+        **expanded,
+        "PIP_CACHE_DIR": "",
+    }
 
 
 def _of_script(job):
@@ -56,12 +90,14 @@ def _of_script(job):
 
 
 RUNNERS = {GITHUB: _of_github, GITLAB: _of_gitlab, SCRIPT: _of_script}
+QUICK_FIRST = [
+    GITHUB,
+    *(pytest.param(runner, marks=pytest.mark.slow) for runner in (GITLAB, SCRIPT)),
+]
 
 
-@pytest.fixture(name="python", scope="module")
-def _python(tmp_path_factory):
-    """Of an environment with what the files install, and nothing else."""
-    python = environment_for(PACKAGES, tmp_path_factory.mktemp("bare"))
+def _with_command(python):
+    """*python*, beside which the command is, as pip puts it there."""
     command = python.with_name("pytest-dataloader-faults")
     command.write_text(
         f"#!{python}\nfrom {main.__module__} import main\nraise SystemExit(main())\n"
@@ -70,13 +106,38 @@ def _python(tmp_path_factory):
     return python
 
 
+@pytest.fixture(name="python", scope="module")
+def _python(tmp_path_factory):
+    """Of an environment with what the files install, and nothing else."""
+    return _with_command(environment_for(PACKAGES, tmp_path_factory.mktemp("bare")))
+
+
+@pytest.fixture(name="merging", scope="module")
+def _merging(tmp_path_factory):
+    """Of an environment with what the job ``report`` installs: it has neither torch nor pytest."""
+    folder = tmp_path_factory.mktemp("merging")
+    ours = "pytest-dataloader-faults"
+    return _with_command(environment_for(("pip", "jinja2"), folder, without_dependencies=[ours]))
+
+
 @pytest.fixture(name="project")
 def _project(tmp_path):
-    """An empty repository with one test."""
-    folder = tmp_path / "project"
-    folder.mkdir()
-    shutil.copy(ROOT / TEST, folder)
-    return folder
+    """A repository with a package, whose dataset is in src, and one test."""
+    imports, _, test = (ROOT / TEST).read_text("utf-8").partition("@pytest.fixture")
+    texts = {
+        "pyproject.toml": PYPROJECT,
+        "backend.py": BACKEND,
+        CODE: imports.replace("import pytest\n", ""),
+        f"tests/{TEST}": (
+            "from array import array\nfrom pathlib import Path\n\nimport pytest\n"
+            f"from my_package import Records\n\n\n@pytest.fixture{test}"
+        ),
+    }
+    for name, text in texts.items():
+        path = tmp_path / "project" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return tmp_path / "project"
 
 
 def _run(runner, job, project, python):
@@ -84,12 +145,12 @@ def _run(runner, job, project, python):
     (project / runner).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(ROOT / runner, project / runner)
     commands, variables = RUNNERS[runner](job)
-    done = None
+    process = None
     for command in commands:
-        done = _shell(command, project, python, variables)
-        if done.returncode:
+        process = _shell(command, project, python, variables)
+        if process.returncode:
             break
-    return done
+    return process
 
 
 def _shell(command, folder, python, variables):
@@ -118,36 +179,41 @@ def _checks(report):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("runner", QUICK_FIRST)
 def test_push_asks_the_quick_checks(runner, project, python):
-    """And leaves its reports where the runner looks for them."""
-    done = _run(runner, "push", project, python)
+    process = _run(runner, "push", project, python)
 
-    assert done.returncode == 0, done.stdout
-    assert f"{len(GROUPS['quick'])} passed" in done.stdout
+    assert process.returncode == 0, process.stdout
+    assert f"{len(GROUPS['quick'])} passed" in process.stdout
     name = "push" if runner == SCRIPT else "py3.11"
-    others = {GITHUB: [], GITLAB: [".gitlab.json", ".xml"], SCRIPT: [".html", ".xml"]}[runner]
-    assert _reports(project) == sorted(f"{name}{each}" for each in (".json", *others))
+    suffixes = {GITHUB: [], GITLAB: [".gitlab.json", ".xml"], SCRIPT: [".html", ".xml"]}[runner]
+    assert _reports(project) == sorted(f"{name}{each}" for each in (".json", *suffixes))
     assert _checks(project / f"reports/{name}.json") == set(GROUPS["quick"])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("runner", [GITHUB, GITLAB])
-def test_reports_of_the_matrix_become_one_page(runner, project, python):
-    """A failure in one of them is there, under the name of that job."""
-    test = project / TEST
+def test_reports_of_the_matrix_become_one_page(runner, project, python, merging):
     _run(runner, "push", project, python)
     (project / "reports/py3.11.json").rename(project / "reports/py3.12.json")
-    test.write_text(test.read_text("utf-8").replace(READS, SWALLOWS), "utf-8")
+    _break(project)
     failed = _run(runner, "push", project, python)
     assert failed.returncode == 1, failed.stdout
 
-    done = _run(runner, "report", project, python)
-    assert done.returncode == 0, done.stdout
-    assert "2 reports: 16 items" in done.stdout
-    assert "py3.11: test_my_data.py::test_robust" in (project / "merged/report.html").read_text()
+    process = _run(runner, "report", project, merging)
+    assert process.returncode == 0, process.stdout
+    assert "2 reports: 16 items" in process.stdout
+    assert (
+        "py3.11: tests/test_my_data.py::test_robust" in (project / "merged/report.html").read_text()
+    )
     assert (runner == GITHUB) == ("py3.12: " in _text(project / "summary.md"))
+
+
+def _break(project):
+    """Have the dataset swallow errors."""
+    code = project / CODE
+    code.write_text(code.read_text("utf-8").replace(READS, SWALLOWS), "utf-8")
 
 
 def _text(path):
@@ -158,32 +224,31 @@ def _text(path):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_night_asks_all_checks(runner, project, python):
-    """Those that do not apply are in the report, too."""
-    done = _run(runner, "nightly", project, python)
+    process = _run(runner, "nightly", project, python)
 
-    assert done.returncode == 0, done.stdout
-    lacking = {name for name, check in CHECKS.items() if check.gpu}
+    assert process.returncode == 0, process.stdout
+    lacking = {name for name, check in CHECKS.items() if check.scenario.uses_accelerator}
     assert _checks(project / "reports/nightly.json") == set(CHECKS) - lacking
     assert "nightly.html" in _reports(project)
 
 
 SEARCH = """
 
-def test_search(dataloader_faults, data_dir):
-    dataloader_faults.explore(lambda: Records(data_dir), max_examples=20)
+def test_search(fault_injector, data_dir):
+    fault_injector.explore(lambda: Records(data_dir), max_examples=20)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_night_searches_and_keeps_what_it_found(project, python):
-    """In the folder that is cached: Hypothesis tries that first in the next night."""
-    test = project / TEST
-    test.write_text(test.read_text("utf-8").replace(READS, SWALLOWS) + SEARCH, "utf-8")
-    done = _run(GITHUB, "nightly", project, python)
+    _break(project)
+    test = project / "tests" / TEST
+    test.write_text(test.read_text("utf-8") + SEARCH, "utf-8")
+    process = _run(GITHUB, "nightly", project, python)
 
-    assert done.returncode == 1, done.stdout
-    assert "test_search" in done.stdout
+    assert process.returncode == 1, process.stdout
+    assert "test_search" in process.stdout
     assert list((project / ".hypothesis/examples").rglob("*"))
 
 
@@ -192,44 +257,156 @@ def test_night_searches_and_keeps_what_it_found(project, python):
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_a_machine_without_a_gpu_fails_the_job_for_one(runner, project, python):
     """It is not green because it skipped everything."""
-    done = _run(runner, "gpu", project, python)
+    process = _run(runner, "gpu", project, python)
 
     if missing_accelerator() is None:
-        assert done.returncode == 0, done.stdout
+        assert process.returncode == 0, process.stdout
     else:
-        assert done.returncode == 1, done.stdout
-        assert "--dataloader-faults-require-gpu: torch" in done.stdout
+        assert process.returncode == 1, process.stdout
+        assert "--dataloader-faults-require-gpu: torch" in process.stdout
 
 
-def test_the_job_for_a_gpu_is_off_until_it_is_asked_for():
-    """By a variable of the repository."""
-    github = yaml.safe_load((ROOT / GITHUB).read_text("utf-8"))["jobs"]["gpu"]
-    gitlab = yaml.safe_load((ROOT / GITLAB).read_text("utf-8"))["gpu"]
+HERE, FORK = "us/data", "others/data"
+EVENTS = [
+    ("push", None, {"push", "report", "gpu"}),
+    ("pull_request", HERE, {"push", "report", "gpu"}),
+    ("pull_request", FORK, {"push", "report"}),
+    ("schedule", None, {"nightly"}),
+    ("workflow_dispatch", None, {"nightly"}),
+]
 
-    assert github["if"] == "vars.DATALOADER_FAULTS_GPU == 'true'"
-    assert gitlab["rules"] == [{"if": '$DATALOADER_FAULTS_GPU == "true"'}]
+
+def _holds(condition, **scope):
+    """What a condition of a runner gives, as Python with the same operators."""
+    text = condition.strip("${} ").replace("!c", "not c").replace("&&", "and").replace("||", "or")
+    return bool(eval(text, {}, scope))  # noqa: S307  # of our own file
+
+
+def _jobs_of_github(event, head, variable):
+    jobs = yaml.safe_load((ROOT / GITHUB).read_text("utf-8"))["jobs"]
+    pull_request = types.SimpleNamespace(
+        head=types.SimpleNamespace(repo=types.SimpleNamespace(full_name=head))
+    )
+    scope = {
+        "github": types.SimpleNamespace(
+            event_name=event,
+            repository=HERE,
+            event=types.SimpleNamespace(pull_request=pull_request),
+        ),
+        "vars": types.SimpleNamespace(DATALOADER_FAULTS_GPU=variable),
+        "cancelled": lambda: False,
+    }
+    started = set()
+    for name, job in jobs.items():
+        result = "success" if job.get("needs") in started else "skipped"
+        needs = types.SimpleNamespace(push=types.SimpleNamespace(result=result))
+        if _holds(" ".join(job["if"].split()), needs=needs, **scope):
+            started.add(name)
+    return started
+
+
+@rows("event, head, expected", EVENTS)
+def test_each_job_of_github_has_its_own_trigger(event, head, expected):
+    assert _jobs_of_github(event, head, "true") == expected
+    assert _jobs_of_github(event, head, "") == expected - {"gpu"}
+
+
+def test_each_workflow_declares_permissions_and_triggers():
+    workflow = yaml.safe_load((ROOT / GITHUB).read_text("utf-8"))
+    events = workflow[True]  # YAML reads "on" so.
+    assert events["push"] == {"branches": ["main"]}
+    assert set(events) == {"push", "pull_request", "schedule", "workflow_dispatch"}
+    assert workflow["permissions"] == {"contents": "read"}
+    assert {"github.event_name", "github.ref"} <= set(
+        re.findall(r"github\.\w+", workflow["concurrency"]["group"])
+    )
+    assert (
+        workflow["concurrency"]["cancel-in-progress"]
+        == "${{ github.event_name == 'pull_request' }}"
+    )
+
+
+def test_packages_are_cached_once_for_what_they_are_for():
+    """A key of the run would save them again each time, until GitHub drops what others cached."""
+    (key,) = re.findall(r"key: (pip-.*)", (ROOT / GITHUB).read_text("utf-8"))
+    assert "github.run_id" not in key
+    for name in ("matrix.python", "requirements.txt", "pyproject.toml", "setup.py"):
+        assert name in key
+
+
+SOURCES = [
+    ("push", "main", {"push", "report", "gpu"}),
+    ("push", "topic", set()),
+    ("merge_request_event", "", {"push", "report", "gpu"}),
+    ("schedule", "main", {"nightly"}),
+    ("web", "main", {"nightly"}),
+]
+
+
+def _jobs_of_gitlab(source, branch, variable):
+    pipeline = yaml.safe_load((ROOT / GITLAB).read_text("utf-8"))
+    values = {
+        "CI_PIPELINE_SOURCE": source,
+        "CI_COMMIT_BRANCH": branch,
+        "CI_DEFAULT_BRANCH": "main",
+        "DATALOADER_FAULTS_GPU": variable,
+    }
+
+    def is_one_true(rules):
+        texts = [
+            re.sub(r"\$(\w+)", lambda name: repr(values[name[1]]), rule["if"]) for rule in rules
+        ]
+        return any(map(_holds, texts))
+
+    jobs = {name for name, job in pipeline.items() if "script" in job}
+    assert all("rules" in pipeline[name] for name in jobs)
+    is_started = is_one_true(pipeline["workflow"]["rules"])
+    return {name for name in jobs if is_started and is_one_true(pipeline[name]["rules"])}
+
+
+@rows("source, branch, expected", SOURCES)
+def test_each_job_of_gitlab_has_its_own_trigger(source, branch, expected):
+    assert _jobs_of_gitlab(source, branch, "true") == expected
+    assert _jobs_of_gitlab(source, branch, "") == expected - {"gpu"}
+
+
+@rows("runner", [GITHUB, GITLAB])
+def test_reports_are_merged_without_torch(runner):
+    commands, _ = RUNNERS[runner]("report")
+    installed = [each for each in commands if "pip install" in each]
+    assert "torch" not in " ".join(installed)
+    assert "python -m pip install --no-deps pytest-dataloader-faults" in installed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_a_folder_without_a_package_is_enough(runner, tmp_path, python):
+    shutil.copy(ROOT / TEST, tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[tool.ruff]\nline-length = 100\n", "utf-8")
+    process = _run(runner, "push", tmp_path, python)
+
+    assert process.returncode == 0, process.stdout
+    assert f"{len(GROUPS['quick'])} passed" in process.stdout
 
 
 def test_a_job_that_is_none_is_an_error(project, python):
-    """Of the script; the others know their jobs."""
     shutil.copy(ROOT / SCRIPT, project)
-    done = _shell(f"bash {SCRIPT} nightli", project, python, {})
+    process = _shell(f"bash {SCRIPT} nightli", project, python, {})
 
-    assert done.returncode == 2
-    assert "'nightli' is no job: push, nightly or gpu" in done.stdout
+    assert process.returncode == 2
+    assert "'nightli' is no job: push, nightly or gpu" in process.stdout
 
 
 @pytest.mark.parametrize(
     ("schema", "path"), [("github-workflows", GITHUB), ("gitlab-ci", GITLAB)], ids=["hub", "lab"]
 )
 def test_keys_are_those_of_the_runner(schema, path):
-    """By the schemas that come with check-jsonschema."""
     check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
-    done = subprocess.run([*check, ROOT / path], check=False, text=True, capture_output=True)
-    assert done.returncode == 0, done.stdout
+    process = subprocess.run([*check, ROOT / path], check=False, text=True, capture_output=True)
+    assert process.returncode == 0, process.stdout
 
 
 def test_both_have_the_same_jobs():
-    """A change of one needs the same change of the other."""
     github = yaml.safe_load((ROOT / GITHUB).read_text("utf-8"))["jobs"]
     assert set(github) < set(yaml.safe_load((ROOT / GITLAB).read_text("utf-8")))

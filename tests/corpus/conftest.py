@@ -10,8 +10,8 @@ import pytest
 
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.asking import ask
 from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.battery.runner import run_check
 from support.accelerators import stand_in
 from support.corpus.network import served
 from support.datasets import write_records
@@ -31,11 +31,11 @@ def _ask_once(tmp_path_factory) -> Callable[..., Any]:
         return Battery(functools.partial(make, folder), Settings(**settings))
 
     def ask_once(make, check, **options):
-        key = make, str(options), CHECKS[check].gpu
+        key = make, str(options), CHECKS[check].scenario.uses_accelerator
         if key not in batteries:
             batteries[key] = battery(make, options)
         if (key, check) not in results:
-            results[key, check] = ask(batteries[key], check)
+            results[key, check] = run_check(batteries[key], check)
         return results[key, check]
 
     return ask_once
@@ -45,7 +45,7 @@ def _ask_once(tmp_path_factory) -> Callable[..., Any]:
 def _accelerator(request, monkeypatch):
     """Where a case needs one: a stand-in, on every machine alike."""
     case = getattr(request.node, "callspec", None) and request.node.callspec.params.get("case")
-    if getattr(case, "check", None) != "pinned":
+    if getattr(case, "check", None) != "pin-memory":
         yield
         return
     with stand_in(monkeypatch):

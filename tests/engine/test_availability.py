@@ -10,9 +10,11 @@ import sys
 import pytest
 
 from pytest_dataloader_faults import _engine, inject
-from pytest_dataloader_faults._engine import choose, unavailable
+from pytest_dataloader_faults._engine import choose, explain_missing_kernel_engine
 from pytest_dataloader_faults._engine.kernel import linux
+from pytest_dataloader_faults._engine.scope import engine_for
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.faults import ConnectionReset, SharedMemoryExhaustion, WorkerKilled
 
 EPERM, ENOSYS, EACCES, EINVAL = 1, 38, 13, 22
 
@@ -39,10 +41,10 @@ install_filter(code, FilterFlag.TSYNC)
 """
 ASK = """
 from pytest_dataloader_faults import exceptions
-from pytest_dataloader_faults._engine import choose, unavailable
+from pytest_dataloader_faults._engine import choose, explain_missing_kernel_engine
 from pytest_dataloader_faults._engine.kernel import linux
 
-print(unavailable())
+print(explain_missing_kernel_engine())
 for engine in ("auto", "kernel", "python"):
     try:
         print(choose(engine))
@@ -58,34 +60,34 @@ NUMBERS = {
 """Calls that no filter of ours is about."""
 
 
-def forbidding(call: str, errno: int) -> str:
+def forbid_call(call: str, errno: int) -> str:
     """A program that answers *call* with *errno* from then on."""
     numbers = linux.SYSCALLS[linux.MACHINE] | NUMBERS[linux.MACHINE]
     return FORBIDDEN.format(number=numbers[call], errno=errno)
 
 
 CASES = [
-    (LISTENED_TO, "EBUSY", "under a seccomp listener already"),
-    (forbidding("seccomp", EPERM), "EPERM", "seccomp(2) is forbidden here"),
-    (forbidding("seccomp", EACCES), "EACCES", "seccomp(2) is forbidden here"),
-    (forbidding("seccomp", ENOSYS), "ENOSYS", "seccomp(2) is missing or forbidden"),
-    (forbidding("seccomp", EINVAL), "EINVAL", "knows no user notification"),
+    (LISTENED_TO, "EBUSY", "already has a seccomp listener"),
+    (forbid_call("seccomp", EPERM), "EPERM", "seccomp(2) is forbidden here"),
+    (forbid_call("seccomp", EACCES), "EACCES", "seccomp(2) is forbidden here"),
+    (forbid_call("seccomp", ENOSYS), "ENOSYS", "seccomp(2) is missing or forbidden"),
+    (forbid_call("seccomp", EINVAL), "EINVAL", "does not support seccomp user notification"),
 ]
 
 
-def told(preparation):
+def run_preparation(preparation):
     """What a process says that has run *preparation* first."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", preparation + ASK], capture_output=True, text=True, check=False
     )
-    assert (0, "") == (done.returncode, done.stderr)
-    return done.stdout.splitlines()
+    assert (0, "") == (process.returncode, process.stderr)
+    return process.stdout.splitlines()
 
 
 @pytest.mark.parametrize(("preparation", "name", "hint"), CASES, ids=[each[1] for each in CASES])
 def test_a_refusal_has_a_reason(preparation, name, hint):
     """By the errno that the kernel gave, in words; the portable engine is chosen."""
-    reason, auto, kernel, python = told(preparation)
+    reason, auto, kernel, python = run_preparation(preparation)
     assert hint in reason
     assert f"[{name}, Linux " in reason
     assert ["python", "python"] == [auto, python]
@@ -94,9 +96,9 @@ def test_a_refusal_has_a_reason(preparation, name, hint):
 
 def test_no_engine_runs_without_what_both_need():
     """Linux before 5.3 has no pidfd_open(2)."""
-    reason, *answers = told("import os; del os.pidfd_open\n")
+    reason, *answers = run_preparation("import os; del os.pidfd_open\n")
 
-    assert reason == "Python has no os.pidfd_open here, of Linux 5.3 or newer"
+    assert reason == "this Python has no os.pidfd_open (Linux 5.3 or newer)"
     assert answers == [
         f"engine={engine!r}: no engine can run here: {reason}"
         for engine in ("auto", "kernel", "python")
@@ -106,7 +108,7 @@ def test_no_engine_runs_without_what_both_need():
 @pytest.mark.parametrize("call", ["memfd_create", "pidfd_open"])
 def test_a_call_that_every_engine_needs_is_named(call):
     """It is that call that is forbidden, and not seccomp(2)."""
-    reason, *answers = told(forbidding(call, EPERM))
+    reason, *answers = run_preparation(forbid_call(call, EPERM))
     assert reason.startswith(f"{call}(2)")
     assert "is missing or forbidden here" in reason
     assert "[EPERM, Linux " in reason
@@ -125,36 +127,38 @@ except exceptions.UnusableEnvironmentError as error:
 
 @pytest.mark.parametrize(
     ("call", "line"),
-    [("setsid", "os.setsid()"), ("socketpair", "socket.socketpair"), ("waitid", "os.waitid(")],
+    [
+        ("setsid", "os.setsid()"),
+        pytest.param("socketpair", "socket.socketpair", marks=pytest.mark.slow),
+        pytest.param("waitid", "os.waitid(", marks=pytest.mark.slow),
+    ],
 )
 def test_a_call_that_every_trial_needs_is_named(call, line):
     """The error has the line that made it, what to do, and no traceback of the trial."""
-    done = subprocess.run(
-        [sys.executable, "-c", forbidding(call, EPERM) + TRY],
+    process = subprocess.run(
+        [sys.executable, "-c", forbid_call(call, EPERM) + TRY],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.stderr == ""
-    assert "a system call is forbidden: " in done.stdout
-    assert line in done.stdout
-    assert "Allow it, in the seccomp profile of the container" in done.stdout
+    assert process.stderr == ""
+    assert "a system call is forbidden: " in process.stdout
+    assert line in process.stdout
+    assert "Allow it, for example in the container's seccomp profile" in process.stdout
 
 
 def test_no_refusal_without_a_cause():
-    """The same process, undisturbed."""
-    assert ["None", "kernel", "kernel", "python"] == told("")
+    assert ["None", "kernel", "kernel", "python"] == run_preparation("")
 
 
 def test_the_kernel_engine_runs_here():
     """Or nothing in this folder shows anything."""
-    assert unavailable() is None
+    assert explain_missing_kernel_engine() is None
     assert ["kernel", "kernel", "python"] == [*map(choose, ("auto", "kernel", "python"))]
 
 
 @pytest.mark.parametrize("engine", ["Python", "KERNEL", "", None, 3])
 def test_an_unknown_engine_is_refused(engine):
-    """With the names that there are."""
     message = f"engine={engine!r} must be one of auto, kernel, python"
     with pytest.raises(InvalidArgumentError) as caught:
         choose(engine)
@@ -166,24 +170,44 @@ def test_an_unknown_engine_is_refused(engine):
 def test_probing_leaves_this_process_as_it_was():
     """It is done in a child: this process can still have a listener of its own."""
     with open("/proc/self/status", encoding="utf-8") as status:
-        before = [line for line in status if line.startswith(("Seccomp", "NoNewPrivs"))]
-    _ask_again()
-    assert unavailable() is None
+        status_lines = [line for line in status if line.startswith(("Seccomp", "NoNewPrivs"))]
+    _forget_availability()
+    assert explain_missing_kernel_engine() is None
     with open("/proc/self/status", encoding="utf-8") as status:
-        assert before == [line for line in status if line.startswith(("Seccomp", "NoNewPrivs"))]
+        assert status_lines == [
+            line for line in status if line.startswith(("Seccomp", "NoNewPrivs"))
+        ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_probe_that_is_hurt_says_nothing_of_the_kernel(monkeypatch, number):
+def test_a_probe_that_fails_says_nothing_of_the_kernel(monkeypatch, number):
     """Another one is asked, and nothing waits forever for the first."""
     monkeypatch.setattr(_engine, "_PROBE_SECONDS", 3.0)
     with monkeypatch.context() as patches:
         patches.setattr(_engine, "kernel_engine_reason", lambda: os.kill(os.getpid(), number))
-        _ask_again()
-        assert "ended, or were stopped, before they had an answer" in unavailable()
-    _ask_again()
-    assert unavailable() is None
+        _forget_availability()
+        assert (
+            "exited, or were stopped, before they had an answer" in explain_missing_kernel_engine()
+        )
+    _forget_availability()
+    assert explain_missing_kernel_engine() is None
 
 
-def _ask_again() -> None:
-    unavailable.cache_clear()
+def _forget_availability() -> None:
+    explain_missing_kernel_engine.cache_clear()
+
+
+def test_complete_texts(golden):
+    """The complete text for each fault that the python engine cannot inject."""
+    beyond = {
+        "shared memory": SharedMemoryExhaustion(),
+        "an answer": ConnectionReset(),
+        "a read": WorkerKilled(reading="*.rec"),
+        "a write": WorkerKilled(writing="*.rec"),
+    }
+    texts = {}
+    for title, fault in beyond.items():
+        with pytest.raises(InvalidArgumentError) as refused:
+            engine_for("python", (fault,))
+        texts[title] = str(refused.value)
+    golden("engines", texts)

@@ -31,10 +31,12 @@ from pytest_dataloader_faults.faults import (
     WorkerHung,
     WorkerKilled,
 )
+from support.attempts import attempt
 from support.datasets import COUNT, Records, RecordStream, write_records
 from support.epochs import alone, epoch
 from support.python_readers import PYTHON
 from support.tries import Tries
+from support.waiting import allowed
 
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 ENGINES = ("kernel", "python")
@@ -67,7 +69,7 @@ SLOW_SCHEDULES = {
 }
 """Each has a like, which is in every run."""
 QUICK_FIRST = [slow(name) if name in SLOW_SCHEDULES else name for name in SCHEDULES]
-LOADER = {"num_workers": 2, "batch_size": 4, "timeout": 2}
+LOADER = {"num_workers": 2, "batch_size": 4}
 
 
 class ByReader(Dataset[Any]):
@@ -99,10 +101,12 @@ def _reference(make):
     return take_reference(make)
 
 
-def _found(make, faults, engine, **loader):
+def _run_trial(make, faults, engine, **loader):
     """All that is no matter of time or numbers."""
-    outcome = run_trial(make, *faults, engine=engine, loader={**LOADER, **loader})
-    assert (engine, False) == (outcome.engine, outcome.timed_out)
+    outcome = run_trial(
+        make, *faults, engine=engine, loader={**LOADER, "timeout": allowed(2), **loader}
+    )
+    assert (engine, False) == (outcome.request.engine, outcome.timed_out)
     opens = {
         worker.worker: {os.path.basename(path): opens for path, (opens, *_) in worker.files.items()}
         for worker in outcome.workers
@@ -111,32 +115,27 @@ def _found(make, faults, engine, **loader):
         "verdict": outcome.judge(_reference(make)).verdict,
         "exception": outcome.exception and outcome.exception.type,
         "delivered": [each.digest for each in outcome.delivered],
-        "faults": [(each.reached, each.fired, each.surfaced) for each in outcome.faults],
-        "firings": [list(map(_place, each.firings)) for each in outcome.faults],
+        "faults": [(each.matched, each.fired, each.mentioned) for each in outcome.faults],
+        "firings": [list(map(_describe_firing, each.firings)) for each in outcome.faults],
         "opens": opens,
         "recovery": outcome.recovery and len(outcome.recovery.delivered),
     }
 
 
-def _place(firing):
+def _describe_firing(firing):
     return firing.worker, firing.call, os.path.basename(firing.path or ""), firing.fetch
 
 
 @pytest.mark.parametrize("name", QUICK_FIRST)
 def test_a_schedule(make, name):
     """Of files and of workers alike."""
-    kernel, python = (_found(make, SCHEDULES[name], one) for one in ENGINES)
+    kernel, python = (_run_trial(make, SCHEDULES[name], engine) for engine in ENGINES)
     assert kernel == python
     assert all(fired for _, fired, _ in python["faults"][:1])
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "lines",
-        "npz",
-        *map(slow, ["os.pread", "gzip.open", "python_tarfile"]),
-    ],
+    "name", ["lines", *map(slow, ["npz", "os.pread", "gzip.open", "python_tarfile"])]
 )
 def test_a_reader(tmp_path, name):
     """Each file has a fault of its own, and the first is sound."""
@@ -147,8 +146,8 @@ def test_a_reader(tmp_path, name):
     faults = [CorruptedFile("*/1.dat", flips=9), TruncatedFile("*/2.dat"), ReadError("*/3.dat")]
     make = functools.partial(ByReader, paths, name)
     for fault in faults:
-        made = [_found(make, [fault], one, batch_size=1) for one in ENGINES]
-        assert made[0] == made[1]
+        findings = [_run_trial(make, [fault], engine, batch_size=1) for engine in ENGINES]
+        assert findings[0] == findings[1]
 
 
 @pytest.mark.parametrize("method", ["forkserver", slow("spawn")])
@@ -156,7 +155,7 @@ def test_a_start_method(make, method):
     """The plan and the engine travel to the worker."""
     fault = ReadError("*/05.rec", nth=2)
     options = {"multiprocessing_context": method, "num_workers": 1, "timeout": 60}
-    kernel, python = (_found(make, [fault], one, **options) for one in ENGINES)
+    kernel, python = (_run_trial(make, [fault], engine, **options) for engine in ENGINES)
     assert kernel == python
     assert python["faults"] == [(2, 1, 1)]
 
@@ -165,7 +164,9 @@ def test_a_start_method(make, method):
 def test_a_loader_without_workers(folder, kind):
     """Its process outlives the scope: the recovery is without faults."""
     make, options = functools.partial(kind, folder), {"num_workers": 0, "timeout": 0}
-    kernel, python = (_found(make, [ReadError("*/05.rec")], one, **options) for one in ENGINES)
+    kernel, python = (
+        _run_trial(make, [ReadError("*/05.rec")], engine, **options) for engine in ENGINES
+    )
     assert kernel == python
     assert 4 == python["recovery"]
 
@@ -178,16 +179,16 @@ def test_persistent_workers_are_disarmed(folder, engine):
         assert COUNT == len(list(loader))
     assert COUNT == len(list(loader))
     loader._iterator._shutdown_workers()
-    assert (32, 0) == (injection.reached, injection.fired)
+    assert (32, 0) == (injection.matched, injection.fired)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_read_that_hangs_goes_on_at_the_end_of_the_scope(folder, engine):
+def test_a_read_that_hangs_continues_at_the_end_of_the_scope(folder, engine):
     """And gives what it would have given."""
     paths = sorted(map(str, folder.iterdir()))[:2]
-    loader = alone(Tries(paths, lambda path: open(path, "rb").read(5)), timeout=2)
+    loader = alone(Tries(paths, lambda path: open(path, "rb").read(5)))
     with inject(HungRead("*/01.rec"), engine=engine) as injection:
-        result = epoch(loader)
+        result = epoch(loader, (injection, 1))
         assert 1 == injection.fired
     assert "timed out" in result.text
     assert [0] == result.exit_codes
@@ -196,27 +197,29 @@ def test_a_read_that_hangs_goes_on_at_the_end_of_the_scope(folder, engine):
 def test_no_descriptor_is_left(make):
     """The limit is a real one under either engine; here only opens by Python code are noted."""
     faults = [DescriptorExhaustion()]
-    for one in ENGINES:
-        found = _found(make, faults, one)
-        assert ("failed_cleanly", "OSError") == (found["verdict"], found["exception"])
-        assert (0, "openat", "00.rec", 1) == found["firings"][0][0]
+    for engine in ENGINES:
+        finding = _run_trial(make, faults, engine)
+        assert ("failed_cleanly", "OSError") == (finding["verdict"], finding["exception"])
+        assert (0, "openat", "00.rec", 1) == finding["firings"][0][0]
 
 
 def test_descriptors_that_are_closed_at_a_sample(folder):
     """The supervisor finds them, and the worker closes them."""
     paths = sorted(map(str, folder.iterdir()))
     fds = {path: os.open(path, os.O_RDONLY) for path in paths}
-    made = [_told(Tries(paths, lambda path: os.pread(fds[path], 5, 0)), one) for one in ENGINES]
-    assert made[0] == made[1]
-    assert "OSError: [Errno 9] Bad file descriptor" == made[0][0][3]
+    findings = [
+        _inject(Tries(paths, lambda path: os.pread(fds[path], 5, 0)), engine) for engine in ENGINES
+    ]
+    assert findings[0] == findings[1]
+    assert "OSError: [Errno 9] Bad file descriptor" == findings[0][0][3]
     for fd in fds.values():
         os.close(fd)
 
 
-def _told(dataset, engine):
+def _inject(dataset, engine):
     with inject(ClosedDescriptor("*/03.rec", sample=2), engine=engine) as injection:
         gave = [each.gave for each in epoch(alone(dataset)).batches]
-    return gave, [_place(each) for each in injection.faults[0].firings]
+    return gave, [_describe_firing(each) for each in injection.faults[0].firings]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -277,7 +280,7 @@ class InC(Mapped):
 
 def test_a_mapping_that_is_to_fail_is_refused(arrays):
     """It is the harness that cannot; the dataset does not fail."""
-    refused = pytest.raises(InvalidArgumentError, match=r"which is being mapped.*engine='kernel'")
+    refused = pytest.raises(InvalidArgumentError, match=r"is being mapped.*engine='kernel'")
     fault = ReadError("*/2.npy")
     with refused:
         run_trial(lambda: Mapped(arrays), fault, engine="python")
@@ -287,16 +290,16 @@ def test_a_mapping_that_is_to_fail_is_refused(arrays):
 
 def test_a_check_that_needs_it_does_not_apply(arrays):
     """The battery goes on with the others."""
-    names = ["workers-agree", "read-error-first", "truncated-empty"]
+    names = ["workers-agree", "read-error", "truncated-empty"]
     results = check_dataset(lambda: Mapped(arrays), only=names, engine="python", on_fail=None)
     assert [True, False, True] == [each.applies for each in results]
     assert "does not apply to this dataset: a read fault is due" in results[1].explanation
     assert "engine='python')" in results[2].explanation
 
 
-def test_what_is_read_in_c_is_told_where_no_fault_fired(arrays):
+def test_what_is_read_in_c_is_reported_where_no_fault_fired(arrays):
     """Who asked for the descriptor, and how often."""
-    text = r"never fired.*dup in .*__getitem__ \(4\).*only what Python code opens, reads and writes"
+    text = r"never fired.*dup in .*__getitem__ \(4\).*only files that Python code opens"
     with (
         pytest.raises(FaultNotFiredError, match=f"(?s){text}"),
         inject(ReadError("*.npy"), engine="python"),
@@ -304,14 +307,17 @@ def test_what_is_read_in_c_is_told_where_no_fault_fired(arrays):
         assert 4 == len(epoch(alone(InC(arrays))).batches)
 
 
-def test_what_a_forked_child_meets_is_not_told(folder):
+def test_what_a_forked_child_meets_is_not_reported(folder):
     """It meets the fault, by a count of its own; its word would be taken for the worker's."""
     path = str(folder / "05.rec")
-    with inject(ReadError("*.rec"), engine="python", require_fired=False) as injection:
-        (result,) = epoch(alone(Tries([path], _in_a_child))).batches
-    assert (errno.EIO, 0, 0) == (result.gave, injection.fired, injection.reached)
+    (gave,), injection = attempt(
+        [path], _in_a_child, ReadError("*.rec"), engine="python", require_fired=False
+    )
+    assert (errno.EIO, 0, 0) == (gave, injection.fired, injection.matched)
     (worker,) = injection.workers
-    assert [1] == [count for what, count in worker.unobserved.items() if what.startswith("fork in")]
+    assert [1] == [
+        count for reason, count in worker.unobserved.items() if reason.startswith("fork in")
+    ]
 
 
 def _in_a_child(path):
@@ -327,6 +333,5 @@ def _in_a_child(path):
 
 
 def test_a_trial_is_repeated_by_the_same_engine(folder):
-    """The line says so."""
     outcome = run_trial(lambda: Records(folder), engine="python")
     assert outcome.reproduce().endswith("deadline=30.0, seed=0, engine='python')")

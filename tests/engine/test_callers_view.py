@@ -22,7 +22,7 @@ from pytest_dataloader_faults.faults import (
     ReadError,
     TruncatedFile,
 )
-from support.attempts import attempt, error_of, undisturbed
+from support.attempts import attempt, attempt_followed, error_of
 from support.children import in_a_process
 from support.epochs import alone, epoch
 from support.tries import ENOUGH, Tries
@@ -37,20 +37,20 @@ OVERRIDE, TRACE = (1, 2), 19
 NO_SYMLINKS, BENEATH, IN_ROOT = 4, 8, 16
 libc = ctypes.CDLL(None, use_errno=True)
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-OTHER_RIGHTS = "open as another user, in other groups or with other capabilities"
-ELSEWHERE = "open with another root folder or other mounts"
-LINK = "open by way of a link of /proc"
+OTHER_RIGHTS = "open as a different user, or with different groups or capabilities"
+ELSEWHERE = "open with a different root folder or different mounts"
+LINK = "open through a link in /proc"
 
 
 @pytest.fixture(name="folder")
 def _folder():
     """A folder that everybody can enter, with two more in it that have a file of the same name."""
     folder = Path(tempfile.mkdtemp())
-    yield _filled(folder)
+    yield _fill_folder(folder)
     shutil.rmtree(folder)
 
 
-def _filled(folder):
+def _fill_folder(folder):
     folder.mkdir(exist_ok=True)
     folder.chmod(0o755)
     for name in ("a", "b"):
@@ -67,27 +67,31 @@ def _read(path, flags=os.O_RDONLY, **place):
         os.close(fd)
 
 
-def _checked(result):
+def _check(result):
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
 
 
-def _as_nobody():
+def _become_nobody():
     os.setgroups([])
     os.setgid(NOBODY)
     os.setuid(NOBODY)
 
 
-def _without(*capabilities):
+def _drop_capabilities(*capabilities):
     """As root: give up *capabilities*, here and in the programs that follow."""
     for capability in capabilities:
-        _checked(libc.prctl(_DROP, capability, 0, 0, 0))
+        _check(libc.prctl(_DROP, capability, 0, 0, 0))
     header, now = struct.pack("=Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
-    _checked(libc.capget(header, now))
-    effective, permitted, *rest = struct.unpack("=6I", now.raw)
-    left = ~sum(1 << capability for capability in capabilities)
-    _checked(libc.capset(header, struct.pack("=6I", effective & left, permitted & left, *rest)))
+    _check(libc.capget(header, now))
+    effective, permitted, *inheritable = struct.unpack("=6I", now.raw)
+    remaining = ~sum(1 << capability for capability in capabilities)
+    _check(
+        libc.capset(
+            header, struct.pack("=6I", effective & remaining, permitted & remaining, *inheritable)
+        )
+    )
 
 
 def _private(folder):
@@ -100,7 +104,7 @@ def _other_user(folder):
     path = _private(folder)
 
     def read():
-        _as_nobody()
+        _become_nobody()
         return _read(path)
 
     return read
@@ -141,9 +145,9 @@ def _fewer_capabilities(folder):
 
     def read():
         for capability in OVERRIDE:
-            _checked(libc.prctl(_DROP, capability, 0, 0, 0))
-        done = subprocess.run(["/bin/cat", path], capture_output=True, check=False)
-        return done.stdout, done.returncode
+            _check(libc.prctl(_DROP, capability, 0, 0, 0))
+        process = subprocess.run(["/bin/cat", path], capture_output=True, check=False)
+        return process.stdout, process.returncode
 
     return read
 
@@ -152,8 +156,8 @@ def _a_program_of_another_user(folder):
     path = _private(folder)
 
     def read():
-        done = subprocess.run(["/bin/cat", path], capture_output=True, check=False, user=NOBODY)
-        return done.stdout, done.returncode
+        process = subprocess.run(["/bin/cat", path], capture_output=True, check=False, user=NOBODY)
+        return process.stdout, process.returncode
 
     return read
 
@@ -174,9 +178,9 @@ def _new_root(folder):
 
 def _own_mounts(folder):
     def read():
-        _checked(libc.unshare(_NEW_MOUNTS))
-        _checked(libc.mount(None, b"/", None, _PRIVATE, None))
-        _checked(libc.mount(bytes(folder / "b"), bytes(folder / "a"), None, _BIND, None))
+        _check(libc.unshare(_NEW_MOUNTS))
+        _check(libc.mount(None, b"/", None, _PRIVATE, None))
+        _check(libc.mount(bytes(folder / "b"), bytes(folder / "a"), None, _BIND, None))
         return _read(folder / "a" / "x.bin")
 
     return read
@@ -187,7 +191,7 @@ def _own_users(folder):
     os.chown(path, NOBODY, NOBODY)
 
     def read():
-        _checked(libc.unshare(_NEW_USER))
+        _check(libc.unshare(_NEW_USER))
         return _read(path)
 
     return read
@@ -217,13 +221,13 @@ def _as_bare(prepare, folder, glob):
     of its own, which it may change.
     """
     ways = {
-        name: make(_filled(folder / str(number)))
+        name: make(_fill_folder(folder / str(number)))
         for number, (name, make) in enumerate(prepare.items())
     }
     names, options = list(ways), {"num_workers": len(ways)}
     read = error_of(lambda name: ways[name]())
     bare = [each.gave for each in epoch(alone(Tries(names, read), **options)).batches]
-    gave, injection = undisturbed(names, read, glob, **options)
+    gave, injection = attempt_followed(names, read, glob, **options)
     assert dict(zip(names, bare, strict=True)) == dict(zip(names, gave, strict=True))
     return {names[each.worker]: each.unobserved for each in injection.workers}, injection
 
@@ -235,7 +239,7 @@ def test_what_another_identity_opens(folder):
     prepare = {name: each for name, (each, _) in IDENTITIES.items()}
     hidden, injection = _as_bare(prepare, folder, "*.bin")
     assert {name: {why: 1} for name, (_, why) in IDENTITIES.items()} == hidden
-    assert 0 == injection.reached
+    assert 0 == injection.matched
 
 
 @as_root
@@ -263,7 +267,7 @@ def test_the_message_says_what_hid_the_files(folder):
     read = error_of(lambda _: prepared())
     with inject(ReadError("*.bin"), require_fired=False) as injection:
         epoch(alone(Tries([None], read)))
-    assert f"Hidden from the engine: {OTHER_RIGHTS} (1)" in injection.unfired()
+    assert f"Not visible to the engine: {OTHER_RIGHTS} (1)" in injection.explain_unfired()
 
 
 def _through_proc_cwd(folder):
@@ -281,7 +285,7 @@ def _through_proc_root(folder):
     return lambda: _read(folder / "way")
 
 
-def _given_directly(way):
+def _by_proc_link(way):
     """The path itself begins with *way*, a link of the worker's own in /proc."""
 
     def prepare(folder):
@@ -342,15 +346,15 @@ def _no_folder(folder):
 
 def _openat2(path, resolve, folder):
     fd = os.open(folder, os.O_PATH)
-    how = struct.pack("=QQQ", os.O_RDONLY, 0, resolve)
+    open_how = struct.pack("=QQQ", os.O_RDONLY, 0, resolve)
     try:
-        found = _checked(libc.syscall(_OPENAT2, fd, os.fsencode(path), how, len(how)))
+        opened_fd = _check(libc.syscall(_OPENAT2, fd, os.fsencode(path), open_how, len(open_how)))
     finally:
         os.close(fd)
     try:
-        return os.read(found, ENOUGH)
+        return os.read(opened_fd, ENOUGH)
     finally:
-        os.close(found)
+        os.close(opened_fd)
 
 
 def _beneath(folder):
@@ -367,8 +371,8 @@ def _in_root(folder):
     return lambda: _openat2("/way", IN_ROOT, folder / "b")
 
 
-def _nowhere(_folder):
-    return lambda: _checked(libc.syscall(_OPENAT2, _AT_FDCWD, b"x.bin", 1, 24))
+def _invalid_openat2(_folder):
+    return lambda: _check(libc.syscall(_OPENAT2, _AT_FDCWD, b"x.bin", 1, 24))
 
 
 def _moved_folder(folder):
@@ -392,16 +396,16 @@ WAYS = {
     "/proc/self/root": (_through_proc_root, {LINK: 1}),
     "/proc/self/fd": (_through_proc_fd, {LINK: 1}),
     "/proc/self/comm": (_own_name, {}),
-    **{f"{way} itself": (_given_directly(way), {LINK: 1}) for way in DIRECT},
-    "/proc/self/limits itself": (_given_directly("/proc/self/root/proc/self/limits"), {}),
-    "no such descriptor": (_given_directly("/proc/self/fd/99999/x.bin"), {}),
+    **{f"{way} itself": (_by_proc_link(way), {LINK: 1}) for way in DIRECT},
+    "/proc/self/limits itself": (_by_proc_link("/proc/self/root/proc/self/limits"), {}),
+    "no such descriptor": (_by_proc_link("/proc/self/fd/99999/x.bin"), {}),
     "O_NOFOLLOW": (_no_follow, {}),
     "endless": (_endless, {}),
     "a file as a folder": (_no_folder, {}),
     "RESOLVE_BENEATH": (_beneath, {}),
     "RESOLVE_NO_SYMLINKS": (_without_links, {}),
     "RESOLVE_IN_ROOT": (_in_root, {}),
-    "a pointer to nothing": (_nowhere, {}),
+    "a pointer to nothing": (_invalid_openat2, {}),
     "a moved folder": (_moved_folder, {}),
 }
 
@@ -415,7 +419,7 @@ def test_odd_ways_to_a_file(folder):
 
 def test_the_python_engine_follows_links_of_its_own_process(folder):
     """The file is what it is, so a fault happens to it."""
-    read = error_of(lambda way: _given_directly(way)(folder)())
+    read = error_of(lambda way: _by_proc_link(way)(folder)())
     with inject(ReadError(f"{folder}/b/*.bin"), engine="python") as injection:
         results = epoch(alone(Tries(list(DIRECT), read))).batches
     assert [way for way in DIRECT if "Errno 5" in results[DIRECT.index(way)].gave] == [*DIRECT]
@@ -424,7 +428,7 @@ def test_the_python_engine_follows_links_of_its_own_process(folder):
 
 def test_faults_on_odd_ways(folder):
     """The fault happens where the file is one that this process can find as well."""
-    ways = [_in_root(_filled(folder / "1")), _moved_folder(_filled(folder / "2"))]
+    ways = [_in_root(_fill_folder(folder / "1")), _moved_folder(_fill_folder(folder / "2"))]
     gave, _ = attempt(ways, lambda way: way(), ReadError(f"{folder}/*"))
     assert [True, True] == ["Errno 5" in str(each) for each in gave]
 
@@ -445,21 +449,20 @@ def test_a_file_that_the_worker_may_not_read(closed):
 
     def body():
         if os.geteuid() == 0:
-            _without(*OVERRIDE)
-        with inject(*(kind("*.bin") for kind in UNREADABLE), require_fired=False) as injection:
-            (result,) = epoch(alone(Tries([closed], error_of(_read)))).batches
-        assert "Errno 13" in result.gave
-        assert (0, {}) == (injection.reached, injection.workers[0].unobserved)
+            _drop_capabilities(*OVERRIDE)
+        (gave,), injection = attempt(
+            [closed], error_of(_read), *(kind("*.bin") for kind in UNREADABLE), require_fired=False
+        )
+        assert "Errno 13" in gave
+        assert (0, {}) == (injection.matched, injection.workers[0].unobserved)
 
     assert in_a_process(body) == ""
 
 
 def test_an_open_that_is_to_fail_needs_no_right_to_the_file(closed):
-    """It fails as the fault says."""
-
     def body():
         if os.geteuid() == 0:
-            _without(*OVERRIDE)
+            _drop_capabilities(*OVERRIDE)
         (gave,), _ = attempt([closed], _read, OpenError("*.bin"))
         assert os.strerror(errno.EIO) in gave
 
@@ -467,13 +470,12 @@ def test_an_open_that_is_to_fail_needs_no_right_to_the_file(closed):
 
 
 def test_a_link_that_is_not_to_be_followed(folder):
-    """No copy takes its place."""
     (folder / "way").symlink_to(folder / "a" / "x.bin")
     with inject(*(kind("*/way") for kind in UNREADABLE), require_fired=False) as injection:
         read = error_of(lambda path: _read(path, os.O_NOFOLLOW))
         (result,) = epoch(alone(Tries([folder / "way"], read))).batches
     assert os.strerror(errno.ELOOP) in result.gave
-    assert 0 == injection.reached
+    assert 0 == injection.matched
 
 
 def test_a_mapping_of_a_file_without_a_name(folder):
@@ -500,9 +502,9 @@ class _Invisible:
 
     def __call__(self, _):
         with open(self.path, "rb", buffering=0) as file:
-            _checked(libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0))
-            first = file.read()
-        return first, _read(self.path), os.stat(self.path).st_size
+            _check(libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0))
+            content = file.read()
+        return content, _read(self.path), os.stat(self.path).st_size
 
 
 def test_a_process_that_the_supervisor_may_not_look_at(folder):
@@ -510,12 +512,12 @@ def test_a_process_that_the_supervisor_may_not_look_at(folder):
 
     def body():
         if os.geteuid() == 0:
-            _without(TRACE)
-        (gave,), injection = undisturbed([None], _Invisible(folder / "a" / "x.bin"), "*.bin")
+            _drop_capabilities(TRACE)
+        (gave,), injection = attempt_followed([None], _Invisible(folder / "a" / "x.bin"), "*.bin")
         assert (b"in a", b"in a", 4) == gave
-        seen = injection.workers[0].unobserved
-        assert 1 == seen["open by a process that the supervisor may not look at"]
-        assert 1 <= seen["read by a process that the supervisor may not look at"]
+        hidden = injection.workers[0].unobserved
+        assert 1 == hidden["open by a process that the supervisor may not inspect"]
+        assert 1 <= hidden["read by a process that the supervisor may not inspect"]
 
     assert in_a_process(body) == ""
 
@@ -525,18 +527,18 @@ def test_a_process_of_a_worker_that_the_supervisor_may_not_look_at(folder):
 
     def in_a_child(path):
         def read():
-            _checked(libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0))
+            _check(libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0))
             assert _read(path) == b"in a"
 
         return in_a_process(read)
 
     def body():
         if os.geteuid() == 0:
-            _without(TRACE)
-        (gave,), injection = undisturbed([folder / "a" / "x.bin"], in_a_child, "*.bin")
+            _drop_capabilities(TRACE)
+        (gave,), injection = attempt_followed([folder / "a" / "x.bin"], in_a_child, "*.bin")
         assert gave == ""
-        seen = injection.workers[0].unobserved
-        assert 1 <= seen["open by a process that the supervisor may not look at"]
+        hidden = injection.workers[0].unobserved
+        assert 1 <= hidden["open by a process that the supervisor may not inspect"]
 
     assert in_a_process(body) == ""
 
@@ -553,8 +555,8 @@ def test_sizes_of_a_file_and_of_a_link(folder):
     (folder / "way.bin").symlink_to("a/x.bin")
 
     def read(_):
-        found = _sizes(folder)
-        return [each if isinstance(each, bool) else each.st_size for each in found]
+        sizes = _sizes(folder)
+        return [each if isinstance(each, bool) else each.st_size for each in sizes]
 
     (gave,), _ = attempt([None], read, TruncatedFile("*.bin", keep=1))
     assert [1, 1, 1, len("a/x.bin"), True, True] == gave
@@ -562,14 +564,14 @@ def test_sizes_of_a_file_and_of_a_link(folder):
 
 @as_root
 def test_a_size_that_the_worker_may_not_ask_for(folder):
-    """It gets its own error."""
     (folder / "a").chmod(0o700)
 
     def read(_):
-        _as_nobody()
+        _become_nobody()
         return os.stat(folder / "a" / "x.bin").st_size
 
-    with inject(TruncatedFile("*.bin", keep=1), require_fired=False) as injection:
-        (result,) = epoch(alone(Tries([None], error_of(read)))).batches
-    assert "Errno 13" in str(result.gave)
-    assert 0 == injection.reached
+    (gave,), injection = attempt(
+        [None], error_of(read), TruncatedFile("*.bin", keep=1), require_fired=False
+    )
+    assert "Errno 13" in str(gave)
+    assert 0 == injection.matched

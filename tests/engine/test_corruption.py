@@ -6,7 +6,7 @@ import errno
 import itertools
 import mmap
 import os
-import shutil
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +15,7 @@ from pytest_dataloader_faults._engine import file_copies
 from pytest_dataloader_faults._engine.file_copies import FileEdit, altered_copy
 from pytest_dataloader_faults.faults import CorruptedFile, TruncatedFile
 from support.epochs import alone, epoch
+from support.rows import rows
 from support.tries import ENOUGH, WAYS, Tries
 
 CONTENT = bytes(itertools.islice(itertools.cycle(range(251)), 20_000))
@@ -28,14 +29,7 @@ def _path(tmp_path):
     return str(path)
 
 
-def _gave(source, way, *faults):
-    """What that way gives in a worker under these faults, every one of which happens."""
-    with inject(*faults):
-        (read,) = epoch(alone(Tries([source], way))).batches
-    return read.gave
-
-
-def _differing(data, content=CONTENT):
+def _differences(data, content=CONTENT):
     """Where *data* is not *content*."""
     return [place for place, (a, b) in enumerate(zip(data, content, strict=True)) if a != b]
 
@@ -50,7 +44,7 @@ def _by_pieces(path):
         return b"".join(iter(lambda: file.read(999), b""))
 
 
-def _size(path):
+def _sizes(path):
     fd = os.open(path, os.O_RDONLY)
     try:
         return os.stat(path).st_size, os.fstat(fd).st_size, os.lseek(fd, 0, os.SEEK_END)
@@ -58,125 +52,141 @@ def _size(path):
         os.close(fd)
 
 
-@pytest.mark.parametrize("flips", [1, 2, 17, 1000])
-def test_so_many_bytes_differ(path, flips):
-    """And the size does not."""
-    assert flips == len(_differing(_gave(path, WAYS["read"], CorruptedFile("*.bin", flips))))
+def _corrupt(flips, seed=0):
+    return lambda glob: [CorruptedFile(glob, flips, seed=seed)]
 
 
-def test_no_more_than_there_are(tmp_path):
-    """Every byte of a file that has fewer."""
-    (tmp_path / "few.bin").write_bytes(b"abc")
-    data = _gave(str(tmp_path / "few.bin"), WAYS["read"], CorruptedFile("*.bin", 10))
-    assert [0, 1, 2] == _differing(data, b"abc")
+FAULTS = {
+    **{f"{flips} flips": _corrupt(flips) for flips in (1, 2, 9, 17, 50, 500, 1000)},
+    **{name: _corrupt(50) for name in ("inherited descriptor", "inherited mapping")},
+    **{name: _corrupt(5, seed=1) for name in ("seed 1", "the same seed", "another name")},
+    "seed 2": _corrupt(5, seed=2),
+    "both seeds": lambda glob: [CorruptedFile(glob, 5, seed=seed) for seed in (1, 2)],
+    "short": lambda glob: [CorruptedFile(glob, 500), TruncatedFile(glob, keep=1000)],
+    "few bytes": _corrupt(10),
+    "empty": _corrupt(1),
+}
+"""Each for a file of its own, in a folder of its own: all of them are read by one worker."""
+NAMES = {"another name": "other.bin"}
+CONTENTS = {"few bytes": b"abc", "empty": b""}
+EVERY_WAY = {**WAYS, "mmap": _mapped, "pieces": _by_pieces}
 
 
-def test_an_empty_file_stays_as_it_is(tmp_path):
-    """And is no occurrence of the fault."""
-    (tmp_path / "empty.bin").write_bytes(b"")
-    with inject(CorruptedFile("*.bin"), require_fired=False) as injection:
-        (read,) = epoch(alone(Tries([str(tmp_path / "empty.bin")], WAYS["read"]))).batches
-    assert (b"", 0) == (read.gave, injection.fired)
-
-
-def test_every_way_to_read_sees_the_same(path):
-    """Call by call, by pieces, mapped, in a thread, in another program."""
-    ways = {**WAYS, "mmap": _mapped, "pieces": _by_pieces}
-    with inject(CorruptedFile("*.bin", 9, seed=4)):
-        read = epoch(alone(Tries(list(ways), lambda name: ways[name](path)))).batches
-    seen = dict(zip(ways, (each.gave for each in read), strict=True))
-    assert 9 == len(_differing(seen["read"]))
-    assert dict.fromkeys(ways, seen["read"]) == seen
-
-
-def test_sizes_are_true(path):
-    """By path, by descriptor and by the end that lseek(2) finds."""
-    assert (len(CONTENT),) * 3 == _gave(path, _size, CorruptedFile("*.bin", 5))
-
-
-def test_an_inherited_descriptor_sees_it(path):
-    """From where its offset stood; this process goes on seeing the file."""
-    fresh = _gave(path, WAYS["read"], CorruptedFile("*.bin", 50))
-    with open(path, "rb", buffering=0) as file:
+@pytest.fixture(name="reads", scope="module")
+def _reads(tmp_path_factory):
+    """What a worker reads of each file, and by each way of one of them."""
+    root = tmp_path_factory.mktemp("corruption")
+    paths = {}
+    for place, name in enumerate(FAULTS):
+        (root / str(place)).mkdir()
+        path = root / str(place) / NAMES.get(name, "data.bin")
+        path.write_bytes(CONTENTS.get(name, CONTENT))
+        paths[name] = str(path)
+    with (
+        open(paths["inherited descriptor"], "rb", buffering=0) as file,
+        open(paths["inherited mapping"], "rb") as mapped_file,
+        mmap.mmap(mapped_file.fileno(), 0, prot=mmap.PROT_READ) as mapping,
+    ):
         file.seek(100)
-        held = _gave(file.fileno(), lambda fd: os.read(fd, ENOUGH), CorruptedFile("*.bin", 50))
-        assert CONTENT[100:] == file.read()
-    assert fresh[100:] == held
+        sources = {
+            **{name: (WAYS["read"], path) for name, path in paths.items()},
+            "inherited descriptor": (lambda fd: os.read(fd, ENOUGH), file.fileno()),
+            "inherited mapping": (lambda mapped: mapped[:], mapping),
+            "sizes": (_sizes, paths["9 flips"]),
+            **{way: (EVERY_WAY[way], paths["9 flips"]) for way in EVERY_WAY},
+        }
+        reads = _read_under_faults(paths, sources)
+        assert CONTENT[100:] == file.read()  # This process goes on seeing the file.
+        assert CONTENT == mapping[:]
+    return reads
 
 
-def test_an_inherited_mapping_sees_it(path):
-    """Its pages are exchanged in the worker."""
-    fresh = _gave(path, WAYS["read"], CorruptedFile("*.bin", 50))
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
-        assert fresh == _gave(mapping, lambda held: held[:], CorruptedFile("*.bin", 50))
-        assert mapping[:] == CONTENT
+def _read_under_faults(paths, sources):
+    faults = [fault for name, make in FAULTS.items() for fault in make(paths[name])]
+    with inject(*faults, require_fired=False) as injection:
+        loader = alone(Tries(list(sources.values()), lambda source: source[0](source[1])))
+        gave = [each.gave for each in epoch(loader).batches]
+    unfired = [facts.fault for facts in injection.faults if not facts.fired]
+    assert [CorruptedFile(paths["empty"], 1)] == unfired
+    return dict(zip(sources, gave, strict=True))
 
 
-def test_a_seed_decides(path):
-    """The same one twice gives the same bytes, another one others."""
-    once, again, other = (
-        _gave(path, WAYS["read"], CorruptedFile("*.bin", 5, seed=seed)) for seed in (1, 1, 2)
-    )
-    assert once == again
-    assert _differing(once) != _differing(other)
+@rows("flips", [1, 2, 17, 1000])
+def test_so_many_bytes_differ(reads, flips):
+    assert flips == len(_differences(reads[f"{flips} flips"]))
 
 
-def test_the_folder_does_not_matter(path, tmp_path_factory):
+def test_no_more_than_there_are(reads):
+    """Every byte of a file that has fewer."""
+    assert [0, 1, 2] == _differences(reads["few bytes"], b"abc")
+
+
+def test_an_empty_file_stays_as_it_is(reads):
+    assert reads["empty"] == b""
+
+
+def test_every_way_to_read_sees_the_same(reads):
+    """Call by call, by pieces, mapped, in a thread, in another program."""
+    assert 9 == len(_differences(reads["9 flips"]))
+    assert dict.fromkeys(EVERY_WAY, reads["9 flips"]) == {way: reads[way] for way in EVERY_WAY}
+
+
+def test_sizes_are_true(reads):
+    """By path, by descriptor and by the end that lseek(2) finds."""
+    assert (len(CONTENT),) * 3 == reads["sizes"]
+
+
+def test_what_is_inherited_is_corrupted(reads):
+    """A descriptor from where its offset stood, and a mapping: its pages are exchanged."""
+    assert 50 == len(_differences(reads["50 flips"]))
+    assert reads["50 flips"][100:] == reads["inherited descriptor"]
+    assert reads["50 flips"] == reads["inherited mapping"]
+
+
+def test_the_seed_and_the_name_decide(reads):
     """A copy of the dataset elsewhere, as on another machine, is corrupted alike."""
-    elsewhere = tmp_path_factory.mktemp("elsewhere") / "data.bin"
-    shutil.copy(path, elsewhere)
-    here, there = (_gave(str(each), WAYS["read"], CorruptedFile()) for each in (path, elsewhere))
-    assert here == there
+    assert reads["seed 1"] == reads["the same seed"]
+    for name in ("seed 2", "another name"):
+        assert _differences(reads["seed 1"]) != _differences(reads[name])
 
 
-def test_each_file_is_corrupted_in_a_way_of_its_own(tmp_path):
-    """Files of one size and content, told apart by their names."""
-    for name in "ab":
-        (tmp_path / f"{name}.bin").write_bytes(CONTENT)
-    first, second = (
-        _gave(str(tmp_path / f"{name}.bin"), WAYS["read"], CorruptedFile("*.bin", 5))
-        for name in "ab"
-    )
-    assert _differing(first) != _differing(second)
+def test_two_corruptions_of_one_file_add_up(reads):
+    """Each has bytes of its own, unless they fall together."""
+    places = [set(_differences(reads[name])) for name in ("seed 1", "seed 2", "both seeds")]
+    assert places[0] | places[1] == places[2]
 
 
-def test_all_workers_and_all_reads_agree(path):
-    """However often, and by whom it is opened."""
-    with inject(CorruptedFile("*.bin", 5)) as injection:
-        read = epoch(alone(Tries([path] * 6, WAYS["read"]), num_workers=2))
-    assert 1 == len({each.gave for each in read.batches})
+def test_a_file_may_be_short_and_corrupted(reads):
+    """Its head is that of the corrupted file."""
+    assert reads["500 flips"][:1000] == reads["short"]
+
+
+def test_each_worker_that_is_meant_reads_the_same(tmp_path):
+    """However often, and by whom it is opened; the other sees the file as it is."""
+    paths = [str(tmp_path / f"{name}.bin") for name in ("both", "second")]
+    for path in paths:
+        Path(path).write_bytes(CONTENT)
+    faults = CorruptedFile("*/both.bin", 5), CorruptedFile("*/second.bin", workers=(1,))
+    sources = [paths[0]] * 6 + [paths[1]] * 4
+    with inject(*faults) as injection:
+        read = epoch(alone(Tries(sources, WAYS["read"]), num_workers=2))
+    gave = [each.gave for each in read.batches]
+    assert 1 == len(set(gave[:6]))
     assert {0, 1} == {each.worker for each in injection.faults[0].firings}
-
-
-def test_only_the_workers_that_are_meant(path):
-    """The other sees the file as it is."""
-    with inject(CorruptedFile("*.bin", workers=(1,))):
-        read = epoch(alone(Tries([path] * 4, WAYS["read"]), num_workers=2))
-    assert [0, 1, 0, 1] == [len(_differing(each.gave)) for each in read.batches]
+    assert [0, 1, 0, 1] == [len(_differences(each)) for each in gave[6:]]
 
 
 def test_the_file_itself_is_never_touched(path):
     """Others see it whole while the fault is armed, and it is the same file afterwards."""
-    before = os.stat(path)
+    earlier_status = os.stat(path)
     with inject(CorruptedFile("*.bin", 100)):
-        for each in alone(Tries([path] * 3, WAYS["read"])):
-            assert CONTENT == WAYS["read"](path) != each.gave
-    after = os.stat(path)
-    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
-
-
-def test_two_corruptions_of_one_file_add_up(path):
-    """Each has bytes of its own, unless they fall together."""
-    faults = [CorruptedFile("*.bin", 5, seed=seed) for seed in (1, 2)]
-    places = [set(_differing(_gave(path, WAYS["read"], each))) for each in faults]
-    assert places[0] | places[1] == set(_differing(_gave(path, WAYS["read"], *faults)))
-
-
-def test_a_file_may_be_short_and_corrupted(path):
-    """Its head is that of the corrupted file."""
-    corrupted = CorruptedFile("*.bin", 500)
-    whole = _gave(path, WAYS["read"], corrupted)
-    assert whole[:1000] == _gave(path, WAYS["read"], corrupted, TruncatedFile("*.bin", keep=1000))
+        for result in alone(Tries([path] * 3, WAYS["read"])):
+            assert CONTENT == WAYS["read"](path) != result.gave
+    later_status = os.stat(path)
+    assert (earlier_status.st_ino, earlier_status.st_mtime_ns) == (
+        later_status.st_ino,
+        later_status.st_mtime_ns,
+    )
 
 
 class OldFileSystem:
@@ -201,7 +211,7 @@ def test_a_large_copy_has_no_name(tmp_path, monkeypatch, system):
     original.write_bytes(bytes(range(200)))
     monkeypatch.setattr(file_copies, "_IN_MEMORY", 0)
     monkeypatch.setattr(file_copies, "gettempdir", lambda: str(folder))
-    copy = altered_copy(system, str(original), FileEdit(kept=100), os.O_RDONLY)
+    copy = altered_copy(system, str(original), FileEdit(length=100), os.O_RDONLY)
     assert os.listdir(folder) == []
     assert os.pread(copy, 300, 0) == bytes(range(100))
     assert os.fstat(copy).st_dev == folder.stat().st_dev

@@ -16,7 +16,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     WorkerKilled,
 )
-from pytest_dataloader_faults.outcomes.fault_facts import unfired
+from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired
 from support.epochs import alone, epoch
 from support.readers import CONTENT, FORMATS, Formats, write_formats
 from support.rows import rows
@@ -48,15 +48,18 @@ def _disarmed(paths):
     """An epoch of every reader under all of these faults, and what is told of each."""
     with inject(*ON_NOTHING, *NOT_DUE, *NOT_HERE, require_fired=False) as injection:
         read = epoch(alone(Formats(paths)))
-    told = {each.fault: unfired([each], injection.workers, "kernel") for each in injection.faults}
-    return read, injection, told
+    messages = {
+        facts.fault: explain_unfired([facts], injection.workers, "kernel")
+        for facts in injection.faults
+    }
+    return read, injection, messages
 
 
 def test_every_reader_works_under_disarmed_faults(disarmed, paths):
     """The epoch is whole, and nothing has fired."""
     read, injection, _ = disarmed
     assert [(path, CONTENT) for path in paths] == read.batches
-    assert ([0], 0, 0) == (read.exit_codes, injection.fired, injection.surfaced)
+    assert ([0], 0, 0) == (read.exit_codes, injection.fired, injection.mentioned)
 
 
 @rows("fault", ON_NOTHING, ids=repr)
@@ -70,10 +73,10 @@ def test_a_glob_that_matches_nothing(disarmed, paths, fault):
 @rows("fault", NOT_DUE, ids=repr)
 def test_triggers_that_are_not_met(disarmed, paths, fault):
     """The message tells how often the place was reached."""
-    _, injection, told = disarmed
-    (reached,) = (each.reached for each in injection.faults if each.fault == fault)
+    _, injection, messages = disarmed
+    (reached,) = (each.matched for each in injection.faults if each.fault == fault)
     assert reached >= len(paths)
-    assert f"{fault!r} never fired: {reached} operations matched it in" in told[fault]
+    assert f"{fault!r} never fired: {reached} operations matched it in" in messages[fault]
 
 
 @rows("fault", NOT_HERE, ids=repr)

@@ -16,8 +16,16 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     KINDS,
     ClosedDescriptor,
+    DescriptorExhaustion,
+    ListingError,
+    ListingOrder,
+    LockError,
+    OpenError,
     PinMemoryThreadDeath,
     SharedMemoryExhaustion,
+    ShortWrite,
+    TruncatedFile,
+    WorkerKilled,
     has_connections,
 )
 from support.datasets import (
@@ -42,8 +50,11 @@ IN_EVERY_RUN = {
     "spawn": {("map", False)},
     "forkserver": {("map", False)},
 }
-"""The others are slow tests. The method that takes long is tried with one fault each time."""
-ONE_FAULT = {"spawn": ClosedDescriptor}
+"""The others are slow tests. So are most faults with methods whose workers import modules first."""
+FEW_FAULTS = {
+    "spawn": ClosedDescriptor,
+    "forkserver": (OpenError, TruncatedFile, ShortWrite, DescriptorExhaustion, WorkerKilled),
+}
 
 
 def _cells():
@@ -58,9 +69,7 @@ def _cells():
 def _is_slow(row, method, kind, persistent):
     if method is None:
         return False
-    is_tried = isinstance(row.fault, ONE_FAULT.get(method, object))
-    if method == "forkserver" and "timeout" in row.loader:
-        return True  # Which has to be long, for workers that import modules first.
+    is_tried = isinstance(row.fault, FEW_FAULTS.get(method, object))
     return not is_tried or (kind, persistent) not in IN_EVERY_RUN[method]
 
 
@@ -73,13 +82,18 @@ def _folder(tmp_path_factory):
 @pytest.fixture(name="references", scope="module")
 def _references(folder):
     """What each specimen gives when nothing is wrong."""
-    return {name: take_reference(lambda made=made: made(folder)) for name, made in DATASETS.items()}
+    return {name: take_reference(lambda make=make: make(folder)) for name, make in DATASETS.items()}
 
 
 def test_every_fault_is_in_the_table():
-    """A fault that is added to the vocabulary is added here; ``network/`` has those of sockets."""
-    others = {PinMemoryThreadDeath, *(kind for kind in KINDS.values() if has_connections(kind()))}
-    assert set(KINDS.values()) - others == {type(row.fault) for row in FAULTS}
+    """A fault that is added to the vocabulary is added here.
+
+    ``network/`` has those of sockets, ``test_listings.py`` those of folders, and ``test_locks.py``
+    that of locks.
+    """
+    excluded = {PinMemoryThreadDeath, ListingError, ListingOrder, LockError}
+    excluded |= {kind for kind in KINDS.values() if has_connections(kind())}
+    assert set(KINDS.values()) - excluded == {type(row.fault) for row in FAULTS}
 
 
 @pytest.mark.parametrize(("row", "method", "kind", "persistent"), list(_cells()))
@@ -95,8 +109,10 @@ def test_cell(folder, references, row, method, kind, persistent):
     judgement = outcome.judge(references[kind], Contract(detects_corruption=True))
     assert (row.verdict, kind) == (judgement.verdict, outcome.kind), judgement.sentence
     assert outcome.fired
-    assert outcome.exception is None or (len(outcome.passes) > 1) == (fault is row.later)
-    assert {one.worker for one in outcome.faults[0].firings} <= set(range(METHODS[method] or 1))
+    assert outcome.exception is None or (len(outcome.epochs) > 1) == (fault is row.later)
+    assert {firing.worker for firing in outcome.faults[0].firings} <= set(
+        range(METHODS[method] or 1)
+    )
     assert _samples(outcome.recovery) == COUNT
 
 
@@ -119,5 +135,5 @@ def _trial(folder, fault, row, method, kind, persistent):
     return lambda: run_trial(make, fault, loader=options, epochs=3)
 
 
-def _samples(one):
-    return sum(len(each.rows) for each in one.delivered)
+def _samples(loader_pass):
+    return sum(len(each.rows) for each in loader_pass.delivered)

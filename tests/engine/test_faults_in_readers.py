@@ -25,8 +25,10 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
 )
 from pytest_dataloader_faults.outcomes import FaultFacts
+from support.attempts import epoch_of
 from support.epochs import Epoch, alone, epoch
 from support.readers import CONTENT, FORMATS, MAPPING, Formats, TolerantFormats, write_formats
+from support.rows import rows
 
 SLOW_METHODS = ("forkserver", "spawn")
 """Their workers import torch and every library anew, which takes seconds for each worker."""
@@ -40,6 +42,8 @@ FAULTS = {
     "none": ReadError("*/nothing/*"),
     "DescriptorExhaustion": EXHAUSTED,
 }
+MANY_READS = 100
+"""More than a library needs for one of the files."""
 SYSTEM_CALLS = tuple(name for name in FORMATS if name not in MAPPING)
 
 KEPT = CONTENT[: len(CONTENT) // 4]
@@ -49,7 +53,7 @@ STALE, EIO, EBADF, EMFILE = (
 # safetensors 0.8 calls every open(2) that fails "No such file or directory".
 HIDDEN = r"FileNotFoundError: No such file or directory: .*/safetensors_file\.data"
 
-SEEN: dict[str, dict[str, str | bytes]] = {
+EXPECTED: dict[str, dict[str, str | bytes]] = {
     "OpenError": {**dict.fromkeys(FORMATS, STALE), "safetensors_file": HIDDEN},
     "ReadError": dict.fromkeys(SYSTEM_CALLS, EIO),
     "TruncatedFile": {
@@ -66,22 +70,22 @@ SEEN: dict[str, dict[str, str | bytes]] = {
     "none": dict.fromkeys(FORMATS, CONTENT),
     "DescriptorExhaustion": {**dict.fromkeys(FORMATS, EMFILE), "safetensors_file": HIDDEN},
 }
-SEEN["ReadError"].pop("numpy_fromfile")
+EXPECTED["ReadError"].pop("numpy_fromfile")
 MISLEADING = {("DescriptorExhaustion", "safetensors_file")}
 """The error names the file, and says that it does not exist."""
-CASES = [(fault, reader) for fault, seen in SEEN.items() for reader in seen]
+CASES = [(fault, reader) for fault, readers in EXPECTED.items() for reader in readers]
 
 
 @dataclass
-class Seen:
+class Run:
     """What a worker of one start method saw, by fault and reader, and the faults' counters."""
 
     findings: dict[tuple[str, str], str | bytes]
     facts: dict[str, FaultFacts]
 
 
-@pytest.fixture(name="seen", scope="module", params=METHODS)
-def _seen(request, tmp_path_factory):
+@pytest.fixture(name="run", scope="module", params=METHODS)
+def _run(request, tmp_path_factory):
     """Every reader under every fault, in two workers: exhaustion goes with no fault on a file."""
     root = tmp_path_factory.mktemp("formats")
     findings, facts = {}, {}
@@ -100,73 +104,91 @@ def _seen(request, tmp_path_factory):
         for path, finding in read.batches:
             findings[Path(path).parent.name, Path(path).stem] = finding
         facts |= zip(names, injection.faults, strict=True)
-    return Seen(findings, facts)
+    return Run(findings, facts)
 
 
-@pytest.mark.parametrize(("fault", "reader"), CASES)
-def test_a_reader_meets_the_fault(seen, fault, reader):
+@rows(("fault", "reader"), CASES)
+def test_a_reader_meets_the_fault(run, fault, reader):
     """The errno, or the shorter file, is seen by what reads; other files are as they were."""
-    expected, found = SEEN[fault][reader], seen.findings[fault, reader]
+    expected, finding = EXPECTED[fault][reader], run.findings[fault, reader]
     if isinstance(expected, bytes):
-        assert expected == found
+        assert expected == finding
     else:
-        assert isinstance(found, str)
-        assert re.search(expected, found, re.DOTALL)
+        assert isinstance(finding, str)
+        assert re.search(expected, finding, re.DOTALL)
 
 
-def test_numpy_returns_garbage_for_a_disk_error(seen):
+def test_numpy_returns_garbage_for_a_disk_error(run):
     """A finding, as of NumPy 2.4: np.fromfile does not look at ferror(3)."""
-    found = seen.findings["ReadError", "numpy_fromfile"]
-    assert isinstance(found, bytes)
-    assert len(CONTENT) == len(found)
-    assert found != CONTENT
+    finding = run.findings["ReadError", "numpy_fromfile"]
+    assert isinstance(finding, bytes)
+    assert len(CONTENT) == len(finding)
+    assert finding != CONTENT
 
 
-@pytest.mark.parametrize("fault", [name for name in FAULTS if name != "none"])
-def test_firings_are_counted(seen, fault):
+@rows("fault", [name for name in FAULTS if name != "none"])
+def test_firings_are_counted(run, fault):
     """Once per reader at least, each with the path of a file that is meant."""
-    facts = seen.facts[fault]
+    facts = run.facts[fault]
     readers = SYSTEM_CALLS if fault == "ReadError" else tuple(FORMATS)
-    assert facts.reached >= facts.fired >= len(readers)
+    assert facts.matched >= facts.fired >= len(readers)
     paths = {Path(each.path).stem for each in facts.firings if f"/{fault}/" in (each.path or "")}
     assert set(readers) == paths
 
 
-def test_a_fault_on_no_file_is_not_reached(seen):
+def test_a_fault_on_no_file_is_not_reached(run):
     """The glob of a disarmed fault matches nothing: its counters stay at 0."""
-    facts = seen.facts["none"]
-    assert (0, 0) == (facts.reached, facts.fired)
+    facts = run.facts["none"]
+    assert (0, 0) == (facts.matched, facts.fired)
 
 
-@pytest.mark.parametrize(
-    ("fault", "reader"), [case for case in CASES if isinstance(SEEN[case[0]][case[1]], str)]
-)
-def test_the_error_reaches_the_loop(tmp_path, fault, reader):
+ERRORS = [(fault, reader) for fault, reader in CASES if isinstance(EXPECTED[fault][reader], str)]
+
+
+@pytest.fixture(name="ends", scope="module")
+def _ends(tmp_path_factory):
+    """How a loop over each reader under each fault ends, and what the fault did to its worker."""
+    root = tmp_path_factory.mktemp("errors")
+    ends = {}
+    for names in (tuple(FAULTS)[:-1], ("DescriptorExhaustion",)):
+        with inject(*(FAULTS[name] for name in names), require_fired=False) as injection:
+            for fault, reader in (case for case in ERRORS if case[0] in names):
+                paths = write_formats(root / reader / fault, (reader,))
+                read, facts = epoch_of(injection, alone(Formats(paths)))
+                ends[fault, reader] = read, facts[names.index(fault)]
+    return ends
+
+
+@rows(("fault", "reader"), ERRORS)
+def test_the_error_reaches_the_loop(ends, fault, reader):
     """Torch carries the reader's own error to the loader's process, and it tells of the fault."""
-    paths = write_formats(tmp_path / fault, (reader,))
-    with inject(FAULTS[fault]) as injection:
-        read = epoch(alone(Formats(paths)))
-    assert re.search(SEEN[fault][reader], read.text, re.DOTALL)
+    read, facts = ends[fault, reader]
+    assert re.search(EXPECTED[fault][reader], read.text, re.DOTALL)
     assert [] == read.batches
-    assert injection.surfaced == ((fault, reader) not in MISLEADING)
+    assert facts.fired
+    assert facts.mentioned == ((fault, reader) not in MISLEADING)
 
 
 @pytest.mark.parametrize(
-    ("method", "reader"),
+    ("method", "readers"),
     [
-        *(("fork", reader) for reader in MAPPING),
-        *(pytest.param(each, "safetensors_file", marks=pytest.mark.slow) for each in SLOW_METHODS),
+        ("fork", MAPPING),
+        *(
+            pytest.param(each, ("safetensors_file",), marks=pytest.mark.slow)
+            for each in SLOW_METHODS
+        ),
     ],
 )
-def test_a_mapped_file_raises_sigbus(tmp_path, method, reader):
+def test_a_mapped_file_raises_sigbus(tmp_path, method, readers):
     """A page that the disk cannot deliver is a signal, not an errno."""
-    paths = write_formats(tmp_path / "files", (reader,))
     with inject(ReadError("*.data")) as injection:
-        read = epoch(alone(TolerantFormats(paths), multiprocessing_context=method))
-    assert_died(read, signal.SIGBUS)
-    (firing,) = injection.faults[0].firings
-    assert ("mmap", paths[0]) == (firing.call, firing.path)
-    assert injection.surfaced == 1
+        for path in write_formats(tmp_path / "files", readers):
+            loader = alone(TolerantFormats([path]), multiprocessing_context=method)
+            read, (facts,) = epoch_of(injection, loader)
+            assert_died(read, signal.SIGBUS)
+            (firing,) = facts.firings
+            assert ("mmap", path) == (firing.call, firing.path)
+            assert facts.mentioned == 1
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -177,7 +199,7 @@ def test_a_worker_is_killed(tmp_path, method):
         read = epoch(alone(TolerantFormats(paths * 2), multiprocessing_context=method))
     assert_died(read, signal.SIGKILL)
     assert [(path, CONTENT) for path in paths] == read.batches
-    assert 1 == injection.fired == injection.surfaced
+    assert 1 == injection.fired == injection.mentioned
 
 
 def assert_died(read: Epoch, number: signal.Signals) -> None:
@@ -192,18 +214,18 @@ def assert_died(read: Epoch, number: signal.Signals) -> None:
 )
 def test_each_read_of_a_library_can_fail(tmp_path, reader, calls):
     """Also those in the middle, deep in C: the n-th read fails, once, for every n."""
-    count, seen_calls = 0, set()
-    while True:
-        count += 1
-        paths = write_formats(tmp_path / str(count), (reader,))
-        with inject(ReadError("*.data", nth=count, times=1), require_fired=False) as injection:
-            read = epoch(alone(TolerantFormats(paths)))
-        if not injection.fired:
-            break
-        (firing,) = injection.faults[0].firings
-        seen_calls.add(firing.call)
-        assert firing.call != "mmap" or read.signals == {signal.SIGBUS}
+    faults = [ReadError(f"*/{nth}/*.data", nth=nth, times=1) for nth in range(1, MANY_READS)]
+    seen_calls = set()
+    with inject(*faults, require_fired=False) as injection:
+        for place, fault in enumerate(faults):
+            paths = write_formats(tmp_path / str(fault.trigger.nth), (reader,))
+            read, facts = epoch_of(injection, alone(TolerantFormats(paths)))
+            if not facts[place].fired:
+                break
+            (firing,) = facts[place].firings
+            seen_calls.add(firing.call)
+            assert firing.call != "mmap" or read.signals == {signal.SIGBUS}
     assert calls == seen_calls
     assert [(paths[0], CONTENT)] == read.batches
     # A file of a few kilobytes is one block of a buffer on Python 3.14.
-    assert count > (1 if reader == "pillow_png" and sys.version_info >= (3, 14) else 2)
+    assert place >= (1 if reader == "pillow_png" and sys.version_info >= (3, 14) else 2)

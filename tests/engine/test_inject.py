@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 
@@ -23,8 +24,10 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     WorkerKilled,
 )
-from support.datasets import COUNT, Records, RecordStream
-from support.epochs import alone, epoch
+from support.attempts import epoch_of
+from support.datasets import COUNT, Records, RecordStream, write_records
+from support.epochs import alone, epoch, take_before_hang
+from support.rows import rows
 from support.tries import WAYS, Tries, number_of
 
 
@@ -40,48 +43,56 @@ def _contents(records):
     return [path.read_bytes() for path in sorted(records.iterdir())]
 
 
-def failed(results):
+def failed_indices(results):
     """The indices of the attempts that gave an error."""
     return [each.index for each in results if isinstance(each.gave, str)]
 
 
-@pytest.mark.parametrize("kind", [OpenError, ReadError, ClosedDescriptor])
-@pytest.mark.parametrize(
-    ("nth", "times", "workers", "expected"),
-    [
-        (3, 2, 1, [2, 3]),
-        (15, None, 1, [14, 15]),
-        (2, 1, 2, [2, 3]),
-        (8, None, 2, [14, 15]),
-    ],
-)
-def test_occurrences_are_counted_in_each_worker(paths, kind, nth, times, workers, expected):
-    """From *nth* on, for *times*: each file is opened once and read once."""
-    fault = kind("*.rec", nth=nth, times=times)
-    with inject(fault) as injection:
-        results = epoch(alone(Tries(paths, WAYS["pread"]), num_workers=workers)).batches
-    assert expected == failed(results)
-    places = sorted((f.worker, f.fetch, f.path) for f in injection.faults[0].firings)
-    assert [(i % workers, i // workers + 1, paths[i]) for i in expected] == sorted(
-        places, key=lambda place: place[2]
-    )
-    assert (COUNT, len(expected)) == (injection.reached, injection.fired)
+KINDS = {"open": OpenError, "read": ReadError, "closed": ClosedDescriptor}
+COUNTS = {
+    "one in each worker": ({"nth": 2, "times": 1}, [2, 3]),
+    "the last of each worker": ({"nth": 8}, [14, 15]),
+    "one worker's": ({"workers": (1,)}, [*range(1, COUNT, 2)]),
+}
+"""Triggers, and which of the files are struck, of which two workers read every other one."""
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        OpenError("*.rec", workers=(1,)),
-        ReadError("*.rec", workers=(1,)),
-        ClosedDescriptor("*.rec", workers=(1,)),
-        DescriptorExhaustion(workers=(1,)),
-    ],
-)
-def test_a_fault_hits_the_workers_it_names(paths, fault):
+@pytest.fixture(name="struck", scope="module")
+def _struck(tmp_path_factory):
+    """What a loader over files of its own gives under each row and kind, and the fault's facts."""
+    cells = list(itertools.product(COUNTS, KINDS))
+    folders = [write_records(tmp_path_factory.mktemp("counts") / "records") for _ in cells]
+    faults = [
+        KINDS[kind](f"{folder}/*", **COUNTS[row][0])
+        for folder, (row, kind) in zip(folders, cells, strict=True)
+    ]
+    results = {}
+    with inject(*faults) as injection:
+        for place, (row, kind) in enumerate(cells):
+            paths = [str(path) for path in sorted(folders[place].iterdir())]
+            loader = alone(Tries(paths, WAYS["pread"]), num_workers=2)
+            read, facts = epoch_of(injection, loader)
+            results[row, kind] = paths, read.batches, facts[place]
+    return results
+
+
+@rows(("row", "kind"), list(itertools.product(COUNTS, KINDS)))
+def test_occurrences_are_counted_in_each_worker(struck, row, kind):
+    """Each file is opened once and read once; a worker that is not meant reads all of its files."""
+    triggers, expected = COUNTS[row]
+    paths, results, facts = struck[row, kind]
+    assert expected == failed_indices(results)
+    places = sorted((firing.path, firing.worker, firing.fetch) for firing in facts.firings)
+    assert [(paths[i], i % 2, i // 2 + 1) for i in expected] == places
+    matched = len(expected) if "workers" in triggers else COUNT
+    assert (matched, len(expected)) == (facts.matched, facts.fired)
+
+
+def test_no_descriptor_is_left_in_the_worker_that_is_meant(paths):
     """The other one reads all of its files."""
-    with inject(fault) as injection:
+    with inject(DescriptorExhaustion(workers=(1,))) as injection:
         results = epoch(alone(Tries(paths, WAYS["pread"]), num_workers=2)).batches
-    assert list(range(1, COUNT, 2)) == failed(results)
+    assert list(range(1, COUNT, 2)) == failed_indices(results)
     assert {1} == {firing.worker for firing in injection.faults[0].firings}
 
 
@@ -106,7 +117,7 @@ def test_several_faults_come_together(paths):
         read = epoch(alone(Tries(paths, WAYS["pread"])))
         live = [each.fired for each in injection.faults if injection.fired]
     assert [1, 1, 1, 1, 1] == live == [each.fired for each in injection.faults]
-    assert ([1, 2, 4], 9) == (failed(read.batches), len(read.batches[3].gave))
+    assert ([1, 2, 4], 9) == (failed_indices(read.batches), len(read.batches[3].gave))
     assert "killed" in read.text
 
 
@@ -114,9 +125,9 @@ def test_counters_are_live(paths):
     """They can be read while the loop runs."""
     loader = alone(Tries(paths, WAYS["read"]), prefetch_factor=1)
     with inject(ReadError("*.rec")) as injection:
-        seen = [injection.fired for _ in loader]
-    assert sorted(seen) == seen
-    assert (COUNT, COUNT) == (seen[-1], injection.fired)
+        counts = [injection.fired for _ in loader]
+    assert sorted(counts) == counts
+    assert (COUNT, COUNT) == (counts[-1], injection.fired)
 
 
 def test_iterable_datasets_are_reached(records):
@@ -128,7 +139,7 @@ def test_iterable_datasets_are_reached(records):
         list(DataLoader(RecordStream(records), num_workers=2, batch_size=2))
     (firing,) = injection.faults[0].firings
     assert (1, 2) == (firing.worker, firing.fetch)
-    assert 1 == injection.surfaced
+    assert 1 == injection.mentioned
 
 
 class _Opener:
@@ -151,7 +162,7 @@ def test_a_worker_init_function_still_runs(paths, contents):
         results = epoch(loader).batches
     pids = {each.worker: each.pid for each in injection.workers}
     assert [(f"0 {pids[0]}", contents[0])] * 2 == [each.gave for each in results[::2]]
-    assert [1, 3] == failed(results)
+    assert [1, 3] == failed_indices(results)
     assert loader.worker_init_fn is opener
 
 
@@ -159,11 +170,15 @@ def test_persistent_workers_are_armed_for_good(paths, contents):
     """They meet the fault in each epoch of the scope, and none after it."""
     loader = alone(Tries(paths, WAYS["read"]), persistent_workers=True, num_workers=2)
     with inject(ReadError("*/03.rec")) as injection:
-        first, second = epoch(loader).batches, epoch(loader).batches
-    third = epoch(loader).batches
+        first_epoch, second_epoch = epoch(loader).batches, epoch(loader).batches
+    third_epoch = epoch(loader).batches
     loader._iterator._shutdown_workers()
-    assert [[3], [3], []] == [failed(first), failed(second), failed(third)]
-    assert contents == [each.gave for each in third]
+    assert [[3], [3], []] == [
+        failed_indices(first_epoch),
+        failed_indices(second_epoch),
+        failed_indices(third_epoch),
+    ]
+    assert contents == [each.gave for each in third_epoch]
     assert (2, 2) == (injection.fired, len(injection.workers))
 
 
@@ -171,19 +186,18 @@ def test_workers_from_before_the_scope_are_not_reached(paths):
     """The message says what to do."""
     loader = alone(Tries(paths, WAYS["read"]), persistent_workers=True)
     epoch(loader)
-    message = "no DataLoader worker was started after"
+    message = "no DataLoader worker was started while"
     with pytest.raises(FaultNotFiredError, match=message), inject(ReadError("*.rec")):
         results = epoch(loader).batches
-    assert [] == failed(results)
+    assert [] == failed_indices(results)
     loader._iterator._shutdown_workers()
 
 
 def test_two_scopes_at_once_are_refused(paths):
-    """And the outer one goes on."""
     with inject(ReadError("*/03.rec")) as injection:
-        with pytest.raises(InvalidArgumentError, match="armed already"), inject(ReadError("*")):
+        with pytest.raises(InvalidArgumentError, match="already armed"), inject(ReadError("*")):
             pytest.fail("two scopes at once")
-        assert [3] == failed(epoch(alone(Tries(paths, WAYS["read"]))).batches)
+        assert [3] == failed_indices(epoch(alone(Tries(paths, WAYS["read"]))).batches)
     assert 1 == injection.fired
 
 
@@ -191,11 +205,11 @@ def test_scopes_one_after_the_other(paths):
     """Each is its own; a bare loop between them meets nothing."""
     loader = alone(Tries(paths, WAYS["read"]))
     with inject(ReadError("*/03.rec")):
-        first = failed(epoch(loader).batches)
-    between = failed(epoch(loader).batches)
+        first_failed = failed_indices(epoch(loader).batches)
+    between = failed_indices(epoch(loader).batches)
     with inject(ReadError("*/04.rec")):
-        second = failed(epoch(loader).batches)
-    assert [[3], [], [4]] == [first, between, second]
+        second_failed = failed_indices(epoch(loader).batches)
+    assert [[3], [], [4]] == [first_failed, between, second_failed]
 
 
 def test_a_loader_without_workers_is_refused(records):
@@ -212,35 +226,24 @@ def test_require_fired_is_true_or_false(value):
         inject(ReadError("*"), require_fired=value)
 
 
-@pytest.mark.parametrize(
-    ("faults", "message"),
-    [
-        (("*.jpg",), "'*.jpg' is no fault"),
-    ],
-)
-def test_what_cannot_be_is_refused(faults, message):
-    """Before anything is armed."""
-    with pytest.raises(InvalidArgumentError, match=re.escape(message)), inject(*faults):
+def test_what_is_no_fault_is_refused():
+    message = "'*.jpg' is not a fault"
+    with pytest.raises(InvalidArgumentError, match=re.escape(message)), inject("*.jpg"):
         pytest.fail("armed")
 
 
-def test_a_fault_of_other_files_is_no_change(paths, contents):
-    """The engine alone does nothing: the control."""
-    with inject(ReadError("*.nothing"), require_fired=False) as injection:
-        results = epoch(alone(Tries(paths, WAYS["read"]), num_workers=2)).batches
-    assert contents == [each.gave for each in results]
-    assert (0, 0) == (injection.reached, injection.fired)
-
-
 @pytest.mark.parametrize("engine", ["kernel", "python"])
-@pytest.mark.parametrize("seconds", [3e6, 1e12], ids=["a month", "forever"])
-def test_a_read_may_be_as_slow_as_one_likes(paths, engine, seconds):
-    """No timer is too far away for the supervisor, nor for a worker."""
-    loader = alone(Tries(paths, WAYS["read"]), timeout=1)
-    fault = SlowRead("*/00.rec", seconds=seconds)
-    with pytest.raises(RuntimeError, match="timed out"), inject(fault, engine=engine) as injection:
-        list(loader)
-    assert injection.fired == 1
+def test_a_read_may_be_as_slow_as_one_likes(paths, engine):
+    """For a month or forever: no timer is too far away for the supervisor, nor for a worker."""
+    faults = SlowRead("*/00.rec", seconds=3e6), SlowRead("*/01.rec", seconds=1e12)
+    iterators = []  # One that is dropped waits for its worker.
+    with inject(*faults, engine=engine) as injection:
+        for first in range(len(faults)):
+            iterators.append(iter(alone(Tries(paths[first:], WAYS["read"]))))
+            take_before_hang(iterators[-1], injection, 0)
+            with pytest.raises(RuntimeError, match="timed out"):
+                next(iterators[-1])
+    assert [1, 1] == [each.fired for each in injection.faults]
 
 
 def test_the_bodys_own_error_goes_first():
@@ -255,23 +258,23 @@ def test_two_thousand_files_in_turn(tmp_path):
     path.write_bytes(b"record")
     sources = [[str(path)] * 500] * 4
     with inject(ReadError("*.rec", nth=1900, times=1)) as injection:
-        results = epoch(alone(Tries(sources, _each))).batches
+        results = epoch(alone(Tries(sources, _read_each))).batches
     assert [[500], [500], [500], [399, "OSError: [Errno 5] Input/output error", 100]] == [
-        _runs(each.gave) for each in results
+        _count_runs(result.gave) for result in results
     ]
-    assert (2000, 1) == (injection.reached, injection.fired)
+    assert (2000, 1) == (injection.matched, injection.fired)
 
 
-def _each(paths):
+def _read_each(paths):
     return [each.gave for each in Tries(paths, WAYS["pread"])]
 
 
-def _runs(gave):
+def _count_runs(gave):
     """Good reads in a row are counted."""
     runs = []
-    for each in gave:
-        if each == b"record" and runs and isinstance(runs[-1], int):
+    for content in gave:
+        if content == b"record" and runs and isinstance(runs[-1], int):
             runs[-1] += 1
         else:
-            runs.append(1 if each == b"record" else each)
+            runs.append(1 if content == b"record" else content)
     return runs

@@ -7,6 +7,7 @@ import errno
 import glob
 import mmap
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,8 +16,8 @@ import pytest
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
-from pytest_dataloader_faults.globs import GlobMatcher, is_excluded
-from support.attempts import CONTENT, attempt, error_of, undisturbed
+from pytest_dataloader_faults.faults.globs import GlobMatcher, is_excluded
+from support.attempts import CONTENT, attempt, attempt_followed, error_of
 from support.epochs import alone, epoch
 from support.rows import rows
 from support.tries import ENOUGH, WAYS, Tries, direct, pread
@@ -76,7 +77,6 @@ def test_globs(globs, path, expected):
     ],
 )
 def test_system_and_code_are_left_alone(path):
-    """No dataset means them by "*"."""
     assert is_excluded(path)
     assert not GlobMatcher(("*",))(path)
 
@@ -126,11 +126,11 @@ def test_a_glob_may_ask_for_them_literally(glob, path, expected):
     assert expected is GlobMatcher((glob,))(path)
 
 
-def test_each_glob_asks_for_itself_only():
+def test_each_glob_matches_itself_only():
     """Naming one system folder does not open it to another glob's prefix."""
     matches = GlobMatcher(("/etc/*", "*.dat"))
-    asked = {path: matches(path) for path in ("/etc/a", "/usr/share/a.dat", "/data/a.dat")}
-    assert {"/etc/a": True, "/usr/share/a.dat": False, "/data/a.dat": True} == asked
+    matched = {path: matches(path) for path in ("/etc/a", "/usr/share/a.dat", "/data/a.dat")}
+    assert {"/etc/a": True, "/usr/share/a.dat": False, "/data/a.dat": True} == matched
 
 
 EIO = os.strerror(errno.EIO)
@@ -139,9 +139,8 @@ EIO = os.strerror(errno.EIO)
 def test_a_worker_that_goes_elsewhere(records):
     """Its init function changes the folder; from then on all paths are relative."""
     names = sorted(os.listdir(records))
-    gave, injection = attempt(
-        names, WAYS["read"], ReadError("*/03.rec"), worker_init_fn=lambda _: os.chdir(records)
-    )
+    loader = {"worker_init_fn": lambda _: os.chdir(records)}
+    gave, injection = attempt(names, WAYS["read"], ReadError("*/03.rec"), loader=loader)
     assert [3] == [place for place, each in enumerate(gave) if isinstance(each, str)]
     assert str(records / "03.rec") == injection.faults[0].firings[0].path
 
@@ -164,40 +163,36 @@ def test_a_folder_that_was_open_before_the_fork(records):
     assert str(records / "03.rec") == injection.faults[0].firings[0].path
 
 
-@pytest.fixture(name="link")
-def _link(path, tmp_path):
-    """A link to the file, of a name and folder of its own."""
-    link = tmp_path / "links" / "alias.lnk"
-    link.parent.mkdir()
-    link.symlink_to(path)
-    return str(link)
+KINDS = (OpenError, ReadError, TruncatedFile, ClosedDescriptor)
 
 
-@pytest.mark.parametrize("kind", [OpenError, ReadError, TruncatedFile, ClosedDescriptor])
-def test_the_name_of_a_link_is_what_globs_match(link, kind):
-    """The path that is opened is meant, not the file that it leads to."""
-    (gave,), injection = attempt([link], WAYS["read"], kind("*.lnk"))
-    assert CONTENT != gave
-    assert {link} == {firing.path for firing in injection.faults[0].firings}
-
-
-@pytest.mark.parametrize("kind", [OpenError, ReadError, TruncatedFile, ClosedDescriptor])
-def test_the_name_of_a_links_target_is_not(link, kind):
-    """A file that is opened by a link of another name is not reached."""
-    with inject(kind("*.rec"), require_fired=False) as injection:
-        (result,) = epoch(alone(Tries([link], WAYS["read"]))).batches
-    assert (CONTENT, 0) == (result.gave, injection.reached)
+def test_the_name_of_a_link_is_what_globs_match(tmp_path):
+    """The path that is opened is meant, and not the file that it leads to."""
+    places = range(2 * len(KINDS))
+    links, targets = ([str(tmp_path / f"{at}.{end}") for at in places] for end in ("lnk", "rec"))
+    for link, target in zip(links, targets, strict=True):
+        Path(target).write_bytes(CONTENT)
+        os.symlink(target, link)
+    meant = [*links[: len(KINDS)], *targets[len(KINDS) :]]
+    faults = [kind(path) for kind, path in zip(KINDS * 2, meant, strict=True)]
+    with inject(*faults, require_fired=False) as injection:
+        gave = [each.gave for each in epoch(alone(Tries(links, WAYS["read"]))).batches]
+    assert [place >= len(KINDS) for place in places] == [each == CONTENT for each in gave]
+    paths = [{firing.path for firing in facts.firings} for facts in injection.faults]
+    assert [*({link} for link in links[: len(KINDS)]), *[set()] * len(KINDS)] == paths
+    assert {0} == {facts.matched for facts in injection.faults[len(KINDS) :]}
 
 
 def test_a_linked_folder_goes_by_its_real_name_once_entered(path, tmp_path):
     """By chdir(2) or a descriptor of it, since the kernel knows no other name then."""
     folder = tmp_path / "shortcut"
     folder.symlink_to(os.path.dirname(path))
-    through = str(folder / "file.rec")
-    for way in ("relative path", "dir_fd"):
-        (gave,), injection = attempt([through], WAYS[way], ReadError("*/data/*"))
-        assert EIO in gave
-        assert {path} == {firing.path for firing in injection.faults[0].firings}
+    ways = [WAYS[name] for name in ("relative path", "dir_fd")]
+    gave, injection = attempt(
+        ways, lambda way: way(str(folder / "file.rec")), ReadError("*/data/*")
+    )
+    assert all(EIO in each for each in gave)
+    assert {path} == {firing.path for firing in injection.faults[0].firings}
 
 
 NAMES = [
@@ -212,32 +207,37 @@ NAMES = [
 ]
 
 
-@pytest.fixture(name="odd", scope="module")
-def _odd(tmp_path_factory):
-    """The paths of files of odd names, in one folder with another one."""
-    folder = tmp_path_factory.mktemp("odd")
-    (folder / "other.rec").write_bytes(b"other")
+def _write_odd_files(folder):
+    """The paths of files of odd names."""
+    folder.mkdir()
     paths = [os.path.join(folder, os.fsdecode(name)) for name in NAMES]
     for path in paths:
         Path(path).write_bytes(CONTENT)
     return paths
 
 
-@pytest.mark.parametrize("kind", [OpenError, ReadError, TruncatedFile, ClosedDescriptor])
-def test_odd_names_are_matched_and_told(odd, kind):
+@pytest.fixture(name="odd")
+def _odd(tmp_path):
+    return _write_odd_files(tmp_path / "odd")
+
+
+def test_odd_names_are_matched_and_reported(tmp_path):
     """glob.escape makes a glob of any path; bytes that are no UTF-8 come as os.fsdecode has it."""
-    other = os.path.join(os.path.dirname(odd[0]), "other.rec")
-    faults = [kind(glob.escape(path)) for path in odd]
-    gave, injection = attempt([*odd, other], WAYS["pread"], *faults)
-    assert [] == [path for path, each in zip(odd, gave, strict=False) if each == CONTENT]
+    odd = {kind: _write_odd_files(tmp_path / kind.__name__) for kind in KINDS}
+    other_path = tmp_path / OpenError.__name__ / "other.rec"
+    other_path.write_bytes(b"other")
+    faults = [kind(glob.escape(path)) for kind, paths in odd.items() for path in paths]
+    odd_paths = [path for paths in odd.values() for path in paths]
+    gave, injection = attempt([*odd_paths, str(other_path)], WAYS["pread"], *faults)
+    assert [] == [path for path, each in zip(odd_paths, gave, strict=False) if each == CONTENT]
     assert b"other" == gave[-1]
-    told = [{firing.path for firing in facts.firings} for facts in injection.faults]
-    assert [{path} for path in odd] == told
+    paths = [{firing.path for firing in facts.firings} for facts in injection.faults]
+    assert [{path} for path in odd_paths] == paths
 
 
 def test_odd_names_are_read_rightly(odd):
     """When nothing is due, by bytes as by text."""
-    gave, injection = undisturbed([*odd, *map(os.fsencode, odd)], WAYS["pread"], "*.rec")
+    gave, injection = attempt_followed([*odd, *map(os.fsencode, odd)], WAYS["pread"], "*.rec")
     assert [CONTENT] * 2 * len(odd) == gave
     opens = {path: each.opens for path, each in injection.workers[0].files.items()}
     assert dict.fromkeys(odd, 2) == opens
@@ -263,29 +263,27 @@ def _aligned(tmp_path):
         direct(str(path))
     except OSError as error:
         pytest.skip(f"the file system of {tmp_path} has no O_DIRECT: {error}")
-    return path
+    return str(path)
 
 
-@pytest.mark.parametrize(
-    "fault", [OpenError("*.rec"), ReadError("*.rec"), ClosedDescriptor("*.rec")], ids=repr
-)
-def test_direct_reads_fail(aligned, fault):
-    """Past the page cache there is a system call like any other."""
-    (gave,), _ = attempt([str(aligned)], direct, fault)
-    assert "OSError" in gave
+def test_direct_reads_meet_faults(aligned):
+    """Past the page cache there is a system call like any other.
 
-
-def test_direct_reads_see_the_shorter_file(aligned):
-    """Of whatever length: the substitute asks for no alignment."""
-    (gave,), _ = attempt([str(aligned)], direct, TruncatedFile("*.rec", keep=5000))
-    assert aligned.read_bytes()[:5000] == gave
+    A shorter file may be of any length: the substitute asks for no alignment.
+    """
+    fails = (OpenError, ReadError, ClosedDescriptor)
+    paths = [shutil.copy(aligned, f"{aligned}.{place}") for place in range(len(fails) + 1)]
+    faults = [kind(path) for kind, path in zip(fails, paths, strict=False)]
+    gave, _ = attempt(paths, direct, *faults, TruncatedFile(paths[-1], keep=5000))
+    assert all("OSError" in each for each in gave[:-1])
+    assert Path(aligned).read_bytes()[:5000] == gave[-1]
 
 
 def test_direct_reads_are_right(aligned):
     """As long as nothing is due."""
-    gave, injection = undisturbed([str(aligned)] * 3, direct, "*.rec")
-    assert [aligned.read_bytes()] * 3 == gave
-    assert injection.reached
+    gave, injection = attempt_followed([aligned] * 3, direct, "*.rec")
+    assert [Path(aligned).read_bytes()] * 3 == gave
+    assert injection.matched
 
 
 @pytest.fixture(name="huge")
@@ -319,75 +317,62 @@ def last_by_mmap(path):
             return data[-3:], size
 
 
-@pytest.mark.parametrize("way", [last_by_pread, last_by_mmap])
-def test_files_beyond_4_gib_are_read_rightly(huge, way):
+def test_files_beyond_4_gib_are_read_rightly(huge):
     """Offsets and sizes are 64 bits wide all the way."""
-    gave, injection = undisturbed([huge] * 2, way, "*.rec")
-    assert [(b"end", 5 * GB)] * 2 == gave
-    assert injection.reached
+    ways = [last_by_pread, last_by_mmap] * 2
+    gave, injection = attempt_followed(ways, lambda way: way(huge), "*.rec")
+    assert [(b"end", 5 * GB)] * len(ways) == gave
+    assert injection.matched
 
 
 def test_reads_beyond_4_gib_fail(huge):
-    """Like any other."""
     (gave,), injection = attempt([huge], last_by_pread, ReadError("*.rec"))
     assert EIO in gave
     assert 1 == injection.fired
 
 
-def test_a_file_that_is_replaced_between_epochs(path):
-    """Persistent workers read the new one, and the counts go on."""
-    loader = alone(Tries([path], WAYS["pread"]), persistent_workers=True)
-    with inject(ReadError("*.rec", nth=3)) as injection:
-        came = [_epoch_of_new_content(loader, path, text) for text in (b"1", b"22", b"333")]
+def test_files_that_are_replaced_between_epochs(tmp_path):
+    """Persistent workers read the new ones. Counts go on, and what is kept is of the new one."""
+    paths = [str(tmp_path / f"{name}.rec") for name in ("counted", "shorter")]
+    loader = alone(Tries(paths, WAYS["pread"]), persistent_workers=True)
+    contents = zip((b"1", b"22", b"333"), (b"1111", b"2222", b"33"), strict=True)
+    faults = ReadError("*/counted.rec", nth=3), TruncatedFile("*/shorter.rec", keep=2)
+    with inject(*faults) as injection:
+        epochs = [_epoch_of_new_contents(loader, paths, each) for each in contents]
     loader._iterator._shutdown_workers()
-    assert [b"1", b"22"] == came[:2]
-    assert EIO in came[2]
-    assert 3 == injection.reached
+    counted, shorter = zip(*epochs, strict=True)
+    assert (b"1", b"22") == counted[:2]
+    assert EIO in counted[2]
+    assert (b"11", b"22", b"33") == shorter
+    assert 3 == injection.faults[0].matched
 
 
-def test_a_shorter_file_that_is_replaced_between_epochs(path):
-    """What is kept is of the new one."""
-    loader = alone(Tries([path], WAYS["pread"]), persistent_workers=True)
-    with inject(TruncatedFile("*.rec", keep=2)):
-        came = [_epoch_of_new_content(loader, path, text) for text in (b"1111", b"2222", b"33")]
-    loader._iterator._shutdown_workers()
-    assert [b"11", b"22", b"33"] == came
+def _epoch_of_new_contents(loader, paths, contents):
+    for path, content in zip(paths, contents, strict=True):
+        Path(f"{path}.new").write_bytes(content)
+        os.replace(f"{path}.new", path)
+    return [each.gave for each in epoch(loader).batches]
 
 
-def _epoch_of_new_content(loader, path, text):
-    Path(f"{path}.new").write_bytes(text)
-    os.replace(f"{path}.new", path)
-    ((_, _, gave),) = epoch(loader).batches
-    return gave
-
-
-@pytest.fixture(name="many", scope="module")
-def _many(tmp_path_factory):
-    """Ten thousand files; each holds its name."""
-    folder = tmp_path_factory.mktemp("many")
-    paths = [str(folder / f"{number:05}.rec") for number in range(10_000)]
+def test_the_last_of_ten_thousand_files(tmp_path):
+    """In turn in one worker: its numbers do not run out, and all others are read rightly."""
+    paths = [str(tmp_path / f"{number:05}.rec") for number in range(10_000)]
     for path in paths:
         Path(path).write_bytes(path[-9:].encode())
-    return paths
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
+    faults = (
+        ReadError("*.rec", nth=9_997, times=1),
+        OpenError("*.rec", nth=9_998, times=1),
+        TruncatedFile("*/09998.rec", keep=3),
         ReadError("*/09999.rec"),
-        ReadError("*.rec", nth=10_000),
-        pytest.param(OpenError("*.rec", nth=10_000), marks=pytest.mark.slow),
-        pytest.param(TruncatedFile("*/09999.rec", keep=3), marks=pytest.mark.slow),
-    ],
-    ids=repr,
-)
-def test_the_last_of_ten_thousand_files(many, fault):
-    """In turn in one worker: its numbers do not run out, and all others are read rightly."""
-    (gave,), injection = attempt([many], _all_of, fault)
-    assert [path[-9:].encode() for path in many[:-1]] == gave[:-1]
-    assert b"099" == gave[-1] or EIO in gave[-1]
-    assert 1 == injection.fired
+    )
+    (gave,), injection = attempt([paths], _read_all, *faults)
+    assert [path[-9:].encode() for path in paths[:-4]] == gave[:-4]
+    assert [f"[Errno {errno.EIO}] {EIO}", b"099"] == [gave[-4], gave[-2]]
+    assert EIO in gave[-3]
+    assert EIO in gave[-1]
+    firings = [[firing.path for firing in facts.firings] for facts in injection.faults]
+    assert [[path] for path in paths[-4:]] == firings
 
 
-def _all_of(paths):
+def _read_all(paths):
     return [error_of(WAYS["pread"])(path) for path in paths]

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 
 import pytest
 
-from pytest_dataloader_faults._engine.calls import CALLS, Role, with_role
+from pytest_dataloader_faults import wire
+from pytest_dataloader_faults._engine.calls import CALLS, Role, calls_with_role
 from pytest_dataloader_faults._engine.plan import (
     MAX_FIRINGS,
     FaultCounter,
-    FileCounter,
-    Plan,
+    FaultPlan,
     WorkerFaults,
 )
+from pytest_dataloader_faults._engine.policy import MAP, Operation
+from pytest_dataloader_faults._engine.protocol import Configure, WorkerReports
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     ConnectError,
     DescriptorExhaustion,
+    LockError,
     OpenError,
     ReadError,
     SharedMemoryExhaustion,
@@ -27,7 +31,9 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
     WriteError,
 )
+from pytest_dataloader_faults.outcomes import FileCounts, Firing, WorkerFacts
 from support.rows import rows
+from support.schedules import schedule
 
 ALL = (
     OpenError("/data/*", errno=13, nth=2, times=3, workers=(0, 2)),
@@ -55,24 +61,23 @@ def test_a_fault_fires_from_nth_on_for_times(nth, times, expected):
     """Occurrences are counted from 1; None means for good."""
     counter = FaultCounter(ReadError(nth=nth, times=times), 0)
     assert expected == [number for number in range(1, 7) if counter.reach()]
-    assert counter.reached == 6
+    assert counter.matched == 6
 
 
 def test_reaching_is_not_firing():
     """A counter for each: only what is written down has fired."""
     counter = FaultCounter(ReadError(), 4)
     assert counter.reach()
-    assert (1, 0) == (counter.reached, counter.fired)
-    counter.fire(worker=1, pid=2, call="read", path="/x", fetch=3)
-    expected = {"fault": 4, "worker": 1, "pid": 2, "call": "read", "path": "/x", "fetch": 3}
-    assert ([expected], 1) == (counter.firings, counter.fired)
+    assert (1, 0) == (counter.matched, counter.fired)
+    firing = Firing(4, 1, 2, "read", "/x", 3)
+    counter.fire(firing)
+    assert ([firing], 1) == (counter.firings, counter.fired)
 
 
 def test_many_firings_are_counted_and_not_kept():
-    """The report stays small."""
     counter = FaultCounter(ReadError(), 0)
     for _ in range(MAX_FIRINGS + 50):
-        counter.fire(path="/x")
+        counter.fire(Firing(0, 1, 2, "read", "/x", 3))
     assert (MAX_FIRINGS, MAX_FIRINGS + 50) == (len(counter.firings), counter.fired)
 
 
@@ -90,40 +95,44 @@ def test_many_firings_are_counted_and_not_kept():
 )
 def test_a_fault_concerns_the_workers_it_names(fault, concerned):
     """Others keep a counter of it, which nothing reaches."""
-    faults = {worker: WorkerFaults(Plan((fault,)), worker) for worker in range(3)}
+    faults = {worker: WorkerFaults(FaultPlan((fault,)), worker) for worker in range(3)}
     assert concerned == {
-        worker for worker, each in faults.items() if list(each.of_kind(type(fault))) == each.all
+        worker
+        for worker, worker_faults in faults.items()
+        if list(worker_faults.counters_of_kind(type(fault))) == worker_faults.all
     }
     assert {1} == {len(each.all) for each in faults.values()}
 
 
 def test_each_worker_counts_on_its_own():
     """A count over racing workers would not be the same twice."""
-    plan = Plan((ReadError(nth=2),))
-    (first,), (second,) = (WorkerFaults(plan, worker).of_kind(ReadError) for worker in range(2))
-    assert [False, False] == [first.reach(), second.reach()]
-    assert [True, True] == [first.reach(), second.reach()]
+    plan = FaultPlan((ReadError(nth=2),))
+    (first_fault,), (second_fault,) = (
+        WorkerFaults(plan, worker).counters_of_kind(ReadError) for worker in range(2)
+    )
+    assert [False, False] == [first_fault.reach(), second_fault.reach()]
+    assert [True, True] == [first_fault.reach(), second_fault.reach()]
 
 
 def test_faults_about_a_path_are_found_by_kind_and_glob():
     """In the order of the schedule."""
-    plan = Plan((ReadError("*.a"), OpenError("*.a"), ReadError("*.b"), ReadError("*", nth=2)))
+    plan = FaultPlan((ReadError("*.a"), OpenError("*.a"), ReadError("*.b"), ReadError("*", nth=2)))
     faults = WorkerFaults(plan, 0)
-    assert [0, 3] == [each.index for each in faults.for_path(ReadError, "/data/x.a")]
-    assert [1] == [each.index for each in faults.for_path(OpenError, "/data/x.a")]
-    assert [3] == [each.index for each in faults.for_path(ReadError, "/data/x.c")]
+    assert [0, 3] == [each.index for each in faults.counters_for_path(ReadError, "/data/x.a")]
+    assert [1] == [each.index for each in faults.counters_for_path(OpenError, "/data/x.a")]
+    assert [3] == [each.index for each in faults.counters_for_path(ReadError, "/data/x.c")]
 
 
 @rows(
     ("plan", "path", "expected"),
     [
-        (Plan((ReadError("*.a"),)), "/data/x.a", True),
-        (Plan((ReadError("*.a"),)), "/data/x.b", False),
-        (Plan((OpenError("*.a"),)), "/data/x.a", False),
-        (Plan((), watch=True), "/data/x.a", True),
-        (Plan((), watch=True), "/data/code.py", False),
-        (Plan((ReadError("/etc/*"),), watch=True), "/etc/passwd", True),
-        (Plan(()), "/data/x.a", False),
+        (FaultPlan((ReadError("*.a"),)), "/data/x.a", True),
+        (FaultPlan((ReadError("*.a"),)), "/data/x.b", False),
+        (FaultPlan((OpenError("*.a"),)), "/data/x.a", False),
+        (FaultPlan((), watch=True), "/data/x.a", True),
+        (FaultPlan((), watch=True), "/data/code.py", False),
+        (FaultPlan((ReadError("/etc/*"),), watch=True), "/etc/passwd", True),
+        (FaultPlan(()), "/data/x.a", False),
     ],
 )
 def test_reads_are_followed_where_they_matter(plan, path, expected):
@@ -133,43 +142,44 @@ def test_reads_are_followed_where_they_matter(plan, path, expected):
 
 def test_the_globs_of_a_plan():
     """Those of all faults about files; with watch, everything."""
-    assert ("/data/*", "*.a", "*.b", "*.c", "*.d") == Plan(ALL).globs
-    assert ("*",) == Plan(ALL, watch=True).globs
-    assert () == Plan(ALL[4:]).globs
+    assert ("/data/*", "*.a", "*.b", "*.c", "*.d") == FaultPlan(ALL).globs
+    assert ("*",) == FaultPlan(ALL, watch=True).globs
+    assert () == FaultPlan(ALL[4:]).globs
 
 
 @rows(("faults", "expected"), [(ALL, True), (ALL[:4], False), ((), False)])
 def test_exhaustion_wants_every_descriptor_to_be_seen(faults, expected):
     """It is the only fault that is about descriptors of any kind."""
-    assert expected is Plan(faults).needs.descriptors
+    assert expected is FaultPlan(faults).needs.descriptors
 
 
 @rows(
     ("plan", "needs"),
     [
-        (Plan(()), set()),
-        (Plan((), watch=True), {"writes"}),
-        (Plan((), samples=True), {"samples"}),
-        (Plan((ReadError("*.a"),)), set()),
-        (Plan((TruncatedFile("*.a"),)), {"stats"}),
-        (Plan((SharedMemoryExhaustion(),)), {"room"}),
-        (Plan((WriteError("*.a"),)), {"writes"}),
-        (Plan((WorkerKilled(writing="*.a"),)), {"writes", "fetches"}),
-        (Plan((DescriptorExhaustion(),)), {"descriptors", "fetches"}),
+        (FaultPlan(()), set()),
+        (FaultPlan((), watch=True), {"writes", "listings", "locks"}),
+        (FaultPlan((), samples=True), {"samples"}),
+        (FaultPlan((ReadError("*.a"),)), set()),
+        (FaultPlan((TruncatedFile("*.a"),)), {"stats"}),
+        (FaultPlan((SharedMemoryExhaustion(),)), {"room"}),
+        (FaultPlan((WriteError("*.a"),)), {"writes"}),
+        (FaultPlan((LockError("*.a"),)), {"writes", "locks"}),
+        (FaultPlan((WorkerKilled(writing="*.a"),)), {"writes", "fetches"}),
+        (FaultPlan((DescriptorExhaustion(),)), {"descriptors", "fetches"}),
         (
-            Plan((DescriptorExhaustion(), ReadError("*.a"))),
+            FaultPlan((DescriptorExhaustion(), ReadError("*.a"))),
             {"descriptors", "fetches", "keep_low_fds"},
         ),
-        (Plan((WorkerKilled(at=2),)), {"fetches"}),
-        (Plan((WorkerKilled(sample=2),)), {"samples", "fetches"}),
-        (Plan((ClosedDescriptor("*.a", sample=2),)), {"samples", "fetches"}),
+        (FaultPlan((WorkerKilled(at=2),)), {"fetches"}),
+        (FaultPlan((WorkerKilled(sample=2),)), {"samples", "fetches"}),
+        (FaultPlan((ClosedDescriptor("*.a", sample=2),)), {"samples", "fetches"}),
     ],
 )
 def test_the_filter_hands_over_no_more_than_a_plan_needs(plan, needs):
     """Each call that is handed over costs, and each that is not is a fault that never happens."""
-    found = vars(plan.needs)
+    needed = vars(plan.needs)
 
-    assert {name for name, is_needed in found.items() if is_needed} == needs
+    assert {name for name, is_needed in needed.items() if is_needed} == needs
 
 
 PATH, OTHER, CODE = "/data/x.a", "/data/x.b", "/usr/lib/python3/x.a"
@@ -178,34 +188,34 @@ PATH, OTHER, CODE = "/data/x.a", "/data/x.b", "/usr/lib/python3/x.a"
 @rows(
     ("plan", "path", "expected"),
     [
-        (Plan((ReadError("*.a"),)), PATH, "content reads files concerned"),
-        (Plan((ReadError("*.a"),)), OTHER, ""),
-        (Plan((OpenError("*.a"),)), PATH, "files concerned"),
-        (Plan((TruncatedFile("*.a"),)), PATH, "content files concerned"),
-        (Plan((WriteError("*.a"),)), PATH, "writes files concerned"),
-        (Plan((WorkerKilled(reading="*.a"),)), PATH, "content reads files concerned"),
-        (Plan((WorkerKilled(writing="*.a"),)), PATH, "writes files concerned"),
-        (Plan((SlowRead("tcp://*"),)), "tcp://192.0.2.1:443", "answers concerned"),
-        (Plan((ConnectError("tcp://*"),)), "tcp://192.0.2.1:443", "concerned"),
-        (Plan((), watch=True), PATH, "content reads concerned"),
-        (Plan((), watch=True), CODE, ""),
-        (Plan((ReadError("*.a"),)), CODE, ""),
-        (Plan((ReadError("*.a", workers=(1,)),)), PATH, ""),
+        (FaultPlan((ReadError("*.a"),)), PATH, "content reads files concerned"),
+        (FaultPlan((ReadError("*.a"),)), OTHER, ""),
+        (FaultPlan((OpenError("*.a"),)), PATH, "files concerned"),
+        (FaultPlan((TruncatedFile("*.a"),)), PATH, "content files concerned"),
+        (FaultPlan((WriteError("*.a"),)), PATH, "writes files concerned"),
+        (FaultPlan((WorkerKilled(reading="*.a"),)), PATH, "content reads files concerned"),
+        (FaultPlan((WorkerKilled(writing="*.a"),)), PATH, "writes files concerned"),
+        (FaultPlan((SlowRead("tcp://*"),)), "tcp://192.0.2.1:443", "answers concerned"),
+        (FaultPlan((ConnectError("tcp://*"),)), "tcp://192.0.2.1:443", "concerned"),
+        (FaultPlan((), watch=True), PATH, "content reads concerned"),
+        (FaultPlan((), watch=True), CODE, ""),
+        (FaultPlan((ReadError("*.a"),)), CODE, ""),
+        (FaultPlan((ReadError("*.a", workers=(1,)),)), PATH, ""),
     ],
 )
 def test_what_has_to_be_seen_of_a_file(plan, path, expected):
     """Its content, its reads, its writes, what a peer sends, or nothing at all."""
     faults = WorkerFaults(plan, 0)
-    found = {
+    needed = {
         "content": faults.needs_content_of(path),
         "reads": faults.needs_reads_of(path),
         "writes": faults.needs_writes_of(path),
         "answers": faults.needs_answers_of(path),
         "files": faults.has_file_faults(path),
-        "concerned": faults.concerns(path),
+        "concerned": faults.needs_answer(path),
     }
 
-    assert " ".join(name for name, is_so in found.items() if is_so) == expected
+    assert " ".join(name for name, is_so in needed.items() if is_so) == expected
 
 
 @rows(
@@ -213,8 +223,7 @@ def test_what_has_to_be_seen_of_a_file(plan, path, expected):
     [(None, PATH, True), ((), PATH, False), (("/data",), PATH, True), (("/dat",), PATH, False)],
 )
 def test_writes_fail_in_the_trials_own_folders(writable, path, may):
-    """Anywhere, where none are named."""
-    assert WorkerFaults(Plan((), writable=writable), 0).may_fail_writes_of(path) is may
+    assert WorkerFaults(FaultPlan((), writable=writable), 0).may_fail_writes_of(path) is may
 
 
 @rows(
@@ -229,39 +238,43 @@ def test_writes_fail_in_the_trials_own_folders(writable, path, may):
 )
 def test_the_longest_read_is_not_the_first(reads, longest):
     """The first is of a header; of equal ones the earlier counts, and a mapping is none."""
-    counter = FileCounter()
+    policy = schedule(watch=True)
     for offset, length in reads:
-        counter.count_read(offset, length, is_mapping=False)
-    counter.count_read(0, 1 << 20, is_mapping=True)
+        policy.read_actions(Operation("read", "/x"), offset, length)
+    policy.read_actions(Operation(MAP, "/x"), 0, 1 << 20)
 
-    assert (counter.longest, counter.longest_offset, counter.longest_bytes) == longest
-    assert counter.reads == len(reads) + 1
-    assert counter.bytes == sum(length for _, length in reads) + (1 << 20)
+    counts = policy.files["/x"]
+    assert (counts.longest, counts.longest_offset, counts.longest_bytes) == longest
+    assert counts.reads == len(reads) + 1
+    assert counts.bytes == sum(length for _, length in reads) + (1 << 20)
 
 
 def test_a_report_of_many_files_costs_no_more_than_its_text():
     """A supervisor has a counter for each file, and answers no call while it reports them."""
-    files = {f"{number:05}.bin": FileCounter(1, number, 9) for number in range(20_000)}
+    files = {f"{number:05}.bin": FileCounts(1, number, 9) for number in range(20_000)}
+    numbers = {path: tuple(counts) for path, counts in files.items()}
+    gc.collect()  # Or that of the suite's objects may be due in one of the two.
+    gc.disable()
     began = time.thread_time()
-    numbers = {path: counter.numbers() for path, counter in files.items()}
-    taken = time.thread_time()
+    text = wire.encode(WorkerReports((), (WorkerFacts(0, 7, 1, files),), (), ()))
+    encoded_at = time.thread_time()
     json.dumps(numbers)
     written = time.thread_time()
+    gc.enable()
 
-    assert numbers["00007.bin"] == (1, 7, 9, 0, 0, 0, 0)
-    assert taken - began < written - taken
+    assert b'"00007.bin": [1, 7, 9, 0, 0, 0, 0, 0]' in text
+    assert encoded_at - began < 2 * (written - encoded_at)
 
 
 @pytest.mark.parametrize("watch", [True, False])
 def test_a_plan_travels_as_json(watch):
     """What the supervisor gets is what was asked for."""
-    plan = Plan(ALL, watch)
-    assert plan == Plan.from_dict(json.loads(json.dumps(plan.to_dict())))
+    plan = FaultPlan(ALL, watch)
+    assert wire.decode(wire.encode(Configure(plan, 1)).decode()).plan == plan
 
 
 def test_each_call_is_found_by_its_role():
-    """And by no other one."""
-    assert sorted(with_role(*Role)) == sorted(CALLS)
+    assert sorted(calls_with_role(*Role)) == sorted(CALLS)
 
 
 @rows("name", CALLS)

@@ -34,8 +34,8 @@ def test_the_page_says_what_each_reader_does(cells, key):
     on_the_page = {
         name: outcome for name, outcome in OUTCOMES[key].items() if (key, name) not in IN_ONE_READ
     }
-    found = {name: cells[each, name].outcome for each, name in cells if each == key}
-    assert found == on_the_page
+    outcomes = {name: cells[each, name].outcome for each, name in cells if each == key}
+    assert outcomes == on_the_page
 
 
 def test_every_fault_happens_to_every_reader(cells):
@@ -48,7 +48,7 @@ def test_every_fault_happens_to_every_reader(cells):
 @pytest.mark.parametrize("name", CUT)
 def test_a_file_that_is_really_shorter_has_the_same_effect(tmp_path, name):
     """With no fault armed, over files that were cut on the disk."""
-    cells = reader_matrix.really_cut(tmp_path, name)
+    cells = reader_matrix.cells_of_short_files(tmp_path, name)
 
     assert {key: cell.outcome for key, cell in cells.items()} == {
         key: OUTCOMES[key][name] for key in cells

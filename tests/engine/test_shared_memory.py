@@ -8,17 +8,15 @@ import os
 import shutil
 import tempfile
 import uuid
+from functools import partial
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import pytest
 
-from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.system.temporary import SharedMemoryCleaner
 from pytest_dataloader_faults.faults import ReadError
-from support.attempts import CONTENT
-from support.epochs import alone, epoch
-from support.tries import Tries
+from support.attempts import CONTENT, attempt
 
 DEAD = 1 << 22
 """Above what pid_max can be: no process has that pid."""
@@ -29,18 +27,18 @@ def _cleaner():
     return SharedMemoryCleaner()
 
 
-@pytest.fixture(name="made")
-def _made():
+@pytest.fixture(name="create_segment")
+def _create_segment():
     """Files that it makes by the ends of their names, which it removes."""
     paths = []
 
-    def make(name):
+    def create(name):
         paths.append(f"/dev/shm/{name}")
         with open(paths[-1], "xb") as file:
             file.write(bytes(32))
         return paths[-1]
 
-    yield make
+    yield create
     for path in filter(os.path.exists, paths):
         os.unlink(path)
 
@@ -50,27 +48,26 @@ def _token(length):
 
 
 @pytest.mark.parametrize("prefix", ["sem.", "sem.mp-"])
-def test_a_semaphore_of_nobody_is_removed(cleaner, made, prefix):
+def test_a_semaphore_without_owner_is_removed(cleaner, create_segment, prefix):
     """Under the name that it has at first, and under the one that multiprocessing wants."""
-    path = made(prefix + _token(6 if prefix == "sem." else 8))
+    path = create_segment(prefix + _token(6 if prefix == "sem." else 8))
     cleaner.remove(())
     assert not os.path.exists(path)
 
 
-def test_a_semaphore_that_was_there_before_is_left(made):
-    """It belongs to others."""
-    path = made(f"sem.{_token(6)}")
+def test_a_semaphore_that_was_there_before_is_left(create_segment):
+    path = create_segment(f"sem.{_token(6)}")
     SharedMemoryCleaner().remove(())
     assert os.path.exists(path)
 
 
-@pytest.mark.parametrize("how", ["open", "mapped"])
-def test_a_semaphore_that_somebody_has_is_left(cleaner, made, how):
+@pytest.mark.parametrize("access", ["open", "mapped"])
+def test_a_semaphore_that_somebody_has_is_left(cleaner, create_segment, access):
     """Whether it is open there or only mapped."""
-    path = made(f"sem.{_token(6)}")
+    path = create_segment(f"sem.{_token(6)}")
     with open(path, "r+b") as file:
         mapped = mmap.mmap(file.fileno(), 32)
-        if how == "mapped":
+        if access == "mapped":
             file.close()
         cleaner.remove(())
         assert os.path.exists(path)
@@ -86,83 +83,28 @@ def test_a_semaphore_of_a_spawned_worker_is_left(cleaner):
     assert os.path.exists(f"/dev/shm/sem.{lock._semlock.name[1:]}")
 
 
-def test_other_names_are_left(cleaner, made):
+def test_other_names_are_left(cleaner, create_segment):
     """What only looks like a semaphore is no semaphore."""
-    paths = [made(f"{name}{_token(9)}") for name in ("sem.", "sem.user-", "data-")]
+    paths = [create_segment(f"{name}{_token(9)}") for name in ("sem.", "sem.user-", "data-")]
     cleaner.remove(())
     assert all(map(os.path.exists, paths))
 
 
-def test_segments_go_with_the_process_that_made_them(cleaner, made):
+def test_segments_go_with_the_process_that_made_them(cleaner, create_segment):
     """Those of a process that may live stay."""
-    left, used = made(f"torch_{DEAD}_{_token(9)}"), made(f"torch_{os.getpid()}_{_token(9)}")
+    dead_segment, live_segment = (
+        create_segment(f"torch_{DEAD}_{_token(9)}"),
+        create_segment(f"torch_{os.getpid()}_{_token(9)}"),
+    )
     cleaner.remove({DEAD})
-    assert (os.path.exists(left), os.path.exists(used)) == (False, True)
-
-
-engines = pytest.mark.parametrize("engine", ["kernel", "python"])
+    assert (os.path.exists(dead_segment), os.path.exists(live_segment)) == (False, True)
 
 
 def _read(path):
     return Path(path).read_bytes()
 
 
-@pytest.fixture(name="shared")
-def _shared():
-    """A folder in /dev/shm."""
-    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
-    yield folder
-    shutil.rmtree(folder)
-
-
-def _under(glob, path, engine, read=_read):
-    with inject(ReadError(glob), engine=engine, require_fired=False) as injection:
-        (result,) = epoch(alone(Tries([str(path)], read))).batches
-    return result.gave, injection
-
-
-def _left_open(engine):
-    """What is counted for files that other tests of this process have left open."""
-    return _under("*", __file__, engine)[1].workers[0].unobserved
-
-
-@engines
-@pytest.mark.parametrize("glob", ["*", "*.bin"])
-def test_a_copy_in_a_folder(shared, glob, engine):
-    """A glob that names no folder means it."""
-    (shared / "0.bin").write_bytes(CONTENT)
-    gave, injection = _under(glob, shared / "0.bin", engine)
-    assert "Errno 5" in gave
-    assert 1 == injection.fired
-
-
-@engines
-def test_a_copy_that_is_in_no_folder(engine):
-    """The ending of its name tells that it is a file."""
-    with tempfile.NamedTemporaryFile(dir="/dev/shm", suffix=".bin") as file:
-        file.write(CONTENT)
-        file.flush()
-        _, injection = _under("*", file.name, engine)
-    assert 1 == injection.fired
-
-
-@engines
-def test_a_name_that_tells_nothing(engine):
-    """It may be a library's segment: it is spared, counted and told, and reached by its folder."""
-    before = _left_open(engine)
-    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="h") as file:
-        file.write(CONTENT)
-        file.flush()
-        gave, injection = _under("*", file.name, engine)
-        _, reached = _under("/dev/shm/h*", file.name, engine)
-    assert CONTENT == gave
-    assert {**before, "open of an excluded file": 1} == injection.workers[0].unobserved
-    _, _, hidden = injection.unfired().partition("Hidden from the engine: ")
-    assert "open of an excluded file (1)" in hidden
-    assert 1 == reached.fired
-
-
-def _attached(name):
+def _read_attached(name):
     shared = SharedMemory(Path(name).name)
     try:
         return bytes(shared.buf[: len(CONTENT)])
@@ -170,16 +112,61 @@ def _attached(name):
         shared.close()
 
 
-@engines
-def test_segments_of_torch_and_multiprocessing(engine):
-    """Nothing befalls them, and they are not counted: no dataset keeps its data there."""
-    before = _left_open(engine)
+@pytest.fixture(name="folder")
+def _folder():
+    """A folder in /dev/shm with a copy of a file."""
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    (folder / "0.bin").write_bytes(CONTENT)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(name="nameless")
+def _nameless():
+    """A file whose name tells nothing."""
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="h") as file:
+        file.write(CONTENT)
+        file.flush()
+        yield file.name
+
+
+@pytest.fixture(name="segment")
+def _segment():
+    """A segment of multiprocessing."""
     shared = SharedMemory(create=True, size=len(CONTENT))
     shared.buf[:] = CONTENT
-    try:
-        gave, injection = _under("*", f"/dev/shm/{shared.name}", engine, _attached)
-    finally:
-        shared.close()
-        shared.unlink()
-    assert CONTENT == gave
-    assert (0, before) == (injection.fired, injection.workers[0].unobserved)
+    yield f"/dev/shm/{shared.name}"
+    shared.close()
+    shared.unlink()
+
+
+def _read_under(globs, engine, *calls):
+    faults, options = map(ReadError, globs), {"engine": engine, "require_fired": False}
+    return attempt(list(calls), lambda call: call(), *faults, **options)
+
+
+@pytest.mark.parametrize("engine", ["kernel", "python"])
+def test_which_files_in_shared_memory_are_data(folder, create_segment, nameless, segment, engine):
+    """A glob that names no folder means copies in a folder, and names that have an ending.
+
+    Nothing befalls segments of torch and multiprocessing, and they are not counted: no dataset
+    keeps its data there. Another name may be of a library's segment: it is spared, counted and
+    told, and reached by its folder.
+    """
+    # What is counted for files that other tests of this process have left open.
+    inherited = _read_under(["*"], engine, partial(_read, __file__))[1].workers[0].unobserved
+    paths = folder / "0.bin", create_segment(f"{_token(9)}.bin")
+    calls = *(partial(_read, path) for path in paths), partial(_read_attached, segment)
+    gave, injection = _read_under(["*"], engine, *calls)
+    assert ["Errno 5" in str(each) for each in gave] == [True, True, False]
+    assert (CONTENT, 2, inherited) == (gave[2], injection.fired, injection.workers[0].unobserved)
+
+    gave, injection = _read_under(["*"], engine, partial(_read, nameless))
+    assert [CONTENT] == gave
+    assert {**inherited, "open of an excluded file": 1} == injection.workers[0].unobserved
+    _, _, hidden = injection.explain_unfired().partition("Not visible to the engine: ")
+    assert "open of an excluded file (1)" in hidden
+
+    globs = "*.bin", "/dev/shm/h*"
+    _, injection = _read_under(globs, engine, calls[0], partial(_read, nameless))
+    assert [1, 1] == [each.fired for each in injection.faults]

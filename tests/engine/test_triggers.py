@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -21,20 +20,22 @@ from pytest_dataloader_faults.faults import (
     ShortRead,
     SlowRead,
 )
+from support.attempts import Case, attempt, attempt_each, epoch_of
 from support.datasets import COUNT, Records, write_records
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries
 
-TRIGGERED = (
-    OpenError,
-    ReadError,
-    lambda path, **triggers: ShortRead(path, 9, **triggers),
-    ClosedDescriptor,
-    lambda path, **triggers: SlowRead(path, 0.001, **triggers),
-)
-NAMES = ["open", "read", "short", "closed", "slow"]
+KINDS = {
+    "open": OpenError,
+    "read": ReadError,
+    "short": lambda path, **triggers: ShortRead(path, 9, **triggers),
+    "closed": ClosedDescriptor,
+    "slow": lambda path, **triggers: SlowRead(path, 0.001, **triggers),
+}
 PAGE = mmap.PAGESIZE
 PAGES = 4
+CONTENT = b"".join(bytes([number]) * PAGE for number in range(PAGES))
+"""Page *n* holds *n* only."""
 
 
 @pytest.fixture(name="paths")
@@ -43,16 +44,21 @@ def _paths(records):
     return [str(path) for path in sorted(records.iterdir())]
 
 
-def _struck(paths, fault, *, seed=0, workers=1):
+def _hits(paths, fault):
     """For each file, in the order they are read, whether the fault befell it."""
-    with inject(fault, seed=seed, require_fired=False) as injection:
-        read = epoch(alone(Tries(paths, WAYS["read"]), num_workers=workers))
+    with inject(fault, require_fired=False) as injection:
+        return _hits_of_epoch(injection, paths)
+
+
+def _hits_of_epoch(injection, paths, workers=1):
+    loader = alone(Tries(paths, WAYS["read"]), num_workers=workers)
+    read, (facts,) = epoch_of(injection, loader)
     assert [*range(len(paths))] == [each.index for each in read.batches]
-    struck = {each.path for each in injection.faults[0].firings}
+    struck = {each.path for each in facts.firings}
     return [path in struck for path in paths]
 
 
-def _numbers(struck):
+def _hit_numbers(struck):
     return [number for number, each in enumerate(struck, 1) if each]
 
 
@@ -64,84 +70,65 @@ RHYTHMS = [
 ]
 
 
-def _struck_by_each(folder, faults, **options):
+def _hits_by_fault(folder, makes, **options):
     """For each fault, of sixteen files of its own, whether it befell them. All in one worker."""
-    made = {name: [str(each) for each in _sixteen(folder / name)] for name in faults}
-    armed = [make(f"{folder}/{name}/*.rec") for name, make in faults.items()]
-    with inject(*armed, require_fired=False, **options) as injection:
-        read = epoch(alone(Tries([path for each in made.values() for path in each], WAYS["read"])))
-    assert len(read.batches) == COUNT * len(faults)
-    met = [{each.path for each in facts.firings} for facts in injection.faults]
-    return {
-        name: [path in struck for path in paths]
-        for (name, paths), struck in zip(made.items(), met, strict=True)
-    }
+    folders = [folder / str(number) for number in range(len(makes))]
+    paths = [str(path) for each in folders for path in _sixteen_paths(each)]
+    faults = [make(f"{each}/*.rec") for make, each in zip(makes, folders, strict=True)]
+    with inject(*faults, require_fired=False, **options) as injection:
+        read = epoch(alone(Tries(paths, WAYS["read"])))
+    assert len(read.batches) == len(paths)
+    struck = [{each.path for each in facts.firings} for facts in injection.faults]
+    return [
+        [path in struck[number] for path in map(str, _sixteen_paths(each))]
+        for number, each in enumerate(folders)
+    ]
 
 
-def _sixteen(folder):
+def _sixteen_paths(folder):
     return sorted((folder if folder.exists() else write_records(folder)).iterdir())
 
 
-@pytest.fixture(name="rhythms", scope="module")
-def _rhythms(tmp_path_factory):
-    """What each kind strikes by each of the rhythms, in a scope of that kind."""
-    found = {}
-    for name, kind in zip(NAMES, TRIGGERED, strict=True):
-        faults = {
-            str(place): functools.partial(kind, **triggers)
-            for place, (triggers, _) in enumerate(RHYTHMS)
-        }
-        struck = _struck_by_each(tmp_path_factory.mktemp(name), faults)
-        found |= {(name, int(place)): each for place, each in struck.items()}
-    return found
-
-
-@pytest.mark.parametrize("kind", NAMES)
-@pytest.mark.parametrize("rhythm", range(len(RHYTHMS)), ids=lambda place: str(RHYTHMS[place][0]))
-def test_counts_and_rhythm(rhythms, kind, rhythm):
+def test_counts_and_rhythm(tmp_path):
     """From the nth on, each every-th one, so many times."""
-    assert RHYTHMS[rhythm][1] == _numbers(rhythms[kind, rhythm])
+    cells = list(itertools.product(KINDS, RHYTHMS))
+    makes = [functools.partial(KINDS[kind], **triggers) for kind, (triggers, _) in cells]
+    hits = _hits_by_fault(tmp_path, makes)
+    for (kind, (triggers, expected)), struck in zip(cells, hits, strict=True):
+        assert (kind, triggers, expected) == (kind, triggers, _hit_numbers(struck))
 
 
-@pytest.fixture(name="chances", scope="module")
-def _chances(tmp_path_factory):
-    """What each kind strikes by chance, with three seeds, two of them alike."""
-    folder = tmp_path_factory.mktemp("chances")
-    faults = {
-        name: functools.partial(kind, probability=0.5)
-        for name, kind in zip(NAMES, TRIGGERED, strict=True)
-    }
-    return [_struck_by_each(folder, faults, seed=seed) for seed in (3, 3, 4)]
-
-
-@pytest.mark.parametrize("kind", NAMES)
-def test_chance_is_the_seeds(chances, kind):
+def test_chance_is_the_seeds(tmp_path):
     """The same seed twice strikes the same operations; another one strikes others."""
-    once, again, other = (each[kind] for each in chances)
-    assert once == again
-    assert once != other
-    assert 0 < sum(once) < COUNT
+    makes = [functools.partial(kind, probability=0.5) for kind in KINDS.values()]
+    first, same, other = (_hits_by_fault(tmp_path, makes, seed=seed) for seed in (3, 3, 4))
+    assert first == same
+    for name, first_draw, other_draw in zip(KINDS, first, other, strict=True):
+        assert first_draw != other_draw, name
+        assert 0 < sum(first_draw) < COUNT, name
 
 
 def test_chance_is_each_workers_own(paths):
     """What one draws has nothing to do with what the other does, or with how many there are."""
-    fault = OpenError("*.rec", probability=0.5)
-    both = _struck(paths, fault, workers=2)
-    first, second = both[::2], both[1::2]
-    assert first != second
-    assert both == _struck(paths, fault, workers=2)
-    assert first == _struck(paths, fault)[: len(first)]
+    with inject(OpenError("*.rec", probability=0.5)) as injection:
+        of_two, of_two_again, of_one = (
+            _hits_of_epoch(injection, paths, workers) for workers in (2, 2, 1)
+        )
+    first_worker, second_worker = of_two[::2], of_two[1::2]
+    assert first_worker != second_worker
+    assert of_two == of_two_again
+    assert first_worker == of_one[: len(first_worker)]
 
 
 def test_chance_is_of_those_that_the_other_triggers_choose(paths):
     """The rhythm first; then so many times of those that the chance has chosen."""
-    whole, twice = (
-        _numbers(_struck(paths, OpenError("*.rec", every=2, probability=0.5, times=times)))
+    unlimited, limited = (
+        _hit_numbers(_hits(paths, OpenError("*.rec", every=2, probability=0.5, times=times)))
         for times in (None, 2)
     )
-    assert set(whole) < set(range(1, COUNT, 2))
-    assert whole[:2] == twice
-    assert len(twice) == 2
+    assert set(unlimited) < set(range(1, COUNT, 2))
+    assert unlimited[:2] == limited
+    assert len(limited) == 2
 
 
 def test_each_fault_has_a_stream_of_its_own(paths):
@@ -149,13 +136,15 @@ def test_each_fault_has_a_stream_of_its_own(paths):
     faults = [SlowRead("*.rec", 0.001, probability=0.5) for _ in range(2)]
     with inject(*faults) as injection:
         epoch(alone(Tries(paths, WAYS["read"])))
-    first, second = ({each.path for each in facts.firings} for facts in injection.faults)
-    assert first != second
+    first_paths, second_paths = (
+        {each.path for each in facts.firings} for facts in injection.faults
+    )
+    assert first_paths != second_paths
 
 
 def test_certainty_draws_nothing(paths):
     """A probability of 1 is no trigger."""
-    assert [True] * COUNT == _struck(paths, OpenError("*.rec", probability=1.0))
+    assert [True] * COUNT == _hits(paths, OpenError("*.rec", probability=1.0))
 
 
 # The place in the file.
@@ -165,11 +154,11 @@ def test_certainty_draws_nothing(paths):
 def _pages(tmp_path):
     """A file of 4 pages; page *n* holds *n* only."""
     path = tmp_path / "pages.bin"
-    path.write_bytes(b"".join(bytes([number]) * PAGE for number in range(PAGES)))
+    path.write_bytes(CONTENT)
     return str(path)
 
 
-def _reading(call):
+def _read_pages(call):
     """The first byte of each page, or the errno, by a call for one page at a time."""
 
     def way(path):
@@ -211,44 +200,31 @@ CALLS = {"read": _read, "pread": lambda fd, at: os.pread(fd, PAGE, at), "readv":
 CALLS["preadv"] = _preadv
 
 
-OFFSETS = [0, 1, PAGE - 1, PAGE, 2 * PAGE + 1]
-
-
-@pytest.fixture(name="from_a_place", scope="module")
-def _from_a_place(tmp_path_factory):
-    """What each call reads of a file of its own that fails from each place on, and the facts."""
-    folder = tmp_path_factory.mktemp("places")
-    content = b"".join(bytes([number]) * PAGE for number in range(PAGES))
-    cells = list(itertools.product(CALLS, OFFSETS))
-    paths = [str(folder / f"{call}-{offset}.bin") for call, offset in cells]
-    for path in paths:
-        Path(path).write_bytes(content)
-    faults = [ReadError(path, offset=at) for path, (_, at) in zip(paths, cells, strict=True)]
-    sources = list(zip(paths, (call for call, _ in cells), strict=True))
-    with inject(*faults) as injection:
-        read = epoch(alone(Tries(sources, lambda one: _reading(CALLS[one[1]])(one[0]))))
-    met = zip((each.gave for each in read.batches), injection.faults, strict=True)
-    return dict(zip(cells, met, strict=True))
-
-
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("offset", OFFSETS)
-def test_reads_fail_from_a_place_on(from_a_place, call, offset):
+def test_reads_fail_from_a_place_on(tmp_path):
     """Those that touch a byte at or after it; those before are not counted."""
-    gave, facts = from_a_place[call, offset]
-    right = offset // PAGE
-    assert [*range(right), *["errno 5"] * (PAGES - right)] == gave
-    assert (PAGES - right,) * 2 == (facts.reached, facts.fired)
+    cells = list(itertools.product(CALLS, [0, 1, PAGE - 1, PAGE, 2 * PAGE + 1]))
+    cases = {
+        (call, offset): Case(
+            _read_pages(CALLS[call]), functools.partial(ReadError, offset=offset), CONTENT
+        )
+        for call, offset in cells
+    }
+    results, _ = attempt_each(cases, tmp_path)
+    for (call, offset), (_, gave, facts) in results.items():
+        right = offset // PAGE
+        assert [*range(right), *["errno 5"] * (PAGES - right)] == gave, call
+        assert (PAGES - right,) * 2 == (facts.matched, facts.fired), call
 
 
 def test_a_place_behind_the_end(pages):
     """Nothing is there to be touched, not even by a read that asks for more."""
-    with inject(ReadError("*.bin", offset=PAGES * PAGE), require_fired=False) as injection:
-        (read,) = epoch(alone(Tries([pages], WAYS["read"]))).batches
-    assert (PAGES * PAGE, 0) == (len(read.gave), injection.reached)
+    (gave,), injection = attempt(
+        [pages], WAYS["read"], ReadError("*.bin", offset=PAGES * PAGE), require_fired=False
+    )
+    assert (PAGES * PAGE, 0) == (len(gave), injection.matched)
 
 
-def _touched(path_and_page):
+def _touch_page(path_and_page):
     path, page = path_and_page
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
         return mapping[page * PAGE]
@@ -264,21 +240,22 @@ def test_a_mapping_has_its_pages_up_to_that_place(pages, tmp_path):
         for number in range(-(-offset // PAGE))
     ]
     with inject(*(ReadError(f"*/{offset}.bin", offset=offset) for offset in offsets)) as injection:
-        read = epoch(alone(Tries(sources, _touched)))
+        read = epoch(alone(Tries(sources, _touch_page)))
     assert [number for _, number in sources] == [each.gave for each in read.batches]
     assert [{"mmap"}] * len(offsets) == [
-        {e.call for e in each.firings} for each in injection.faults
+        {e.call for e in facts.firings} for facts in injection.faults
     ]
 
 
-@pytest.mark.parametrize("offset", [0, 1, PAGE, 3 * PAGE])
-def test_a_mapping_has_no_page_after_that_place(pages, offset):
+def test_a_mapping_has_no_page_after_that_place(pages, tmp_path):
     """The first one is the death of the worker."""
-    source = (pages, -(-offset // PAGE))
-    with inject(ReadError("*.bin", offset=offset)):
-        read = epoch(alone(Tries([source], _touched)))
-    assert [] == read.batches
-    assert {signal.SIGBUS} == read.signals
+    offsets = [0, 1, PAGE, 3 * PAGE]
+    with inject(*(ReadError(f"*/{offset}.bin", offset=offset) for offset in offsets)) as injection:
+        for place, offset in enumerate(offsets):
+            source = shutil.copy(pages, tmp_path / f"{offset}.bin"), -(-offset // PAGE)
+            read, facts = epoch_of(injection, alone(Tries([source], _touch_page)))
+            assert ([], {signal.SIGBUS}) == (read.batches, read.signals)
+            assert facts[place].fired
 
 
 class _InPieces(Records):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import importlib.util
 import io
 import logging
@@ -14,16 +15,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from pytest_dataloader_faults import Verdict, inject, run_trial
-from pytest_dataloader_faults._engine import unavailable
+from pytest_dataloader_faults._engine import explain_missing_kernel_engine
 from pytest_dataloader_faults._engine.supervisor.answers import writes
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
@@ -31,12 +30,15 @@ from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import ReadError, ShortWrite, WorkerKilled, WriteError
 from pytest_dataloader_faults.faults.kinds import WRITE_ERRNOS
+from support.attempts import Case, attempt, attempt_each, epoch_of
 from support.datasets import CopiedRecords, Records
 from support.epochs import alone, epoch
-from support.rows import rows
 from support.tries import Tries
+from support.waiting import allowed
 
-pytestmark = pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
+pytestmark = pytest.mark.skipif(
+    bool(explain_missing_kernel_engine()), reason=str(explain_missing_kernel_engine())
+)
 
 CONTENT = bytes(range(256)) * 64
 
@@ -62,16 +64,16 @@ def _from_file(copy):
     def use(path):
         source = f"{path}.source"
         Path(source).write_bytes(CONTENT)
-        with open(source, "rb") as given, open(path, "wb") as taken:
-            return copy(given.fileno(), taken.fileno())
+        with open(source, "rb") as source_file, open(path, "wb") as copy_file:
+            return copy(source_file.fileno(), copy_file.fileno())
 
     return use
 
 
-def _spliced(given, taken):
+def _spliced(source_fd, copy_fd):
     read, write = os.pipe()
     try:
-        return os.splice(read, taken, os.splice(given, write, len(CONTENT)))
+        return os.splice(read, copy_fd, os.splice(source_fd, write, len(CONTENT)))
     finally:
         os.close(read)
         os.close(write)
@@ -114,9 +116,11 @@ def _in_a_thread(path):
 
 def _in_a_program(path):
     """tee(1) writes from C."""
-    done = subprocess.run(["/usr/bin/tee", path], input=CONTENT, capture_output=True, check=False)
-    if done.returncode:
-        raise ChildProcessError(done.stderr.decode())
+    process = subprocess.run(
+        ["/usr/bin/tee", path], input=CONTENT, capture_output=True, check=False
+    )
+    if process.returncode:
+        raise ChildProcessError(process.stderr.decode())
 
 
 def _renamed(path):
@@ -137,8 +141,12 @@ WAYS = {
     "fsync": _by_descriptor(lambda fd: os.fsync(fd)),  # noqa: PLW0108  # by its name in os
     "fdatasync": _by_descriptor(lambda fd: os.fdatasync(fd)),  # noqa: PLW0108
     "O_APPEND": _by_descriptor(lambda fd: os.write(fd, CONTENT), os.O_APPEND),
-    "sendfile": _from_file(lambda given, taken: os.sendfile(taken, given, 0, len(CONTENT))),
-    "copy_file_range": _from_file(lambda given, taken: os.copy_file_range(given, taken, 999)),
+    "sendfile": _from_file(
+        lambda source_fd, copy_fd: os.sendfile(copy_fd, source_fd, 0, len(CONTENT))
+    ),
+    "copy_file_range": _from_file(
+        lambda source_fd, copy_fd: os.copy_file_range(source_fd, copy_fd, 999)
+    ),
     "splice": _from_file(_spliced),
     "thread": _in_a_thread,
     "tee": _in_a_program,
@@ -165,100 +173,47 @@ OF_LIBRARIES = {
 """What says, in place of an OSError, that the disk is full."""
 
 
-def attempt(path, way, *faults, **options):
-    """What that way of writing gives in a worker under the faults, and the injection."""
-    with inject(*faults, **options) as injection:
-        (result,) = epoch(alone(Tries([path], way))).batches
-    return result.gave, injection
+def _cases(names, make_fault):
+    """Each of these ways with a fault of its file, and of files whose names begin as it does."""
+    return {name: Case(WAYS[name], lambda path: make_fault(f"{path}*"), None) for name in names}
 
 
-def by_each(names, folder, make_fault, **options):
-    """What each way gives, with a file and a fault of its own, all in one worker."""
-    folder.mkdir()
-    paths = [str(folder / f"{name}.bin") for name in names]
-
-    def write(name):
-        return WAYS[name](str(folder / f"{name}.bin"))
-
-    with inject(*map(make_fault, paths), **options) as injection:
-        results = epoch(alone(Tries(list(names), write))).batches
-    gave = dict(zip(names, (each.gave for each in results), strict=True))
-    return Written(folder, gave, dict(zip(names, injection.faults, strict=True)), injection)
+USABLE = [name for name in WAYS if name != "h5py" or importlib.util.find_spec("h5py")]
 
 
-@dataclass
-class Written:
-    """What each way gave, and the facts of its fault."""
-
-    folder: Path
-    gave: dict[str, Any]
-    facts: dict[str, Any]
-    injection: Any
-
-    def path(self, name):
-        """The file of that way."""
-        return self.folder / f"{name}.bin"
+def _write_bare(name, path):
+    """What that way writes without the engine, to a file of that name, which torch stores."""
+    WAYS[name](str(path))
+    return path.read_bytes()
 
 
-def _usable(names):
-    return [name for name in names if name != "h5py" or importlib.util.find_spec("h5py")]
+def test_each_way_meets_a_full_disk(tmp_path):
+    results, _ = attempt_each(_cases(USABLE, WriteError), tmp_path / "full")
+    for name, (path, gave, facts) in results.items():
+        assert OF_LIBRARIES.get(name, f"[Errno {errno.ENOSPC}]") in gave, name
+        assert facts.fired, name
+        assert not path.exists() or path.stat().st_size == 0, name
 
 
-@pytest.fixture(name="bare", scope="module")
-def _bare(tmp_path_factory):
-    """What each way writes without the engine."""
-    folder = tmp_path_factory.mktemp("bare")
-    for name in _usable(WAYS):
-        WAYS[name](str(folder / f"{name}.bin"))
-    return {name: (folder / f"{name}.bin").read_bytes() for name in _usable(WAYS)}
-
-
-@pytest.fixture(name="full", scope="module")
-def _full(tmp_path_factory):
-    """Every way on a full disk."""
-    folder = tmp_path_factory.mktemp("full") / "written"
-    return by_each(_usable(WAYS), folder, lambda path: WriteError(f"{path}*"))
-
-
-@pytest.fixture(name="later", scope="module")
-def _later(tmp_path_factory):
-    """Every way while no write is due to fail."""
-    folder = tmp_path_factory.mktemp("later") / "written"
-    return by_each(
-        _usable(WAYS), folder, lambda path: WriteError(f"{path}*", nth=9999), require_fired=False
-    )
-
-
-@pytest.fixture(name="short", scope="module")
-def _short(tmp_path_factory):
-    """Every way that writes on, where nine writes of each are short."""
-    folder = tmp_path_factory.mktemp("short") / "written"
-    return by_each(
-        _usable(WRITE_ON), folder, lambda path: ShortWrite(f"{path}*", max_bytes=50, times=9)
-    )
-
-
-@pytest.mark.parametrize("name", WAYS)
-def test_each_way_meets_a_full_disk(full, name):
-    """And no byte is in the file."""
-    if name == "h5py":
-        pytest.importorskip("h5py")
-
-    assert OF_LIBRARIES.get(name, f"[Errno {errno.ENOSPC}]") in full.gave[name]
-    assert full.facts[name].fired
-    path = full.path(name)
-    assert not path.exists() or path.stat().st_size == 0
-
-
-@pytest.mark.parametrize("name", WAYS)
-def test_each_way_works_when_its_turn_has_not_come(later, bare, name):
+def test_each_way_works_when_its_turn_has_not_come(tmp_path):
     """The writes are looked at, and the files are those that are written without the engine."""
-    if name == "h5py":
-        pytest.importorskip("h5py")
+    cases = _cases(USABLE, functools.partial(WriteError, nth=9999))
+    results, _ = attempt_each(cases, tmp_path / "later", require_fired=False)
+    for name, (path, gave, facts) in results.items():
+        assert "Error" not in str(gave), name
+        assert facts.matched, name
+        assert path.read_bytes() == _write_bare(name, tmp_path / path.name), name
 
-    assert "Error" not in str(later.gave[name])
-    assert later.facts[name].reached
-    assert later.path(name).read_bytes() == bare[name]
+
+def test_what_writes_on_after_a_short_write_loses_nothing(tmp_path):
+    """Python's and C's buffered files, numpy, torch and SQLite, when nine writes are short."""
+    names = [name for name in USABLE if name in WRITE_ON]
+    make_fault = functools.partial(ShortWrite, max_bytes=50, times=9)
+    results, _ = attempt_each(_cases(names, make_fault), tmp_path / "short")
+    for name, (path, gave, facts) in results.items():
+        assert "Error" not in str(gave), name
+        assert facts.fired == 9, name
+        assert path.read_bytes() == _write_bare(name, tmp_path / path.name), name
 
 
 IN_C = ("tee", "np.save", "tofile", "torch.save", "sqlite", "h5py")
@@ -282,64 +237,44 @@ SCHEDULES = {
 )
 def test_the_python_engine_does_the_same(tmp_path, fault):
     """To each way of writing in Python: the same result, calls and bytes in the file."""
+    cases = {name: Case(WAYS[name], SCHEDULES[fault], None) for name in IN_PYTHON}
     kernel, python = (
-        by_each(IN_PYTHON, tmp_path / engine, SCHEDULES[fault], engine=engine, require_fired=False)
+        attempt_each(cases, tmp_path / engine, engine=engine, require_fired=False)
         for engine in ("kernel", "python")
     )
 
-    assert [_done(kernel, name) for name in IN_PYTHON] == [
-        _done(python, name) for name in IN_PYTHON
-    ]
-    assert kernel.injection.workers[0].unobserved == python.injection.workers[0].unobserved
+    assert _summary(*kernel) == _summary(*python)
 
 
-def _done(written, name):
-    facts, path = written.facts[name], written.path(name)
-    (worker,) = written.injection.workers
-    calls = [each.call for each in facts.firings]
-    gave = str(written.gave[name]).replace(str(written.folder), "")
-    return name, gave, facts.reached, calls, worker.files[str(path)].writes, path.read_bytes()
+def _summary(results, injection):
+    (worker,) = injection.workers
+    summary = {"unobserved": worker.unobserved}
+    for name, (path, gave, facts) in results.items():
+        calls = [each.call for each in facts.firings]
+        message = str(gave).replace(str(path.parent), "")
+        writes = worker.files[str(path)].writes
+        summary[name] = message, facts.matched, calls, writes, path.read_bytes()
+    return summary
 
 
 def test_the_python_engine_tells_what_it_cannot_see(path):
     """The C code of numpy gets the number of the file."""
-    gave, injection = attempt(
-        path, WAYS["tofile"], WriteError("*"), engine="python", require_fired=False
+    (gave,), injection = attempt(
+        [path], WAYS["tofile"], WriteError("*"), engine="python", require_fired=False
     )
 
     assert gave is None
-    assert "Hidden from the engine: dup in" in str(injection.unfired())
+    assert "Not visible to the engine: dup in" in str(injection.explain_unfired())
 
 
 def test_numpy_writes_by_methods_under_the_python_engine(path):
     """Where its file is one that matters."""
-    gave, _ = attempt(path, WAYS["np.save"], WriteError("*", nth=2), engine="python")
+    (gave,), _ = attempt([path], WAYS["np.save"], WriteError("*", nth=2), engine="python")
 
     assert "No space left" in gave
 
 
-@pytest.mark.parametrize("fault", [WorkerKilled(writing="*")], ids=str)
-def test_the_python_engine_refuses_a_death_in_a_write(fault):
-    """It has no hold on a write that has begun."""
-    with (
-        pytest.raises(InvalidArgumentError, match="a write that has begun is the kernel's"),
-        inject(fault, engine="python"),
-    ):
-        pass
-
-
-@pytest.mark.parametrize("name", WRITE_ON)
-def test_what_writes_on_after_a_short_write_loses_nothing(short, bare, name):
-    """Python's and C's buffered files, numpy, torch and SQLite."""
-    if name == "h5py":
-        pytest.importorskip("h5py")
-
-    assert "Error" not in str(short.gave[name])
-    assert short.facts[name].fired == 9
-    assert short.path(name).read_bytes() == bare[name]
-
-
-def _twice(fd):
+def _write_twice(fd):
     return os.write(fd, CONTENT), os.write(fd, b"next"), os.lseek(fd, 0, os.SEEK_CUR)
 
 
@@ -356,54 +291,40 @@ HALF = len(CONTENT) // 2
 PARTS = {
     **{each: (WAYS[each], 20, 20, CONTENT[:20]) for each in ("write", "writev")},
     **{
-        each: (WAYS[each], 20, 20, bytes(3) + CONTENT[:20])
-        for each in ("pwrite", "pwritev", "pwritev2")
+        name: (WAYS[name], 20, 20, bytes(3) + CONTENT[:20])
+        for name in ("pwrite", "pwritev", "pwritev2")
     },
     "fraction": (WAYS["write"], 0.5, HALF, CONTENT[:HALF]),
-    "twice": (_by_descriptor(_twice), 20, (20, 4, 24), CONTENT[:20] + b"next"),
+    "twice": (_by_descriptor(_write_twice), 20, (20, 4, 24), CONTENT[:20] + b"next"),
     "appended": (_append, 20, 20, b"before" + CONTENT[:20]),
     "vector": (_by_descriptor(_in_the_second_buffer), 8, 8, b"itis the"),
 }
 """Ways to write, the most that is written at once, what the way gives, and what is in the file."""
 
 
-@pytest.fixture(name="parts", scope="module")
-def _parts(tmp_path_factory):
-    """What each way gives, each in a file of its own, and the folder of the files."""
-    folder = tmp_path_factory.mktemp("parts")
-    faults = [ShortWrite(f"*/{name}.bin", max_bytes=each[1]) for name, each in PARTS.items()]
-
-    def write(name):
-        return PARTS[name][0](str(folder / f"{name}.bin"))
-
-    with inject(*faults):
-        read = epoch(alone(Tries(list(PARTS), write)))
-    return dict(zip(PARTS, (each.gave for each in read.batches), strict=True)), folder
-
-
-@rows("name", PARTS)
-def test_a_part_is_written_at_its_place(parts, name):
+def test_a_part_is_written_at_its_place(tmp_path):
     """The call is told how much, and the next one goes on behind the part."""
-    gave, folder = parts
-    _, _, expected, content = PARTS[name]
-    assert gave[name] == expected
-    assert (folder / f"{name}.bin").read_bytes() == content
+    cases = {
+        name: Case(way, functools.partial(ShortWrite, max_bytes=most), None)
+        for name, (way, most, *_) in PARTS.items()
+    }
+    results, _ = attempt_each(cases, tmp_path / "parts")
+    written = {name: (each.gave, each.path.read_bytes()) for name, each in results.items()}
+    assert written == {name: row[2:] for name, row in PARTS.items()}
 
 
-def test_every_errno_comes_out_of_a_write(path):
+def test_every_errno_comes_out_of_a_write(tmp_path):
     """The one that the fault says; Python itself repeats a call that gives EINTR."""
-    numbers = sorted(WRITE_ERRNOS)
-    paths = [f"{path}.{number}" for number in numbers]
-    faults = [
-        WriteError(each, number, times=1 if number == errno.EINTR else None)
-        for each, number in zip(paths, numbers, strict=True)
-    ]
-    with inject(*faults) as injection:
-        read = epoch(alone(Tries(paths, _errno_of(WAYS["write"]))))
+    cases = {}
+    for number in sorted(WRITE_ERRNOS):
+        times = 1 if number == errno.EINTR else None
+        make_fault = functools.partial(WriteError, errno=number, times=times)
+        cases[number] = Case(_errno_of(WAYS["write"]), make_fault, None)
+    results, _ = attempt_each(cases, tmp_path / "errnos")
 
-    met = {number: each.gave for number, each in zip(numbers, read.batches, strict=True)}
-    assert met == {n: len(CONTENT) if n == errno.EINTR else n for n in numbers}
-    assert injection.fired == len(numbers)
+    met = {number: each.gave for number, each in results.items()}
+    assert met == {n: len(CONTENT) if n == errno.EINTR else n for n in cases}
+    assert {1} == {each.facts.fired for each in results.values()}
 
 
 def _errno_of(way):
@@ -433,24 +354,24 @@ def test_pipes_sockets_and_standard_output_are_left_alone(path, capfd):
         logging.getLogger("written").error("logged")
         return count
 
-    gave, injection = attempt(path, write, WriteError("*"), require_fired=False)
+    (gave,), injection = attempt([path], write, WriteError("*"), require_fired=False)
 
     assert gave == 4 + 6 + 6 + 8
-    assert (injection.reached, injection.workers[0].unobserved) == (0, {})
+    assert (injection.matched, injection.workers[0].unobserved) == (0, {})
     assert "printed" in capfd.readouterr().err
 
 
-def test_a_file_that_was_open_before_is_left_alone_and_told(path):
+def test_a_file_that_was_open_before_is_left_alone_and_reported(path):
     """It may be the user's own log."""
     with open(path, "wb", buffering=0) as log:
-        gave, injection = attempt(
-            path, lambda _path: log.write(b"a line"), WriteError("*"), require_fired=False
+        (gave,), injection = attempt(
+            [path], lambda _path: log.write(b"a line"), WriteError("*"), require_fired=False
         )
 
     assert gave == 6
-    told = "write of a file that was open before the worker began"
-    assert injection.workers[0].unobserved == {told: 1}
-    assert f"Hidden from the engine: {told} (1)" in str(injection.unfired())
+    reason = "write to a file that was open before the worker started"
+    assert injection.workers[0].unobserved == {reason: 1}
+    assert f"Not visible to the engine: {reason} (1)" in str(injection.explain_unfired())
 
 
 def test_a_number_that_is_used_again_is_another_file(path):
@@ -464,21 +385,21 @@ def test_a_number_that_is_used_again_is_another_file(path):
             assert file.fileno() == number
             file.write(b"data")
 
-    gave, injection = attempt(path, write, WriteError("*"))
+    (gave,), injection = attempt([path], write, WriteError("*"))
     log.close()
 
     assert "No space left" in gave
     assert injection.fired == 1
 
 
-def test_a_mapping_is_told(path):
+def test_a_mapping_is_reported(path):
     """The kernel writes it back later, without a call."""
 
     def write(path):
         mapped = np.memmap(path, np.uint8, "w+", shape=99)
         mapped[:] = 7
 
-    _, injection = attempt(path, write, WriteError("*", nth=99), require_fired=False)
+    _, injection = attempt([path], write, WriteError("*", nth=99), require_fired=False)
 
     assert injection.workers[0].unobserved == {"write through a mapping": 1}
     assert Path(path).read_bytes() == b"\7" * 99
@@ -486,13 +407,12 @@ def test_a_mapping_is_told(path):
 
 def test_no_other_fault_hands_writes_over(path):
     """They cost nothing there, and are not counted."""
-    _, injection = attempt(path, WAYS["write"], ReadError("*"), require_fired=False)
+    _, injection = attempt([path], WAYS["write"], ReadError("*"), require_fired=False)
 
     assert [each.writes for each in injection.workers[0].files.values()] in ([], [0])
 
 
 def test_two_workers_count_on_their_own(tmp_path):
-    """The second write of each."""
     paths = [str(tmp_path / f"{number}.bin") for number in range(6)]
     with inject(WriteError("*.bin", nth=2, times=1)) as injection:
         read = epoch(alone(Tries(paths, WAYS["write"]), num_workers=2))
@@ -501,35 +421,32 @@ def test_two_workers_count_on_their_own(tmp_path):
         [False] * 2
     )
     assert [each.worker for each in injection.faults[0].firings] == [0, 1]
-    counts = [sorted(each.writes for each in one.files.values()) for one in injection.workers]
+    counts = [sorted(each.writes for each in worker.files.values()) for worker in injection.workers]
     assert counts == [[1, 1, 1], [1, 1, 1]]
 
 
-def test_a_death_leaves_half_of_a_write(path):
-    """What a worker has written by torch.save() cannot be loaded again."""
-    with inject(WorkerKilled(writing="*.bin", at=3)) as injection:
-        read = epoch(alone(Tries([f"{path}.a", f"{path}.b", path], _TORN)))
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_death_leaves_half_of_a_write(tmp_path, workers):
+    """All batches come up to the one whose write was never finished."""
+    cells = [(worker, at) for worker in range(workers) for at in (1, 3)]
+    faults = [
+        WorkerKilled(writing=f"*/{worker}-{at}/*", worker=worker, at=at) for worker, at in cells
+    ]
+    with inject(*faults) as injection:
+        for cell, (worker, at) in enumerate(cells):
+            folder = tmp_path / f"{worker}-{at}"
+            folder.mkdir()
+            paths = [str(folder / f"{number}.bin") for number in range(8)]
+            loader = alone(Tries(paths, WAYS["write"]), num_workers=workers)
+            read, facts = epoch_of(injection, loader)
 
-    assert ([0, 1], [-signal.SIGKILL]) == ([each.index for each in read.batches], read.exit_codes)
-    (firing,) = injection.faults[0].firings
-    assert (firing.call, firing.path, injection.surfaced) == ("signal 9", path, 1)
-    assert Path(path).read_bytes() == CONTENT[: len(CONTENT) // 2]
-
-
-_TORN = WAYS["write"]
-
-
-@pytest.mark.parametrize(("worker", "at"), [(0, 1), (1, 2)])
-def test_what_came_before_a_death_is_always_the_same(tmp_path, worker, at):
-    """All batches up to the one whose write was never finished."""
-    paths = [str(tmp_path / f"{number}.bin") for number in range(8)]
-    with inject(WorkerKilled(writing="*.bin", worker=worker, at=at)) as injection:
-        read = epoch(alone(Tries(paths, _TORN), num_workers=2))
-
-    place = 2 * (at - 1) + worker
-    assert list(range(place)) == [each.index for each in read.batches]
-    assert [paths[place]] == [each.path for each in injection.faults[0].firings]
-    assert len(CONTENT) // 2 == os.path.getsize(paths[place])
+            place = workers * (at - 1) + worker
+            assert list(range(place)) == [each.index for each in read.batches]
+            assert -signal.SIGKILL == read.exit_codes[worker]
+            (firing,) = facts[cell].firings
+            assert ("signal 9", paths[place]) == (firing.call, firing.path)
+            assert facts[cell].mentioned == 1
+            assert Path(paths[place]).read_bytes() == CONTENT[: len(CONTENT) // 2]
 
 
 def test_a_torn_file_of_torch_cannot_be_loaded(path):
@@ -537,24 +454,23 @@ def test_a_torn_file_of_torch_cannot_be_loaded(path):
     with inject(WorkerKilled(writing="*.bin")):
         epoch(alone(Tries([path], WAYS["torch.save"])))
 
-    whole = io.BytesIO()
-    torch.save(torch.zeros(9999), whole)
-    assert 0 < os.path.getsize(path) < len(whole.getvalue()) * 0.6
+    complete_file = io.BytesIO()
+    torch.save(torch.zeros(9999), complete_file)
+    assert 0 < os.path.getsize(path) < len(complete_file.getvalue()) * 0.6
     with pytest.raises((OSError, RuntimeError)):
         torch.load(path)
 
 
-def test_a_worker_that_is_stopped_in_a_write_goes_on(path):
+def test_a_worker_that_is_stopped_in_a_write_continues(path):
     """Its write was short, and Python's file writes the rest."""
     with inject(WorkerKilled(signal.SIGSTOP, writing="*.bin")) as injection:
-        read = epoch(alone(Tries([path], WAYS["write_bytes"]), timeout=1))
+        read = epoch(alone(Tries([path], WAYS["write_bytes"]), timeout=allowed(1)))
 
     assert (read.batches, read.exit_codes, injection.fired) == ([], [0], 1)
     assert Path(path).read_bytes() == CONTENT
 
 
 def test_a_death_that_another_worker_dies_lets_this_one_write(path):
-    """Nobody dies, and that is told."""
     with (
         pytest.raises(FaultNotFiredError, match="never fired"),
         inject(WorkerKilled(writing="*.jpg")),
@@ -563,7 +479,6 @@ def test_a_death_that_another_worker_dies_lets_this_one_write(path):
 
 
 def test_writes_go_on_after_the_scope(path):
-    """In a worker that outlives it."""
     loader = alone(Tries([path], WAYS["write"]), persistent_workers=True)
     with inject(WriteError("*")) as injection:
         (failed,) = epoch(loader).batches
@@ -574,7 +489,6 @@ def test_writes_go_on_after_the_scope(path):
 
 
 def test_a_trial_fails_writes_in_its_own_folder(records):
-    """The one that the factory gets."""
     outcome = run_trial(
         lambda folder: CopiedRecords(records, folder), WriteError("*/03.copy", errno.EDQUOT)
     )
@@ -591,7 +505,7 @@ def test_a_trial_harms_no_other_folder(records, tmp_path, fault):
     copies = tmp_path / "copies"
     copies.mkdir()
 
-    with pytest.raises(InvalidArgumentError, match=r"0[04]\.copy.*have make_dataset take a folder"):
+    with pytest.raises(InvalidArgumentError, match=r"0[04]\.copy.*let make_dataset take a folder"):
         run_trial(lambda: CopiedRecords(records, copies), fault)
 
     written = {each.name: each.read_bytes() for each in copies.iterdir()}
@@ -611,7 +525,7 @@ def test_a_fault_free_run_counts_writes(records):
     assert written == {f"{n:02}.copy": 1 for n in range(16)} | {f"{n:02}.rec": 0 for n in range(16)}
 
 
-def test_a_dataset_that_only_reads_is_told_so(records):
+def test_a_dataset_that_only_reads_is_reported(records):
     """Nothing matched, and the report says what was opened."""
     with pytest.raises(FaultNotFiredError, match="no operation matched"), inject(WriteError("*")):
         epoch(alone(Records(records)))
@@ -630,11 +544,15 @@ class Looping(Records):
         path = self.copies / f"{index}.copy"
         flags = os.O_APPEND if way == "append" else 0
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | flags, 0o600)
-        done = 0
-        while done < len(data):
-            rest = data[done:]
+        offset = 0
+        while offset < len(data):
+            remaining = data[offset:]
             is_pwrite = way == "pwrite"
-            done += os.pwrite(fd, rest, done) if is_pwrite else os.writev(fd, [rest[:5], rest[5:]])
+            offset += (
+                os.pwrite(fd, remaining, offset)
+                if is_pwrite
+                else os.writev(fd, [remaining[:5], remaining[5:]])
+            )
         os.close(fd)
         return list(path.read_bytes()), index
 
@@ -644,7 +562,7 @@ def test_parts_are_right_where_a_container_forbids_duplicates(records, monkeypat
     reference = take_reference(lambda folder: Looping(records, folder))
     for is_forbidden in (False, True):
         if is_forbidden:
-            monkeypatch.setattr(writes, "duplicate", _forbidden)
+            monkeypatch.setattr(writes, "duplicate", _refuse)
         outcome = run_trial(
             lambda folder: Looping(records, folder), ShortWrite("*.copy", max_bytes=9)
         )
@@ -655,15 +573,15 @@ def test_parts_are_right_where_a_container_forbids_duplicates(records, monkeypat
 
 def test_a_death_in_a_write_where_a_container_forbids_duplicates(records, monkeypatch):
     """The torn file is the same; the recovery writes it anew."""
-    monkeypatch.setattr(writes, "duplicate", _forbidden)
+    monkeypatch.setattr(writes, "duplicate", _refuse)
     outcome = run_trial(
         lambda folder: Looping(records, folder),
         WorkerKilled(signal.SIGSTOP, writing="*/0.copy"),
-        loader={"num_workers": 1, "timeout": 1},
+        loader={"num_workers": 1, "timeout": allowed(1)},
     )
 
     assert (outcome.fired, outcome.recovery.complete) == (1, True)
 
 
-def _forbidden(_pid, _fd):
+def _refuse(_pid, _fd):
     raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))

@@ -1,13 +1,11 @@
 """What the tests of the examples share: the examples themselves, importable as scripts do it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
 import pytest
 
-from pytest_dataloader_faults._engine import unavailable
+from pytest_dataloader_faults._engine import explain_missing_kernel_engine
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.append(str(EXAMPLES))  # and spawned workers inherit it
@@ -15,7 +13,7 @@ sys.path.append(str(EXAMPLES))  # and spawned workers inherit it
 
 @pytest.fixture(autouse=True)
 def _needs_the_kernel_engine():
-    if reason := unavailable():
+    if reason := explain_missing_kernel_engine():
         pytest.skip(reason)
 
 

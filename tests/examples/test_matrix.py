@@ -3,8 +3,6 @@
 One dataset is in every run; `demo.py --all` sees as well that the others get what is written down.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from pathlib import Path
@@ -15,7 +13,7 @@ import data
 import demo
 import example_datasets
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.asking import ask as ask_check
+from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.report.model import Item
 
 NAMES = list(demo.examples(Path()))
@@ -26,7 +24,7 @@ CLEAN = [each for each, cell in CELLS.items() if cell == "failed_cleanly"]
 HIT = [
     (name, check)
     for (name, check), cell in CELLS.items()
-    if check.startswith(("open-", "read-", "truncated-", "closed-")) and cell != "-"
+    if check.startswith(("open-", "read-error", "truncated-", "closed-")) and cell != "-"
 ]
 GOOD = {"survived", "failed_cleanly", "-"}
 CLASSES = list(dict.fromkeys(name.partition("-")[0] for name in NAMES))
@@ -51,12 +49,11 @@ def _ask(data_dir):
     """A function that asks one check of one example, once in this module."""
     factories = demo.examples(data_dir)
     battery = functools.cache(lambda name: Battery(factories[name]))
-    return functools.cache(lambda name, check: ask_check(battery(name), check))
+    return functools.cache(lambda name, check: run_check(battery(name), check))
 
 
 @pytest.mark.parametrize(("name", "check"), _marked(CELLS))
 def test_cell(name, check, ask):
-    """The example gets from the check the verdict that is written down."""
     result = ask(name, check)
 
     assert EXPECTED[name][check] == demo.word(result), result.explanation
@@ -64,7 +61,6 @@ def test_cell(name, check, ask):
 
 @pytest.mark.parametrize(("name", "check"), _marked(HIT))
 def test_fault_hits_the_data(name, check, ask, data_dir):
-    """Every file that a fault happened to is a file of the example, whatever the verdict."""
     faults = ask(name, check).outcome.faults
     paths = {Path(firing.path) for fault in faults for firing in fault.firings}
 
@@ -74,7 +70,6 @@ def test_fault_hits_the_data(name, check, ask, data_dir):
 
 @pytest.mark.parametrize(("name", "check"), _marked(CLEAN))
 def test_clean_means_that_it_works_again(name, check, ask):
-    """After a clean failure, a pass over the same dataset without the fault was complete."""
     recovery = ask(name, check).outcome.recovery
 
     assert (recovery.complete, recovery.exception) == (True, None)
@@ -82,7 +77,6 @@ def test_clean_means_that_it_works_again(name, check, ask):
 
 @pytest.mark.parametrize("of", CLASSES)
 def test_docstring_tells_the_verdict(of):
-    """An example is called healthy, or said to have a flaw, as the battery finds."""
     rows = [row for name, row in EXPECTED.items() if name.partition("-")[0] == of]
     fails = not {cell for row in rows for cell in row.values()} <= GOOD
     doc = inspect.getdoc(getattr(example_datasets, of))
@@ -91,12 +85,10 @@ def test_docstring_tells_the_verdict(of):
 
 
 def test_matrix_holds_every_example():
-    """No example goes without a row, and each row is an example's."""
     assert list(EXPECTED) == NAMES
 
 
 def test_matrix_is_written_as_the_demo_prints_it():
-    """The file can be replaced by what the demo printed, which is at most 100 columns wide."""
     items = [
         Item(
             nodeid=f"{name}::{check}",

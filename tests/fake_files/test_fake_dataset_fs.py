@@ -38,7 +38,6 @@ RIGHT = [list(range(number, number + SIZE)) for number in range(COUNT)]
 @pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
 @pytest.mark.parametrize("method", START_METHODS)
 def test_workers_see_the_files(fake_dataset_fs, method, persistent):
-    """In each of two epochs, in order."""
     write_fake_records(fake_dataset_fs)
     options = {"multiprocessing_context": method, "persistent_workers": persistent}
     loader = DataLoader(FakeRecords(), batch_size=2, num_workers=2, **options)
@@ -66,7 +65,6 @@ def _workers_after_an_epoch(loader):
 
 @pytest.mark.parametrize("method", ["forkserver", *START_METHODS[:2]])
 def test_the_copy_is_a_full_one(fake_dataset_fs, method):
-    """Modes, links of both kinds and the current folder arrive with it; faults happen to it."""
     write_fake_records(fake_dataset_fs)
     fake_dataset_fs.create_file("/fake/secret", contents="x")
     fake_dataset_fs.chmod("/fake/secret", 0o640)
@@ -75,16 +73,15 @@ def test_the_copy_is_a_full_one(fake_dataset_fs, method):
     fake_dataset_fs.cwd = "/fake"
     loader = DataLoader(FakeRecords(read=by_look), num_workers=1, multiprocessing_context=method)
     with inject(ReadError("*/secret")):
-        seen = bytes(_bytes_of(loader)[0]).decode().strip()
-    assert seen == "0o640;/fake;/fake/secret;2;Input/output error"
+        content = bytes(_bytes_of(loader)[0]).decode().strip()
+    assert content == "0o640;/fake;/fake/secret;2;Input/output error"
 
 
 def test_real_files_can_be_mounted_beside_them(records, fake_dataset_fs):
-    """And what is written to them stays in memory, where pyfakefs lets root write at all."""
     fake_dataset_fs.add_real_directory(records)
     write_fake_records(fake_dataset_fs)
-    both = ConcatDataset([FakeRecords(), FakeRecords(str(records))])
-    assert len(_bytes_of(DataLoader(both, num_workers=2))) == COUNT + 16
+    dataset = ConcatDataset([FakeRecords(), FakeRecords(str(records))])
+    assert len(_bytes_of(DataLoader(dataset, num_workers=2))) == COUNT + 16
     with open(records / "00.rec", "wb") as file:
         file.write(b"in memory")
     fake_dataset_fs.pause()
@@ -92,7 +89,6 @@ def test_real_files_can_be_mounted_beside_them(records, fake_dataset_fs):
 
 
 def test_pyfakefs_own_faults_are_there(fake_dataset_fs):
-    """Disk size and permissions, in a worker that is under faults besides."""
     write_fake_records(fake_dataset_fs)
     fake_dataset_fs.set_disk_usage(fake_dataset_fs.get_disk_usage().used + 10)
 
@@ -106,7 +102,6 @@ def test_pyfakefs_own_faults_are_there(fake_dataset_fs):
 
 
 def test_permissions_hold_in_workers():
-    """For a user who is not root."""
     from pyfakefs.fake_filesystem import set_uid
 
     with FakeDatasetFs() as files:
@@ -122,10 +117,9 @@ def test_permissions_hold_in_workers():
 
 @pytest.mark.parametrize("order", [("fs", "fake_dataset_fs"), ("fake_dataset_fs", "fs")])
 def test_together_with_pyfakefs_own_fixture(request, order):
-    """Whichever comes first, they are the same file system."""
-    first, second = map(request.getfixturevalue, order)
-    assert first is second
-    write_fake_records(first)
+    outer, second = map(request.getfixturevalue, order)
+    assert outer is second
+    write_fake_records(outer)
     assert _bytes_of(DataLoader(FakeRecords(), num_workers=1)) == RIGHT
 
 
@@ -133,13 +127,12 @@ def test_a_trial_sees_them(fake_dataset_fs):
     """It takes the python engine by itself, and there is no file of it on any disk."""
     write_fake_records(fake_dataset_fs)
     outcome = run_trial(FakeRecords, ReadError("*/03.rec"))
-    assert (outcome.engine, outcome.fired) == ("python", 1)
+    assert (outcome.request.engine, outcome.fired) == ("python", 1)
     assert "Errno 5" in outcome.exception.text
     assert not outcome.timed_out
 
 
 def test_nothing_of_it_stays(tmp_path):
-    """Names, open files, processes and modules are as they were."""
     opened, spawn = os.open, multiprocessing.get_context("spawn")
     with FakeDatasetFs() as files:
         write_fake_records(files)
@@ -163,7 +156,6 @@ _PATHLIB = re.compile(r"^ *(import pathlib|from pathlib import (?!PurePath$))", 
 
 
 def test_it_comes_before_a_patcher_of_one_s_own():
-    """Later is too late: the message says what to do."""
     from pyfakefs.fake_filesystem_unittest import Patcher
 
     with (
@@ -175,7 +167,6 @@ def test_it_comes_before_a_patcher_of_one_s_own():
 
 
 def test_a_plain_loader_elsewhere_is_not_touched(records):
-    """Real files are real again afterwards."""
     with FakeDatasetFs():
         pass
     assert len(list(DataLoader(Records(records), num_workers=1))) == 16
@@ -295,7 +286,6 @@ def test_spread_over_processes(run):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_workers_that_begin_anew(run, method):
-    """They get the files, too."""
     _check(run([method]), 5)
 
 

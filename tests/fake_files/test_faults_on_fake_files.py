@@ -11,7 +11,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject, run_trial
-from pytest_dataloader_faults._engine import unavailable
+from pytest_dataloader_faults._engine import explain_missing_kernel_engine
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
@@ -25,6 +25,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     WorkerKilled,
 )
+from support.epochs import epoch
 from support.fake_datasets import (
     COUNT,
     SIZE,
@@ -73,14 +74,14 @@ def test_by_each_way_of_reading(fake_dataset_fs, read):
     write_fake_records(fake_dataset_fs)
     dataset = ErrorsAreSamples(read=read)
     with inject(*(fault for fault, _ in FAULTS.values())) as injection:
-        found = list(DataLoader(dataset, batch_size=None, num_workers=1))
+        samples = list(DataLoader(dataset, batch_size=None, num_workers=1))
     assert [each.fired for each in injection.faults] == [1] * len(FAULTS)
     for number in range(COUNT):
         clean = list(read(dataset.paths[number]))
         assert by_open(dataset.paths[number]) == bytes(range(number, number + SIZE))
         _, error = FAULTS.get(number, (None, None))
-        assert (found[number] == clean) is (number not in FAULTS)
-        assert error in found[number] if error else len(found[number]) == SIZE
+        assert (samples[number] == clean) is (number not in FAULTS)
+        assert error in samples[number] if error else len(samples[number]) == SIZE
 
 
 @pytest.fixture(name="modules")
@@ -95,7 +96,6 @@ START_METHODS = ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.s
 @pytest.mark.usefixtures("modules")
 @pytest.mark.parametrize("method", START_METHODS)
 def test_a_worker_imports_from_the_real_disk(fake_dataset_fs, method):
-    """Modules, from a zip file too, and codecs; the faults do not touch them."""
     write_fake_records(fake_dataset_fs)
     loader = {"num_workers": 1, "multiprocessing_context": method}
     reader = FakeRecords(read=by_modules_of_its_own)
@@ -104,7 +104,6 @@ def test_a_worker_imports_from_the_real_disk(fake_dataset_fs, method):
 
 
 def test_short_reads_of_a_number(fake_dataset_fs):
-    """A loop reads on, and gets all of it."""
     write_fake_records(fake_dataset_fs)
     with inject(ShortRead("*.rec", max_bytes=3)) as injection:
         assert len(_epoch(by_number)) == COUNT // 2
@@ -112,14 +111,15 @@ def test_short_reads_of_a_number(fake_dataset_fs):
 
 
 def test_a_hung_read_ends_with_the_scope(fake_dataset_fs):
-    """The loader's own timeout tells of it."""
     write_fake_records(fake_dataset_fs)
-    with inject(HungRead("*/03.rec")), pytest.raises(RuntimeError, match="timed out"):
-        _epoch(timeout=2)
+    loader = DataLoader(FakeRecords(read=by_open), batch_size=2, num_workers=1, timeout=60)
+    with inject(HungRead("*/03.rec")) as injection:
+        result = epoch(loader, hang=(injection, 1, 2.0))
+        assert injection.fired == 1
+    assert "timed out" in result.text
 
 
 def test_the_size_is_that_of_the_truncated_file(fake_dataset_fs):
-    """Whoever asks by os.path, too."""
     write_fake_records(fake_dataset_fs)
     with inject(TruncatedFile("*/03.rec", keep=SIZE - 4)):
         sizes = [int(size) for (_, size) in DataLoader(FakeRecords(read=_padded), num_workers=1)]
@@ -132,25 +132,24 @@ def _padded(path: str) -> bytes:
 
 def _held(path: str) -> bytes:
     """Opens one file after the other, and closes none."""
-    held = []
+    files = []
     try:
         for _ in range(100):
-            held.append(open(path, "rb"))  # noqa: PERF401  # its length is told if it fails
+            files.append(open(path, "rb"))  # noqa: PERF401  # its length is told if it fails
     except OSError as error:
-        message = f"{len(held)} were open"
+        message = f"{len(files)} were open"
         raise RuntimeError(message) from error
     return b""
 
 
 def test_held_fake_files_count_against_the_limit(fake_dataset_fs):
-    """As many can be open as real ones could."""
     write_fake_records(fake_dataset_fs)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with inject(DescriptorExhaustion(headroom=5)):
         with pytest.raises(RuntimeError, match="5 were open") as caught:
             _epoch(_held)
         assert "Errno 24" in str(caught.value)
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == limits
 
 
 class HoldsOpen(FakeRecords):
@@ -161,7 +160,6 @@ class HoldsOpen(FakeRecords):
         self.files = {path: open(path, "rb") for path in self.paths}
 
     def of_open(self, path: str) -> bytes:
-        """From the beginning."""
         self.files[path].seek(0)
         return self.files[path].read()
 
@@ -176,12 +174,12 @@ def test_what_befalls_an_open_file_is_refused(fake_dataset_fs, fault):
         run_trial(HoldsOpen, fault)
 
 
-def test_reads_of_an_open_file_go_unseen_and_that_is_told(fake_dataset_fs):
+def test_reads_of_an_open_file_go_unseen_and_that_is_reported(fake_dataset_fs):
     """Where the fault never fires."""
     write_fake_records(fake_dataset_fs)
     dataset = HoldsOpen()
-    told = r"Hidden from the engine: .*inherited descriptor"
-    with pytest.raises(FaultNotFiredError, match=told), inject(ReadError("*/03.rec")):
+    message = r"Not visible to the engine: .*inherited descriptor"
+    with pytest.raises(FaultNotFiredError, match=message), inject(ReadError("*/03.rec")):
         list(DataLoader(dataset, num_workers=1))
 
 
@@ -192,7 +190,6 @@ def _mapped(path: str) -> bytes:
 
 @pytest.mark.parametrize("fault", [ReadError("*.rec"), TruncatedFile("*.none")], ids=str)
 def test_a_fake_file_cannot_be_mapped_and_the_error_says_so(fake_dataset_fs, fault):
-    """Whether or not a fault is due."""
     write_fake_records(fake_dataset_fs)
     with inject(fault, require_fired=False), pytest.raises(OSError, match="Errno 9") as caught:
         _epoch(_mapped)
@@ -202,24 +199,22 @@ def test_a_fake_file_cannot_be_mapped_and_the_error_says_so(fake_dataset_fs, fau
 @pytest.mark.parametrize(
     ("fault", "engine", "reason"),
     [
-        (ReadError("*"), "kernel", "does not see files of pyfakefs"),
-        (DescriptorExhaustion(), "kernel", "does not see files of pyfakefs"),
+        (ReadError("*"), "kernel", "does not see pyfakefs files"),
+        (DescriptorExhaustion(), "kernel", "does not see pyfakefs files"),
         (ClosedDescriptor("*", sample=1), "auto", "Use nth="),
         (SharedMemoryExhaustion(), "auto", "engine='kernel'"),
     ],
     ids=str,
 )
 def test_what_cannot_reach_a_fake_file_is_refused(fake_dataset_fs, fault, engine, reason):
-    """Before anything starts, with what to do instead."""
-    if engine == "kernel" and (why := unavailable()):
+    if engine == "kernel" and (why := explain_missing_kernel_engine()):
         pytest.skip(f"the kernel engine cannot run here: {why}")
     with pytest.raises(InvalidArgumentError, match=reason), inject(fault, engine=engine):
         pass
 
 
 def test_a_worker_dies_under_the_kernel_engine_too(fake_dataset_fs):
-    """What befalls the worker itself has nothing to do with files."""
-    if reason := unavailable():
+    if reason := explain_missing_kernel_engine():
         pytest.skip(f"the kernel engine cannot run here: {reason}")
     write_fake_records(fake_dataset_fs)
     with inject(WorkerKilled(at=2), engine="kernel") as injection:

@@ -54,8 +54,8 @@ def _path(root: str | Path, reader: Reader) -> str:
     return os.path.join(root, reader.key, reader.file)
 
 
-@pytest.fixture(name="found", scope="module")
-def _found(tmp_path_factory):
+@pytest.fixture(name="cells", scope="module")
+def _cells(tmp_path_factory):
     """What each reader gave of a real file, and in a worker of its fake copy."""
     register.load()
     readers = [*register.usable().values()]
@@ -89,9 +89,8 @@ def _read(iterator: Any) -> Read:
 
 
 @pytest.mark.parametrize("key", register.usable())
-def test_reader(found, key):
-    """No reader gives something else, and none fails with its own words alone."""
-    right, read = found[key]
+def test_reader(cells, key):
+    right, read = cells[key]
     assert right.data
     if key in SEEING:
         assert read == right

@@ -10,33 +10,25 @@ import pytest
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from pytest_dataloader_faults import Verdict, check_dataset, explore
-from pytest_dataloader_faults.battery.checks._at_rest import AT_REST
 from pytest_dataloader_faults.battery.checks._faults import NETWORK, WRITES
 from pytest_dataloader_faults.battery.checks._ranks import RANKS
+from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT
+from pytest_dataloader_faults.battery.checks.http import HTTP
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
-from pytest_dataloader_faults.faults import (
-    TruncatedFile,
-)
-from pytest_dataloader_faults.search import survey
-from support.fake_datasets import (
-    COUNT,
-    FOLDER,
-    SIZE,
-    FakeRecords,
-    by_open,
-    write_fake_records,
-)
+from pytest_dataloader_faults.faults import TruncatedFile
+from support.fake_datasets import COUNT, FOLDER, SIZE, FakeRecords, by_open, write_fake_records
+from support.surveys import survey
 
 TESTS = Path(__file__).resolve().parents[1]
 NOT_OF_FAKE_FILES = {
-    "leftovers": "does not see which files are made",
+    "leftover-files": "does not see which files are created",
     "worker-killed-reading": "Use engine='kernel'",
-    "pinned": "finds no accelerator",
+    "pin-memory": "finds no accelerator",
     **dict.fromkeys((check.name for check in WRITES), "write no file"),
-    **dict.fromkeys((check.name for check in NETWORK), "no TCP connection"),
-    **dict.fromkeys((check.name for check in AT_REST), "with the kernel engine only"),
-    **dict.fromkeys((check.name for check in RANKS), "what several processes train on"),
+    **dict.fromkeys((check.name for check in (*NETWORK, *HTTP)), "no TCP connection"),
+    **dict.fromkeys((check.name for check in BEFORE_INIT), "with the kernel engine only"),
+    **dict.fromkeys((check.name for check in RANKS), "training with several processes"),
 }
 """Checks that do not apply to fake files, and what they say."""
 
@@ -59,21 +51,19 @@ def _files(fake_dataset_fs):
 
 
 def test_the_survey_is_that_of_real_files(tmp_path):
-    """The same names, as many operations: a schedule means the same."""
     with FakeDatasetFs() as files:
         write_fake_records(files)
         contents = {path: by_open(path) for path in FakeRecords().paths}
-        found = survey(FakeRecords)
+        fake = survey(FakeRecords)
     for path, content in contents.items():
         (tmp_path / Path(path).name).write_bytes(content)
     real = survey(functools.partial(FakeRecords, str(tmp_path)), engine="python")
-    assert found.files == real.files
-    assert next(iter(found.files.opens)) == "*/00.rec"
+    assert fake.files == real.files
+    assert next(iter(fake.files.opens)) == "*/00.rec"
 
 
 def test_a_search_finds_what_is_wrong(files):
-    """And shrinks it to one fault of one file."""
-    found = explore(
+    exploration = explore(
         lambda: FakeRecords(read=padded),
         kinds=[TruncatedFile],
         loader={"num_workers": 1},
@@ -83,22 +73,20 @@ def test_a_search_finds_what_is_wrong(files):
         database=None,
         on_fail=None,
     )
-    assert found.verdict is Verdict.CORRUPTED
-    (fault,) = found.outcome.schedule
+    assert exploration.verdict is Verdict.CORRUPTED
+    (fault,) = exploration.outcome.schedule
     assert isinstance(fault, TruncatedFile)
     assert fault.path == "*/00.rec"
 
 
 @pytest.mark.slow
 def test_a_search_passes_a_sound_dataset(files):
-    """By the default faults and loaders."""
-    found = explore(FakeRecords, max_examples=20, seed=1, database=None)
-    assert found.failure is None
-    assert sum(found.fired.values()) > 0
+    exploration = explore(FakeRecords, max_examples=20, seed=1, database=None)
+    assert exploration.failure is None
+    assert sum(exploration.fired.values()) > 0
 
 
 def test_examples_are_kept_on_the_disk(tmp_path, files):
-    """Where the next session finds them."""
     database = DirectoryBasedExampleDatabase(tmp_path / "examples")
     database.save(b"key", b"value")
     files.pause()
@@ -107,7 +95,6 @@ def test_examples_are_kept_on_the_disk(tmp_path, files):
 
 @pytest.mark.slow
 def test_the_whole_battery(files):
-    """What does not apply to fake files says why."""
     two_batches = {"num_workers": 2, "batch_size": 2}
     results = check_dataset(FakeRecords, loader=two_batches, on_fail=None)
     assert not [each for each in results if each.failed]
@@ -117,7 +104,6 @@ def test_the_whole_battery(files):
 
 
 def test_ends_of_lines_are_looked_for_in_fake_files(fake_dataset_fs):
-    """A text that ends with a line does not look too short."""
     for number in range(COUNT):
         text = "".join(f"{number},{line}\n" for line in range(6))
         fake_dataset_fs.create_file(f"{FOLDER}/{number:02}.rec", contents=text)
@@ -132,7 +118,7 @@ SUITE = """
 import pytest
 from support.fake_datasets import FakeRecords, write_fake_records
 
-@pytest.mark.dataloader_faults(only=["workers-agree", "read-error-first"])
+@pytest.mark.dataloader_faults(only=["workers-agree", "read-error"])
 def test_it(fault_check, fake_dataset_fs):
     write_fake_records(fake_dataset_fs)
     fault_check(FakeRecords)
@@ -140,7 +126,6 @@ def test_it(fault_check, fake_dataset_fs):
 
 
 def test_as_items_of_pytest(pytester, monkeypatch):
-    """With both fixtures in one test."""
     monkeypatch.setattr(sys, "path", [str(TESTS), *sys.path])
     pytester.makepyfile(SUITE)
     result = pytester.runpytest("-p", "dataloader_faults")
@@ -148,6 +133,5 @@ def test_as_items_of_pytest(pytester, monkeypatch):
 
 
 def test_the_battery_refuses_the_kernel_engine(files):
-    """It does not see fake files, so no check could happen."""
-    with pytest.raises(InvalidArgumentError, match="the kernel does not see files of pyfakefs"):
+    with pytest.raises(InvalidArgumentError, match="the kernel does not see pyfakefs files"):
         check_dataset(FakeRecords, only="open-error", engine="kernel")

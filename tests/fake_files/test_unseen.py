@@ -20,7 +20,6 @@ from pytest_dataloader_faults._engine.fake.notes import note_for
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import OpenError, ReadError
-from pytest_dataloader_faults.search import survey
 from support.fake_datasets import (
     FOLDER,
     FakeRecords,
@@ -29,6 +28,7 @@ from support.fake_datasets import (
     by_np_load,
     write_fake_records,
 )
+from support.surveys import survey
 
 NOTE = "is in the fake file system, which only Python's own open() and os functions see"
 
@@ -42,10 +42,11 @@ def _error(dataset, **options):
 
 
 def test_the_error_names_the_call_and_the_way_out(fake_dataset_fs):
-    """In a worker."""
     write_fake_records(fake_dataset_fs)
     text = _error(FakeRecords(read=by_h5py))
-    assert f"'{FOLDER}/00.rec' {NOTE}: `with h5py.File(path) as file:` (fake_datasets.py" in text
+    assert (
+        f"'{FOLDER}/00.rec' {NOTE}, but `with h5py.File(path) as file:` (fake_datasets.py" in text
+    )
     assert "tmp_path" in text
 
 
@@ -56,11 +57,10 @@ class KeepsPathsOnly(FakeRecords):
         return np.fromfile(self.paths[index], np.uint8)
 
 
-def test_a_path_that_nobody_names_is_found_among_those_that_the_dataset_keeps(fake_dataset_fs):
-    """Which of them it was is not known, so the note names their folder."""
+def test_a_path_without_a_name_is_found_in_the_attributes_of_the_dataset(fake_dataset_fs):
     write_fake_records(fake_dataset_fs)
     text = _error(KeepsPathsOnly())
-    assert f"'{FOLDER}' {NOTE}: `return np.fromfile(self.paths[index], np.uint8)`" in text
+    assert f"'{FOLDER}' {NOTE}, but `return np.fromfile(self.paths[index], np.uint8)`" in text
 
 
 class OpensAtOnce(FakeRecords):
@@ -73,7 +73,6 @@ class OpensAtOnce(FakeRecords):
 
 @pytest.mark.parametrize("make", [OpensAtOnce, lambda: FakeRecords(read=by_h5py)])
 def test_what_fails_before_there_is_a_worker_is_explained(fake_dataset_fs, make):
-    """The factory, and the samples that the battery compares with."""
     write_fake_records(fake_dataset_fs)
     with pytest.raises(UnusableDatasetError) as caught:
         survey(make)
@@ -81,7 +80,6 @@ def test_what_fails_before_there_is_a_worker_is_explained(fake_dataset_fs, make)
 
 
 def test_so_is_an_error_of_a_script():
-    """On its way out of the context manager."""
     with pytest.raises(FileNotFoundError) as caught:
         _script()
     assert NOTE in "".join(traceback.format_exception(caught.value))
@@ -115,21 +113,20 @@ def test_it(request, fixture):
 
 
 def test_a_reader_that_gives_nothing_is_named(fake_dataset_fs):
-    """Where its None is used."""
     write_fake_records(fake_dataset_fs)
-    assert f"'{FOLDER}/00.rec' {NOTE}: imread() reads in C" in _error(FakeRecords(read=by_imread))
+    assert f"'{FOLDER}/00.rec' {NOTE}, but imread() reads in C" in _error(
+        FakeRecords(read=by_imread)
+    )
 
 
 def test_a_folder_is_named_too(fake_dataset_fs):
-    """As that of an LMDB store."""
     write_fake_records(fake_dataset_fs)
     with pytest.raises(lmdb.Error) as caught:
         lmdb.open(FOLDER, readonly=True)
-    assert f"'{FOLDER}' {NOTE}: `lmdb.open(FOLDER" in note_for(caught.value)
+    assert f"'{FOLDER}' {NOTE}, but `lmdb.open(FOLDER" in note_for(caught.value)
 
 
 def test_an_empty_database_is_explained(tmp_path, fake_dataset_fs):
-    """SQLite makes one where there is a real folder of that name."""
     path = str(tmp_path / "data.db")
     fake_dataset_fs.create_file(path)
     connection = sqlite3.connect(path)
@@ -140,7 +137,6 @@ def test_an_empty_database_is_explained(tmp_path, fake_dataset_fs):
 
 @pytest.mark.slow
 def test_a_spawned_worker_tells_it_too(fake_dataset_fs):
-    """It has arrived there with the files."""
     write_fake_records(fake_dataset_fs)
     assert NOTE in _error(FakeRecords(read=by_h5py), multiprocessing_context="spawn")
 
@@ -149,7 +145,6 @@ def test_a_spawned_worker_tells_it_too(fake_dataset_fs):
     "fault", [OpenError("*/00.rec", errno.ENOENT), ReadError("*/00.rec", errno.EBADF)], ids=str
 )
 def test_a_fault_is_not_explained_away(fake_dataset_fs, fault):
-    """An injected error is raised by what does see fake files."""
     write_fake_records(fake_dataset_fs)
     with inject(fault):
         text = _error(FakeRecords())
@@ -158,7 +153,6 @@ def test_a_fault_is_not_explained_away(fake_dataset_fs, fault):
 
 
 def test_a_file_that_is_nowhere_has_no_note(fake_dataset_fs):
-    """Its error is true."""
     write_fake_records(fake_dataset_fs)
     dataset = FakeRecords()
     dataset.paths[0] = f"{FOLDER}/none.rec"
@@ -168,7 +162,6 @@ def test_a_file_that_is_nowhere_has_no_note(fake_dataset_fs):
 
 
 def test_a_number_of_a_fake_file_is_never_a_real_one():
-    """What is done to it by C code finds nothing open."""
     with FakeDatasetFs() as files:
         write_fake_records(files)
         with open(f"{FOLDER}/00.rec", "rb") as file, pytest.raises(OSError, match="fdopen"):

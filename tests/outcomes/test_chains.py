@@ -1,4 +1,4 @@
-"""What is kept of the text of a long chain of exceptions, over chains that were really raised."""
+"""How long chains of exceptions are shortened, for chains that were really raised."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_dataloader_faults.outcomes.chains import (
     error_line,
     exception_lines,
     related_lines,
-    shortened,
+    shorten_chain,
 )
 from pytest_dataloader_faults.outcomes.records import Raised
 from support.clarity import explains
@@ -28,7 +28,7 @@ HOW = "During handling of the above exception, another exception occurred:"
 
 
 class _Substitutes:
-    """Looks for another sample in the handler, and comes to one that is not there."""
+    """Looks for another sample in the handler, and reaches one that does not exist."""
 
     def __init__(self, errors):
         self.errors = errors
@@ -42,7 +42,7 @@ class _Substitutes:
 
 
 class _Forever:
-    """Looks for another one until Python has no more room for calls."""
+    """Looks for another sample until Python reaches its recursion limit."""
 
     def __getitem__(self, index):
         try:
@@ -73,7 +73,7 @@ class _Meant:
 
 
 def _wide(text):
-    """*text* as if the lines of code were longer."""
+    """*text* as if its lines of code were longer."""
     return text.replace("    ", " " * 200)
 
 
@@ -104,13 +104,13 @@ class _Reraised:
 BOTH_WAYS = pytest.mark.parametrize("printed", [_text, _through_torch])
 
 
-def _io_errors(count, last=PATH):
-    paths = [*[PATH] * (count - 1), last]
+def _io_errors(count, final=PATH):
+    paths = [*[PATH] * (count - 1), final]
     return _Substitutes([OSError(errno.EIO, os.strerror(errno.EIO), path) for path in paths])
 
 
 def _of_length(printed, length, count=150):
-    """The text of a chain that has exactly *length* characters."""
+    """The text of a chain of exactly *length* characters."""
     shorter = len(printed(_io_errors(count)))
     assert shorter < length
     text = printed(_io_errors(count, PATH + "x" * (length - shorter)))
@@ -121,8 +121,8 @@ def _of_length(printed, length, count=150):
 @BOTH_WAYS
 @pytest.mark.parametrize("length", [MOST - 1, MOST, MOST + 1, MOST + 1000, 3 * MOST])
 def test_the_length_of_a_chain_decides_nothing(length, printed):
-    """The last error is a bug in a handler, whether or not the text had to be shortened."""
-    text = shortened(_of_length(printed, length))
+    """The last error is a bug in a handler, whether or not the text was shortened."""
+    text = shorten_chain(_of_length(printed, length))
 
     assert len(text) <= MOST + 200
     assert text.count(HOW) == 150
@@ -132,56 +132,61 @@ def test_the_length_of_a_chain_decides_nothing(length, printed):
 
 @BOTH_WAYS
 def test_every_link_of_an_endless_search_is_kept(printed):
-    """What is left out are frames; so the lines of all its errors are those of the whole text."""
+    """Only frames are omitted, so the lines of all errors are those of the full text."""
     text = printed(_Forever())
-    kept = shortened(_wide(text))
+    shortened_text = shorten_chain(_wide(text))
 
-    assert len(kept) < 2 * MOST < len(_wide(text))
-    assert kept.count(HOW) == text.count(HOW) > 100
-    assert exception_lines(kept) == exception_lines(text)
-    assert related_lines(kept).startswith("RecursionError: maximum recursion depth exceeded")
-    assert not explains(kept, ReadError(), PATH, "read")
+    assert len(shortened_text) < 2 * MOST < len(_wide(text))
+    assert shortened_text.count(HOW) == text.count(HOW) > 100
+    assert exception_lines(shortened_text) == exception_lines(text)
+    assert related_lines(shortened_text).startswith(
+        "RecursionError: maximum recursion depth exceeded"
+    )
+    assert not explains(shortened_text, ReadError(), PATH, "read")
 
 
 def test_a_meant_error_at_the_end_of_a_long_chain_is_clear():
-    """The last frame is kept, and with it the ``raise`` that tells a meant KeyError from a bug."""
+    """The last frame is kept, and its ``raise`` distinguishes an intended KeyError from a bug."""
     text = _wide(_text(_Meant()))
 
     assert len(text) > MOST
-    assert explains(shortened(text), ReadError(), PATH, "read")
+    assert explains(shorten_chain(text), ReadError(), PATH, "read")
 
 
 def test_of_thousands_of_errors_the_last_accident_is_kept():
-    """The errors in the middle go, but for the one that cuts off what was handled before it."""
-    first = f'Traceback (most recent call last):\n  File "a"\nOSError: [Errno 5] {PATH}\n\n'
+    """Errors in the middle are omitted, except for the one that hides the earlier ones."""
+    start = f'Traceback (most recent call last):\n  File "a"\nOSError: [Errno 5] {PATH}\n\n'
     bug = f'{HOW}\n\nTraceback (most recent call last):\n  File "b"\nIndexError: bug\n\n'
     wrap = f'{HOW}\n\nTraceback (most recent call last):\n  File "c"\n    raise\nValueError: no\n\n'
-    text = shortened(first + wrap * MOST_LINKS + bug + wrap * 2 * MOST_LINKS)
+    text = shorten_chain(start + wrap * MOST_LINKS + bug + wrap * 2 * MOST_LINKS)
 
     assert text.count(HOW) <= MOST_LINKS
-    assert "exceptions are left out here" in text
+    assert "exceptions omitted" in text
     assert related_lines(text).startswith("IndexError: bug\nValueError: no\n")
     assert not explains(text, ReadError(), PATH, "read")
 
 
-def test_a_last_frame_stays_whole_where_the_others_end():
-    """Also where what is kept of the others ends just before it."""
-    first, last = f'  File "{"a" * 90}", line 1\n', f'  File "{"b" * 200}", line 2\n    raise\n'
-    link = f"Traceback (most recent call last):\n{first}{last}ValueError: no\n\n{HOW}\n\n"
-    text = shortened(link * 500)
+def test_a_last_frame_stays_complete():
+    """It does so even if the kept part of the other frames ends just before it."""
+    frame, last_frame = (
+        f'  File "{"a" * 90}", line 1\n',
+        f'  File "{"b" * 200}", line 2\n    raise\n',
+    )
+    link = f"Traceback (most recent call last):\n{frame}{last_frame}ValueError: no\n\n{HOW}\n\n"
+    text = shorten_chain(link * 500)
 
     assert len(link * 500) > MOST
-    assert text.count(last) == 500
+    assert text.count(last_frame) == 500
 
 
 def test_long_messages_keep_both_ends():
-    """A message that is too long loses its middle, which is counted; a short one loses nothing."""
-    whole = f"{_text(_io_errors(3))}ValueError: begin {'0123456789 ' * MOST} end\n"
-    text = shortened(whole)
-    told = re.search(r"  \.\.\. (\d+) characters are left out here \.\.\.\n", text)
+    """A message that is too long loses its middle, which is counted. A short one stays complete."""
+    full_text = f"{_text(_io_errors(3))}ValueError: begin {'0123456789 ' * MOST} end\n"
+    text = shorten_chain(full_text)
+    omission = re.search(r"  \.\.\. (\d+) characters omitted \.\.\.\n", text)
 
     assert len(text) <= MOST + 200
-    assert len(text) - len(told[0]) + int(told[1]) == len(whole)
+    assert len(text) - len(omission[0]) + int(omission[1]) == len(full_text)
     assert "ValueError: begin 0123" in text
     assert text.endswith("789  end\n")
     assert exception_lines(text).count("OSError: [Errno 5]") == 3
@@ -199,10 +204,9 @@ def test_long_messages_keep_both_ends():
     ],
 )
 def test_an_error_in_one_line(message, line):
-    """Its type once, and the last line of its message, which is cut if it is very long."""
+    """It has the type once, and the last line of the message, shortened if it is very long."""
     assert error_line(Raised("OSError", message, "")) == line
 
 
 def test_a_short_text_stays_as_it_is():
-    """Nothing is left out of it."""
-    assert shortened(_text(_io_errors(3))) == _text(_io_errors(3))
+    assert shorten_chain(_text(_io_errors(3))) == _text(_io_errors(3))

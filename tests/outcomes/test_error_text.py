@@ -1,4 +1,4 @@
-"""Which texts of errors explain a fault, over errors that were really raised."""
+"""Which error messages explain a fault, for errors that were really raised."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.outcomes.chains import exception_lines
 from pytest_dataloader_faults.outcomes.error_text import (
-    WORDS_OF_BAD_CONTENT,
     Occurrence,
+    find_other_cause,
     mentions_path,
-    other_cause,
 )
+from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
 from support.clarity import explains
 from support.python_readers import DECODED, truncated
 from support.rows import rows
@@ -43,8 +43,8 @@ PEER = "tcp://192.0.2.1:443"
 EIO = ReadError()
 
 
-def _os_error(number=errno.EIO, *rest):
-    raise OSError(number, os.strerror(number), *rest)
+def _os_error(number=errno.EIO, *arguments):
+    raise OSError(number, os.strerror(number), *arguments)
 
 
 def _with_cause():
@@ -64,7 +64,7 @@ def _in_handler():
 
 
 class _Substitutes:
-    """Looks for another sample in the handler, and comes to one that is not there."""
+    """Looks for another sample in the handler, and reaches one that does not exist."""
 
     def __init__(self, samples):
         self.samples = samples
@@ -153,7 +153,7 @@ def _unbuildable():
 
 
 def _text(action):
-    """How *action*'s error is printed."""
+    """How the error of *action* is printed."""
     try:
         action()
     except Exception as error:  # noqa: BLE001  # whatever readers raise
@@ -162,7 +162,7 @@ def _text(action):
 
 
 def _through_torch(action):
-    """How the error is printed where the loader is, after torch took it out of a worker."""
+    """How the error is printed in the main process, after torch took it out of a worker."""
 
     def reraised():
         try:
@@ -195,7 +195,7 @@ BOTH_WAYS = rows("printed", [_text, _through_torch])
         lambda: _from_none("could not read: INPUT/OUTPUT ERROR"),
     ],
 )
-def test_error_that_tells_of_an_errno(action, printed):
+def test_error_that_mentions_an_errno(action, printed):
     """The errno, its message or the path is enough, in the error or in its cause."""
     fault = OpenError(errno=errno.ENOENT) if "nonexistent" in _text(action) else EIO
 
@@ -205,8 +205,8 @@ def test_error_that_tells_of_an_errno(action, printed):
 @BOTH_WAYS
 @rows("fault", [EIO, ClosedDescriptor(), TruncatedFile(), WorkerKilled()])
 @rows("action", [_from_none, _quoting_source])
-def test_error_that_tells_nothing(action, fault, printed):
-    """An error cut off from its cause is not clear, whatever a frame's source line says."""
+def test_error_that_explains_nothing(action, fault, printed):
+    """An error without its cause is unclear, even if a source line of a frame mentions it."""
     assert not explains(printed(action), fault, PATH, "read")
 
 
@@ -221,8 +221,8 @@ def test_error_that_tells_nothing(action, fault, printed):
         _from_substitute,
     ],
 )
-def test_bug_in_the_handler_tells_nothing(action, printed):
-    """What was handled stands before it in the text, but the error does not report it."""
+def test_bug_in_the_handler_explains_nothing(action, printed):
+    """The handled error precedes it in the text, but the bug does not report it."""
     text = printed(action)
 
     assert "Input/output error" in text
@@ -241,10 +241,10 @@ CLAIMS = [
 
 @rows("text", CLAIMS)
 @rows("fault", [EIO, ClosedDescriptor(), TruncatedFile()])
-def test_error_that_tells_another_cause_misleads(text, fault):
-    """It names the file, and sends its reader to look for what is not wrong with it."""
+def test_error_that_names_another_cause_misleads(text, fault):
+    """It names the file, but sends its reader looking for a different problem."""
     assert not explains(text, fault, PATH, "read")
-    assert other_cause(text, [Occurrence(fault, PATH, "read")])
+    assert find_other_cause(text, [Occurrence(fault, PATH, "read")])
 
 
 @rows(
@@ -258,8 +258,8 @@ def test_error_that_tells_another_cause_misleads(text, fault):
         ("FileNotFoundError: 0042.jpg\n\nOSError: [Errno 5] Input/output error", errno.EIO),
     ],
 )
-def test_error_that_tells_its_own_cause_is_clear(text, number):
-    """Or none at all, beside the name of the file; or another one, raised from its own."""
+def test_error_that_names_its_own_cause_is_clear(text, number):
+    """So is one that only names the file, or that is raised from its own cause."""
     assert explains(text, OpenError(errno=number), PATH, "openat")
 
 
@@ -269,20 +269,28 @@ def test_error_that_tells_its_own_cause_is_clear(text, number):
         ("AssertionError: One or both of the .idx and .bin files cannot be found at x", "ENOENT"),
         ("FileNotFoundError: Directory x is neither a `Dataset` directory nor ...", "ENOENT"),
         ("RuntimeError: Dataset not found. You can set `download=True` to download it", "ENOENT"),
+        ("zarr.errors.ArrayNotFoundError: No array found in store file:///x.zarr", "ENOENT"),
         ("PermissionError: no", "EACCES"),
         ("RuntimeError: the pool has too many open files", "EMFILE"),
     ],
 )
-def test_words_of_a_cause_tell_it_without_the_name_of_the_file(text, number):
-    """A constructor looks for a prefix or a folder, and tells that it is not there."""
+def test_words_for_a_cause_explain_it_without_the_name_of_the_file(text, number):
+    """A constructor looks for a prefix or a folder, and says that it does not exist."""
     happened = OpenError(errno=getattr(errno, number))
 
     assert explains(text, happened, PATH, "openat")
     assert not explains(text, OpenError(errno=errno.EIO), PATH, "openat")
 
 
+def test_a_missing_module_is_not_a_missing_file():
+    """Its class only looks like those of libraries."""
+    text = "ModuleNotFoundError: No module named 'x'"
+
+    assert not explains(text, OpenError(errno=errno.ENOENT), PATH, "openat")
+
+
 def test_error_of_a_missing_file_that_is_chained_to_its_cause_is_clear():
-    """The reader sees both."""
+    """The reader sees both errors."""
 
     def action():
         try:
@@ -319,10 +327,10 @@ LIARS = [
 @rows("error", LIARS, ids=repr)
 @rows("fault", [EIO, TruncatedFile(), CorruptedFile()])
 def test_class_that_claims_another_cause_misleads(error, fault, printed):
-    """Code sees the class, and not the error that was being handled."""
+    """Code sees the class, not the error that was being handled."""
     text = printed(lambda: _raised_in_handler(error))
     assert not explains(text, fault, PATH, "read")
-    assert other_cause(text, [Occurrence(fault, PATH, "read")])
+    assert find_other_cause(text, [Occurrence(fault, PATH, "read")])
 
 
 @BOTH_WAYS
@@ -347,7 +355,7 @@ def test_class_that_claims_another_cause_misleads(error, fault, printed):
     ids=repr,
 )
 def test_class_that_is_true_of_the_fault_is_clear(error, fault, call, printed):
-    """Or that claims nothing, or is the system's own for another file."""
+    """So is one that claims nothing, or a system error about another file."""
     path = PEER if isinstance(fault, ConnectionReset) else PATH
     assert explains(printed(lambda: _raised_in_handler(error)), fault, path, call)
 
@@ -361,16 +369,16 @@ def _after_a_cache_miss(error):
 
 @BOTH_WAYS
 @rows("fault", [EIO, TruncatedFile()])
-def test_the_miss_of_a_cache_is_no_other_cause(fault, printed):
-    """It was being handled when the file could not be read, and that is what is told."""
+def test_a_cache_miss_is_not_another_cause(fault, printed):
+    """It was being handled when the file could not be read, and the message is about the file."""
     happened = [Occurrence(fault, PATH, "read")]
-    named = printed(lambda: _after_a_cache_miss(ValueError(f"{PATH} cannot be loaded")))
+    with_path = printed(lambda: _after_a_cache_miss(ValueError(f"{PATH} cannot be loaded")))
     unnamed = printed(lambda: _after_a_cache_miss(ValueError("no sample")))
 
-    assert "FileNotFoundError" in named
-    assert explains(named, fault, PATH, "read")
+    assert "FileNotFoundError" in with_path
+    assert explains(with_path, fault, PATH, "read")
     assert not explains(unnamed, fault, PATH, "read")
-    assert (other_cause(named, happened), other_cause(unnamed, happened)) == ("", "")
+    assert (find_other_cause(with_path, happened), find_other_cause(unnamed, happened)) == ("", "")
 
 
 @rows(
@@ -378,7 +386,7 @@ def test_the_miss_of_a_cache_is_no_other_cause(fault, printed):
     ["OSError: [Errno 55] x", "OSError: errno = 51", "OSError: [Errno 15] x", "KeyError: 5"],
 )
 def test_another_number_is_not_the_errno(text):
-    """A number that only begins or ends like the errno does not tell of it."""
+    """A number that only begins or ends like the errno does not count."""
     assert not explains(text, EIO, PATH, "read")
 
 
@@ -392,10 +400,11 @@ def test_another_number_is_not_the_errno(text):
     ],
 )
 def test_each_fault_has_its_errno(fault, number):
-    """The errno of one fault does not explain another."""
-    own, other = (_text(lambda each=each: _os_error(each)) for each in (number, errno.EPERM))
+    expected, unrelated = (
+        _text(lambda each=errno_: _os_error(each)) for errno_ in (number, errno.EPERM)
+    )
 
-    assert (explains(own, fault, PATH, "read"), explains(other, fault, PATH, "read")) == (
+    assert (explains(expected, fault, PATH, "read"), explains(unrelated, fault, PATH, "read")) == (
         True,
         False,
     )
@@ -413,8 +422,8 @@ def test_exception_that_cannot_be_rebuilt_is_not_clear(fault):
 @BOTH_WAYS
 @pytest.mark.parametrize("keep", ["half", "nothing"])
 @pytest.mark.parametrize("name", DECODED)
-def test_decoding_error_tells_of_truncated_content(name, keep, printed, tmp_path):
-    """What readers themselves say of a file that is too short is clear."""
+def test_decoding_error_explains_truncated_content(name, keep, printed, tmp_path):
+    """The messages of readers about a truncated file are clear."""
     path = tmp_path / "sample"
     read = truncated(name, path, keep)
 
@@ -440,17 +449,18 @@ def test_decoding_error_tells_of_truncated_content(name, keep, printed, tmp_path
     ],
 )
 def test_words_of_readers_for_a_file_that_is_cut_near_its_start(text):
-    """NumPy's, gzip's, HDF5's, SciPy's and others', where a few bytes are left."""
+    """NumPy, gzip, HDF5, SciPy and others have them for a file of only a few bytes."""
     assert explains(text, TruncatedFile(), PATH, "open")
 
 
-@rows(("words", "message"), WORDS_OF_BAD_CONTENT.items())
-def test_words_of_bad_content_are_those_of_the_reader_beside_them(words, message):
-    """Each line of the table has a message that it finds, and that is clear by itself."""
-    reader, _, said = message.partition(": ")
+_WORDS = [(library.name, *item) for library in LIBRARIES for item in library.words.items()]
 
-    assert re.search(words, said, re.IGNORECASE)
-    assert explains(f"{reader}.Error: {said}", TruncatedFile(), PATH, "open")
+
+@rows(("reader", "words", "message"), _WORDS)
+def test_words_for_bad_content_match_the_messages_of_their_readers(reader, words, message):
+    """Each pattern of the table matches its message, and the message is clear by itself."""
+    assert re.search(words, message, re.IGNORECASE)
+    assert explains(f"{reader}.Error: {message}", TruncatedFile(), PATH, "open")
 
 
 def test_columns_that_a_truncated_text_lacks():
@@ -462,11 +472,11 @@ def test_columns_that_a_truncated_text_lacks():
 
 
 def test_a_filter_of_hdf5_that_fails(tmp_path):
-    """A chunk whose bytes are damaged has no other words."""
+    """HDF5 has no other message for a chunk of damaged bytes."""
     path = tmp_path / "rows.h5"
     with h5py.File(path, "w") as file:
-        made = file.create_dataset("x", data=np.arange(999), chunks=(999,), compression="gzip")
-        place = made.id.get_chunk_info(0).byte_offset
+        dataset = file.create_dataset("x", data=np.arange(999), chunks=(999,), compression="gzip")
+        place = dataset.id.get_chunk_info(0).byte_offset
     with open(path, "r+b") as file:
         file.seek(place)
         file.write(b"\xff" * 64)
@@ -496,7 +506,7 @@ def test_a_filter_of_hdf5_that_fails(tmp_path):
         "FileNotFoundError: no image",
     ],
 )
-def test_error_that_does_not_tell_of_truncated_content(text):
+def test_error_that_does_not_explain_truncated_content(text):
     """A follow-up error of bad content is not an error about bad content."""
     assert not explains(
         f"Traceback (most recent call last):\n{text}\n", TruncatedFile(), PATH, "open"
@@ -510,8 +520,8 @@ def test_error_that_does_not_tell_of_truncated_content(text):
         ("OSError: Expected to be able to read 65608 bytes, got 32668", TruncatedFile()),
     ],
 )
-def test_words_of_libraries_tell(text, fault):
-    """SQLite's for EIO, and Arrow's for a file that is too short."""
+def test_words_of_libraries_explain_faults(text, fault):
+    """SQLite has its own words for EIO, and Arrow for a truncated file."""
     assert explains(text, fault, PATH, "read")
 
 
@@ -528,15 +538,15 @@ KILLED = "DataLoader worker (pid 7) is killed by signal: {}. "
         "EOFError",
     ],
 )
-def test_error_that_tells_of_a_death(text):
-    """The words of torch, and those of a broken queue, tell that a worker is gone."""
+def test_error_that_mentions_a_death(text):
+    """The words of torch, and those of a broken queue, say that a worker has died."""
     assert explains(text, WorkerKilled(), None, "signal 9")
 
 
 @rows(("call", "expected"), [("mmap", True), ("read", False)])
 @rows("fault", [EIO, TruncatedFile()])
-def test_bus_error_tells_of_a_mapping_only(fault, call, expected):
-    """A mapped file that cannot be read ends the worker by SIGBUS; a read does not."""
+def test_bus_error_only_explains_a_mapping(fault, call, expected):
+    """An unreadable mapped file ends the worker with SIGBUS; a failed read does not."""
     text = f"RuntimeError: {KILLED.format('Bus error')}"
 
     assert expected == explains(text, fault, None, call)
@@ -551,8 +561,8 @@ def test_bus_error_tells_of_a_mapping_only(fault, call, expected):
         (EIO, "read", False),
     ],
 )
-def test_the_end_of_the_pin_memory_thread_tells_of_what_ended_it(fault, call, expected):
-    """Such as a descriptor that it could not receive; nothing that happened in a worker."""
+def test_the_end_of_the_pin_memory_thread_explains_its_faults(fault, call, expected):
+    """One example is a descriptor that it could not receive; faults in workers are not."""
     text = "RuntimeError: Pin memory thread exited unexpectedly"
 
     assert expected == explains(text, fault, None, call)
@@ -571,13 +581,13 @@ STALLED = HungRead("tcp://*")
         ("BlockingIOError: [Errno 11] Resource", ConnectionReset(), "recv", False),
     ],
 )
-def test_an_answer_that_does_not_come(text, fault, call, expected):
-    """A limit of the socket gives EAGAIN, and one of a timer closes the connection."""
+def test_a_missing_response(text, fault, call, expected):
+    """A socket timeout fails with EAGAIN, and a timer closes the connection."""
     assert expected == explains(text, fault, PEER, call)
 
 
 def test_messages_are_the_lines_of_exceptions():
-    """Frames, and the sentences between chained tracebacks, are left out."""
+    """Frames, and the sentences between chained tracebacks, are ignored."""
     assert exception_lines(_text(_with_cause)).splitlines() == [
         "OSError: [Errno 5] Input/output error",
         "RuntimeError: bad sample",
@@ -585,7 +595,7 @@ def test_messages_are_the_lines_of_exceptions():
 
 
 def test_messages_of_a_text_that_was_escaped():
-    """Torch's for a subclass of KeyError is one line; the source in it does not count."""
+    """The text of torch for a subclass of KeyError is one line; source lines in it do not count."""
     trace = 'Original Traceback (most recent call last):\n  File "x.py"\n    truncated()\n'
     caught = f"Caught K in worker 0.\n{trace}K: no record"
     text = f"K: {caught!r}\n"
@@ -611,7 +621,7 @@ def test_messages_of_a_text_that_was_escaped():
     ],
 )
 def test_names(text, path, expected):
-    """A text names a path by the whole or by its last part."""
+    """A text names a path by all or the last part of it."""
     assert expected == mentions_path(text, path)
 
 
@@ -625,13 +635,13 @@ def test_names(text, path, expected):
         "OSError: Unable to synchronously create file: No space left on device",
     ],
 )
-def test_a_failed_write_is_told_in_many_words(text):
-    """As numpy, SQLite and h5py do; they are no words for a read that failed."""
+def test_a_failed_write_has_many_messages(text):
+    """They are those of NumPy, SQLite and h5py, and do not explain a failed read."""
     assert explains(text, WriteError(), PATH, "write")
     assert not explains(text, ReadError(), PATH, "read")
 
 
 @rows("text", ["ValueError: bad", "KeyError: 'saved'", "OSError: unwritten"])
-def test_other_words_tell_of_no_failed_write(text):
-    """A message has to speak of writing, or of room."""
+def test_other_words_do_not_explain_a_failed_write(text):
+    """A message must mention writing, or disk space."""
     assert not explains(text, WriteError(), PATH, "write")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+import re
 
 import pytest
 import torch
@@ -11,14 +11,16 @@ import torch
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults.outcomes import Activity, AtDeadline, Pass
 from pytest_dataloader_faults.outcomes.judge.hangs import (
-    gave_up,
-    is_at,
-    places_of,
-    tries_again,
+    describe_activity,
+    hang_places,
+    hangs_at,
+    likely_cause,
+    loader_timed_out,
     waits_for_thread,
+    was_computing,
 )
 from pytest_dataloader_faults.outcomes.stages import RECOVERY
-from support.facts import EPOCH_1, ordinary, raised
+from support.facts import EPOCH_1, ordinary, raised, revised
 from support.rows import rows
 
 _PYTHON, _TORCH, _OURS = (os.path.dirname(each.__file__) for each in (os, torch, package))
@@ -28,6 +30,9 @@ NEXT = (f"{_TORCH}/utils/data/dataloader.py", 725, "__next__")
 WAIT, QUEUE = (
     (f"{_PYTHON}/{name}.py", 327, "wait") for name in ("threading", "multiprocessing/queues")
 )
+BOOT = (f"{_PYTHON}/threading.py", 1002, "_bootstrap")
+LEFT_BEHIND = "waits for a thread that did not survive the fork"
+AFTER_ONE = "hangs after the main process has read a sample"
 OURS = (f"{_OURS}/_engine/worker/fetch_hooks.py", 75, "fetch_and_report")
 TEST = ("/home/me/test_data.py", 7, "test_it")
 READ, SAMPLE = ("/home/me/data.py", 18, "read"), ("/home/me/data.py", 30, "__getitem__")
@@ -46,7 +51,7 @@ def _hung(*threads, phase=EPOCH_1):
         )
         for number, frames in enumerate(threads)
     ]
-    return replace(ordinary(Pass()), stacks="\n".join(texts), timed_out=True, phase=phase)
+    return revised(ordinary(Pass(EPOCH_1)), stacks="\n".join(texts), timed_out=True, phase=phase)
 
 
 @rows(
@@ -65,17 +70,17 @@ def _hung(*threads, phase=EPOCH_1):
     ],
 )
 def test_a_place_is_the_innermost_line_of_the_dataset(frames, place):
-    """Libraries are not the dataset, and what calls torch is the test."""
-    assert places_of(_hung(frames)) == ({place} if place else frozenset())
+    """Frames of libraries are not the dataset, and the caller of torch is the test."""
+    assert hang_places(_hung(frames)) == ({place} if place else frozenset())
 
 
 def test_each_process_has_a_place():
-    """Workers may hang at two lines; those that wait for work have none."""
+    """Workers may hang at two lines. Workers that wait for work have no place."""
     hung = _hung([SAMPLE, FETCH, LOOP], [WAIT, QUEUE, LOOP], [READ, FETCH, LOOP])
 
-    assert places_of(hung) == {AT_SAMPLE, AT_READ}
-    assert is_at(hung, {AT_SAMPLE, AT_READ, "elsewhere"})
-    assert not is_at(hung, {AT_SAMPLE})
+    assert hang_places(hung) == {AT_SAMPLE, AT_READ}
+    assert hangs_at(hung, {AT_SAMPLE, AT_READ, "elsewhere"})
+    assert not hangs_at(hung, {AT_SAMPLE})
 
 
 @rows(
@@ -88,79 +93,122 @@ def test_each_process_has_a_place():
         ([WAIT, QUEUE, LOOP], "sleeping, in futex_do_wait", False),
     ],
 )
-def test_a_wait_for_a_thread_is_seen(frames, state, is_waiting):
-    """By Python's frames or by the kernel's; a worker without work waits for none."""
+def test_a_wait_for_a_thread_is_recognized(frames, state, is_waiting):
+    """Python's frames or the kernel's show it; a worker without work does not wait for a thread."""
     hung = _hung([], frames)
-    hung = replace(hung, stacks=hung.stacks.replace("(sleeping)", f"({state})"))
+    hung = revised(hung, stacks=hung.end.stacks.replace("(sleeping)", f"({state})"))
 
     assert waits_for_thread(hung) is is_waiting
-    assert not waits_for_thread(replace(hung, timed_out=False))
+    assert not waits_for_thread(revised(hung, timed_out=False))
 
 
-def test_a_batch_that_was_dropped_is_a_place():
-    """Then every process waits for work; but a line of the dataset says more."""
-    feeder = '  File "/usr/lib/python3.11/multiprocessing/queues.py", line 244, in _feed'
-    printed = "_pickle.PicklingError: Can't pickle <class 'dbm.error'>"
-    stderr = f"Traceback (most recent call last):\n{feeder}\n{printed}\n"
-    waits = replace(_hung([WAIT, QUEUE, LOOP]), stderr=stderr)
-    hangs = replace(_hung([WAIT, SAMPLE, FETCH, LOOP]), stderr=stderr)
-
-    assert places_of(waits) == {"the queue of a worker, which dropped a batch"}
-    assert places_of(hangs) == {AT_SAMPLE}
-
-
-def test_what_did_not_hang_is_nowhere():
-    """Nor is a hang that left no stacks at a place that is known."""
-    ended = replace(_hung([SAMPLE, FETCH, LOOP]), timed_out=False)
-
-    assert places_of(ended) == frozenset()
-    assert not is_at(_hung(), {AT_SAMPLE})
-
-
-def test_a_recovery_hangs_at_places_of_its_own():
-    """No fault is left there, so it is another hang."""
-    recovery = _hung([SAMPLE, FETCH, LOOP], phase=RECOVERY)
-
-    assert places_of(recovery) == {f"{AT_SAMPLE}, without a fault"}
-    assert not is_at(recovery, {AT_SAMPLE})
-
-
-def test_to_sleep_at_a_line_is_a_place_of_its_own():
-    """Of the process that sleeps; who waits there forever may be done never."""
-    hung = _hung([SAMPLE, FETCH, LOOP], [READ, FETCH, LOOP])
-    asleep = replace(hung, at_deadline=AtDeadline(Activity.SLEEPS, asleep=(1,)))
-
-    assert places_of(asleep) == {AT_SAMPLE, f"{AT_READ} while it sleeps"}
-    assert not is_at(asleep, {AT_SAMPLE, AT_READ})
-
-
-@pytest.mark.parametrize("activity", [Activity.DELIVERS, Activity.READS])
-def test_what_goes_on_is_nowhere(activity):
-    """It is at a line that a hang may be at, too."""
-    slow = replace(_hung([SAMPLE, FETCH, LOOP]), at_deadline=AtDeadline(activity))
-
-    assert places_of(slow) == frozenset()
-    assert not is_at(slow, {AT_SAMPLE})
-
-
-@rows("activity", [*Activity, None])
-def test_only_what_computes_may_try_again(activity):
-    """At once, at the line of a hang; what is not known, and what did not hang, does not."""
-    found = AtDeadline(activity) if activity else None
-    hung = replace(_hung([SAMPLE, FETCH, LOOP]), at_deadline=found)
-
-    assert tries_again(hung) is (activity is Activity.COMPUTES)
-    assert not tries_again(replace(hung, timed_out=False))
+def _with_threads(*loader, state):
+    """A trial whose main process had the *loader* threads, and a worker that hung."""
+    threads = _hung(*([*each, BOOT] for each in loader)).end.stacks
+    loader_threads = re.sub(r"\nProcess \d+ \(sleeping\):", "", threads)
+    worker = _hung([], [SAMPLE, FETCH, LOOP]).end.stacks.replace("(sleeping)", f"({state})")
+    return revised(_hung(), stacks=f"\nProcess 9 (sleeping):{loader_threads}\n{worker}")
 
 
 @rows(
-    ("error", "is_so"),
+    ("threads", "state", "phrase"),
+    [
+        ([[WAIT, READ]], "sleeping, in hrtimer_nanosleep", LEFT_BEHIND),
+        ([[WAIT, READ]], "sleeping, in futex_do_wait", LEFT_BEHIND),
+        ([[WAIT, READ]], "sleeping, in pipe_read", AFTER_ONE),
+        ([[WAIT, QUEUE]], "sleeping, in hrtimer_nanosleep", AFTER_ONE),
+        ([], "sleeping, in hrtimer_nanosleep", AFTER_ONE),
+        ([], "sleeping, in futex_do_wait", "waits forever for a lock or a thread"),
+    ],
+)
+def test_threads_are_the_cause_if_the_main_process_has_some(threads, state, phrase):
+    """The threads of torch's queues are not.
+
+    A worker that waits for a pipe or a lock does not wait for a thread.
+    """
+    outcome = revised(_with_threads(*threads, state=state), at_deadline=AtDeadline(Activity.READS))
+
+    cause = likely_cause(outcome, in_lock=waits_for_thread(outcome), after_one=True)
+    assert cause is not None
+    assert cause.phrase == phrase
+    assert ("main process" in describe_activity(outcome)) == (phrase == LEFT_BEHIND)
+    assert "deadline" not in cause.advice
+
+
+def test_nothing_retries_without_a_fault():
+    """A worker that sleeps without a fault waits for something."""
+    sleeps = _with_threads(state="sleeping, in hrtimer_nanosleep")
+    sleeps = revised(sleeps, at_deadline=AtDeadline(Activity.SLEEPS, asleep=(1,)))
+
+    assert describe_activity(sleeps).endswith(f" at {AT_SAMPLE}")
+    assert "retries" not in describe_activity(sleeps)
+    assert likely_cause(sleeps, in_lock=False, after_one=False) is None
+
+
+def test_a_dropped_batch_is_a_place():
+    """Every process then waits for work; but a line of the dataset is more specific."""
+    feeder = '  File "/usr/lib/python3.11/multiprocessing/queues.py", line 244, in _feed'
+    printed = "_pickle.PicklingError: Can't pickle <class 'dbm.error'>"
+    stderr = f"Traceback (most recent call last):\n{feeder}\n{printed}\n"
+    waits = revised(_hung([WAIT, QUEUE, LOOP]), stderr=stderr)
+    hangs = revised(_hung([WAIT, SAMPLE, FETCH, LOOP]), stderr=stderr)
+
+    assert hang_places(waits) == {"the queue of a worker, which dropped a batch"}
+    assert hang_places(hangs) == {AT_SAMPLE}
+
+
+def test_a_trial_that_did_not_hang_has_no_place():
+    """A hang without stacks is not at a known place either."""
+    ended = revised(_hung([SAMPLE, FETCH, LOOP]), timed_out=False)
+
+    assert hang_places(ended) == frozenset()
+    assert not hangs_at(_hung(), {AT_SAMPLE})
+
+
+def test_a_recovery_hangs_at_separate_places():
+    """No fault is left then, so it is a different hang."""
+    recovery = _hung([SAMPLE, FETCH, LOOP], phase=RECOVERY)
+
+    assert hang_places(recovery) == {f"{AT_SAMPLE}, without a fault"}
+    assert not hangs_at(recovery, {AT_SAMPLE})
+
+
+def test_sleeping_at_a_line_is_a_separate_place():
+    """Only the process that sleeps has it."""
+    hung = _hung([SAMPLE, FETCH, LOOP], [READ, FETCH, LOOP])
+    asleep = revised(hung, at_deadline=AtDeadline(Activity.SLEEPS, asleep=(1,)))
+
+    assert hang_places(asleep) == {AT_SAMPLE, f"{AT_READ} while it sleeps"}
+    assert not hangs_at(asleep, {AT_SAMPLE, AT_READ})
+
+
+@pytest.mark.parametrize("activity", [Activity.DELIVERS, Activity.READS])
+def test_a_trial_that_makes_progress_has_no_place(activity):
+    """It may be at the same line as a hang."""
+    slow = revised(_hung([SAMPLE, FETCH, LOOP]), at_deadline=AtDeadline(activity))
+
+    assert hang_places(slow) == frozenset()
+    assert not hangs_at(slow, {AT_SAMPLE})
+
+
+@rows("activity", [*Activity, None])
+def test_only_a_trial_that_computes_may_retry(activity):
+    """Other activities, unknown ones, and trials that did not hang may not."""
+    at_deadline = AtDeadline(activity) if activity else None
+    hung = revised(_hung([SAMPLE, FETCH, LOOP]), at_deadline=at_deadline)
+
+    assert was_computing(hung) is (activity is Activity.COMPUTES)
+    assert not was_computing(revised(hung, timed_out=False))
+
+
+@rows(
+    ("error", "expected"),
     [
         (raised("RuntimeError", "DataLoader timed out after 1 seconds"), True),
         (raised("TimeoutError", "timed out"), False),
         (None, False),
     ],
 )
-def test_the_loaders_own_timeout_gave_up(error, is_so):
-    """Torch has no class for it."""
-    assert gave_up(ordinary(Pass(exception=error))) is is_so
+def test_the_loaders_own_timeout_is_recognized(error, expected):
+    """There is no class for it in torch."""
+    assert loader_timed_out(ordinary(Pass(EPOCH_1, exception=error))) is expected

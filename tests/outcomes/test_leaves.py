@@ -1,16 +1,16 @@
-"""Which parts of samples vary, and what is left to compare."""
+"""Which parts of samples vary, and which of them are compared."""
 
 from __future__ import annotations
 
 import pytest
 
-from pytest_dataloader_faults.outcomes.contract import Compared
+from pytest_dataloader_faults.outcomes.comparison import Compared
 from pytest_dataloader_faults.outcomes.reference import (
     Leaf,
     compared_parts,
     find_varying,
     is_inside,
-    merged,
+    merge_levels,
 )
 from support.rows import rows
 
@@ -34,13 +34,13 @@ def _list(*digests, form="int"):
     return (Leaf("['list']", f"list of {len(digests)}", ""), *items)
 
 
-def _found(first, second):
-    varying = find_varying([(0, first)], [(0, second)])
+def _found(reading, other_reading):
+    varying = find_varying([(0, reading)], [(0, other_reading)])
     return {part.path: part.compared for part in varying}
 
 
 @rows(
-    ("first", "second", "expected"),
+    ("reading", "other_reading", "expected"),
     [
         (_dict(_part("t", digest="1")), _dict(_part("t", digest="1")), {}),
         (_dict(_part("t", digest="1")), _dict(_part("t", digest="2")), {"['t']": SHAPES}),
@@ -63,14 +63,14 @@ def _found(first, second):
     ],
     ids="same content shape type item length emptiness many keys all".split(),
 )
-def test_parts_that_vary(first, second, expected):
-    """Each is compared as closely as both readings agree."""
-    assert _found(first, second) == expected
+def test_parts_that_vary(reading, other_reading, expected):
+    """Each part is compared as closely as both reads agree."""
+    assert _found(reading, other_reading) == expected
 
 
 @pytest.mark.parametrize("parts", [_list("1", "2"), _list("7", "8", "9"), _list("x")])
 def test_items_of_a_list_whose_length_varies_are_compared_by_type(parts):
-    """Whatever their number and content; another type is another sample."""
+    """Their number and content do not matter, but another type is a different sample."""
     levels = (("['list']", TYPES),)
     expected = compared_parts(_dict(*_list("1")), levels)
 
@@ -78,20 +78,21 @@ def test_items_of_a_list_whose_length_varies_are_compared_by_type(parts):
     assert compared_parts(_dict(*_list("1", form="str")), levels) != expected
 
 
-def test_nothing_of_a_part_is_compared_where_even_its_type_varies():
-    """Nor of what it contains; the other parts are as they were."""
+def test_nothing_of_a_part_is_compared_if_its_type_varies():
+    """Its items are not compared either. Other parts are unaffected."""
     parts = _dict(*_list("1", "2"))
 
     assert compared_parts(parts, (("['list']", NOTHING),)) == [*parts[:2], Leaf("['list']", "", "")]
 
 
-def test_parts_of_a_stream_are_known_in_any_order():
-    """A time varies in each order, and the data does in none."""
-    first = [(None, _dict(_part("t", digest=each), _part("n", digest=each))) for each in "abcd"]
+def test_parts_of_a_stream_are_compared_in_any_order():
+    """A time varies in every order, but the data does not."""
+    reading = [(None, _dict(_part("t", digest=each), _part("n", digest=each))) for each in "abcd"]
     second = [
-        (None, _dict(_part("t", digest=f"2{each}"), _part("n", digest=each))) for each in "dbca"
+        (None, _dict(_part("t", digest=f"2{letter}"), _part("n", digest=letter)))
+        for letter in "dbca"
     ]
-    (varying,) = find_varying(first, second)
+    (varying,) = find_varying(reading, second)
 
     assert (varying.path, varying.compared, varying.samples) == ("['t']", SHAPES, 4)
 
@@ -108,12 +109,12 @@ def test_parts_of_a_stream_are_known_in_any_order():
     ],
 )
 def test_a_part_is_in_its_containers(path, container, expected):
-    """And in none whose name only begins alike."""
+    """A container whose name is only a prefix does not count."""
     assert is_inside(path, container) is expected
 
 
 def test_the_looser_of_two_comparisons_holds():
-    """A part may vary more in one reading than in another one."""
-    one, other = (("a", SHAPES), ("b", TYPES)), (("a", NOTHING), ("c", SHAPES))
+    """A part may vary more between one pair of reads than between another one."""
+    levels, additions = (("a", SHAPES), ("b", TYPES)), (("a", NOTHING), ("c", SHAPES))
 
-    assert merged(one, other) == (("a", NOTHING), ("b", TYPES), ("c", SHAPES))
+    assert merge_levels(levels, additions) == (("a", NOTHING), ("b", TYPES), ("c", SHAPES))

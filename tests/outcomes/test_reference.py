@@ -1,4 +1,4 @@
-"""The ways to compare samples, and what a reference says where none of them helps."""
+"""The ways to compare samples, and the message if none of them works."""
 
 from __future__ import annotations
 
@@ -9,22 +9,18 @@ import pytest
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import Delivery, Pass, Reference
-from pytest_dataloader_faults.outcomes.contract import (
-    SHAPES,
-    TYPES,
-    Compared,
-    Comparison,
-    comparisons_for,
-)
+from pytest_dataloader_faults.outcomes.comparison import SHAPES, TYPES, Compared, Comparison
+from pytest_dataloader_faults.outcomes.contract import comparisons_for
 from pytest_dataloader_faults.outcomes.reference import nondeterminism_message, require_samples
-from support.facts import delivery, map_reference, ordinary, stream_reference
+from pytest_dataloader_faults.outcomes.stages import RECOVERY
+from support.facts import EPOCH_1, delivery, map_reference, ordinary, revised, stream_reference
 from support.rows import rows
 
 BATCHES = Reference("map", (), (((0, 1), "b01"),))
 
 
-def _same(one, other):
-    return one == other
+def _same(sample, expected):
+    return sample == expected
 
 
 @rows(
@@ -37,15 +33,19 @@ def _same(one, other):
         (Comparison(Compared.AUTHOR, seeded=7), "compare, seeded from 7", True),
         (SHAPES, "shapes", True),
         (TYPES, "types", True),
-        (Comparison(varying=(("[1]", SHAPES.what),)), "bytes without [1]", True),
+        (Comparison(varying=(("[1]", SHAPES.level),)), "bytes without [1]", True),
         (Comparison(seeded=0, in_workers=True), "bytes of workers, seeded from 0", True),
         (replace(SHAPES, limit=64), "shapes, the first 64 of each worker", True),
-        (replace(SHAPES, limit=64, own=True), "shapes, 64 of its own in each worker", True),
+        (
+            replace(SHAPES, limit=64, differs_per_worker=True),
+            "shapes, 64 different samples per worker",
+            True,
+        ),
         (replace(SHAPES, limit=0), "shapes, the first 0 of each worker", True),
     ],
 )
 def test_a_comparison_has_a_description(comparison, description, allows):
-    """For people; comparisons are told apart by their fields."""
+    """It is meant for people; code distinguishes comparisons by their fields."""
     assert str(comparison) == description
     assert comparison.allows_for_randomness is allows
 
@@ -65,29 +65,30 @@ def test_a_comparison_has_a_description(comparison, description, allows):
     ],
 )
 def test_the_most_exact_comparison_comes_first(contract, expected):
-    """None is tried that the contract rules out."""
+    """Comparisons that the contract rules out are not tried."""
     assert "; ".join(map(str, comparisons_for(contract, 7))) == expected
 
 
 @rows(
     ("contract", "says"),
     [
-        (Contract(), "[0] differs. Not even types are the same"),
-        (Contract(deterministic=True), "the contract promises deterministic=True, but sample 3"),
-        (Contract(compare=_same), "[0] differs. The contract's compare has to say"),
+        (Contract(), "Contract(compare=...)"),
+        (Contract(deterministic=True), "deterministic=True"),
+        (Contract(compare=_same), "The contract's compare"),
     ],
 )
-def test_a_sample_that_is_never_the_same_is_told(contract, says):
-    """With its index, with what differs, and with what to do under this contract."""
+def test_a_sample_that_is_never_the_same_is_reported(contract, says):
+    """The message has its index, the difference, and what to do under this contract."""
     reference = replace(map_reference(), unstable_index=3, unstable_part="[0] differs")
     text = nondeterminism_message(reference, contract)
 
-    assert "sample 3 was different when it was read a second time in the same process: [0]" in text
+    assert "sample 3 " in text
+    assert ": [0] differs" in text
     assert says in text
 
 
 @rows(
-    ("reference", "came", "unknown"),
+    ("reference", "batches", "unknown"),
     [
         (map_reference(2), (delivery((0, 1), ("d0", "d1")),), []),
         (map_reference(2), (delivery((0, 2), ("d0", "d2")),), [(0, 2)]),
@@ -96,18 +97,19 @@ def test_a_sample_that_is_never_the_same_is_told(contract, says):
         (stream_reference("a b"), (delivery(None, ("x",)),), []),
     ],
 )
-def test_batches_that_are_not_known_are_found(reference, came, unknown):
-    """Under the faults and after them; samplers may draw others, and a stream has no indices."""
-    before = ordinary(Pass((), came))
-    after = replace(ordinary(Pass()), recovery=Pass((), came))
+def test_unknown_batches_are_found(reference, batches, unknown):
+    """They may be delivered under the faults or after them; a stream has no indices."""
+    under_faults = ordinary(Pass(EPOCH_1, (), batches))
+    recovered = revised(ordinary(Pass(EPOCH_1)), recovery=Pass(RECOVERY, (), batches))
 
-    assert reference.unknown_batches(before) == reference.unknown_batches(after) == unknown
+    for outcome in (under_faults, recovered):
+        assert [each.indices for each in reference.unknown_batches(outcome)] == unknown
 
 
 @pytest.mark.parametrize("contract", [Contract(may_skip=True), Contract(may_substitute=True)])
-def test_what_is_missing_can_be_seen_in_samples_only(contract):
-    """Batches that cannot be taken apart do not show it, and other contracts do not ask."""
-    with pytest.raises(InvalidArgumentError, match="cannot be taken apart into samples"):
+def test_contracts_about_samples_need_split_batches(contract):
+    """Other contracts do not need them."""
+    with pytest.raises(InvalidArgumentError, match=r"Contract\(split=...\)"):
         require_samples(BATCHES, contract)
     require_samples(map_reference(), contract)
     require_samples(BATCHES, Contract())
@@ -123,8 +125,8 @@ def test_what_is_missing_can_be_seen_in_samples_only(contract):
         ({"pickled_samples": ((0, "x"),)}, False),
     ],
 )
-def test_references_are_the_same_if_they_judge_alike(change, is_same):
-    """How long it took, and how many samples were random, may differ from run to run."""
+def test_references_are_equal_if_they_judge_identically(change, is_same):
+    """The duration, and the number of random samples, may differ between runs."""
     assert (map_reference() == replace(map_reference(), **change)) is is_same
 
 
@@ -136,6 +138,6 @@ def test_references_are_the_same_if_they_judge_alike(change, is_same):
         (map_reference(), None),
     ],
 )
-def test_only_a_stream_with_an_end_has_a_count(reference, count):
+def test_only_a_finite_stream_has_a_count(reference, count):
     """Indices are counted by their sampler."""
     assert reference.stream_count == count

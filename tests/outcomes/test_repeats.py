@@ -1,31 +1,31 @@
-"""When a trial is repeated, and what several of them show together."""
+"""When a trial is repeated, and what several trials show together."""
 
 from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 
 import pytest
 import torch
 
 from pytest_dataloader_faults import Verdict
-from pytest_dataloader_faults.outcomes import Judgement, Pass, WorkerDeath, WorkerFacts
-from pytest_dataloader_faults.outcomes.judge.repeats import (
-    Conclusion,
-    Trial,
+from pytest_dataloader_faults.outcomes import CheckResult, Finding, Pass, WorkerDeath, WorkerFacts
+from pytest_dataloader_faults.outcomes.repeats import (
+    JudgedTrial,
     combine,
     conclude,
+    deciding_trial,
+    describe_fault_free_failure,
     hangs_or_dies,
-    needs_another,
-    told_alone,
+    needs_another_trial,
 )
-from support.facts import ordinary
+from pytest_dataloader_faults.outcomes.stages import RECOVERY
+from support.facts import EPOCH_1, ordinary, revised
 from support.rows import rows
 
-FAULT_FREE = ordinary(Pass())
-SHARING = replace(
-    FAULT_FREE, workers=(WorkerFacts(0, 1, 1, {}, shared_offset_files=("/data/a.rec",)),)
+FAULT_FREE = ordinary(Pass(EPOCH_1))
+SHARING = revised(
+    FAULT_FREE, processes=(WorkerFacts(0, 1, 1, {}, shared_offset_files=("/data/a.rec",)),)
 )
 VERDICTS = {
     "+": Verdict.SURVIVED,
@@ -34,37 +34,37 @@ VERDICTS = {
 }
 
 
-def _trials(marks: str) -> list[Trial]:
-    """A trial for each mark, with an outcome of its own."""
+def _trials(marks: str) -> list[JudgedTrial]:
+    """A trial for each mark, each with its own outcome."""
     return [
-        Trial(
-            replace(FAULT_FREE, seed=number),
-            Judgement(VERDICTS[mark], f"sentence {mark}", passed=mark == "+"),
+        JudgedTrial(
+            revised(FAULT_FREE, seed=number),
+            Finding(VERDICTS[mark], f"sentence {mark}"),
         )
         for number, mark in enumerate(marks)
     ]
 
 
 @rows(
-    ("marks", "more"),
+    ("marks", "is_needed"),
     [("", True), ("+", False), ("-", True), ("--", False), ("-h", False), ("-+", True)],
 )
-def test_a_failure_is_repeated_until_it_is_sure(marks, more):
-    """One trial that passes is enough, as are two that fail; else there are three."""
-    assert needs_another(_trials(marks), should_fail=False) == more
+def test_a_failure_is_repeated_until_it_is_confirmed(marks, is_needed):
+    """One pass or two failures are enough; otherwise there are three trials."""
+    assert needs_another_trial(_trials(marks), should_fail=False) == is_needed
 
 
 @pytest.mark.parametrize("marks", ["-++", "-+-"])
 def test_three_trials_decide(marks):
-    """There is never a fourth."""
-    assert not needs_another(_trials(marks), should_fail=False)
-    assert not needs_another(_trials(marks), should_fail=True)
+    """There is never a fourth one."""
+    assert not needs_another_trial(_trials(marks), should_fail=False)
+    assert not needs_another_trial(_trials(marks), should_fail=True)
 
 
-@rows(("marks", "more"), [("-", False), ("+", True), ("++", False), ("+-", True)])
-def test_an_expected_failure_that_passes_is_repeated(marks, more):
-    """It is the pass that would fail the item, so that is what has to be sure."""
-    assert needs_another(_trials(marks), should_fail=True) == more
+@rows(("marks", "is_needed"), [("-", False), ("+", True), ("++", False), ("+-", True)])
+def test_an_expected_failure_that_passes_is_repeated(marks, is_needed):
+    """The pass would fail the item, so the pass must be confirmed."""
+    assert needs_another_trial(_trials(marks), should_fail=True) == is_needed
 
 
 @rows(
@@ -73,28 +73,27 @@ def test_an_expected_failure_that_passes_is_repeated(marks, more):
         ("+", 0, True, None),
         ("-", 0, True, None),
         ("--", 0, True, "confirmed: 2 of 2 trials failed"),
-        ("-h", 0, True, "confirmed: 2 of 2 trials failed, the second as hung: sentence h"),
+        ("-h", 0, True, "confirmed: 2 of 2 trials failed, the second one with hung: sentence h"),
         ("-+-", 0, True, "2 of 3 trials failed"),
-        ("-++", 0, False, "not reproduced: 1 of 3 trials failed"),
+        ("-++", 0, False, "flaky: 1 of 3 trials failed"),
         ("+-", 1, True, None),
         ("++", 0, True, None),
     ],
 )
 def test_what_trials_show_together(marks, decides, reproduced, note):
-    """The first that failed decides, and the notes say how many did."""
+    """The first failed trial decides, and the notes say how many failed."""
     trials = _trials(marks)
-    found = conclude(trials, FAULT_FREE)
+    result = conclude("open-error", trials, FAULT_FREE)
 
-    assert (found.trial, found.reproduced) == (trials[decides], reproduced)
+    assert (deciding_trial(result), result.reproduced) == (trials[decides], reproduced)
     if note:
-        assert found.notes[0] == note
+        assert result.notes[0] == note
 
 
-def test_each_trial_is_told_where_they_differ():
-    """Nothing that was seen is left out."""
-    _, *others = conclude(_trials("-++"), FAULT_FREE).notes
+def test_each_trial_is_listed_if_they_differ():
+    _, *notes = conclude("open-error", _trials("-++"), FAULT_FREE).notes
 
-    assert others == [
+    assert notes == [
         "trial 1: corrupted: sentence -",
         "trial 2: survived: sentence +",
         "trial 3: survived: sentence +",
@@ -102,17 +101,16 @@ def test_each_trial_is_told_where_they_differ():
 
 
 @pytest.mark.parametrize("where", ["fault_free", "trial"])
-def test_a_race_of_the_datasets_own_explains_one_of_three(where):
-    """Workers that read a file through one offset may be lucky twice of three times."""
+def test_a_race_in_the_dataset_explains_one_of_three(where):
+    """Workers that share a file offset may be lucky in two of three trials."""
     trials = _trials("-++")
     if where == "trial":
-        trials[0] = replace(trials[0], outcome=SHARING)
-    found = conclude(trials, SHARING if where == "fault_free" else FAULT_FREE)
+        trials[0] = trials[0]._replace(outcome=SHARING)
+    result = conclude("open-error", trials, SHARING if where == "fault_free" else FAULT_FREE)
 
-    assert found.reproduced
-    assert found.notes[0] == (
-        "1 of 3 trials failed: workers share the file offset of /data/a.rec, which is a race"
-    )
+    assert result.reproduced
+    assert result.notes[0].startswith("1 of 3 trials failed: a race")
+    assert "/data/a.rec" in result.notes[0]
 
 
 @rows(
@@ -125,18 +123,18 @@ def test_a_race_of_the_datasets_own_explains_one_of_three(where):
         (["-++", "--"], 1, True),
     ],
 )
-def test_the_gravest_variant_decides(marks, decides, reproduced):
-    """A failure that is confirmed comes before one that is not, and that before a pass."""
-    variants = [(f"variant {place}", _concluded(each)) for place, each in enumerate(marks)]
-    found = combine(variants)
+def test_the_most_severe_scenario_decides(marks, decides, reproduced):
+    """A confirmed failure comes before a flaky one, and that before a pass."""
+    results = [(f"scenario {place}", _concluded(each)) for place, each in enumerate(marks)]
+    result = combine(results)
 
-    assert (found.trial, found.reproduced) == (variants[decides][1].trial, reproduced)
-    assert len(found.trials) == len("".join(marks))
-    assert found.notes[-1].startswith(f"tried: variant 0 ({VERDICTS[marks[0][0]]})")
+    assert (result.outcome, result.reproduced) == (results[decides][1].outcome, reproduced)
+    assert len(result.trials) == len("".join(marks))
+    assert result.notes[-1].startswith(f"tried: scenario 0 ({VERDICTS[marks[0][0]]})")
 
 
-def test_the_only_variant_of_a_check_needs_no_title():
-    """No note tells of it."""
+def test_the_only_scenario_of_a_check_needs_no_title():
+    """No note mentions it."""
     assert combine([("", _concluded("+"))]).notes == ()
 
 
@@ -144,23 +142,23 @@ DIED = (WorkerDeath(1, 7, -9),)
 
 
 @rows(
-    ("changes", "is_so"),
+    ("changes", "expected"),
     [
         ({}, False),
         ({"timed_out": True}, True),
         ({"exitcode": -signal.SIGSEGV}, True),
-        ({"passes": (Pass(deaths=DIED),)}, True),
-        ({"recovery": Pass(deaths=DIED)}, True),
-        ({"recovery": Pass()}, False),
+        ({"epochs": (Pass(EPOCH_1, deaths=DIED),)}, True),
+        ({"recovery": Pass(RECOVERY, deaths=DIED)}, True),
+        ({"recovery": Pass(RECOVERY)}, False),
     ],
 )
-def test_a_failure_that_may_be_the_datasets_own(changes, is_so):
-    """A hang or a death, at the end or under the faults; and nothing that passed."""
+def test_a_failure_that_may_occur_without_a_fault(changes, expected):
+    """It is a hang or a death, at the end or under the faults, and never a pass."""
     (failed,), (passed,) = _trials("-"), _trials("+")
-    outcome = replace(FAULT_FREE, **changes)
+    outcome = revised(FAULT_FREE, **changes)
 
-    assert hangs_or_dies(replace(failed, outcome=outcome)) is is_so
-    assert not hangs_or_dies(replace(passed, outcome=outcome))
+    assert hangs_or_dies(failed._replace(outcome=outcome)) is expected
+    assert not hangs_or_dies(passed._replace(outcome=outcome))
 
 
 STACKS = f"""
@@ -169,11 +167,11 @@ Current thread 0x1 (most recent call first):
   File "/home/me/data.py", line 7 in read
   File "{os.path.dirname(torch.__file__)}/utils/data/_utils/fetch.py", line 1 in fetch
 """
-ALONE = "it also fails with no fault, as a trial like this one just did"
+ALONE = "it also fails without a fault, as a fault-free trial just showed"
 
 
 @rows(
-    ("mark", "changes", "told"),
+    ("mark", "changes", "sentence"),
     [
         ("+", {"stderr": "after fork()"}, ""),
         ("-", {}, f"{ALONE} (corrupted: sentence -)"),
@@ -190,13 +188,15 @@ ALONE = "it also fails with no fault, as a trial like this one just did"
         ),
     ],
 )
-def test_a_failure_without_a_fault_is_told(mark, changes, told):
-    """With the line at which it hung, and with what it printed of forks."""
+def test_a_failure_without_a_fault_is_described(mark, changes, sentence):
+    """The sentence has the line of the hang, and the output about forks."""
     (trial,) = _trials(mark)
 
-    assert told_alone(replace(trial, outcome=replace(FAULT_FREE, **changes))) == told
+    assert (
+        describe_fault_free_failure(trial._replace(outcome=revised(FAULT_FREE, **changes)))
+        == sentence
+    )
 
 
-def _concluded(marks: str) -> Conclusion:
-    trials = _trials(marks)
-    return replace(conclude(trials, FAULT_FREE), trials=tuple(trials))
+def _concluded(marks: str) -> CheckResult:
+    return conclude("open-error", _trials(marks), FAULT_FREE)

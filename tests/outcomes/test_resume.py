@@ -1,4 +1,4 @@
-"""What the states of a loader show, and what comes of a process that goes on from one."""
+"""What the saved states of a loader show, and the epochs of processes that resume from one."""
 
 from __future__ import annotations
 
@@ -7,159 +7,196 @@ from dataclasses import replace
 import pytest
 
 from pytest_dataloader_faults import Contract, Outcome, Verdict
-from pytest_dataloader_faults.outcomes import Compared, Comparison, Pass, SavedState, Wrong
+from pytest_dataloader_faults.battery.checks.resume import RESUME, rules
+from pytest_dataloader_faults.outcomes import (
+    ChangedState,
+    Compared,
+    Comparison,
+    LoadedState,
+    Pass,
+    SavedState,
+)
 from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from support.facts import (
+    EPOCH_1,
+    WHOLE,
     delivery,
     map_reference,
     ordinary,
+    part,
     raised,
-    stream,
+    resumed,
+    revised,
     stream_reference,
 )
+from support.rows import rows
 
 SHAPES = Comparison(Compared.SHAPES)
 
 
-def part(*numbers: int, complete: bool = True) -> Pass:
-    """A pass that gave the samples of these numbers, each as a batch."""
-    came = tuple(one for number in numbers for one in stream(f"d{number}").delivered)
-    return Pass(delivered=came, complete=complete)
-
-
-WHOLE = part(*range(8))
-
-
-def resumed(*rests: Pass, after: tuple[int, ...] = (3,), **facts) -> Outcome:
-    """An outcome of a whole epoch, with the *rests* from states after so many batches."""
-    states = [
-        SavedState(number, size=100, resumed=number in after, at_end=number == 9)
-        for number in range(1, 10 if 9 in after else 9)
-    ]
-    made = replace(ordinary(WHOLE), kind="iterable", states=tuple(states), resumed=rests)
-    return replace(made, **facts)
-
-
 def judged(outcome: Outcome):
-    """The judgement, by the stream that has all eight samples."""
+    """The finding, by a stream that has all eight samples."""
     reference = stream_reference("d0 d1 d2 d3 d4 d5 d6 d7")
     reference = replace(reference, comparison=outcome.comparison)
-    return outcome.judge(reference, Contract())
+    return _judge(outcome, reference)
 
 
-def test_the_rest_is_right():
-    """Each sample once, in whatever order."""
-    found = judged(resumed(part(7, 6, 5, 4, 3)))
+def _judge(outcome, reference):
+    """By the check that saves states."""
+    return RESUME[0].refine(outcome.judge(reference, Contract()), outcome, reference)
 
-    assert found.verdict is Verdict.SURVIVED
-    assert found.sentence == (
-        "begun again with its state after 3 batches, the loader gave the rest, each sample once"
+
+def test_the_rest_is_correct():
+    """Each sample is delivered exactly once, in any order."""
+    finding = judged(resumed(part(7, 6, 5, 4, 3)))
+
+    assert finding.verdict is Verdict.SURVIVED
+    assert "after 3 batches" in finding.sentence
+
+
+RESTS = [
+    (part(*range(8)), "3 samples (0, 1, 2)", rules.RESTARTED),
+    (part(2, 3, 4, 5, 6, 7), "1 sample (2)", rules.STATE_BEHIND),
+    (part(5, 6, 7), "2 samples (3, 4)", rules.STATE_AHEAD),
+    (part(), "5 samples (3, 4, 5, 6, 7)", rules.STATE_AHEAD),
+    (part(0, 4, 5, 6, 7), "1 sample (0) and skipped 1 sample (3)", rules.ORDER_NOT_RESTORED),
+]
+
+
+@rows(("epoch", "ending", "cause"), RESTS)
+def test_samples_that_are_repeated_or_missing(epoch, ending, cause):
+    """They are named, and their kind decides the cause."""
+    outcome = resumed(epoch)
+    finding = judged(outcome)
+
+    assert finding.verdict is Verdict.CORRUPTED
+    assert finding.cause is cause
+    assert "after 3 of 8 batches" in finding.sentence
+    assert finding.sentence.endswith(ending)
+    assert likely_cause(outcome, finding, outcome).advice
+
+
+def _text_cases():
+    """An outcome for each sentence about saved states."""
+    killed = {"epochs": (part(0, 1, 2, 3, complete=False),), "uninterrupted": WHOLE}
+    yield "the rest", resumed(part(3, 4, 5, 6, 7))
+    yield "the rest of several", resumed(part(3, 4, 5, 6, 7), part(*range(8)), batches=(3, 9))
+    yield from ((f"rest {text}", resumed(epoch)) for epoch, text, _ in RESTS)
+    yield from ((f"next epoch {text}", resumed(epoch, batches=(9,))) for epoch, text in NEXT_EPOCHS)
+    yield "another order", resumed(part(4, 3, 5, 6, 7), part(*range(8)), batches=(3, 9))
+    yield "whole epoch again", resumed(part(*range(8)), batches=(8,))
+    for name, rest in (("as many", part(0, 0, 0, 0, 0)), ("fewer", part(0))):
+        yield f"random samples, {name}", resumed(rest, comparison=SHAPES)
+    yield "error", resumed(Pass(EPOCH_1, exception=raised("KeyError", "'place'")))
+    yield "killed", resumed(part(3, 4, 5, 6, 7), **killed)
+    yield "killed, skipped", resumed(part(4, 5, 6, 7), **killed)
+    for facts in NOTHING_SHOWN:
+        yield f"nothing shown {[*facts]}", resumed(part(3, 4, 5, 6, 7), **facts)
+    yield "not saved", _not_saved()
+    yield "changed", _changed()
+    sizes = enumerate(range(10, 90, 10), 1)
+    states = [SavedState(number, size) for number, size in sizes]
+    yield "grows", resumed(part(3, 4, 5, 6, 7), notes=(*states, LoadedState(2)))
+
+
+def test_texts_about_states(golden):
+    findings = {title: judged(outcome) for title, outcome in _text_cases()}
+    golden(
+        "states",
+        {title: f"{finding.verdict}: {finding.sentence}" for title, finding in findings.items()},
     )
 
 
-@pytest.mark.parametrize(
-    ("rest", "told", "kind"),
-    [
-        (part(*range(8)), "gave 3 samples (0, 1, 2) twice", Wrong.BEGAN_ANEW),
-        (part(2, 3, 4, 5, 6, 7), "gave 1 sample (2) twice", Wrong.STATE_BEHIND),
-        (part(5, 6, 7), "left out 2 samples (3, 4)", Wrong.STATE_AHEAD),
-        (part(), "left out 5 samples (3, 4, 5, 6, 7)", Wrong.STATE_AHEAD),
-        (
-            part(0, 4, 5, 6, 7),
-            "gave 1 sample (0) twice, and left out 1 sample (3)",
-            Wrong.ORDER_NOT_RESTORED,
-        ),
-    ],
-)
-def test_samples_that_come_twice_or_never(rest, told, kind):
-    """They are named, and tell the cause."""
-    outcome = resumed(rest)
-    found = judged(outcome)
+def test_order_counts_if_a_complete_epoch_repeats_it():
+    """Different seeds have not changed it."""
+    same_order = resumed(part(4, 3, 5, 6, 7), part(*range(8)), batches=(3, 9))
+    shuffled = resumed(part(4, 3, 5, 6, 7), part(*reversed(range(8))), batches=(3, 9))
 
-    assert found.verdict is Verdict.CORRUPTED
-    assert found.kind is kind
-    assert found.sentence == (f"begun again with its state after 3 of 8 batches, the loader {told}")
-    assert likely_cause(outcome, found, outcome).advice
-
-
-def test_order_counts_where_a_whole_epoch_has_it_again():
-    """Other seeds have not changed it."""
-    same_order = resumed(part(4, 3, 5, 6, 7), part(*range(8)), after=(3, 9))
-    shuffled = resumed(part(4, 3, 5, 6, 7), part(*reversed(range(8))), after=(3, 9))
-
-    assert judged(same_order).kind is Wrong.ORDER_NOT_RESTORED
+    assert judged(same_order).cause is rules.ORDER_NOT_RESTORED
     assert judged(shuffled).passed
 
 
-@pytest.mark.parametrize(
-    ("epoch", "told"),
-    [
-        (part(), "had a next epoch of no sample, and a whole one has 8"),
-        (part(0), "had a next epoch of 1 sample, and a whole one has 8"),
-        (part(0, 0, 2, 3, 4, 5, 6, 7), "had other samples in the next epoch: 1 of 8"),
-    ],
-)
-def test_the_next_epoch_has_to_be_whole(epoch, told):
-    """As any other one."""
-    found = judged(resumed(epoch, after=(9,)))
+NEXT_EPOCHS = [
+    (part(), "no samples instead of 8 in the next epoch"),
+    (part(0), "1 sample instead of 8 in the next epoch"),
+    (part(0, 0, 2, 3, 4, 5, 6, 7), "1 of 8"),
+]
 
-    assert found.kind is Wrong.NO_NEXT_EPOCH
-    assert found.sentence == f"begun again with its state after the epoch, the loader {told}"
+
+@rows(("epoch", "ending"), NEXT_EPOCHS)
+def test_the_next_epoch_has_to_be_whole(epoch, ending):
+    finding = judged(resumed(epoch, batches=(9,)))
+
+    assert finding.cause is rules.NO_NEXT_EPOCH
+    assert "after the epoch" in finding.sentence
+    assert finding.sentence.endswith(ending)
 
 
 def test_samples_without_content_are_counted():
-    """Of random ones it is not known which they are."""
+    """It is unknown which random samples they are."""
     right = judged(resumed(part(0, 0, 0, 0, 0), comparison=SHAPES))
-    more = judged(resumed(part(0, 0, 0, 0, 0, 0), comparison=SHAPES))
+    extra = judged(resumed(part(0, 0, 0, 0, 0, 0), comparison=SHAPES))
     fewer = judged(resumed(part(0), comparison=SHAPES))
 
     assert right.passed
-    assert right.sentence.endswith("the loader gave the rest, as many samples")
-    assert more.sentence.endswith("the loader gave 9 samples in all, and an epoch has 8")
-    assert (more.kind, fewer.kind) == (Wrong.STATE_BEHIND, Wrong.STATE_AHEAD)
+    assert "9 samples" in extra.sentence
+    assert extra.sentence.endswith("8")
+    assert (extra.cause, fewer.cause) == (rules.STATE_BEHIND, rules.STATE_AHEAD)
 
 
 def test_samples_of_an_epoch_that_draws_others_are_counted():
-    """As a sampler does that draws with replacement, and is seeded by nobody."""
+    """The sampler draws with replacement, without a seed."""
     drawn = ((0,), (0,), (1,))
-    one = Pass(drawn, tuple(delivery(each, (f"d{each[0]}",)) for each in drawn))
-    killed = {"kind": "map", "passes": (one,), "uninterrupted": WHOLE}
+    epoch = Pass(EPOCH_1, drawn, tuple(delivery(each, (f"d{each[0]}",)) for each in drawn))
+    killed = {"kind": "map", "epochs": (epoch,), "uninterrupted": WHOLE}
     enough, fewer = (resumed(part(*[0] * count), **killed) for count in (5, 4))
 
-    assert enough.judge(map_reference(8), Contract()).passed
-    assert not fewer.judge(map_reference(8), Contract()).passed
+    assert _judge(enough, map_reference(8)).passed
+    assert not _judge(fewer, map_reference(8)).passed
 
 
-def test_an_error_of_the_new_process_is_told():
+def test_an_error_of_the_new_process_is_reported():
     """It had no fault."""
-    rest = Pass(exception=raised("KeyError", "'place'"))
+    epoch = Pass(EPOCH_1, exception=raised("KeyError", "'place'"))
 
-    found = judged(resumed(rest))
+    finding = judged(resumed(epoch))
 
-    assert (found.verdict, found.kind) == (Verdict.BROKEN, Wrong.STATE_NOT_LOADED)
-    assert found.sentence == (
-        "begun again with its state after 3 of 8 batches, the loader raised KeyError: 'place'"
+    assert (finding.verdict, finding.cause) == (
+        Verdict.FAILS_WITHOUT_FAULT,
+        rules.STATE_NOT_LOADED,
     )
+    assert "after 3 of 8 batches" in finding.sentence
+    assert finding.sentence.endswith("raised KeyError: 'place'")
+
+
+def _not_saved():
+    states = SavedState(1, 10), SavedState(2, error="TypeError: no")
+    return resumed(notes=states, epochs=(WHOLE,))
 
 
 def test_a_state_that_could_not_be_saved():
-    """The error that ended the epoch is that of the state."""
-    states = SavedState(1, 10), SavedState(2, error="TypeError: no")
-    one = replace(part(0, 1, complete=False), exception=raised("TypeError", "no"))
-    found = judged(resumed(states=states, passes=(one,)))
+    """The epoch continues, to show whether anything else is wrong."""
+    finding = judged(_not_saved())
 
-    assert (found.verdict, found.kind) == (Verdict.BROKEN, Wrong.STATE_NOT_SAVED)
-    assert found.sentence == "its state after 2 batches cannot be saved: TypeError: no"
+    assert (finding.verdict, finding.cause) == (
+        Verdict.FAILS_WITHOUT_FAULT,
+        rules.STATE_NOT_SAVED,
+    )
+    assert "after 2 batches" in finding.sentence
+    assert finding.sentence.endswith("TypeError: no")
+
+
+def _changed():
+    outcome = resumed(part(3, 4, 5, 6, 7))
+    return revised(outcome, notes=(*outcome.notes[:2], ChangedState(), *outcome.notes[2:]))
 
 
 def test_a_state_that_changes_later():
-    """It counts although the rest was right."""
-    outcome = resumed(part(3, 4, 5, 6, 7))
-    states = [replace(each, changed=each.batches == 2) for each in outcome.states]
-    found = judged(replace(outcome, states=tuple(states)))
+    """It counts although the rest was correct."""
+    finding = judged(_changed())
 
-    assert found.kind is Wrong.STATE_CHANGES
-    assert "taken after 2 batches changed" in found.sentence
+    assert finding.cause is rules.STATE_CHANGES
+    assert "after 2 batches" in finding.sentence
 
 
 @pytest.mark.parametrize(
@@ -176,56 +213,52 @@ def test_a_state_that_changes_later():
     ],
 )
 def test_a_state_that_grows_with_each_batch(sizes, grows):
-    """Not one whose numbers get a digit, or whose buffer is filled."""
-    states = [SavedState(number, size, resumed=number == 3) for number, size in enumerate(sizes, 1)]
-    found = judged(resumed(part(3, 4, 5, 6, 7), states=tuple(states)))
+    """A counter that gets another byte, or a buffer that is filled, does not count."""
+    states = [SavedState(number, size) for number, size in enumerate(sizes, 1)]
+    finding = judged(resumed(part(3, 4, 5, 6, 7), notes=(*states, LoadedState(2))))
 
-    assert (found.verdict is Verdict.LEAKED) == grows
+    assert (finding.verdict is Verdict.LEAKED) == grows
     if grows:
-        assert "from 10 bytes after 1 batch to" in found.sentence
+        assert "from 10 bytes after 1 batch to" in finding.sentence
 
 
-def test_a_process_that_was_killed_is_told_of():
-    """And the epoch of the process that was not is the measure."""
-    killed = {"passes": (part(0, 1, 2, 3, complete=False),), "uninterrupted": WHOLE}
+def test_a_process_that_was_killed_is_mentioned():
+    """The epoch of a process that was not killed is the reference."""
+    killed = {"epochs": (part(0, 1, 2, 3, complete=False),), "uninterrupted": WHOLE}
 
-    assert judged(resumed(part(3, 4, 5, 6, 7), **killed)).sentence == (
-        "after its process was killed, begun again with its state after 3 batches, the loader gave"
-        " the rest, each sample once"
-    )
-    assert judged(resumed(part(4, 5, 6, 7), **killed)).sentence.endswith("left out 1 sample (3)")
+    right = judged(resumed(part(3, 4, 5, 6, 7), **killed))
+    wrong = judged(resumed(part(4, 5, 6, 7), **killed))
+
+    assert right.verdict is Verdict.SURVIVED
+    assert "killed" in right.sentence
+    assert wrong.cause is rules.STATE_AHEAD
+    assert "1 sample (3)" in wrong.sentence
 
 
-@pytest.mark.parametrize(
-    ("facts", "told"),
-    [
-        ({"resumed": ()}, "no state was kept"),
-        ({"uninterrupted": WHOLE}, "the epoch was over before"),
-        (
-            {
-                "passes": (part(0, 1, complete=False),),
-                "uninterrupted": part(0, 1, complete=False),
-            },
-            "no epoch came to its end",
-        ),
-    ],
-)
-def test_what_shows_nothing_is_not_exercised(facts, told):
-    """Never a pass."""
-    found = judged(resumed(part(3, 4, 5, 6, 7), **facts))
+CUT = part(0, 1, complete=False)
+NOTHING_SHOWN = [
+    {"resumed": ()},
+    {"uninterrupted": WHOLE},
+    {"epochs": (CUT,), "uninterrupted": CUT},
+]
 
-    assert found.verdict is Verdict.NOT_EXERCISED
-    assert found.sentence.startswith(told)
+
+def test_what_shows_nothing_is_not_exercised():
+    """The three reasons have different sentences."""
+    findings = [judged(resumed(part(3, 4, 5, 6, 7), **facts)) for facts in NOTHING_SHOWN]
+
+    assert {each.verdict for each in findings} == {Verdict.NOT_EXERCISED}
+    assert len({each.sentence for each in findings}) == len(findings)
 
 
 def test_names_of_a_map_style_dataset_are_its_indices():
-    """Batches are taken apart."""
+    """Its batches are split."""
     batches = [(0, 1), (2, 3)]
-    came = tuple(delivery(each, tuple(f"d{index}" for index in each)) for each in batches)
-    whole = Pass(tuple(batches), came, complete=True)
-    states = SavedState(1, 10, resumed=True), SavedState(2, 10)
-    outcome = replace(ordinary(whole), states=states, resumed=(Pass(complete=True),))
+    deliveries = tuple(delivery(each, tuple(f"d{index}" for index in each)) for each in batches)
+    epoch = Pass(EPOCH_1, tuple(batches), deliveries, complete=True)
+    notes = SavedState(1, 10), SavedState(2, 10), LoadedState(0)
+    outcome = revised(ordinary(epoch), notes=notes, resumed=(Pass(EPOCH_1, complete=True),))
 
-    assert outcome.judge(map_reference(), Contract()).sentence.endswith(
-        "after 1 of 2 batches, the loader left out 2 samples (2, 3)"
-    )
+    sentence = _judge(outcome, map_reference()).sentence
+    assert "after 1 of 2 batches" in sentence
+    assert sentence.endswith("2 samples (2, 3)")

@@ -1,9 +1,8 @@
-"""Stacks as a reader gets them: the user's frames first, and none of ours."""
+"""Stacks for readers: the user's frames first, and none of this package's."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,8 +10,8 @@ import torch
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults.outcomes import Pass
 from pytest_dataloader_faults.outcomes.judge.report import explain
-from pytest_dataloader_faults.outcomes.stacks import bounded, for_reader
-from support.facts import EIO, EPOCH_1, fired, map_reference, ordinary
+from pytest_dataloader_faults.outcomes.stacks import limit_lines, sort_for_reader
+from support.facts import EIO, EPOCH_1, fired, map_reference, ordinary, revised
 from support.rows import rows
 
 _PYTHON, _TORCH, _NUMPY, _OURS = (
@@ -33,47 +32,47 @@ STACK = [*LIBRARY, USERS[0], LOADER, OURS[0], USERS[1], *OURS]
 
 
 def test_the_users_frames_come_first_and_ours_never():
-    """In each stack of faulthandler, whatever is printed around it."""
+    """That holds for each stack of faulthandler, whatever is printed around it."""
     fatal, thread = "Fatal Python error: Bus error", "Current thread 0x1 (most recent call first):"
     printed = ["hello", fatal, thread, *STACK, "", thread, *STACK]
-    one = [thread, *USERS, *LIBRARY, LOADER]
-    assert for_reader(printed) == ["hello", fatal, *one, "", *one]
+    ordered = [thread, *USERS, *LIBRARY, LOADER]
+    assert sort_for_reader(printed) == ["hello", fatal, *ordered, "", *ordered]
 
 
 def test_a_traceback_keeps_its_order_without_our_frames():
-    """Its lines of source go with the frame that they are below."""
+    """Source lines stay with their frame."""
     ours = [f'  File "{_OURS}/_engine/x.py", line 1, in call', "    call()", "    ^^^^"]
     users = ['  File "/home/me/data.py", line 2, in read', "    raise OSError"]
     head, error = "Traceback (most recent call last):", "OSError: no"
-    assert for_reader([head, *ours, *users, error]) == [head, *users, error]
+    assert sort_for_reader([head, *ours, *users, error]) == [head, *users, error]
 
 
 @rows("frames", [STACK, [*LIBRARY, *STACK], [*USERS, *LIBRARY]])
-def test_no_frame_of_the_user_is_left_out(frames):
-    """What is left out is of libraries, and how much is told."""
-    shown = bounded(for_reader(frames), 12)
-    assert shown[:2] == USERS
-    assert sum("lines are left out here" in each for each in shown) == 1
-    assert len(shown) == 13
+def test_no_frame_of_the_user_is_omitted(frames):
+    """Only frames of libraries are omitted, and counted."""
+    lines = limit_lines(sort_for_reader(frames), 12)
+    assert lines[:2] == USERS
+    assert sum(" lines omitted" in each for each in lines) == 1
+    assert len(lines) == 13
 
 
 def test_a_recursion_of_the_user_is_bounded():
-    """Its first and its last frames are shown."""
+    """Its first and last frames are shown."""
     frames = [f'  File "/home/me/data.py", line {number} in again' for number in range(500)]
-    shown = bounded(for_reader(frames), 12)
-    assert (shown[0], shown[-1], len(shown)) == (frames[0], frames[-1], 13)
+    lines = limit_lines(sort_for_reader(frames), 12)
+    assert (lines[0], lines[-1], len(lines)) == (frames[0], frames[-1], 13)
 
 
 @rows(
     "changes",
     [
         {"exitcode": -7, "stderr": _DUMP},
-        {"timed_out": True, "phase": EPOCH_1, "passes": (), "stacks": _DUMP},
+        {"timed_out": True, "phase": EPOCH_1, "epochs": (), "stacks": _DUMP},
     ],
 )
 def test_the_text_of_a_failure_shows_the_users_lines(changes):
-    """Of a process that was killed by a signal, and of one that hangs."""
-    outcome = replace(ordinary(Pass(), fired(EIO)), **changes)
+    """One process was killed by a signal, and another one hangs."""
+    outcome = revised(ordinary(Pass(EPOCH_1), fired(EIO)), **changes)
     lines = explain(outcome, outcome.judge(map_reference()), "again").split("\n")
     places = [number for number, line in enumerate(lines) if line.strip() in _STRIPPED]
     assert places == [places[0], places[0] + 1]

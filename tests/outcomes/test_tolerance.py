@@ -1,4 +1,4 @@
-"""What a contract allows of facts made by hand: missing samples, and damaged ones."""
+"""What a contract allows, for facts made by hand: missing samples, and damaged ones."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from pytest_dataloader_faults.outcomes.records import ZEROS
 from pytest_dataloader_faults.outcomes.reference import Share
 from support.facts import (
     EIO,
+    EPOCH_1,
     TRUNCATED,
     delivery,
     map_reference,
     ordinary,
     raised,
+    revised,
     stream,
     stream_reference,
 )
@@ -35,8 +37,8 @@ def _fired(fault, *samples, epoch=1, unlisted=0):
 
 
 def _came(*batches):
-    came = tuple(delivery(*each) for each in zip(DRAWN, batches, strict=True))
-    return Pass(DRAWN, came, complete=True)
+    deliveries = tuple(delivery(*each) for each in zip(DRAWN, batches, strict=True))
+    return Pass(EPOCH_1, DRAWN, deliveries, complete=True)
 
 
 WITHOUT_1 = _came(("d0",), ("d2", "d3"))
@@ -44,7 +46,7 @@ WITHOUT_01 = _came((), ("d2", "d3"))
 
 
 @rows(
-    ("one", "facts", "expected"),
+    ("epoch", "facts", "expected"),
     [
         pytest.param(WITHOUT_1, _fired(EIO, 1), "survived", id="hit"),
         pytest.param(WITHOUT_01, _fired(EIO, 1, 0), "survived", id="all of a batch"),
@@ -62,46 +64,45 @@ WITHOUT_01 = _came((), ("d2", "d3"))
         pytest.param(_came(("d0", "d0"), ("d2", "d3")), _fired(EIO, 1), "corrupted", id="repeated"),
     ],
 )
-def test_just_what_a_fault_hit_may_be_missing(one, facts, expected):
-    """Nothing else may be missing, wrong, or repeated; and without the contract nothing at all."""
-    outcome = ordinary(one, facts)
+def test_just_what_a_fault_hit_may_be_missing(epoch, facts, expected):
+    """Nothing else may be missing, wrong or repeated. Without the contract, nothing may be."""
+    outcome = ordinary(epoch, facts)
 
     assert expected == outcome.judge(map_reference(), SKIPS).verdict
     assert outcome.judge(map_reference()).verdict == "corrupted"
 
 
 def test_loss_is_counted():
-    """The sentence says how many are missing, in all epochs."""
-    outcome = replace(ordinary(WITHOUT_1, _fired(EIO, 1, epoch=None)), passes=(WITHOUT_1,) * 2)
+    """The sentence counts the missing samples of all epochs."""
+    outcome = revised(ordinary(WITHOUT_1, _fired(EIO, 1, epoch=None)), epochs=(WITHOUT_1,) * 2)
 
     sentence = outcome.judge(map_reference(), SKIPS).sentence
-    assert "2 samples that faults hit are missing; every other one matches" in sentence
+    assert "2 samples" in sentence
 
 
 def test_missing_sample_is_named():
-    """Of those that no fault hit."""
-    said = ordinary(WITHOUT_01, _fired(EIO, 1)).judge(map_reference(), SKIPS).sentence
+    """The sentence names a sample that no fault hit."""
+    sentence = ordinary(WITHOUT_01, _fired(EIO, 1)).judge(map_reference(), SKIPS).sentence
 
-    assert "does not hold the samples [0, 1] that were asked for: [0] are missing" in said
+    assert "[0, 1]: [0] is missing" in sentence
 
 
 def test_of_equal_samples_the_one_that_was_hit_is_missing():
-    """Of two samples with the same content the one that was hit is the one that is missing."""
     reference = replace(map_reference(), samples=((0, "d"), (1, "d"), (2, "d2"), (3, "d3")))
     outcome = ordinary(_came(("d",), ("d2", "d3")), _fired(EIO, 0))
 
-    assert replace(outcome, recovery=None).judge(reference, SKIPS).verdict == "survived"
+    assert revised(outcome, recovery=None).judge(reference, SKIPS).verdict == "survived"
 
 
-def test_once_the_fault_is_gone_nothing_may_be_missing():
-    """Skipping for good is not what was promised."""
-    outcome = replace(ordinary(WITHOUT_1, _fired(EIO, 1)), recovery=WITHOUT_1)
+def test_after_the_fault_nothing_may_be_missing():
+    """Skipping permanently was not promised."""
+    outcome = revised(ordinary(WITHOUT_1, _fired(EIO, 1)), recovery=WITHOUT_1)
 
     assert outcome.judge(map_reference(), SKIPS).verdict == "poisoned"
 
 
 @rows(
-    ("one", "expected"),
+    ("epoch", "expected"),
     [
         (stream("a b", "d"), "survived"),
         (stream("a b"), "corrupted"),
@@ -109,9 +110,9 @@ def test_once_the_fault_is_gone_nothing_may_be_missing():
         (stream("a b", "d x"), "corrupted"),
     ],
 )
-def test_stream_may_lose_as_many_as_were_hit(one, expected):
-    """Its samples have no index, so they are counted where each has a file of its own."""
-    outcome = replace(ordinary(one, _fired(EIO, 0)), recovery=None)
+def test_stream_may_lose_as_many_as_were_hit(epoch, expected):
+    """Its samples have no index, so they are counted if each has its own file."""
+    outcome = revised(ordinary(epoch, _fired(EIO, 0)), recovery=None)
     shares = (Share(0, ("a", "b"), 2), Share(1, ("c", "d"), 2))
     reference = replace(stream_reference("a b c d"), shares=shares)
 
@@ -119,16 +120,16 @@ def test_stream_may_lose_as_many_as_were_hit(one, expected):
 
 
 @rows(
-    ("unlisted", "one", "expected"),
+    ("unlisted", "epoch", "expected"),
     [
         (1, stream("a b"), "survived"),
         (1, stream("a"), "corrupted"),
         (2, stream("a"), "survived"),
     ],
 )
-def test_firings_that_are_not_listed_may_have_lost_samples_of_a_stream(unlisted, one, expected):
-    """The list of firings is cut off, and their number is not."""
-    outcome = replace(ordinary(one, _fired(EIO, 0, unlisted=unlisted)), recovery=None)
+def test_firings_that_are_not_listed_may_have_lost_samples_of_a_stream(unlisted, epoch, expected):
+    """The list of firings is limited, but their number is not."""
+    outcome = revised(ordinary(epoch, _fired(EIO, 0, unlisted=unlisted)), recovery=None)
     shares = (Share(0, ("a", "b"), 2), Share(1, ("c", "d"), 2))
     reference = replace(stream_reference("a b c d"), shares=shares)
 
@@ -136,45 +137,45 @@ def test_firings_that_are_not_listed_may_have_lost_samples_of_a_stream(unlisted,
 
 
 @rows(
-    ("given", "hit", "verdict", "says"),
+    ("samples_by_worker", "hit", "verdict", "says"),
     [
         ({0: "a b c", 1: "b c a"}, 0, "survived", ""),
         ({0: "a a a", 1: "a a a"}, 0, "survived", ""),
-        ({0: "a b c", 1: "a b c"}, 0, "corrupted", "each worker gave the same samples in the same"),
+        ({0: "a b c", 1: "a b c"}, 0, "corrupted", "same samples"),
         ({0: "a b c"}, 0, "survived", ""),
-        ({0: "a b c", 1: "a x y"}, 0, "corrupted", "2 samples are wrong: no sample of the refer"),
-        ({0: "a b", 1: "b c a"}, 0, "survived", "1 sample that faults hit is missing"),
-        ({0: "a b c", 1: "b c"}, 0, "corrupted", "the stream of worker 1 ended after 2 samples"),
-        ({}, 1, "corrupted", "the stream of worker 0 ended after 0 samples"),
+        ({0: "a b c", 1: "a x y"}, 0, "corrupted", "2 samples"),
+        ({0: "a b", 1: "b c a"}, 0, "survived", "1 sample"),
+        ({0: "a b c", 1: "b c"}, 0, "corrupted", "worker 1 ended after 2 samples"),
+        ({}, 1, "corrupted", "worker 0 ended after 0 samples"),
     ],
     ids=["own", "one value", "alike", "one worker", "strange", "lost", "ended", "nothing came"],
 )
-def test_a_stream_without_an_end(given, hit, verdict, says):
-    """Each worker gives as many samples as it was asked for, unless a fault hit it."""
-    came = tuple(
-        Delivery(None, (each,), each, worker=worker)
-        for worker, samples in given.items()
-        for each in samples.split()
+def test_an_endless_stream(samples_by_worker, hit, verdict, says):
+    """Each worker delivers as many samples as requested, unless a fault hit it."""
+    deliveries = tuple(
+        Delivery(None, (name,), name, worker=worker)
+        for worker, samples in samples_by_worker.items()
+        for name in samples.split()
     )
     (facts,) = _fired(EIO, 0)
     facts = replace(facts, firings=(replace(facts.firings[0], worker=hit),))
-    outcome = ordinary(Pass((), came, complete=True), (facts,))
+    outcome = ordinary(Pass(EPOCH_1, (), deliveries, complete=True), (facts,))
     reference = replace(stream_reference("a b c"), stream_limit=3)
-    found = replace(outcome, kind="iterable", recovery=None).judge(reference, SKIPS)
+    finding = revised(outcome, kind="iterable", recovery=None).judge(reference, SKIPS)
 
-    assert (found.verdict, says in found.sentence) == (verdict, True), found.sentence
+    assert (finding.verdict, says in finding.sentence) == (verdict, True), finding.sentence
 
 
-def test_a_stream_without_an_end_that_raised_owes_nothing_more():
-    """Its workers did not come to as many samples as they were asked for."""
+def test_an_endless_stream_that_raised_may_end_early():
+    """Its workers did not reach the requested number of samples."""
     error = raised("OSError", "[Errno 5] Input/output error: '/data/a.rec'")
-    outcome = replace(ordinary(stream("a", error=error), _fired(EIO, 0)), recovery=None)
+    outcome = revised(ordinary(stream("a", error=error), _fired(EIO, 0)), recovery=None)
 
     assert outcome.judge(replace(stream_reference("a b"), stream_limit=2)).passed
 
 
 @rows(
-    ("given", "hit", "verdict"),
+    ("samples_by_worker", "hit", "verdict"),
     [
         ({0: "", 1: "c d"}, 0, "survived"),
         ({0: "a b", 1: ""}, 0, "corrupted"),
@@ -185,16 +186,17 @@ def test_a_stream_without_an_end_that_raised_owes_nothing_more():
     ],
     ids=["its shard", "another's", "both", "one of another's", "not known", "shards change hands"],
 )
-def test_worker_that_no_fault_hit_owes_all_its_samples(given, hit, verdict):
-    """One that a fault hit may have lost a shard."""
-    came = tuple(
-        Delivery(None, tuple(rows.split()), rows, worker=worker) for worker, rows in given.items()
+def test_worker_that_no_fault_hit_must_deliver_all_its_samples(samples_by_worker, hit, verdict):
+    """A worker that a fault hit may have lost a shard."""
+    deliveries = tuple(
+        Delivery(None, tuple(rows.split()), rows, worker=worker)
+        for worker, rows in samples_by_worker.items()
     )
     (fired,) = _fired(EIO, 0)
     facts = (replace(fired, firings=(replace(fired.firings[0], worker=hit),)),)
-    workers = tuple(WorkerFacts(worker, 7 + worker, 1, {}) for worker in given)
-    outcome = ordinary(Pass((), came, complete=True), facts)
-    outcome = replace(outcome, kind="iterable", recovery=None, workers=workers)
+    workers = tuple(WorkerFacts(worker, 7 + worker, 1, {}) for worker in samples_by_worker)
+    outcome = ordinary(Pass(EPOCH_1, (), deliveries, complete=True), facts)
+    outcome = revised(outcome, kind="iterable", recovery=None, processes=workers)
     shares = (Share(0, ("a", "b"), 1), Share(1, ("c", "d"), 1))
 
     judged = outcome.judge(replace(stream_reference("a b c d"), shares=shares), SKIPS)
@@ -202,7 +204,7 @@ def test_worker_that_no_fault_hit_owes_all_its_samples(given, hit, verdict):
 
 
 @rows(
-    ("contract", "one", "expected"),
+    ("contract", "epoch", "expected"),
     [
         (Contract(), _came(("d0", "dx"), ("d2", "d3")), "survived"),
         (Contract(detects_corruption=True), _came(("d0", "dx"), ("d2", "d3")), "corrupted"),
@@ -210,19 +212,22 @@ def test_worker_that_no_fault_hit_owes_all_its_samples(given, hit, verdict):
         (Contract(detects_corruption=True), _came(("d0", "d1"), ("d2", "d3")), "survived"),
     ],
 )
-def test_damaged_content(contract, one, expected):
-    """Only a contract that promises to notice it is broken by it; a missing sample breaks each."""
+def test_damaged_content(contract, epoch, expected):
+    """Only a contract that promises to detect it is broken by it.
+
+    A missing sample breaks every contract.
+    """
     facts = _fired(CorruptedFile(), 1)
 
-    assert expected == ordinary(one, facts).judge(map_reference(), contract).verdict
+    assert expected == ordinary(epoch, facts).judge(map_reference(), contract).verdict
 
 
 def test_damage_makes_no_more_samples():
-    """A batch that has more of them than were asked for is wrong, whatever they hold."""
+    """A batch with more samples than requested is wrong, whatever their content."""
     outcome = ordinary(_came(("d0", "d1", "dx"), ("d2", "d3")), _fired(CorruptedFile(), 1))
-    found = outcome.judge(map_reference())
+    finding = outcome.judge(map_reference())
 
-    assert (found.verdict, found.kind) == ("corrupted", Wrong.UNKNOWN)
+    assert (finding.verdict, finding.wrong) == ("corrupted", Wrong.DIFFERS)
 
 
 SUBSTITUTES = Contract(may_substitute=True)
@@ -230,7 +235,7 @@ NOTHING_LEFT = TruncatedFile("*.rec", keep=0)
 
 
 @rows(
-    ("one", "facts", "expected"),
+    ("epoch", "facts", "expected"),
     [
         pytest.param(_came(("d0", "d0"), ("d2", "d3")), _fired(EIO, 1), "survived", id="neighbour"),
         pytest.param(_came(("d0", "d0"), ("d2", "d3")), _fired(EIO, 0), "corrupted", id="not hit"),
@@ -254,16 +259,19 @@ NOTHING_LEFT = TruncatedFile("*.rec", keep=0)
         pytest.param(WITHOUT_1, _fired(EIO, 1), "corrupted", id="missing"),
     ],
 )
-def test_sample_that_was_hit_may_be_replaced(one, facts, expected):
-    """By another sample, or by anything where nothing was read; and no other one."""
-    outcome = ordinary(one, facts)
+def test_sample_that_was_hit_may_be_replaced(epoch, facts, expected):
+    """It may be another sample, or anything if nothing was read.
+
+    Other samples may not be replaced.
+    """
+    outcome = ordinary(epoch, facts)
 
     assert expected == outcome.judge(map_reference(), SUBSTITUTES).verdict
     assert outcome.judge(map_reference()).verdict == "corrupted"
 
 
 @rows(
-    ("one", "expected"),
+    ("epoch", "expected"),
     [
         (stream("a b", "c c"), "survived"),
         (stream("a b", "c x"), "survived"),
@@ -272,159 +280,196 @@ def test_sample_that_was_hit_may_be_replaced(one, facts, expected):
         (stream("a b", "c"), "corrupted"),
     ],
 )
-def test_stream_may_replace_as_many_as_were_hit(one, expected):
-    """And has to give as many as ever."""
-    outcome = replace(ordinary(one, _fired(EIO, None)), recovery=None)
+def test_stream_may_replace_as_many_as_were_hit(epoch, expected):
+    """It must still deliver as many samples."""
+    outcome = revised(ordinary(epoch, _fired(EIO, None)), recovery=None)
 
     assert expected == outcome.judge(stream_reference("a b c d"), SUBSTITUTES).verdict
 
 
 def test_replaced_samples_are_counted():
-    """In the sentence, beside those that are missing."""
-    both = Contract(may_skip=True, may_substitute=True)
+    """The sentence counts them separately from missing ones."""
+    contract = Contract(may_skip=True, may_substitute=True)
     outcome = ordinary(_came(("d0", "dx"), ("d2",)), _fired(EIO, 1, 3))
 
-    told = outcome.judge(map_reference(), both).sentence
-    assert "1 sample that faults hit is missing and 1 sample that faults hit was rep" in told
+    sentence = outcome.judge(map_reference(), contract).sentence
+    assert sentence.count("1 sample ") == 2
 
 
 def test_replaced_samples_of_a_stream_are_counted():
-    """As many as came and are not in the reference, or not as often."""
-    outcome = replace(ordinary(stream("a b", "a b"), _fired(EIO, None, None)), recovery=None)
+    """They are the delivered samples that are not in the reference as often."""
+    outcome = revised(ordinary(stream("a b", "a b"), _fired(EIO, None, None)), recovery=None)
 
-    told = outcome.judge(stream_reference("a b c d"), SUBSTITUTES).sentence
-    assert told.startswith("2 samples that faults hit were replaced; ")
+    sentence = outcome.judge(stream_reference("a b c d"), SUBSTITUTES).sentence
+    assert sentence.startswith("2 samples ")
 
 
-def test_once_the_fault_is_gone_nothing_may_be_replaced():
-    """A substitute that was kept is not what was promised."""
+def test_after_the_fault_nothing_may_be_replaced():
+    """Keeping a substitute was not promised."""
     replaced = _came(("d0", "d0"), ("d2", "d3"))
-    outcome = replace(ordinary(replaced, _fired(EIO, 1)), recovery=replaced)
+    outcome = revised(ordinary(replaced, _fired(EIO, 1)), recovery=replaced)
 
     assert outcome.judge(map_reference(), SUBSTITUTES).verdict == "poisoned"
 
 
 def _picture(name, label="1", shape="(1, 64)"):
-    """The parts of a sample: a picture and its label."""
+    """The parts of a sample: an image and its label."""
     digest = ZEROS if name == ZEROS else name.ljust(24, "0")
     return (("[0]", f"torch.Tensor torch.uint8 {shape}", digest), ("[1]", "int", label))
 
 
-def _pictures(*came, shape="(1, 64)"):
-    """What came for the samples 0 to 3, and a reference of the pictures p0 to p3."""
-    parts = [_picture(name, label, shape) for name, label in came]
+def _pictures(*pictures, shape="(1, 64)"):
+    """An outcome with these images and labels as samples 0 to 3, and a reference of p0 to p3."""
+    parts = [_picture(name, label, shape) for name, label in pictures]
     rows = tuple(str(each) for each in parts)
     batches = [
         replace(delivery(DRAWN[at], rows[2 * at :][:2]), leaves=tuple(parts[2 * at :][:2]))
         for at in (0, 1)
     ]
-    known = [(index, _picture(f"p{index}", str(index), shape)) for index in range(4)]
+    expected = [(index, _picture(f"p{index}", str(index), shape)) for index in range(4)]
     reference = replace(
-        map_reference(), samples=tuple((at, str(each)) for at, each in known), leaves=tuple(known)
+        map_reference(),
+        samples=tuple((at, str(each)) for at, each in expected),
+        leaves=tuple(expected),
     )
-    one = Pass(DRAWN, tuple(batches), complete=True)
-    return replace(ordinary(one, _fired(CorruptedFile(), 1)), recovery=None), reference
+    epoch = Pass(EPOCH_1, DRAWN, tuple(batches), complete=True)
+    return revised(ordinary(epoch, _fired(CorruptedFile(), 1)), recovery=None), reference
 
 
 PICTURES = P0, P1, P2, P3 = (("p0", "0"), ("p1", "1"), ("p2", "2"), ("p3", "3"))
 
 
 @rows(
-    ("came", "expected", "says"),
+    ("pictures", "expected", "says"),
     [
-        ((P0, ("x", "1"), P2, P3), "survived", "some hold the damaged bytes"),
-        ((P0, ("x", "1"), ("y", "2"), P3), "survived", "some hold the damaged bytes"),
-        ((P0, ("p1", "3"), P2, P3), "survived", "some hold the damaged bytes"),
-        ((P0, P2, P2, P3), "corrupted", "sample 1 (batch 0) is wrong: it has the content of samp"),
-        ((P0, ("p2", "1"), P2, P3), "corrupted", "it has the content of sample 2"),
+        ((P0, ("x", "1"), P2, P3), "survived", "damaged bytes"),
+        ((P0, ("x", "1"), ("y", "2"), P3), "survived", "damaged bytes"),
+        ((P0, ("p1", "3"), P2, P3), "survived", "damaged bytes"),
+        ((P0, P2, P2, P3), "corrupted", "sample 1 (batch 0)"),
+        ((P0, ("p2", "1"), P2, P3), "corrupted", "content of sample 2"),
         (
             (P0, ("x", "1"), P2, ("x", "3")),
             "corrupted",
-            "samples 1 and 3 came alike; in",
+            "samples 1 and 3 are identical,",
         ),
     ],
 )
-def test_damage_makes_no_substitute(came, expected, says):
-    """A neighbour's picture, or one picture for two, did not come from damaged bytes."""
-    outcome, reference = _pictures(*came)
-    found = outcome.judge(reference)
+def test_damage_makes_no_substitute(pictures, expected, says):
+    """Damaged bytes do not produce another sample's image, or one image for two samples."""
+    outcome, reference = _pictures(*pictures)
+    finding = outcome.judge(reference)
 
-    assert (found.verdict, says in found.sentence) == (expected, True), found.sentence
+    assert (finding.verdict, says in finding.sentence) == (expected, True), finding.sentence
     assert outcome.judge(reference, SUBSTITUTES).verdict == ("survived")
 
 
 KINDS = [
     ((P0, P2, P2, P3), Wrong.SUBSTITUTED),
     ((P0, P2, P1, P3), Wrong.REORDERED),
-    ((P0, ("x", "1"), P2, ("x", "3")), Wrong.ALIKE),
+    ((P0, ("x", "1"), P2, ("x", "3")), Wrong.IDENTICAL),
     ((P0, ("x", "1"), P2, P3), Wrong.DIFFERS),
 ]
 
 
-@rows(("came", "kind"), KINDS)
-def test_what_is_wrong_has_a_kind(came, kind):
-    """The advice depends on it, and on no word of the sentence."""
-    outcome, reference = _pictures(*came)
-    outcome = replace(outcome, faults=_fired(EIO, 1))
+@rows(("pictures", "wrong"), KINDS)
+def test_what_is_wrong_has_a_kind(pictures, wrong):
+    """The advice depends on it, not on the words of the sentence."""
+    outcome, reference = _pictures(*pictures)
+    outcome = revised(outcome, faults=_fired(EIO, 1))
 
-    assert outcome.judge(reference).kind is kind
+    assert outcome.judge(reference).wrong is wrong
 
 
 @pytest.mark.parametrize(
-    ("one", "kind"),
-    [(_came(("d0",), ("d2", "d3")), Wrong.MISSING), (_came(("d9",), ("d2", "d3")), Wrong.UNKNOWN)],
+    ("epoch", "wrong"),
+    [(_came(("d0",), ("d2", "d3")), Wrong.MISSING), (_came(("d9",), ("d2", "d3")), Wrong.DIFFERS)],
 )
-def test_what_is_missing_has_a_kind(one, kind):
-    """Likewise of a batch that has fewer samples."""
-    assert ordinary(one, _fired(EIO, 1)).judge(map_reference()).kind is kind
+def test_what_is_missing_has_a_kind(epoch, wrong):
+    """The samples that are missing from a batch are told from those that differ."""
+    assert ordinary(epoch, _fired(EIO, 1)).judge(map_reference()).wrong is wrong
 
 
 @rows(
-    ("one", "kind"),
+    ("epoch", "wrong"),
     [
         (stream("a b", "c"), Wrong.MISSING),
         (stream("a b", "c d", "a"), Wrong.REPEATED),
-        (stream("a b", "c x"), Wrong.UNKNOWN),
+        (stream("a b", "c x"), Wrong.DIFFERS),
         (stream("a b", "c d"), None),
     ],
 )
-def test_what_is_wrong_with_a_stream_has_a_kind(one, kind):
-    """Samples that have no index have kinds, too; what is right has none."""
-    outcome = replace(ordinary(one, _fired(EIO, 1)), recovery=None)
+def test_what_is_wrong_with_a_stream_has_a_kind(epoch, wrong):
+    """Samples without an index have kinds as well; correct ones have none."""
+    outcome = revised(ordinary(epoch, _fired(EIO, 1)), recovery=None)
 
-    assert outcome.judge(stream_reference("a b c d")).kind is kind
+    assert outcome.judge(stream_reference("a b c d")).wrong is wrong
 
 
 @rows(
     ("indices", "says"),
     [
-        ([0, 1, 2, 3], "samples 0 to 3 came alike, all zeros;"),
-        ([1, 2, 3], "samples 1 to 3 came alike, all zeros;"),
-        ([0, 1], "samples 0 and 1 came alike, all zeros;"),
-        ([0, 2, 3], "samples 0, 2 and 3 came alike, all zeros;"),
+        ([0, 1, 2, 3], "samples 0 to 3 are"),
+        ([1, 2, 3], "samples 1 to 3 are"),
+        ([0, 1], "samples 0 and 1 are"),
+        ([0, 2, 3], "samples 0, 2 and 3 are"),
     ],
 )
-def test_samples_that_came_alike_are_named(indices, says):
-    """Those in a row by the first and the last one."""
-    came = [("all zeros", str(each)) if each in indices else PICTURES[each] for each in range(4)]
-    outcome, reference = _pictures(*came)
+def test_identical_samples_are_named(indices, says):
+    """Consecutive ones are named by the first and the last one."""
+    finding = _judge_zeros(indices)
 
-    assert outcome.judge(reference).sentence.startswith(says)
+    assert finding.wrong is Wrong.IDENTICAL
+    assert finding.sentence.startswith(says)
+    assert "(all zeros)" in finding.sentence
+
+
+def _judge_zeros(indices):
+    pictures = [
+        ("all zeros", str(each)) if each in indices else PICTURES[each] for each in range(4)
+    ]
+    outcome, reference = _pictures(*pictures)
+    return outcome.judge(reference)
+
+
+def test_texts_about_samples(golden):
+    findings = {"zeros": _judge_zeros([0, 1, 2, 3])}
+    for name, (pictures, _) in zip(
+        ("substituted", "reordered", "identical", "differs"), KINDS, strict=True
+    ):
+        outcome, reference = _pictures(*pictures)
+        findings[name] = revised(outcome, faults=_fired(EIO, 1)).judge(reference)
+    outcome, reference = _pictures(P0, ("x", "1"), P2, P3)
+    findings["damaged"] = outcome.judge(reference)
+    tolerant = Contract(may_skip=True, may_substitute=True)
+    batches = {
+        "missing": (WITHOUT_01, SKIPS),
+        "unknown": (_came(("d9",), ("d2", "d3")), SKIPS),
+        "skipped and replaced": (_came(("d0", "dx"), ("d2",)), tolerant),
+    }
+    for name, (epoch, contract) in batches.items():
+        outcome = ordinary(epoch, _fired(EIO, 1, 3))
+        findings[name] = outcome.judge(map_reference(), contract)
+    streams = {"repeated": "c d a", "wrong": "c x", "lost": "c", "two lost": ""}
+    for name, samples in streams.items():
+        outcome = revised(ordinary(stream("a b", samples), _fired(EIO, 1)), recovery=None)
+        findings[f"stream {name}"] = outcome.judge(stream_reference("a b c d"))
+    texts = {title: f"{finding.verdict}: {finding.sentence}" for title, finding in findings.items()}
+    golden("samples", texts)
 
 
 @rows(("shape", "verdict"), [("(1, 15)", "survived"), ("(1, 16)", "corrupted"), ("()", "survived")])
-def test_what_is_small_becomes_the_same_by_accident(shape, verdict):
-    """A damaged label may well be that of another sample; sixteen values are no label."""
+def test_small_parts_may_be_the_same_by_accident(shape, verdict):
+    """Damage may turn a label into another sample's; sixteen values are not a label."""
     outcome, reference = _pictures(P0, ("p2", "1"), P2, ("p2", "3"), shape=shape)
 
     assert outcome.judge(reference).verdict == verdict
 
 
-def test_equal_samples_may_be_damaged_alike():
-    """Two samples of one content have one content when the file that both are read from breaks."""
+def test_equal_samples_may_be_damaged_identically():
+    """Two equal samples stay equal when the file that both are read from is damaged."""
     outcome, reference = _pictures(P0, ("x", "1"), ("x", "2"), P3)
     twice = tuple(
-        (at, _picture("p", str(at)) if at in (1, 2) else it) for at, it in reference.leaves
+        (at, _picture("p", str(at)) if at in (1, 2) else leaves) for at, leaves in reference.leaves
     )
 
     assert outcome.judge(reference).verdict == "corrupted"
@@ -432,21 +477,20 @@ def test_equal_samples_may_be_damaged_alike():
 
 
 @pytest.mark.parametrize("contract", [Contract(), Contract(detects_corruption=True)])
-def test_only_what_was_asked_is_told(contract):
-    """Whether an error names its cause is asked of damaged bytes only by a promise."""
+def test_the_sentence_says_what_was_not_checked(contract):
+    """For damaged bytes, only a promise requires that the error names its cause."""
     error = raised("OSError", "/data/a.rec is corrupt")
-    outcome = ordinary(Pass(DRAWN, (), error), _fired(CorruptedFile(), 1))
-    said = outcome.judge(map_reference(), contract).sentence
+    outcome = ordinary(Pass(EPOCH_1, DRAWN, (), error), _fired(CorruptedFile(), 1))
+    sentence = outcome.judge(map_reference(), contract).sentence
 
-    assert ("names its cause, and" in said) == contract.detects_corruption
-    assert ("was not asked" in said) != contract.detects_corruption
+    assert ("not checked" in sentence) != contract.detects_corruption
 
 
 A, B = "a" * 24, "b" * 24
 
 
 @rows(
-    ("expected", "came", "text"),
+    ("expected", "delivered", "text"),
     [
         ((), (("", "int", "1"),), ""),
         ((("", "int", "1"),), (("", "int", "2"),), "it is 2 instead of 1"),
@@ -459,7 +503,42 @@ A, B = "a" * 24, "b" * 24
         ((("", "list", ""), ("[0]", "int", "1")), (("", "list", ""),), "[0] is missing"),
     ],
 )
-def test_part_that_differs_is_named(expected, came, text):
-    """With its path, and with what it is and should be."""
-    assert difference(expected, came).startswith(text)
-    assert bool(text) == bool(difference(expected, came))
+def test_part_that_differs_is_named(expected, delivered, text):
+    """The message has its path, its value and the expected value."""
+    assert difference(expected, delivered).startswith(text)
+    assert bool(text) == bool(difference(expected, delivered))
+
+
+def _own_batches(batches_by_worker):
+    """The batches of rows that a stream makes itself, by worker."""
+    return tuple(
+        Delivery(None, (batch,), batch, worker=worker, parts=tuple(batch))
+        for worker, wholes in batches_by_worker.items()
+        for batch in wholes.split()
+    )
+
+
+@rows(
+    ("batches_by_worker", "verdict", "text"),
+    [
+        ({0: "acd", 1: "efgh"}, "survived", "1 sample"),
+        ({0: "", 1: "efgh"}, "survived", "4 samples"),
+        ({0: "abcd", 1: "efg"}, "corrupted", "1 sample of worker 1 "),
+        ({0: "acd", 1: "fg"}, "corrupted", "2 samples of worker 1 "),
+        ({0: "abcdef", 1: "gh"}, "survived", "every sample"),
+    ],
+)
+def test_rows_of_a_worker_that_no_fault_hit_must_not_be_missing(batches_by_worker, verdict, text):
+    """If workers divide the rows differently, it is unknown whose rows are missing."""
+    expected = _own_batches({0: "ab cd", 1: "ef gh"})
+    shares = (Share(0, ("ab", "cd"), 1, tuple("abcd")), Share(1, ("ef", "gh"), 1, tuple("efgh")))
+    parts = tuple(each.parts for each in expected)
+    reference = replace(stream_reference("ab cd ef gh"), shares=shares, parts=parts)
+    workers = tuple(WorkerFacts(worker, 7 + worker, 1, {}) for worker in batches_by_worker)
+    outcome = ordinary(
+        Pass(EPOCH_1, (), _own_batches(batches_by_worker), complete=True), _fired(EIO, None)
+    )
+    outcome = revised(outcome, kind="iterable", recovery=None, processes=workers)
+
+    judged = outcome.judge(reference, SKIPS)
+    assert (judged.verdict, text in judged.sentence) == (verdict, True), judged.sentence

@@ -1,7 +1,5 @@
 """An accelerator for these tests: a stand-in, and a real one."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.accelerators import REAL, stand_in

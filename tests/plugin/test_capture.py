@@ -1,7 +1,5 @@
 """Trials and pytest's own capture leave each other alone."""
 
-from __future__ import annotations
-
 import pytest
 
 pytestmark = pytest.mark.usefixtures("engine")

@@ -1,7 +1,5 @@
 """A search that fails prints a test that can be copied from pytest's output, and is complete."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -35,14 +33,14 @@ from hypothesis import given, settings, strategies as st
 from mine import Mine, equal, make
 
 from pytest_dataloader_faults import Contract, explore, faults
-from pytest_dataloader_faults.search import assert_survives_or_fails_cleanly, survey
+from pytest_dataloader_faults.search import replay
 
 HOW = {"kinds": [faults.OpenError], "max_examples": 5, "database": None, "seed": 0}
 ONE = {"max_faults": 1, "max_epochs": 1, "loader": {"num_workers": 1, "batch_size": 4}}
 
 
-def test_function(dataloader_faults):
-    dataloader_faults.explore(make, **HOW, **ONE)
+def test_function(fault_injector):
+    fault_injector.explore(make, **HOW, **ONE)
 
 
 def test_contract():
@@ -56,16 +54,14 @@ def test_lambda():
 @settings(max_examples=3, database=None, derandomize=True, deadline=None)
 @given(st.just("a falsifying example"))
 def test_given(word):
-    found = survey(make)
-    outcome = found.run_trial(faults.OpenError("*/00.rec", times=1))
-    assert_survives_or_fails_cleanly(outcome, found)
+    replay(make, faults.OpenError("*/00.rec", times=1))
 """
 CODE = re.compile(r"^  reproduce: \n(.*?\n    replay\(.*?\)\n)", re.DOTALL | re.MULTILINE)
-VERDICT = re.compile(r"^(?:not the same twice.*\n)?(\w+): .*\n", re.MULTILINE)
+VERDICT = re.compile(r"^(?:not deterministic.*\n)?(\w+): .*\n", re.MULTILINE)
 
 
 @pytest.fixture
-def told(suite):
+def run_texts(suite):
     """A suite that has run: what pytest printed of each test, by its name."""
     write_records(suite.path / "kept")
     suite.pytester.makepyfile(mine=MINE)
@@ -79,39 +75,37 @@ def told(suite):
 
 
 @pytest.mark.parametrize("names", ["contract", pytest.param("function", marks=pytest.mark.slow)])
-def test_what_is_printed_fails_alike_in_a_file_of_its_own(suite, told, names):
-    """As it stands, where the factory is a function or a method of a module."""
-    found = told("-k", names)
-    assert set(found) == {f"test_{name}" for name in names.split(" or ")}
-    for name, text in found.items():
+def test_what_is_printed_fails_alike_in_a_file_of_its_own(suite, run_texts, names):
+    texts_by_test = run_texts("-k", names)
+    assert set(texts_by_test) == {f"test_{name}" for name in names.split(" or ")}
+    for name, text in texts_by_test.items():
         code = CODE.findall(text)[0]  # In a CI job, the summary has it once more.
         (suite.path / f"test_again_{name}.py").write_text(code, encoding="utf-8")
-    again = suite.again(*(f"test_again_{name}.py" for name in found))
-    again.assert_outcomes(failed=len(found))
-    verdicts = [VERDICT.match(text.lstrip("\n"))[1] for text in found.values()]
+    again = suite.again(*(f"test_again_{name}.py" for name in texts_by_test))
+    again.assert_outcomes(failed=len(texts_by_test))
+    verdicts = [VERDICT.match(text.lstrip("\n"))[1] for text in texts_by_test.values()]
     texts = re.split(r"^_{5,} test_again _{5,}$", again.stdout.str(), flags=re.MULTILINE)[1:]
     assert verdicts == [VERDICT.match(text.lstrip("\n"))[1] for text in texts]
     assert set(verdicts) == {"corrupted"}
 
 
 @pytest.mark.slow
-def test_what_cannot_be_imported_has_its_place(suite, told):
-    """A lambda: the comment is an assignment to fill in."""
-    code = CODE.findall(told("-k", "lambda")["test_lambda"])[0]
+def test_what_cannot_be_imported_has_its_place(suite, run_texts):
+    code = CODE.findall(run_texts("-k", "lambda")["test_lambda"])[0]
     comment = (
-        "# Put here what gave the dataset, such as: make_dataset = lambda: MyDataset(folder)\n"
+        "# Insert your dataset factory here, for example:"
+        " make_dataset = lambda: MyDataset(folder)\n"
     )
     assert comment in code
     mended = code.replace(comment, "from mine import make as make_dataset\n")
     suite.run(mended, "-k", "again").assert_outcomes(failed=1)
 
 
-def test_the_line_of_the_test_and_the_example_of_hypothesis_are_shown(told):
-    """They come after the text; and a traceback that was asked for is there."""
-    (text,) = told("-k", "given").values()
+def test_the_line_of_the_test_and_the_example_of_hypothesis_are_shown(run_texts):
+    (text,) = run_texts("-k", "given").values()
     assert "\nE  " not in text
     assert re.search(r"-- raised at test_inner\.py:\d+ --", text)
     assert text.index("reproduce: ") < text.index("word='a falsifying example'")
-    (asked,) = told("-k", "given", "--showlocals").values()
-    assert "\nE  " in asked
-    assert "assert_survives_or_fails_cleanly(outcome, found)\n" in asked
+    (traceback,) = run_texts("-k", "given", "--showlocals").values()
+    assert "\nE  " in traceback
+    assert "replay(make, faults.OpenError(" in traceback

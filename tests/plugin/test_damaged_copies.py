@@ -1,7 +1,5 @@
 """The fixture damaged_copy: where its copies are, and how long they stay."""
 
-from __future__ import annotations
-
 import errno
 
 import pytest
@@ -75,27 +73,24 @@ def test_tmp_path_can_be_copied(damaged_copy, tmp_path):
 def test_the_folder_of_all_temporary_folders_cannot_be_copied(damaged_copy, tmp_path_factory):
     """The copy would be in it."""
     base = tmp_path_factory.getbasetemp()
-    with pytest.raises(InvalidArgumentError, match="where copies are made"):
+    with pytest.raises(InvalidArgumentError, match="where copies are created"):
         damaged_copy(base, TruncatedFile("*"))
 
 
 def test_arguments_are_looked_at(damaged_copy, records):
-    """As those of the context manager are."""
-    with pytest.raises(InvalidArgumentError, match=r"ReadError\(path='\*.rec'\) happens to a call"):
+    with pytest.raises(InvalidArgumentError, match=r"ReadError\(path='\*.rec'\) affects a call"):
         damaged_copy(records, ReadError("*.rec"))
 
 
 def test_copies_live_as_long_as_their_test(suite):
-    """None is left, whatever the outcome; a test that makes none fails."""
     result = suite.run(USED, "-rA")
     result.assert_outcomes(passed=4, failed=3)
     result.stdout.fnmatch_lines(["damaged_copy was never called, so nothing was damaged: call it*"])
-    result.stdout.fnmatch_lines(["*InvalidArgumentError: ReadError(path='*.rec') happens to a*"])
+    result.stdout.fnmatch_lines(["*InvalidArgumentError: ReadError(path='*.rec') affects a*"])
     assert "folder_copies.py" not in result.stdout.str()
     assert [*suite.path.rglob("pytest-dataloader-faults-*")] == []
 
 
 def test_the_marker_selects_it(suite):
-    """As each test that uses a fixture of this plugin."""
     result = suite.run(USED, "-m", "dataloader_faults", "--collect-only", "-q")
     result.stdout.fnmatch_lines(["*5/7 tests collected*"])

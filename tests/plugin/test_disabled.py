@@ -22,7 +22,7 @@ def test_battery(fault_check):
     pass
 
 
-def test_injected(eio_reads):
+def test_injected(read_errors):
     pass
 """
 
@@ -83,14 +83,13 @@ def test_it_has_no_fixtures_and_no_header(run, engine):
     off = run(SUITE, *OFF)
     off.assert_outcomes(passed=1, errors=2)
     off.stdout.fnmatch_lines(["E *fixture 'fault_check' not found"])
-    off.stdout.fnmatch_lines(["E *fixture 'eio_reads' not found"])
+    off.stdout.fnmatch_lines(["E *fixture 'read_errors' not found"])
     on = run("def test_plain(): pass")
     assert (len(_lines(off, "dataloader-faults")), len(_lines(on, "dataloader-faults"))) == (0, 1)
     assert _lines(on, "walks: ") == _lines(off, "walks: ") != ["walks: 0"]
 
 
 def test_it_has_no_options(run):
-    """Its options are unknown then."""
     result = run("def test_plain(): pass", *OFF, "--dataloader-faults-seed=1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*unrecognized arguments: --dataloader-faults-seed=1*"])
@@ -98,7 +97,6 @@ def test_it_has_no_options(run):
 
 @pytest.mark.slow
 def test_it_has_no_marker(run):
-    """Its marker is unknown then."""
     result = run(MARKED, *OFF, "--strict-markers")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*'dataloader_faults' not found in `markers`*"])

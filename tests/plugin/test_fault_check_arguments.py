@@ -1,7 +1,5 @@
 """What ``fault_check`` can be called with: a ready DataLoader, loader=, files=, contract=."""
 
-from __future__ import annotations
-
 import pytest
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -13,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Contract
 
-pytestmark = pytest.mark.dataloader_faults(only="read-error-first")
+pytestmark = pytest.mark.dataloader_faults(only="read-error")
 
 
 def workers(result):
@@ -23,13 +21,13 @@ def workers(result):
 def test_ready_loader(fault_check, records):
     result = fault_check(lambda: DataLoader(Records(records), num_workers=1, batch_size=2))
     assert workers(result) == {0}
-    assert result.outcome.passes[0].drawn[0] == (0, 1)
+    assert result.outcome.epochs[0].drawn[0] == (0, 1)
 
 
 def test_loader_options(fault_check, records):
     result = fault_check(lambda: Records(records), loader={"num_workers": 3, "batch_size": 5})
     assert workers(result) == {0, 1, 2}
-    assert result.outcome.passes[0].drawn[0] == (0, 1, 2, 3, 4)
+    assert result.outcome.epochs[0].drawn[0] == (0, 1, 2, 3, 4)
 
 
 def test_iterable(fault_check, records):
@@ -53,7 +51,7 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Contract
 
-pytestmark = pytest.mark.dataloader_faults(only="read-error-first")
+pytestmark = pytest.mark.dataloader_faults(only="read-error")
 
 
 def test_names_file(fault_check, records):
@@ -106,24 +104,24 @@ MESSAGES = {
     "test_files": "*files=('*.jpg',) matches nothing that the workers read. They read: *00.rec*",
     "test_one_of_the_files": "*'*.jpg' in files=('*/05.rec', '*.jpg') matches nothing*",
     "test_iterator": (
-        "make_dataset=<*DataLoaderIter *> is no dataset: *An iterator is used up after one epoch:"
-        " give the loader or the dataset itself, and leave out iter(). *It was handed over at"
+        "make_dataset=<*DataLoaderIter *> is not a dataset: *An iterator is exhausted after one"
+        " epoch: pass the loader or the dataset itself, without iter(). *It was passed at"
         " test_inner.py:*"
     ),
     "test_classes": (
-        "make_dataset gave a list that holds classes, and not what calling them gives: Records,"
-        " Records. Call them, as in Records(...). It was handed over at test_inner.py:*"
+        "make_dataset returned a list that contains classes: Records, Records. Create instances,"
+        " as in Records(...). It was passed at test_inner.py:*"
     ),
     "test_class_in_a_dict": (
-        "make_dataset gave a dict that holds a class, *: Records. Call it, as in Records(...). *"
+        "make_dataset returned a dict that contains a class *: Records. Create *, as in Records(*"
     ),
     "test_functions": (
-        "make_dataset gave a list of functions, and not what calling them gives. Call them in it,"
-        " as in lambda: [MyDataset(...)]. It was handed over at test_inner.py:*"
+        "make_dataset returned a list of functions instead of their results. Call them in it,"
+        " as in lambda: [MyDataset(...)]. It was passed at test_inner.py:*"
     ),
-    "test_functions_in_a_dict": "make_dataset gave a dict of functions, and not what calling *",
+    "test_functions_in_a_dict": "make_dataset returned a dict of functions instead of *",
     "test_fixture": (
-        "make_dataset=<generator *> is no dataset: *A function with yield *It was handed over at"
+        "make_dataset=<generator *> is not a dataset: *A function with yield *It was passed at"
         " test_inner.py:*, the value of fixture 'stream'"
     ),
     "test_raises": "*make_dataset() raised ZeroDivisionError: division by zero*",
@@ -131,7 +129,6 @@ MESSAGES = {
 
 
 def test_arguments_reach_the_trial(suite):
-    """A loader's own options, options given, globs of files and the contract are what is used."""
     suite.run(ACCEPTED).assert_outcomes(passed=5)
 
 
@@ -141,7 +138,7 @@ def test_a_stricter_contract_and_unusable_arguments_fail(suite):
     result.assert_outcomes(failed=len(MESSAGES))
     sections = result.stdout.str().partition("= FAILURES =")[2]
     for name, message in MESSAGES.items():
-        section = sections.partition(f" {name}[read-error-first] _")[2].partition("\n____")[0]
+        section = sections.partition(f" {name}[read-error] _")[2].partition("\n____")[0]
         pytest.LineMatcher(section.splitlines()).fnmatch_lines([message.replace("[", "[[]")])
 
 
@@ -163,12 +160,11 @@ def test_late(request):
 
 
 def test_a_test_that_cannot_be_parametrized_fails_with_advice(suite):
-    """There is one sentence on what to do, and no traceback of the plugin's own."""
     result = suite.run(UNPARAMETRIZED)
-    said = result.stdout.str()
-    assert said.count("fault_check must be a parameter of the test function") >= 2
-    assert "call check_dataset() in the method" in said
-    assert "AttributeError" not in said
+    output = result.stdout.str()
+    assert output.count("fault_check must be a parameter of the test function") >= 2
+    assert "call check_dataset() in the method" in output
+    assert "AttributeError" not in output
     assert result.ret == 1
 
 
@@ -195,7 +191,6 @@ def test_one(fault_check, records, part):
 
 
 def test_a_data_module(suite):
-    """One item tries each of its loaders, and says which one fails."""
     result = suite.run(SEVERAL)
     result.assert_outcomes(passed=4, failed=2)
     result.stdout.fnmatch_lines(

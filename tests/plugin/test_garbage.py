@@ -36,7 +36,6 @@ def _collect_while_sending(frame, event, _argument) -> None:
 
 
 def test_collecting_inside_the_scope_takes_no_time(records):
-    """The workers of a loop that failed are told to end; nobody waits 5 s for each."""
     with inject(faults.ReadError("*.rec")):
         _fail_and_forget(records)
         began = unhindered_time()
@@ -44,8 +43,7 @@ def test_collecting_inside_the_scope_takes_no_time(records):
         assert unhindered_time() - began < 4
 
 
-def test_collecting_in_the_midst_of_a_question_is_harmless(records):
-    """An iterator that is collected while counters are asked for does not block the asking."""
+def test_collecting_in_the_midst_of_a_question_does_nothing(records):
     with inject(faults.ReadError("*.rec")) as armed:
         _fail_and_forget(records)
         sys.setprofile(_collect_while_sending)

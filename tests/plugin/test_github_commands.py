@@ -1,14 +1,12 @@
 """In a job of GitHub Actions, no text of the user's data is read as a workflow command."""
 
-from __future__ import annotations
-
 import json
 import re
 
 import pytest
 
-from pytest_dataloader_faults.exceptions import _for_log
-from pytest_dataloader_faults.report import ci, files
+from pytest_dataloader_faults.exceptions import _escape_for_log
+from pytest_dataloader_faults.report import ci, compare, files
 from pytest_dataloader_faults.report.command import main
 from pytest_dataloader_faults.report.model import Report
 from support.reports import failed
@@ -44,7 +42,7 @@ class Prints(Dataset):
             raise RuntimeError(COMMANDS) from None
 
 
-@pytest.mark.dataloader_faults(only=["open-error", "read-error-first"])
+@pytest.mark.dataloader_faults(only=["open-error", "read-error"])
 def test_check(fault_check, records):
     print(COMMANDS)
     print(COMMANDS, file=sys.stderr)
@@ -52,7 +50,7 @@ def test_check(fault_check, records):
 
 
 @pytest.mark.dataloader_faults
-def test_own(dataloader_faults):
+def test_own(fault_injector):
     print(COMMANDS)
     pytest.fail(COMMANDS, pytrace=False)
 
@@ -68,19 +66,19 @@ def loud():
 
 
 @pytest.mark.dataloader_faults
-def test_shown(dataloader_faults, loud):
+def test_shown(fault_injector, loud):
     local = loud
     assert not local
 
 
 @pytest.mark.dataloader_faults
-def test_skipped(dataloader_faults):
+def test_skipped(fault_injector):
     pytest.skip(COMMANDS)
 
 
 @pytest.mark.dataloader_faults
 @pytest.mark.xfail(reason=COMMANDS)
-def test_expected(dataloader_faults):
+def test_expected(fault_injector):
     raise ValueError(COMMANDS)
 """
 
@@ -88,8 +86,8 @@ def test_expected(dataloader_faults):
 def _commands(text):
     """The lines of *text* that GitHub's runner reads as commands, without the plugin's own."""
     lines = re.split(r"[\r\n]", text)
-    found = [line for line in lines if line.lstrip().startswith("::") or "##[" in line]
-    return [line for line in found if not line.startswith("::error file=")]
+    commands = [line for line in lines if line.lstrip().startswith("::") or "##[" in line]
+    return [line for line in commands if not line.startswith("::error file=")]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +101,6 @@ def _commands(text):
     ],
 )
 def test_failures_and_output_issue_no_commands(suite, monkeypatch, options):
-    """The plugin's own commands do; what was printed is there."""
     monkeypatch.setenv("CI", "true")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     text = suite.run(SUITE, *options).stdout.str()
@@ -113,25 +110,23 @@ def test_failures_and_output_issue_no_commands(suite, monkeypatch, options):
 
 
 def test_elsewhere_texts_stay_as_they_are(light_suite, monkeypatch):
-    """Only GitHub reads them as commands."""
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
-    source = f"def test_it(dataloader_faults): print({COMMANDS!r}); assert 0"
+    source = f"def test_it(fault_injector): print({COMMANDS!r}); assert 0"
     assert COMMANDS in light_suite.run(source).stdout.str()
 
 
 def test_a_known_failure_issues_no_command(light_suite, monkeypatch):
-    """Its id is from a file."""
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    entry = {"id": "::error::x ##[group]", "check": "open-error", "verdict": "hung"}
-    (light_suite.path / "known.json").write_text(json.dumps([entry]))
-    known = "--dataloader-faults-known=known.json"
-    text = light_suite.run("def test_plain(): pass", known).stdout.str()
-    assert "|   ::error::x ## [group]" in text
+    entry = failed(test="::error::x[##[group]]", nodeid="::error::x[open-error-##[group]]")
+    text = compare.baseline_json(Report(items=(entry,)))
+    (light_suite.path / "baseline.json").write_text(text)
+    baseline = "--dataloader-faults-baseline=baseline.json"
+    text = light_suite.run("def test_plain(): pass", baseline).stdout.str()
+    assert "|   ::error::x[open-error-## [group]]" in text
     assert _commands(text) == []
 
 
 def test_commands_of_reports_issue_no_command(tmp_path, monkeypatch, capsys):
-    """Neither in what the command prints, nor in Markdown that a job prints."""
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     hostile = failed(nodeid=COMMANDS, test=COMMANDS, sentence=COMMANDS, explanation=COMMANDS)
     hostile = Report(engine=COMMANDS, items=(hostile, failed(nodeid="##[group]", cause="::a::b")))
@@ -161,8 +156,7 @@ def test_commands_of_reports_issue_no_command(tmp_path, monkeypatch, capsys):
     ],
 )
 def test_where_a_command_begins(monkeypatch, text, shown):
-    """Behind blanks at the start of a line, or anywhere in its older form."""
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    assert _for_log(text) == shown
+    assert _escape_for_log(text) == shown
     monkeypatch.delenv("GITHUB_ACTIONS")
-    assert _for_log(text) == text
+    assert _escape_for_log(text) == text

@@ -1,7 +1,5 @@
 """The marker gpu: what becomes of tests that need an accelerator, with one and without."""
 
-from __future__ import annotations
-
 import pytest
 
 from pytest_dataloader_faults.battery.checks import CHECKS
@@ -39,7 +37,6 @@ torch.accelerator.is_available = lambda: True
 
 
 def test_without_an_accelerator_they_are_skipped_for_one_reason(suite):
-    """And none but ours: a suite may have a marker gpu of its own."""
     suite.pytester.makeconftest(NO_ACCELERATOR)
     result = suite.run(SUITE, "-rs")
     result.assert_outcomes(passed=2, skipped=1)
@@ -62,7 +59,6 @@ def test_a_job_for_accelerators_fails_without_one(suite):
     ],
 )
 def test_with_an_accelerator_they_run(suite, option):
-    """Whether or not one is required."""
     suite.pytester.makeconftest(AN_ACCELERATOR)
     suite.run(SUITE, *option).assert_outcomes(passed=3)
 
@@ -74,7 +70,6 @@ def test_battery(fault_check):
 
 
 def test_the_marker_selects_the_checks_that_need_one(suite):
-    """Without a mark by hand; and all are skipped for one reason, in one line."""
     suite.pytester.makeconftest(NO_ACCELERATOR)
     result = suite.run(SUITE + BATTERY, "-m", "gpu and dataloader_faults", "-rs")
     result.assert_outcomes(skipped=2, deselected=len(CHECKS) + 1)

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_dataloader_faults import _engine
 
-BUSY = "under a seccomp listener already*EBUSY*"
+BUSY = "already has a seccomp listener*EBUSY*"
 
 
 def _lines(result) -> list[str]:
@@ -49,12 +49,12 @@ def test_python(records):
         loop(records)
 
 
-def test_run(dataloader_faults, records):
-    dataloader_faults.run(lambda: Records(records), OpenError("*.rec"))
+def test_run(fault_injector, records):
+    fault_injector.run(lambda: Records(records), OpenError("*.rec"))
 
 
-def test_explore(dataloader_faults, records):
-    dataloader_faults.explore(lambda: Records(records), max_examples=1)
+def test_explore(fault_injector, records):
+    fault_injector.explore(lambda: Records(records), max_examples=1)
 
 
 def test_battery(fault_check, records):
@@ -65,7 +65,7 @@ def test_plain():
     pass
 """
 KERNEL = f"dataloader-faults: kernel engine, Linux {os.uname().release}"
-PYTHON = "dataloader-faults: python engine (Python-level reads only): as asked for"
+PYTHON = "dataloader-faults: python engine (Python-level reads only): as requested"
 
 
 @pytest.mark.usefixtures("engine")
@@ -83,7 +83,6 @@ PYTHON = "dataloader-faults: python engine (Python-level reads only): as asked f
     ],
 )
 def test_each_run_with_faults_names_its_engine_once(suite, chosen, options, lines):
-    """In its header; where there is none, at its end, or in the summary of checks."""
     result = suite.run(USING, "-k", chosen, *options)
     assert result.ret == 0
     assert _lines(result) == lines
@@ -96,29 +95,29 @@ from support.datasets import Records
 from pytest_dataloader_faults import check_dataset, exceptions, faults, inject, run_trial
 
 
-@pytest.mark.dataloader_faults(only="read-error-first", deadline=60)
+@pytest.mark.dataloader_faults(only="read-error", deadline=60)
 def test_battery(fault_check, records):
     result = fault_check(lambda: Records(records), loader={"num_workers": 1})
     assert "engine='python'" in result.outcome.reproduce()
     assert "--dataloader-faults-engine=python" in result.explanation
 
 
-def test_injected(eio_reads, records):
-    armed = eio_reads("*/05.rec")
+def test_injected(read_errors, records):
+    armed = read_errors("*/05.rec")
     with pytest.raises(OSError):
         list(DataLoader(Records(records), num_workers=1))
-    assert armed.fired == armed.surfaced == 1
+    assert armed.fired == armed.mentioned == 1
 
 
 @pytest.mark.dataloader_faults(engine="kernel")
-def test_marked(dataloader_faults):
+def test_marked(fault_injector):
     pass
 
 
 @pytest.mark.parametrize("call", [check_dataset, run_trial, inject])
 def test_functions(call):
     given = faults.ReadError() if call is inject else list
-    with pytest.raises(exceptions.EngineUnavailableError, match="seccomp listener already"):
+    with pytest.raises(exceptions.EngineUnavailableError, match="already has a seccomp listener"):
         with call(given, engine="kernel"):
             pass
 """
@@ -126,17 +125,17 @@ ASKED = """
 import pytest
 
 
-@pytest.mark.dataloader_faults(only="read-error-first")
+@pytest.mark.dataloader_faults(only="read-error")
 def test_battery(fault_check):
     fault_check(None)
 
 
-def test_injected(eio_reads):
-    eio_reads("*.rec")
+def test_injected(read_errors):
+    read_errors("*.rec")
 
 
 @pytest.mark.dataloader_faults(engine="auto")
-def test_marked(dataloader_faults):
+def test_marked(fault_injector):
     pass
 
 
@@ -157,17 +156,16 @@ def test_items_run_by_the_python_engine(run_refused):
     result.stdout.fnmatch_lines([python, f"engine='kernel' cannot run here: *{BUSY}"])
 
 
-def test_items_fail_where_the_engine_was_asked_for(run_refused):
+def test_items_fail_where_the_engine_was_requested(run_refused):
     """An engine asked for by name must be there; a marker beats the option."""
     result = run_refused(ASKED, "--dataloader-faults-engine=kernel")
     result.assert_outcomes(passed=2, errors=2)
-    header = f"dataloader-faults: no kernel engine, tests that need one fail: *{BUSY}"
+    header = f"dataloader-faults: no kernel engine available, so tests that need it fail: *{BUSY}"
     result.stdout.fnmatch_lines([header, f"engine='kernel' cannot run here: *{BUSY}"])
 
 
 def test_the_reason_is_the_kernels(engine):
-    """The same probe, in this process, which has no listener, finds nothing in its way."""
-    assert _engine.unavailable() is None
+    assert _engine.explain_missing_kernel_engine() is None
 
 
 ENVIRONMENT_SUITE = """
@@ -186,13 +184,13 @@ def few_descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.dataloader_faults(only=["workers-agree", "open-error", "read-error-first"])
+@pytest.mark.dataloader_faults(only=["workers-agree", "open-error", "read-error"])
 def test_x(fault_check, records):
     fault_check(lambda: Records(records))
 
 
-def test_y(dataloader_faults, records):
-    dataloader_faults.sweep(lambda: Records(records))
+def test_y(fault_injector, records):
+    fault_injector.sweep(lambda: Records(records))
 """
 
 

@@ -1,7 +1,5 @@
 """Whatever a dataset's files, classes and errors are called, the report is of printable lines."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -10,8 +8,8 @@ import pytest
 
 from pytest_dataloader_faults import check_dataset, explore
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
-from pytest_dataloader_faults.search import survey
 from support.hostile import TEXT, Zeros, hostile_lines, write_hostile
+from support.surveys import survey
 
 CODE = re.compile(
     r"reproduce:(.*^def test_again\(\):\n(?:    [^\n]*\n)+)", re.DOTALL | re.MULTILINE
@@ -23,7 +21,7 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults.faults import OpenError, ReadError
 from support.hostile import DATASETS, TEXT, Zeros, write_hostile
 
-pytestmark = pytest.mark.dataloader_faults(only="read-error-first", deadline=3)
+pytestmark = pytest.mark.dataloader_faults(only="read-error", deadline=3)
 OF_EACH = pytest.mark.parametrize("number", range(len(DATASETS)))
 
 @pytest.fixture(scope="session")
@@ -38,22 +36,22 @@ def test_parts(fault_check, folder):
     fault_check(lambda: {TEXT: Zeros(folder), f"other{TEXT}": Zeros(folder)})
 
 @OF_EACH
-def test_unfired(dataloader_faults, folder, number):
-    dataloader_faults.run(lambda: DATASETS[number](folder), ReadError(f"*/none{TEXT}"))
+def test_unfired(fault_injector, folder, number):
+    fault_injector.run(lambda: DATASETS[number](folder), ReadError(f"*/none{TEXT}"))
 
-def test_own_loop(dataloader_faults, folder):
-    dataloader_faults.inject(ReadError(f"*/none{TEXT}"))
+def test_own_loop(fault_injector, folder):
+    fault_injector.inject(ReadError(f"*/none{TEXT}"))
     list(DataLoader(Zeros(folder), num_workers=1))
 
 @OF_EACH
-def test_sweep(dataloader_faults, folder, number):
-    dataloader_faults.sweep(lambda: DATASETS[number](folder), faults=[ReadError(), OpenError()])
+def test_sweep(fault_injector, folder, number):
+    fault_injector.sweep(lambda: DATASETS[number](folder), faults=[ReadError(), OpenError()])
 
 @OF_EACH
-def test_search(dataloader_faults, folder, number):
-    dataloader_faults.explore(lambda: DATASETS[number](folder), max_examples=6)
+def test_search(fault_injector, folder, number):
+    fault_injector.explore(lambda: DATASETS[number](folder), max_examples=6)
 """
-QUICK = "test_parts or test_own_loop or first-0 or first-3 or first-8"
+QUICK = "test_parts or test_own_loop or read-error-0 or read-error-3 or read-error-8"
 
 
 WAYS = [
@@ -65,13 +63,13 @@ WAYS = [
 ]
 
 
-def _report(suite, least, *options):
+def _report(suite, min_count, *options):
     """What pytest prints, and its JUnit file, where at least so many tests fail."""
     suite.pytester.makepyfile(test_inner=SUITE)
     junit = suite.path / "junit.xml"
     result = suite.again(f"--junitxml={junit}", *options)
     outcomes = result.parseoutcomes()
-    assert outcomes["failed"] >= least
+    assert outcomes["failed"] >= min_count
     assert "errors" not in outcomes
     return result.stdout.str(), junit.read_text(encoding="utf-8")
 
@@ -94,22 +92,26 @@ def test_every_report_is_of_printable_lines(suite, options):
 class Dies(Zeros):
     """Prints, and gets a signal, of which torch prints a text that ends in NUL."""
 
-    def _instead(self, path):
+    def _substitute(self, path):
         os.write(2, f"\0{TEXT}\n".encode())
         os.kill(os.getpid(), signal.SIGBUS)
 
 
 def test_what_workers_printed_is_of_printable_lines(tmp_path):
-    """In the result of a check and of a search, in the sentence alone, and without any NUL."""
     folder = write_hostile(tmp_path)
-    (result,) = check_dataset(lambda: Dies(folder), only="read-error-first", on_fail=None)
-    found = explore(lambda: Dies(folder), max_examples=5, database=None, on_fail=None, seed=0)
-    judgement = survey(lambda: Dies(folder)).judge(found.outcome)
+    (result,) = check_dataset(lambda: Dies(folder), only="read-error", on_fail=None)
+    exploration = explore(lambda: Dies(folder), max_examples=5, database=None, on_fail=None, seed=0)
+    judgement = survey(lambda: Dies(folder)).judge(exploration.outcome)
 
-    for text in (result.explanation, found.failure, found.describe(), judgement.sentence):
+    for text in (
+        result.explanation,
+        exploration.failure,
+        exploration.describe(),
+        judgement.sentence,
+    ):
         assert hostile_lines(text) == []
         assert "x00" not in text
-    for text in (result.explanation, found.failure):
+    for text in (result.explanation, exploration.failure):
         assert "ERROR: Unexpected bus error" in text
     assert "\0" not in result.outcome.stderr
 

@@ -22,7 +22,7 @@ from support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("engine")
 hypothesis = pytest.importorskip("hypothesis")
-few = hypothesis.settings(
+short_run = hypothesis.settings(
     max_examples=5,
     deadline=None,
     database=None,
@@ -56,52 +56,50 @@ FIXTURE = (
     SHARED
     + """
 @given(nth=st.integers(1, 3))
-def test_x(eio_reads, nth):
+def test_x(read_errors, nth):
     pass
 """
 )
 
 
 def test_each_example_has_its_own_faults(records):
-    """Each example arms, fires and disarms; none sees what another one armed."""
-    seen = set()
+    numbers = set()
 
-    @few
+    @short_run
     @hypothesis.given(number=hypothesis.strategies.integers(0, COUNT - 1))
     def example(number):
         with inject(faults.ReadError(f"*/{number:02}.rec")) as armed:
             iterator = iter(DataLoader(Records(records), num_workers=1))
             with pytest.raises(OSError, match="Errno 5"):
                 list(iterator)
-            assert (armed.fired, armed.surfaced) == (1, 1)
+            assert (armed.fired, armed.mentioned) == (1, 1)
         (firing,) = armed.faults[0].firings
         assert firing.path == str(records / f"{number:02}.rec")
-        seen.add(number)
+        numbers.add(number)
 
     example()
-    assert len(seen) > 1
+    assert len(numbers) > 1
     assert len(list(DataLoader(Records(records), num_workers=1))) == COUNT
 
 
 @pytest.mark.slow
 def test_a_fault_that_does_not_fire_is_shrunk_to_the_least(suite):
-    """FaultNotFiredError is an error like any other: one access too few is what is reported."""
     result = suite.run(UNFIRED, "-p", "hypothesispytest")
     result.assert_outcomes(failed=1)
     text = result.stdout.str()
-    found = re.search(
+    match = re.search(
         r"FaultNotFiredError: ReadError\(.*, nth=(\d+)\) never fired: (\d+) operations", text
     )
-    assert found
-    assert int(found[1]) == int(found[2]) + 1
-    result.stdout.fnmatch_lines([f"E *nth={found[1]},"])
+    assert match
+    assert int(match[1]) == int(match[2]) + 1
+    result.stdout.fnmatch_lines([f"E *nth={match[1]},"])
 
 
 def test_the_fixtures_are_refused_there(suite):
     """Hypothesis itself says that a fixture of the plugin would not be reset for each example."""
     result = suite.run(FIXTURE, "-p", "hypothesispytest")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*unction-scoped fixture 'eio_reads'*"])
+    result.stdout.fnmatch_lines(["*unction-scoped fixture 'read_errors'*"])
 
 
 CONFTEST = """
@@ -129,8 +127,8 @@ from support.planted import Zeros
 ONE = {"kinds": [faults.OpenError], "max_epochs": 1, "max_faults": 1}
 
 
-def test_quick(dataloader_faults, records):
-    found = dataloader_faults.explore(lambda: Records(records), **ONE)
+def test_quick(fault_injector, records):
+    found = fault_injector.explore(lambda: Records(records), **ONE)
     assert 1 <= sum(found.verdicts.values()) <= 3
 
 
@@ -171,7 +169,6 @@ PROFILE = ("-p", "_hypothesis_pytestplugin", "--hypothesis-profile")
     ],
 )
 def test_a_search_asks_the_profile(suite, profile, tests, count):
-    """For max_examples, database, verbosity, derandomize and phases; its deadline is not theirs."""
     with (suite.path / "conftest.py").open("a", encoding="utf-8") as conftest:
         conftest.write(CONFTEST)
     result = suite.run(SUITE, *PROFILE, profile, "-k", tests, "-rP")
@@ -230,12 +227,11 @@ def _socket():
 
 
 def test_another_process_replays_what_one_has_found(suite, socket, records):
-    """It has nothing on its disk, and draws nothing by itself."""
     suite.pytester.makeconftest(REDIS_CONFTEST.format(path=socket))
     shared = RedisExampleDatabase(redis.Redis(unix_socket_path=socket))
     replay = ("-p", "_hypothesis_pytestplugin", "--hypothesis-profile", "replay")
     suite.run(REDIS_SUITE, *replay).assert_outcomes(skipped=1)
-    found = explore(
+    exploration = explore(
         functools.partial(Zeros, records),
         kinds=[faults.OpenError],
         max_epochs=1,
@@ -244,7 +240,7 @@ def test_another_process_replays_what_one_has_found(suite, socket, records):
         database=shared,
         on_fail=None,
     )
-    assert found.failure
+    assert exploration.failure
     result = suite.again(*replay)
     result.assert_outcomes(failed=1)
-    assert found.failure.splitlines()[0] in result.outlines
+    assert exploration.failure.splitlines()[0] in result.outlines

@@ -11,7 +11,7 @@ HEAVY = {"torch", "hypothesis", "pyfakefs", "psutil", "numpy", "jinja2"}
 NOT_IN_PYTEST = {"ctypes", "multiprocessing", "pytest_dataloader_faults.battery"}
 AT_START = """
     _arguments _settings exceptions plugin plugin._collector plugin._failures plugin._items
-    plugin._options plugin._pyfakefs
+    plugin._options plugin._pyfakefs plugin._user_checks
 """.split()
 """All that a run imports of this package where no test and no header needs more."""
 FOR_THE_HEADER = [
@@ -43,15 +43,30 @@ def _imported(result) -> set[str]:
 
 @pytest.mark.parametrize("arguments", [("-v",), ("--collect-only",), ("-q",), ("--no-header",)])
 def test_a_run_of_plain_tests_is_light(fresh_suite, arguments):
-    """A run that uses nothing of the plugin imports its options, and what the header needs."""
     fresh_suite.pytester.makeconftest(AT_THE_END)
     result = fresh_suite.run("def test_plain(tmp_path, capsys): pass", *arguments)
     assert result.ret == 0
     imported = _imported(result)
-    own = {name.removeprefix(f"{NAME}.") for name in imported if name.startswith(NAME)}
+    modules = {name.removeprefix(f"{NAME}.") for name in imported if name.startswith(NAME)}
     has_header = arguments in (("-v",), ("--collect-only",))
-    assert own == {NAME, *AT_START, *(FOR_THE_HEADER if has_header else ())}
+    assert modules == {NAME, *AT_START, *(FOR_THE_HEADER if has_header else ())}
     assert not imported & (HEAVY | NOT_IN_PYTEST)
+
+
+def test_a_check_imports_no_library_that_it_does_not_need(fresh_suite, engine):
+    fresh_suite.pytester.makeconftest(AT_THE_END)
+    source = """
+        import pytest
+        from support.datasets import Records
+
+        @pytest.mark.dataloader_faults(only="workers-agree")
+        def test_x(fault_check, tmp_path):
+            (tmp_path / "0.rec").write_bytes(bytes(64))
+            fault_check(lambda: Records(tmp_path))
+    """
+    result = fresh_suite.run(source, "--dataloader-faults-report=r.json")
+    assert result.ret == 0
+    assert not _imported(result) & {"hypothesis", "pyfakefs", "jinja2"}
 
 
 def test_a_plain_item_pays_nothing_beside_one_that_is_ours(fresh_suite, engine):

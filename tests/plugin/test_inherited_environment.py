@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from pytest_dataloader_faults import _engine
-from support.surroundings import told_under, with_processes
+from support.surroundings import traceback_under, with_processes
 
 PLAIN = """
 def test_passes():
@@ -24,7 +24,7 @@ import pytest
 from support.datasets import Records
 
 
-@pytest.mark.dataloader_faults(only=["read-error-first", "worker-killed-first", "pickles"])
+@pytest.mark.dataloader_faults(only=["read-error", "worker-killed-first", "pickles"])
 def test_records(fault_check, records):
     fault_check(lambda: Records(records))
 """
@@ -48,15 +48,14 @@ def _run(suite, inherited: str, *arguments: str) -> tuple[int, str]:
     command += [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     environment = os.environ.copy()
     environment.pop("PYTEST_XDIST_WORKER", None)  # That of the outer run.
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=suite.path, env=environment, capture_output=True, text=True, check=False
     )
-    return done.returncode, done.stdout
+    return process.returncode, process.stdout
 
 
 @pytest.mark.parametrize("inherited", INHERITED.values(), ids=INHERITED)
 def test_a_suite_without_the_plugin_has_the_same_result(fresh_suite, inherited):
-    """With a header, and as if the plugin were not installed."""
     fresh_suite.pytester.makepyfile(test_inner=PLAIN)
     without = _run(fresh_suite, inherited)
     with_plugin = _run(fresh_suite, inherited, "-p", "dataloader_faults")
@@ -72,10 +71,10 @@ def test_a_user_without_a_process_left_can_run_a_suite_without_the_plugin(tmp_pa
     options = ["-p", "no:cacheprovider", "-p", "dataloader_faults", "-c", os.devnull]
 
     def run() -> None:
-        _engine.unavailable.cache_clear()
+        _engine.explain_missing_kernel_engine.cache_clear()
         assert pytest.main([str(tmp_path), *options]) == pytest.ExitCode.OK
 
-    assert told_under(run, with_processes(1)) == ""
+    assert traceback_under(run, with_processes(1)) == ""
 
 
 WAITING = """
@@ -111,7 +110,6 @@ def ends():
 @pytest.mark.parametrize("engine", ["auto", "kernel", "python"])
 @pytest.mark.parametrize("chosen", ["waits", "signals"])
 def test_a_suite_that_waits_for_any_child_meets_none_of_the_plugin(fresh_suite, engine, chosen):
-    """No process that finds out about the engine is left when the suite begins."""
     fresh_suite.pytester.makeconftest(COUNTING if chosen == "signals" else "")
     fresh_suite.pytester.makepyfile(test_inner=WAITING)
     options = ["-p", "dataloader_faults", "-k", chosen, f"--dataloader-faults-engine={engine}"]
@@ -122,9 +120,15 @@ def test_a_suite_that_waits_for_any_child_meets_none_of_the_plugin(fresh_suite, 
 
 
 @pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize("name", ["SIGCHLD ignored", "all signals ignored"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SIGCHLD ignored",
+        pytest.param("all signals ignored", marks=pytest.mark.slow),
+        "all signals blocked",
+    ],
+)
 def test_a_battery_has_the_same_verdicts(fresh_suite, name):
-    """The plugin waits for its own processes in whatever way their ends are reported."""
     fresh_suite.pytester.makepyfile(test_inner=BATTERY)
     options = ["-p", "dataloader_faults", "-q", "-v"]
     status, printed = _run(fresh_suite, INHERITED[name], *options)

@@ -1,7 +1,5 @@
 """Processes that are lost, of pytest-xdist too."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -37,10 +35,12 @@ def test_stops(fault_check, in_worker):
 
 
 @pytest.mark.dataloader_faults(deadline=1)
-def test_run(dataloader_faults):
-    dataloader_faults.run(lambda: Stops(True), num_workers=1)
+def test_run(fault_injector):
+    fault_injector.run(lambda: Stops(True), num_workers=1)
 """
-STOPPED = "the process that drives the loader (pid N) was stopped (SIGSTOP, or a debugger)"
+STOPPED = (
+    "the main process (pid N), which iterates the loader, was stopped (SIGSTOP, or a debugger)"
+)
 
 
 @pytest.fixture(name="stopped", scope="module")
@@ -48,23 +48,21 @@ def _stopped(run_suite):
     """What is printed, and the folder with the reports."""
     names = ("r.json", "r.md")
     options = [f"--dataloader-faults-report={name}" for name in names]
-    folder, told = run_suite(SUITE, "-p", "no:cacheprovider", *options)
-    return folder, re.sub(r"pid \d+", "pid N", told.stdout.str())
+    folder, result = run_suite(SUITE, "-p", "no:cacheprovider", *options)
+    return folder, re.sub(r"pid \d+", "pid N", result.stdout.str())
 
 
 def test_it_is_one_sentence(stopped):
-    """Without a traceback; of a call in a test's own code, with the line of that call."""
     failures = stopped[1].partition("= FAILURES")[2].partition("= dataloader-faults")[0]
     parts = re.split(r"\n_+ (test_\w+)(?:\[.*)? _+\n", failures)
     bodies = dict(zip(parts[1::2], parts[2::2], strict=True))
     assert failures.count(STOPPED) == 5
     assert "pytest_dataloader_faults/" not in failures
     assert bodies["test_stops"].startswith(STOPPED)
-    assert ">       dataloader_faults.run(" in bodies["test_run"]
+    assert ">       fault_injector.run(" in bodies["test_run"]
 
 
 def test_it_is_one_cause(stopped):
-    """Whatever the ids of the processes; one item's own text has its id."""
     causes = re.findall(r"^- .*was stopped.*$", (stopped[0] / "r.md").read_text(), re.MULTILINE)
     assert len(causes) == 2
     assert all("pid" not in each for each in causes)

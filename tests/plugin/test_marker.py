@@ -47,11 +47,11 @@ def test_battery(fault_check):
     pass
 
 
-def test_by_fixture(eio_reads):
+def test_by_fixture(read_errors):
     pass
 
 
-def test_by_injector(dataloader_faults):
+def test_by_injector(fault_injector):
     pass
 
 
@@ -102,12 +102,10 @@ def _checks(result) -> list[str]:
     ],
 )
 def test_only_and_exclude_choose_the_items(light_suite, arguments, expected):
-    """The test becomes one item per chosen check, in the battery's order."""
     assert expected == _checks(light_suite.run(ONE.format(arguments=arguments), "--co", "-q"))
 
 
 def test_markers_are_merged_argument_by_argument(light_suite):
-    """A closer marker replaces the arguments it gives and keeps the others."""
     result = light_suite.run(MERGED, "--collect-only", "-q")
     assert _collected(result) == [
         "test_inner.py::test_merged[pickles]",
@@ -116,12 +114,8 @@ def test_markers_are_merged_argument_by_argument(light_suite):
     ]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    ["only=()", "only=[]", "only='pickles', exclude='pickles'"],
-)
+@pytest.mark.parametrize("arguments", ["only=()", "only=[]", "only='pickles', exclude='pickles'"])
 def test_no_check_at_all_is_no_pass(light_suite, arguments):
-    """A marker that leaves no check is refused when the test is collected."""
     result = light_suite.run(ONE.format(arguments=arguments))
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*test_inner.py::test_one: only=* leave no check to run. *"])
@@ -129,45 +123,40 @@ def test_no_check_at_all_is_no_pass(light_suite, arguments):
 
 @pytest.mark.parametrize("argument", ["only", "exclude", "expected_failures"])
 def test_unknown_checks_are_refused_with_suggestions(light_suite, argument):
-    """A name that is no check stops the collection of the test and says which were meant."""
     value = (
         "{'read-eror-first': 'known'}" if argument == "expected_failures" else "'read-eror-first'"
     )
     result = light_suite.run(ONE.format(arguments=f"{argument}={value}"))
     result.assert_outcomes(errors=1)
-    message = f"{argument} names 'read-eror-first', which is no check. Did you mean"
-    result.stdout.fnmatch_lines([f"*test_inner.py::test_one: {message} 'read-error-first'*"])
+    message = f"{argument} contains 'read-eror-first', which is not a check. Did you mean"
+    result.stdout.fnmatch_lines([f"*test_inner.py::test_one: {message} 'read-error'*"])
 
 
 def test_a_name_unlike_any_check_lists_them_all(light_suite):
-    """Where nothing is near, the battery is listed."""
     result = light_suite.run(ONE.format(arguments="only='zzz'"))
     result.stdout.fnmatch_lines(
-        ["*only names 'zzz', which is no check. Choose from workers-agree, *"]
+        ["*only contains 'zzz', which is not a check. Choose from workers-agree, *"]
     )
     assert all(name in result.stdout.str() for name in CHECKS)
 
 
-@pytest.mark.parametrize("fixture", ["fault_check", "dataloader_faults"])
+@pytest.mark.parametrize("fixture", ["fault_check", "fault_injector"])
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [("onyl='pickles'", "*unexpected keyword argument 'onyl'*"), ("'pickles'", "*positional*")],
 )
 def test_unknown_arguments_are_refused(light_suite, engine, fixture, arguments, complaint):
-    """An argument the marker does not take is an error that lists those it takes."""
     source = ONE.format(arguments=arguments).replace("fault_check", fixture)
     result = light_suite.run(source)
     result.assert_outcomes(errors=1)
-    takes = "Give arguments by keyword: dataloader_faults(only=..., exclude=..., *"
+    takes = "Pass arguments by keyword: dataloader_faults(only=..., exclude=..., *"
     result.stdout.fnmatch_lines([f"*@pytest.mark.dataloader_faults: {complaint}{takes}"])
 
 
 @pytest.mark.parametrize(
-    ("expression", "expected"),
-    [("dataloader_faults", OURS), ("not dataloader_faults", OTHERS)],
+    ("expression", "expected"), [("dataloader_faults", OURS), ("not dataloader_faults", OTHERS)]
 )
 def test_the_marker_splits_a_run(light_suite, expression, expected):
-    """Every item that uses a fixture of the plugin is selected by -m, and no other."""
     assert expected == _collected(light_suite.run(SPLIT, "--co", "-q", "-m", expression))
 
 
@@ -202,7 +191,6 @@ class TestGrouped:
     ],
 )
 def test_k_selects_by_check(light_suite, expression, expected):
-    """Parts of a check's name can be given to -k as they stand."""
     result = light_suite.run("def test_x(fault_check): pass", "--co", "-q", "-k", expression)
     assert _collected(result) == [f"test_inner.py::test_x[{name}]" for name in expected]
 
@@ -217,7 +205,6 @@ def test_a_node_id_is_one_item(light_suite):
 
 @pytest.mark.usefixtures("engine")
 def test_checks_multiply_with_the_tests_own_parameters(light_suite):
-    """A test that is parametrized itself is asked each check with each value, with readable ids."""
     items = _collected(light_suite.run(PARAMETRIZED, "--co", "-q"))
     assert sorted(items) == sorted(
         f"test_inner.py::TestGrouped::test_x[{check}-{size}]"
@@ -228,7 +215,6 @@ def test_checks_multiply_with_the_tests_own_parameters(light_suite):
 
 @pytest.mark.usefixtures("engine")
 def test_last_failed_reruns_the_failed_checks(suite):
-    """--lf remembers checks, not whole tests."""
     suite.run(SUITE).assert_outcomes(passed=1, failed=1)
     result = suite.again("--lf", "-v")
     result.assert_outcomes(failed=1)
@@ -242,27 +228,28 @@ from support.plugin_datasets import Numbers
 pytestmark = pytest.mark.dataloader_faults(engine="kernel")
 
 
-def show(name, dataloader_faults):
-    outcome = dataloader_faults.run(Numbers, num_workers=1, batch_size=16)
-    print(f"\\n{name}: deadline {outcome.deadline}, seed {outcome.seed}, {outcome.engine}")
+def show(name, fault_injector):
+    outcome = fault_injector.run(Numbers, num_workers=1, batch_size=16)
+    request = outcome.request
+    print(f"\\n{name}: deadline {request.deadline}, seed {request.seed}, {request.engine}")
 
 
-def test_unmarked(dataloader_faults):
-    show("unmarked", dataloader_faults)
+def test_unmarked(fault_injector):
+    show("unmarked", fault_injector)
 
 
 @pytest.mark.dataloader_faults(deadline=43)
 class TestMarked:
-    def test_by_its_class(self, dataloader_faults):
-        show("by its class", dataloader_faults)
+    def test_by_its_class(self, fault_injector):
+        show("by its class", fault_injector)
 
     @pytest.mark.dataloader_faults(deadline=44)
-    def test_by_itself(self, dataloader_faults):
-        show("by itself", dataloader_faults)
+    def test_by_itself(self, fault_injector):
+        show("by itself", fault_injector)
 
     @pytest.mark.dataloader_faults(engine="auto")
-    def test_by_both(self, dataloader_faults):
-        show("by both", dataloader_faults)
+    def test_by_both(self, fault_injector):
+        show("by both", fault_injector)
 """
 INI = "[pytest]\ndataloader_faults_deadline = 41\ndataloader_faults_seed = 6\n"
 OPTIONS = ("--dataloader-faults-deadline=42", "--dataloader-faults-seed=7")
@@ -278,12 +265,11 @@ OPTIONS = ("--dataloader-faults-deadline=42", "--dataloader-faults-seed=7")
     ],
 )
 def test_the_strongest_source_holds(suite, engine, ini, options, deadline, seed):
-    """An option beats the ini key, a marker beats both, and of markers the closest one."""
     suite.pytester.makeini(ini or "[pytest]\n")
     result = suite.run(PRECEDENCE, "-s", *options)
     result.assert_outcomes(passed=4)
-    shown = [line for line in result.outlines if ": deadline" in line]
-    assert shown == [
+    lines = [line for line in result.outlines if ": deadline" in line]
+    assert lines == [
         f"unmarked: deadline {deadline}, seed {seed}, kernel",
         f"by its class: deadline 43.0, seed {seed}, kernel",
         f"by itself: deadline 44.0, seed {seed}, kernel",
@@ -300,7 +286,6 @@ class _StopError(Exception):
     ("method", "module"), [("sweep", "battery.sweeping"), ("explore", "search")]
 )
 def test_settings_hold_for_each_method_of_the_fixture(monkeypatch, request, method, module, seed):
-    """A search is seeded only by a seed that the user gave, and takes no number of samples."""
     home = importlib.import_module(f"pytest_dataloader_faults.{module}")
     signature = inspect.signature(getattr(home, method))
     stopped = mock.create_autospec(getattr(home, method), side_effect=_StopError)
@@ -317,19 +302,18 @@ def test_settings_hold_for_each_method_of_the_fixture(monkeypatch, request, meth
 
 @pytest.mark.parametrize("seed", [None, 7], ids=["default", "given"])
 def test_settings_hold_for_a_trial_of_the_fixture(monkeypatch, request, seed):
-    """All but the number of samples, which is about checks."""
     run = mock.Mock(side_effect=_StopError)
     monkeypatch.setattr("pytest_dataloader_faults._trial.run_trial_job", run)
     with pytest.raises(_StopError):
         PytestFaultInjector(_options(seed), request.node).run(list, batch_size=2)
     (job,) = run.call_args.args
-    asked = Settings(engine="python", deadline=43.0, seed=seed or 0, loader={"batch_size": 2})
-    assert job.settings == asked
+    settings = Settings(engine="python", deadline=43.0, seed=seed or 0, loader={"batch_size": 2})
+    assert job.settings == settings
 
 
 def _options(seed):
     """Those of a test for which everything was given but, with None, the seed."""
-    given = {"engine": "python", "deadline": 43.0, "samples": 5}
-    given |= {} if seed is None else {"seed": seed}
-    settings = {"seed": 0, **given}
-    return ItemOptions("python", "warn", settings, given)
+    options = {"engine": "python", "deadline": 43.0, "samples": 5}
+    options |= {} if seed is None else {"seed": seed}
+    settings = {"seed": 0, **options}
+    return ItemOptions("python", "warn", settings, options)

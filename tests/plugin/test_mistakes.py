@@ -1,6 +1,4 @@
-"""A mistake in a test is told once: one item has it in full, the others say where."""
-
-from __future__ import annotations
+"""A mistake in a test is reported once: one item has it in full, the others say where."""
 
 import json
 import re
@@ -67,26 +65,26 @@ def test_parametrized(fault_check, number):
 """
 TESTS = re.findall(r"def (test_\w+)", MISTAKES)
 GIVEN = "only='pickles', seed=1"
-SKIPPED = "not asked, for the test fails before its check"
-MARKER = "Give it to the marker: @pytest.mark.dataloader_faults"
+SKIPPED = "not run, because the test failed before its check"
+MARKER = "Pass it to the marker: @pytest.mark.dataloader_faults"
 
 
 @pytest.fixture(name="mistakes", scope="module")
 def _mistakes(run_suite):
     """What the suite of mistakes prints, and the items of its report."""
     report = "--dataloader-faults-report=r.json"
-    folder, told = run_suite(MISTAKES, "-rs", "-p", "no:cacheprovider", report)
-    return told, json.loads((folder / "r.json").read_text(encoding="utf-8"))["items"]
+    folder, result = run_suite(MISTAKES, "-rs", "-p", "no:cacheprovider", report)
+    return result, json.loads((folder / "r.json").read_text(encoding="utf-8"))["items"]
 
 
-@pytest.fixture(name="told", scope="module")
-def _told(mistakes):
+@pytest.fixture(name="result", scope="module")
+def _result(mistakes):
     return mistakes[0]
 
 
-def _printed(told, test):
+def _printed(result, test):
     """The lines of the failures of *test*, from their title on."""
-    text = "\n".join(told.outlines)
+    text = "\n".join(result.outlines)
     parts = re.split(r"\n_+ ((?:ERROR at setup of )?test_\S+) _+\n", text.partition("= short")[0])
     return {
         title: body
@@ -97,48 +95,39 @@ def _printed(told, test):
 
 @pytest.mark.parametrize("test", TESTS)
 def test_one_item_tells_it(mistakes, test):
-    """For each set of parameters; the other two are skipped, with its id."""
-    told, items = mistakes
+    result, items = mistakes
     sets = 2 if test == "test_parametrized" else 1
-    assert len(_printed(told, test)) == sets
+    assert len(_printed(result, test)) == sets
     of_test = [each for each in items if each["test"].startswith(f"test_inner.py::{test}")]
-    assert Counter(each["status"] for each in of_test) == {
-        "error": sets,
-        "not_asked": 2 * sets,
-    }
-    first = {each["test"]: each["nodeid"] for each in of_test if each["status"] == "error"}
-    for each in of_test:
-        see = f"{SKIPPED}: see {first[each['test']]}"
-        assert each["status"] == "error" or each["sentence"] == see
-    told.stdout.fnmatch_lines([f"SKIPPED*{SKIPPED}: see test_inner.py::{test}[[]*"])
+    assert Counter(each["status"] for each in of_test) == {"error": sets, "not_run": 2 * sets}
+    first_items = {each["test"]: each["nodeid"] for each in of_test if each["status"] == "error"}
+    for item in of_test:
+        see = f"{SKIPPED}: see {first_items[item['test']]}"
+        assert item["status"] == "error" or item["sentence"] == see
+    result.stdout.fnmatch_lines([f"SKIPPED*{SKIPPED}: see test_inner.py::{test}[[]*"])
 
 
 @pytest.mark.parametrize(
     ("test", "text"),
     [
-        ("test_deadline", f"fault_check() takes no deadline=5. {MARKER}(deadline=5)"),
+        ("test_deadline", f"fault_check() does not accept deadline=5. {MARKER}(deadline=5)"),
         (
             "test_several",
-            f"fault_check() takes no {GIVEN}. {MARKER.replace('it', 'them')}({GIVEN})",
+            f"fault_check() does not accept {GIVEN}. {MARKER.replace('it', 'them')}({GIVEN})",
         ),
-        (
-            "test_unknown",
-            "fault_check() takes no workers=2. It takes a dataset, files=, loader=, contract= and",
-        ),
-        ("test_misspelt", "fault_check() takes no deadlin=5. Did you mean 'deadline'? It takes a"),
+        ("test_unknown", "fault_check() does not accept workers=2. It accepts a dataset, files=,"),
+        ("test_misspelt", "fault_check() does not accept deadlin=5. Did you mean 'deadline'? It"),
     ],
 )
-def test_an_argument_of_the_marker(told, test, text):
-    """The text says where it belongs, at the line of the test."""
-    (body,) = _printed(told, test).values()
+def test_an_argument_of_the_marker(result, test, text):
+    (body,) = _printed(result, test).values()
     assert text in " ".join(line.removeprefix("E  ").strip() for line in body.split("\n"))
     assert ">       fault_check(" in body
 
 
 @pytest.mark.parametrize("test", ["test_deadline", "test_contract"])
-def test_no_frame_is_ours(told, test):
-    """Nor one of a constructor that a dataclass has made."""
-    (body,) = _printed(told, test).values()
+def test_no_frame_is_ours(result, test):
+    (body,) = _printed(result, test).values()
     assert "???" not in body
     assert "<string>" not in body
     assert "pytest_dataloader_faults/" not in body

@@ -35,8 +35,8 @@ IDS = [
 ]
 
 
-@pytest.fixture(name="named")
-def _named(suite):
+@pytest.fixture(name="data_suite")
+def _data_suite(suite):
     """A place with a module of datasets, and a test file that would fail."""
     suite.pytester.makepyfile(my_data=DATA, test_inner="def test_file(): assert False")
     return suite
@@ -47,9 +47,8 @@ def _ids(result) -> list[str]:
 
 
 @pytest.mark.usefixtures("engine")
-def test_datasets_are_tried_with_no_test_file(named):
-    """Their items have a summary, a table and a report; what fails has a command, and --lf."""
-    result = named.again("-v", *NAMED, FEW, "--dataloader-faults-report=r.json")
+def test_datasets_are_tried_with_no_test_file(data_suite):
+    result = data_suite.again("-v", *NAMED, FEW, "--dataloader-faults-report=r.json")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(
@@ -62,11 +61,11 @@ def test_datasets_are_tried_with_no_test_file(named):
             "open-error     failed_cleanly        corrupted*",
         ]
     )
-    items = json.loads((named.path / "r.json").read_text())["items"]
+    items = json.loads((data_suite.path / "r.json").read_text())["items"]
     assert [each["nodeid"] for each in items] == IDS
     assert {each["test"] for each in items} == {each.partition("::")[0] for each in IDS}
     assert items[0]["file"] == "my_data.py"
-    assert _ids(named.again("-q", "--collect-only", "--lf", *NAMED, FEW)) == IDS[3:]
+    assert _ids(data_suite.again("-q", "--collect-only", "--lf", *NAMED, FEW)) == IDS[3:]
 
 
 SELECTED = [
@@ -80,10 +79,9 @@ SELECTED = [
 
 
 @pytest.mark.parametrize(("options", "expected"), SELECTED)
-def test_options_select_their_items(named, options, expected):
-    """As they select others. Without a path, no file is collected."""
-    named.pytester.makeini("[pytest]\ntestpaths = test_inner.py")
-    assert _ids(named.again("-q", "--collect-only", *NAMED, FEW, *options)) == expected
+def test_options_select_their_items(data_suite, options, expected):
+    data_suite.pytester.makeini("[pytest]\ntestpaths = test_inner.py")
+    assert _ids(data_suite.again("-q", "--collect-only", *NAMED, FEW, *options)) == expected
 
 
 CONFTEST = """
@@ -93,16 +91,17 @@ def pytest_collection_modifyitems(items):
 """
 
 
-def test_hooks_read_them_as_test_functions(named):
-    """The header says that no file is collected; --collect-only writes no report."""
-    named.pytester.makeconftest(CONFTEST)
+def test_hooks_read_them_as_test_functions(data_suite):
+    data_suite.pytester.makeconftest(CONFTEST)
     options = "--dataloader-faults-only=workers-agree, pickles", "--dataloader-faults-report=r.md"
-    result = named.again("--collect-only", NAMED[0], *options)
+    result = data_suite.again("--collect-only", NAMED[0], *options)
     assert result.ret == pytest.ExitCode.OK
     assert result.outlines.count("make_records my_data None") == 2
-    result.stdout.fnmatch_lines(["dataloader-faults: no test file, as no path is given; my_data:*"])
+    result.stdout.fnmatch_lines(
+        ["dataloader-faults: no path was given, so no test file is collected; my_data:*"]
+    )
     result.stdout.no_fnmatch_line("report: *")
-    with_file = named.again("--collect-only", NAMED[0], "test_inner.py")
+    with_file = data_suite.again("--collect-only", NAMED[0], "test_inner.py")
     assert "no test file" not in with_file.stdout.str()
 
 
@@ -126,17 +125,16 @@ ready = Listed()
 
 @pytest.mark.usefixtures("engine")
 def test_what_they_may_name(suite):
-    """A function, a class that needs no argument, or a dataset. What gives none is named once."""
     suite.pytester.makepyfile(my_data=ODD)
-    named = [f"{OPTION}=my_data:{name}" for name in ("boom", "nothing", "Listed", "ready")]
+    options = [f"{OPTION}=my_data:{name}" for name in ("boom", "nothing", "Listed", "ready")]
     result = suite.again(
-        "-rs", *named, "--dataloader-faults-only=persistent-workers,two-epochs,workers-agree"
+        "-rs", *options, "--dataloader-faults-only=persistent-workers,two-epochs,workers-agree"
     )
     result.assert_outcomes(failed=2, skipped=4, passed=6)
-    unasked = "not asked, for the dataset cannot be tried: see my_data"
+    unasked = "not run, because the dataset cannot be tested: see my_data"
     result.stdout.fnmatch_lines(
         [
-            "make_dataset at */my_data.py:5 gave None, which is no dataset*",
+            "make_dataset at */my_data.py:5 returned None, which is not a dataset*",
             "my_data:boom: 3 checks could not be run (see the error above); *",
             f"SKIPPED [[]2[]] my_data.py:1: {unasked}:boom::*",
             f"SKIPPED [[]2[]] my_data.py:5: {unasked}:nothing::*",
@@ -144,21 +142,23 @@ def test_what_they_may_name(suite):
     )
 
 
-def test_checks_are_left_out(named):
-    """Options choose checks of these datasets. One that needs a GPU is marked so."""
-    asked = named.again("-q", "--collect-only", NAMED[0], "--dataloader-faults-exclude=open-error")
-    assert IDS[0] in _ids(asked)
-    assert IDS[1] not in _ids(asked)
-    marked = named.again("-q", "--collect-only", NAMED[0], "-m", "gpu")
-    assert _ids(marked) == ["my_data:make_records::pinned"]
+def test_checks_are_left_out(data_suite):
+    collection = data_suite.again(
+        "-q", "--collect-only", NAMED[0], "--dataloader-faults-exclude=open-error"
+    )
+    assert IDS[0] in _ids(collection)
+    assert IDS[1] not in _ids(collection)
+    marked = data_suite.again("-q", "--collect-only", NAMED[0], "-m", "gpu")
+    assert _ids(marked) == ["my_data:make_records::pin-memory"]
 
 
 @pytest.mark.usefixtures("engine")
 def test_an_object_that_cannot_be_tried_is_named_by_the_command_line(suite):
-    """The error points to no line of the plugin, which handed the object over."""
     suite.pytester.makepyfile(my_list="made = [lambda: 3]")
-    result = suite.again(f"{OPTION}=my_list:made", "--dataloader-faults-only=two-epochs")
-    result.stdout.fnmatch_lines(["make_dataset gave a list of functions, and not *(...)[]]"])
+    options = "--dataloader-faults-only=two-epochs", "--tb=line"
+    result = suite.again(f"{OPTION}=my_list:made", *options)
+    message = "make_dataset returned a list of functions instead *(...)[]]"
+    result.stdout.fnmatch_lines([f"*/my_list.py:1: {message}"])
 
 
 WRONG = """
@@ -168,6 +168,7 @@ class Data:
 
 
 ready = Data()
+number = 3
 
 
 def make_two(one, two): ...
@@ -175,9 +176,10 @@ def make_data(): return Data()
 """
 REFUSED = [
     ("my_data", "must be module:function, such as my_package.data:make_dataset"),
-    ("src/my_data:make_data", "and not by its path"),
+    ("src/my_data:make_data", "pass the module's import name, not its path"),
     ("my_dta:make_data", "there is no module 'my_dta' in"),
-    ("my_data.py:make_data", "Leave out '.py'"),
+    ("my_data.py:make_data", "Omit '.py'"),
+    ("packed:make_data", "It is in src: pass pytest's option -o pythonpath=src. Run pytest"),
     ("broken:make_data", "importing broken raised ZeroDivisionError: division by zero"),
     ("lacking:make_data", "ModuleNotFoundError: No module named 'nowhere' at "),
     ("lacking:make_data", "lacking.py:1\n"),
@@ -188,16 +190,23 @@ REFUSED = [
     ("importing:itertool", "Its functions and classes: Chained"),
     ("importing:Chaind", "importing has no 'Chaind'. Did you mean 'Chained'?"),
     ("importing:make", "importing has no 'make'. Its functions and classes: Chained"),
-    ("empty:make", "empty has no 'make'. It defines no function and no class"),
-    ("my_data:Data.make", "write a function at the top of the module"),
+    ("empty:make", "empty has no 'make'. It defines no functions or classes"),
+    ("my_data:Data.make", "define a function in the module that returns"),
     ("my_data:make_two", "make_two requires 2 arguments (one, two)"),
-    ("my_data:make_two", "such as lambda: make_two(...)"),
+    ("my_data:make_two", "Pass Python literals in parentheses, as in 'my_data:make_two(one=..., t"),
+    ("my_data:make_two(1)", "make_two requires 1 more argument (two)"),
+    ("my_data:make_two(1, 2, 3)", "too many positional arguments. It accepts one, two"),
+    ("my_data:make_two(1, tow=2)", "make_two: "),
+    ("my_data:make_two(data/a, 2)", "must have Python literals as arguments, such as 'data/train'"),
+    ("my_data:make_two(data a, 2)", "its arguments are not valid Python. Put strings in quotes"),
+    ("my_data:make_two(**{'one': 1})", "must have Python literals as arguments"),
+    ("my_data:number(3)", "cannot be called: it is of type 'int'. Remove the arguments"),
+    ("C:\\data\\my_data.py:make", "pass the module's import name, not its path"),
 ]
 
 
 @pytest.mark.parametrize(("value", "problem"), REFUSED)
 def test_wrong_names_are_usage_errors(light_suite, value, problem):
-    """The error shows the value, and what is wrong with it; nothing is collected."""
     skipped = "import pytest; pytest.skip('no data', allow_module_level=True)"
     light_suite.pytester.makepyfile(
         my_data=WRONG,
@@ -207,24 +216,67 @@ def test_wrong_names_are_usage_errors(light_suite, value, problem):
         importing="import itertools\nclass Chained: pass",
         empty="",
     )
+    light_suite.pytester.mkdir("src").joinpath("packed.py").write_text(WRONG, "utf-8")
     result = light_suite.again(f"{OPTION}={value}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert f"ERROR: dataset={value!r} from {OPTION} " in result.stderr.str()
     assert problem in result.stderr.str()
+    assert "lambda" not in result.stderr.str()
     assert not result.outlines
 
 
+@pytest.mark.usefixtures("engine")
+def test_they_may_have_arguments(data_suite):
+    """Python literals, whatever they hold. The command is for a shell."""
+    data_suite.pytester.makepyfile(
+        my_data=f"{DATA}def make(kind, where=None): return globals()[kind](FOLDER)"
+    )
+    value = "my_data:make('ZerosOnError', where=['a::b[c]'])"
+    options = f"{OPTION}={value}", "--dataloader-faults-only=open-error,workers-agree"
+    result = data_suite.again("-v", *options, "--dataloader-faults-report=r.json")
+
+    result.assert_outcomes(passed=1, failed=1)
+    name = "my_data:make('ZerosOnError', where=%5B'a%3A%3Ab%5Bc%5D'%5D)"
+    assert f"{name}::open-error FAILED (corrupted)" in result.stdout.str()
+    output = " ".join(result.stdout.str().split())
+    assert f"{name}: 1 of 2 checks failed (1 corrupted), 1 passed" in output
+    only = "--dataloader-faults-only=open-error"
+    assert f'  reproduce: pytest "{OPTION}={value}" {only}' in result.outlines
+    items = json.loads((data_suite.path / "r.json").read_text("utf-8"))["items"]
+    assert {each["test"] for each in items} == {name}
+
+
 def test_wrong_checks_are_usage_errors(light_suite):
-    """Also where they are for tests."""
     light_suite.pytester.makepyfile(my_data=WRONG)
-    named = f"{OPTION}=my_data:make_data"
-    wrong = light_suite.again(named, "--dataloader-faults-only=open-eror")
+    option = f"{OPTION}=my_data:make_data"
+    wrong = light_suite.again(option, "--dataloader-faults-only=open-eror")
     alone = light_suite.again("--dataloader-faults-only=open-eror")
-    empty = light_suite.again(named, "--dataloader-faults-only=, ")
+    empty = light_suite.again(option, "--dataloader-faults-only=, ")
     assert {wrong.ret, alone.ret, empty.ret} == {pytest.ExitCode.USAGE_ERROR}
-    assert "Did you mean 'open-error' or" in wrong.stderr.str()
-    assert "only=[', '] names no check. Name some, as in" in empty.stderr.str()
-    assert "Did you mean 'open-error' or" in alone.stderr.str()
+    only = "ERROR: --dataloader-faults-only"
+    message = f"{only} contains 'open-eror', which is not a check. Did you mean 'open-error' or"
+    assert message in wrong.stderr.str()
+    assert f"{only}=[', '] must name one or more checks" in empty.stderr.str()
+    assert message in alone.stderr.str()
+    assert not alone.outlines  # It is found before the tests are collected.
+    options = (f"--dataloader-faults-{name}=pickles" for name in ("only", "exclude"))
+    assert "leave no check to run. Keep at least one" in light_suite.again(*options).stderr.str()
+
+
+def test_a_choice_that_leaves_no_test_is_reported(light_suite):
+    """Pytest says no more than that some were deselected, and exits with 5."""
+    source = """
+        import pytest
+
+        @pytest.mark.dataloader_faults(only="pickles,open-error")
+        def test_x(fault_check): ...
+    """
+    only = "--dataloader-faults-only=rank-read-error"
+    result = light_suite.run(source, only)
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert f"dataloader-faults: no test runs a check selected by {only}" in result.outlines
+    collection = light_suite.again("--dataloader-faults-only=pickles", "--collect-only")
+    collection.stdout.no_fnmatch_line("*no test runs a check*")
 
 
 OTHER_ITEM = """
@@ -244,7 +296,6 @@ def pytest_collection_modifyitems(session, items):
 
 
 def test_an_item_of_another_plugin_is_not_ours(light_suite):
-    """Whatever attributes it has: its failure is in no summary and in no report of ours."""
     light_suite.pytester.makeconftest(OTHER_ITEM)
     result = light_suite.run("", "--dataloader-faults-report=r.json")
     result.assert_outcomes(failed=1)

@@ -1,7 +1,5 @@
 """What is to be known of a dataset is told once at the end, and not for each item."""
 
-from __future__ import annotations
-
 import pytest
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -11,7 +9,7 @@ import pytest
 from support.corpus.caches import CheckedSpectrograms
 from support.datasets import Records
 
-few = pytest.mark.dataloader_faults(only=["read-error-first", "truncated-half"])
+few = pytest.mark.dataloader_faults(only=["read-error", "truncated-half"])
 
 
 @few
@@ -45,22 +43,21 @@ def table(folder):
     return Records(folder)
 
 
-@pytest.mark.dataloader_faults(only=["open-error", "truncated-at-rest", "missing-at-rest"])
+@pytest.mark.dataloader_faults(only=["open-error", "truncated-before-init", "missing-before-init"])
 def test_table(fault_check, tmp_path):
     fault_check(lambda: table(tmp_path / "table"))
 """
 
 
-def test_files_that_the_factory_writes_are_told_in_the_summary(suite):
-    """No check of files at rest can be asked about them, and the summary says what to do."""
+def test_files_that_the_factory_writes_are_reported_in_the_summary(suite):
     result = suite.run(REWRITES)
     result.assert_outcomes(passed=1, skipped=2)
     summary = " ".join(result.stdout.str().partition("= dataloader-faults =")[2].split())
-    which = "truncated-at-rest, missing-at-rest"
+    checks = "truncated-before-init, missing-before-init"
     why = "make_dataset writes or touches the files that it reads"
-    assert f"2 checks not applicable: {why}: {which}" in summary
+    assert f"2 checks not applicable: {why}: {checks}" in summary
     assert summary.count(f"note: {why} (table/00.rec, table/01.rec, table/02.rec, ...)") == 1
-    assert "Write them before, as in a fixture" in summary
+    assert "Write them before the test, for example in a fixture" in summary
 
 
 @pytest.mark.parametrize(
@@ -68,15 +65,15 @@ def test_files_that_the_factory_writes_are_told_in_the_summary(suite):
     [(), pytest.param(("-p", "xdist", "-n", "2"), marks=pytest.mark.slow)],
     ids=["", "xdist"],
 )
-def test_each_note_is_told_once(suite, options):
+def test_each_note_is_reported_once(suite, options):
     """For a test whose items all have it, and for no other test."""
     if options:
         pytest.importorskip("xdist")
     result = suite.run(SUITE, *options)
     result.assert_outcomes(passed=6)
     summary = " ".join(result.stdout.str().partition("= dataloader-faults =")[2].split())
-    assert summary.count("as a cache is") == 1
+    assert summary.count("like a cache") == 1
     about_cached = summary.partition("test_inner.py::test_cached: ")[2]
     note = about_cached.partition("test_inner.py::")[0].partition("note: ")[2]
     assert note.startswith("16 files that the workers read (cache/00.npy")
-    assert "as a cache is" in note
+    assert "like a cache" in note

@@ -35,7 +35,6 @@ REFUSED = [
 
 @pytest.mark.parametrize(("name", "value", "allowed"), REFUSED)
 def test_bad_options_are_usage_errors(light_suite, name, value, allowed):
-    """The error names the option, its value, and what is allowed; no test runs."""
     flag = f"--dataloader-faults-{name}"
     result = light_suite.run(PLAIN, f"{flag}={value}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -45,7 +44,6 @@ def test_bad_options_are_usage_errors(light_suite, name, value, allowed):
 
 @pytest.mark.parametrize(("name", "value", "allowed"), REFUSED[1:2] + REFUSED[0:1] + REFUSED[6:7])
 def test_bad_ini_values_are_usage_errors(light_suite, name, value, allowed):
-    """The error names the ini key, not the option of the same name."""
     light_suite.pytester.makeini(f"[pytest]\ndataloader_faults_{name} = {value}")
     result = light_suite.run(PLAIN)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -53,9 +51,8 @@ def test_bad_ini_values_are_usage_errors(light_suite, name, value, allowed):
     assert expected == [line for line in result.errlines if line]
 
 
-@pytest.mark.parametrize("name", ["samples", "deadline", "seed", "engine", "not_reproduced"])
+@pytest.mark.parametrize("name", ["samples", "deadline", "seed", "engine", "flaky"])
 def test_an_empty_ini_value_is_a_usage_error(light_suite, name):
-    """It is no default: leave the key out for that."""
     light_suite.pytester.makeini(f"[pytest]\ndataloader_faults_{name} =")
     result = light_suite.run(PLAIN)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -64,14 +61,13 @@ def test_an_empty_ini_value_is_a_usage_error(light_suite, name):
 
 
 def test_a_bad_ini_value_is_refused_below_a_good_option(light_suite):
-    """An option does not hide that the ini file is wrong."""
     light_suite.pytester.makeini("[pytest]\ndataloader_faults_deadline = never")
     result = light_suite.run(PLAIN, "--dataloader-faults-deadline=5")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*from ini key dataloader_faults_deadline must be a positive*"])
 
 
-@pytest.mark.parametrize("fixture", ["fault_check", "dataloader_faults", "eio_reads"])
+@pytest.mark.parametrize("fixture", ["fault_check", "fault_injector", "read_errors"])
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -91,7 +87,6 @@ def test_a_bad_ini_value_is_refused_below_a_good_option(light_suite):
     ],
 )
 def test_bad_marker_values_name_the_marker(light_suite, engine, fixture, arguments, message):
-    """It is an error of the test it is on, and names the marker, with no frame of the plugin."""
     result = light_suite.run(MARKED.format(arguments=arguments, fixture=fixture))
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines([f"*{message.format('@pytest.mark.dataloader_faults')}"])
@@ -108,19 +103,19 @@ def test_options_of_other_plugins_are_untouched(light_suite):
 
 FIXTURES = {
     "fault_check": "Run one check of the battery: ",
-    "dataloader_faults": "Inject faults into DataLoader workers",
-    "fake_dataset_fs": "A file system of pyfakefs, in memory",
+    "fault_injector": "Inject faults into DataLoader workers",
+    "fake_dataset_fs": "An in-memory pyfakefs file system",
     "damaged_copy": "Copy a folder, and damage it",
-    "open_errors": "``open_errors(*)``: open(2)*fail with",
-    "eio_reads": "``eio_reads(*)``: read(2)*fail with",
-    "short_reads": "``short_reads(*)``: read(2)*",
-    "truncated_files": "``truncated_files(*)``: *shorter",
-    "corrupted_files": "``corrupted_files(*)``: *differ",
+    "open_errors": "``open_errors(*)``: Opening a matching file fails",
+    "read_errors": "``read_errors(*)``: Reading a matching file fails",
+    "short_reads": "``short_reads(*)``: *at most ``max_bytes``",
+    "truncated_files": "``truncated_files(*)``: *truncated",
+    "corrupted_files": "``corrupted_files(*)``: *damaged",
     "closed_descriptors": "``closed_descriptors(*)``: *closed",
-    "slow_reads": "``slow_reads(*)``: read(2)*late",
-    "hung_reads": "``hung_reads(*)``: *never returns",
-    "emfile": "``emfile(*)``: *descriptor",
-    "shm_exhaustion": "``shm_exhaustion(*)``: */dev/shm",
+    "slow_reads": "``slow_reads(*)``: *longer",
+    "hung_reads": "``hung_reads(*)``: *never return",
+    "descriptor_exhaustion": "``descriptor_exhaustion(*)``: *descriptor",
+    "shared_memory_exhaustion": "``shared_memory_exhaustion(*)``: */dev/shm",
     "killed_workers": "``killed_workers(*)``: *signal",
 }
 
@@ -131,59 +126,63 @@ def _words(result) -> str:
 
 
 def test_options_have_a_group_of_their_own(light_suite):
-    """It says what they are for, and has the default of each, which has an ini key, too."""
-    shown = _words(light_suite.again("--help"))
-    start = shown.index("storage and process faults under PyTorch DataLoaders:")
-    group, _, ini = shown[start:].partition(" [pytest] ")
-    for name, default in (("engine", "auto"), ("deadline", "auto"), ("seed", "0")):
-        option = f"--dataloader-faults-{name}={name.upper()} "
+    words = _words(light_suite.again("--help"))
+    start = words.index("storage and process faults under PyTorch DataLoaders:")
+    group, _, ini = words[start:].partition(" [pytest] ")
+    for name, values, default in (
+        ("engine", "{auto,kernel,python}", "auto"),
+        ("deadline", "SECONDS|auto", "auto"),
+        ("seed", "N", "0"),
+    ):
+        option = f"--dataloader-faults-{name}={values} "
         assert option in group
         assert f"(default: {default})" in group.partition(option)[2]
         assert f"dataloader_faults_{name} (string):" in ini
-    assert "--dataloader-faults-require-gpu fail the tests marked gpu where torch finds" in group
+    assert (
+        "--dataloader-faults-require-gpu fail tests marked gpu, instead of skipping them, if"
+        in group
+    )
 
 
 def test_fixtures_have_a_first_paragraph(light_suite):
     """``pytest --fixtures`` says of each fixture what it does, and how to call it."""
-    shown = light_suite.again("--fixtures").stdout.str()
-    own = shown.partition("pytest_dataloader_faults.plugin")[2]
-    texts = dict(re.findall(r"^(\w+) -- .*\n((?:    .*\n)+)", own, re.MULTILINE))
-    for name, first in FIXTURES.items():
-        assert fnmatch.fnmatch(" ".join(texts[name].split()), f"{first}*"), texts[name]
-    assert "no docstring available" not in own.partition("fixtures defined from")[0]
+    output = light_suite.again("--fixtures").stdout.str()
+    section = output.partition("pytest_dataloader_faults.plugin")[2]
+    texts = dict(re.findall(r"^(\w+) -- .*\n((?:    .*\n)+)", section, re.MULTILINE))
+    for name, summary in FIXTURES.items():
+        assert fnmatch.fnmatch(" ".join(texts[name].split()), f"{summary}*"), texts[name]
+    assert "no docstring available" not in section.partition("fixtures defined from")[0]
 
 
 def test_markers_are_listed(light_suite):
-    """Ours with exactly the arguments that it takes; gpu with how to have such a test fail."""
     names = ", ".join(f"{name}=..." for name in _options.MARKER.parameters)
     assert names == (
         "only=..., exclude=..., expected_failures=..., samples=..., deadline=..., seed=...,"
-        " engine=..., ranks=..., not_reproduced=..."
+        " engine=..., ranks=..., flaky=..."
     )
-    shown = _words(light_suite.again("--markers"))
-    assert f"@pytest.mark.dataloader_faults({names}): " in shown
+    words = _words(light_suite.again("--markers"))
+    assert f"@pytest.mark.dataloader_faults({names}): " in words
     line = "*@pytest.mark.gpu: the test needs an accelerator*--dataloader-faults-require-gpu*"
-    assert fnmatch.fnmatch(shown, line)
+    assert fnmatch.fnmatch(words, line)
 
 
 @pytest.mark.parametrize(
-    ("option", "first", "last"),
+    ("option", "begin", "end"),
     [
         ("--markers", "@pytest.mark.dataloader_faults", "@pytest.mark.filterwarnings"),
         ("--fixtures", "defined from pytest_dataloader_faults", "no tests ran"),
     ],
 )
-def test_no_line_is_longer_than_a_terminal(light_suite, option, first, last):
+def test_no_line_is_longer_than_a_terminal(light_suite, option, begin, end):
     """Pytest breaks no line of these; a line with a path is as long as the path."""
-    shown = light_suite.again(option, "-v").stdout.str()
-    own = shown.partition(first)[2].partition(last)[0].partition("fixtures defined from")[0]
-    lines = [line for line in own.splitlines() if " -- " not in line]
+    output = light_suite.again(option, "-v").stdout.str()
+    section = output.partition(begin)[2].partition(end)[0].partition("fixtures defined from")[0]
+    lines = [line for line in section.splitlines() if " -- " not in line]
     assert lines
     assert [line for line in lines if len(line) > 80] == []
 
 
 def test_marker_is_registered(light_suite):
-    """The marker is known under --strict-markers."""
     source = "import pytest\n\n@pytest.mark.dataloader_faults\ndef test_plain(): pass"
     light_suite.run(source, "--strict-markers").assert_outcomes(passed=1)
 
@@ -209,7 +208,6 @@ def _collected(result) -> list[str]:
 
 
 def test_ini_keys_choose_checks(light_suite, engine):
-    """For each test. A marker wins, argument by argument; its "only" over both keys."""
     keys = "dataloader_faults_only = two-epochs, open-error\n  pickles"
     light_suite.pytester.makeini(f"[pytest]\n{keys}\ndataloader_faults_exclude = open-error")
     result = light_suite.run(CHOSEN, "--collect-only", "-q")
@@ -238,18 +236,20 @@ CHECKS_OF_TESTS = [
         ("--dataloader-faults-exclude=pickles,two-epochs",),
         ["test_exclude[open-error]", "test_only[open-error]", "test_plain[open-error]"],
     ),
-    (("--dataloader-faults-only=growth",), ["test_exclude[growth]", "test_plain[growth]"]),
+    (
+        ("--dataloader-faults-only=resource-growth",),
+        ["test_exclude[resource-growth]", "test_plain[resource-growth]"],
+    ),
 ]
 
 
 @pytest.mark.parametrize(("options", "expected"), CHECKS_OF_TESTS)
 def test_options_leave_some_checks_of_all_tests(light_suite, engine, options, expected):
-    """Those of a marker, too; the ini key of the same name does not hold."""
     keys = "dataloader_faults_only = two-epochs\n  open-error, pickles"
     light_suite.pytester.makeini(f"[pytest]\n{keys}\ndataloader_faults_exclude = open-error")
     result = light_suite.run(CHOSEN + OTHER, "--collect-only", "-q", *options)
-    others = [each for each in _collected(result) if each != "test_of_no_check"]
-    assert sorted(others) == expected
+    test_names = [each for each in _collected(result) if each != "test_of_no_check"]
+    assert sorted(test_names) == expected
     assert "test_of_no_check" in _collected(result)
 
 
@@ -270,12 +270,11 @@ CHECKS_OF_A_DATASET = [
 
 @pytest.mark.parametrize(("options", "expected"), CHECKS_OF_A_DATASET)
 def test_options_choose_over_ini_keys(light_suite, engine, options, expected):
-    """Of the datasets that the command line names."""
     keys = "dataloader_faults_only = two-epochs\n  open-error, pickles"
     light_suite.pytester.makeini(f"[pytest]\n{keys}\ndataloader_faults_exclude = open-error")
     light_suite.pytester.makepyfile(my_data="def make(): pass")
-    named = "--dataloader-faults-dataset=my_data:make"
-    result = light_suite.again("--collect-only", "-q", named, *options)
+    option = "--dataloader-faults-dataset=my_data:make"
+    result = light_suite.again("--collect-only", "-q", option, *options)
     assert sorted(each.partition("::")[2] or each for each in _collected(result)) == expected
 
 
@@ -283,12 +282,11 @@ def test_options_choose_over_ini_keys(light_suite, engine, options, expected):
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ("open-eror", "names 'open-eror', which is no check. Did you mean 'open-error'?"),
-        ("", "names no check. Name some, as in 'pickles, open-error'"),
+        ("open-eror", "contains 'open-eror', which is not a check. Did you mean 'open-error'?"),
+        ("", "names no check. Name at least one, such as 'pickles, open-error'"),
     ],
 )
 def test_ini_keys_that_name_no_check_are_usage_errors(light_suite, engine, name, value, problem):
-    """The error names the key, and what to write."""
     light_suite.pytester.makeini(f"[pytest]\ndataloader_faults_{name} = {value}")
     result = light_suite.run(PLAIN)
     assert result.ret == pytest.ExitCode.USAGE_ERROR

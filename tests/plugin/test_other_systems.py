@@ -1,7 +1,5 @@
 """On macOS and Windows nothing can be shown: the plugin says so, skips, and disturbs no test."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -10,15 +8,15 @@ import pytest
 
 from support.inner import PYTHONPATH
 
-WHY = "it needs Linux, and this is {}. Run such tests on Linux: in CI, in a container or in a"
+WHY = "it requires Linux, and this is {}. Run these tests on Linux (in CI, in a container or in a"
 IMPORTED = """
 from support.other_systems import play; play({!r})
 import pytest_dataloader_faults
 from pytest_dataloader_faults import Contract, exceptions, faults, inject, Outcome, Verdict
-from pytest_dataloader_faults import plugin
+from pytest_dataloader_faults import Check, Finding, NotApplicable, Scenario, plugin, strategies
 
 faults.ReadError("*.jpg", nth=2), Contract(may_substitute=True)
-for name in ("run_trial", "check_dataset", "explore", "strategies", "search", "fake_files"):
+for name in ("run_trial", "check_dataset", "explore", "search", "fake_files"):
     try:
         exec("from pytest_dataloader_faults import " + name)
     except exceptions.EngineUnavailableError as error:
@@ -43,11 +41,11 @@ def test_battery(fault_check):
 def test_on_a_device(fault_check):
     fault_check(list)
 
-def test_injected(eio_reads):
-    eio_reads("*.rec")
+def test_injected(read_errors):
+    read_errors("*.rec")
 
-def test_trial(dataloader_faults):
-    dataloader_faults.run(list)
+def test_trial(fault_injector):
+    fault_injector.run(list)
 
 def test_fake_files_of_ours(fake_dataset_fs):
     pytest.fail("not reached")
@@ -84,16 +82,26 @@ class TestFakeFiles(TestCase):
         self.setUpPyfakefs()
         self.fs.create_file("/data/0.rec")
 """
-MODULE = """
-from pytest_dataloader_faults.search import survey
+CONFTEST = """
+from pytest_dataloader_faults import Check, Scenario
+from pytest_dataloader_faults.steps import run_epochs
 
-def test_survey():
-    survey(list)
+def two_passes(workload):
+    return Scenario(processes=run_epochs(2))
+
+def pytest_dataloader_faults_checks():
+    return [Check("two-passes", "is read twice", two_passes)]
+"""
+MODULE = """
+from pytest_dataloader_faults.search import replay
+
+def test_replay():
+    replay(list)
 """
 
 
 def _run(script, folder):
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": PYTHONPATH, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
@@ -101,8 +109,8 @@ def _run(script, folder):
         text=True,
         check=False,
     )
-    assert done.stderr == ""
-    return done
+    assert process.stderr == ""
+    return process
 
 
 @pytest.mark.parametrize(
@@ -110,12 +118,11 @@ def _run(script, folder):
     ["darwin", *(pytest.param(each, marks=pytest.mark.slow) for each in ("freebsd14", "win32"))],
 )
 def test_imports_work_and_use_is_refused(system, tmp_path):
-    """What describes faults is there; what needs an engine says what is missing and what to do."""
-    done = _run(IMPORTED.format(system), tmp_path)
+    output = _run(IMPORTED.format(system), tmp_path)
 
-    lines = done.stdout.splitlines()
+    lines = output.stdout.splitlines()
     assert [line.partition(" ")[0] for line in lines] == [
-        *("run_trial", "check_dataset", "explore", "strategies", "search", "fake_files"),
+        *("run_trial", "check_dataset", "explore", "search", "fake_files"),
         *("auto", "kernel", "python"),
     ]
     assert all(f"no engine can run here: {WHY.format(system)}" in line for line in lines)
@@ -124,6 +131,7 @@ def test_imports_work_and_use_is_refused(system, tmp_path):
 @pytest.fixture(name="on")
 def _on(tmp_path):
     def on(system, *options):
+        (tmp_path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
         (tmp_path / "test_module.py").write_text(MODULE, encoding="utf-8")
         (tmp_path / "test_others.py").write_text(OTHERS, encoding="utf-8")
         plugins = ("no:cacheprovider", "dataloader_faults", "pyfakefs.pytest_plugin")
@@ -136,29 +144,31 @@ def _on(tmp_path):
 
 def test_pytest_skips_what_needs_linux_and_runs_the_rest(on):
     """The header and each skip say why; a module that imports what cannot be is skipped whole."""
-    done = on("darwin")
+    process = on("darwin")
 
-    assert done.returncode == 0, done.stdout
-    assert f"no engine, tests that need one are skipped: {WHY.format('darwin')}" in done.stdout
-    assert "4 passed, 9 skipped" in done.stdout
-    skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
+    assert process.returncode == 0, process.stdout
+    assert (
+        f"no engine available, so tests that need one are skipped: {WHY.format('darwin')}"
+        in process.stdout
+    )
+    assert "4 passed, 9 skipped" in process.stdout
+    skipped = [line for line in process.stdout.splitlines() if line.startswith("SKIPPED")]
     assert all(WHY.format("darwin") in line for line in skipped)
 
 
 @pytest.mark.slow
-def test_an_engine_that_is_asked_for_fails_the_tests(on):
+def test_an_engine_that_is_requested_fails_the_tests(on):
     """As on a Linux that refuses it."""
-    done = on("darwin", "--dataloader-faults-engine=kernel", "-k", "test_battery or test_plain")
+    process = on("darwin", "--dataloader-faults-engine=kernel", "-k", "test_battery or test_plain")
 
-    assert done.returncode == 1, done.stdout
-    assert f"engine='kernel' cannot run here: {WHY.format('darwin')}" in done.stdout
-    assert "1 passed" in done.stdout
-    assert "1 error" in done.stdout
+    assert process.returncode == 1, process.stdout
+    assert f"engine='kernel' cannot run here: {WHY.format('darwin')}" in process.stdout
+    assert "1 passed" in process.stdout
+    assert "1 error" in process.stdout
 
 
 @pytest.mark.slow
 def test_the_marker_leaves_them_out(on):
-    """As the message advises."""
-    done = on("darwin", "-m", "not dataloader_faults", "test_others.py")
+    process = on("darwin", "-m", "not dataloader_faults", "test_others.py")
 
-    assert "3 passed, 3 skipped, 6 deselected" in done.stdout
+    assert "3 passed, 3 skipped, 6 deselected" in process.stdout

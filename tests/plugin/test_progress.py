@@ -16,24 +16,24 @@ from support.datasets import Records
 from pytest_dataloader_faults.faults import OpenError
 
 
-@pytest.mark.dataloader_faults(only=["workers-agree", "open-error", "read-error-first"])
+@pytest.mark.dataloader_faults(only=["workers-agree", "open-error", "read-error"])
 def test_checks(fault_check, records):
     fault_check(lambda: Records(records))
 
 
-def test_sweep(dataloader_faults, records):
+def test_sweep(fault_injector, records):
     print("what the test prints")
-    dataloader_faults.sweep(lambda: Records(records), faults=[OpenError()], max_trials=5)
+    fault_injector.sweep(lambda: Records(records), faults=[OpenError()], max_trials=5)
 
 
-def test_explore(dataloader_faults, records):
-    dataloader_faults.explore(lambda: Records(records), max_examples=5)
+def test_explore(fault_injector, records):
+    fault_injector.explore(lambda: Records(records), max_examples=5)
 """
 ROWS, COLUMNS = 6, 80
 ITEMS = """
 test_inner.py::test_checks[workers-agree] PASSED (survived) [ 20%]
 test_inner.py::test_checks[open-error] PASSED (failed_cleanly) [ 40%]
-test_inner.py::test_checks[read-error-first] PASSED (failed_cleanly) [ 60%]
+test_inner.py::test_checks[read-error] PASSED (failed_cleanly) [ 60%]
 test_inner.py::test_sweep PASSED [ 80%]
 test_inner.py::test_explore PASSED [100%]
 """.strip().splitlines()
@@ -89,20 +89,19 @@ def _spawned(suite, monkeypatch, source: str, *arguments: str) -> tuple[str, lis
     written = child.read().decode()
     screen = pyte.HistoryScreen(COLUMNS, ROWS, history=1000)
     pyte.Stream(screen).feed(written)
-    gone = ("".join(row[at].data for at in range(COLUMNS)) for row in screen.history.top)
-    return written, [" ".join(line.split()) for line in (*gone, *screen.display)]
+    scrolled_lines = ("".join(row[at].data for at in range(COLUMNS)) for row in screen.history.top)
+    return written, [" ".join(line.split()) for line in (*scrolled_lines, *screen.display)]
 
 
 def test_the_line_leaves_no_trace(suite, monkeypatch):
-    """Where it is longer than the terminal is wide, and where a test ends before its stage."""
-    written, shown = _spawned(suite, monkeypatch, LIGHT, "-v", "--tb=no")
+    written, lines = _spawned(suite, monkeypatch, LIGHT, "-v", "--tb=no")
     assert "dataloader-faults: light: 8 of 9, and an error" in written
     words = ["FAILED" if number == 3 else "PASSED" for number in range(9)]
     items = [f"test_inner.py::test_light[{number}] {word}" for number, word in enumerate(words)]
-    begun = next(at for at, line in enumerate(shown) if line.startswith(items[0]))
-    assert [line.rpartition(" [")[0] for line in shown[begun : begun + 9]] == items
-    assert shown[begun + 9] == ""
-    assert not any("dataloader-faults: " in line for line in shown)
+    begun = next(at for at, line in enumerate(lines) if line.startswith(items[0]))
+    assert [line.rpartition(" [")[0] for line in lines[begun : begun + 9]] == items
+    assert lines[begun + 9] == ""
+    assert not any("dataloader-faults: " in line for line in lines)
 
 
 @pytest.mark.slow
@@ -110,20 +109,20 @@ def test_the_line_leaves_no_trace(suite, monkeypatch):
 @pytest.mark.timeout(200)
 def test_a_terminal_shows_how_far_it_is(suite, monkeypatch):
     """With an estimate; where pytest's lines scroll, they are as without it."""
-    written, shown = _spawned(suite, monkeypatch, SUITE, "-v", "-W", "ignore")
-    told = re.findall(r"dataloader-faults: ([^\x1b]+)", written)
+    written, lines = _spawned(suite, monkeypatch, SUITE, "-v", "-W", "ignore")
+    stages = re.findall(r"dataloader-faults: ([^\x1b]+)", written)
     for form in (
-        r"checks: 2 of 3, read-error-first, about \d+ s left",
-        r"first reading: without workers",
-        r"first reading: with workers \(without them it took \d\.\d s\)",
+        r"checks: 2 of 3, read-error, about \d+ s left",
+        r"fault-free run: without workers",
+        r"fault-free run: with workers \(without workers: \d\.\d s\)",
         r"sweep: 2 of 5, OpenError nth=3, about \d+ s left",
         r"explore: 3 of 5, about \d+ s left",
     ):
-        assert [each for each in told if re.fullmatch(form, each)], (form, told)
-    begun = shown.index(ITEMS[0])
-    assert shown[begun : begun + len(ITEMS)] == ITEMS
-    assert not any("dataloader-faults: " in line for line in shown)
-    assert shown[begun + len(ITEMS)] == ""
+        assert [each for each in stages if re.fullmatch(form, each)], (form, stages)
+    begun = lines.index(ITEMS[0])
+    assert lines[begun : begun + len(ITEMS)] == ITEMS
+    assert not any("dataloader-faults: " in line for line in lines)
+    assert lines[begun + len(ITEMS)] == ""
 
 
 WITHOUT = [
@@ -139,7 +138,6 @@ WITHOUT = [
 
 @pytest.mark.parametrize("options", WITHOUT)
 def test_options_turn_it_off(pytester, monkeypatch, options):
-    """Those by which something else writes to the terminal, or the user wants it quiet."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     for name in ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS"):
@@ -152,7 +150,6 @@ def test_options_turn_it_off(pytester, monkeypatch, options):
 
 @pytest.mark.parametrize(("name", "value"), [("CI", "true"), ("TERM", "dumb")])
 def test_the_environment_turns_it_off(pytester, monkeypatch, name, value):
-    """A CI job may have a terminal, and nobody looks at it."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv(name, value)
@@ -160,7 +157,7 @@ def test_the_environment_turns_it_off(pytester, monkeypatch, name, value):
 
 
 @pytest.mark.parametrize(
-    ("done", "total", "spent", "told"),
+    ("completed", "total", "spent", "estimate"),
     [
         (1, 100, 5, ""),
         (2, 100, 2, "about 98 s left"),
@@ -169,24 +166,21 @@ def test_the_environment_turns_it_off(pytester, monkeypatch, name, value):
         (12, 10, 9, "about 0 s left"),
     ],
 )
-def test_the_rest_is_estimated(done, total, spent, told):
-    """By the steps that are over, once there are some."""
-    assert progress.remaining(done, total, spent) == told
+def test_the_rest_is_estimated(completed, total, spent, estimate):
+    assert progress.remaining(completed, total, spent) == estimate
 
 
-def test_the_outer_stage_goes_on(monkeypatch):
-    """Where a stage ends, nothing is shown, or the one around it."""
-    shown = []
-    monkeypatch.setattr(progress, "show", shown.append)
+def test_the_outer_stage_continues(monkeypatch):
+    texts = []
+    monkeypatch.setattr(progress, "show", texts.append)
     with progress.stage("outer"):
         progress.step("one", 0, 3)
         with progress.stage("inner"):
             progress.step("two")
-    assert shown == ["outer: 0 of 3, one", "inner: two", "", "outer: 0 of 3, one", ""]
+    assert texts == ["outer: 0 of 3, one", "inner: two", "", "outer: 0 of 3, one", ""]
 
 
 def test_the_items_are_listed_once(suite, engine):
-    """Not once for each item, which takes seconds where there are thousands."""
     with (suite.path / "conftest.py").open("a", encoding="utf-8") as file:
         file.write(COUNTED)
     result = suite.run(SUITE, "-k", "test_checks", "-s")

@@ -1,7 +1,5 @@
 """Reports of real runs: written by pytest, by pytest-xdist, and merged by the command."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -17,10 +15,10 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from pytest_dataloader_faults import report as reports
-from pytest_dataloader_faults.plugin._report import id_of, report_of
+from pytest_dataloader_faults.plugin._report import id_of, ordered_items
 from pytest_dataloader_faults.report import terminal
 from pytest_dataloader_faults.report.command import main
-from support.reports import RUN
+from pytest_dataloader_faults.report.model import Report
 from support.reports import item as item_of
 
 SUITE = """
@@ -48,11 +46,11 @@ pytestmark = pytest.mark.usefixtures("engine")
 
 def _found(path):
     items = json.loads(path.read_text())["items"]
-    found = {}
+    statuses = {}
     for item in items:
         kind = item["test"].partition("[")[2].rstrip("]")
-        found[item["check"], kind] = (item["status"], item["verdict"])
-    return found
+        statuses[item["check"], kind] = (item["status"], item["verdict"])
+    return statuses
 
 
 @pytest.fixture(name="written", scope="module")
@@ -64,7 +62,6 @@ def _written(run_suite):
 
 
 def test_a_run_writes_its_reports(written):
-    """In each form that was asked for, also without a terminal; folders are made."""
     folder, result = written
     assert _found(folder / "out/r.json") == EXPECTED
     assert "1 corrupted" in (folder / "r.md").read_text()
@@ -76,7 +73,6 @@ def test_a_run_writes_its_reports(written):
 
 
 def test_with_v_there_is_a_table(written):
-    """Checks down, datasets across; what passed has its verdict, there and beside the item."""
     lines = written[1].outlines
     rows = [line.split() for line in lines]
     assert ["test_files[Records]", "test_files[ZerosOnError]"] in rows
@@ -102,18 +98,18 @@ def _check_json(report):
 
 
 def _check_junit(path):
-    found = {}
+    cases = {}
     for case in ET.parse(path).iter("testcase"):  # noqa: S314  # our own file
         properties = {each.get("name"): each.get("value") for each in case.iter("property")}
-        found[case.get("name")] = properties
-    failed = found["test_files[open-error-ZerosOnError]"]
+        cases[case.get("name")] = properties
+    failed = cases["test_files[open-error-ZerosOnError]"]
     assert failed["dataloader_faults_check"] == "open-error"
     assert failed["dataloader_faults_verdict"] == "corrupted"
     assert failed["dataloader_faults_passed"] == "false"
     assert failed["dataloader_faults_fault"].startswith("OpenError(path=")
     assert failed["dataloader_faults_engine"] == "kernel"
     assert float(failed["dataloader_faults_duration"]) > 0
-    left_out = found["test_files[connect-error-Records]"]
+    left_out = cases["test_files[connect-error-Records]"]
     assert left_out["dataloader_faults_check"] == "connect-error"
     assert not {"dataloader_faults_verdict", "dataloader_faults_passed"} & left_out.keys()
 
@@ -134,16 +130,15 @@ MODES = ["load", "loadfile", "loadscope", "loadgroup", "worksteal", "each", "no"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", MODES)
-def test_xdist_gives_one_report(suite, how):
-    """In every mode of distribution; the ids are those of a run without it."""
+@pytest.mark.parametrize("arguments", MODES)
+def test_xdist_gives_one_report(suite, arguments):
     pytest.importorskip("xdist")
     suite.pytester.makepyfile(my_data=DATA)
-    options = ["-p", "xdist", "-n", "0" if how == "no" else "2", "--dist", how]
+    options = ["-p", "xdist", "-n", "0" if arguments == "no" else "2", "--dist", arguments]
     suite.run(GROUPED, "-q", *options, *NAMED, ".", "--dataloader-faults-report=r.json")
-    asked = {key: found for key, found in EXPECTED.items() if key[0] == "open-error"}
-    named = {("open-error", ""): ("passed", "failed_cleanly")}
-    assert _found(suite.path / "r.json") == asked | named
+    expected = {key: result for key, result in EXPECTED.items() if key[0] == "open-error"}
+    named_results = {("open-error", ""): ("passed", "failed_cleanly")}
+    assert _found(suite.path / "r.json") == expected | named_results
     items = json.loads((suite.path / "r.json").read_text())["items"]
     assert {each["test"] for each in items} == {
         "test_inner.py::test_files[Records]",
@@ -188,8 +183,8 @@ def test_checks_are_in_the_order_of_the_battery():
     names = ["workers-agree", "open-error", "truncated-half", "connect-error"]
     ended = [("a.py::one", names[2]), ("b.py::two", names[3]), ("b.py::two", names[0])]
     ended += [("a.py::one", names[1]), ("b.py::two", names[2]), ("a.py::one", names[0])]
-    found = [asdict(item_of(test=test, check=check)) for test, check in ended]
-    report = report_of(found, "kernel engine", RUN)
+    items = [asdict(item_of(test=test, check=check)) for test, check in ended]
+    report = Report(items=ordered_items(items))
     assert [(each.test[-3:], each.check) for each in report.items] == [
         *(("one", each) for each in names[:3]),
         *(("two", each) for each in (names[0], *names[2:])),
@@ -240,12 +235,11 @@ def test_a_report_has_the_commit(pytester):
 
 
 def test_shards_are_merged(written, tmp_path, capsys):
-    """By the command; the report is that of the whole run."""
-    whole = json.loads((written[0] / "out/r.json").read_text())
+    data = json.loads((written[0] / "out/r.json").read_text())
     shards = []
     for name in ("Records", "ZerosOnError"):
-        items = [each for each in whole["items"] if name in each["nodeid"]]
-        (tmp_path / f"{name}.json").write_text(json.dumps({**whole, "items": items}))
+        items = [each for each in data["items"] if name in each["nodeid"]]
+        (tmp_path / f"{name}.json").write_text(json.dumps({**data, "items": items}))
         shards.append(str(tmp_path / f"{name}.json"))
     output = tmp_path / "all.json"
     assert main(["merge", *shards, "-o", str(output), "-o", str(tmp_path / "all.html")]) == 0
@@ -257,16 +251,39 @@ def test_shards_are_merged(written, tmp_path, capsys):
 
 
 def test_the_command_is_installed():
-    """With a help that names what it can do."""
     module = "from pytest_dataloader_faults.report.command import main; main(['--help'])"
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", module], capture_output=True, text=True, check=True
     )
-    assert "merge" in found.stdout
+    assert "merge" in process.stdout
+
+
+WITHOUT = """
+import sys
+
+for name in ("torch", "pytest", "hypothesis", "pyfakefs", "psutil", "numpy", "typing_extensions"):
+    sys.modules[name] = None  # An import of it is an ImportError.
+from pytest_dataloader_faults.report.command import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_reports_are_merged_where_only_jinja_is_installed(tmp_path):
+    """As in a CI job, to which torch would be a large download. To run checks takes all of it."""
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(Report(engine="", versions={}, items=()).to_dict()), "utf-8")
+    outputs = [tmp_path / "all.html", tmp_path / "all.md"]
+    command = [sys.executable, "-c", WITHOUT]
+    options = [option for each in outputs for option in ("-o", each)]
+    subprocess.run([*command, "merge", path, *options], check=True)
+    assert all(each.exists() for each in outputs)
+    subprocess.run([*command, "compare", path, path], check=True)
+    run = subprocess.run([*command, "run", "a:B"], capture_output=True, text=True, check=False)
+    assert run.returncode == 4
+    assert "error: pytest is not installed: install pytest-dataloader-faults with" in run.stderr
 
 
 def test_an_unknown_ending_is_refused_at_once(light_suite):
-    """Before any test runs."""
     result = light_suite.run("", "--dataloader-faults-report=r.pdf")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "report='r.pdf' must end in one of" in result.stderr.str()
@@ -281,27 +298,26 @@ def test_an_unknown_ending_is_refused_at_once(light_suite):
     ],
 )
 def test_a_report_that_cannot_be_written_fails_the_run(light_suite, path, reason):
-    """The summary says why, with the path that was given, and no other file of the plugin's."""
     (light_suite.path / "file").write_text("")
     reports = [f"--dataloader-faults-report={each}" for each in (path, "r.md")]
     result = light_suite.run("def test_plain(): pass", *reports)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    told = f"the report {path} was not written: *{reason}"
-    result.stdout.fnmatch_lines(["report: r.md", told])
+    message = f"the report {path} was not written: *{reason}"
+    result.stdout.fnmatch_lines(["report: r.md", message])
     result.stdout.no_fnmatch_line(f"report: {path}*")
     assert ".tmp" not in result.stdout.str()
 
 
 @pytest.mark.parametrize("is_off", [False, True])
-def test_a_job_of_github_is_told(suite, monkeypatch, is_off):
+def test_a_job_of_github_is_reported(suite, monkeypatch, is_off):
     """By annotations and the job's summary, unless that is turned off."""
     summary = suite.path / "summary.md"
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     options = ["--dataloader-faults-github=off"] if is_off else []
     result = suite.run(DASHES, "-q", *options)
-    found = [line for line in result.stdout.lines if line.startswith("::error ")]
-    assert len(found) == (0 if is_off else 3)
+    commands = [line for line in result.stdout.lines if line.startswith("::error ")]
+    assert len(commands) == (0 if is_off else 3)
     assert summary.exists() is not is_off
 
 
@@ -324,7 +340,6 @@ def _fifo(path):
 
 @pytest.mark.parametrize("make", [_no_folder, _folder, _full, _fifo])
 def test_a_job_summary_that_cannot_be_written_costs_a_line(suite, monkeypatch, make):
-    """As in a container that gets the variables of a job, but not its folders."""
     summary = make(suite.path)
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
@@ -337,7 +352,7 @@ def test_a_job_summary_that_cannot_be_written_costs_a_line(suite, monkeypatch, m
     assert "3 failed" in result.outlines[-1]
 
 
-def test_a_problem_is_told_in_red_as_the_last_line(light_suite, monkeypatch):
+def test_a_problem_is_reported_in_red_as_the_last_line(light_suite, monkeypatch):
     """Below the line in which pytest counts the tests, which is green; in a GitHub job as an error.
 
     A test may change the working directory.
@@ -347,15 +362,14 @@ def test_a_problem_is_told_in_red_as_the_last_line(light_suite, monkeypatch):
     reports = [f"--dataloader-faults-report={each}" for each in ("file/r.md", "r.md")]
     (light_suite.path / "file").write_text("")
     result = light_suite.run(source, "-q", "--color=yes", *reports)
-    *_, counts, command, last = result.outlines
+    *_, counts, command, last_line = result.outlines
     assert "1 passed" in counts
     assert command.startswith("::error::the report file/r.md was not written: ")
-    assert last.startswith("\x1b[31mthe report file/r.md was not written: ")
+    assert last_line.startswith("\x1b[31mthe report file/r.md was not written: ")
     assert (light_suite.path / "r.md").exists()
 
 
 def test_the_clock_may_be_set_while_tests_run(light_suite):
-    """The duration of the run stays right."""
     source = """
 import time
 from unittest import mock
@@ -414,20 +428,21 @@ def test_torn_down(bad_teardown, fault_check, records):
 
 
 def test_a_test_that_fails_by_itself_is_in_its_report(suite):
-    """Whatever its check found; what a mark expects to fail is no failure."""
     suite.run(AROUND, "-v", "--dataloader-faults-report=r.json", "--dataloader-faults-report=r.md")
     items = json.loads((suite.path / "r.json").read_text())["items"]
-    found = {each["test"].partition("::test_")[2]: each for each in items}
-    assert {name: (each["status"], each["verdict"]) for name, each in found.items()} == {
+    items_by_test = {each["test"].partition("::test_")[2]: each for each in items}
+    assert {name: (each["status"], each["verdict"]) for name, each in items_by_test.items()} == {
         "expected": ("xfailed", "corrupted"),
         "never_asks": ("error", None),
         "fails_later": ("error", "failed_cleanly"),
         "set_up": ("error", None),
         "torn_down": ("error", "failed_cleanly"),
     }
-    assert found["fails_later"]["sentence"] == "the test itself failed: assert 0"
-    assert found["set_up"]["sentence"].endswith("failed in its setup: ValueError: no disk")
-    assert "fault_check was never called" in found["never_asks"]["sentence"]
+    assert items_by_test["fails_later"]["sentence"] == "error in the test itself: assert 0"
+    assert items_by_test["set_up"]["sentence"].endswith(
+        "error in the setup of the test: ValueError: no disk"
+    )
+    assert "fault_check was never called" in items_by_test["never_asks"]["sentence"]
     rows = (suite.path / "r.md").read_text().splitlines()
     assert sum(row.startswith("| :x:") for row in rows) == 4
 
@@ -471,65 +486,66 @@ def _untried(run_suite):
     return run_suite(UNTRIED, "-v", "--tb=no", "--junitxml=j.xml", *options)
 
 
-def test_what_was_not_asked_has_no_verdict(untried):
-    """Nor has the item that says why, unless its dataset cannot be tried."""
+def test_what_did_not_run_has_no_verdict(untried):
+    """Nor has the item that says why, unless its dataset cannot be tested."""
     items = json.loads((untried[0] / "r.json").read_text())["items"]
-    found = {}
-    for each in items:
-        name = each["test"].partition("::test_")[2]
-        found.setdefault(name, []).append((each["status"], each["verdict"]))
-    unasked = [("not_asked", None)] * 2
-    assert found["fixture"] == found["own"] == [("error", None), *unasked]
-    assert found["factory"] == [("failed", "not_exercised"), *unasked]
+    results = {}
+    for item in items:
+        name = item["test"].partition("::test_")[2]
+        results.setdefault(name, []).append((item["status"], item["verdict"]))
+    unasked = [("not_run", None)] * 2
+    assert results["fixture"] == results["own"] == [("error", None), *unasked]
+    assert results["factory"] == [("failed", "not_exercised"), *unasked]
 
 
-def test_pages_tell_what_was_not_asked_from_what_does_not_apply(untried):
-    """In a column of its own, and in words."""
+def test_pages_tell_what_did_not_run_from_what_does_not_apply(untried):
     text = (untried[0] / "r.md").read_text()
-    assert "| test | verdicts | not applicable | not asked | seconds |" in text
-    assert "test\\_fixture | 1 not judged \\(test failed\\) | 0 | 2 |" in text
-    assert text.count("- workers-agree: **the test itself failed in its setup: ValueError: fi") == 1
+    assert "| test | verdicts | not applicable | not run | seconds |" in text
+    assert "test\\_fixture | 1 not judged \\(error in the test\\) | 0 | 2 |" in text
+    assert text.count("- workers-agree: **error in the setup of the test: ValueError: fixture") == 1
     page = (untried[0] / "r.html").read_text()
-    assert 'class="badge not_asked"' in page
-    assert ">not asked<" in page
+    assert 'class="badge not_run"' in page
+    assert ">not run<" in page
     assert "not applicable" not in page
 
 
 def test_each_item_has_properties_in_junit(untried):
-    """Its check; and a verdict, if there is one."""
-    found = {}
+    properties = {}
     for case in ET.parse(untried[0] / "j.xml").iter("testcase"):  # noqa: S314  # our own file
-        found[case.get("name")] = [
-            (each.get("name").removeprefix("dataloader_faults_"), each.get("value"))
-            for each in case.iter("property")
+        properties[case.get("name")] = [
+            (element.get("name").removeprefix("dataloader_faults_"), element.get("value"))
+            for element in case.iter("property")
         ]
     for test in ("fixture", "own"):
         for check in ("workers-agree", "open-error", "pickles"):
-            assert found[f"test_{test}[{check}]"] == [("check", check)]
-    first, *others = (dict(found[f"test_factory[{check}]"]) for check in _checks(found))
-    assert (first["verdict"], first["passed"]) == ("not_exercised", "false")
-    assert not [each for each in others if {"verdict", "passed"} & each.keys()]
+            assert properties[f"test_{test}[{check}]"] == [("check", check)]
+    failure, *skipped = (
+        dict(properties[f"test_factory[{check}]"]) for check in _checks(properties)
+    )
+    assert (failure["verdict"], failure["passed"]) == ("not_exercised", "false")
+    assert not [each for each in skipped if {"verdict", "passed"} & each.keys()]
 
 
-def _checks(found):
-    return [name[len("test_factory[") : -1] for name in found if name.startswith("test_factory")]
+def _checks(properties):
+    return [
+        name[len("test_factory[") : -1] for name in properties if name.startswith("test_factory")
+    ]
 
 
 def test_without_tracebacks_the_summary_has_the_errors(untried):
-    """With --tb=no, no error stands above it; a name is not taken for a part of an error."""
-    told = " ".join(untried[1].stdout.str().split())
-    assert "see the error above" not in told
-    quoted = "3 checks could not be run (the test itself failed in its setup: ValueError: fixture)"
-    assert f"test_fixture: {quoted};" in told
-    assert "(the test itself failed: LookupError: no such folder);" in told
+    output = " ".join(untried[1].stdout.str().split())
+    assert "see the error above" not in output
+    quoted = "3 checks could not be run (error in the setup of the test: ValueError: fixture)"
+    assert f"test_fixture: {quoted};" in output
+    assert "(error in the test itself: LookupError: no such folder);" in output
     assert (
-        "ZeroDivisionError" in told.partition("test_factory: 3 checks could not be run (")[2][:200]
+        "ZeroDivisionError"
+        in output.partition("test_factory: 3 checks could not be run (")[2][:200]
     )
-    assert "1 check (pickles): the test itself failed: ValueError: later: too late" in told
+    assert "1 check (pickles): error in the test itself: ValueError: later: too late" in output
 
 
 def test_verdicts_have_no_nested_brackets(untried):
-    """Beside the items, with -v."""
-    told = untried[1].stdout.str()
-    assert "FAILED (survived, test failed)" in told
-    assert "FAILED (not judged, test failed)" in told
+    output = untried[1].stdout.str()
+    assert "FAILED (survived, error in the test)" in output
+    assert "FAILED (not judged, error in the test)" in output

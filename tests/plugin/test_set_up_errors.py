@@ -1,6 +1,4 @@
-"""A dataset that cannot be tried: one item of its test says so, in one sentence, and once."""
-
-from __future__ import annotations
+"""A dataset that cannot be tested: one item of its test says so, in one sentence, and once."""
 
 import re
 from types import SimpleNamespace
@@ -8,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
-from pytest_dataloader_faults.plugin._failures import shortage_reported_once
+from pytest_dataloader_faults.plugin._failures import report_shortage_once
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -90,12 +88,12 @@ def test_x(fault_check, how):
 SENTENCES = {
     "raises": "make_dataset() raised LookupError: no such folder at ",
     "empty": "TensorDataset is empty",
-    "no-sample": "Unread[0] failed with no fault armed: LookupError('no such sample')",
-    "stuck": "no reference within 2 s, with no fault and no worker.",
+    "no-sample": "Unread[0] failed without a fault: LookupError('no such sample')",
+    "stuck": "no reference after 2 s, without faults or workers.",
     "incomparable": "a generator, which has no fingerprint",
-    "hangs": "hung: no exception and no end of the epoch within 2 s",
-    "fails-alone": "broken: fails without any fault: LookupError: not in a worker",
-    "option": "DataLoader refuses loader={'batch_size': 0}",
+    "hangs": "hung: the epoch neither finished nor raised an exception within 2 s",
+    "fails-alone": "fails_without_fault: the loader raised LookupError: not in a worker",
+    "option": "DataLoader rejects loader={'batch_size': 0}",
     "glob": "files=('*.typo',) matches nothing that the workers read",
 }
 QUICK = "--dataloader-faults-deadline=2"
@@ -117,24 +115,22 @@ def _section(text, item):
 
 
 def test_nothing_of_ours_is_shown(everything):
-    """One item of each fails, without code."""
     result, _ = everything
     count = len(SENTENCES)
     result.assert_outcomes(failed=count, skipped=2 * count)
     assert "Traceback" not in result.stdout.str()
 
 
-@pytest.mark.parametrize("how", SENTENCES)
-def test_one_item_fails_with_a_sentence(everything, how):
-    """The first item fails and shows no code; the others name it, and try nothing."""
+@pytest.mark.parametrize("cause", SENTENCES)
+def test_one_item_fails_with_a_sentence(everything, cause):
     result, tries = everything
     text = result.stdout.str()
-    told = _section(text, f"workers-agree-{how}")
-    assert SENTENCES[how] in told
-    assert "pytest_dataloader_faults/" not in told
-    first = f"test_inner.py::test_x[workers-agree-{how}]"
-    assert f"cannot be tried: see {first}" in text
-    assert {each for line in tries if (each := line.split()[0]).endswith(f"-{how}]")} == {first}
+    section = _section(text, f"workers-agree-{cause}")
+    assert SENTENCES[cause] in section
+    assert "pytest_dataloader_faults/" not in section
+    nodeid = f"test_inner.py::test_x[workers-agree-{cause}]"
+    assert f"cannot be tested: see {nodeid}" in text
+    assert {each for line in tries if (each := line.split()[0]).endswith(f"-{cause}]")} == {nodeid}
 
 
 @pytest.fixture(scope="module")
@@ -144,11 +140,10 @@ def alone(run_suite):
     return run_suite(CANNOT_BE_TRIED, "-k", chosen, QUICK)[1]
 
 
-@pytest.mark.parametrize("how", ALONE)
-def test_an_item_that_is_selected_alone_says_it_in_full(alone, how):
-    """Whichever item of the test comes first has the whole sentence, as with --lf or -k."""
+@pytest.mark.parametrize("cause", ALONE)
+def test_an_item_that_is_selected_alone_says_it_in_full(alone, cause):
     alone.assert_outcomes(failed=len(ALONE), deselected=3 * len(SENTENCES) - len(ALONE))
-    assert SENTENCES[how] in _section(alone.stdout.str(), f"open-error-{how}")
+    assert SENTENCES[cause] in _section(alone.stdout.str(), f"open-error-{cause}")
 
 
 MENDED = """
@@ -179,7 +174,6 @@ def test_two_datasets(fault_check, records):
 
 
 def test_each_test_reports_for_itself(suite):
-    """Another test, or other parameters, may have another dataset."""
     result = suite.run(MENDED)
     result.assert_outcomes(failed=3, skipped=2)
     (suite.path / "mended").touch()
@@ -197,17 +191,17 @@ def fails():
 
 
 @pytest.mark.parametrize("name", ["run", "sweep", "explore"])
-def test_method(dataloader_faults, name):
-    getattr(dataloader_faults, name)(fails)
+def test_method(fault_injector, name):
+    getattr(fault_injector, name)(fails)
 
 
 def test_function():
     check_dataset(fails)
 
 
-def test_caught(dataloader_faults):
+def test_caught(fault_injector):
     with pytest.raises(UnusableDatasetError, match="no such folder"):
-        dataloader_faults.run(fails)
+        fault_injector.run(fails)
 """
 
 
@@ -215,7 +209,6 @@ def test_caught(dataloader_faults):
     "style", ["long", *(pytest.param(each, marks=pytest.mark.slow) for each in ("short", "native"))]
 )
 def test_functions_that_refuse_a_dataset_show_no_frame_of_their_own(suite, style):
-    """The traceback ends at the line of the test; the error is of its own class there."""
     result = suite.run(INJECTED, f"--tb={style}")
     result.assert_outcomes(failed=4, passed=1)
     text = result.stdout.str()
@@ -228,12 +221,11 @@ def test_functions_that_refuse_a_dataset_show_no_frame_of_their_own(suite, style
 
 
 def test_a_shortage_is_known_by_what_is_lacking():
-    """Of two items one tells it in full, however the texts begin; the other refers to it."""
     config = SimpleNamespace(stash=pytest.Stash())
-    found = []
+    errors = []
     for nodeid, text in (("a.py::one", "Room: 7 KiB left"), ("a.py::two", "6 KiB left: no room")):
         node = SimpleNamespace(config=config, nodeid=nodeid)
-        with pytest.raises(pytest.fail.Exception) as failed, shortage_reported_once(node):
+        with pytest.raises(pytest.fail.Exception) as failed, report_shortage_once(node):
             raise UnusableEnvironmentError(text, "no room for files")
-        found.append(str(failed.value))
-    assert found == ["Room: 7 KiB left", "no room for files: see a.py::one. No dataset was judged"]
+        errors.append(str(failed.value))
+    assert errors == ["Room: 7 KiB left", "no room for files: see a.py::one. No dataset was judged"]

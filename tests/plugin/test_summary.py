@@ -1,13 +1,12 @@
-"""What pytest shows at its end, of what is not reproduced, and of mistakes."""
-
-from __future__ import annotations
+"""What pytest shows at its end, of flaky checks, and of mistakes."""
 
 import re
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from pytest_dataloader_faults.outcomes.text import headline
-from pytest_dataloader_faults.plugin._report import _without
+from pytest_dataloader_faults.plugin._report import strip_check
 
 SUITE = """
 import pytest
@@ -21,7 +20,7 @@ def test_files(fault_check, records, kind):
     fault_check(lambda: kind(records))
 """
 TITLE = "= dataloader-faults ="
-IN_PLACE = "gives a sample in place of one that cannot be read: open-error"
+IN_PLACE = "returns a substitute for an unreadable sample: open-error"
 
 
 @pytest.mark.usefixtures("engine")
@@ -32,17 +31,16 @@ def test_each_dataset_has_a_line_and_each_cause(suite, spread, monkeypatch):
     if spread:
         pytest.importorskip("xdist")
     result = suite.run(SUITE, "-q", *(["-p", "xdist", "-n", "2"] if spread else []))
-    found = result.stdout.str().partition(TITLE)[2].splitlines()[1:]
-    assert "engine" in found[0]
-    assert found[1].startswith("test_inner.py::test_files[Records]: ")
-    told = "2 of 3 checks failed (2 corrupted), 1 passed (1 survived);"
-    assert found[2].startswith(f"test_inner.py::test_files[ZerosOnError]: {told}")
-    assert any(IN_PLACE in line for line in found)
-    assert "workers-agree" not in "".join(line for line in found if not line.startswith("FAILED"))
+    lines = result.stdout.str().partition(TITLE)[2].splitlines()[1:]
+    assert "engine" in lines[0]
+    assert lines[1].startswith("test_inner.py::test_files[Records]: ")
+    counts = "2 of 3 checks failed (2 corrupted), 1 passed (1 survived);"
+    assert lines[2].startswith(f"test_inner.py::test_files[ZerosOnError]: {counts}")
+    assert any(IN_PLACE in line for line in lines)
+    assert "workers-agree" not in "".join(line for line in lines if not line.startswith("FAILED"))
 
 
-def test_nothing_is_said_where_no_check_was_asked(light_suite):
-    """Whatever else failed."""
+def test_nothing_is_said_where_no_check_ran(light_suite):
     failed = light_suite.run("def test_plain(): assert False", "-q")
     assert failed.ret == 1
     assert TITLE not in failed.stdout.str()
@@ -80,35 +78,107 @@ def test_one_of_two(fault_check, request, records):
 
 
 @pytest.mark.usefixtures("engine")
-def test_what_could_not_run_is_counted_and_not_told_again(suite, monkeypatch):
+def test_what_could_not_run_is_counted_and_not_reported_again(suite, monkeypatch):
     """The error stands above, and in pytest's short summary; ours has one line for each test."""
     monkeypatch.setenv("COLUMNS", "100")
     text = suite.run(CANNOT_RUN, "-q").stdout.str()
-    found = text.partition(TITLE)[2].partition("= short test")[0]
+    summary = text.partition(TITLE)[2].partition("= short test")[0]
     assert "no such folder" in text
-    assert "no such folder" not in found
-    told = re.split(r"; [\d.]+ s\n", found.replace("\n    ", " "))
+    assert "no such folder" not in summary
+    sections = re.split(r"; [\d.]+ s\n", summary.replace("\n    ", " "))
     could_not = "could not be run (see the error above)"
-    factory, fixture, mixed, rest = told
+    factory, fixture, mixed, remainder = sections
     assert factory.endswith(f"\ntest_inner.py::test_factory: 3 checks {could_not}")
     assert fixture == f"test_inner.py::test_fixture: 3 checks {could_not}"
-    others = "2 checks passed (1 survived, 1 failed_cleanly)"
-    assert mixed == f"test_inner.py::test_one_of_two: {others}, 1 {could_not}"
-    assert not rest.strip("=")
+    passes = "2 checks passed (1 survived, 1 failed_cleanly)"
+    assert mixed == f"test_inner.py::test_one_of_two: {passes}, 1 {could_not}"
+    assert not remainder.strip("=")
+
+
+FAILURES = """
+import pytest
+from support.plugin_datasets import ZerosOnError
+from torch.utils.data import DataLoader
+
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from support.datasets import Records
+
+pytestmark = pytest.mark.dataloader_faults(only="open-error")
+
+
+def test_check(fault_check, records):
+    fault_check(lambda: ZerosOnError(records))
+
+
+def test_factory(fault_check):
+    def make():
+        raise LookupError("no such folder\\nsecond line")
+
+    fault_check(make)
+
+
+@pytest.fixture
+def broken():
+    raise LookupError("x" * 1000 + "\\nsecond line")
+
+
+def test_fixture(fault_check, broken):
+    pass
+
+
+def test_unfired(read_errors, records):
+    read_errors("*.none")
+    list(DataLoader(Records(records), num_workers=1))
+
+
+def test_error():
+    raise InvalidArgumentError("samples=0 is too small\\nsecond line")
+
+
+def test_of_the_user(read_errors):
+    pytest.fail("first line\\nsecond line", pytrace=False)
+"""
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(("environment", "option"), [({"CI": "true"}, "-q"), ({}, "-vv")])
+def test_pytests_short_summary_has_one_line_for_each_failure(
+    suite, monkeypatch, environment, option
+):
+    """Where pytest repeats whole messages, too: the evidence stands above, and in JUnit's file."""
+    for name in ("CI", "BUILD_NUMBER"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    text = suite.run(FAILURES, option, "--junitxml=j.xml").stdout.str()
+
+    above, _, summary = text.partition("= short test summary info =")
+    failures = [line.partition("test_inner.py::")[2] for line in summary.splitlines()[1:-1]]
+    assert [" ".join(line.split()[:4]) for line in failures] == [
+        "test_check[open-error] - corrupted: samples",
+        "test_factory[open-error] - make_dataset() raised",
+        "test_unfired - ReadError(path='*.none') never",
+        "test_error - InvalidArgumentError: samples=0",
+        "test_of_the_user - Failed: first",
+        "",  # What the user's own test says is pytest's to show.
+        f"test_fixture[open-error] - LookupError: {'x' * 87}",
+    ]
+    assert len(failures[-1]) < 250
+    assert above.count("reproduce: ") == 1
+    assert "reproduce: " in (suite.path / "j.xml").read_text()
 
 
 @pytest.mark.parametrize(
     ("nodeid", "test"),
     [
-        ("a.py::test[read-error-first]", "a.py::test"),
-        ("a.py::test[coco-read-error-first]", "a.py::test[coco]"),
-        ("a.py::test[read-error-first-coco]", "a.py::test[coco]"),
-        ("a.py::test[a-read-error-first-b]", "a.py::test[a-b]"),
+        ("a.py::test[read-error]", "a.py::test"),
+        ("a.py::test[coco-read-error]", "a.py::test[coco]"),
+        ("a.py::test[read-error-coco]", "a.py::test[coco]"),
+        ("a.py::test[a-read-error-b]", "a.py::test[a-b]"),
     ],
 )
 def test_items_of_one_test_belong_together(nodeid, test):
-    """Wherever the name of the check is among the parameters."""
-    assert _without(nodeid, "read-error-first") == test
+    assert strip_check(nodeid, "read-error") == test
 
 
 SOMETIMES = """
@@ -135,30 +205,26 @@ SOMETIMES = """
     def test_data(fault_check, tmp_path):
         fault_check(lambda: ZerosInTheFirstTrial(tmp_path), files="*.bin")
 """
-ONLY = "-k", "read-error-first"
+ONLY = ("--dataloader-faults-only=read-error",)
 
 
 @pytest.mark.parametrize(
     ("arguments", "outcome"),
     [
         ((), "passed"),
-        (("--dataloader-faults-not-reproduced=fail",), "failed"),
-        pytest.param(
-            ("-o", "dataloader_faults_not_reproduced=fail"), "failed", marks=pytest.mark.slow
-        ),
+        (("--dataloader-faults-flaky=fail",), "failed"),
+        pytest.param(("-o", "dataloader_faults_flaky=fail"), "failed", marks=pytest.mark.slow),
     ],
 )
 def test_the_choice_is_the_users(suite, engine, arguments, outcome):
-    """By default it is a warning with the evidence; by option or ini key a failure."""
     result = suite.run(SOMETIMES, *ONLY, *arguments)
 
     result.assert_outcomes(**{outcome: 1, "warnings": int(outcome == "passed")})
-    result.stdout.fnmatch_lines(["*corrupted: *", "*not reproduced: 1 of 3 trials failed*"])
+    result.stdout.fnmatch_lines(["*corrupted: *", "*flaky: 1 of 3 trials failed*"])
 
 
 def test_a_failure_is_of_the_check_whatever_pytest_shows_of_it(suite, engine):
-    """A test may put the text into one of its own: what the check decided holds."""
-    given = "test_data(fault_check, tmp_path):"
+    signature = "test_data(fault_check, tmp_path):"
     outer = """import pytest
 
     @pytest.fixture
@@ -171,19 +237,18 @@ def test_a_failure_is_of_the_check_whatever_pytest_shows_of_it(suite, engine):
         return ask
     """
     reworded = SOMETIMES.replace("fault_check(lambda", "shown(lambda")
-    reworded = reworded.replace(given, "test_data(shown, tmp_path):")
-    result = suite.run(f"    {outer}{reworded}", *ONLY, "--dataloader-faults-not-reproduced=fail")
+    reworded = reworded.replace(signature, "test_data(shown, tmp_path):")
+    result = suite.run(f"    {outer}{reworded}", *ONLY, "--dataloader-faults-flaky=fail")
 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*::test_data: 1 check failed (1 corrupted);*"])
 
 
 def test_an_unknown_choice_ends_the_run(light_suite):
-    """The text says where it came from and what is allowed."""
-    result = light_suite.run(SOMETIMES, "--dataloader-faults-not-reproduced=maybe")
+    result = light_suite.run(SOMETIMES, "--dataloader-faults-flaky=maybe")
 
     result.stderr.fnmatch_lines(
-        ["*not_reproduced='maybe' from --dataloader-faults-not-reproduced * ('warn', 'fail')"]
+        ["*flaky='maybe' from --dataloader-faults-flaky * ('warn', 'fail')"]
     )
 
 
@@ -222,16 +287,16 @@ def test_contract():
     Contract(may_skip="yes")
 
 
-def test_count(eio_reads):
-    eio_reads("*.rec", count=2)
+def test_count(read_errors):
+    read_errors("*.rec", count=2)
 
 
 def test_signal(killed_workers):
     killed_workers(2)
 
 
-def test_no_workers(eio_reads, records):
-    eio_reads("*.rec")
+def test_no_workers(read_errors, records):
+    read_errors("*.rec")
     list(DataLoader(Records(records)))
 
 
@@ -240,10 +305,10 @@ def test_check(fault_check, records):
     fault_check(lambda: ZerosOnError(records))
 """
 TEXTS = {
-    "test_nested": "faults are armed already in this process",
-    "test_text": "'*.rec' is no fault",
-    "test_kind": "ReadError is no fault, but a class. Call it: ReadError()",
-    "test_list": "[ReadError()] is no fault",
+    "test_nested": "faults are already armed in this process",
+    "test_text": "'*.rec' is not a fault",
+    "test_kind": "ReadError is a class, not a fault. Call it: ReadError()",
+    "test_list": "[ReadError()] is a list, not a fault",
     "test_contract": "Contract: may_skip='yes' must be True or False",
     "test_count": "unexpected keyword argument 'count'",
     "test_signal": "signal=2 must be one of SIGABRT, SIGBUS, ",
@@ -263,7 +328,6 @@ def _bodies(run_suite):
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("test", TEXTS)
 def test_the_frames_are_the_users(bodies, test):
-    """The last one is the line of the test that is wrong."""
     assert TEXTS[test] in bodies[test]
     frames = FRAME.findall(bodies[test])
     assert {path for path, _ in frames} == {"test_inner.py"}, bodies[test]
@@ -272,12 +336,15 @@ def test_the_frames_are_the_users(bodies, test):
 
 @pytest.mark.usefixtures("engine")
 def test_one_line_is_one_line(run_suite):
-    """With --tb=line, the evidence is left out, as of every failure."""
-    _, result = run_suite(PLAIN, "-p", "no:cacheprovider", "--tb=line", "-k", "test_check", "-q")
+    options = "-p", "no:cacheprovider", "--tb=line", "-k", "test_check", "-q", "--junitxml=j.xml"
+    folder, result = run_suite(PLAIN, *options)
     lines = result.stdout.str().partition("FAILURES")[2].partition("= dataloader-faults")[0]
     (line,) = lines.split("\n")[1:-1]
     assert line.startswith("test_inner.py:") or "/test_inner.py:" in line
     assert "corrupted: sample" in line
+    (failure,) = ET.parse(folder / "j.xml").iter("failure")  # noqa: S314  # our own file
+    assert failure.get("message") in line
+    assert "\n  reproduce: pytest " in failure.text
 
 
 @pytest.mark.usefixtures("engine")
@@ -290,5 +357,4 @@ def test_one_line_is_one_line(run_suite):
     ],
 )
 def test_a_summary_does_not_end_in_a_colon(text, sentence):
-    """The lines that it leads to are left out."""
     assert headline(text) == sentence

@@ -1,6 +1,4 @@
-"""``dataloader_faults.sweep``: its table, its settings, and how a violation fails the test."""
-
-from __future__ import annotations
+"""``fault_injector.sweep``: its table, its settings, and how a violation fails the test."""
 
 import pytest
 
@@ -14,28 +12,27 @@ from support.plugin_datasets import ZerosOnError
 from pytest_dataloader_faults.faults import OpenError
 
 
-def test_healthy(dataloader_faults, records):
-    result = dataloader_faults.sweep(lambda: Records(records), max_trials=2)
+def test_healthy(fault_injector, records):
+    result = fault_injector.sweep(lambda: Records(records), max_trials=2)
     assert not result.complete
 
 
 @pytest.mark.dataloader_faults(deadline=44, seed=7)
-def test_wrong(dataloader_faults, records):
-    dataloader_faults.sweep(lambda: ZerosOnError(records), faults=[OpenError()])
+def test_wrong(fault_injector, records):
+    fault_injector.sweep(lambda: ZerosOnError(records), faults=[OpenError()])
 """
 
 
 def test_it_prints_its_table_and_fails_with_the_evidence(suite):
-    """The line that reproduces a failure has the settings of the test's marker."""
     result = suite.run(SUITE, "-rP", "-v")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines_random(
         [
             "   N  OpenError EIO, once",
             "   2  failed_cleanly",
-            "2 trials: 2 failed_cleanly; stopped; go on with start_at=OpenError(nth=3, times=1)",
-            "1 trial: 1 corrupted; stopped; go on with start_at=OpenError(nth=2, times=1)",
-            "corrupted: samples 0 and 4 came alike, all zeros; *, and no exception*",
+            "2 trials: 2 failed_cleanly; stopped; continue with start_at=OpenError(nth=3, times=1)",
+            "1 trial: 1 corrupted; stopped; continue with start_at=OpenError(nth=2, times=1)",
+            "corrupted: samples 0 and 4 are identical (all zeros), *, and no exception*",
             "  reproduce: sweep(make_dataset, faults=[[]OpenError()], start_at=OpenError(times=1)*",
             "  reproduce: sweep(*, deadline=44.0, seed=7)",
         ]

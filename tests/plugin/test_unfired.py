@@ -1,10 +1,6 @@
-"""A fault that never fires, or whose scope is never entered, fails its test and says why."""
+"""A fault that never fires fails its test; a scope that is never entered issues a warning."""
 
-from __future__ import annotations
-
-import gc
 import textwrap
-import warnings
 
 import pytest
 
@@ -34,8 +30,8 @@ def loader(records):
     return DataLoader(Records(records), batch_size=4, num_workers=2)
 
 
-def test_eio_reads(eio_reads, loader):
-    eio_reads("*.nothing")
+def test_eio_reads(read_errors, loader):
+    read_errors("*.nothing")
     assert len(list(loader)) == 4
 
 
@@ -54,61 +50,62 @@ def test_killed_workers(killed_workers, loader):
     assert len(list(loader)) == 4
 
 
-def test_emfile(emfile, loader):
-    emfile(workers=(5,))
+def test_emfile(descriptor_exhaustion, loader):
+    descriptor_exhaustion(workers=(5,))
     assert len(list(loader)) == 4
 
 
-def test_too_few(eio_reads, loader):
-    eio_reads("*.rec", nth=1000)
+def test_too_few(read_errors, loader):
+    read_errors("*.rec", nth=1000)
     assert len(list(loader)) == 4
 
 
-def test_no_loop(eio_reads, loader):
-    eio_reads("*.rec")
+def test_no_loop(read_errors, loader):
+    read_errors("*.rec")
 
 
-def test_no_files(eio_reads):
-    eio_reads("*.rec")
+def test_no_files(read_errors):
+    read_errors("*.rec")
     list(DataLoader(Numbers(), num_workers=2))
 
 
-def test_one_of_two(eio_reads, truncated_files, loader):
+def test_one_of_two(read_errors, truncated_files, loader):
     truncated_files("*.nothing")
-    eio_reads("*.rec")
+    read_errors("*.rec")
     with pytest.raises(OSError):
         list(loader)
 
 
-def test_no_start(eio_reads, records):
-    eio_reads("*.rec")
+def test_no_start(read_errors, records):
+    read_errors("*.rec")
     loader = DataLoader(Records(records), num_workers=1, sampler=Unreadable())
     with pytest.raises(OSError):
         list(loader)
 
 
-def test_run(dataloader_faults, records):
-    dataloader_faults.run(lambda: Records(records), ReadError("*.rec"))
-    outcome = dataloader_faults.run(lambda: Records(records), ReadError("*.nothing"))
+def test_run(fault_injector, records):
+    fault_injector.run(lambda: Records(records), ReadError("*.rec"))
+    outcome = fault_injector.run(lambda: Records(records), ReadError("*.nothing"))
     assert outcome.fired == 0
 
 
 def test_started_before(records, request):
     loader = DataLoader(Records(records), num_workers=1, persistent_workers=True)
     list(loader)
-    request.getfixturevalue("eio_reads")("*.rec")
+    request.getfixturevalue("read_errors")("*.rec")
     list(loader)
     loader._iterator._shutdown_workers()
 """
 OPENED = "never fired: no operation matched it. Batches fetched: worker ?: 2, worker ?: 2*"
-NO_WORKER = "never fired: no DataLoader worker was started after it was armed. Arm faults*"
+NO_WORKER = "never fired: no DataLoader worker was started while it was armed. Arm faults*"
 MESSAGES = {
     "test_eio_reads": f"ReadError(path='*.nothing') {OPENED}",
     "test_truncated_files": f"TruncatedFile(path='*.nothing') {OPENED}",
     "test_closed_descriptors": f"ClosedDescriptor(path='*.nothing') {OPENED}",
     "test_killed_workers": (
-        "WorkerKilled(at=3) never fired: no operation matched it: it is due at fetch 3 of a worker,"
-        " and worker 0 made 2. Lower at. Batches fetched: worker ?: 2, worker ?: 2"
+        "WorkerKilled(at=3) never fired: no operation matched it: it is due at a worker's fetch 3,"
+        " but worker 0 fetched only 2 batches. Pass a smaller value for at."
+        " Batches fetched: worker ?: 2, worker ?: 2"
     ),
     "test_emfile": "DescriptorExhaustion(workers=(5,)) never fired: *",
     "test_too_few": "ReadError(path='*.rec', nth=1000) never fired: * operations matched it in 2 *",
@@ -127,25 +124,25 @@ import pytest
 from torch.utils.data import DataLoader
 
 
-def test_raises(eio_reads):
-    eio_reads("*.nothing")
+def test_raises(read_errors):
+    read_errors("*.nothing")
     assert 1 == 2, "of the test's own"
 
 
-def test_skips(eio_reads):
-    eio_reads("*.nothing")
+def test_skips(read_errors):
+    read_errors("*.nothing")
     pytest.skip("of the test's own")
 
 
 @pytest.mark.xfail(reason="known", strict=True)
-def test_xfails(eio_reads):
-    eio_reads("*.nothing")
+def test_xfails(read_errors):
+    read_errors("*.nothing")
     raise RuntimeError
 
 
 @pytest.mark.xfail(reason="known", strict=True)
-def test_would_pass(eio_reads):
-    eio_reads("*.nothing")
+def test_would_pass(read_errors):
+    read_errors("*.nothing")
 
 
 def test_follows():
@@ -172,7 +169,6 @@ def test_a_fault_that_never_fires_fails_its_test(suite):
 
 @pytest.mark.usefixtures("engine")
 def test_a_failing_test_is_reported_with_its_own_error_only(suite):
-    """What the test itself says comes first; that the fault did not fire adds nothing then."""
     result = suite.run(OWN_ERROR, "-rs")
     result.assert_outcomes(failed=1, skipped=1, xfailed=2, passed=1)
     result.stdout.fnmatch_lines(["E * AssertionError: of the test's own", "SKIPPED *test's own"])
@@ -191,31 +187,31 @@ def disk(short_reads):
     return short_reads
 
 
-def test_parameter(eio_reads, truncated_files):
+def test_parameter(read_errors, truncated_files):
     pass
 
 
-@pytest.mark.usefixtures("emfile")
+@pytest.mark.usefixtures("descriptor_exhaustion")
 def test_mark():
     pass
 
 
-def test_through_another_fixture(disk, dataloader_faults):
+def test_through_another_fixture(disk, fault_injector):
     pass
 
 
-def test_own_end(eio_reads):
+def test_own_end(read_errors):
     pytest.skip("of the test's own")
 
 
-@pytest.mark.parametrize("name", ["eio_reads", "open_errors"])
-def test_one_of_two(name, request, eio_reads, open_errors):
+@pytest.mark.parametrize("name", ["read_errors", "open_errors"])
+def test_one_of_two(name, request, read_errors, open_errors):
     with pytest.raises(ValueError):
         request.getfixturevalue(name)(nth=0)
 
 
-def test_arms_otherwise(eio_reads, dataloader_faults, records):
-    dataloader_faults.run(lambda: Records(records), OpenError("*/00.rec"), num_workers=1)
+def test_arms_otherwise(read_errors, fault_injector, records):
+    fault_injector.run(lambda: Records(records), OpenError("*/00.rec"), num_workers=1)
 """
 
 
@@ -226,8 +222,8 @@ def test_fixtures_of_a_fault_that_are_never_called(suite):
     result.assert_outcomes(failed=3, skipped=1, passed=3)
     result.stdout.fnmatch_lines(
         [
-            'eio_reads, truncated_files was never called, so no fault was armed: call *("[*].jpg"*',
-            "emfile was never called, so no fault was armed: call it, as in emfile(headroom=0)*",
+            'read_errors, truncated_files was never called, so no fault was armed: call *("[*]*',
+            "descriptor_exhaustion was never called, so no fault was armed: call it, as in*",
             "short_reads was never called, so no fault was armed*",
         ]
     )
@@ -239,89 +235,94 @@ import pytest
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import ReadError
 """
-OTHER = """
-        def test_other():
-            gc.collect()
-        """
-LINE = "test_inner.py:{}: inject(ReadError(path='*.bin')) was never entered, so no fault was armed"
+TEXT = "inject(ReadError(path='*.bin')) of test_inner.py:* was never entered, so no fault was armed"
+FORGOTTEN = """
+def test_forgotten():
+    inject(ReadError("*.bin"))
+"""
 
 
-def run(suite, body, *arguments):
-    """The outcome of the tests in *body*, which begin at line 6."""
-    return suite.run(HEADER + textwrap.dedent(body), "-p", "no:cacheprovider", *arguments)
+def run(suite, body, action="default"):
+    """The outcome of the tests in *body*, which start at line 6; *action*: on a warning."""
+    arguments = "-p", "no:cacheprovider", "-W", action
+    return suite.run(HEADER + textwrap.dedent(body), *arguments)
 
 
-@pytest.mark.parametrize("options", [(), ("-W", "error")], ids=["plain", "-W error"])
-def test_a_test_that_forgets_with_fails(light_suite, options):
-    """The text names the line of the call, and there are no frames and no warning."""
+def test_a_test_that_forgets_with_warns(light_suite):
+    result = run(light_suite, FORGOTTEN)
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(
+        [
+            "test_inner.py::test_forgotten",
+            f"*/test_inner.py:7: RuntimeWarning: {TEXT}*",
+            '    inject(ReadError("[*].bin"))',
+        ]
+    )
+
+
+def test_a_test_that_forgets_with_fails_under_w_error(light_suite):
     result = run(
         light_suite,
-        """
-        def test_forgotten():
-            inject(ReadError("*.bin"))
-        """,
-        *options,
+        f"""{FORGOTTEN}
+def test_other():
+    gc.collect()
+""",
+        "error",
     )
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([LINE.format(7) + "*"])
-    for unwanted in ("*warning*", "*Warning*", "*injection.py*", "*Captured*"):
-        result.stdout.no_fnmatch_line(unwanted)
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines([f"E * RuntimeWarning: {TEXT}*", "FAILED *::test_forgotten - *"])
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        """
-        kept = []
-        def test_alive():
-            kept.append(inject(ReadError("*.bin")))
-        """,
+def test_a_scope_in_a_cycle_warns_when_it_is_collected(light_suite):
+    result = run(
+        light_suite,
         """
         def test_in_a_cycle():
-            found = [inject(ReadError("*.bin"))]
-            found.append(found)
+            scopes = [inject(ReadError("*.bin"))]
+            scopes.append(scopes)
+        def test_other():
+            gc.collect()
         """,
-    ],
-    ids=["alive", "cycle"],
-)
-def test_no_collector_is_needed(light_suite, body):
-    """The end of the test's call counts, also where the scope lives on."""
-    result = run(light_suite, body + OTHER)
-    result.assert_outcomes(failed=1, passed=1)
-    result.stdout.no_fnmatch_line("*Warning*")
-
-
-def test_a_test_that_imports_it(fresh_suite):
-    """Nothing of it was there when the test began."""
-    result = fresh_suite.run(
-        """
-        def test_forgotten():
-            from pytest_dataloader_faults import faults, inject
-            inject(faults.ReadError("*.bin"))
-        """,
-        "-p",
-        "no:cacheprovider",
     )
-    result.assert_outcomes(failed=1, warnings=1)
-    result.stdout.fnmatch_lines([LINE.format(3) + "*"])
+    result.assert_outcomes(passed=2, warnings=1)
+    result.stdout.fnmatch_lines([f"*/test_inner.py:7: RuntimeWarning: {TEXT}*"])
 
 
-@pytest.mark.parametrize("when", ["setup", "teardown"])
-def test_a_fixture_that_forgets_with(light_suite, when):
-    """It is an error of the fixture's phase."""
-    lines = ['inject(ReadError("*.bin"))', "yield"]
-    lines = lines if when == "setup" else lines[::-1]
-    body = "".join(f"    {line}\n" for line in lines)
+def test_a_scope_that_is_kept_until_the_end_is_not_reported(fresh_suite):
     result = run(
-        light_suite,
-        f"@pytest.fixture\ndef armed():\n{body}\ndef test_it(armed):\n    pass\n",
+        fresh_suite,
+        """
+        scopes = [inject(ReadError("*.bin"))]
+        def test_other():
+            pass
+        """,
     )
-    result.assert_outcomes(errors=1, passed=int(when == "teardown"))
-    result.stdout.fnmatch_lines(["*was never entered*"])
+    result.assert_outcomes(passed=1)
+    result.stderr.no_fnmatch_line("*never entered*")
 
 
-def test_a_fixture_may_give_a_scope(light_suite):
-    """The test enters it, or it is an error as the fixture's value goes."""
+class _Tests:
+    """A class of tests, which pytest would not collect any more."""
+
+
+async def _coroutine():
+    """Its body would run after the end of the scope."""
+
+
+def _generator():
+    yield
+
+
+@pytest.mark.parametrize("function", [_Tests, _coroutine, _generator, pytest.fixture(_generator)])
+def test_only_functions_can_be_decorated(function):
+    """Anything else would run without the fault."""
+    scope = inject(ReadError("*.bin"))
+    with pytest.raises(InvalidArgumentError, match=r"must decorate a function.*with inject"):
+        scope(function)
+
+
+def test_a_scope_of_a_fixture(light_suite):
+    """A test can enter it. Otherwise the warning shows the line in the fixture."""
     result = run(
         light_suite,
         """
@@ -335,42 +336,20 @@ def test_a_fixture_may_give_a_scope(light_suite):
             pass
         """,
     )
-    result.assert_outcomes(passed=2, errors=1)
-    result.stdout.fnmatch_lines(["*ERROR at teardown of test_does_not*", "*was never entered*"])
-
-
-def test_an_error_of_the_test_itself_goes_first(light_suite):
-    """What was never entered stands beside it, as it is the likely reason."""
-    result = run(
-        light_suite,
-        """
-        def test_nothing_raised():
-            inject(ReadError("*.bin"))
-            with pytest.raises(OSError):
-                pass
-        """,
+    result.assert_outcomes(passed=2, warnings=1)
+    result.stdout.fnmatch_lines(
+        ["test_inner.py::test_does_not", f"*/test_inner.py:8: RuntimeWarning: {TEXT}*"]
     )
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*DID NOT RAISE*", "*dataloader-faults*", "*was never entered*"])
 
 
-def test_without_pytest_it_is_a_warning():
-    """It comes as the scope is collected, and points to the line of the call."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        code = compile("inject(fault)", "loop.py", "exec")
-        scope = {"inject": inject, "fault": ReadError("*.bin")}
-        from pytest_dataloader_faults import injection
-
-        with injection._watched(injection._unwatched):
-            exec(code, scope)  # noqa: S102  # a line of a file of its own
-        gc.collect()
-    (found,) = [each for each in caught if "was never entered" in str(each.message)]
-    assert (found.category, found.filename, found.lineno) == (RuntimeWarning, "loop.py", 1)
+def test_without_pytest():
+    code = compile("inject(fault)", "loop.py", "exec")
+    with pytest.warns(RuntimeWarning, match="was never entered") as warned:
+        exec(code, {"inject": inject, "fault": ReadError("*.bin")})  # noqa: S102
+    assert [(warning.filename, warning.lineno) for warning in warned] == [("loop.py", 1)]
 
 
-def test_what_is_entered_is_not_told(light_suite):
-    """By ``with``, by an exit stack, or as a decorator."""
+def test_what_is_entered_is_not_reported(light_suite):
     result = run(
         light_suite,
         """
@@ -386,24 +365,28 @@ def test_what_is_entered_is_not_told(light_suite):
         @scope()
         def test_decorated():
             gc.collect()
+        @scope()
+        def helper():
+            pass
+        def test_other():
+            global helper
+            del helper
+            gc.collect()
         """,
-        "-W",
         "error",
     )
-    result.assert_outcomes(passed=3)
+    result.assert_outcomes(passed=4)
 
 
 def test_a_scope_is_entered_once(engine):
-    """A second time is refused with what to do."""
     scope = inject(ReadError("*.bin"), require_fired=False)
     with scope:
         pass
-    with pytest.raises(InvalidArgumentError, match="entered before: call inject"), scope:
+    with pytest.raises(InvalidArgumentError, match="already entered: call inject"), scope:
         pytest.fail("armed")
 
 
 @pytest.mark.parametrize("call", [inject, FaultInjector().inject], ids=["inject", "injector"])
 def test_no_fault_is_refused(call):
-    """At the call, as a sweep of no fault is."""
-    with pytest.raises(InvalidArgumentError, match=r"no fault was given.*ReadError"):
+    with pytest.raises(InvalidArgumentError, match=r"no fault was passed.*ReadError"):
         call()

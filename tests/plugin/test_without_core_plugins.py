@@ -1,7 +1,5 @@
 """Plugins of pytest's own can be left out, and their options are not there then."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -44,18 +42,16 @@ STATUSES = {"open-error": "failed", "workers-agree": "passed", "connect-error": 
 
 @pytest.mark.parametrize("plugins", PLUGINS)
 def test_some_are_left_out(suite, plugins):
-    """The checks run, and the report has what they found."""
     without = [argument for name in plugins.split() for argument in ("-p", f"no:{name}")]
     result = suite.run(SUITE, *without, "--dataloader-faults-report=r.json")
     assert "Error" not in result.stderr.str()
     assert "INTERNALERROR" not in result.stdout.str()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    found = json.loads((suite.path / "r.json").read_text(encoding="utf-8"))["items"]
-    assert {each["check"]: each["status"] for each in found} == STATUSES
+    items = json.loads((suite.path / "r.json").read_text(encoding="utf-8"))["items"]
+    assert {each["check"]: each["status"] for each in items} == STATUSES
 
 
 def test_tests_can_be_listed_without_a_terminal(suite):
-    """No listing is shown, and nothing fails."""
     result = suite.run("def test_plain(): pass", "-p", "no:terminal", "--collect-only")
     assert result.ret == pytest.ExitCode.OK
     assert "Error" not in result.stderr.str() + result.stdout.str()

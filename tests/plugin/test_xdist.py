@@ -29,34 +29,34 @@ def test_zeros(fault_check, records):
     fault_check(lambda: ZerosOnError(records))
 
 
-def test_injected(eio_reads, records):
-    armed = eio_reads("*/03.rec")
+def test_injected(read_errors, records):
+    armed = read_errors("*/03.rec")
     with pytest.raises(OSError, match="Errno 5"):
         list(DataLoader(Records(records), num_workers=2))
     assert armed.fired == 1
 
 
-def test_unfired(eio_reads, records):
-    eio_reads("*.nothing")
+def test_unfired(read_errors, records):
+    read_errors("*.nothing")
     list(DataLoader(Records(records), num_workers=1))
 
 
-@pytest.mark.dataloader_faults(only="read-error-first")
+@pytest.mark.dataloader_faults(only="read-error")
 def test_cached(fault_check, records):
     cache = records.parent / "cache"
     cache.mkdir()
     fault_check(lambda: CheckedSpectrograms(records, cache))
 
 
-def test_options(dataloader_faults):
-    outcome = dataloader_faults.run(Numbers, num_workers=1, batch_size=16)
-    assert (outcome.seed, outcome.deadline) == (7, 25)
+def test_options(fault_injector):
+    outcome = fault_injector.run(Numbers, num_workers=1, batch_size=16)
+    assert (outcome.request.seed, outcome.request.deadline) == (7, 25)
 """
 OPTIONS = ("--dataloader-faults-seed=7", "--dataloader-faults-deadline=25")
 
 
 EXPECTED = [
-    ("test_inner.py::test_cached[read-error-first]", "PASSED (failed_cleanly)"),
+    ("test_inner.py::test_cached[read-error]", "PASSED (failed_cleanly)"),
     ("test_inner.py::test_healthy[open-error]", "PASSED (failed_cleanly)"),
     ("test_inner.py::test_healthy[worker-killed-first]", "PASSED (failed_cleanly)"),
     ("test_inner.py::test_injected", "PASSED"),
@@ -70,18 +70,17 @@ EXPECTED = [
 def _outcomes(result) -> list[tuple[str, str]]:
     """Each item and what became of it."""
     text = result.stdout.str().partition("= FAILURES =")[0]
-    found = re.findall(r"^\[gw\d\].*?([A-Z]+(?: \(\w+\))?) (test_inner\S+)", text, re.MULTILINE)
-    return sorted((item, outcome) for outcome, item in found)
+    results = re.findall(r"^\[gw\d\].*?([A-Z]+(?: \(\w+\))?) (test_inner\S+)", text, re.MULTILINE)
+    return sorted((item, outcome) for outcome, item in results)
 
 
 @pytest.mark.timeout(300)  # Two processes import torch.
 def test_outcomes_are_the_same_over_two_processes(suite):
-    """Items fail and pass as in one, with the same verdicts, causes and notes; one header."""
     result = suite.run(SUITE, "-v", "-p", "xdist", "-n", "2", *OPTIONS)
     result.assert_outcomes(passed=6, failed=2)
     assert _outcomes(result) == EXPECTED
     assert sum(line.startswith("dataloader-faults: ") for line in result.outlines) == 1
-    result.stdout.fnmatch_lines(["corrupted: samples 0 to 15 came alike*"])
+    result.stdout.fnmatch_lines(["corrupted: samples 0 to 15 are identical*"])
     result.stdout.fnmatch_lines(["ReadError(path='*.nothing') never fired: *"])
     causes = [
         "*= dataloader-faults =*",
@@ -89,4 +88,4 @@ def test_outcomes_are_the_same_over_two_processes(suite):
     ]
     result.stdout.fnmatch_lines(causes)
     summary = " ".join(result.stdout.str().partition("= dataloader-faults =")[2].split())
-    assert summary.count("as a cache is") == 1
+    assert summary.count("like a cache") == 1

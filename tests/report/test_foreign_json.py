@@ -1,18 +1,16 @@
 """Reports and files of known failures that another program wrote: read, or refused with advice."""
 
-from __future__ import annotations
-
 import json
 import re
 
 import pytest
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.plugin import _known
+from pytest_dataloader_faults.plugin import _baseline
 from pytest_dataloader_faults.report import files
 from pytest_dataloader_faults.report.command import main
 from pytest_dataloader_faults.report.model import Report
-from support.mutations import mutated
+from support.mutations import mutate
 from support.reports import EVERYTHING, RUN, events, failed, growing, item
 from support.rows import rows
 
@@ -27,30 +25,45 @@ SMALL = Report(
     items=(
         item(check="workers-agree", trials=(0.2,), notes=("a note",)),
         failed(check="hung-read", verdict="hung", timeline=events(), omitted_events=2),
-        failed(check="growth", verdict="leaked", usage=tuple(growing())),
-        item(check="pinned", status="not_applicable", verdict=None, cause="no file is read"),
+        failed(check="resource-growth", verdict="leaked", usage=tuple(growing())),
+        item(check="pin-memory", status="not_applicable", verdict=None, cause="no file is read"),
     ),
 )
-KNOWN = [
-    {"id": "test_a.py::test[open-error]", "check": "open-error", "verdict": "corrupted"},
-    {"id": "b", "check": "growth", "part": "train", "call": 2, "verdict": "hung", "reason": "c"},
-]
-ADVICE = "Pass a file that --dataloader-faults-report=NAME.json wrote"
+ENTRY = {"status": "failed", "verdict": "corrupted", "reason": "c"}
+BASELINE = {
+    "version": 1,
+    "items": [
+        {
+            "nodeid": "test_a.py::test[open-error]",
+            "test": "test_a.py::test",
+            "check": "open-error",
+            **ENTRY,
+        },
+        {
+            "nodeid": "b",
+            "test": "b",
+            "part": "train",
+            "call": 2,
+            "check": "resource-growth",
+            **ENTRY,
+        },
+    ],
+}
+ADVICE = "Pass a file that --dataloader-faults-report=NAME.json wrote, or a baseline"
 
 
 @SAMPLES
-def test_mutated_known_failures_are_read_or_refused(tmp_path, seeds):
-    """A refusal names the file, and says what to do."""
-    path = tmp_path / "known.json"
+def test_mutated_baselines_are_read_or_refused(tmp_path, seeds):
+    path = tmp_path / "baseline.json"
     refused = []
     for seed in seeds:
-        path.write_bytes(mutated(KNOWN, seed))
+        path.write_bytes(mutate(BASELINE, seed))
         try:
-            _known.read(str(path), "an option")
+            _baseline.read(str(path), "an option")
         except InvalidArgumentError as error:
             refused.append(str(error))
-    assert [each for each in refused if f"known={str(path)!r} from an option" not in each] == []
-    assert [each for each in refused if "Correct it, or remove the file and" not in each] == []
+    assert [each for each in refused if f"baseline={str(path)!r} from an option" not in each] == []
+    assert [each for each in refused if "Fix it, or delete the file and" not in each] == []
     assert max(map(len, refused)) < 2000
     assert len(seeds) / 4 < len(refused) < len(seeds)
 
@@ -61,26 +74,25 @@ def _run(capsys, *arguments):
     return status, capsys.readouterr().err
 
 
-def _require_told(status, told, path, seed):
-    assert (status == 2) == bool(told), seed
-    if told:
-        assert str(path) in told, seed
-        assert ADVICE in told, seed
-        assert len(told) < 2000, seed
+def _require_told(status, error, path, seed):
+    assert (status == 2) == bool(error), seed
+    if error:
+        assert str(path) in error, seed
+        assert ADVICE in error, seed
+        assert len(error) < 2000, seed
 
 
 @SAMPLES
 def test_mutated_reports_are_merged_or_refused(tmp_path, capsys, seeds):
-    """In each form of a report; what was merged can be read again."""
     path, good = tmp_path / "r.json", tmp_path / "good.json"
     files.write(SMALL, str(good))
     outputs = [tmp_path / f"all{ending}" for ending in files.RENDERERS]
     refused = 0
     for seed in seeds[::2] if seeds is FEW else seeds:  # A page takes a while.
-        path.write_bytes(mutated(SMALL.to_dict(), seed))
+        path.write_bytes(mutate(SMALL.to_dict(), seed))
         written = (argument for each in outputs for argument in ("-o", each))
-        status, told = _run(capsys, "merge", path, good, *written)
-        _require_told(status, told, path, seed)
+        status, error = _run(capsys, "merge", path, good, *written)
+        _require_told(status, error, path, seed)
         refused += status == 2
         if status == 0:
             files.read(str(tmp_path / "all.json"))
@@ -89,16 +101,15 @@ def test_mutated_reports_are_merged_or_refused(tmp_path, capsys, seeds):
 
 @SAMPLES
 def test_mutated_reports_are_compared_or_refused(tmp_path, capsys, seeds):
-    """Both ways round, in the terminal and in each form."""
     path, good = tmp_path / "r.json", tmp_path / "good.json"
     files.write(SMALL, str(good))
     outputs = ["-o", tmp_path / "c.md", "-o", tmp_path / "c.html"]
     refused = 0
     for seed in seeds:
-        path.write_bytes(mutated(SMALL.to_dict(), seed))
+        path.write_bytes(mutate(SMALL.to_dict(), seed))
         for order in ((path, good), (good, path)):
-            status, told = _run(capsys, "compare", *order, *outputs)
-            _require_told(status, told, path, seed)
+            status, error = _run(capsys, "compare", *order, *outputs)
+            _require_told(status, error, path, seed)
             refused += status == 2
     assert len(seeds) / 2 < refused < 2 * len(seeds)
 
@@ -114,10 +125,15 @@ def _changed(*path, value):
 
 
 @rows(
-    ("path", "value", "told"),
+    ("path", "value", "message"),
     [
         (("versions",), "3.11", "versions must be an object, got '3.11'"),
         (("versions", "torch"), 2, "versions['torch'] must be a string, got 2"),
+        (("items", 1, "call"), 0, "items[1].call must be an int from 1 to 9"),
+        (("items", 1, "part"), None, "items[1].part must be a string, got None"),
+        (("items", 1, "reason"), 5, "items[1].reason must be a string, or null, got 5"),
+        (("items", 0, "reason"), "c", "items[0].verdict must be a verdict of a failure: hung"),
+        (("items", 1, "without_fault"), 1, "items[1].without_fault must be true or false, got 1"),
         (("engine",), None, "engine must be a string, got None"),
         (("runs",), {}, "runs must be a list, got {}"),
         (("runs", 0, "commit"), [], "runs[0].commit must be a string, got []"),
@@ -137,19 +153,42 @@ def _changed(*path, value):
         (("items", 2, "usage", 0), {}, "items[2].usage[0] must be an object with 'epoch', got {}"),
     ],
 )
-def test_a_refusal_names_the_field_and_what_is_allowed(tmp_path, capsys, path, value, told):
-    """With the value, and what to do."""
+def test_a_refusal_names_the_field_and_what_is_allowed(tmp_path, capsys, path, value, message):
     report = tmp_path / "r.json"
     report.write_text(_changed(*path, value=value))
     status, error = _run(capsys, "merge", report, "-o", tmp_path / "all.md")
     assert status == 2
     assert f"{report} is not a JSON report written by this plugin: " in error
-    assert told in error
+    assert message in error
     assert error.endswith(f". {ADVICE}\n")
 
 
+def _error_of(data):
+    with pytest.raises(InvalidArgumentError) as caught:
+        Report.from_dict(data)
+    return str(caught.value)
+
+
+def test_an_item_that_is_there_twice_is_refused():
+    """It would count twice, and one of two reasons would be lost."""
+    data = {**BASELINE, "items": [*BASELINE["items"], BASELINE["items"][1]]}
+    message = "items[1] and items[2] are both about b, part 'train', call 2. Remove one of them"
+    assert _error_of(data) == message
+
+
+def test_a_misspelled_field_is_refused():
+    """Its text would be lost. A later version has unknown fields besides all others."""
+    first, second = BASELINE["items"]
+    del (entry := dict(second))["reason"]
+    message = "items[1] has an unknown field 'reson'. Did you mean 'reason'?"
+    assert _error_of({**BASELINE, "items": [first, {**entry, "reson": "c"}]}) == message
+    item = SMALL.to_dict()["items"][0]
+    assert (
+        Report.from_dict({**BASELINE, "items": [{**item, "reasons": []}]}).items == SMALL.items[:1]
+    )
+
+
 def test_a_long_value_is_shortened(tmp_path, capsys):
-    """The reader of the error wants to see its other parts."""
     report = tmp_path / "r.json"
     report.write_text(_changed("items", 1, "line", value="9" * 10_000))
     _, error = _run(capsys, "merge", report, "-o", tmp_path / "all.md")
@@ -157,11 +196,10 @@ def test_a_long_value_is_shortened(tmp_path, capsys):
 
 
 def test_what_only_a_later_version_knows_is_left_out(tmp_path):
-    """In each part of a report."""
     data = json.loads(files.as_json(SMALL))
     holders = [data, data["runs"][0], data["items"][1], data["items"][1]["timeline"][0]]
-    for each in [*holders, data["items"][2]["usage"][0]]:
-        each["later"] = {"a": 1}
+    for holder in [*holders, data["items"][2]["usage"][0]]:
+        holder["later"] = {"a": 1}
     path = tmp_path / "r.json"
     path.write_text(json.dumps(data))
     assert files.read(str(path)) == SMALL
@@ -169,7 +207,6 @@ def test_what_only_a_later_version_knows_is_left_out(tmp_path):
 
 @rows("nodeid", ["test_\udcff.py::test", "\ud800", "\udcff\udcfe[open-error]"])
 def test_an_id_may_hold_bytes_that_are_not_utf_8(tmp_path, nodeid):
-    """As of a file with such a name; each form of a report can be written."""
     report = Report(items=(failed(nodeid=nodeid, test=nodeid),))
     for ending in files.RENDERERS:
         files.write(report, str(tmp_path / f"r{ending}"))
@@ -184,4 +221,4 @@ def test_a_doubled_key_is_refused(tmp_path, capsys):
     path.write_text(text.replace('"status": "failed"', '"status": "failed", "status": "passed"'))
     status, error = _run(capsys, "compare", path, path)
     assert status == 2
-    assert "an object must have each key once, got 'status' more than once in {" in error
+    assert "an object must not repeat a key, got 'status' more than once in {" in error

@@ -1,7 +1,5 @@
 """The HTML page as text: what is in it, that texts do no harm, and how large it gets."""
 
-from __future__ import annotations
-
 import html.parser
 import re
 from collections import Counter
@@ -35,18 +33,75 @@ class _Read(html.parser.HTMLParser):
 
 
 def test_a_page_has_every_item():
-    """With its evidence, and each that failed with its cause."""
     read = _Read(page.render(EVERYTHING))
     text = " ".join(" ".join(read.texts).split())
-    assert read.elements["details"] == len(EVERYTHING.items)
+    checks = [value for name, value in read.attributes if name == "data-check"]
+    assert sorted(checks) == sorted(each.check for each in EVERYTHING.items)
     assert "5 of 9 checks failed , in 2 of 3 datasets." in text
     assert text.count("gives zeros") == 2 * 2 + 2
     assert "evidence" in text
-    assert "Note: a.py::test: 64 of 100 samples were looked at." in text
+    assert "Note: a.py::test: 64 of 100 samples were checked." in text
+
+
+MANY = Report(
+    engine="kernel engine",
+    items=(
+        item(check="open-error", notes=("64 of 100 samples were checked",)),
+        item(check="resource-growth"),
+        item(test="b.py::test", check="open-error"),
+        failed(test="b.py::test", check="resource-growth", cause="leaks", fix="close the file"),
+        item(test="b.py::test", check="pickles", status="xfailed"),
+        failed(test="c.py::test", check="open-error", fix="raise the error"),
+        failed(test="c.py::test", check="resource-growth", fix="raise the error"),
+        item(test="c.py::test", check="pin-memory", status="not_applicable"),
+    ),
+)
+
+
+def _is_in_order(text, *parts):
+    places = [text.index(part) for part in parts]
+    return places == sorted(places)
+
+
+def test_what_failed_comes_first():
+    text = page.render(MANY)
+    causes, matrix = text.index('id="causes"'), text.index('id="matrix"')
+    trials, notes = text.index('id="trials"'), text.index('id="notes"')
+
+    boxes = text[causes : text.index('<form class="filter"')].split("</article>")
+    assert ["raise the error" in box and "c.py::test" in box for box in boxes[:2]] == [True, False]
+    assert '<h3>leaks</h3>\n<p class="fix"><strong>fix:</strong> close the file</p>' in boxes[1]
+    assert _is_in_order(
+        text[matrix:trials], ">c.py<", ">b.py<", ">a.py<", "resource-growth", "open-error"
+    )
+    assert _is_in_order(text[trials:notes], ">c.py::test<", ">b.py::test<", ">a.py::test<")
+    assert _is_in_order(text, "</form>", 'id="trials"', "Note: a.py::test: 64", "kernel engine")
+
+
+def test_what_did_not_fail_is_folded():
+    text = page.render(MANY)
+    trials = text[text.index('id="trials"') : text.index('id="notes"')]
+    worst, middle, good = trials.split('<section class="of-test">')[1:]
+
+    assert worst.partition('<details class="others">')[0].count('class="trial failed"') == 2
+    assert '<span class="tally">2 of 2 checks failed</span>' in worst
+    assert 'Other checks<span class="tally">: 1 not applicable</span>' in worst
+    assert '<span class="tally">: 1 passed, 1 failed as expected</span>' in middle
+    assert "<h3>" not in good.partition("<summary>")[0]
+    assert '<span class="tally">2 passed</span></summary>' in good
+
+
+def test_tests_with_one_fix_share_it():
+    items = [failed(test=f"{name}.py::test", fix="raise the error") for name in "ab"]
+    items.append(failed(test="b.py::test", check="resource-growth", fix="close the file"))
+    text = page.render(Report(items=tuple(items)))
+    box = text[text.index('<article class="cause">') : text.index("</article>")]
+
+    assert box.count("raise the error") == box.count("close the file") == 1
+    assert box.count('<div class="group">') == 3
 
 
 def test_a_page_of_nothing_says_so():
-    """There is nothing to filter then."""
     read = _Read(page.render(Report()))
     assert "No check was run" in read.texts
     assert not {"form", "table", "script"} & set(read.elements)
@@ -67,8 +122,8 @@ def test_hostile_texts_are_only_texts():
     }
     changes |= {"explanation": f"{HOSTILE_MARKUP}\n{HOSTILE_MARKUP}"}
     changes["timeline"] = tuple(  # What is opened has an absolute path.
-        replace(each, text=f"/{HOSTILE_MARKUP}/x" if each.kind == "open" else HOSTILE_MARKUP)
-        for each in hostile.timeline
+        replace(event, text=f"/{HOSTILE_MARKUP}/x" if event.kind == "open" else HOSTILE_MARKUP)
+        for event in hostile.timeline
     )
     report = replace(
         EVERYTHING,
@@ -77,11 +132,13 @@ def test_hostile_texts_are_only_texts():
         items=(replace(hostile, **changes),),
     )
     text = page.render(report)
-    found, wanted = _Read(text), _Read(harmless)
-    assert found.elements == wanted.elements
-    assert [name for name, _ in found.attributes] == [name for name, _ in wanted.attributes]
+    hostile_page, plain_page = _Read(text), _Read(harmless)
+    assert hostile_page.elements == plain_page.elements
+    assert [name for name, _ in hostile_page.attributes] == [
+        name for name, _ in plain_page.attributes
+    ]
     assert all(line.isprintable() for line in text.split("\n"))
-    assert "\\u202eabc" in "".join(found.texts)
+    assert "\\u202eabc" in "".join(hostile_page.texts)
 
 
 def test_a_page_needs_no_other_file():
@@ -105,21 +162,20 @@ def test_links_within_a_page_lead_somewhere():
 
 
 def test_a_page_says_what_its_verdicts_and_checks_mean():
-    """Only of those that it names, and only of those that are known."""
-    items = (failed(check="growth", verdict="hung"), failed(check="of-another-version"))
+    items = (failed(check="resource-growth", verdict="hung"), failed(check="of-another-version"))
     text = page.render(Report(items=items))
 
     assert 'href="#term-hung"' in text
     assert f'<dt id="term-hung">hung<dd>{Verdict.HUNG.meaning}' in text
-    assert f'<dt id="term-growth">growth<dd>{CHECKS["growth"].promise}' in text
+    name = "resource-growth"
+    assert f'<dt id="term-{name}">{name}<dd>{CHECKS[name].promise}' in text
     assert "term-poisoned" not in text
     assert "term-of-another-version" not in text
 
 
 def test_an_anchor_stays():
-    """Whatever else is in the report."""
-    one = item(nodeid="tests/a.py::test[open-error-1.0]")
-    for items in ([one], [item(), one]):
+    dotted = item(nodeid="tests/a.py::test[open-error-1.0]")
+    for items in ([dotted], [item(), dotted]):
         assert list(trials_of(items))[-1].anchor == "item-tests/a.py::test-open-error-1.0"
 
 
@@ -129,74 +185,70 @@ def test_a_long_pause_is_drawn_shorter():
     assert list(drawn.lanes) == ["loader", "worker 0", "worker 1"]
     place, seconds = drawn.pause
     assert seconds == pytest.approx(19.8)
-    before = [x for x, kind in drawn.lanes["worker 0"] if kind == "fault"]
-    after = [x for x, kind in drawn.lanes["loader"] if kind == "error"]
-    assert (before, after) == ([place], [place + 25])
+    fault_positions = [x for x, kind in drawn.lanes["worker 0"] if kind == "fault"]
+    error_positions = [x for x, kind in drawn.lanes["loader"] if kind == "error"]
+    assert (fault_positions, error_positions) == ([place], [place + 25])
     assert max(x for marks in drawn.lanes.values() for x, _ in marks) == 100
 
 
 @pytest.mark.parametrize("time", [0.0, 3.0])
 def test_a_single_event_is_drawn(time):
-    """There is nothing to divide by."""
     (event,) = events()[:1]
     drawn = timeline([replace(event, time=time)])
     assert all(0 <= x <= 100 for x, _ in drawn.lanes["loader"])
 
 
 def test_what_decided_is_listed():
-    """However many files were opened before; the page says how many events it leaves out."""
-    every = events(200)
-    drawn = timeline(every)
+    sequence = events(200)
+    drawn = timeline(sequence)
     assert len([each for each in drawn.rows if not each.omitted]) == MOST_ROWS
-    assert drawn.omitted == len(every) - MOST_ROWS
+    assert drawn.omitted == len(sequence) - MOST_ROWS
     assert sum(each.omitted for each in drawn.rows) == drawn.omitted
     assert [each.kind for each in drawn.rows[-3:]] == ["fault", "error", "exit"]
-    text = " ".join(page.render(replace(EVERYTHING, items=(failed(timeline=every),))).split())
+    text = " ".join(page.render(replace(EVERYTHING, items=(failed(timeline=sequence),))).split())
     assert f"{drawn.omitted} more events in the JSON report." in text
 
 
 def test_a_worker_that_tries_for_ever_is_listed_in_part():
-    """The beginning and the end of hundreds of faults."""
     (fault,) = [each for each in events() if each.kind == "fault"]
-    every = [replace(fault, time=float(number)) for number in range(400)]
-    drawn = timeline(every)
+    faults = [replace(fault, time=float(number)) for number in range(400)]
+    drawn = timeline(faults)
     times = [each.time for each in drawn.rows if not each.omitted]
     assert times == [*range(50), *range(350, 400)]
-    assert drawn.rows[50].text == "300 more faults, left out here"
+    assert drawn.rows[50].text == "300 more faults, not shown"
     assert drawn.omitted == 300
 
 
 def test_a_pause_is_none_where_events_are_left_out():
-    """The page says what happened in the part that is drawn shorter, and where that was."""
-    gap = Event(0.2, "worker 0", "fault", "371,628 more faults, left out here", omitted=371_628)
-    every = (*events(), gap)
-    drawn = timeline(every)
-    assert drawn.unseen == ["371,628 more faults, left out here (worker 0)"]
+    gap = Event(0.2, "worker 0", "fault", "371,628 more faults, not shown", omitted=371_628)
+    sequence = (*events(), gap)
+    drawn = timeline(sequence)
+    assert drawn.unseen == ["371,628 more faults, not shown (worker 0)"]
     (place, width, _) = drawn.gaps["worker 0"][0]
     assert place <= drawn.pause[0] < drawn.pause[0] + 25 <= place + width
-    text = " ".join(page.render(replace(EVERYTHING, items=(failed(timeline=every),))).split())
-    assert "No event for" not in text
-    assert "is drawn shorter: 371,628 more faults, left out here (worker 0)." in text
+    text = " ".join(page.render(replace(EVERYTHING, items=(failed(timeline=sequence),))).split())
+    assert "No events for" not in text
+    assert "is compressed: 371,628 more faults, not shown (worker 0)." in text
 
 
 def test_rows_are_short():
-    """Files are in one long folder, which is told once."""
     long = "/tmp/pytest-of-you/pytest-0/test_zeros0"
-    every = [replace(each, text=each.text.replace("/data", long)) for each in events()]
-    drawn = timeline(every)
+    sequence = [replace(each, text=each.text.replace("/data", long)) for each in events()]
+    drawn = timeline(sequence)
     assert drawn.folder == f"{long}/"
     assert next(each.text for each in drawn.rows if each.kind == "open") == "…/0.bin"
     assert [each.text for each in drawn.rows if each.kind == "fault"] == ["ReadError: read …/0.bin"]
     assert timeline(events()).folder == ""
     # The texts of faults are for people: whatever they say, and whatever stands before a comma.
-    reworded = [replace(each, text="at /x, /y") if each.kind == "fault" else each for each in every]
+    reworded = [
+        replace(each, text="at /x, /y") if each.kind == "fault" else each for each in sequence
+    ]
     assert timeline(reworded).folder == f"{long}/"
-    commas = [replace(each, text=each.text.replace(long, f"{long},/in")) for each in every]
+    commas = [replace(each, text=each.text.replace(long, f"{long},/in")) for each in sequence]
     assert timeline(commas).folder == f"{long},/in/"
 
 
 def test_charts_show_what_grew():
-    """Per process, from its first epoch; steady ones are level."""
     descriptors, memory = charts(tuple(growing()))
     assert (descriptors.low, descriptors.high) == (0, 24)
     assert descriptors.lines["loader"].endswith(f",{HEIGHT:.1f}")
@@ -206,23 +258,32 @@ def test_charts_show_what_grew():
 
 
 def test_a_thousand_items_are_no_burden():
-    """Each with a long timeline: how long a browser takes grows with the elements."""
     text = page.render(large())
     assert len(text) < 15e6
     assert len(re.findall(r"<[a-z]", text)) < 750_000
 
 
 def test_an_anchor_does_not_depend_on_the_order():
-    """Ids that differ in marks only have a hash."""
     names = ["t[open-error-a b]", "t[open-error-a/b]", "t[open-error-é]", "t[open-error-ü]"]
     items = [item(nodeid=f"a.py::{name}") for name in names]
-    there = {each.item.nodeid: each.anchor for each in trials_of(items)}
+    anchors = {each.item.nodeid: each.anchor for each in trials_of(items)}
     back = {each.item.nodeid: each.anchor for each in trials_of(items[::-1])}
-    assert there == back
-    assert len(set(there.values())) == 4
+    assert anchors == back
+    assert len(set(anchors.values())) == 4
+
+
+def test_a_long_name_keeps_its_ends():
+    tests = [f"{'folder/' * 40}a.py::test_{'x' * 300}{number}" for number in range(2)]
+    text = page.render(Report(items=tuple(item(test=each) for each in tests)))
+    columns = re.findall(r'title="(.*?)"><div><span class="file">(.*?)</span> (.*?)</div>', text)
+
+    assert [title for title, _, _ in columns] == tests
+    assert {len(part) for _, *parts in columns for part in parts} == {61}
+    assert [name[-2:] for _, _, name in columns] == ["x0", "x1"]
+    assert all(file.endswith("folder/a.py") for _, file, _ in columns)
 
 
 def test_a_column_has_the_whole_name():
-    """A pair of colons may be in the parameters of a test."""
     text = page.render(Report(items=(item(test="a.py::T::test_z[1::2]"),)))
-    assert '<th scope="col"><span class="file">a.py::T</span> test_z[1::2]\n' in text
+    title = '<div><span class="file">a.py::T</span> test_z[1::2]</div>\n'
+    assert f'<th scope="col" class="unique" title="a.py::T::test_z[1::2]">{title}' in text

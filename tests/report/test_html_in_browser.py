@@ -1,14 +1,14 @@
 """The HTML page in Chromium: from the disk, wide and narrow, light and dark, by keyboard."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
 import pytest
 
-from pytest_dataloader_faults.report import files
-from support.reports import EVERYTHING, HOSTILE_MARKUP, failed, large
+from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.report import compare, files
+from pytest_dataloader_faults.report.model import Report
+from support.reports import EVERYTHING, HOSTILE_MARKUP, MIXED, failed, item, large
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
@@ -23,15 +23,15 @@ COMMAND = "pytest 'a.py::test[open-error]'"
 @pytest.fixture(name="opened")
 def _opened(browser, tmp_path):
     """Open the page of a report; in the end it must have said nothing and asked for nothing."""
-    requests, said = [], []
+    requests, console = [], []
 
     def opened(report=EVERYTHING, *, anchor="", **options):
         path = tmp_path / "report.html"
         files.write(report, str(path))
         page = browser.new_context(**options).new_page()
         page.on("request", lambda request: requests.append(request.url.partition("#")[0]))
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("console", lambda message: console.append(message.text))
+        page.on("pageerror", lambda error: console.append(str(error)))
         page.goto(f"{path.as_uri()}{anchor}")
         assert requests == [path.as_uri()]
         return page
@@ -39,7 +39,7 @@ def _opened(browser, tmp_path):
     yield opened
     for context in browser.contexts:
         context.close()
-    assert said == []
+    assert console == []
     assert len(requests) == 1
 
 
@@ -58,28 +58,82 @@ def _is_too_wide(page):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1440])
 def test_a_page_is_accessible(opened, width, theme):
-    """With every trial open, axe-core finds no violation but minor ones; the page is not cut."""
     page = opened(viewport={"width": width, "height": 900}, color_scheme=theme)
     page.evaluate(_OPEN)
-    found = axe.Axe().run(page).response["violations"]
-    serious = [each for each in found if each["impact"] != "minor"]
+    violations = axe.Axe().run(page).response["violations"]
+    serious = [each for each in violations if each["impact"] != "minor"]
     assert {each["id"]: [node["html"] for node in each["nodes"]] for each in serious} == {}
     assert not _is_too_wide(page)
     is_dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 24, 28)"
     assert is_dark == (theme == "dark")
 
 
+WIDE = Report(
+    items=tuple(
+        report_page(test=f"tests/test_{name}.py::test_of_the_images_{name}", check=check)
+        for name, report_page in [
+            ("good", item),
+            ("bad", failed),
+            *((f"other_{n}", item) for n in range(18)),
+        ]
+        for check in CHECKS
+    )
+)
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_a_matrix_shows_that_it_scrolls(opened, width):
+    page = opened(WIDE, viewport={"width": width, "height": 900})
+    frame, button = page.locator(".frame"), page.locator(".more")
+    playwright.expect(button).to_have_text(re.compile(r"^[1-9]\d? more datasets \u2192$"))
+    playwright.expect(frame).to_have_class("frame more-right more-below")
+    shadow = "getComputedStyle(document.querySelector('.frame'), '::after').backgroundImage"
+    assert "gradient" in page.evaluate(shadow)
+    assert page.locator(".matrix thead th").nth(1).get_attribute("title").endswith("images_bad")
+
+    button.click()
+    playwright.expect(frame).to_have_class(re.compile("more-left"))
+    page.locator(".matrix").evaluate("each => each.scrollTo(each.scrollWidth, each.scrollHeight)")
+    playwright.expect(button).to_be_hidden()
+    playwright.expect(frame).to_have_class("frame more-left more-above")
+    page.fill("#text", "bad")
+    playwright.expect(frame).not_to_have_class(re.compile("more-(left|right)"))
+    assert not _is_too_wide(page)
+
+
+def test_what_passed_is_folded(opened):
+    page = opened()
+    folded = page.locator(".others .trial")
+    assert folded.count() == 4
+    assert _shown(page, ".others .trial") == 0
+    page.fill("#text", "a.py workers-agree")
+    playwright.expect(page.locator(".others .trial:visible")).to_have_count(1)
+    page.click("text=Show all")
+    assert _shown(page, ".others .trial") == 0
+    page.locator(".matrix a.passed").first.click()
+    playwright.expect(page.locator(".others .trial[open]")).to_be_in_viewport()
+
+
+def test_a_huge_text_takes_a_few_lines(opened):
+    page = opened(
+        Report(items=(failed(sentence="word " * 4000, cause=""), failed(check="resource-growth")))
+    )
+    summary = page.locator(".trial summary").first
+    for element in (summary, page.locator(".cause h3").first):
+        assert element.bounding_box()["height"] < 150
+    summary.click()
+    assert summary.bounding_box()["height"] > 1000
+
+
 def test_axe_would_find_a_violation(opened):
-    """The check above can fail: here are an image that nothing describes, and pale text."""
     page = opened()
     page.evaluate("document.querySelector('.lead').append(new Image())")
     page.evaluate("document.querySelector('h1').style.color = '#ddd'")
-    found = {each["id"] for each in axe.Axe().run(page).response["violations"]}
-    assert found == {"image-alt", "color-contrast"}
+    violations = {each["id"] for each in axe.Axe().run(page).response["violations"]}
+    assert violations == {"image-alt", "color-contrast"}
 
 
 def test_the_filter_is_used_by_keyboard(opened):
-    """A slash leads to it; it takes parts of words, and hides rows and columns of the matrix."""
     page = opened()
     assert _told(page) == "10 of 10 checks shown"
     page.keyboard.press("/")
@@ -88,17 +142,19 @@ def test_the_filter_is_used_by_keyboard(opened):
     assert (_shown(page, ".trial"), _shown(page, ".matrix tbody tr")) == (1, 1)
     assert _shown(page, ".matrix thead th") == 2
     assert _shown(page, ".cause") == 1
+    page.fill("#text", "workers-agree")
+    assert not page.locator("#causes").is_visible()
+    page.fill("#text", "OTHER gro")
     page.select_option("#word", "hung")
     assert _told(page) == "0 of 10 checks shown"
     page.click("text=Show all")
     assert _told(page) == "10 of 10 checks shown"
-    page.select_option("#check", "growth")
+    page.select_option("#check", "resource-growth")
     page.select_option("#word", "leaked")
     assert _told(page) == "2 of 10 checks shown"
 
 
 def test_a_page_is_used_by_keyboard(opened):
-    """The first Tab leads to the link to the trials, the next ones to each; Enter opens one."""
     page = opened()
     page.keyboard.press("Tab")
     assert page.locator(":focus").inner_text() == "Skip to the trials"
@@ -112,7 +168,6 @@ def test_a_page_is_used_by_keyboard(opened):
 
 
 def test_a_command_is_copied(opened):
-    """It comes out of the clipboard as it is on the page."""
     page = opened()
     button = page.locator(".copy").first
     button.click()
@@ -123,7 +178,6 @@ def test_a_command_is_copied(opened):
 
 
 def test_a_link_opens_its_trial(opened):
-    """One from elsewhere, and one of the matrix to a trial that the filter hides."""
     page = opened(anchor="#item-b.py::other-hung-read")
     trial = page.locator(".trial[open]")
     assert trial.locator(".timeline").is_visible()
@@ -133,21 +187,21 @@ def test_a_link_opens_its_trial(opened):
     page.keyboard.press("Tab")
     playwright.expect(trial.locator("summary")).to_be_focused()
     page.fill("#text", "a.py")
-    page.evaluate("location.hash = 'item-b.py::other-growth'")
+    page.evaluate("location.hash = 'item-b.py::other-resource-growth'")
     playwright.expect(page.locator(".trial[open] .charts")).to_be_visible()
 
 
 def test_all_is_there_without_scripts(opened):
-    """But what needs them: the filter, and the buttons that copy."""
     page = opened(java_script_enabled=False)
+    for fold in page.locator(".others > summary").all():
+        fold.click()
     assert _shown(page, ".trial") == len(EVERYTHING.items)
     assert _shown(page, ".filter") == _shown(page, ".copy") == 0
-    page.locator(".trial summary").nth(1).click()
+    page.locator(".trial.failed summary").first.click()
     assert "evidence" in page.inner_text(".trial[open]")
 
 
 def test_hostile_texts_do_nothing(opened):
-    """Nor are they wider than the narrowest screen."""
     hostile = failed(
         nodeid=HOSTILE_MARKUP,
         test=HOSTILE_MARKUP,
@@ -165,7 +219,6 @@ def test_hostile_texts_do_nothing(opened):
 
 
 def test_print_has_what_failed(opened):
-    """Its evidence, opened or not; and no controls, also where the screen is dark."""
     page = opened(color_scheme="dark")
     assert not page.get_by_text("evidence").first.is_visible()
     page.emulate_media(media="print")
@@ -174,9 +227,30 @@ def test_print_has_what_failed(opened):
     assert _shown(page, ".filter") == _shown(page, ".copy") == 0
 
 
+@pytest.mark.parametrize(("width", "theme"), [(360, "dark"), (1280, "light")])
+def test_a_comparison_looks_like_a_report(browser, tmp_path, width, theme):
+    hostile = failed(nodeid=HOSTILE_MARKUP, sentence=HOSTILE_MARKUP)
+    path = tmp_path / "changes.html"
+    path.write_text(compare.page(compare.compare_reports(MIXED, Report(items=(hostile, item())))))
+    size = {"width": width, "height": 900}
+    context = browser.new_context(viewport=size, color_scheme=theme)
+    page = context.new_page()
+    page.goto(path.as_uri())
+
+    violations = axe.Axe().run(page).response["violations"]
+    assert [each["id"] for each in violations if each["impact"] != "minor"] == []
+    assert not _is_too_wide(page)
+    color = "rgb(253, 231, 231)" if theme == "light" else "rgb(69, 26, 29)"
+    badge = page.locator(".badge.failed").first
+    assert badge.evaluate("each => getComputedStyle(each).backgroundColor") == color
+    badge.click()
+    playwright.expect(page.get_by_role("heading", name="Newly failing")).to_be_in_viewport()
+    assert page.locator("img, header b, a[href^=javascript]").count() == 0
+    context.close()
+
+
 @pytest.mark.slow
 def test_a_thousand_items_are_filtered_at_once(opened):
-    """Also with long timelines. The bound is for a busy machine; an idle one takes a tenth."""
     page = opened(large())
     took = page.evaluate("""() => {
         const begin = performance.now(), field = document.querySelector("#text");

@@ -1,7 +1,5 @@
 """Where reports are written to and read from: files, links, devices, FIFOs and folders."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess
@@ -39,7 +37,6 @@ def _null_device(path):
 
 @pytest.mark.parametrize("is_linked", [False, True])
 def test_a_device_stays_one(tmp_path, report, is_linked):
-    """Also behind a link, by each command that writes."""
     device = tmp_path / ("null" if is_linked else "r.html")
     _null_device(device)
     target = tmp_path / "r.html"
@@ -54,7 +51,6 @@ def test_a_device_stays_one(tmp_path, report, is_linked):
 
 @pytest.mark.parametrize("is_linked", [False, True])
 def test_the_reader_of_a_fifo_gets_the_report(tmp_path, is_linked):
-    """Also one that is larger than what the FIFO holds; the FIFO stays."""
     fifo = tmp_path / ("fifo" if is_linked else "r.json")
     os.mkfifo(fifo)
     target = tmp_path / "r.json"
@@ -79,17 +75,15 @@ def test_the_reader_of_a_fifo_gets_the_report(tmp_path, is_linked):
 
 
 def test_a_fifo_without_a_reader_is_an_error(tmp_path, report, capsys):
-    """It does not wait for one, and the FIFO stays."""
     fifo = tmp_path / "r.md"
     os.mkfifo(fifo)
     assert main(["merge", str(report), "-o", str(fifo)]) == 2
-    told = f"no process reads this FIFO. Start its reader first: '{fifo}'"
-    assert told in capsys.readouterr().err
+    message = f"no process reads this FIFO. Start its reader first: '{fifo}'"
+    assert message in capsys.readouterr().err
     assert stat.S_ISFIFO(os.stat(fifo).st_mode)
 
 
 def test_a_reader_that_does_not_read_is_not_waited_for_endlessly(tmp_path, monkeypatch):
-    """The report is larger than what the FIFO holds."""
     monkeypatch.setattr(files, "_PATIENCE", 0.01)
     fifo = tmp_path / "r.json"
     os.mkfifo(fifo)
@@ -103,7 +97,6 @@ def test_a_reader_that_does_not_read_is_not_waited_for_endlessly(tmp_path, monke
 
 @rows("mode", [0o600, 0o640, 0o666, 0o755])
 def test_a_report_keeps_its_mode(tmp_path, mode):
-    """A new file takes its place, which is not readable for others meanwhile."""
     path = tmp_path / "r.json"
     path.write_text("earlier")
     path.chmod(mode)
@@ -112,7 +105,6 @@ def test_a_report_keeps_its_mode(tmp_path, mode):
 
 
 def test_a_new_report_has_the_mode_of_any_new_file(tmp_path):
-    """As the umask says."""
     former = os.umask(0o027)
     try:
         files.write(MIXED, str(tmp_path / "r.json"))
@@ -122,7 +114,6 @@ def test_a_new_report_has_the_mode_of_any_new_file(tmp_path):
 
 
 def test_another_hard_link_keeps_the_former_text(tmp_path):
-    """It may be a backup."""
     path, backup = tmp_path / "r.json", tmp_path / "backup.json"
     path.write_text("earlier")
     os.link(path, backup)
@@ -131,7 +122,6 @@ def test_another_hard_link_keeps_the_former_text(tmp_path):
 
 
 def test_a_file_that_may_not_be_written_stays(tmp_path, monkeypatch):
-    """Even if its folder takes new files. Who is root may write to it."""
     path = tmp_path / "r.json"
     path.write_text("earlier")
     path.chmod(0o444)
@@ -145,7 +135,6 @@ def test_a_file_that_may_not_be_written_stays(tmp_path, monkeypatch):
 
 
 def test_a_file_that_cannot_be_replaced_is_written_in_place(tmp_path, monkeypatch):
-    """Such as a file that is mounted into a container."""
     path = tmp_path / "r.json"
     path.write_text("earlier" * 10_000)
     busy = mock.Mock(side_effect=OSError(16, "Device or resource busy"))
@@ -156,7 +145,6 @@ def test_a_file_that_cannot_be_replaced_is_written_in_place(tmp_path, monkeypatc
 
 
 def test_a_long_name_leaves_room_for_the_temporary_file(tmp_path):
-    """Names may have 255 bytes."""
     path = tmp_path / ("r" * 250 + ".json")
     files.write(MIXED, str(path))
     assert path.read_text() == WHOLE
@@ -174,16 +162,15 @@ print("after", flush=True)
 
 @pytest.mark.parametrize("is_file", [False, True])
 def test_standard_output_is_written_to(tmp_path, is_file):
-    """Whether it is a pipe or a file, which keeps what else is printed."""
     path = tmp_path / "out"
     with open(path, "w") as file:
-        found = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", PRINTS_AROUND],
             stdout=file if is_file else subprocess.PIPE,
             text=True,
             check=True,
         )
-    printed = path.read_text() if is_file else found.stdout
+    printed = path.read_text() if is_file else process.stdout
     assert printed == "before\ntext\nafter\n"
 
 
@@ -206,12 +193,14 @@ def test_a_report_may_come_through_a_fifo(report, capsys):
     assert main(["compare", f"/dev/fd/{reading}", str(report)]) == 0
     capsys.readouterr()
     assert main(["compare", f"/dev/fd/{reading}", str(report)]) == 2
-    assert "is not a JSON report written by this plugin: it is not JSON" in capsys.readouterr().err
+    assert (
+        "is not a JSON report written by this plugin: it is not valid JSON"
+        in capsys.readouterr().err
+    )
     os.close(reading)
 
 
-def test_a_fifo_that_nobody_writes_to_is_an_error(tmp_path, report, capsys, monkeypatch):
-    """It is waited for, but not forever."""
+def test_a_fifo_that_no_process_writes_to_is_an_error(tmp_path, report, capsys, monkeypatch):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     monkeypatch.setattr(files, "_PATIENCE", 0.01)
@@ -231,6 +220,6 @@ def test_what_is_no_regular_file_is_not_read(tmp_path, report, capsys, make, kin
         ["compare", str(report), str(path)],
     ):
         assert main(arguments) == 2
-        told = capsys.readouterr().err
-        assert f"{path} is not a JSON report written by this plugin: it must be a re" in told
-        assert f"got {kind}. Pass a file that --data" in told
+        error = capsys.readouterr().err
+        assert f"{path} is not a JSON report written by this plugin: it must be a re" in error
+        assert f"got {kind}. Pass a file that --data" in error

@@ -1,7 +1,5 @@
 """Searches whose workers come from a fork server."""
 
-from __future__ import annotations
-
 import pytest
 
 from pytest_dataloader_faults import Verdict, explore, strategies
@@ -15,8 +13,7 @@ HOW = {"database": None, "on_fail": None}
 
 
 def test_a_search_finds_a_fault_that_changes_samples(records):
-    """In such workers, and the test to paste starts workers that way."""
-    found = explore(
+    result = explore(
         lambda: Zeros(records),
         loader=strategies.loader_options(start_methods=["forkserver"]),
         kinds=[OpenError],
@@ -27,13 +24,12 @@ def test_a_search_finds_a_fault_that_changes_samples(records):
         seed=1,
         **HOW,
     )
-    assert found.verdict is Verdict.CORRUPTED
-    assert found.outcome.start_method == "forkserver"
-    assert "'multiprocessing_context': 'forkserver'" in found.failure
+    assert result.verdict is Verdict.CORRUPTED
+    assert result.outcome.loader.start_method == "forkserver"
+    assert "'multiprocessing_context': 'forkserver'" in result.failure
 
 
 def test_a_search_passes_a_healthy_dataset(records):
-    """Faults happen in its trials."""
-    found = explore(lambda: Records(records), loader=SERVED, max_examples=4, seed=1, **HOW)
-    assert (found.verdict, found.failure) == (Verdict.FAILED_CLEANLY, None)
-    assert sum(found.fired.values()) > 0
+    result = explore(lambda: Records(records), loader=SERVED, max_examples=4, seed=1, **HOW)
+    assert (result.verdict, result.failure) == (Verdict.FAILED_CLEANLY, None)
+    assert sum(result.fired.values()) > 0

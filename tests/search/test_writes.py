@@ -1,7 +1,5 @@
 """Searches and sweeps fail the writes of a dataset, where that harms nobody."""
 
-from __future__ import annotations
-
 import errno
 import os
 
@@ -9,13 +7,15 @@ import pytest
 from hypothesis import find, settings
 
 from pytest_dataloader_faults import explore, strategies, sweep
-from pytest_dataloader_faults._engine import unavailable
+from pytest_dataloader_faults._engine import explain_missing_kernel_engine
 from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ShortWrite, WriteError
-from pytest_dataloader_faults.search import survey
 from support.datasets import CopiedRecords, Records
+from support.surveys import survey
 
-pytestmark = pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
+pytestmark = pytest.mark.skipif(
+    bool(explain_missing_kernel_engine()), reason=str(explain_missing_kernel_engine())
+)
 
 
 def _copying(records):
@@ -23,7 +23,6 @@ def _copying(records):
 
 
 def test_a_survey_lists_what_workers_write(records):
-    """By the ends of the paths, with one glob for all."""
     files = survey(_copying(records)).files
 
     assert files.writes == {f"*/{number:02}.copy": 1 for number in range(16)}
@@ -44,7 +43,6 @@ def test_files_of_another_folder_are_not_listed(records, tmp_path):
 
 
 def test_a_schedule_fails_writes(records):
-    """Where the survey saw some."""
     files = survey(_copying(records)).files
 
     (fault,) = find(
@@ -57,7 +55,6 @@ def test_a_schedule_fails_writes(records):
 
 
 def test_a_sweep_fails_each_write(records):
-    """Each of the three that a worker makes, once and for good."""
     swept = sweep(_copying(records), faults=[WriteError()], samples=6, loader={"num_workers": 2})
 
     assert [each.fired > 0 for each in swept.steps].count(True) >= 6
@@ -65,7 +62,6 @@ def test_a_sweep_fails_each_write(records):
 
 
 def test_a_sweep_needs_writes(records):
-    """A dataset that only reads has none."""
     with pytest.raises(UnusableDatasetError, match="nothing to sweep"):
         sweep(lambda: Records(records), faults=[WriteError(), ShortWrite()])
 
@@ -83,10 +79,5 @@ class Once(CopiedRecords):
 
 
 def test_a_search_finds_a_write_that_is_not_looped(records):
-    """By a short write, in the default kinds."""
     with pytest.raises(CheckFailedError, match=r"ShortWrite\("):
-        explore(
-            lambda folder: Once(records, folder),
-            kinds=[ShortWrite],
-            max_examples=5,
-        )
+        explore(lambda folder: Once(records, folder), kinds=[ShortWrite], max_examples=5)

@@ -1,7 +1,5 @@
 """What strategies draw: valid, as simple as can be, refused in words, printed as code."""
 
-from __future__ import annotations
-
 import warnings
 
 import hypothesis.errors
@@ -11,11 +9,12 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import faults, strategies
-from pytest_dataloader_faults.battery.survey import DataFiles
 from pytest_dataloader_faults.faults.kinds import NetworkFault
+from pytest_dataloader_faults.strategies.choices import DataFiles
 from support.rows import rows
 
 ONE, TWO = "*/00.rec", "*/01.rec"
+FOLDER = "*/records"
 HOST, OTHER = "tcp://192.0.2.1:80", "tcp://192.0.2.2:80"
 FILES = DataFiles(
     opens={ONE: 1, TWO: 2},
@@ -25,10 +24,12 @@ FILES = DataFiles(
     connections={HOST: 1, OTHER: 2},
     writes={ONE: 1, TWO: 2},
     all_written="*.rec",
+    listings={FOLDER: 1},
+    locks={ONE: 1, TWO: 2},
 )
 UNREAD = DataFiles(opens={}, reads={})
 quick = settings(database=None, derandomize=True, deadline=None)
-few = settings(quick, max_examples=30)
+short_run = settings(quick, max_examples=30)
 
 SIMPLEST = [
     faults.OpenError(ONE),
@@ -50,6 +51,11 @@ SIMPLEST = [
     faults.WorkerKilled(),
     faults.WorkerExited(1),
     faults.WorkerHung(),
+    faults.HttpError(HOST),
+    faults.ListingOrder(FOLDER),
+    faults.ListingError(FOLDER),
+    faults.MissingEntry(ONE),
+    faults.LockError(ONE),
 ]
 each_kind = pytest.mark.parametrize("simplest", SIMPLEST, ids=lambda fault: type(fault).__name__)
 
@@ -59,27 +65,24 @@ def _of_kind(kind):
 
 
 def test_every_kind_is_tried():
-    """The list above leaves none out."""
     assert [type(fault) for fault in SIMPLEST] == [*faults.KINDS.values()]
 
 
 @each_kind
 def test_each_shrinks_to_the_first_file_and_the_first_time(simplest):
-    """The simplest fault of each kind is the one with the shortest repr."""
     assert find(_of_kind(type(simplest)), lambda _: True, settings=quick) == simplest
 
 
 @each_kind
 def test_each_is_drawn_for_the_files_there_are(simplest):
-    """Every example is of that class, about those files, and within what they are met by."""
-
-    @few
+    @short_run
     @given(_of_kind(type(simplest)))
     def example(fault):
         assert type(fault) is type(simplest)
         is_of_connections = isinstance(fault, NetworkFault)
-        meant = {HOST, OTHER, "tcp://*"} if is_of_connections else {ONE, TWO, "*.rec", "*"}
-        assert set(fault.globs) <= meant
+        files = {ONE, TWO, FOLDER, "*.rec", "*"}
+        paths = {HOST, OTHER, "tcp://*"} if is_of_connections else files
+        assert set(fault.globs) <= paths
         assert 1 <= fault.trigger.nth <= 6
         assert getattr(fault, "workers", None) in {None, (0,), (1,)}
         assert eval(repr(fault), vars(faults)) == fault  # noqa: S307  # our own repr
@@ -88,19 +91,17 @@ def test_each_is_drawn_for_the_files_there_are(simplest):
 
 
 def test_all_files_together_are_met_as_often_as_all_of_them():
-    """The last of all reads can be meant, and no read after it."""
     reads = _of_kind(faults.ReadError)
-    last = find(reads, lambda fault: fault.nth > 4, settings=quick)
-    assert (last.path, last.nth) == ("*.rec", 5)
+    late_read = find(reads, lambda fault: fault.nth > 4, settings=quick)
+    assert (late_read.path, late_read.nth) == ("*.rec", 5)
     with pytest.raises(hypothesis.errors.NoSuchExample):
         find(reads, lambda fault: fault.nth > 6, settings=quick)
 
 
 def test_schedules_hold_several_faults():
-    """From the fewest to the most."""
     sizes = set()
 
-    @few
+    @short_run
     @given(strategies.fault_schedules(files=FILES, min_faults=2, max_faults=3))
     def example(schedule):
         sizes.add(len(schedule))
@@ -112,7 +113,6 @@ def test_schedules_hold_several_faults():
 
 @pytest.mark.parametrize("kind", strategies.DEFAULT_KINDS)
 def test_schedules_shrink_to_the_one_fault_that_matters(kind):
-    """Whatever else is drawn beside it goes."""
     (fault,) = find(
         strategies.fault_schedules(files=FILES),
         lambda schedule: any(type(fault) is kind for fault in schedule),
@@ -122,9 +122,7 @@ def test_schedules_shrink_to_the_one_fault_that_matters(kind):
 
 
 def test_faults_that_the_files_cannot_meet_are_not_drawn():
-    """A dataset without files has workers that can die, and that is all."""
-
-    @few
+    @short_run
     @given(strategies.faults(files=UNREAD))
     def example(fault):
         assert isinstance(fault, (faults.WorkerKilled, faults.WorkerExited))
@@ -133,7 +131,6 @@ def test_faults_that_the_files_cannot_meet_are_not_drawn():
 
 
 def test_globs_will_do_for_connections():
-    """As for files, of which the faults are others."""
     strategy = strategies.fault_schedules(files=[HOST], kinds=[faults.ConnectError])
     assert find(strategy, lambda _: True, settings=quick) == (faults.ConnectError(HOST),)
     with pytest.raises(hypothesis.errors.InvalidArgument, match="kinds="):
@@ -141,21 +138,18 @@ def test_globs_will_do_for_connections():
 
 
 def test_globs_will_do_for_files():
-    """Without a survey the files are what the globs mean."""
     strategy = strategies.fault_schedules(files=["*.jpg", "*.json"], kinds=[faults.ReadError])
     assert find(strategy, lambda _: True, settings=quick) == (faults.ReadError("*.jpg"),)
-    both = find(strategy, lambda drawn: isinstance(drawn[0].path, tuple), settings=quick)
-    assert both == (faults.ReadError(("*.jpg", "*.json")),)
+    schedule = find(strategy, lambda drawn: isinstance(drawn[0].path, tuple), settings=quick)
+    assert schedule == (faults.ReadError(("*.jpg", "*.json")),)
 
 
 def test_loaders_shrink_to_one_forked_worker():
-    """As few options as can be, with the batch size that trials have by default."""
     simplest = find(strategies.loader_options(), lambda _: True, settings=quick)
     assert simplest == {"num_workers": 1, "batch_size": 4}
 
 
 def test_loaders_are_such_as_torch_accepts():
-    """Every drawn set of options makes a loader, and each option is drawn."""
     names, drawn = set(), []
 
     @settings(quick, max_examples=150)
@@ -182,14 +176,13 @@ def test_loaders_are_such_as_torch_accepts():
 
 
 def test_access_is_a_sampler():
-    """Any samples in any order; the first one alone is the simplest."""
     access = strategies.dataset_access(samples=5)
     assert find(access, lambda _: True, settings=quick) == [0]
     repeated = find(access, lambda drawn: len(drawn) > len(set(drawn)), settings=quick)
     assert repeated == [0, 0]
 
-    @few
-    @given(strategies.dataset_access(files=FILES, max_size=3))
+    @short_run
+    @given(strategies.dataset_access(samples=6, max_size=3))
     def example(drawn):
         assert len(drawn) <= 3
         assert set(drawn) <= set(range(16))
@@ -202,7 +195,7 @@ REFUSED = {
     "faults(files=3)": "files=3 must be a glob or a list of globs",
     "faults(max_workers=0)": "max_workers=0 must be an int, 1 or more",
     "faults(kinds=[int])": r"kinds=\[.*int.*\] must be a list of one or more of OpenError, ReadErr",
-    "faults(kinds=[faults.HungRead], files=UNREAD)": "must have one that can happen to these files",
+    "faults(kinds=[faults.HungRead], files=UNREAD)": "must have a fault that can occur in files=",
     "fault_schedules(max_faults=0)": "max_faults=0 must be an int, 1 or more",
     "fault_schedules(min_faults=4)": "max_faults=3 must be an int, 4 or more",
     "loader_options(max_workers=0)": "max_workers=0 must be an int, 1 or more",
@@ -225,7 +218,6 @@ def _made(code):
 
 @rows("code", REFUSED)
 def test_bad_arguments_are_refused_by_name_and_range(code):
-    """The text has the argument, its value, and what is allowed."""
     with pytest.raises(hypothesis.errors.InvalidArgument, match=REFUSED[code]):
         find(_made(code), lambda _: True, settings=quick)
 
@@ -246,17 +238,14 @@ def test_arguments_are_by_keyword(name):
     ],
 )
 def test_reprs_are_code(code):
-    """A strategy prints as what made it, and that makes it again."""
     scope = {**vars(strategies), "DataFiles": DataFiles}
-    made = eval(code, scope)  # noqa: S307  # the code is above
-    again = eval(repr(made), scope)  # noqa: S307  # our own repr
-    assert repr(again) == repr(made)
-    assert repr(made).partition("(")[0] == code.partition("(")[0]
+    strategy = eval(code, scope)  # noqa: S307  # the code is above
+    again = eval(repr(strategy), scope)  # noqa: S307  # our own repr
+    assert repr(again) == repr(strategy)
+    assert repr(strategy).partition("(")[0] == code.partition("(")[0]
 
 
 def test_a_failing_example_prints_faults_as_code():
-    """What Hypothesis prints can be pasted into ``@example``."""
-
     @settings(quick, print_blob=False)
     @given(strategies.fault_schedules(files=FILES))
     def example(schedule):
@@ -268,14 +257,12 @@ def test_a_failing_example_prints_faults_as_code():
 
 
 def test_ordinary_use_is_healthy():
-    """No health check fails: nothing is filtered, and drawing is quick."""
-
-    @settings(few, suppress_health_check=[])
+    @settings(short_run, suppress_health_check=[])
     @given(
         st.data(),
         strategies.fault_schedules(files=FILES, max_faults=8),
         strategies.loader_options(max_workers=8),
-        strategies.dataset_access(files=FILES),
+        strategies.dataset_access(samples=6),
     )
     def example(data, schedule, options, access):
         data.draw(strategies.faults(files=FILES, kinds=list(faults.KINDS.values())))

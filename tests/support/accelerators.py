@@ -1,8 +1,8 @@
 """Accelerators for tests: a real one, or torch's pin loop run for real on ordinary memory.
 
-The stand-in replaces what torch asks about the device, and ``Tensor.pin_memory``, which copies here
-as it does there, and counts. The thread, its queues and its ways to fail are torch's own. It says
-nothing about a device: what does is marked gpu.
+The stand-in replaces what torch queries about the device, and ``Tensor.pin_memory``, which copies
+here as it does there, and counts. The thread, its queues and its ways to fail are torch's own. It
+says nothing about a device: what does is marked gpu.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _copies: list[weakref.ref[Any]] = []
 
 
 def pretend(put: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Have this process take its CPU for an accelerator; for good, unless *put* says else."""
+    """Have this process treat its CPU as an accelerator; permanently, unless *put* is passed."""
     for name, answer in (
         ("is_available", True),
         ("current_device_index", 0),
@@ -30,8 +30,9 @@ def pretend(put: Callable[[Any, str, Any], None] = setattr) -> None:
         ("current_accelerator", torch.device("cpu")),
     ):
         put(torch.accelerator, name, lambda *_, answer=answer, **__: answer)
-    put(torch.Tensor, "pin_memory", _copied)
-    put(torch.cpu, "host_memory_stats", _counted)
+    put(torch.Tensor, "pin_memory", _copy)
+    put(torch.cpu, "host_memory_stats", _count_memory)
+    put(torch._C, "_host_emptyCache", lambda: None)
 
 
 @contextlib.contextmanager
@@ -45,17 +46,17 @@ def stand_in(patch: pytest.MonkeyPatch) -> Iterator[None]:
         missing_accelerator.cache_clear()
 
 
-def _copied(tensor: Any, _device: Any = None) -> Any:
+def _copy(tensor: Any, _device: Any = None) -> Any:
     copy = tensor.clone()
     _copies.append(weakref.ref(copy))
     return copy
 
 
-def _counted() -> dict[str, int]:
-    """What ``torch.cuda`` tells by this name, of the copies that are still about."""
+def _count_memory() -> dict[str, int]:
+    """What ``torch.cuda`` returns by this name, for the copies that still exist."""
     _copies[:] = [each for each in _copies if each() is not None]
     alive = (each() for each in _copies)
-    return {"active_bytes.current": sum(one.nbytes for one in alive if one is not None)}
+    return {"allocated_bytes.current": sum(copy.nbytes for copy in alive if copy is not None)}
 
 
 REAL = (pytest.mark.gpu, pytest.mark.dataloader_faults)

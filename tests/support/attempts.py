@@ -1,10 +1,13 @@
-"""Reading in one worker, under faults that happen and under faults that do not."""
+"""Reading in one worker, with faults that fire and with faults that do not."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.scope import Injection
@@ -15,53 +18,94 @@ from pytest_dataloader_faults.faults import (
     ReadError,
     TruncatedFile,
 )
-from support.epochs import alone, epoch
+from pytest_dataloader_faults.outcomes import FaultFacts
+from pytest_dataloader_faults.outcomes.fault_facts import note_mentions
+from support.epochs import Epoch, alone, epoch
 from support.tries import Tries
 
 NEVER = 1 << 30
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 CONTENT = bytes(range(200))
 
 
 def attempt(
-    sources: list[Any], way: Callable[[Any], Any], *faults: Fault, **options: Any
+    sources: list[Any],
+    way: Callable[[Any], Any],
+    *faults: Fault,
+    loader: Mapping[str, Any] = NO_OPTIONS,
+    **options: Any,
 ) -> tuple[list[Any], Injection]:
-    """What the way gives of each source in one worker under the faults, and the injection."""
-    with inject(*faults) as injection:
-        results = epoch(alone(Tries(sources, way), **options)).batches
+    """What the way returns for each source in one worker with the faults, and the injection.
+
+    *options* are of ``inject``.
+    """
+    with inject(*faults, **options) as injection:
+        results = epoch(alone(Tries(sources, way), **loader)).batches
     return [each.gave for each in results], injection
 
 
-def by_each(
-    ways: Mapping[str, Callable[[str], Any]], folder: Path, *faults: Fault, **options: Any
-) -> tuple[dict[str, Any], Injection]:
-    """What each way gives of a file of its own, ``folder/NAME.rec``, all in one worker.
+class Case(NamedTuple):
+    """A way to use a file, and what makes a fault of the file's path."""
 
-    *options* are of ``inject``. Each way meets the faults as if it were alone, where these count
-    nothing: a count goes on from one way to the next.
+    way: Callable[[str], Any]
+    make_fault: Callable[[str], Fault]
+    content: bytes | None = CONTENT
+    """What the file holds; None if there is no file yet."""
+
+
+class Result(NamedTuple):
+    """A case's file, what its way returned or the text of its error, and what its fault did."""
+
+    path: Path
+    gave: Any
+    facts: FaultFacts
+
+
+def attempt_each(
+    cases: Mapping[Any, Case], folder: Path, **options: Any
+) -> tuple[dict[Any, Result], Injection]:
+    """The result of each case, all in one worker, and the injection; *options* are of ``inject``.
+
+    Each case has a file and a fault of its own.
     """
     folder.mkdir(exist_ok=True)
-    for name in ways:
-        file_of(folder, name).write_bytes(CONTENT)
-
-    def read(name: str) -> Any:
-        return ways[name](str(file_of(folder, name)))
-
+    paths = [folder / f"{number}.rec" for number in range(len(cases))]
+    for path, case in zip(paths, cases.values(), strict=True):
+        if case.content is not None:
+            path.write_bytes(case.content)
+    calls = [partial(case.way, str(path)) for path, case in zip(paths, cases.values(), strict=True)]
+    faults = [case.make_fault(str(path)) for path, case in zip(paths, cases.values(), strict=True)]
     with inject(*faults, **options) as injection:
-        results = epoch(alone(Tries(list(ways), read))).batches
-    return dict(zip(ways, (each.gave for each in results), strict=True)), injection
+        batches = epoch(alone(Tries(calls, _call))).batches
+    results = map(Result, paths, (each.gave for each in batches), injection.faults)
+    return dict(zip(cases, results, strict=True)), injection
 
 
-def file_of(folder: Path, name: str) -> Path:
-    """The file that ``by_each`` has the way *name* read."""
-    return folder / f"{name}.rec"
+def _call(function: Callable[[], Any]) -> Any:
+    return function()
 
 
-def fired_at(injection: Injection, path: Path) -> int:
-    """How often the first fault fired at that file."""
-    return sum(each.path == str(path) for each in injection.faults[0].firings)
+def epoch_of(
+    injection: Injection, loader: Any, hang: tuple[Any, ...] | None = None
+) -> tuple[Epoch, tuple[FaultFacts, ...]]:
+    """An epoch of one of several loaders in a scope, and what each fault did in it."""
+    earlier_faults, earlier_errors = injection.faults, len(injection.errors)
+    read = epoch(loader, hang)
+    faults = map(_facts_since, earlier_faults, injection.faults)
+    return read, note_mentions(faults, injection.errors[earlier_errors:])
 
 
-def undisturbed(
+def _facts_since(earlier: FaultFacts, facts: FaultFacts) -> FaultFacts:
+    earlier_firings = set(earlier.firings)
+    return replace(
+        facts,
+        matched=facts.matched - earlier.matched,
+        fired=facts.fired - earlier.fired,
+        firings=tuple(each for each in facts.firings if each not in earlier_firings),
+    )
+
+
+def attempt_followed(
     sources: list[Any], way: Callable[[Any], Any], *globs: str, **options: Any
 ) -> tuple[list[Any], Injection]:
     """What the way gives while every matching file is followed and nothing happens to it."""
@@ -73,7 +117,7 @@ def undisturbed(
 
 
 def error_of(way: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same way of reading; an OSError that it meets is its result."""
+    """The same way of reading; an OSError that it gets is its result."""
 
     def read(path: Any) -> Any:
         try:

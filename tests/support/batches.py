@@ -14,14 +14,13 @@ _kept: list[Any] = []
 
 
 class Batch:
-    """A batch of a class of its own, which torch pins by asking it to."""
+    """A batch of its own class, which torch pins by calling its method."""
 
     def __init__(self, samples: list[Any]) -> None:
         self.images = torch.stack([image for image, _ in samples])
         self.labels = torch.tensor([label for _, label in samples])
 
     def pin_memory(self) -> Any:
-        """Itself, pinned."""
         self.images = self.images.pin_memory()
         return self
 
@@ -37,7 +36,6 @@ class ForgetsItself(Batch):
     """Pins in place, and forgets to return itself."""
 
     def pin_memory(self) -> Any:
-        """None."""
         self.images = self.images.pin_memory()
 
 
@@ -45,7 +43,6 @@ class CannotBePinned(Batch):
     """Fails while it is pinned."""
 
     def pin_memory(self) -> Any:
-        """Nothing."""
         raise RuntimeError("no page can be locked")
 
 
@@ -53,15 +50,13 @@ class HangsPinning(Batch):
     """Is never pinned to its end."""
 
     def pin_memory(self) -> Any:
-        """Nothing, ever."""
         threading.Event().wait()
 
 
 class Shuffled(Batch):
-    """Comes out of the thread in another order."""
+    """Leaves the thread in a different order."""
 
     def pin_memory(self) -> Any:
-        """Itself, but not as it was."""
         self.images = self.images.flip(0)
         return self
 
@@ -70,7 +65,6 @@ class KeepsPinned(Batch):
     """Pins a page more with each batch, and keeps it."""
 
     def pin_memory(self) -> Any:
-        """Itself, pinned."""
         _kept.append(torch.ones(_PAGE, dtype=torch.uint8).pin_memory())
         return super().pin_memory()
 
@@ -79,7 +73,6 @@ class KeepsOnDevice(Batch):
     """Puts something on the device with each batch, and leaves it there."""
 
     def pin_memory(self) -> Any:
-        """Itself, pinned."""
         _kept.append(torch.ones(_PAGE, device=torch.accelerator.current_accelerator()))
         return super().pin_memory()
 
@@ -97,11 +90,11 @@ def as_pair(samples: list[Any]) -> Pair:
 
 
 class Fields(collections.UserDict):  # type: ignore[type-arg]
-    """A mapping that can be changed, of a class of its own."""
+    """A mutable mapping of its own class."""
 
 
 class Frozen(Mapping[str, Any]):
-    """A mapping that cannot be changed, nor be made of another mapping."""
+    """An immutable mapping that cannot be made of another mapping."""
 
     def __init__(self, *, images: Any) -> None:
         self._images = images

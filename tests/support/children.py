@@ -1,4 +1,4 @@
-"""Test bodies in a process of their own, which may use what pytest's own must not."""
+"""Test bodies in a separate process, which may use what pytest's own must not."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ def in_a_process(body: Callable[[], object]) -> str:
     _, status = os.waitpid(child, 0)
     with open(source, "rb") as pipe:
         os.set_blocking(source, False)  # Who outlives the child may hold the other end.
-        told = pipe.read() or b""
-    return told.decode() if status == 0 else f"it ended with status {status}"
+        output = pipe.read() or b""
+    return output.decode() if status == 0 else f"it ended with status {status}"
 
 
 def _run(body: Callable[[], object], sink: int) -> None:
-    """Do *body* and end this process."""
     try:
         body()
     except BaseException:  # noqa: BLE001  # pytest must not see it twice.

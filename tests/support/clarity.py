@@ -1,4 +1,4 @@
-"""Whether a text explains a single fault."""
+"""Whether a message explains a single fault."""
 
 from __future__ import annotations
 

@@ -19,6 +19,25 @@ def write_records(folder: Path) -> Path:
     return folder
 
 
+def decode(data: bytes, where: object) -> torch.Tensor:
+    """The record that *data* is; ValueError unless it is a whole one."""
+    if len(data) != SIZE:
+        message = f"{where}: {len(data)} bytes, expected {SIZE}"
+        raise ValueError(message)
+    return torch.tensor(list(data), dtype=torch.uint8)
+
+
+def zeros() -> torch.Tensor:
+    """A record that nobody has read."""
+    return torch.zeros(SIZE, dtype=torch.uint8)
+
+
+def shard(count: int) -> range:
+    """The numbers below *count* that are those of this worker."""
+    info = get_worker_info()
+    return range(info.id, count, info.num_workers) if info else range(count)
+
+
 class Records(Dataset[Any]):
     """One sample per file, opened for each sample, its length checked: healthy."""
 
@@ -30,11 +49,19 @@ class Records(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         path = self.paths[index]
-        data = path.read_bytes()
-        if len(data) != SIZE:
-            message = f"{path}: {len(data)} bytes, expected {SIZE}"
-            raise ValueError(message)
-        return torch.tensor(list(data), dtype=torch.uint8), index
+        return decode(path.read_bytes(), path), index
+
+
+class Substitutes:
+    """A mixin: has ``substitute(index, error)`` for a sample that its base cannot read."""
+
+    errors: tuple[type[Exception], ...] = (OSError, ValueError)
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except self.errors as error:
+            return self.substitute(index, error)
 
 
 class BySet(Records):
@@ -46,8 +73,8 @@ class BySet(Records):
         self.folder = folder
 
     def __getitem__(self, index: int) -> Any:
-        data = (self.folder / list(self.names)[index]).read_bytes()
-        return torch.tensor(list(data), dtype=torch.uint8)
+        path = self.folder / list(self.names)[index]
+        return torch.tensor(list(path.read_bytes()), dtype=torch.uint8)
 
 
 class RecordStream(IterableDataset[Any]):
@@ -57,9 +84,7 @@ class RecordStream(IterableDataset[Any]):
         self.records = Records(folder)
 
     def __iter__(self) -> Any:
-        info = get_worker_info()
-        first, step = (info.id, info.num_workers) if info else (0, 1)
-        return (self.records[index] for index in range(first, len(self.records), step))
+        return (self.records[index] for index in shard(len(self.records)))
 
 
 class CopiedRecords(Records):
@@ -84,7 +109,7 @@ class CopiedRecordStream(RecordStream):
 
 
 class ManyTensors(Dataset[Any]):
-    """Samples that take long to share, each tensor being a segment of its own."""
+    """Samples that take long to share, because each tensor has its own segment."""
 
     def __len__(self) -> int:
         return 4

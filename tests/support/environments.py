@@ -1,6 +1,6 @@
-"""Environments with nothing in them but what some distributions ask for.
+"""Environments that contain only what some distributions require.
 
-Nothing is installed anew: what is there already is linked to.
+Nothing is installed again: the existing files are linked to.
 """
 
 from __future__ import annotations
@@ -19,12 +19,17 @@ import pytest_dataloader_faults as package
 OURS = "pytest-dataloader-faults"
 
 
-def environment_for(requirements: Iterable[str], folder: Path) -> Path:
-    """The python of an environment made in *folder*, as if *requirements* were installed in it."""
+def environment_for(
+    requirements: Iterable[str], folder: Path, *, without_dependencies: Iterable[str] = ()
+) -> Path:
+    """The python of an environment made in *folder*, as if *requirements* were installed in it.
+
+    *without_dependencies*: what is there as well, as if by ``pip install --no-deps``.
+    """
     venv.create(folder, symlinks=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     site = folder / "lib" / version / "site-packages"
-    for name in needed(requirements):
+    for name in find_requirements(requirements) | set(without_dependencies):
         for place in _places(distribution(name)):
             link = site / place.name
             if not link.is_symlink():
@@ -32,27 +37,27 @@ def environment_for(requirements: Iterable[str], folder: Path) -> Path:
     return folder / "bin/python"
 
 
-def needed(requirements: Iterable[str]) -> set[str]:
+def find_requirements(requirements: Iterable[str]) -> set[str]:
     """The names of all distributions that *requirements* lead to, as they are installed here."""
-    found: dict[str, None] = {}
+    keys: dict[str, None] = {}
     pending = [(each, "") for each in requirements]
     while pending:
         text, extra = pending.pop()
         requirement = Requirement(text)
         if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
             continue
-        for wanted in ("", *requirement.extras):
-            key = f"{requirement.name}[{wanted}]"
-            if key not in found:
-                found[key] = None
+        for extra_name in ("", *requirement.extras):
+            key = f"{requirement.name}[{extra_name}]"
+            if key not in keys:
+                keys[key] = None
                 further = distribution(requirement.name).requires or ()
-                pending += [(each, wanted) for each in further]
-    return {key.partition("[")[0] for key in found}
+                pending += [(each, extra_name) for each in further]
+    return {key.partition("[")[0] for key in keys}
 
 
 def _places(of: Distribution) -> Iterator[Path]:
     """Where the modules and packages of a distribution are, and what describes it."""
-    if of.name == OURS:  # It may be installed by no more than a pointer to a checkout.
+    if of.name == OURS:  # It may be installed only as a pointer to a checkout.
         yield Path(package.__file__).parent
     for name in _names(of):
         is_ours = of.name == OURS and not name.endswith(".dist-info")

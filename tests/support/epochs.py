@@ -15,7 +15,7 @@ from support.waiting import until
 reserves_shared_memory = pytest.mark.skipif(
     torch.__version__ < (2, 10), reason="torch reserves shared memory from 2.10 on, see the page"
 )
-"""For tests in which ``SharedMemoryExhaustion`` has to fire."""
+"""For tests in which ``SharedMemoryExhaustion`` must fire."""
 
 
 @dataclass
@@ -39,10 +39,10 @@ class Epoch:
         return {-code for code in self.exit_codes if code and code < 0}
 
 
-def epoch(loader: DataLoader[Any], hang: tuple[Any, int] | None = None) -> Epoch:
+def epoch(loader: DataLoader[Any], hang: tuple[Any, ...] | None = None) -> Epoch:
     """All that *loader* gives, up to its first error.
 
-    *hang* is for ``take_before_hang``, where the loader is to run out of patience.
+    *hang* is for ``take_before_hang``, in which the loader must reach its timeout.
     """
     result = Epoch()
     iterator = iter(loader)
@@ -66,22 +66,23 @@ def take_before_hang(iterator: Any, injection: Any, count: int, patience: float 
     """
     batches = list(itertools.islice(iterator, count))
     fetch, worker = divmod(count, iterator._num_workers)
-    assert until(lambda: _fetches(injection, worker) > fetch)
+    pid = iterator._workers[worker].pid
+    assert until(lambda: _fetches(injection, pid) > fetch)
     iterator._timeout = patience
     return batches
 
 
-def _fetches(injection: Any, worker: int) -> int:
-    """How many batches that worker has begun."""
-    return sum(each.fetches for each in injection.workers if each.worker == worker)
+def _fetches(injection: Any, pid: int) -> int:
+    """How many batches the worker with that pid has started."""
+    return sum(each.fetches for each in injection.workers if each.pid == pid)
 
 
 def _without_frames(error: Exception) -> Exception:
     """*error*, so that neither it nor its cause keeps batches, and their descriptors, alive."""
-    each: BaseException | None = error
-    while each is not None:
-        each.__traceback__ = None
-        each = each.__cause__ or each.__context__
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
     return error
 
 
@@ -92,9 +93,9 @@ def _exit_code(worker: Any) -> int | None:
 
 def alone(dataset: Any, **options: Any) -> DataLoader[Any]:
     """A loader that gives samples as they are; by default one by one, and of one worker."""
-    defaults = {"num_workers": 1, "batch_size": None, "collate_fn": _as_it_is}
+    defaults = {"num_workers": 1, "batch_size": None, "collate_fn": _identity}
     return DataLoader(dataset, **{**defaults, **options})
 
 
-def _as_it_is(sample: Any) -> Any:
+def _identity(sample: Any) -> Any:
     return sample

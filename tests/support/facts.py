@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import fields, replace
 
 from pytest_dataloader_faults import Outcome
 from pytest_dataloader_faults.faults import Fault, ReadError, TruncatedFile, WorkerKilled
@@ -12,12 +13,17 @@ from pytest_dataloader_faults.outcomes import (
     FaultFacts,
     Firing,
     FiringKind,
+    LoadedState,
+    LoaderFacts,
     Pass,
     Raised,
     Reference,
     Resources,
+    SavedState,
+    TrialEnd,
+    TrialRequest,
 )
-from pytest_dataloader_faults.outcomes.stages import DONE, Phase, Stage
+from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, Absence, Phase, Stage
 
 EPOCH_1, EPOCH_2 = Phase(Stage.EPOCH, 1), Phase(Stage.EPOCH, 2)
 EIO = ReadError("*.rec", errno=errno.EIO)
@@ -42,8 +48,8 @@ def stream_reference(digests: str) -> Reference:
 
 def stream(*batches: str, error: Raised | None = None) -> Pass:
     """A pass over a stream: each batch names its samples."""
-    came = tuple(delivery(None, tuple(batch.split())) for batch in batches)
-    return Pass(((),) * len(came), came, error, error is None)
+    deliveries = tuple(delivery(None, tuple(batch.split())) for batch in batches)
+    return Pass(EPOCH_1, ((),) * len(deliveries), deliveries, error, error is None)
 
 
 def raised(kind: str, message: str) -> Raised:
@@ -60,41 +66,155 @@ def fired(
     kind: FiringKind = FiringKind.CALL,
 ) -> tuple[FaultFacts, ...]:
     """*fault*, which happened in worker 1."""
-    one = Firing(0, 1, 4711, call, path, 1, kind=kind)
-    firings = tuple(replace(one, fetch=fetch) for fetch in range(1, times + 1))
+    firing = Firing(0, 1, 4711, call, path, 1, kind=kind)
+    firings = tuple(replace(firing, fetch=fetch) for fetch in range(1, times + 1))
     return (FaultFacts(fault, times + 1, times, 1, firings),)
 
 
 def unfired(fault: Fault) -> tuple[FaultFacts, ...]:
     """*fault*, which was armed and never happened."""
-    return (FaultFacts(fault, reached=1),)
+    return (FaultFacts(fault, matched=1),)
 
 
 def moment(
-    stage: Stage,
-    descriptors: dict[str, str] | None = None,
-    processes: dict[str, str] | None = None,
+    stage: Stage, descriptors: dict[str, str] | None = None, processes: dict[str, str] | None = None
 ) -> Resources:
     """What was open and what ran."""
     return Resources(stage, descriptors or {}, processes or {})
 
 
-def ordinary(one: Pass, faults: tuple[FaultFacts, ...] = ()) -> Outcome:
-    """One epoch that went as in *one*, and a right recovery if there were faults."""
+def ordinary(epoch: Pass, faults: tuple[FaultFacts, ...] = ()) -> Outcome:
+    """One epoch that went as in *epoch*, and a right recovery if there were faults."""
     rows = [("d0", "d1"), ("d2", "d3")]
     indices = ((0, 1), (2, 3))
-    came = tuple(delivery(each, row) for each, row in zip(indices, rows, strict=True))
+    deliveries = tuple(delivery(each, row) for each, row in zip(indices, rows, strict=True))
+    recovery = Pass(RECOVERY, indices, deliveries, complete=True)
     return Outcome(
-        tuple(each.fault for each in faults),
-        {"num_workers": 2, "batch_size": 2},
-        epochs=1,
-        seed=0,
-        deadline=30.0,
-        engine="kernel",
-        passes=(one,),
-        recovery=Pass(indices, came, complete=True) if faults else None,
+        TrialRequest(
+            tuple(each.fault for each in faults),
+            {"num_workers": 2, "batch_size": 2},
+            epochs=1,
+            seed=0,
+            deadline=30.0,
+            engine="kernel",
+        ),
+        passes=(epoch, recovery) if faults else (epoch,),
         faults=faults,
         resources=(moment(Stage.START), moment(Stage.EPOCH)),
         phase=DONE,
         duration=0.25,
     )
+
+
+_PARTS = {"request": TrialRequest, "loader": LoaderFacts, "end": TrialEnd}
+_STAGES = {
+    "epochs": Stage.EPOCH,
+    "recovery": Stage.RECOVERY,
+    "resumed": Stage.RESUMED,
+    "uninterrupted": Stage.UNINTERRUPTED,
+}
+
+
+def revised(outcome: Outcome, **facts) -> Outcome:
+    """*outcome* with other *facts*: its own, those of its parts, or the passes of a stage."""
+    passes = outcome.passes
+    for name in _STAGES.keys() & facts.keys():
+        passes = _with_passes(passes, _STAGES[name], facts.pop(name))
+    for name, kind in _PARTS.items():
+        names = {field.name for field in fields(kind)} & facts.keys()
+        changes = {each: facts.pop(each) for each in names}
+        facts.setdefault(name, replace(getattr(outcome, name), **changes))
+    return replace(outcome, **{"passes": passes, **facts})
+
+
+def _with_passes(
+    passes: Iterable[Pass], stage: Stage, others: Pass | tuple[Pass, ...] | None
+) -> tuple[Pass, ...]:
+    """*passes* with *others* in a *stage*: several are numbered, None stands for no pass."""
+    if isinstance(others, tuple):
+        labeled = [
+            replace(each, phase=Phase(stage, number)) for number, each in enumerate(others, start=1)
+        ]
+    else:
+        labeled = [replace(others, phase=Phase(stage))] if others else []
+    unchanged = [each for each in passes if each.phase.stage is not stage]
+    return tuple(
+        sorted([*unchanged, *labeled], key=lambda each: list(Stage).index(each.phase.stage))
+    )
+
+
+def of_map(*batches: tuple[int, ...], **facts) -> Pass:
+    """A pass over a map-style dataset, in which each sample is correct."""
+    deliveries = tuple(delivery(each, tuple(f"d{index}" for index in each)) for each in batches)
+    return replace(Pass(EPOCH_1, batches, deliveries, complete=True), **facts)
+
+
+def together(*passes: Pass | tuple[Pass, ...], main: int = 0, **facts) -> Outcome:
+    """The outcome of ranks with these passes; *facts*: facts of all of them."""
+    passes_by_rank = [each if isinstance(each, tuple) else (each,) for each in passes]
+    kind = (
+        "map"
+        if any(batch.indices for each in passes_by_rank for batch in each[0].delivered)
+        else "iterable"
+    )
+    ranks = tuple(
+        _as_rank(
+            revised(ordinary(rank_passes[0]), epochs=rank_passes, kind=kind, **facts),
+            number,
+            epochs=len(rank_passes),
+        )
+        for number, rank_passes in enumerate(passes_by_rank)
+    )
+    return replace(ranks[main], ranks=ranks)
+
+
+def _as_rank(outcome: Outcome, number: int, epochs: int) -> Outcome:
+    return replace(outcome, request=replace(outcome.request, rank=number, epochs=epochs))
+
+
+def changed(outcome: Outcome, number: int, **facts) -> Outcome:
+    """*outcome* with other facts of that rank."""
+    ranks = list(outcome.ranks)
+    ranks[number] = revised(ranks[number], **facts)
+    return replace(ranks[outcome.request.rank or 0], ranks=tuple(ranks))
+
+
+def waiting(outcome: Outcome, number: int, absence: Absence) -> Outcome:
+    """*outcome*, in which that rank stopped in its last batch."""
+    (epoch,) = outcome.ranks[number].epochs
+    return changed(outcome, number, notes=(absence,), epochs=(replace(epoch, complete=False),))
+
+
+def faulty(outcome: Outcome, number: int, **facts) -> Outcome:
+    """*outcome*, in which reads failed in that rank."""
+    of_fault = ordinary(outcome.ranks[number].epochs[0], fired(EIO))
+    copied = {name: getattr(of_fault, name) for name in ("schedule", "faults")}
+    return changed(outcome, number, **copied, **facts)
+
+
+def part(*numbers: int, complete: bool = True) -> Pass:
+    """A pass that delivered the samples with these numbers, each as a batch."""
+    deliveries = tuple(
+        delivery for number in numbers for delivery in stream(f"d{number}").delivered
+    )
+    return Pass(EPOCH_1, delivered=deliveries, complete=complete)
+
+
+WHOLE = part(*range(8))
+
+
+def resumed(*rests: Pass, batches: tuple[int, ...] = (3,), **facts) -> Outcome:
+    """An outcome of a complete epoch, with the *rests* from states after so many batches."""
+    states = [
+        SavedState(number, size=100, at_end=number == 9)
+        for number in range(1, 10 if 9 in batches else 9)
+    ]
+    notes = (*states, *(LoadedState(number - 1) for number in batches))
+    outcome = revised(ordinary(WHOLE), kind="iterable", notes=notes, resumed=rests)
+    return revised(outcome, **facts)
+
+
+CLEAR = raised("OSError", "[Errno 5] Input/output error: '/data/a.rec'")
+UNCLEAR = raised("RuntimeError", "bad sample")
+SWAPPED = delivery((0, 1), ("d1", "d0"))
+STRANGE = delivery((0, 1), ("d0", "other"))

@@ -27,7 +27,6 @@ def write_fake_records(files: Any) -> str:
 
 
 def by_open(path: str) -> bytes:
-    """As most do."""
     with open(path, "rb") as file:
         return file.read()
 
@@ -53,14 +52,12 @@ def at_offset(path: str) -> bytes:
 
 
 def by_imread(path: str) -> bytes:
-    """In C, without a complaint."""
     import cv2
 
     return bytes(cv2.imread(path).tobytes())
 
 
 def by_h5py(path: str) -> bytes:
-    """In C."""
     import h5py
 
     with h5py.File(path) as file:
@@ -80,7 +77,7 @@ NEVER_IMPORTED = ("imported_in_the_reader", "imported_from_a_zip_file", f"encodi
 
 
 def write_modules(folder: Path) -> list[str]:
-    """Modules that nothing has imported; what has to be on ``sys.path``."""
+    """Modules that nothing has imported; what must be on ``sys.path``."""
     assert not sys.modules.keys() & NEVER_IMPORTED
     (folder / f"{NEVER_IMPORTED[0]}.py").write_text("")
     with zipfile.ZipFile(folder / "modules.zip", "w") as archive:

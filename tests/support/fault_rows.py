@@ -1,4 +1,4 @@
-"""Each fault of the vocabulary, and what comes of it with sound datasets of 16 records."""
+"""Each fault of the vocabulary, and its result with correct datasets of 16 records."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pytest_dataloader_faults.faults import (
     DescriptorExhaustion,
     Fault,
     HungRead,
+    MissingEntry,
     OpenError,
     PinMemoryThreadDeath,
     ReadError,
@@ -26,13 +27,14 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
     WriteError,
 )
+from support.waiting import allowed
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-IMPATIENT: Mapping[str, Any] = MappingProxyType({"timeout": 2})
+IMPATIENT: Mapping[str, Any] = MappingProxyType({"timeout": allowed(2)})
 
 
 class Row(NamedTuple):
-    """A fault and what is to come of it.
+    """A fault and its expected result.
 
     *later* is the same fault, due in an epoch after the first: what persistent workers are given.
     *alone*: it can also happen to a loader without workers. *writes*: it takes a dataset that
@@ -63,10 +65,11 @@ FAULTS = (
     Row(WorkerKilled(at=2), later=WorkerKilled(at=6)),
     Row(WorkerExited(3, at=2), later=WorkerExited(3, at=6)),
     Row(WorkerHung(at=2), later=WorkerHung(at=6), loader=IMPATIENT),
+    Row(MissingEntry("*/05.rec"), alone=True),
 )
 PINNED = (
     Row(PinMemoryThreadDeath(at=2), later=PinMemoryThreadDeath(at=6)),
     Row(PinMemoryThreadDeath(at=2, stage="pin"), later=PinMemoryThreadDeath(at=6, stage="pin")),
     Row(DescriptorExhaustion(where="loader")),
 )
-"""Those that befall the loader's process, with a pinned loader."""
+"""Those that affect the main process, with a pinned loader."""

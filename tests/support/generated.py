@@ -12,29 +12,39 @@ from hypothesis import strategies as st
 
 from pytest_dataloader_faults import Contract, Outcome, faults
 from pytest_dataloader_faults.faults.base import SIGNALS as SIGNALS_OF_WORKERS
+from pytest_dataloader_faults.faults.globs import is_network_glob
 from pytest_dataloader_faults.faults.kinds import (
     CONNECT_ERRNOS,
     OPEN_ERRNOS,
     READ_ERRNOS,
     WRITE_ERRNOS,
 )
-from pytest_dataloader_faults.globs import is_of_network
+from pytest_dataloader_faults.faults.listings import LISTING_ERRNOS
+from pytest_dataloader_faults.faults.locks import LOCK_ERRNOS
 from pytest_dataloader_faults.outcomes import (
+    Absence,
     Delivery,
     FaultFacts,
     FileCounts,
     Firing,
     FiringKind,
+    LoaderFacts,
     Pass,
+    Phase,
+    Position,
     Raised,
+    Reason,
     Reference,
     Resources,
+    SavedState,
+    TrialEnd,
+    TrialRequest,
     WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, START, Stage
 from support.facts import EPOCH_1, EPOCH_2
 
-GLOBS = st.text(min_size=1, max_size=8).filter(lambda glob: not is_of_network(glob))
+GLOBS = st.text(min_size=1, max_size=8).filter(lambda glob: not is_network_glob(glob))
 COUNTS = st.integers(1, 2**40)
 WORKERS = st.none() | st.lists(st.integers(0, 99), min_size=1, max_size=3).map(tuple)
 TRIGGERS = {
@@ -74,6 +84,7 @@ ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
     faults.ShortWrite: {"path": PATHS, "max_bytes": COUNTS, **TRIGGERS},
     faults.SlowRead: {"path": PATHS | ADDRESSES, "seconds": st.floats(0.001, 100), **TRIGGERS},
     faults.HungRead: {"path": PATHS | ADDRESSES, "nth": COUNTS, "workers": WORKERS},
+    faults.LockError: {"path": PATHS, "errno": st.sampled_from(sorted(LOCK_ERRNOS)), **TRIGGERS},
     faults.ConnectError: {
         "path": ADDRESSES,
         "errno": st.sampled_from(sorted(CONNECT_ERRNOS)),
@@ -81,23 +92,40 @@ ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
     },
     faults.ConnectionReset: {"path": ADDRESSES, "after": st.integers(0, 2**40), **TRIGGERS},
     faults.ConnectionClosed: {"path": ADDRESSES, "after": st.integers(0, 2**40), **TRIGGERS},
+    faults.HttpError: {
+        "path": ADDRESSES,
+        "status": st.integers(400, 599),
+        "body": st.none() | st.text(max_size=8),
+        "retry_after": st.none() | st.integers(0, 99),
+        **TRIGGERS,
+    },
     faults.DescriptorExhaustion: {"headroom": st.integers(0, 2**20), "workers": WORKERS},
     faults.SharedMemoryExhaustion: TRIGGERS,
-    faults.WorkerKilled: {
-        "signal": SIGNALS | SIGNALS.map(int),
-        "reading": st.none() | PATHS,
-        **AT,
-    },
+    faults.WorkerKilled: {"signal": SIGNALS | SIGNALS.map(int), "reading": st.none() | PATHS, **AT},
     faults.WorkerExited: {"code": st.integers(0, 255), **AT},
     faults.WorkerHung: {"hold_gil": st.booleans(), **AT},
     faults.PinMemoryThreadDeath: {"at": COUNTS, "stage": st.sampled_from(["take", "pin"])},
+    faults.ListingOrder: {
+        "path": PATHS,
+        "order": st.sampled_from(["reversed", "random"]),
+        "seed": st.integers(0, 2**40),
+        "workers": WORKERS,
+    },
+    faults.ListingError: {
+        "path": PATHS,
+        "errno": st.sampled_from(sorted(LISTING_ERRNOS)),
+        **TRIGGERS,
+    },
+    faults.MissingEntry: {"path": PATHS, "workers": WORKERS},
 }
 
 
 def any_fault() -> st.SearchStrategy[faults.Fault]:
     """Any fault, with any of its arguments given."""
     return st.one_of(
-        st.fixed_dictionaries({}, optional=arguments).map(lambda given, kind=kind: kind(**given))
+        st.fixed_dictionaries({}, optional=arguments).map(
+            lambda keywords, kind=kind: kind(**keywords)
+        )
         for kind, arguments in ARGUMENTS.items()
     )
 
@@ -125,57 +153,68 @@ _firings = st.builds(
 )
 _named = st.dictionaries(st.sampled_from(["3", "4"]), FILES, max_size=2)
 _resources = st.builds(Resources, st.sampled_from(Stage), _named, _named)
-_counts = st.builds(FileCounts, *[COUNTS] * 7)
+_counts = st.builds(FileCounts, *[COUNTS] * 8)
 _workers = st.builds(
     WorkerFacts, INDICES, COUNTS, COUNTS, st.dictionaries(FILES, _counts, max_size=2)
 )
+_notes = st.builds(SavedState, INDICES) | st.builds(
+    Absence, st.none() | INDICES, st.sampled_from(Reason), st.builds(Position, INDICES, INDICES)
+)
 
 
-def _passes(indices: st.SearchStrategy[Any]) -> st.SearchStrategy[Pass]:
+def _passes(
+    phases: st.SearchStrategy[Phase], indices: st.SearchStrategy[Any]
+) -> st.SearchStrategy[Pass]:
     deliveries = st.lists(st.builds(Delivery, indices, _rows, DIGESTS), max_size=3).map(tuple)
     drawn = st.lists(_batches, max_size=3).map(tuple)
-    return st.builds(Pass, drawn, deliveries, st.none() | _raised, st.booleans())
+    return st.builds(Pass, phases, drawn, deliveries, st.none() | _raised, st.booleans())
 
 
 @st.composite
 def outcomes(draw: st.DrawFn, indices: st.SearchStrategy[Any] = _batches) -> Outcome:
     """Any facts that a trial could write down, and many that none would."""
     schedule = tuple(draw(st.lists(any_fault(), max_size=2)))
-    each = st.lists(_firings, max_size=2).map(tuple)
+    firing_tuples = st.lists(_firings, max_size=2).map(tuple)
     facts = tuple(
         FaultFacts(fault, 9, len(firings), draw(st.integers(0, 1)), firings)
         for fault in schedule
-        for firings in [draw(each)]
+        for firings in [draw(firing_tuples)]
     )
-    return Outcome(
+    epochs = tuple(draw(st.lists(_passes(st.just(EPOCH_1), indices), max_size=2)))
+    request = TrialRequest(
         schedule,
         draw(st.dictionaries(WORDS, st.none() | st.booleans() | st.integers() | WORDS, max_size=2)),
         epochs=draw(st.integers(1, 2)),
         seed=draw(st.integers(0, 9)),
         deadline=draw(st.floats(0.1, 100)),
         engine="kernel",
-        kind=draw(st.sampled_from(["map", "iterable"])),
-        passes=tuple(draw(st.lists(_passes(indices), max_size=2))),
-        recovery=draw(st.none() | _passes(indices)),
+    )
+    return Outcome(
+        request,
+        LoaderFacts(kind=draw(st.sampled_from(["map", "iterable"]))),
+        passes=(*epochs, *draw(st.lists(_passes(st.just(RECOVERY), indices), max_size=1))),
         faults=facts,
-        workers=tuple(draw(st.lists(_workers, max_size=2))),
+        processes=tuple(draw(st.lists(_workers, max_size=2))),
         resources=tuple(draw(st.lists(_resources, max_size=3))),
-        duration=draw(st.floats(0, 100)),
-        timed_out=draw(st.booleans()),
         phase=draw(PHASES),
-        exitcode=draw(st.sampled_from([0, -9])),
-        stacks=draw(WORDS),
+        duration=draw(st.floats(0, 100)),
+        end=TrialEnd(
+            timed_out=draw(st.booleans()),
+            exitcode=draw(st.sampled_from([0, -9])),
+            stacks=draw(WORDS),
+        ),
         stderr=draw(WORDS),
+        notes=tuple(draw(st.lists(_notes, max_size=2))),
     )
 
 
 def references() -> st.SearchStrategy[Reference]:
-    """Each sample of a dataset or, where they cannot be told apart, each batch of one or two."""
-    every = range(4)
-    asked = [*((one,) for one in every), *itertools.product(every, repeat=2)]
+    """Each sample of a dataset or, if they cannot be distinguished, each batch of one or two."""
+    numbers = range(4)
+    keys = [*((number,) for number in numbers), *itertools.product(numbers, repeat=2)]
     kinds = st.sampled_from(["map", "iterable"])
-    return st.builds(Reference, kinds, _digested(every)) | st.builds(
-        Reference, st.just("map"), st.just(()), _digested(asked)
+    return st.builds(Reference, kinds, _digested(numbers)) | st.builds(
+        Reference, st.just("map"), st.just(()), _digested(keys)
     )
 
 
@@ -184,5 +223,4 @@ def _digested(names: Iterable[Any]) -> st.SearchStrategy[tuple[tuple[Any, str], 
 
 
 def contracts() -> st.SearchStrategy[Contract]:
-    """All of them."""
     return st.builds(Contract, survives=st.booleans(), names_file=st.booleans())

@@ -1,4 +1,4 @@
-"""What people hand over besides a factory of one dataset."""
+"""What people pass instead of a factory of one dataset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class DataHooks:
         """Does nothing."""
 
     def train_dataloader(self) -> Any:
-        """Has to be defined by a subclass."""
         raise NotImplementedError
 
     val_dataloader = test_dataloader = train_dataloader
@@ -35,22 +34,18 @@ class DataModule(DataHooks):
         self.calls: list[str] = []
 
     def prepare_data(self) -> None:
-        """Note the call."""
         self.calls.append("prepare_data")
 
     def setup(self, stage: str) -> None:
-        """Make the datasets, once there is something to make them of."""
         self.calls.append(stage)
         assert self.calls[0] == "prepare_data"
         if stage == "fit":
             self.train, self.val = Records(self.folder), self.validates(self.folder)
 
     def train_dataloader(self) -> Any:
-        """One loader."""
         return DataLoader(self.train, batch_size=4, num_workers=1, shuffle=True)
 
     def val_dataloader(self) -> Any:
-        """A list of loaders."""
         return [DataLoader(self.val, batch_size=4, num_workers=1)]
 
 
@@ -58,5 +53,4 @@ class Broken(DataModule):
     """Cannot be set up without a trainer."""
 
     def train_dataloader(self) -> Any:
-        """Needs a trainer."""
         return self.trainer.world_size  # type: ignore[attr-defined]

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from support.datasets import Records
+
 TITLE = "\x1b]0;owned\x07\x1b[2J\x1b[31m"
 """Sets the title of a terminal, clears it, and has it print in red."""
 ORDER = "\u202e\u2028\x85\u2066"
@@ -28,59 +30,48 @@ def write_hostile(folder: Path) -> Path:
     return folder
 
 
-class _Files(torch.utils.data.Dataset[Any]):
-    """The content of each file; *_instead* says what comes of one that cannot be read."""
-
-    def __init__(self, folder: Path) -> None:
-        self.paths = sorted(Path(folder).iterdir())
-
-    def __len__(self) -> int:
-        return len(self.paths)
+class _Files(Records):
+    """The content of each file; *_substitute* says what comes of one that cannot be read."""
 
     def __getitem__(self, index: int) -> Any:
         try:
-            return self._found(list(self.paths[index].read_bytes()))
+            return self._make_sample(list(self.paths[index].read_bytes()))
         except OSError:
-            return self._instead(self.paths[index])
+            return self._substitute(self.paths[index])
 
-    def _found(self, data: list[int]) -> Any:
+    def _make_sample(self, data: list[int]) -> Any:
         return torch.tensor(data)
-
-    def _instead(self, path: Path) -> Any:
-        raise NotImplementedError
 
 
 class Zeros(_Files):
-    """Gives zeros."""
-
-    def _instead(self, path: Path) -> Any:
+    def _substitute(self, path: Path) -> Any:
         return torch.zeros(64)
 
 
 class Keys(Zeros):
     """Samples are dicts with a hostile key."""
 
-    def _found(self, data: list[int]) -> Any:
+    def _make_sample(self, data: list[int]) -> Any:
         return {TEXT: torch.tensor(data)}
 
-    def _instead(self, path: Path) -> Any:
+    def _substitute(self, path: Path) -> Any:
         return {f"other{TEXT}": TEXT}
 
 
 class Texts(_Files):
     """Samples are texts."""
 
-    def _found(self, data: list[int]) -> Any:
+    def _make_sample(self, data: list[int]) -> Any:
         return f"{data[0]}{TEXT}"
 
-    def _instead(self, path: Path) -> Any:
+    def _substitute(self, path: Path) -> Any:
         return TEXT
 
 
 class Raises(_Files):
     """Raises an error that hides its cause."""
 
-    def _instead(self, path: Path) -> Any:
+    def _substitute(self, path: Path) -> Any:
         raise RuntimeError(TEXT) from None
 
 
@@ -90,14 +81,14 @@ _Named = type(f"Error{TEXT}", (Exception,), {})
 class RaisesNamed(_Files):
     """The class of the error has the name."""
 
-    def _instead(self, path: Path) -> Any:
+    def _substitute(self, path: Path) -> Any:
         raise _Named(TEXT) from None
 
 
 class Prints(_Files):
     """Prints, and ends its process."""
 
-    def _instead(self, path: Path) -> Any:
+    def _substitute(self, path: Path) -> Any:
         sys.stderr.write(f"{path} {TEXT}\n")
         sys.stderr.flush()
         os._exit(3)
@@ -106,7 +97,7 @@ class Prints(_Files):
 class Hangs(_Files):
     """Waits in code of a file with the name."""
 
-    def _instead(self, path: Path) -> Any:
+    def _substitute(self, path: Path) -> Any:
         exec(  # noqa: S102
             compile("def wait():\n    poll().poll()\nwait()", f"{TEXT}.py", "exec"),
             {"poll": select.poll},
@@ -114,7 +105,7 @@ class Hangs(_Files):
 
 
 class Fails(_Files):
-    """Fails without any fault."""
+    """Fails without a fault."""
 
     def __getitem__(self, index: int) -> Any:
         raise ValueError(f"{self.paths[index]} {TEXT}")

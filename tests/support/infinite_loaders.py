@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from support.datasets import Records
-from support.nested_loaders import Swallowing
+from support.specimens import ZerosOnError
 
 
 class Repeat:
@@ -54,8 +54,41 @@ class Eager(Lazy):
             self.iterator._shutdown_workers()
 
     def reset(self) -> None:
-        """As ultralytics has it, for another dataset."""
         self.iterator = self._get_iterator()
+
+
+class InClosure(Lazy):
+    """Has its iterator where no attribute leads to it: healthy."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        iterators: list[Any] = []
+
+        def next_batch() -> Any:
+            if not iterators:
+                iterators.append(self._get_iterator())
+            return next(iterators[0])
+
+        self.next_batch = next_batch
+
+    def __iter__(self) -> Any:
+        for _ in range(len(self)):
+            yield self.next_batch()
+
+
+class InGenerator(Lazy):
+    """Has it in a generator that ends at the first error only."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.batches = self._batches()
+
+    def _batches(self) -> Iterator[Any]:
+        yield from self._get_iterator()
+
+    def __iter__(self) -> Any:
+        for _ in range(len(self)):
+            yield next(self.batches)
 
 
 class LeavesOut(Eager):
@@ -69,8 +102,25 @@ class LeavesOut(Eager):
                 continue
 
 
+class Scaling(DataLoader[Any]):
+    """Makes other numbers of each batch, as a loader does that normalizes on the GPU: healthy."""
+
+    def __iter__(self) -> Any:
+        return (data.float() / 255 for data, _ in super().__iter__())
+
+
+class ScalingLeavingOut(Scaling):
+    """The same, and leaves out a batch for which its iterator raises an error: broken."""
+
+    def __iter__(self) -> Any:
+        try:
+            yield from super().__iter__()
+        except OSError:
+            return
+
+
 class EndsEarly(Lazy):
-    """Leaves out the last batch of each epoch, and the next epoch begins after it: broken."""
+    """Leaves out the last batch of each epoch, and the next epoch starts after it: broken."""
 
     def __iter__(self) -> Any:
         for number, batch in enumerate(super().__iter__(), start=1):
@@ -97,20 +147,18 @@ class CountsHalf(DataLoader[Any]):
 
 
 def infinite(kind: type[DataLoader[Any]], dataset: Any, **options: Any) -> DataLoader[Any]:
-    """A loader of that *kind*, which draws in another order each time."""
+    """A loader of that *kind*, which draws in a different order each time."""
     return kind(dataset, batch_size=4, num_workers=2, shuffle=True, **options)
 
 
-def over_records(folder: Any) -> DataLoader[Any]:
-    """A healthy one."""
+def infinite_records(folder: Any) -> DataLoader[Any]:
     return infinite(Eager, Records(folder))
 
 
-def over_swallowed(folder: Any) -> DataLoader[Any]:
-    """A healthy one over a dataset that gives zeros for what it cannot read."""
-    return infinite(Eager, Swallowing(folder))
+def infinite_swallowed(folder: Any) -> DataLoader[Any]:
+    return infinite(Eager, ZerosOnError(folder))
 
 
-def over_many() -> DataLoader[Any]:
-    """One whose epoch has far more samples than the battery looks at."""
+def infinite_many() -> DataLoader[Any]:
+    """One whose epoch has far more samples than the battery checks."""
     return infinite(Eager, torch.arange(100_000))

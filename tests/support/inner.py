@@ -1,6 +1,6 @@
 """Pytest inside a test: a fork of this process runs an inner suite.
 
-A new interpreter imports torch anew, which costs two seconds for each suite. In the fork it is
+A new interpreter imports torch again, which costs two seconds for each suite. In the fork it is
 there, and all that the suite does to its process ends with that.
 """
 
@@ -11,21 +11,38 @@ import importlib
 import logging
 import multiprocessing
 import os
+import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pytest_dataloader_faults as package
+from pytest_dataloader_faults.report.command import main
 from support.waiting import allowed
 
+Entry = Callable[[list[str]], int]
 PYTHONPATH = os.pathsep.join(
     str(Path(file).resolve().parents[1]) for file in (__file__, package.__file__)
 )
 """What an inner pytest needs to find: tests/support, and the very package that is under test."""
 _PATIENCE = 200
+
+
+def start_python(
+    *arguments: object, command: Sequence[str] = (), **options: Any
+) -> subprocess.Popen[str]:
+    """Another interpreter, which finds tests/support, with pipes for what it prints."""
+    defaults = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    environment = {"env": {**os.environ, "PYTHONPATH": PYTHONPATH}}
+    line = [*command, sys.executable, *map(str, arguments)]
+    return subprocess.Popen(line, **{**defaults, **environment, **options})
+
+
 _NEEDED = (
     "numpy.random",
     "torch.utils.data",
@@ -43,9 +60,21 @@ for _name in _NEEDED:
 
 def run_forked(folder: Path, *arguments: str) -> pytest.RunResult:
     """What ``pytest`` with *arguments* does and prints in *folder*."""
-    streams = [folder / name for name in ("stdout", "stderr")]
+    return _result_of(folder, folder, [f"--basetemp={folder / 'inner'}", *arguments], pytest.main)
+
+
+def run_command_forked(folder: Path, output: Path, *arguments: str) -> pytest.RunResult:
+    """What ``pytest-dataloader-faults`` with *arguments* does and prints in *folder*.
+
+    The files of what it prints are in *output*.
+    """
+    return _result_of(folder, output, [*arguments], main)
+
+
+def _result_of(folder: Path, output: Path, arguments: list[str], entry: Entry) -> pytest.RunResult:
+    streams = [output / name for name in ("stdout", "stderr")]
     began = time.monotonic()
-    status = run_process(folder, streams, [f"--basetemp={folder / 'inner'}", *arguments])
+    status = run_process(folder, streams, arguments, entry=entry)
     out, err = (each.read_text(encoding="utf-8").splitlines() for each in streams)
     print(*out, *err, sep="\n")  # noqa: T201  # for the report of a test that fails
     return pytest.RunResult(status, out, err, time.monotonic() - began)
@@ -56,13 +85,14 @@ def run_process(
     streams: list[Path],
     arguments: list[str],
     environment: dict[str, str] | None = None,
+    entry: Entry = pytest.main,
 ) -> int:
     """The exit status of pytest in a fork, which prints into *streams*.
 
-    *environment* takes the place of this process's own.
+    *environment* takes the place of this process's own. *entry*: what runs pytest.
     """
     process = multiprocessing.get_context("fork").Process(
-        target=_run, args=(folder, streams, arguments, environment)
+        target=_run, args=(folder, streams, arguments, environment, entry)
     )
     process.start()
     process.join(allowed(_PATIENCE))
@@ -73,7 +103,11 @@ def run_process(
 
 
 def _run(
-    folder: Path, streams: list[Path], arguments: list[str], environment: dict[str, str] | None
+    folder: Path,
+    streams: list[Path],
+    arguments: list[str],
+    environment: dict[str, str] | None,
+    entry: Entry,
 ) -> None:
     """Run pytest in this process, which has nothing of the outer one's set-up any more."""
     gc.freeze()  # At its end pytest collects five times; through the outer one's objects, 250 ms.
@@ -90,7 +124,7 @@ def _run(
     warnings.resetwarnings()
     if xdist := sys.modules.get("xdist.plugin"):
         xdist._sys_path[:] = sys.path  # It has that of the time when it was imported.
-    status = pytest.main(arguments)
+    status = entry(arguments)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

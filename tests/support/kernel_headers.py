@@ -1,6 +1,6 @@
 """What the kernel's own headers say of each number and each struct that the kernel engine uses.
 
-A C compiler computes the values, and its assembler code shows them, so that nothing has to run. A
+A C compiler computes the values, and its assembler code shows them, so that nothing needs to run. A
 machine has headers for itself only. So the values for both machines are kept in a JSON file, and
 this module is also the script that writes it. That takes Debian's compilers for both machines, and
 a linux-libc-dev that has the headers of all machines, as Debian's has since version 6.10::
@@ -82,7 +82,7 @@ _PLACES = {
 }
 
 
-def ours(machine: str) -> dict[str, int]:
+def engine_values(machine: str) -> dict[str, int]:
     """The values that the kernel engine uses on *machine*, by the C expression for each."""
     values = {f"__NR_{name}": number for name, number in linux.SYSCALLS[machine].items()}
     values[f"AUDIT_ARCH_{machine.upper()}"] = linux.ARCHITECTURES[machine]
@@ -90,9 +90,9 @@ def ours(machine: str) -> dict[str, int]:
     for prefix, names in _ENUMS.items():
         values |= {prefix + name: int(each) for name, each in names.__members__.items()}
     numbers = {
-        name: each
-        for name, each in vars(linux).items()
-        if name.isupper() and name[0] != "_" and type(each) is int
+        name: constant
+        for name, constant in vars(linux).items()
+        if name.isupper() and name[0] != "_" and type(constant) is int
     }
     values |= {_LONG_NAMES.get(name, name): value for name, value in numbers.items()}
     for struct, (form, fields) in _FORMATS.items():
@@ -101,20 +101,20 @@ def ours(machine: str) -> dict[str, int]:
 
 
 def _layout(struct: str, form: str, fields: Sequence[str]) -> dict[str, int]:
-    """The size of a struct with the format *form*, and where each of its *fields* begins."""
+    """The size of a struct with the format *form*, and where each of its *fields* starts."""
     letters = re.findall(r"\d*[A-Za-z]", form)
     ends = [calcsize("=" + "".join(letters[:count])) for count in range(len(letters) + 1)]
     places = zip(fields, ends[:-1], strict=True)
     return {f"sizeof({struct})": ends[-1]} | {f"offsetof({struct}, {n})": at for n, at in places}
 
 
-def theirs(expressions: Sequence[str], compiler: Sequence[str]) -> dict[str, int]:
+def compile_values(expressions: Sequence[str], compiler: Sequence[str]) -> dict[str, int]:
     """The value of each C expression, without those whose macro the headers do not have."""
     command = [*compiler, "-x", "c", "-S", "-o", "-", "-"]
     code = "\n".join(_program(expressions))
-    done = subprocess.run(command, input=code, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return {expressions[int(n)]: int(value) for n, value in _ANSWER.findall(done.stdout)}
+    process = subprocess.run(command, input=code, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return {expressions[int(n)]: int(value) for n, value in _ANSWER.findall(process.stdout)}
 
 
 def _program(expressions: Iterable[str]) -> Iterator[str]:
@@ -131,9 +131,9 @@ def _program(expressions: Iterable[str]) -> Iterator[str]:
 
 
 def expressions_for(machine: str) -> list[str]:
-    """All that is asked for *machine*; system calls of other machines too: it may not have them."""
+    """Everything that *machine* needs; also system calls of other machines: it may lack them."""
     calls = {name for table in linux.SYSCALLS.values() for name in table}
-    return sorted({*ours(machine), *(f"__NR_{name}" for name in calls)})
+    return sorted({*engine_values(machine), *(f"__NR_{name}" for name in calls)})
 
 
 def _write(headers: Path, source: str) -> None:
@@ -143,9 +143,9 @@ def _write(headers: Path, source: str) -> None:
         include = headers / "usr/include"
         places = [f"-isystem{include / triple}", f"-isystem{include}"]
         compiler = [f"{triple}-gcc", "-nostdinc", *places]
-        values[machine] = theirs(expressions_for(machine), compiler)
-    made = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
-    table = {"source": source, "made": made, "values": values}
+        values[machine] = compile_values(expressions_for(machine), compiler)
+    today = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
+    table = {"source": source, "made": today, "values": values}
     TABLE.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
 

@@ -32,15 +32,13 @@ class KilledFactory:
     number: int = signal.SIGKILL
 
     def __call__(self) -> Any:
-        """The dataset, if this process may live."""
         is_fatal = self.count_call() in self.calls
         if is_fatal and not self.in_worker:
             os.kill(os.getpid(), self.number)
-        made = self.kind(self.folder)
-        return KilledInWorker(made, self.number) if is_fatal else made
+        dataset = self.kind(self.folder)
+        return KilledInWorker(dataset, self.number) if is_fatal else dataset
 
     def count_call(self) -> int:
-        """The number of this call. Ranks call at the same time."""
         with self.log.open("ab") as file:
             file.write(b"x")
             file.flush()
@@ -48,15 +46,14 @@ class KilledFactory:
 
     @property
     def count(self) -> int:
-        """How many calls there were."""
         return self.log.stat().st_size
 
 
 class KilledInWorker(Dataset[Any]):
     """Kills the process that makes its first sample, if that is a worker."""
 
-    def __init__(self, whole: Any, number: int) -> None:
-        self.whole, self.number, self.made_in = whole, number, os.getpid()
+    def __init__(self, dataset: Any, number: int) -> None:
+        self.whole, self.number, self.made_in = dataset, number, os.getpid()
 
     def __len__(self) -> int:
         return len(self.whole)

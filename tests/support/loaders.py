@@ -24,7 +24,7 @@ class Fields(Records):
 
 
 class Ragged(Records):
-    """Samples of different lengths, which only a collate function of its own can put together."""
+    """Samples of different lengths, which only its own collate function can put together."""
 
     def __getitem__(self, index: int) -> Any:
         data, _ = super().__getitem__(index)
@@ -44,7 +44,7 @@ class Counted(Records):
 
 
 def concatenate(samples: list[torch.Tensor]) -> torch.Tensor:
-    """All samples as one flat tensor, in which none can be told from the next."""
+    """All samples as one flat tensor, in which they cannot be distinguished."""
     return torch.cat(samples)
 
 
@@ -73,7 +73,6 @@ class FilterCount(Dataset[Any]):
 
 
 def keep_filter_count(worker: int) -> None:
-    """A worker_init_fn for FilterCount."""
     info = get_worker_info()
     assert info is not None
     status = Path("/proc/self/status").read_text(encoding="utf-8")

@@ -33,7 +33,7 @@ _ODD: list[Callable[[], Any]] = [
 ]
 
 
-def mutated(document: Any, seed: int) -> bytes:
+def mutate(document: Any, seed: int) -> bytes:
     """The text of *document* with a few random changes."""
     choice = random.Random(seed)
     document = copy.deepcopy(document)
@@ -44,7 +44,7 @@ def mutated(document: Any, seed: int) -> bytes:
         _change(choice, document, *choice.choice(holders))
     text = json.dumps(document)
     if choice.random() < 0.1:
-        text = _damaged(choice, text)
+        text = _damage(choice, text)
     return text.encode("utf-8", errors="surrogatepass")
 
 
@@ -66,12 +66,12 @@ def _change(choice: random.Random, document: Any, holder: Any, key: Any) -> None
     elif change == "add" and isinstance(holder, dict):
         holder[choice.choice(["", "odd", "\udc80", "version"])] = choice.choice(_ODD)()
     else:
-        other, place = choice.choice(list(_holders(document)))
-        holder[key] = copy.deepcopy(other[place])
+        source, place = choice.choice(list(_holders(document)))
+        holder[key] = copy.deepcopy(source[place])
 
 
-def _damaged(choice: random.Random, text: str) -> str:
-    """*text* that is no JSON, or JSON that nobody can read."""
+def _damage(choice: random.Random, text: str) -> str:
+    """*text* that is not JSON, or unreadable JSON."""
     place = choice.randrange(len(text))
     damages = [
         text[:place],

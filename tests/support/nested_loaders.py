@@ -1,4 +1,4 @@
-"""Datasets that iterate a DataLoader of their own, as for pairs, episodes and queues of patches."""
+"""Datasets that iterate their own DataLoader, as for pairs, episodes and queues of patches."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, get_worker_info
 
-from support.datasets import SIZE, Records, RecordStream
+from support.datasets import Records, RecordStream
+from support.specimens import ZerosOnError
 
 
 class Pairs(Records):
@@ -29,7 +29,7 @@ class Pairs(Records):
 
 
 class PairsByWorkers(Pairs):
-    """A loader that has a worker, for which its process must not be a daemon."""
+    """A loader with a worker, so that its process must not be a daemon."""
 
     workers = 1
 
@@ -39,25 +39,15 @@ class PairsByWorkers(Pairs):
         return super().__getitem__(index)
 
 
-class Swallowing(Records):
-    """Gives zeros for what it cannot read: broken."""
-
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except (OSError, ValueError):
-            return torch.zeros(SIZE, dtype=torch.uint8), index
-
-
 class PairsOfZeros(Pairs):
     """A loader for each sample, over a dataset that swallows errors: broken."""
 
     def _read_from(self) -> Dataset[Any]:
-        return Swallowing(self.paths[0].parent)
+        return ZerosOnError(self.paths[0].parent)
 
 
 class Episodes(IterableDataset[Any]):
-    """A loader for each epoch, which is made as the stream begins: healthy."""
+    """A loader for each epoch, which is created when the stream starts: healthy."""
 
     def __init__(self, folder: Path) -> None:
         self.records = RecordStream(folder)
@@ -71,26 +61,25 @@ class Queued(Records):
     """A thread of the worker iterates a loader, and samples wait in a queue: healthy."""
 
     def __getitem__(self, index: int) -> Any:
-        got: queue.Queue[Any] = queue.Queue()
-        thread = threading.Thread(target=self._fill, args=(got, index))
+        results: queue.Queue[Any] = queue.Queue()
+        thread = threading.Thread(target=self._fill, args=(results, index))
         thread.start()
         thread.join()
-        found = got.get()
-        if isinstance(found, Exception):
-            raise found
-        return found
+        result = results.get()
+        if isinstance(result, Exception):
+            raise result
+        return result
 
-    def _fill(self, got: queue.Queue[Any], index: int) -> None:
+    def _fill(self, results: queue.Queue[Any], index: int) -> None:
         try:
-            got.put(next(iter(DataLoader(Subset(Records(self.paths[0].parent), [index])))))
+            results.put(next(iter(DataLoader(Subset(Records(self.paths[0].parent), [index])))))
         except Exception as error:  # noqa: BLE001  # passed on
-            got.put(error)
+            results.put(error)
 
 
 class InInit:
     """A ``worker_init_fn`` that iterates a loader, as to warm up."""
 
     def __call__(self, worker: int) -> None:
-        """Run in the worker."""
         info: Any = get_worker_info()
         next(iter(DataLoader(info.dataset, num_workers=0)))

@@ -19,7 +19,6 @@ COUNT, SIZE = 8, 4000
 
 
 def write_samples(folder: Path) -> Path:
-    """The files that the server has."""
     for index in range(COUNT):
         (folder / f"{index}.bin").write_bytes(bytes([index, 255 - index]) * (SIZE // 2))
     return folder
@@ -47,7 +46,7 @@ def content_of_its_length(url: str, limit: float | None) -> bytes:
 
 
 class ByHttp(Dataset[torch.Tensor]):
-    """Reads a sample by urllib, under a time limit, and lets all errors out."""
+    """Reads a sample by urllib, with a timeout, and lets all errors out."""
 
     limit: float | None = 5.0
 
@@ -61,7 +60,6 @@ class ByHttp(Dataset[torch.Tensor]):
         return torch.frombuffer(bytearray(self.read(f"{self.url}/{index}.bin")), dtype=torch.uint8)
 
     def read(self, url: str) -> bytes:
-        """The content of *url*."""
         with urllib.request.urlopen(url, timeout=self.limit) as answer:  # noqa: S310  # our own
             return bytes(answer.read())
 
@@ -69,7 +67,7 @@ class ByHttp(Dataset[torch.Tensor]):
 class ByRequests(ByHttp):
     """By requests, with a connection for each."""
 
-    def read(self, url: str) -> bytes:  # noqa: D102  # as above
+    def read(self, url: str) -> bytes:
         answer = requests.get(url, timeout=self.limit)
         answer.raise_for_status()
         return answer.content
@@ -78,7 +76,7 @@ class ByRequests(ByHttp):
 class ZerosOnError(ByRequests):
     """Takes zeros for what it could not get."""
 
-    def read(self, url: str) -> bytes:  # noqa: D102  # as above
+    def read(self, url: str) -> bytes:
         try:
             return super().read(url)
         except requests.RequestException:
@@ -88,7 +86,7 @@ class ZerosOnError(ByRequests):
 class RetriesOnce(ByRequests):
     """Asks once more."""
 
-    def read(self, url: str) -> bytes:  # noqa: D102  # as above
+    def read(self, url: str) -> bytes:
         try:
             return super().read(url)
         except requests.RequestException:
@@ -98,11 +96,11 @@ class RetriesOnce(ByRequests):
 class OfItsLength(ByHttp):
     """Writes the request itself, and compares the length of what came with that of the header."""
 
-    def read(self, url: str) -> bytes:  # noqa: D102  # as above
+    def read(self, url: str) -> bytes:
         return content_of_its_length(url, self.limit)
 
 
 class Impatient(ByHttp):
-    """Has a time limit that is short."""
+    """Has a short timeout."""
 
     limit = 0.3

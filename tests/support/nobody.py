@@ -13,7 +13,6 @@ NOBODY, COUNT = 65534, 4
 
 
 def become_nobody(_worker: int) -> None:
-    """A worker_init_fn."""
     os.setgroups([])
     os.setgid(NOBODY)
     os.setuid(NOBODY)

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from support.datasets import shard
+
 COUNT = 8
 _ASKED_BY_TORCH = {"__class__", "__getitems__"}
 
 
 def sample(index: Any) -> torch.Tensor:
-    """What the datasets here give."""
     return torch.arange(16) + int(index)
 
 
@@ -77,16 +78,15 @@ class Callable(NoDataset):
     """Can be called, too."""
 
     def __call__(self, index: Any) -> Any:
-        """Raise an error."""
         raise RuntimeError("not to be called")
 
 
 class NoTruth(Plain):
-    """Has neither a hash nor a truth value, and compares to nothing."""
+    """Has neither a hash nor a truth value, and cannot be compared."""
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, _other: object) -> bool:
         raise RuntimeError("not to be compared")
 
     def __bool__(self) -> bool:
@@ -94,7 +94,7 @@ class NoTruth(Plain):
 
 
 class Untrue(Plain):
-    """Is false, and has no repr."""
+    """Is false, and does not have a repr."""
 
     def __bool__(self) -> bool:
         return False
@@ -115,7 +115,6 @@ class RaisingProperties(Plain):
 
     @property
     def pipeline(self) -> Any:
-        """Not there yet."""
         raise RuntimeError("not ready")
 
     dataset = datasets = train_dataloader = iterables = __wrapped__ = pipeline
@@ -132,7 +131,7 @@ class CombinedLoader(NoDataset):
 
 
 class LyingList(list[Any]):
-    """A list that makes its items when it is asked for them."""
+    """A list that makes its items on request."""
 
     def __len__(self) -> int:
         return COUNT
@@ -188,7 +187,6 @@ class ClassProxy:
 
     @property
     def __class__(self) -> Any:  # type: ignore[override]
-        """Another class."""
         return Plain
 
     def __len__(self) -> int:
@@ -199,11 +197,11 @@ class ClassProxy:
 
 
 class Nested(Plain):
-    """Iterates a loader of its own for each sample."""
+    """Iterates its own loader for each sample."""
 
     def __getitem__(self, index: Any) -> Any:
-        (found,) = DataLoader([sample(index)], batch_size=None, num_workers=0)
-        return found
+        (item,) = DataLoader([sample(index)], batch_size=None, num_workers=0)
+        return item
 
 
 class OpenedByInit(Plain):
@@ -258,20 +256,18 @@ class Stream(IterableDataset[Any]):
     """A stream that is shared among workers."""
 
     def __iter__(self) -> Any:
-        info = torch.utils.data.get_worker_info()
-        first, step = (info.id, info.num_workers) if info else (0, 1)
-        return map(sample, range(first, COUNT, step))
+        return map(sample, shard(COUNT))
 
 
 class EmptyByItsLength(Stream):
-    """Says that it is empty, which torch does not ask."""
+    """Says that it is empty, which torch does not check."""
 
     def __len__(self) -> int:
         return 0
 
 
 class NoLength(Stream):
-    """Has a length that cannot be told."""
+    """Has a length that cannot be computed."""
 
     def __len__(self) -> int:
         raise RuntimeError("not to be asked")
@@ -332,8 +328,8 @@ class OwnBatches(Stream):
     """Makes batches of the samples of its worker."""
 
     def __iter__(self) -> Any:
-        own = list(super().__iter__())
-        return (torch.stack(own[at : at + 3]) for at in range(0, len(own), 3))
+        samples = list(super().__iter__())
+        return (torch.stack(samples[at : at + 3]) for at in range(0, len(samples), 3))
 
 
 class WithEmptyParts(Stream):
@@ -356,11 +352,11 @@ STREAMS: dict[str, Any] = {
 
 
 BATCHED_STREAMS: dict[str, Any] = {"own batches": OwnBatches}
-"""Those for a loader that makes no batches."""
+"""Those for a loader that does not make batches."""
 
 
 class Raising:
-    """Cannot be asked for anything, not even for its class."""
+    """Raises for every attribute, even for its class."""
 
     def __getattribute__(self, name: str) -> Any:
         message = f"not {name}"
@@ -378,5 +374,4 @@ class RaisingDataset(Raising, Dataset[Any]):
 
 
 def plain_loop(dataset: Any, **options: Any) -> list[Any]:
-    """What a loop over torch's DataLoader gets."""
     return list(DataLoader(dataset, **options))

@@ -22,19 +22,19 @@ class Window:
 
 
 class Cut:
-    """Has the default repr, which tells its address, no hash, and an ``==`` that raises."""
+    """Has the default repr with its address, but not a hash, and an ``==`` that raises."""
 
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, number: int) -> None:
         self.number = number
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, _other: object) -> bool:
         raise RuntimeError("cuts are not compared")
 
 
 class Silent(Cut):
-    """Cannot be shown either, and has no truth value."""
+    """Cannot be shown either, and lacks a truth value."""
 
     def __repr__(self) -> str:
         raise RuntimeError("not shown")
@@ -92,7 +92,7 @@ def mixed(count: int, *kinds: str) -> list[Any]:
 
 
 def number_of(index: Any) -> int:
-    """A number that tells *index* from others."""
+    """A number that distinguishes *index* from others."""
     if isinstance(index, (np.ndarray, np.generic, torch.Tensor)):
         return number_of(index.tolist())
     if isinstance(index, Cut):
@@ -113,7 +113,7 @@ def _parts(index: Any) -> list[Any] | None:
 
 
 class AnyIndex(Dataset[Any]):
-    """Gives a tensor that depends on the index, and has no length."""
+    """Returns a tensor that depends on the index, and does not have a length."""
 
     def __getitem__(self, index: Any) -> Any:
         return torch.arange(16) + number_of(index)

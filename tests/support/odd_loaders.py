@@ -28,21 +28,21 @@ from support.odd_datasets import BATCHED_STREAMS, COUNT, MAPS, STREAMS, opens_ha
 from support.odd_indices import KINDS, AnyIndex, number_of
 
 _BATCHES = 12
-"""How many batches are taken of a sampler that may have no end."""
+"""How many batches are taken of a sampler that may be endless."""
 
 
 class Drawn(Sampler[Any]):
-    """Yields what it was given, and has no length."""
+    """Yields what it was given, and does not have a length."""
 
-    def __init__(self, given: list[Any]) -> None:
-        self.given = given
+    def __init__(self, indices: list[Any]) -> None:
+        self.given = indices
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.given)
 
 
 class Lying(Drawn):
-    """Has a length of 0 and a batch size that is no number."""
+    """Has a length of 0 and a batch size that is not a number."""
 
     batch_size = "four"
 
@@ -51,14 +51,13 @@ class Lying(Drawn):
 
 
 class Raising(Drawn):
-    """Raises where it is asked for anything but its indices."""
+    """Raises unless it is used for its indices."""
 
     def __len__(self) -> int:
         raise RuntimeError("not to be asked")
 
     @property
     def batch_size(self) -> int:
-        """Not known."""
         raise RuntimeError("not to be asked")
 
 
@@ -70,7 +69,7 @@ class AnyName(Drawn):
 
 
 class Shuffled(Drawn):
-    """Draws in another order each time."""
+    """Draws in a different order each time."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter([self.given[place] for place in torch.randperm(len(self.given)).tolist()])
@@ -87,7 +86,7 @@ CONTAINERS: dict[str, Callable[[list[Any]], Any]] = {
     "list": list,
     "tuple": tuple,
     "deque": collections.deque,
-    "dict": lambda given: dict(enumerate(given)).values(),
+    "dict": lambda indices: dict(enumerate(indices)).values(),
     "once": iter,
     "drawn": Drawn,
     "lying": Lying,
@@ -110,14 +109,14 @@ BATCHES: dict[str, Callable[[list[Any]], Any]] = {
     "array": np.array,
     "tensor": torch.tensor,
     "set": set,
-    "dict": lambda given: dict.fromkeys(given, 0),
+    "dict": lambda indices: dict.fromkeys(indices, 0),
     "iterator": iter,
-    "empty": lambda given: given if number_of(given[0]) else [],
+    "empty": lambda indices: indices if number_of(indices[0]) else [],
 }
 
 
 class Batch:
-    """A batch of a class of its own."""
+    """A batch of its own class."""
 
     def __init__(self, samples: Any) -> None:
         self.samples = samples
@@ -129,7 +128,6 @@ class NoteWorker:
     _then = "not callable"
 
     def __call__(self, worker: int) -> None:
-        """Seed."""
         torch.manual_seed(worker)
 
 
@@ -228,15 +226,14 @@ class OddLoader:
             return {}
         if self.sampler in TORCHS:
             return {"sampler": TORCHS[self.sampler]()}
-        given = [KINDS[kind](number) for number in range(COUNT) for kind in self.kinds][:COUNT]
+        indices = [KINDS[kind](number) for number in range(COUNT) for kind in self.kinds][:COUNT]
         make = CONTAINERS[self.sampler]
         if not self.batches:
-            return {"sampler": make(given)}
-        pairs = [given[place : place + 2] for place in range(0, COUNT, 2)]
+            return {"sampler": make(indices)}
+        pairs = [indices[place : place + 2] for place in range(0, COUNT, 2)]
         return {"batch_sampler": make([*map(BATCHES[self.batches], pairs)])}
 
     def plain(self) -> list[Any]:
-        """What a loop over it gets, up to some batches."""
         loader = self()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -275,14 +272,14 @@ def odd_loaders(draw: st.DrawFn) -> OddLoader:
         collates, options["batch_size"], options["drop_last"] = ["default"], None, False
     collate, init = draw(st.sampled_from(collates)), draw(st.sampled_from(list(INITS)))
     init = "opens" if dataset == "opened by init" else init
-    how: dict[str, Any] = {"collate": collate, "init": init, "options": options}
+    description: dict[str, Any] = {"collate": collate, "init": init, "options": options}
     if group in (STREAMS, BATCHED_STREAMS):
-        return OddLoader(dataset, **how)
+        return OddLoader(dataset, **description)
     samplers = list(CONTAINERS) if group is ANY else ["", *CONTAINERS, *TORCHS]
     kinds = st.sampled_from(list(KINDS) if group is ANY else ["int", "int", "numpy", "tensor"])
     sampler = draw(st.sampled_from(samplers))
     may_batch = sampler and sampler not in TORCHS
-    # A sampler that can be asked once would be asked again and again.
+    # A sampler that can be iterated only once would be iterated again and again.
     may_repeat = not may_batch and options["batch_size"] is not None
     return OddLoader(
         dataset,
@@ -290,5 +287,5 @@ def odd_loaders(draw: st.DrawFn) -> OddLoader:
         loader=draw(st.sampled_from(list(LOADERS))) if may_repeat else "torch",
         kinds=draw(st.lists(kinds, min_size=1, max_size=3).map(tuple)),
         batches=draw(st.sampled_from(["", *BATCHES])) if may_batch else "",
-        **how,
+        **description,
     )

@@ -45,8 +45,8 @@ class _Library(ctypes.CDLL):
 
 def play(system: str) -> None:
     """From now on this process is one of *system*, as ``sys.platform`` has it."""
-    taken = [_OF_LINUX, _OF_UNIX] if system == "win32" else [_OF_LINUX]
-    for module, names in (each for one in taken for each in one.items()):
+    tables = [_OF_LINUX, _OF_UNIX] if system == "win32" else [_OF_LINUX]
+    for module, names in (each for table in tables for each in table.items()):
         for name in names:
             vars(module).pop(name, None)
     sys.modules.update(dict.fromkeys(_MODULES_OF_UNIX if system == "win32" else ()))

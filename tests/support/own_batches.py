@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-from support.datasets import SIZE, Records
+from support.datasets import COUNT, SIZE, Records, Substitutes, shard, zeros
 
 
 class WithMetadata(IterableDataset[Any]):
@@ -22,9 +22,7 @@ class WithMetadata(IterableDataset[Any]):
         return ({"data": data, "metadata": {}, "boxes": []} for data in self._read())
 
     def _read(self) -> Iterator[Any]:
-        info = get_worker_info()
-        first, step = (info.id, info.num_workers) if info else (0, 1)
-        for index in range(first, len(self.records), step):
+        for index in shard(len(self.records)):
             yield self.records[index][0]
 
 
@@ -32,13 +30,25 @@ class LeavesOutWithMetadata(WithMetadata):
     """The same, and leaves out what it cannot read: broken."""
 
     def _read(self) -> Iterator[Any]:
-        info = get_worker_info()
-        first, step = (info.id, info.num_workers) if info else (0, 1)
-        for index in range(first, len(self.records), step):
+        for index in shard(len(self.records)):
             try:
                 yield self.records[index][0]
             except OSError:
                 continue
+
+
+class WithSource(WithMetadata):
+    """Says where each sample is from: healthy."""
+
+    def __iter__(self) -> Any:
+        return (
+            {"data": data, "metadata": {"source": str(data[0]), "tags": []}}
+            for data in self._read()
+        )
+
+
+class LeavesOutWithSource(WithSource, LeavesOutWithMetadata):
+    """The same, and leaves out what it cannot read: broken."""
 
 
 def mixed_up(samples: list[Any]) -> Any:
@@ -52,9 +62,14 @@ def mixed_up(samples: list[Any]) -> Any:
 
 
 def pairs(samples: list[Any]) -> Any:
-    """Pairs of samples, as for a contrastive loss."""
-    first, second = ([data for data, _ in samples[place::2]] for place in (0, 1))
-    return {"first": torch.stack(first), "second": torch.stack(second)}
+    left_samples, right_samples = ([data for data, _ in samples[place::2]] for place in (0, 1))
+    return {"first": torch.stack(left_samples), "second": torch.stack(right_samples)}
+
+
+def with_list_of_metadata(batch: list[Any]) -> dict[str, Any]:
+    """Stacks the data, and lists the metadata of all samples, as OLMo's ``DataCollator`` does."""
+    data = torch.stack([each["data"] for each in batch])
+    return {"data": data, "metadata": [each["metadata"] for each in batch]}
 
 
 class OpenedByInit(Dataset[Any]):
@@ -76,20 +91,36 @@ class OpenedByInit(Dataset[Any]):
         return torch.tensor(list(data), dtype=torch.uint8)
 
 
-class OpenedByInitOrZeros(OpenedByInit):
+class OpenedByInitOrZeros(Substitutes, OpenedByInit):
     """The same, and gives zeros for what it cannot read: broken."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except (OSError, ValueError):
-            return torch.zeros(SIZE, dtype=torch.uint8)
+    def substitute(self, _index: int, _error: Exception) -> Any:
+        return zeros()
+
+
+class OpenedByInitOnce(Substitutes, OpenedByInit):
+    """The same, and does without the handle after an error: broken."""
+
+    errors = (OSError,)
+
+    def substitute(self, _index: int, error: Exception) -> Any:
+        self.handle = None
+        raise error
 
 
 def open_handles(_worker: int) -> None:
-    """A ``worker_init_fn``."""
     info: Any = get_worker_info()
     info.dataset.handle = info.dataset.path.open("rb", buffering=0)
+
+
+def open_and_read(worker: int) -> None:
+    """A ``worker_init_fn`` that reads before it has a handle, as h5py does when it opens a file."""
+    info: Any = get_worker_info()
+    data = info.dataset.path.read_bytes()
+    if len(data) < COUNT * SIZE:
+        message = f"{info.dataset.path} is truncated"
+        raise ValueError(message)
+    open_handles(worker)
 
 
 class InWorkersOnly(WithMetadata):
@@ -108,6 +139,33 @@ class InWorkersOnlyLeavingOut(LeavesOutWithMetadata):
         yield from super()._read()
 
 
+class ForSoManyWorkers(WithMetadata):
+    """Refuses any other number of workers, as energon's streams do: healthy."""
+
+    def __init__(self, folder: Path, workers: int = 2) -> None:
+        super().__init__(folder)
+        self.workers = workers
+
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        assert info is not None, "Cannot iterate out of worker context"
+        assert info.num_workers == self.workers, "Actual number of workers does not match"
+        return super().__iter__()
+
+
+class ForSoManyLeavingOut(ForSoManyWorkers, LeavesOutWithMetadata):
+    """The same, and leaves out what it cannot read: broken."""
+
+
+class ForSecondOfSoMany(ForSoManyWorkers):
+    """The same, and only the second worker has a part of the stream: healthy."""
+
+    def _read(self) -> Iterator[Any]:
+        info: Any = get_worker_info()
+        indices = range(len(self.records) if info.id == 1 else 0)
+        return (self.records[index][0] for index in indices)
+
+
 class OwnBatches(IterableDataset[Any]):
     """Fills batches from the shards of its worker, as webdataset's ``batched`` does: healthy."""
 
@@ -117,11 +175,9 @@ class OwnBatches(IterableDataset[Any]):
         self.records = Records(folder)
 
     def __iter__(self) -> Any:
-        info = get_worker_info()
-        first, step = (info.id, info.num_workers) if info else (0, 1)
-        own = [each for shard in range(first, self.shards, step) for each in self._of(shard)]
-        for at in range(0, len(own), self.size):
-            data, labels = zip(*own[at : at + self.size], strict=True)
+        samples = [each for number in shard(self.shards) for each in self._of(number)]
+        for at in range(0, len(samples), self.size):
+            data, labels = zip(*samples[at : at + self.size], strict=True)
             yield self._batch(torch.stack(data), list(labels))
 
     def _of(self, shard: int) -> list[Any]:
@@ -157,7 +213,7 @@ class ZerosForShards(OwnBatches):
         try:
             return super()._of(shard)
         except OSError:
-            return [(torch.zeros(SIZE, dtype=torch.uint8), -1)] * self.shard
+            return [(zeros(), -1)] * self.shard
 
 
 class Backwards(OwnBatches):
@@ -168,5 +224,4 @@ class Backwards(OwnBatches):
 
 
 def over_own_batches(kind: type[OwnBatches], folder: Path, workers: int = 2) -> DataLoader[Any]:
-    """A loader of a stream that makes its own batches."""
     return DataLoader(kind(folder), batch_size=None, num_workers=workers)

@@ -1,4 +1,4 @@
-"""Python's file access under faults, in this very process."""
+"""Python's file access with faults, in this very process."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ class SystemClock:
     """Time passes as it does, and what hangs hangs for good."""
 
     def sleep(self, seconds: float) -> None:
-        """As time.sleep()."""
         time.sleep(seconds)
 
     def hang(self) -> None:
-        """For good."""
         threading.Event().wait()
 
 

@@ -1,6 +1,6 @@
 """Datasets with a bug that takes two things together: two faults, or a fault and a loader option.
 
-Each is healthy otherwise: no fault alone breaks it under the loader that trials have by default.
+Each is healthy otherwise: a single fault does not break it with the default loader of trials.
 """
 
 from __future__ import annotations
@@ -16,20 +16,13 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from pytest_dataloader_faults.outcomes import Verdict
-from support.datasets import COUNT, SIZE, Records, write_records
+from support.datasets import COUNT, SIZE, Records, decode, write_records, zeros
 
 _HALF = SIZE // 2
 
 
 def _tensor(data: bytes) -> torch.Tensor:
     return torch.tensor(list(data), dtype=torch.uint8)
-
-
-def _checked(data: bytes, path: Path) -> torch.Tensor:
-    if len(data) != SIZE:
-        message = f"{path}: {len(data)} bytes, expected {SIZE}"
-        raise ValueError(message)
-    return _tensor(data)
 
 
 class Zeros(Records):
@@ -53,10 +46,10 @@ class HalfCached(Records):
         if index in self.cache:
             return self.cache.pop(index)
         try:
-            return _checked(self.paths[index].read_bytes(), self.paths[index])
+            return decode(self.paths[index].read_bytes(), self.paths[index])
         except OSError:
-            self.cache[index] = torch.zeros(SIZE, dtype=torch.uint8)
-            return _checked(self.paths[index].read_bytes(), self.paths[index])
+            self.cache[index] = zeros()
+            return decode(self.paths[index].read_bytes(), self.paths[index])
 
 
 class GivesUpTwice(Records):
@@ -71,10 +64,10 @@ class GivesUpTwice(Records):
             data = self.paths[index].read_bytes()
         except OSError as error:
             if error.errno == errno.EMFILE and index in self.had:
-                return torch.zeros(SIZE, dtype=torch.uint8)
+                return zeros()
             raise
         self.had.add(index)
-        return _checked(data, self.paths[index])
+        return decode(data, self.paths[index])
 
 
 class Mirrored(Dataset[Any]):
@@ -98,7 +91,7 @@ class Mirrored(Dataset[Any]):
             data = (self.mirror / self.names[index]).read_bytes()
             return _tensor(data.ljust(SIZE, b"\0"))
         with file:
-            return _checked(file.read(), path)
+            return decode(file.read(), path)
 
 
 class StaleTail(Records):
@@ -121,19 +114,19 @@ class StaleTail(Records):
 
 
 class CountsByWorkers(Records):
-    """Looks a file that is gone up again, by a number that is right for one worker only."""
+    """Looks a missing file up again, by a number that is right for one worker only."""
 
     def __getitem__(self, index: int) -> Any:
         try:
-            return _checked(self.paths[index].read_bytes(), self.paths[index])
+            return decode(self.paths[index].read_bytes(), self.paths[index])
         except FileNotFoundError:
             info = get_worker_info()
             again = self.paths[index // (info.num_workers if info else 1)]
-            return _checked(again.read_bytes(), again)
+            return decode(again.read_bytes(), again)
 
 
 class KeepsItsPlace(Records):
-    """Has all in one file; after an error it goes on where the last sample in order would be."""
+    """Has all in one file; after an error it continues where the last sample in order would be."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -149,11 +142,11 @@ class KeepsItsPlace(Records):
             except OSError:
                 data = os.pread(file.fileno(), SIZE, self.done % COUNT * SIZE)
         self.done += 1
-        return _checked(data, self.packed)
+        return decode(data, self.packed)
 
 
 class InGroups(Records):
-    """Reads a batch in groups of four; after an error in a later group it begins with that one."""
+    """Reads a batch in groups of four; after an error in a later group it starts with that one."""
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         try:
@@ -163,7 +156,7 @@ class InGroups(Records):
             return [self[index] for group in reversed(groups) for index in group]
 
     def __getitem__(self, index: int) -> Any:
-        return _checked(self.paths[index].read_bytes(), self.paths[index])
+        return decode(self.paths[index].read_bytes(), self.paths[index])
 
 
 class StaleThenFailing(Records):
@@ -186,16 +179,16 @@ class StaleThenFailing(Records):
                 data = file.read(SIZE)
             except OSError:
                 if self.distrusts:
-                    return torch.zeros(SIZE, dtype=torch.uint8)
+                    return zeros()
                 raise
-        return _checked(data, self.paths[index])
+        return decode(data, self.paths[index])
 
 
 class DirtyMark(Records):
     """Marks an error in shared memory until eight samples are done; an end before leaves it.
 
-    A worker's death is such an end, and so is an error for good in a batch before: torch has asked
-    for three batches by then, and ends the worker after the third one.
+    A worker's death is such an end, and so is a permanent error in a batch before: torch has
+    requested three batches by then, and ends the worker after the third one.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -205,7 +198,7 @@ class DirtyMark(Records):
 
     def __getitem__(self, index: int) -> Any:
         if not self.begun and self.dirty.item():
-            return torch.zeros(SIZE, dtype=torch.uint8)
+            return zeros()
         self.begun = True
         try:
             sample = self._attempt(index)
@@ -222,7 +215,7 @@ class DirtyMark(Records):
         except OSError:
             self.dirty.fill_(1)
             data = self.paths[index].read_bytes()
-        return _checked(data, self.paths[index])
+        return decode(data, self.paths[index])
 
 
 class Resumes(Records):
@@ -238,11 +231,11 @@ class Resumes(Records):
             data = self.paths[index].read_bytes()
         except OSError:
             if self.noted[index] and index not in self.own:
-                return torch.zeros(SIZE, dtype=torch.uint8)
+                return zeros()
             data = self.paths[index].read_bytes()
         self.own.add(index)
         self.noted[index] = 1
-        return _checked(data, self.paths[index])
+        return decode(data, self.paths[index])
 
 
 @dataclass(frozen=True)
@@ -267,7 +260,6 @@ class Planted:
 
     @property
     def name(self) -> str:
-        """As the table has it."""
         return self.make.__name__
 
 

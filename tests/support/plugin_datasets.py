@@ -9,28 +9,17 @@ from typing import Any
 
 import torch
 
-from support.datasets import SIZE, Records
+from support.datasets import Records, Substitutes
+from support.specimens import ZerosOnError
+
+__all__ = ["Chatty", "Numbers", "WaitsOnError", "ZerosOnError"]
 
 
-class ZerosOnError(Records):
-    """Swallows every error and gives zeros: corrupted under faults, right without."""
-
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except Exception:  # noqa: BLE001  # this is its flaw
-            return torch.zeros(SIZE, dtype=torch.uint8), index
-
-
-class WaitsOnError(Records):
+class WaitsOnError(Substitutes, Records):
     """Waits forever for what it cannot have."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except OSError:
-            threading.Event().wait()
-            raise
+    def substitute(self, _index: int, _error: Exception) -> Any:
+        threading.Event().wait()
 
 
 class Chatty(Records):

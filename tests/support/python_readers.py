@@ -1,4 +1,4 @@
-"""Readers of the content of a file, which need no library of their own but NumPy and Pillow.
+"""Readers of the content of a file, which need only NumPy and Pillow.
 
 PYTHON has readers that are Python down to the file: between them they use every kind of file
 object, and the functions of ``os`` that read. DECODED has formats that notice a missing end.
@@ -29,6 +29,7 @@ import numpy as np
 from PIL import Image
 
 from support.readers import READERS
+from support.tries import with_descriptor as descriptor
 
 NOISE = bytes(range(256)) * 1200
 LINES = b"".join(b"%d,%d\n" % (number, number**2) for number in range(9000))
@@ -36,8 +37,6 @@ NUMBERS = list(range(20000))
 
 
 def opened(*arguments: Any, use: Callable[[Any], Any], **options: Any) -> Callable[[Path], Any]:
-    """What *use* gives of the file object."""
-
     def read(path: Path) -> Any:
         with open(path, *arguments, **options) as file:
             return use(file)
@@ -45,27 +44,12 @@ def opened(*arguments: Any, use: Callable[[Any], Any], **options: Any) -> Callab
     return read
 
 
-def descriptor(use: Callable[[int], Any]) -> Callable[[Path], Any]:
-    """What *use* gives of the descriptor."""
-
-    def read(path: Path) -> Any:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            return use(fd)
-        finally:
-            os.close(fd)
-
-    return read
-
-
 def _into(file: Any) -> list[bytes]:
-    """Three reads into one buffer."""
     buffer = bytearray(1000)
     return [bytes(buffer[: file.readinto(buffer)]) for _ in range(3)]
 
 
 def _there_and_back(file: Any) -> tuple[bytes, int, bytes]:
-    """The end, and then the beginning."""
     file.seek(-100, os.SEEK_END)
     end, place = file.read(), file.tell()
     file.seek(0)
@@ -73,7 +57,6 @@ def _there_and_back(file: Any) -> tuple[bytes, int, bytes]:
 
 
 def _scattered(fd: int, *offset: int) -> tuple[bytes, bytes]:
-    """One read into two buffers."""
     buffers = bytearray(700), bytearray(900)
     (os.preadv if offset else os.readv)(fd, list(buffers), *offset)
     return bytes(buffers[0]), bytes(buffers[1])
@@ -90,23 +73,20 @@ def _sent(fd: int) -> bytes:
 
 
 def _duplicated(fd: int) -> bytes:
-    """Read by another number."""
     with os.fdopen(os.dup(fd), "rb") as file:
         return file.read()
 
 
 def _copied(path: Path) -> bytes:
-    """Copied by the library first."""
     return Path(shutil.copyfile(path, f"{path}.copy")).read_bytes()
 
 
 def _of_library(name: str) -> tuple[bytes, Callable[[Path], Any]]:
-    """One of the documented readers."""
     reader = READERS[name]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, reader.file)
         reader.write(str(path))
-        return path.read_bytes(), lambda found: reader.read(str(found))
+        return path.read_bytes(), lambda path_read: reader.read(str(path_read))
 
 
 ARRAY = np.arange(4096, dtype=np.int32).reshape(64, 64)

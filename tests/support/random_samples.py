@@ -8,24 +8,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
 
 from support.corpus.state import Noisy
-from support.datasets import Records, RecordStream
+from support.datasets import Records, RecordStream, Substitutes, shard
+from support.specimens import ZerosOnError
 
 
-class NoisyZeros(Noisy):
+class NoisyZeros(Substitutes, Noisy):
     """Gives noise for what it cannot read."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except OSError:
-            return torch.randn(64), index
+    errors = (OSError,)
+
+    def substitute(self, index: int, _error: Exception) -> Any:
+        return torch.randn(64), index
 
 
 class OwnNoise(Records):
-    """Has a generator that no seed of the harness reaches; *short*: half of it under a fault."""
+    """Has a generator that the harness cannot seed; *short*: half of it with a fault."""
 
     short = False
 
@@ -58,18 +58,16 @@ class JitteredStream(RecordStream):
         self.records = Jittered(folder)
 
 
-class JitteredZeros(Jittered):
+class JitteredZeros(Substitutes, Jittered):
     """Gives zeros for what it cannot read."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except OSError:
-            return {"data": torch.zeros(64), "index": index}
+    errors = (OSError,)
+
+    def substitute(self, index: int, _error: Exception) -> Any:
+        return {"data": torch.zeros(64), "index": index}
 
 
 def close(a: Any, b: Any) -> bool:
-    """The author's own idea of what is the same."""
     return bool(torch.allclose(a["data"], b["data"], atol=0.01)) and bool(a["index"] == b["index"])
 
 
@@ -82,14 +80,11 @@ class Timed(Records):
         return {"data": data, "index": index, "info": {"load_time": time.perf_counter() - began}}
 
 
-class TimedOther(Timed):
-    """Returns another sample in place of one that cannot be read."""
+class TimedOther(Substitutes, Timed):
+    """Returns another sample instead of one that cannot be read."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except (OSError, ValueError):
-            return super().__getitem__((index + 1) % len(self))
+    def substitute(self, index: int, _error: Exception) -> Any:
+        return Timed.__getitem__(self, (index + 1) % len(self))
 
 
 class TimedStream(RecordStream):
@@ -99,9 +94,7 @@ class TimedStream(RecordStream):
         self.records = Timed(folder)
 
     def __iter__(self) -> Any:
-        info = get_worker_info()
-        first, step = (info.id, info.num_workers) if info else (0, 1)
-        for index in range(first, len(self.records), step):
+        for index in shard(len(self.records)):
             try:
                 yield self.records[index]
             except ValueError:
@@ -119,10 +112,9 @@ class SeedsItself(Records):
             np.random.seed(info.id)  # noqa: NPY002  # as they do
             self.is_seeded = True
         data = self.read(index)
-        return data * np.random.uniform(0.5, 1.5)  # noqa: NPY002  # likewise
+        return data * np.random.uniform(0.5, 1.5)  # noqa: NPY002  # the same
 
     def read(self, index: int) -> Any:
-        """The data of a sample."""
         return super().__getitem__(index)[0]
 
 
@@ -130,13 +122,12 @@ class SeedsItselfRepeats(SeedsItself):
     """Repeats what comes of a short file until it has the right size."""
 
     def read(self, index: int) -> Any:
-        """The data of a sample, also of a file that was cut off."""
         data = np.frombuffer(self.paths[index].read_bytes(), np.uint8)
         return torch.from_numpy(np.resize(data, 64))
 
 
 class OwnGenerator(SeedsItself):
-    """Keeps a generator of its own, of which each worker has a copy."""
+    """Keeps its own generator, of which each worker has a copy."""
 
     def __init__(self, folder: Any) -> None:
         super().__init__(folder)
@@ -151,3 +142,39 @@ class OwnGenerator(SeedsItself):
 
 class OwnGeneratorRepeats(OwnGenerator, SeedsItselfRepeats):
     """The same of one that repeats what comes of a short file."""
+
+
+class PatchQueue(Records):
+    """Hands out random patches of a queue, whatever the index, as torchio's does: healthy."""
+
+    def __init__(self, folder: Any) -> None:
+        super().__init__(folder)
+        self.patches: list[Any] = []
+        self.source: Any = DataLoader(self.whole(folder), batch_size=None, shuffle=True)
+        self.iterator = iter(self.source)
+
+    def whole(self, folder: Any) -> Any:
+        return Records(folder)
+
+    def __getitem__(self, index: int) -> Any:
+        if not self.patches:
+            self.fill()
+        return self.patches.pop()
+
+    def fill(self) -> None:
+        for _ in range(4):
+            data, _ = next(self.iterator, None) or self.begin_again()
+            for start in torch.randint(len(data) - 32, (2,)).tolist():
+                self.patches.append(data[start : start + 32])
+        random.shuffle(self.patches)
+
+    def begin_again(self) -> Any:
+        self.iterator = iter(self.source)
+        return next(self.iterator)
+
+
+class PatchQueueOfZeros(PatchQueue):
+    """The same over a dataset that returns zeros for what it cannot read: broken."""
+
+    def whole(self, folder: Any) -> Any:
+        return ZerosOnError(folder)

@@ -11,12 +11,7 @@ from typing import Any
 import torch
 import torch.distributed
 from torch.distributed import init_process_group
-from torch.utils.data import (
-    DataLoader,
-    IterableDataset,
-    WeightedRandomSampler,
-    get_worker_info,
-)
+from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler, get_worker_info
 
 from pytest_dataloader_faults import CheckResult, check_dataset
 from support.corpus.ranks import RankedStream, place
@@ -35,21 +30,19 @@ class Environment(IterableDataset[Any]):
 class RankedStreamWithState(RankedStream):
     """Goes on from the place at which each worker was."""
 
-    begin = given = 0
+    begin = delivered = 0
 
     def __iter__(self) -> Any:
-        self.given, self.begin = self.begin, 0
-        for index in self._own()[self.given :]:
-            self.given += 1
+        self.delivered, self.begin = self.begin, 0
+        for index in self._own()[self.delivered :]:
+            self.delivered += 1
             yield self.records[index]
 
     def state_dict(self) -> dict[str, Any]:
-        """How many each worker gave."""
-        return {"given": self.given}
+        return {"given": self.delivered}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begin the next epoch after as many."""
-        self.begin = self.given = state["given"]
+        self.begin = self.delivered = state["given"]
 
 
 class OwnRecords(Records):
@@ -61,47 +54,45 @@ class OwnRecords(Records):
         self.paths = self.paths[group.get_rank() :: group.get_world_size()]
 
 
-def of_own_records(folder: Path) -> DataLoader[Any]:
-    """A ready loader over them."""
+def own_records_loader(folder: Path) -> DataLoader[Any]:
     return DataLoader(OwnRecords(folder), batch_size=4, num_workers=2)
 
 
-def initialising(folder: Path) -> DataLoader[Any]:
+def initialize_group(folder: Path) -> DataLoader[Any]:
     """Makes its process group itself, as a script under torchrun does."""
     torch.distributed.init_process_group("gloo")
-    return of_own_records(folder)
+    return own_records_loader(folder)
 
 
-def initialising_by_name(folder: Path) -> DataLoader[Any]:
+def initialize_group_by_name(folder: Path) -> DataLoader[Any]:
     """The same by a function that was imported before."""
     init_process_group(backend="gloo", init_method="env://")
-    return of_own_records(folder)
+    return own_records_loader(folder)
 
 
-def initialising_anew(folder: Path) -> DataLoader[Any]:
-    """The same once the group that was there is gone."""
+def reinitialize_group(folder: Path) -> DataLoader[Any]:
+    """The same after the group that existed was destroyed."""
     torch.distributed.destroy_process_group()
     torch.distributed.init_process_group("gloo")
-    return of_own_records(folder)
+    return own_records_loader(folder)
 
 
-def initialising_twice(folder: Path) -> DataLoader[Any]:
-    """What torch refuses."""
+def initialize_group_twice(folder: Path) -> DataLoader[Any]:
     torch.distributed.init_process_group("gloo")
-    return initialising(folder)
+    return initialize_group(folder)
 
 
-def gathering(folder: Path) -> DataLoader[Any]:
-    """Has the ranks agree on their files, by collectives of its own."""
+def gather_names(folder: Path) -> DataLoader[Any]:
+    """Has the ranks agree on their files, by its own collectives."""
     names: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(names, sorted(path.name for path in folder.iterdir()))
     torch.distributed.barrier()
     assert all(each == names[0] for each in names)
-    return of_own_records(folder)
+    return own_records_loader(folder)
 
 
 class SyncsEachBatch(DataLoader[Any]):
-    """Has a collective of its own before each batch, as accelerate's loaders have."""
+    """Has its own collective before each batch, like accelerate's loaders."""
 
     def __iter__(self) -> Any:
         for batch in super().__iter__():
@@ -109,8 +100,7 @@ class SyncsEachBatch(DataLoader[Any]):
             yield batch
 
 
-def syncing(folder: Path) -> DataLoader[Any]:
-    """A loader of that kind, over a stream that leaves out what it cannot read."""
+def sync_loader(folder: Path) -> DataLoader[Any]:
     return SyncsEachBatch(RankedStream(folder), batch_size=2, num_workers=2)
 
 
@@ -121,8 +111,8 @@ class UnevenSync(RankedStream):
         return super()._of_rank(rank, ranks)[: 4 if rank else None]
 
 
-def uneven_syncing(folder: Path) -> DataLoader[Any]:
-    """A loader that waits for the other rank in a collective of its own."""
+def uneven_sync_loader(folder: Path) -> DataLoader[Any]:
+    """A loader that waits for the other rank in its own collective."""
     return SyncsEachBatch(UnevenSync(folder), batch_size=2, num_workers=1)
 
 
@@ -142,8 +132,7 @@ class OneMore(RankedStream):
         return list(range(13))[rank::ranks]
 
 
-def copying(records: Path, folder: Path) -> CopiedRecords:
-    """Writes into the folder of its rank."""
+def copy_records(records: Path, folder: Path) -> CopiedRecords:
     return CopiedRecords(records, folder)
 
 
@@ -155,12 +144,11 @@ class TakesTurns(RankedStream):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Give the other rank more."""
         self.epoch = epoch
 
     def _of_rank(self, rank: int, ranks: int) -> list[int]:
-        first = 12 if self.epoch % 2 == 0 else 4
-        return list(range(first)) if rank == 0 else list(range(first, 16))
+        border = 12 if self.epoch % 2 == 0 else 4
+        return list(range(border)) if rank == 0 else list(range(border, 16))
 
 
 class Killing(Records):
@@ -176,16 +164,15 @@ class Killing(Records):
         return super().__getitem__(index)
 
 
-def failing_in(rank: int, folder: Path) -> Records:
-    """Cannot be made in that rank."""
+def fail_in_rank(rank: int, folder: Path) -> Records:
     if place()[0] == rank:
         raise LookupError(f"rank {rank} has no data")
     torch.distributed.barrier()
     return Records(folder)
 
 
-def asked_of_sampler(make: Callable[[], Records], kind: str) -> CheckResult:
-    """What ``ranks-agree`` finds of a loader whose sampler knows no rank."""
+def check_sampler(make: Callable[[], Records], kind: str) -> CheckResult:
+    """What ``ranks-agree`` finds for a loader whose sampler ignores the rank."""
 
     def loader() -> DataLoader[Any]:
         records = make()
@@ -200,8 +187,8 @@ def asked_of_sampler(make: Callable[[], Records], kind: str) -> CheckResult:
 
 
 INITIALISING: tuple[Callable[[Path], Any], ...] = (
-    initialising,
-    initialising_by_name,
-    initialising_anew,
-    gathering,
+    initialize_group,
+    initialize_group_by_name,
+    reinitialize_group,
+    gather_names,
 )

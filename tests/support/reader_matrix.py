@@ -1,7 +1,7 @@
 """Each reader under each fault, in real DataLoader workers: what comes of it.
 
 A worker goes through all cells, one after the other: a folder and a fault per cell keep them apart.
-Where a cell ends the worker, a new one goes on with the next.
+If a cell ends the worker, a new one continues with the next.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from support import readers
 from support.clarity import explains
 from support.epochs import Epoch, alone, epoch
 from support.readers import CONTENT, Reader, usable
+from support.waiting import allowed
 
 FAULTS: dict[str, Callable[[str], Fault]] = {
     "OpenError(EIO)": OpenError,
@@ -59,7 +60,7 @@ WRONG, NOTHING = "wrong data, no error", "no data, no error"
 SILENT = (SHORTER, LONGER, WRONG, NOTHING)
 
 _PATIENCE = 20
-"""Seconds for one sample. None takes one; a reader that takes this long is stuck."""
+"""Seconds for one sample on an idle machine. None takes one; a reader that takes 20 is stuck."""
 _VARIES = (
     (r"/\S*?/x\.\w+(/[\w/.]+)?", "<file>"),
     (r"0x[0-9a-f]+", "0x…"),
@@ -97,7 +98,7 @@ class Cell:
         message: The error's type and message, without what differs from run to run.
         nth: Which read failed, if the fault is about one.
         calls: The system calls that the fault happened to.
-        reached, fired: The fault's counters.
+        matched, fired: The fault's counters.
 
     """
 
@@ -105,7 +106,7 @@ class Cell:
     message: str = ""
     nth: int = 1
     calls: tuple[str, ...] = ()
-    reached: int = 0
+    matched: int = 0
     fired: int = 0
 
 
@@ -132,33 +133,33 @@ class _Files(Dataset[Any]):
 def matrix(root: Path) -> dict[tuple[str, str], Cell]:
     """Every cell, by reader and fault, from files that are written below *root*."""
     never = [Trial(each, "", lambda glob: ReadError(glob, nth=10**6)) for each in _readers()]
-    first = [Trial(each, name, make) for name, make in FAULTS.items() for each in _readers()]
-    found = _run([*never, *first], root / "first")
-    right = {trial.reader.key: finding for trial, finding, _ in found[: len(never)]}
+    trials = [Trial(each, name, make) for name, make in FAULTS.items() for each in _readers()]
+    runs = _run([*never, *trials], root / "first")
+    right = {trial.reader.key: finding for trial, finding, _ in runs[: len(never)]}
     assert all(right[each.key] == Finding(CONTENT) for each in _readers() if each.exact)
-    later = [each for trial, _, facts in found[: len(never)] for each in _later(trial, facts)]
-    found += _run(later, root / "later")
+    later = [each for trial, _, facts in runs[: len(never)] for each in _later(trial, facts)]
+    runs += _run(later, root / "later")
     cells: dict[tuple[str, str], Cell] = {}
-    for trial, finding, facts in found[len(never) :]:
-        if isinstance(facts.fault, ShortRead) and not facts.reached:
+    for trial, finding, facts in runs[len(never) :]:
+        if isinstance(facts.fault, ShortRead) and not facts.matched:
             continue  # It maps the file, or reads it in pieces that are shorter anyway.
         place = trial.reader.key, trial.fault
-        seen = cell(finding, right[trial.reader.key], facts)
-        cells[place] = max(cells.get(place, seen), seen, key=_badness)
+        candidate = cell(finding, right[trial.reader.key], facts)
+        cells[place] = max(cells.get(place, candidate), candidate, key=_badness)
     return cells
 
 
-def really_cut(root: Path, name: str) -> dict[str, Cell]:
-    """The cells of a TruncatedFile, with no fault armed: the files are shorter on the disk."""
+def cells_of_short_files(root: Path, name: str) -> dict[str, Cell]:
+    """The cells of a TruncatedFile, without a fault: the files are shorter on the disk."""
     fault = FAULTS[name]("*")
     assert isinstance(fault, TruncatedFile)
-    right = [(each, _written(each, root / "right" / each.key)) for each in _readers()]
-    cut = [(each, _written(each, root / "cut" / each.key)) for each in _readers()]
+    right = [(each, _write_file(each, root / "right" / each.key)) for each in _readers()]
+    cut = [(each, _write_file(each, root / "cut" / each.key)) for each in _readers()]
     for reader, path in cut:
         _cut(Path(path).parent, reader.hit, fault)
     findings = read_all([*right, *cut])
-    both = zip(usable(), findings, findings[len(right) :], strict=False)
-    return {key: cell(short, whole, FaultFacts(fault)) for key, whole, short in both}
+    pairs = zip(usable(), findings, findings[len(right) :], strict=False)
+    return {key: cell(truncated, intact, FaultFacts(fault)) for key, intact, truncated in pairs}
 
 
 def _cut(folder: Path, glob: str, fault: TruncatedFile) -> None:
@@ -172,24 +173,25 @@ def _readers() -> Iterable[Reader]:
 
 
 def _later(trial: Trial, facts: FaultFacts) -> list[Trial]:
-    """A trial for each read but the first; *facts* tell how many there are."""
+    """A trial for each read but the first; *facts* show how many there are."""
     return [
         Trial(trial.reader, LATER, partial(ReadError, nth=nth, times=1))
-        for nth in range(2, facts.reached + 1)
+        for nth in range(2, facts.matched + 1)
     ]
 
 
-def _badness(found: Cell) -> int:
-    """How bad an outcome is, for whoever has to notice it."""
+def _badness(judged: Cell) -> int:
+    """How difficult an outcome is to notice."""
     order = (*SILENT, HANG, "SIGBUS", HIDDEN, ERROR, RIGHT)
-    return -order.index(found.outcome) if found.outcome in order else 1
+    return -order.index(judged.outcome) if judged.outcome in order else 1
 
 
 def _run(trials: list[Trial], root: Path) -> list[tuple[Trial, Finding | str, FaultFacts]]:
     """Each trial with what its reader made of the file, and the fault's counters."""
     folders = [root / str(number) for number in range(len(trials))]
     files = [
-        (each.reader, _written(each.reader, at)) for each, at in zip(trials, folders, strict=True)
+        (trial.reader, _write_file(trial.reader, at))
+        for trial, at in zip(trials, folders, strict=True)
     ]
     globs = [f"{at}/{each.reader.hit}" for each, at in zip(trials, folders, strict=True)]
     faults = [each.make(glob) for each, glob in zip(trials, globs, strict=True)]
@@ -203,37 +205,36 @@ def read_all(files: list[tuple[Reader, str]]) -> list[Finding | str]:
     readers.load()
     findings: list[Finding | str] = []
     while len(findings) < len(files):
-        rest = _Files(files[len(findings) :])
-        # One sample at a time: a worker that dies must not take an earlier one with it.
-        read = epoch(alone(rest, prefetch_factor=1, timeout=_PATIENCE))
+        unread = _Files(files[len(findings) :])
+        # One sample at once: a worker that dies must not lose an earlier one.
+        read = epoch(alone(unread, prefetch_factor=1, timeout=allowed(_PATIENCE)))
         findings += [*read.batches, *([_end(read)] if read.error else [])]
     return findings
 
 
 def cell(finding: Finding | str, right: Finding | str, facts: FaultFacts) -> Cell:
-    """The facts of one cell."""
     calls = tuple(sorted({each.call for each in facts.firings}))
     counted = {
         "nth": facts.fault.trigger.nth,
         "calls": calls,
-        "reached": facts.reached,
+        "matched": facts.matched,
         "fired": facts.fired,
     }
     if isinstance(finding, str):
         return Cell(finding, **counted)
     if finding.error:
         outcome = ERROR if _is_clear(finding.text, facts.fault) else HIDDEN
-        return Cell(outcome, cleaned(finding.error), **counted)
-    return Cell(compared(finding, right), **counted)
+        return Cell(outcome, clean_message(finding.error), **counted)
+    return Cell(compare_data(finding, right), **counted)
 
 
 def _is_clear(text: str, fault: Fault) -> bool:
-    """Whether an error or what it was raised from tells of the fault; a path or EINVAL does not."""
-    said = cleaned(related_lines(text)).replace(os.strerror(errno.EINVAL), "")
-    return explains(said, fault, None, "")
+    """Whether an error or its cause mentions the fault; a path or EINVAL alone does not."""
+    message = clean_message(related_lines(text)).replace(os.strerror(errno.EINVAL), "")
+    return explains(message, fault, None, "")
 
 
-def compared(finding: Finding, right: Finding | str) -> str:
+def compare_data(finding: Finding, right: Finding | str) -> str:
     """How data that came without an error differs from the right data."""
     assert isinstance(right, Finding)
     assert right.data
@@ -241,18 +242,18 @@ def compared(finding: Finding, right: Finding | str) -> str:
         return NOTHING
     if finding.data == right.data:
         return RIGHT
-    more = len(finding.data) - len(right.data)
-    return WRONG if not more else LONGER if more > 0 else SHORTER
+    surplus = len(finding.data) - len(right.data)
+    return WRONG if not surplus else LONGER if surplus > 0 else SHORTER
 
 
-def cleaned(message: str) -> str:
+def clean_message(message: str) -> str:
     """*message* as any run prints it."""
     for pattern, replacement in _VARIES:
         message = re.sub(pattern, replacement, message)
     return message.strip()
 
 
-def _written(reader: Reader, folder: Path) -> str:
+def _write_file(reader: Reader, folder: Path) -> str:
     folder.mkdir(parents=True)
     path = str(folder / reader.file)
     reader.write(path)

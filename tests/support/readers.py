@@ -35,9 +35,20 @@ from torch.utils.data import Dataset
 SIDE = 256
 CONTENT: bytes = np.random.default_rng(0).integers(0, 256, SIDE * SIDE, dtype=np.uint8).tobytes()
 """64 KiB, 16 pages; noise, so that half of a compressed file is half of its content."""
-PIXELS = np.frombuffer(CONTENT, dtype=np.uint8)
-RECORDS = tuple(CONTENT[start : start + 4096] for start in range(0, len(CONTENT), 4096))
+COUNT = 16
+"""The records of a content."""
 STANDARD = "Python"
+
+
+def split(content: bytes) -> list[bytes]:
+    """The records of *content*."""
+    size = len(content) // COUNT
+    return [content[start : start + size] for start in range(0, len(content), size)]
+
+
+def values(content: bytes) -> np.ndarray:
+    """The bytes of *content* as numbers."""
+    return np.frombuffer(content, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,7 @@ class Reader:
         shown: How users call it.
         package: The distribution it comes from.
         file: The name of its file or folder.
-        write: Makes that file.
+        write: Makes that file, of CONTENT or of the bytes that are its second argument.
         read: What the file holds, as bytes; None if the library gave nothing and said nothing.
         hit: Which files the faults are about, where there is more than one.
         exact: Whether what is read is CONTENT; a lossy format gives something near it.
@@ -59,7 +70,7 @@ class Reader:
     shown: str
     package: str
     file: str
-    write: Callable[[str], object]
+    write: Callable[..., object]
     read: Callable[[str], bytes | None]
     hit: str = "*"
     exact: bool = True
@@ -67,23 +78,24 @@ class Reader:
 
     @property
     def key(self) -> str:
-        """A name that can be a folder's."""
         return self.read.__name__
 
     @property
     def is_raw(self) -> bool:
-        """Whether the format has no length of its own, so that a shorter file is as good."""
+        """Whether the format does not store a length, so that a shorter file is valid."""
         return self.write is _raw
 
 
 READERS: dict[str, Reader] = {}
 
 
-def _reads(shown: str, package: str, file: str, write: Callable[[str], object], **options: Any):
+def _reads(
+    display_name: str, package: str, file: str, write: Callable[..., object], **options: Any
+):
     """Enter a function into READERS."""
 
     def enter(read: Callable[[str], bytes | None]) -> Callable[[str], bytes | None]:
-        reader = Reader(shown, package, file, write, read, **options)
+        reader = Reader(display_name, package, file, write, read, **options)
         READERS[reader.key] = reader
         return read
 
@@ -105,24 +117,25 @@ def usable() -> dict[str, Reader]:
 def versions() -> dict[str, str]:
     """The version of each package that has readers."""
     names = dict.fromkeys(reader.package for reader in usable().values())
-    found = {name: importlib.metadata.version(name) for name in names if name != STANDARD}
-    return {STANDARD: platform.python_version(), **found}
+    package_versions = {
+        name: importlib.metadata.version(name) for name in names if name != STANDARD
+    }
+    return {STANDARD: platform.python_version(), **package_versions}
 
 
-def _raw(path: str) -> None:
-    Path(path).write_bytes(CONTENT)
+def _raw(path: str, content: bytes = CONTENT) -> None:
+    Path(path).write_bytes(content)
 
 
 @_reads("`open().read()`", STANDARD, "x.bin", _raw)
 def builtin_open(path: str) -> bytes:
-    """Python's own buffered reader: open, fstat, lseek, read."""
     with open(path, "rb") as file:
         return file.read()
 
 
 @_reads("`open().readinto(buffer)`", STANDARD, "x.bin", _raw)
 def readinto(path: str) -> bytes:
-    """A record of known size, and nobody looks at how much of it came."""
+    """A record of known size, without a check of how much of it was read."""
     buffer = bytearray(len(CONTENT))
     with open(path, "rb") as file:
         file.readinto(buffer)
@@ -131,7 +144,6 @@ def readinto(path: str) -> bytes:
 
 @_reads("`os.pread`", STANDARD, "x.bin", _raw)
 def os_pread(path: str) -> bytes:
-    """Bare system calls."""
     fd = os.open(path, os.O_RDONLY)
     try:
         return os.pread(fd, os.fstat(fd).st_size, 0)
@@ -146,34 +158,32 @@ def python_mmap(path: str) -> bytes:
         return data[:]
 
 
-def _gzipped(path: str) -> None:
+def _gzipped(path: str, content: bytes = CONTENT) -> None:
     with gzip.GzipFile(path, "wb", mtime=0) as file:
-        file.write(CONTENT)
+        file.write(content)
 
 
 @_reads("`gzip.open`", STANDARD, "x.gz", _gzipped)
 def python_gzip(path: str) -> bytes:
-    """Decompressed in Python."""
     with gzip.open(path) as file:
         return file.read()
 
 
-def _zipped(path: str) -> None:
+def _zipped(path: str, content: bytes = CONTENT) -> None:
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("x", CONTENT)
+        archive.writestr("x", content)
 
 
 @_reads("`zipfile`", STANDARD, "x.zip", _zipped)
 def python_zipfile(path: str) -> bytes:
-    """One member, stored."""
     with zipfile.ZipFile(path) as archive:
         return archive.read("x")
 
 
-def _tar(path: str) -> None:
+def _tar(path: str, content: bytes = CONTENT) -> None:
     """A member per record, named as WebDataset wants it."""
     with tarfile.open(path, "w") as archive:
-        for number, record in enumerate(RECORDS):
+        for number, record in enumerate(split(content)):
             member = tarfile.TarInfo(f"{number:02d}.bin")
             member.size = len(record)
             archive.addfile(member, io.BytesIO(record))
@@ -181,22 +191,22 @@ def _tar(path: str) -> None:
 
 @_reads("`tarfile`", STANDARD, "x.tar", _tar)
 def python_tarfile(path: str) -> bytes:
-    """Each member."""
     with tarfile.open(path) as archive:
         return b"".join(archive.extractfile(member).read() for member in archive)
 
 
-def _sqlite(path: str) -> None:
+def _sqlite(path: str, content: bytes = CONTENT) -> None:
     connection = sqlite3.connect(path)
     with connection:
         connection.execute("create table records (data blob)")
-        connection.executemany("insert into records values (?)", [(each,) for each in RECORDS])
+        connection.executemany(
+            "insert into records values (?)", [(each,) for each in split(content)]
+        )
     connection.close()
 
 
 @_reads("`sqlite3`", STANDARD, "x.db", _sqlite)
 def python_sqlite3(path: str) -> bytes:
-    """Each row."""
     connection = sqlite3.connect(path)
     try:
         return b"".join(row[0] for row in connection.execute("select data from records"))
@@ -212,12 +222,11 @@ def numpy_fromfile(path: str) -> bytes:
 
 @_reads("`np.fromfile(count=n)`", "numpy", "x.bin", _raw)
 def numpy_fromfile_count(path: str) -> bytes:
-    """A record of known size."""
     return np.fromfile(path, dtype=np.uint8, count=len(CONTENT)).tobytes()
 
 
-def _npy(path: str) -> None:
-    np.save(path, PIXELS)
+def _npy(path: str, content: bytes = CONTENT) -> None:
+    np.save(path, values(content))
 
 
 @_reads("`np.load` of .npy", "numpy", "x.npy", _npy)
@@ -232,9 +241,12 @@ def numpy_load_mapped(path: str) -> bytes:
     return np.load(path, mmap_mode="r").tobytes()
 
 
-@_reads("`np.load` of .npz", "numpy", "x.npz", lambda path: np.savez(path, x=PIXELS))
+def _npz(path: str, content: bytes = CONTENT) -> None:
+    np.savez(path, x=values(content))
+
+
+@_reads("`np.load` of .npz", "numpy", "x.npz", _npz)
 def numpy_load_npz(path: str) -> bytes:
-    """A zip archive."""
     with np.load(path) as archive:
         return archive["x"].tobytes()
 
@@ -245,9 +257,8 @@ def numpy_memmap(path: str) -> bytes:
     return np.memmap(path, dtype=np.uint8, mode="r").tobytes()
 
 
-def _image(path: str, **options: Any) -> None:
-    """In the format that the extension says."""
-    Image.fromarray(PIXELS.reshape(SIDE, SIDE)).save(path, **options)
+def _image(path: str, content: bytes = CONTENT, **options: Any) -> None:
+    Image.fromarray(values(content).reshape(SIDE, SIDE)).save(path, **options)
 
 
 @_reads("`PIL.Image.open` of JPEG", "pillow", "x.jpg", _image, exact=False)
@@ -283,34 +294,31 @@ def opencv_jpeg(path: str) -> bytes | None:
 
 @_reads("`cv2.imread` of PNG", "opencv-python-headless", "x.png", _image)
 def opencv_png(path: str) -> bytes | None:
-    """The same with libpng."""
     return opencv_jpeg(path)
 
 
-def _hdf5(path: str) -> None:
+def _hdf5(path: str, content: bytes = CONTENT) -> None:
     """One contiguous data set."""
     with h5py.File(path, "w") as file:
-        file["x"] = PIXELS
+        file["x"] = values(content)
 
 
 @_reads("`h5py.File`", "h5py", "x.h5", _hdf5)
 def hdf5(path: str) -> bytes:
-    """The HDF5 library: pread(2) in C."""
     with h5py.File(path) as file:
         return file["x"][:].tobytes()
 
 
-def _lmdb(path: str) -> None:
+def _lmdb(path: str, content: bytes = CONTENT) -> None:
     import lmdb
 
     with lmdb.open(path, subdir=False, lock=False) as store, store.begin(write=True) as transaction:
-        for number, record in enumerate(RECORDS):
+        for number, record in enumerate(split(content)):
             transaction.put(b"%02d" % number, record)
 
 
 @_reads("`lmdb.open`", "lmdb", "x.mdb", _lmdb)
 def lmdb_store(path: str) -> bytes:
-    """Each value."""
     import lmdb
 
     with (
@@ -320,45 +328,43 @@ def lmdb_store(path: str) -> bytes:
         return b"".join(value for _key, value in transaction.cursor())
 
 
-def _table() -> Any:
+def _table(content: bytes) -> Any:
     import pyarrow as pa
 
-    return pa.table({"x": PIXELS})
+    return pa.table({"x": values(content)})
 
 
-def _parquet(path: str) -> None:
+def _parquet(path: str, content: bytes = CONTENT) -> None:
     import pyarrow.parquet
 
-    pyarrow.parquet.write_table(_table(), path)
+    pyarrow.parquet.write_table(_table(content), path)
 
 
 @_reads("`pyarrow.parquet.read_table`", "pyarrow", "x.parquet", _parquet)
 def parquet(path: str) -> bytes:
-    """One column."""
     import pyarrow.parquet
 
     return pyarrow.parquet.read_table(path)["x"].to_numpy().tobytes()
 
 
-def _arrow(path: str) -> None:
+def _arrow(path: str, content: bytes = CONTENT) -> None:
     import pyarrow.feather
 
-    pyarrow.feather.write_feather(_table(), path, compression="uncompressed")
+    pyarrow.feather.write_feather(_table(content), path, compression="uncompressed")
 
 
 @_reads("`pyarrow.memory_map`", "pyarrow", "x.arrow", _arrow)
 def arrow_mapped(path: str) -> bytes:
-    """One column of an Arrow file."""
     import pyarrow as pa
 
     with pa.memory_map(path) as source:
         return pa.ipc.open_file(source).read_all()["x"].to_numpy().tobytes()
 
 
-def _safetensors(path: str) -> None:
+def _safetensors(path: str, content: bytes = CONTENT) -> None:
     import safetensors.numpy
 
-    safetensors.numpy.save_file({"x": PIXELS}, path)
+    safetensors.numpy.save_file({"x": values(content)}, path)
 
 
 @_reads("`safetensors.numpy.load_file`", "safetensors", "x.safetensors", _safetensors)
@@ -369,8 +375,8 @@ def safetensors_file(path: str) -> bytes:
     return safetensors.numpy.load_file(path)["x"].tobytes()
 
 
-def _torch_saved(path: str) -> None:
-    torch.save(torch.from_numpy(PIXELS.copy()), path)
+def _torch_saved(path: str, content: bytes = CONTENT) -> None:
+    torch.save(torch.from_numpy(values(content).copy()), path)
 
 
 @_reads("`torch.load`", "torch", "x.pt", _torch_saved)
@@ -381,21 +387,19 @@ def torch_load(path: str) -> bytes:
 
 @_reads("`torch.load(mmap=True)`", "torch", "x.pt", _torch_saved)
 def torch_load_mapped(path: str) -> bytes:
-    """The same, mapped."""
     return torch.load(path, mmap=True, weights_only=True).numpy().tobytes()
 
 
 @_reads("`torch.from_file`", "torch", "x.bin", _raw)
 def torch_from_file(path: str) -> bytes:
-    """A mapping of known size."""
     return torch.from_file(path, size=len(CONTENT), dtype=torch.uint8).numpy().tobytes()
 
 
-def _zarr(path: str) -> None:
+def _zarr(path: str, content: bytes = CONTENT) -> None:
     """Four chunks, each a file."""
     import zarr
 
-    zarr.create_array(store=path, data=PIXELS, chunks=(len(PIXELS) // 4,))
+    zarr.create_array(store=path, data=values(content), chunks=(len(content) // 4,))
 
 
 @_reads("`zarr.open_array` (chunks)", "zarr", "x.zarr", _zarr, hit="*/c/*", python=(3, 11))
@@ -412,18 +416,17 @@ def zarr_metadata(path: str) -> bytes:
     return zarr_chunk(path)
 
 
-def _wav(path: str) -> None:
+def _wav(path: str, content: bytes = CONTENT) -> None:
     """Mono, 16 bits a sample."""
     with wave.open(path, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(16000)
-        file.writeframes(CONTENT)
+        file.writeframes(content)
 
 
 @_reads("`soundfile.read` of WAV", "soundfile", "x.wav", _wav)
 def soundfile_wav(path: str) -> bytes:
-    """The library libsndfile."""
     import soundfile
 
     return soundfile.read(path, dtype="int16")[0].tobytes()
@@ -431,47 +434,45 @@ def soundfile_wav(path: str) -> bytes:
 
 @_reads("`webdataset.WebDataset`", "webdataset", "x.tar", _tar)
 def webdataset_tar(path: str) -> bytes:
-    """Each sample of a shard."""
     import webdataset
 
     shard = webdataset.WebDataset(path, shardshuffle=False)
     return b"".join(sample["bin"] for sample in shard)
 
 
-def _arrow_stream(path: str) -> None:
+def _arrow_stream(path: str, content: bytes = CONTENT) -> None:
     """A row per record in Arrow's stream format, as Hugging Face stores it."""
     import pyarrow as pa
 
-    table = pa.table({"x": pa.array(RECORDS, pa.binary())})
+    table = pa.table({"x": pa.array(split(content), pa.binary())})
     with pa.ipc.new_stream(path, table.schema) as writer:
         writer.write_table(table)
 
 
 @_reads("`datasets.Dataset.from_file`", "datasets", "x.arrow", _arrow_stream)
 def hugging_face(path: str) -> bytes:
-    """Each row of an Arrow stream, mapped."""
     from datasets import Dataset as Rows
 
     return b"".join(Rows.from_file(path)["x"])
 
 
 MAPPING = ("numpy_memmap", "python_mmap", "safetensors_file")
-"""Those of FORMATS that read through mmap(2) and meet a disk error as SIGBUS."""
+"""Those of FORMATS that read through mmap(2) and get a disk error as SIGBUS."""
 _TIFF = Reader(
     "", "pillow", "x.tiff", lambda path: _image(path, compression="tiff_lzw"), pillow_tiff
 )
 _FORMATS = "builtin_open os_pread numpy_fromfile pillow_png hdf5".split()
 FORMATS = {key: READERS[key] for key in (*_FORMATS, *MAPPING)} | {_TIFF.key: _TIFF}
-"""One of each way to the file: Python, C, a mapping, and libraries of their own."""
+"""One of each way to the file: Python, C, a mapping, and libraries with their own reads."""
 
 
 def write_formats(folder: Path, names: tuple[str, ...] = tuple(FORMATS)) -> list[str]:
     """CONTENT for each of the readers *names*, in a file that is named for it."""
     folder.mkdir(parents=True)
     for name in names:
-        made = folder / FORMATS[name].file  # Its extension says the format to some writers.
-        FORMATS[name].write(str(made))
-        made.rename(folder / f"{name}.data")
+        path = folder / FORMATS[name].file  # Its extension says the format to some writers.
+        FORMATS[name].write(str(path))
+        path.rename(folder / f"{name}.data")
     return [str(folder / f"{name}.data") for name in names]
 
 
@@ -485,8 +486,7 @@ class Formats(Dataset[Any]):
         return len(self.paths)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A spawned worker imports before the faults begin, as a forked one has."""
-        import safetensors.numpy  # noqa: F401
+        import safetensors.numpy  # noqa: F401  # before the faults start, as in a forked worker
 
         vars(self).update(state)
 

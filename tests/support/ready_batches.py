@@ -9,8 +9,7 @@ import torch
 from support.datasets import Records
 
 
-def as_it_is(batch: Any) -> Any:
-    """A ``collate_fn`` for batches that are ready."""
+def identity(batch: Any) -> Any:
     return batch
 
 
@@ -21,17 +20,17 @@ class ReadyBatches(Records):
         return {"data": super().__getitem__(index)[0], "index": torch.tensor(index)}
 
     def __getitems__(self, indices: list[int]) -> Any:
-        samples = [self._one(index) for index in indices]
+        samples = [self._load(index) for index in indices]
         return {name: torch.stack([each[name] for each in samples]) for name in samples[0]}
 
-    def _one(self, index: int) -> Any:
+    def _load(self, index: int) -> Any:
         return self[index]
 
 
 class ZerosInReadyBatches(ReadyBatches):
-    """Has zeros in place of what it cannot read."""
+    """Has zeros instead of what it cannot read."""
 
-    def _one(self, index: int) -> Any:
+    def _load(self, index: int) -> Any:
         try:
             return self[index]
         except OSError:
@@ -39,12 +38,12 @@ class ZerosInReadyBatches(ReadyBatches):
 
 
 class OnlyTogether(ReadyBatches):
-    """Has no samples of their own, as no loader would ask for one."""
+    """Has batches without samples, because a loader never requests one."""
 
     def __getitem__(self, index: Any) -> Any:
         raise NotImplementedError
 
-    def _one(self, index: int) -> Any:
+    def _load(self, index: int) -> Any:
         return ReadyBatches.__getitem__(self, index)
 
 
@@ -56,18 +55,18 @@ class FewerInReadyBatches(ReadyBatches):
 
 
 class Together(Records):
-    """Gives a list of samples, as torch's documentation says; *other*: not the same ones."""
+    """Gives a list of samples, as torch's documentation says; *shift*: the neighbors."""
 
-    other = False
+    shift = False
 
     def __getitems__(self, indices: list[int]) -> Any:
-        return [self[index - self.other] for index in indices]
+        return [self[index - self.shift] for index in indices]
 
 
 class OtherTogether(Together):
     """Gives the neighbours."""
 
-    other = True
+    shift = True
 
 
 class BatchesOfLists(Together):

@@ -15,10 +15,10 @@ Entry = Callable[..., Any]
 
 def battery(make_dataset: Any, *_faults: Any, **options: Any) -> Any:
     """check_dataset, called as run_trial is."""
-    return check_dataset(make_dataset, only="read-error-first", **options)
+    return check_dataset(make_dataset, only="read-error", **options)
 
 
-both = pytest.mark.parametrize("entry", [run_trial, battery])
+both_entries = pytest.mark.parametrize("entry", [run_trial, battery])
 
 
 def refusal(error: type[Exception], entry: Entry, *arguments: Any, **options: Any) -> str:
@@ -29,6 +29,6 @@ def refusal(error: type[Exception], entry: Entry, *arguments: Any, **options: An
     return str(refused.value)
 
 
-def lacks(text: str, *parts: str) -> list[str]:
+def missing_parts(text: str, *parts: str) -> list[str]:
     """Those of *parts* that are not in *text*."""
     return [part for part in parts if part not in text]

@@ -1,11 +1,9 @@
 """Reports with every kind of item, and texts that harm what prints them without care."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
-from pytest_dataloader_faults.outcomes import Event
-from pytest_dataloader_faults.report.model import Item, Report, Run, Usage
+from pytest_dataloader_faults.outcomes import Event, Footprint
+from pytest_dataloader_faults.report.model import Item, Report, Run
 
 HOSTILE = "<script>alert(1)</script> | `x` ](http://e) \x1b[31m\n::error::no, %0A"
 HOSTILE_MARKUP = (
@@ -16,7 +14,6 @@ HOSTILE_MARKUP = (
 
 
 def item(test="a.py::test", check="open-error", **changes):
-    """An item that passed."""
     usual = Item(
         nodeid=f"{test}[{check}]",
         test=test,
@@ -33,8 +30,7 @@ def item(test="a.py::test", check="open-error", **changes):
 
 
 def failed(**changes):
-    """An item that failed."""
-    found = {
+    fields = {
         "status": "failed",
         "verdict": "corrupted",
         "sentence": "sample 0 is wrong.",
@@ -42,21 +38,21 @@ def failed(**changes):
         "cause": "gives zeros",
         "reproduce": "pytest 'a.py::test[open-error]'",
     }
-    return item(**{**found, **changes})
+    return item(**{**fields, **changes})
 
 
 def events(fetches=4):
-    """A trial of two workers, one of which meets a fault and then hangs."""
-    found = [Event(0.05, "loader", "epoch", "epoch 1 begins")]
+    """A trial of two workers, one of which gets a fault and then hangs."""
+    timeline = [Event(0.05, "loader", "epoch", "epoch 1 begins")]
     for number in range(fetches):
         worker = f"worker {number % 2}"
-        found += [
+        timeline += [
             Event(0.1 + number / 100, worker, "fetch", f"batch {number}"),
             Event(0.101 + number / 100, worker, "open", f"/data/{number}.bin"),
             Event(0.102 + number / 100, "loader", "batch", f"batch {number}"),
         ]
     return (
-        *found,
+        *timeline,
         Event(0.16 + fetches / 100, "worker 0", "fault", "ReadError: read /data/0.bin"),
         Event(20.0, "loader", "error", "TimeoutError"),
         Event(20.1, "worker 0", "exit", "SIGKILL"),
@@ -66,8 +62,8 @@ def events(fetches=4):
 def growing(epochs=4):
     """What a worker that keeps its descriptors had, and the loader, which has what it had."""
     for epoch in range(1, epochs + 1):
-        yield Usage(epoch, "loader", 20, 200 << 20, 4)
-        yield Usage(epoch, "worker 0", 10 + 8 * epoch, (100 + epoch) << 20, 1)
+        yield Footprint(epoch, "loader", 200 << 20, 20, 4)
+        yield Footprint(epoch, "worker 0", (100 + epoch) << 20, 10 + 8 * epoch, 1)
 
 
 RUN = Run(
@@ -78,10 +74,10 @@ MIXED = Report(
     runs=(RUN,),
     items=(
         item(check="workers-agree", trials=(0.2,)),
-        failed(trials=(0.4, 0.6), notes=("64 of 100 samples were looked at",)),
+        failed(trials=(0.4, 0.6), notes=("64 of 100 samples were checked",)),
         failed(check="truncated-half"),
-        failed(check="growth", verdict="leaked", cause="leaves something behind"),
-        item(check="pinned", status="not_applicable", verdict=None),
+        failed(check="resource-growth", verdict="leaked", cause="leaves resources behind"),
+        item(check="pin-memory", status="not_applicable", verdict=None),
         item(test="b.py::other"),
     ),
 )
@@ -92,9 +88,11 @@ EVERYTHING = replace(
     items=(
         *MIXED.items,
         failed(test="b.py::other", check="hung-read", verdict="hung", timeline=events()),
-        failed(test="b.py::other", check="growth", verdict="leaked", usage=tuple(growing())),
+        failed(
+            test="b.py::other", check="resource-growth", verdict="leaked", usage=tuple(growing())
+        ),
         failed(test="b.py::other", check="pickles", status="xfailed"),
-        item(test="c.py::third", status="not_reproduced"),
+        item(test="c.py::third", status="flaky"),
     ),
 )
 """With every status, a timeline and charts."""

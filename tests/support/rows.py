@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-_SHORT = reprlib.Repr()  # It names also what has no repr().
+_SHORT = reprlib.Repr()  # It also names what lacks a repr().
 _SHORT.maxstring = _SHORT.maxother = 200
 _PARAM = type(pytest.param())
 _FAILS = (Exception, pytest.fail.Exception)
@@ -32,8 +32,8 @@ def rows(
     arguments = [each.strip() for each in names.split(",")] if isinstance(names, str) else names
     sets = [_param(each if len(arguments) > 1 else (each,)) for each in values]
     table = [dict(zip(arguments, each.values, strict=True)) for each in sets]
-    named = list(map(str, ids)) if not callable(ids) else [_name(row, ids) for row in table]
-    named = [str(each.id or name) for each, name in zip(sets, named, strict=True)]
+    row_names = list(map(str, ids)) if not callable(ids) else [_name(row, ids) for row in table]
+    row_names = [str(each.id or name) for each, name in zip(sets, row_names, strict=True)]
     assert not any(each.marks for each in sets), "a row has no marks"
     assert table, "a test without rows shows nothing"
 
@@ -41,15 +41,17 @@ def rows(
         @functools.wraps(test)
         def all_rows(**fixtures: Any) -> None:
             failed = []
-            for name, row in zip(named, table, strict=True):
+            for name, row in zip(row_names, table, strict=True):
                 try:
                     test(**fixtures, **row)
                 except _FAILS as error:
                     failed.append(f"{name}:\n{_short(error)}")
             assert not failed, f"{len(failed)} of {len(table)} rows fail\n" + "\n".join(failed)
 
-        kept = inspect.signature(test).parameters.values()
-        all_rows.__signature__ = inspect.Signature([p for p in kept if p.name not in arguments])
+        parameters = inspect.signature(test).parameters.values()
+        all_rows.__signature__ = inspect.Signature(
+            [p for p in parameters if p.name not in arguments]
+        )
         return all_rows
 
     return decorate
@@ -57,8 +59,8 @@ def rows(
 
 def _param(values: Any) -> Any:
     """Of a tuple, or of a tuple of one that is a ``pytest.param`` already."""
-    given = values[0] if len(values) == 1 else values
-    return given if isinstance(given, _PARAM) else pytest.param(*values)
+    param = values[0] if len(values) == 1 else values
+    return param if isinstance(param, _PARAM) else pytest.param(*values)
 
 
 def _name(row: dict[str, Any], of: Callable[[Any], object]) -> str:

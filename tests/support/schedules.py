@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import os
-from dataclasses import astuple
 from typing import Any
 
-from pytest_dataloader_faults._engine.plan import Plan, WorkerFaults
+from pytest_dataloader_faults._engine.plan import FaultPlan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
 
 
 def schedule(*faults: Any, watch: bool = False, **options: Any) -> FaultPolicy:
     """What worker 0 decides."""
-    return FaultPolicy(WorkerFaults(Plan(faults, watch), 0), 0, os.getpid(), **options)
+    return FaultPolicy(WorkerFaults(FaultPlan(faults, watch), 0), 0, os.getpid(), **options)
 
 
-def counted(policy: FaultPolicy) -> dict[str, Any]:
+def counters_of(policy: FaultPolicy) -> dict[str, Any]:
     """Its counters, and those of its faults."""
-    faults = [each.to_dict() for each in policy.faults.all]
+    faults = [
+        {
+            "matched": each.matched,
+            "fired": each.fired,
+            "firings": [vars(firing) for firing in each.firings],
+        }
+        for each in policy.faults.all
+    ]
     return {
-        "files": {path: list(astuple(each)) for path, each in policy.files.items()},
+        "files": {path: list(each) for path, each in policy.files.items()},
         "unobserved": dict(+policy.unobserved),
         "faults": faults,
     }

@@ -1,4 +1,4 @@
-"""The scripts of docs/, as modules: they are in no package."""
+"""The scripts of docs/, as modules: they are not in a package."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Datasets for workers that are spawned or come from a fork server, which import this module."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess
@@ -79,9 +77,9 @@ class SharesTensors(Records):
 
     def __getitem__(self, index):
         sample = torch.tensor(index)
-        before = set(sys.modules)
+        modules = set(sys.modules)
         ForkingPickler.dumps(sample)
-        if new := sorted(set(sys.modules) - before):
+        if new := sorted(set(sys.modules) - modules):
             message = f"imported to share a tensor: {new}"
             raise ImportError(message)
         return sample

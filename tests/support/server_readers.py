@@ -52,7 +52,7 @@ def _s3_server() -> Iterator[str]:
     try:
         host, port = server.get_host_and_port()
         url = f"http://{host}:{port}"
-        client = _client(url)
+        client = s3_client(url)
         client.create_bucket(Bucket=BUCKET)
         client.put_object(Bucket=BUCKET, Key=NAME, Body=CONTENT)
         yield url
@@ -60,7 +60,7 @@ def _s3_server() -> Iterator[str]:
         server.stop()
 
 
-def _client(url: str) -> Any:
+def s3_client(url: str, retries: int = 0) -> Any:
     import boto3
     from botocore.config import Config
 
@@ -70,7 +70,7 @@ def _client(url: str) -> Any:
         region_name="us-east-1",
         aws_access_key_id=_KEYS["key"],
         aws_secret_access_key=_KEYS["secret"],
-        config=Config(retries={"max_attempts": 0}),
+        config=Config(retries={"max_attempts": retries}),
     )
 
 
@@ -97,7 +97,7 @@ def _aiohttp(where: Places) -> bytes:
 
 
 def _boto3(where: Places) -> bytes:
-    answer = _client(where.s3).get_object(Bucket=BUCKET, Key=NAME)
+    answer = s3_client(where.s3).get_object(Bucket=BUCKET, Key=NAME)
     return bytes(answer["Body"].read())
 
 

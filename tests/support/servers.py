@@ -1,4 +1,4 @@
-"""Servers in threads of the test's process, and what clients without a library ask them."""
+"""Servers in threads of the test's process, and requests of clients without a library."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class _Threads(socketserver.ThreadingMixIn, socketserver.TCPServer):
     allow_reuse_address = True
 
     def handle_error(self, *_: object) -> None:
-        """A client that goes away is no error here."""
+        """A client that goes away is not an error here."""
 
 
 @contextlib.contextmanager
 def _served(server: socketserver.TCPServer) -> Iterator[socketserver.TCPServer]:
-    # It polls rarely: shutdown() has to wait for that, and the socket is closed just as well.
+    # It polls rarely: shutdown() must wait for that, and the socket is closed just as well.
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
@@ -55,7 +55,7 @@ def http_server(folder: Any, *, keep_alive: bool = False) -> Iterator[str]:
 def tcp_server(
     answer: Callable[[socket.socket], None], host: str = "127.0.0.1"
 ) -> Iterator[tuple[str, int]]:
-    """Call *answer* with each connection, in a thread of its own; the address."""
+    """Call *answer* with each connection, in its own thread; the address."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -69,7 +69,6 @@ def tcp_server(
 
 
 def read_all(connection: socket.socket, size: int = 1 << 16) -> bytes:
-    """What comes until the other side ends."""
     return b"".join(iter(lambda: connection.recv(size), b""))
 
 

@@ -1,4 +1,4 @@
-"""Datasets with one declared defect each, every one beside a twin that has it not."""
+"""Datasets with one declared defect each, and for each a twin without it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,7 @@ from typing import Any
 
 import torch
 
-from support.datasets import COUNT, SIZE, Records, RecordStream
-
-
-def _sample(data: bytes, where: Path) -> torch.Tensor:
-    """What *data* holds; ValueError unless it is one whole record."""
-    if len(data) != SIZE:
-        message = f"{where}: {len(data)} bytes, expected {SIZE}"
-        raise ValueError(message)
-    return torch.tensor(list(data), dtype=torch.uint8)
+from support.datasets import COUNT, SIZE, Records, RecordStream, Substitutes, decode, zeros
 
 
 class Packed(Records):
@@ -34,7 +26,7 @@ class Packed(Records):
     def __getitem__(self, index: int) -> Any:
         with open(self.pack, "rb", buffering=0) as pack:
             pack.seek(index * SIZE)
-            return _sample(pack.read(SIZE), self.pack)
+            return decode(pack.read(SIZE), self.pack)
 
 
 class OpensAgain(Packed):
@@ -62,7 +54,7 @@ class SharedHandle(Packed):
 
     def __getitem__(self, index: int) -> Any:
         self.handle.seek(index * SIZE)
-        return _sample(self.handle.read(SIZE), self.pack)
+        return decode(self.handle.read(SIZE), self.pack)
 
 
 class OpenedOnce(Packed):
@@ -74,30 +66,28 @@ class OpenedOnce(Packed):
         if self.handle is None:
             self.handle = open(self.pack, "rb", buffering=0)
         self.handle.seek(index * SIZE)
-        return _sample(self.handle.read(SIZE), self.pack)
+        return decode(self.handle.read(SIZE), self.pack)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "handle": None}
 
 
-class ZerosOnError(Records):
+class GivesZeros(Substitutes, Records):
+    """Gives zeros for *errors*."""
+
+    def substitute(self, index: int, _error: Exception) -> Any:
+        return zeros(), index
+
+
+class ZerosOnError(GivesZeros):
     """Gives zeros for what it cannot read."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except (OSError, ValueError):
-            return torch.zeros(SIZE, dtype=torch.uint8), index
 
-
-class BadSample(Records):
+class BadSample(Substitutes, Records):
     """Replaces each error by one that says nothing."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except (OSError, ValueError):
-            raise RuntimeError("bad sample") from None
+    def substitute(self, _index: int, _error: Exception) -> Any:
+        raise RuntimeError("bad sample") from None
 
 
 class UnbuildableError(Exception):
@@ -109,29 +99,23 @@ class UnbuildableError(Exception):
         super().__init__(index)
 
 
-class RaisesUnbuildable(Records):
+class RaisesUnbuildable(Substitutes, Records):
     """Raises an exception that cannot be made again where the loader is."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except (OSError, ValueError):
-            raise UnbuildableError(index) from None
+    def substitute(self, index: int, _error: Exception) -> Any:
+        raise UnbuildableError(index) from None
 
 
-class ChainedError(Records):
+class ChainedError(Substitutes, Records):
     """Says what it was about and keeps the cause: healthy."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except (OSError, ValueError) as error:
-            message = f"bad sample {index}"
-            raise RuntimeError(message) from error
+    def substitute(self, index: int, error: Exception) -> Any:
+        message = f"bad sample {index}"
+        raise RuntimeError(message) from error
 
 
 class EndlessRetry(Records):
-    """Tries again until it works, after a pause in poll(2) that counts as no sleep."""
+    """Tries again until it works, after a pause in poll(2) that does not count as a sleep."""
 
     def __getitem__(self, index: int) -> Any:
         while True:
@@ -164,7 +148,7 @@ class TornCache(Records):
         cached = self.cache / f"{index}.cache"
         if not cached.exists():
             self._fill(cached, self.paths[index])
-        return _sample(cached.read_bytes(), cached)
+        return decode(cached.read_bytes(), cached)
 
     def _fill(self, cached: Path, path: Path) -> None:
         with open(cached, "wb") as file:
@@ -176,32 +160,28 @@ class AtomicCache(TornCache):
 
     def _fill(self, cached: Path, path: Path) -> None:
         data = path.read_bytes()
-        _sample(data, path)
+        decode(data, path)
         part = cached.with_suffix(f".{os.getpid()}")
         part.write_bytes(data)
         part.rename(cached)
 
 
-class TakesTheJobDown(Records):
+class TakesTheJobDown(Substitutes, Records):
     """On an error it ends the training process that started its worker."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except OSError:
-            os.kill(os.getppid(), signal.SIGTERM)
-            raise
+    errors = (OSError,)
+
+    def substitute(self, _index: int, error: Exception) -> Any:
+        os.kill(os.getppid(), signal.SIGTERM)
+        raise error
 
 
-class TakesTheGroupDown(Records):
+class TakesTheGroupDown(TakesTheJobDown):
     """On an error it ends all processes of its group, as ``trap 'kill 0'`` in a job script does."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except OSError:
-            os.killpg(0, signal.SIGTERM)
-            raise
+    def substitute(self, _index: int, error: Exception) -> Any:
+        os.killpg(0, signal.SIGTERM)
+        raise error
 
 
 class Helper(Records):
@@ -246,7 +226,7 @@ class CountsFromFile(Records):
 
 
 class IndexLeftOpen(CountsFromFile):
-    """Opens a file at each ``len``, which samplers ask for once per pass, and keeps it."""
+    """Opens a file at each ``len``, which samplers read once per pass, and keeps it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -291,7 +271,7 @@ class StopsTheEpoch(Records):
 
     def __getitem__(self, index: int) -> Any:
         with open(self.paths[index], "rb") as file:
-            return _sample(self._first(iter(lambda: file.read(SIZE), b"")), self.paths[index])
+            return decode(self._first(iter(lambda: file.read(SIZE), b"")), self.paths[index])
 
     def _first(self, chunks: Any) -> bytes:
         return next(chunks)

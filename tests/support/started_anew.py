@@ -1,4 +1,4 @@
-"""Datasets that fail in workers which are started anew; such workers import this module."""
+"""Datasets that fail in workers which start as new interpreters, and import this module."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from support.datasets import Records
 class EndsItsWorker(Records):
     """Ends the process in the middle, if that is a worker."""
 
-    def __init__(self, folder: Path, how: str) -> None:
+    def __init__(self, folder: Path, start_method: str) -> None:
         super().__init__(folder)
-        self.how = how
+        self.how = start_method
 
     def __getitem__(self, index: int) -> Any:
         if get_worker_info() is not None and index == 9:

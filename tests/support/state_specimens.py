@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from pytest_dataloader_faults.outcomes import Verdict
-from support.datasets import SIZE, Records
+from support.datasets import SIZE, Records, shard
 
 SLEEP = "import time; time.sleep(60)"
 
@@ -41,7 +41,7 @@ class GivesOnce(Specimen):
     """Forgets in a worker what it gave away: a second epoch of the same worker gets zeros."""
 
     check = "persistent-workers"
-    text = "in epoch 2, samples 0 to 15 came alike, all zeros;"
+    text = "in epoch 2, samples 0 to 15 are identical (all zeros),"
 
     def __init__(self, folder: Path, *, healed: bool = False) -> None:
         super().__init__(folder, healed=healed)
@@ -60,8 +60,8 @@ class LosesItsFile(Specimen):
     """Opens its file at the start, and has none any more once it was pickled."""
 
     check = "pickles"
-    verdict = Verdict.BROKEN
-    text = "fails without any fault: AttributeError"
+    verdict = Verdict.FAILS_WITHOUT_FAULT
+    text = "the loader raised AttributeError"
 
     def __init__(self, folder: Path, *, healed: bool = False) -> None:
         super().__init__(folder, healed=healed)
@@ -76,17 +76,17 @@ class LosesItsFile(Specimen):
             self.file = open(self.paths[0], "rb", buffering=0)
 
     def __getitem__(self, index: int) -> Any:
-        first = os.pread(self.file.fileno(), SIZE, 0)
-        return super().__getitem__(index)[0] + first[0]
+        header = os.pread(self.file.fileno(), SIZE, 0)
+        return super().__getitem__(index)[0] + header[0]
 
 
 class KeepsFilesOpen(IterableDataset[Any]):
     """A stream that closes its file at its end, and never comes to that where one breaks off."""
 
     check = "abandoned-epoch"
-    unseen_by = ("growth", "two-epochs")
+    unseen_by = ("resource-growth", "two-epochs")
     verdict = Verdict.LEAKED
-    text = "each epoch leaves 1 more descriptor in worker"
+    text = "each epoch leaks 1 more descriptor in worker"
     options: Mapping[str, Any] = {}
 
     def __init__(self, folder: Path, *, healed: bool = False) -> None:
@@ -103,19 +103,17 @@ class KeepsFilesOpen(IterableDataset[Any]):
         return self._samples(file)
 
     def _samples(self, file: Any) -> Any:
-        info = get_worker_info()
-        first, step = (info.id, info.num_workers) if info else (0, 1)
-        for index in range(first, len(self.records), step):
+        for index in shard(len(self.records)):
             yield self.records[index][0]
         self.files.remove(file)
         file.close()
 
 
 class KeepsHalves(Specimen):
-    """Keeps what it read of a file that was cut off, for when the file is whole again."""
+    """Keeps what it read of a truncated file, even when the file is intact again."""
 
-    check = "truncated-next-epoch"
-    unseen_by = ("truncated-half", "persistent-workers", "read-error-next-epoch")
+    check = "recovers-after-truncation"
+    unseen_by = ("truncated-half", "persistent-workers", "recovers-after-read-error")
     text = "in epoch 2, sample 0 (batch 0) is wrong"
 
     def __init__(self, folder: Path, *, healed: bool = False) -> None:
@@ -133,7 +131,7 @@ class KeepsHalves(Specimen):
 
 
 class LeavesAHelper(Specimen):
-    """Has a process of its own for each worker, which it does not end."""
+    """Has its own process for each worker, which it does not end."""
 
     check = "workers-agree"
     verdict = Verdict.LEAKED
@@ -159,9 +157,9 @@ def _end(helper: subprocess.Popen[bytes]) -> None:
 class LeavesSharedMemory(Specimen):
     """Has a file in /dev/shm for each worker, which it does not remove."""
 
-    check = "leftovers"
+    check = "leftover-files"
     verdict = Verdict.LEAKED
-    text = "6 of 6 workers left 6 temporary files (/dev/shm/pytest-"
+    text = "6 of 6 workers left 6 temporary files behind (/dev/shm/pytest-"
 
     def __init__(self, folder: Path, *, healed: bool = False) -> None:
         super().__init__(folder, healed=healed)

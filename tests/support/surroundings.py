@@ -16,11 +16,11 @@ _SET_DUMPABLE, _SET_KEEPCAPS = 4, 8
 _CAPABILITIES = 0x20080522  # The version of capset(2)'s structures.
 _READ_ALL = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH.
 SOMEBODY = 54321
-"""A user who has no other process."""
+"""A user without other processes."""
 
 
-def told_under(body: Callable[[], object], prepare: Callable[[], object]) -> str:
-    """The traceback of *body* in a process of its own, after *prepare*; "" if there is none."""
+def traceback_under(body: Callable[[], object], prepare: Callable[[], object]) -> str:
+    """The traceback of *body* in its own process, after *prepare*; "" if there is none."""
 
     def both() -> None:
         prepare()
@@ -29,8 +29,8 @@ def told_under(body: Callable[[], object], prepare: Callable[[], object]) -> str
     return in_a_process(both)
 
 
-def mounting(mounts: Mapping[str, str]) -> Callable[[], None]:
-    """Have a fresh tmpfs, with these options, in place of each folder."""
+def mount_tmpfs(mounts: Mapping[str, str]) -> Callable[[], None]:
+    """Mount a fresh tmpfs, with these options, over each folder."""
     return partial(_mount, mounts)
 
 
@@ -41,13 +41,13 @@ def with_descriptors(limit: int) -> Callable[[], None]:
 
 
 def with_processes(limit: int) -> Callable[[], None]:
-    """Be a user with so many processes, threads among them; for root there is no limit."""
+    """Be a user with this many processes, including threads; root is not limited."""
     return partial(_be_somebody, limit)
 
 
 def mounts_are_refused() -> str:
     """Why this machine lets nobody mount; "" where it does."""
-    return told_under(lambda: None, mounting({"/dev/shm": "size=1m"}))[-300:]
+    return traceback_under(lambda: None, mount_tmpfs({"/dev/shm": "size=1m"}))[-300:]
 
 
 def _mount(mounts: Mapping[str, str]) -> None:
@@ -66,7 +66,7 @@ def _do(command: str) -> None:
 def _be_somebody(limit: int) -> None:
     """And still read every file, since Python may be at home where only root is.
 
-    Who changes the user without exec(2) may not even look at itself, unless it says so.
+    A process that changes its user without exec(2) may not even inspect itself, unless it says so.
     """
     libc = ctypes.CDLL(None)
     resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))

@@ -11,7 +11,7 @@ from support.datasets import Records
 
 
 class NoIteration(MutableMapping[str, Any]):
-    """Has keys, values and items, and neither an iterator nor a length of its own."""
+    """Has keys, values and items, and neither its own iterator nor its own length."""
 
     def __init__(self, **parts: Any) -> None:
         self._parts = parts
@@ -34,20 +34,16 @@ class NoIteration(MutableMapping[str, Any]):
         del self._parts[key]
 
     def keys(self) -> Any:
-        """As of a dict."""
         return self._parts.keys()
 
     def values(self) -> Any:
-        """As of a dict."""
         return self._parts.values()
 
     def items(self) -> Any:
-        """As of a dict."""
         return self._parts.items()
 
 
-def stacked(samples: list[NoIteration]) -> NoIteration:
-    """A ``collate_fn`` for them."""
+def stack_samples(samples: list[NoIteration]) -> NoIteration:
     keys = samples[0].keys()
     return NoIteration(**{key: torch.stack([each[key] for each in samples]) for key in keys})
 

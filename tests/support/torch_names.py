@@ -1,7 +1,5 @@
 """Every private name of torch that the package uses, and what for."""
 
-from __future__ import annotations
-
 _LOADER, _UTILS = "torch.utils.data.dataloader", "torch.utils.data._utils"
 USED_OF_TORCH = {
     f"{_LOADER}.DataLoader": {

@@ -1,4 +1,4 @@
-"""A dataset that tells what each attempt to read gave, and unusual ways to read a file.
+"""A dataset that records the result of each attempt to read, and unusual ways to read a file.
 
 The ways are functions of a path, so that spawned workers can import them. FAMILIES read in
 processes and threads that a worker starts itself.
@@ -29,7 +29,7 @@ _OPENAT2, _AT_FDCWD = 437, -100
 
 
 class Try(NamedTuple):
-    """What attempt number *index* gave in that worker: bytes, or an error's text."""
+    """The result of attempt number *index* in that worker: bytes, or an error's message."""
 
     index: int
     worker: int
@@ -56,8 +56,10 @@ class Tries(Dataset[Try]):
         return Try(index, info.id if info else -1, gave)
 
 
-def _with_descriptor(use: Callable[[int], bytes]) -> Callable[[str], bytes]:
-    def read(path: str) -> bytes:
+def with_descriptor(use: Callable[[int], Any]) -> Callable[[Any], Any]:
+    """What *use* returns of the descriptor."""
+
+    def read(path: Any) -> Any:
         fd = os.open(path, os.O_RDONLY)
         try:
             return use(fd)
@@ -75,7 +77,7 @@ def _vectored(call: Callable[..., int], *offset: int) -> Callable[[int], bytes]:
     return use
 
 
-def _by_way_of(kernel_copy: Callable[[int, int], int]) -> Callable[[int], bytes]:
+def _through_pipe(kernel_copy: Callable[[int, int], int]) -> Callable[[int], bytes]:
     """The kernel moves the bytes into a pipe; they are never in a buffer of the reader's."""
 
     def use(fd: int) -> bytes:
@@ -104,40 +106,39 @@ def _copied(path: str) -> bytes:
 
 def _through_duplicate(duplicate: Callable[[int], int]) -> Callable[[int], bytes]:
     def use(fd: int) -> bytes:
-        other = duplicate(fd)
+        copy = duplicate(fd)
         try:
-            return os.pread(other, ENOUGH, 0)
+            return os.pread(copy, ENOUGH, 0)
         finally:
-            os.close(other)
+            os.close(copy)
 
     return use
 
 
 def _in_a_thread(path: str) -> bytes:
-    found: list[Any] = []
+    results: list[Any] = []
 
     def read() -> None:
         try:
-            found.append(Path(path).read_bytes())
+            results.append(Path(path).read_bytes())
         except OSError as error:
-            found.append(error)
+            results.append(error)
 
     thread = threading.Thread(target=read)
     thread.start()
     thread.join()
-    if isinstance(found[0], OSError):
-        raise found[0]
-    return found[0]
+    if isinstance(results[0], OSError):
+        raise results[0]
+    return results[0]
 
 
 def _in_a_program(path: str) -> bytes:
-    """A grandchild, which runs other code."""
-    done = subprocess.run(
+    process = subprocess.run(
         ["/bin/cat", path], capture_output=True, check=False, env={**os.environ, "LC_ALL": "C"}
     )
-    if done.returncode:
-        raise ChildProcessError(done.stderr.decode())
-    return done.stdout
+    if process.returncode:
+        raise ChildProcessError(process.stderr.decode())
+    return process.stdout
 
 
 def _creating(path: str) -> bytes:
@@ -150,12 +151,12 @@ def _creating(path: str) -> bytes:
 
 
 def _relative(path: str) -> bytes:
-    before = os.getcwd()
+    folder = os.getcwd()
     os.chdir(os.path.dirname(path))
     try:
         return Path(os.path.basename(path)).read_bytes()
     finally:
-        os.chdir(before)
+        os.chdir(folder)
 
 
 def _in_folder(path: str) -> bytes:
@@ -176,8 +177,8 @@ def _roundabout(path: str) -> bytes:
 def _openat2(path: str) -> bytes:
     """By the bare system call, which the C library does not know."""
     libc = ctypes.CDLL(None, use_errno=True)
-    how = struct.pack("=QQQ", os.O_RDONLY, 0, 0)
-    fd = libc.syscall(_OPENAT2, _AT_FDCWD, path.encode(), how, ctypes.c_size_t(len(how)))
+    open_how = struct.pack("=QQQ", os.O_RDONLY, 0, 0)
+    fd = libc.syscall(_OPENAT2, _AT_FDCWD, path.encode(), open_how, ctypes.c_size_t(len(open_how)))
     if fd < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     try:
@@ -187,7 +188,7 @@ def _openat2(path: str) -> bytes:
 
 
 def _in_c(path: str) -> bytes:
-    """fopen(3) and fread(3), with no Python in between."""
+    """fopen(3) and fread(3), without Python in between."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.fopen.restype = ctypes.c_void_p
     file = ctypes.c_void_p(libc.fopen(path.encode(), b"rb"))
@@ -202,39 +203,36 @@ def _in_c(path: str) -> bytes:
 
 
 def pread(fd: int) -> bytes:
-    """A descriptor that is held, read at a place of its own."""
+    """A descriptor that is held, read at its own offset."""
     return os.pread(fd, ENOUGH, 0)
 
 
 def read_on(fd: int) -> tuple[int, bytes]:
-    """Its size, and what follows its own offset."""
     return os.fstat(fd).st_size, os.read(fd, ENOUGH)
 
 
 def look_at(place: tuple[mmap.mmap, int]) -> int:
-    """One byte of a mapping that is held."""
     mapping, offset = place
     return mapping[offset]
 
 
 def number_of(path: str) -> int:
-    """The descriptor number that the kernel gives it."""
     fd = os.open(path, os.O_RDONLY)
     os.close(fd)
     return fd
 
 
 WAYS: dict[str, Callable[[str], bytes]] = {
-    "read": _with_descriptor(lambda fd: os.read(fd, ENOUGH)),
-    "pread": _with_descriptor(pread),
-    "readv": _with_descriptor(_vectored(os.readv)),
-    "preadv": _with_descriptor(_vectored(os.preadv, 0)),
-    "sendfile": _with_descriptor(_by_way_of(lambda fd, to: os.sendfile(to, fd, 0, ENOUGH))),
-    "splice": _with_descriptor(_by_way_of(lambda fd, to: os.splice(fd, to, ENOUGH))),
+    "read": with_descriptor(lambda fd: os.read(fd, ENOUGH)),
+    "pread": with_descriptor(pread),
+    "readv": with_descriptor(_vectored(os.readv)),
+    "preadv": with_descriptor(_vectored(os.preadv, 0)),
+    "sendfile": with_descriptor(_through_pipe(lambda fd, to: os.sendfile(to, fd, 0, ENOUGH))),
+    "splice": with_descriptor(_through_pipe(lambda fd, to: os.splice(fd, to, ENOUGH))),
     "copy_file_range": _copied,
-    "dup": _with_descriptor(_through_duplicate(os.dup)),
-    "F_DUPFD": _with_descriptor(_through_duplicate(lambda fd: fcntl.fcntl(fd, fcntl.F_DUPFD, 3))),
-    "F_DUPFD_CLOEXEC": _with_descriptor(
+    "dup": with_descriptor(_through_duplicate(os.dup)),
+    "F_DUPFD": with_descriptor(_through_duplicate(lambda fd: fcntl.fcntl(fd, fcntl.F_DUPFD, 3))),
+    "F_DUPFD_CLOEXEC": with_descriptor(
         _through_duplicate(lambda fd: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
     ),
     "thread": _in_a_thread,
@@ -253,7 +251,7 @@ def in_a_child(read: Callable[[], Any], meanwhile: Callable[[], object] = lambda
     source, sink = os.pipe()
     pid = _fork()
     if not pid:
-        _tell(sink, read)
+        _write_result(sink, read)
     os.close(sink)
     meanwhile()
     with open(source, "rb") as pipe:
@@ -270,7 +268,7 @@ def _fork() -> int:
         return os.fork()
 
 
-def _tell(sink: int, read: Callable[[], Any]) -> None:
+def _write_result(sink: int, read: Callable[[], Any]) -> None:
     """Write what *read* gives, and end this process."""
     try:
         gave = read()
@@ -281,17 +279,15 @@ def _tell(sink: int, read: Callable[[], Any]) -> None:
 
 
 def child(path: str) -> bytes:
-    """A fork opens and reads it."""
     return in_a_child(lambda: Path(path).read_bytes())
 
 
 def grandchild(path: str) -> bytes:
-    """A fork of a fork does."""
     return in_a_child(lambda: child(path))
 
 
 def child_elsewhere(path: str) -> bytes:
-    """A fork that has gone to a folder of its own opens it by its name alone."""
+    """A fork that has changed to its own folder opens it by its name alone."""
     folder, name = os.path.split(path)
 
     def read() -> bytes:
@@ -308,12 +304,10 @@ def child_of_descriptor(path: str) -> bytes:
 
 
 def program(path: str) -> bytes:
-    """Another program opens and reads it."""
     return _output(["cat", path])
 
 
 def shell(path: str) -> bytes:
-    """So does a program's own child."""
     return _output(["sh", "-c", 'cat "$0"; true', path])
 
 
@@ -333,10 +327,10 @@ def standard_input(path: str) -> bytes:
 
 def _output(command: list[str], **options: Any) -> bytes:
     environment = {**os.environ, "LC_ALL": "C"}
-    done = subprocess.run(command, capture_output=True, check=False, env=environment, **options)
-    if done.stderr:
-        raise ChildProcessError(done.stderr.decode(errors="replace"))
-    return done.stdout
+    process = subprocess.run(command, capture_output=True, check=False, env=environment, **options)
+    if process.stderr:
+        raise ChildProcessError(process.stderr.decode(errors="replace"))
+    return process.stdout
 
 
 def in_threads(paths: list[str]) -> list[bytes | str]:

@@ -1,4 +1,4 @@
-"""Datasets that do harm by themselves, to the process they are in, with no fault armed."""
+"""Datasets that damage the process they are in by themselves, without a fault."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _FAMILY = 6
 
 
 class Trouble(Records):
-    """Makes *trouble* with its first sample in a worker, or in the loader's process.
+    """Makes *trouble* with its first sample in a worker, or in the main process.
 
-    A trial with ``touch`` reads one sample in the loader's process before it starts workers.
+    A trial with ``touch`` reads one sample in the main process before it starts workers.
     """
 
     def __init__(self, folder: Path, trouble: Callable[[], object], where: str) -> None:
@@ -42,8 +42,8 @@ class Trouble(Records):
         self.kept: object = None
 
     def __getitem__(self, index: int) -> Any:
-        here = "worker" if get_worker_info() else "loader"
-        if self.pending and here == self.where:
+        side = "worker" if get_worker_info() else "loader"
+        if self.pending and side == self.where:
             self.pending = False
             self.kept = self.trouble()
         return super().__getitem__(index)
@@ -63,7 +63,7 @@ class Slow(Records):
 
 
 class HangsAfterwards(Records):
-    """Never returns in the second pass over it, which it can tell by a mark of the first."""
+    """Never returns in its second pass, which it recognizes by a mark of the first."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -71,13 +71,13 @@ class HangsAfterwards(Records):
 
     def __getitem__(self, index: int) -> Any:
         if not index and self.mark.exists():
-            stare_at_the_wall()
+            hang_forever()
         self.mark.touch()
         return super().__getitem__(index)
 
 
 class Replaced(Records):
-    """Its second worker becomes another program; the first one *fails* then."""
+    """Its second worker becomes another program; then the first one *fails*."""
 
     def __init__(self, folder: Path, batch_size: int, *, fails: bool) -> None:
         super().__init__(folder)
@@ -109,22 +109,22 @@ class Announced(Records):
     def __getitem__(self, index: int) -> Any:
         if get_worker_info():
             (self.announced / str(os.getpid())).touch()
-            stare_at_the_wall()
+            hang_forever()
         return super().__getitem__(index)
 
 
 class Batches:
-    """A batch sampler that makes *trouble*, in the loader's process, between its batches."""
+    """A batch sampler that makes *trouble*, in the main process, between its batches."""
 
     def __init__(
         self,
-        first: list[tuple[int, ...]],
+        start: list[tuple[int, ...]],
         trouble: Callable[[], object],
-        rest: list[tuple[int, ...]] | None = None,
+        remaining: list[tuple[int, ...]] | None = None,
     ) -> None:
-        self.first = first
+        self.first = start
         self.trouble = trouble
-        self.rest = rest or []
+        self.rest = remaining or []
         self.kept: object = None
 
     def __len__(self) -> int:
@@ -136,7 +136,7 @@ class Batches:
         yield from self.rest
 
 
-def touch_a_missing_page() -> None:
+def touch_missing_page() -> None:
     """The kernel sends SIGBUS: the mapping is longer than its file."""
     with tempfile.TemporaryFile() as file:
         file.truncate(mmap.PAGESIZE)
@@ -145,49 +145,46 @@ def touch_a_missing_page() -> None:
             mapping[0]
 
 
-def leave() -> None:
-    """No farewell, no traceback."""
+def exit_silently() -> None:
     os._exit(3)
 
 
-def leave_in_peace() -> None:
-    """Exit at once, and say that all is well."""
+def exit_cleanly() -> None:
     os._exit(0)
 
 
-def send_a_real_time_signal() -> None:
-    """Kill this process by a signal that has no name."""
+def raise_real_time_signal() -> None:
+    """Kill this process by a signal without a name."""
     os.kill(os.getpid(), signal.SIGRTMIN + 5)
 
 
-def stare_at_the_wall() -> None:
-    """Hang."""
+def hang_forever() -> None:
     time.sleep(LONG)
 
 
-def turn_a_deaf_ear() -> None:
+def ignore_signals_and_hang() -> None:
     """Hang, and ignore every signal that can be ignored."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM):
         signal.signal(number, signal.SIG_IGN)
-    stare_at_the_wall()
+    hang_forever()
 
 
-def found_a_dynasty() -> None:
-    """Children in sessions of their own, each with a child of its own, all of which stay."""
+def fork_grandchildren() -> None:
+    """Children in their own sessions, each with its own child, all of which stay."""
     for _ in range(_FAMILY):
         if not os.fork():
-            _leave_the_family()
+            _detach()
             os.fork()
             time.sleep(LONG)
             os._exit(0)
 
 
-def run_from_body_to_body() -> None:
-    """A process that forks and ends, and so does its child, and so on: no pid lasts 5 ms."""
+def fork_repeatedly() -> None:
+    """A process that forks and ends, and so does its child, and so on, each after at most 5 ms."""
     deadline = time.monotonic() + _BOMB_ENDS_AFTER
     if os.fork():
         return
-    _leave_the_family()
+    _detach()
     while time.monotonic() < deadline:
         if os.fork():
             os._exit(0)
@@ -195,8 +192,8 @@ def run_from_body_to_body() -> None:
     os._exit(0)
 
 
-def start_a_daemon() -> None:
-    """A program in a session of its own, whose starter is gone, deaf to polite signals."""
+def start_daemon() -> None:
+    """A program in its own session, whose starter has exited, and which ignores polite signals."""
     command = f"trap '' TERM INT HUP; sleep {LONG:.0f}"
     if not os.fork():
         subprocess.Popen(["/bin/sh", "-c", command], start_new_session=True)
@@ -205,13 +202,13 @@ def start_a_daemon() -> None:
 
 
 def take_every_descriptor() -> list[int]:
-    """Open files until there is no descriptor left, and keep them."""
-    taken = []
+    """Open files until all descriptors are in use, and keep them."""
+    descriptors = []
     try:
         while True:
-            taken.append(os.open(os.devnull, os.O_RDONLY))
+            descriptors.append(os.open(os.devnull, os.O_RDONLY))
     except OSError:
-        return taken
+        return descriptors
 
 
 def close_standard_streams() -> None:
@@ -220,7 +217,7 @@ def close_standard_streams() -> None:
         os.close(number)
 
 
-def talk() -> None:
+def flood_streams() -> None:
     """4 MB on each stream, past every buffer of Python's, with half a line at the end."""
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         for _ in range(64):
@@ -241,9 +238,9 @@ def supervisor() -> psutil.Process:
 
 def fork_server() -> psutil.Process:
     """What has started this worker."""
-    found = psutil.Process().parent()
-    assert found is not None
-    return found
+    server = psutil.Process().parent()
+    assert server is not None
+    return server
 
 
 def send(number: signal.Signals, whom: Callable[[], psutil.Process]) -> None:
@@ -255,18 +252,17 @@ def send(number: signal.Signals, whom: Callable[[], psutil.Process]) -> None:
         time.sleep(0.05)
 
 
-def end_the_supervisor() -> None:
-    """Kill the process that answers the workers' calls."""
+def kill_supervisor() -> None:
     victim = supervisor()
     victim.kill()
     while victim.status() != psutil.STATUS_ZOMBIE:
         time.sleep(0.01)
 
 
-def end_the_supervisor_and_hang() -> None:
+def kill_supervisor_and_hang() -> None:
     """Kill it, and wait for an answer that nobody will give."""
-    end_the_supervisor()
-    stare_at_the_wall()
+    kill_supervisor()
+    hang_forever()
 
 
 def replace_signal_handlers() -> None:
@@ -279,7 +275,7 @@ def replace_signal_handlers() -> None:
     signal.set_wakeup_fd(-1)
 
 
-def start_a_thread() -> None:
+def start_thread() -> None:
     """One that the interpreter waits for at its end."""
     threading.Thread(target=time.sleep, args=(LONG,), name="left running").start()
 
@@ -288,14 +284,14 @@ def _ignore(_number: int, _frame: object) -> None:
     pass
 
 
-def _leave_the_family() -> None:
+def _detach() -> None:
     """A session of one's own, and nothing inherited that anybody could wait for."""
     os.setsid()
     os.closerange(3, 1024)
 
 
 class KillsWardenOnArrival(Records):
-    """In a worker that is started anew, it has the warden killed, and then takes long to arrive."""
+    """Kills the warden when a new interpreter starts as a worker, which then takes long."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         psutil.Process().parents()[1].kill()

@@ -1,6 +1,6 @@
 """Spectrograms as VITS keeps them (github.com/jaywalnut310/vits, data_utils.py, get_audio).
 
-Each lies beside its recording, and is made by the first one that asks for it.
+Each lies next to its recording, and is made by the first one that needs it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.io import wavfile
-from torch.utils.data import Dataset
+
+from support.datasets import Records
 
 RATE, LENGTH = 8000, 4096
 
 
-class Spectrograms(Dataset[Any]):
+class Spectrograms(Records):
     """Reads with scipy, which takes an error of a read for the end of the file; saves in place."""
 
     def __init__(self, folder: Path) -> None:
         self.paths = sorted(map(str, folder.glob("*.wav")))
-
-    def __len__(self) -> int:
-        return len(self.paths)
 
     def __getitem__(self, index: int) -> Any:
         filename = self.paths[index]
@@ -38,12 +36,10 @@ class Spectrograms(Dataset[Any]):
         return spec
 
     def read(self, filename: str) -> torch.Tensor:
-        """The recording, whatever its length is."""
         _, audio = wavfile.read(filename)
         return torch.from_numpy(audio.astype(np.float32))
 
     def save(self, spec: torch.Tensor, filename: str) -> None:
-        """Under its final name, from the first byte on."""
         torch.save(spec, filename)
 
 
@@ -51,7 +47,6 @@ class AtomicSpectrograms(Spectrograms):
     """The same, checked and renamed: healthy."""
 
     def read(self, filename: str) -> torch.Tensor:
-        """The recording, if all of it is there."""
         with open(filename, "rb") as file:
             data = file.read()
         (size,) = struct.unpack_from("<I", data, 4)
@@ -69,7 +64,6 @@ class AtomicSpectrograms(Spectrograms):
 
 
 def write_recordings(folder: Path, count: int = 16) -> Path:
-    """*count* recordings in *folder*, which is made."""
     folder.mkdir(parents=True)
     for number in range(count):
         noise = np.random.default_rng(number).integers(-9999, 9999, LENGTH).astype(np.int16)

@@ -1,4 +1,4 @@
-"""Waiting for something to be so, or to be done, for longer where the machine is busy."""
+"""Waiting for a condition or an action, longer on a busy machine."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pytest_dataloader_faults._engine.system.proc import seconds_without_cpu
 def allowed(seconds: float) -> float:
     """How long something may take now that takes less than *seconds* on an idle machine.
 
-    It is so many times as long as there are processes that want each processor. Where that may
-    change, ask again before you give up.
+    It is multiplied by the number of processes that want each processor. If that may change, call
+    it again before you give up.
     """
     recent, *_, running, _ = Path("/proc/loadavg").read_text(encoding="ascii").split()
     wanting = max(float(recent), float(running.partition("/")[0]))
@@ -63,13 +63,13 @@ def crowd_out(pid: int, core: int) -> None:
 
 
 def in_a_thread(action: Callable[[], Any], patience: float = 60.0) -> Any:
-    """What *action* returns in a thread of its own.
+    """What *action* returns in its own thread.
 
     That is none of an executor's: a process that is forked there joins that very thread as it ends
     (concurrent/futures/thread.py, ``_python_exit``) and ends with status 1, which torch may notice.
     """
-    came: list[Any] = []
-    thread = threading.Thread(target=lambda: came.append(action()))
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(action()))
     thread.start()
     thread.join(allowed(patience))
-    return came[0]
+    return results[0]

@@ -35,23 +35,23 @@ class Traces:
 
     def left(self) -> list[str]:
         """What is left behind. Shared memory of others is only seen to go away by itself."""
-        left = self._new()
+        leftovers = self._new()
 
         def settled() -> bool:
             still = self._new()
-            left[:] = [each for each in left if not _is_shared(each) or each in still]
-            return not any(map(_is_shared, left))
+            leftovers[:] = [each for each in leftovers if not _is_shared(each) or each in still]
+            return not any(map(_is_shared, leftovers))
 
         until(settled, 20)
         changed = _settings().items() - self.settings.items()
-        return left + [f"{name} is {value}" for name, value in changed]
+        return leftovers + [f"{name} is {value}" for name, value in changed]
 
     def _new(self) -> list[str]:
         new = sorted(set(self._lists()) - set(self.before))
         if not any(map(_is_shared, new)):
             return new
-        others = _mapped_by_others(self.home)
-        return [each for each in new if not (_is_shared(each) and each.split()[-1] in others)]
+        mapped = _mapped_by_others(self.home)
+        return [each for each in new if not (_is_shared(each) and each.split()[-1] in mapped)]
 
     def _lists(self) -> list[str]:
         return [
@@ -66,12 +66,12 @@ class Traces:
 
 def processes_in(folder: Path) -> list[int]:
     """The processes whose current folder is *folder*."""
-    found = []
+    running = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.cwd() == str(folder):
-                found.append(process.pid)
-    return found
+                running.append(process.pid)
+    return running
 
 
 def _is_shared(trace: str) -> bool:
@@ -89,11 +89,11 @@ def _mapped_by_others(home: Path) -> str:
 
 
 def _descriptors() -> list[str]:
-    found = []
+    descriptors = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # The one that listed the folder.
-            found.append(f"{name} ({os.readlink(f'/proc/self/fd/{name}')})")
-    return found
+            descriptors.append(f"{name} ({os.readlink(f'/proc/self/fd/{name}')})")
+    return descriptors
 
 
 def _settings() -> dict[str, object]:

@@ -1,7 +1,5 @@
 """Whether a trial gets more time at its deadline follows from what was seen of its processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -10,14 +8,14 @@ from functools import partial
 
 import pytest
 
-from pytest_dataloader_faults._engine.system.proc import parsed_call
+from pytest_dataloader_faults._engine.system.proc import parse_call
 from pytest_dataloader_faults._trial.journal import HarnessTime, TrialStarted, WorkersStarting
-from pytest_dataloader_faults._trial.process.activity import asleep_until, end_of_sleep, pids_of
+from pytest_dataloader_faults._trial.process.activity import end_of_sleep, find_wake_time, pids_of
 from pytest_dataloader_faults._trial.process.deadline import (
     MORE_SECONDS,
-    Seen,
+    Observation,
     activity_of,
-    extended,
+    extend_deadline,
 )
 from support.rows import rows
 from support.waiting import until
@@ -26,42 +24,40 @@ MOST = 100 + MORE_SECONDS
 
 
 @rows(
-    ("seen", "expected"),
+    ("observation", "expected"),
     [
-        pytest.param(Seen(), 100, id="nothing moves"),
-        pytest.param(Seen(delivered=94), 100, id="it moved long ago"),
-        pytest.param(Seen(delivered=98), 103, id="a batch came"),
-        pytest.param(Seen(read=99), 104, id="bytes were read"),
-        pytest.param(Seen(delivered=97, read=99.5), 104.5, id="the last counts"),
-        pytest.param(Seen(read=MOST - 1), MOST, id="it moves to the end"),
-        pytest.param(Seen(rests=130), 132.5, id="it sleeps"),
-        pytest.param(Seen(rests=MOST - 1), MOST, id="it sleeps to the end"),
-        pytest.param(Seen(rests=98), 100.5, id="it slept"),
-        pytest.param(Seen(rests=90), 100, id="it slept long ago"),
-        pytest.param(Seen(rests=600), 100, id="it sleeps for too long"),
-        pytest.param(Seen(wakes=99), 100, id="it sleeps again and again for a moment"),
-        pytest.param(Seen(read=99, rests=600), 104, id="one reads, one sleeps for too long"),
+        pytest.param(Observation(), 100, id="nothing moves"),
+        pytest.param(Observation(delivered=94), 100, id="it moved long ago"),
+        pytest.param(Observation(delivered=98), 103, id="a batch came"),
+        pytest.param(Observation(read=99), 104, id="bytes were read"),
+        pytest.param(Observation(delivered=97, read=99.5), 104.5, id="the last counts"),
+        pytest.param(Observation(read=MOST - 1), MOST, id="it moves to the end"),
+        pytest.param(Observation(rests=130), 132.5, id="it sleeps"),
+        pytest.param(Observation(rests=MOST - 1), MOST, id="it sleeps to the end"),
+        pytest.param(Observation(rests=98), 100.5, id="it slept"),
+        pytest.param(Observation(rests=90), 100, id="it slept long ago"),
+        pytest.param(Observation(rests=600), 100, id="it sleeps for too long"),
+        pytest.param(Observation(wakes=99), 100, id="it sleeps again and again for a moment"),
+        pytest.param(Observation(read=99, rests=600), 104, id="one reads, one sleeps for too long"),
     ],
 )
-def test_what_moves_or_sleeps_gets_more_time(seen, expected):
-    """Up to a bound; what does neither gets none."""
-    assert extended(100.0, 10.0, seen) == expected
+def test_what_moves_or_sleeps_gets_more_time(observation, expected):
+    assert extend_deadline(100.0, 10.0, observation) == expected
 
 
 @rows(
-    ("seen", "activity"),
+    ("observation", "activity"),
     [
-        (Seen(), "waits"),
-        (Seen(busy=True), "computes"),
-        (Seen(read=98, busy=True), "reads"),
-        (Seen(read=98, wakes=99), "sleeps"),
-        (Seen(delivered=98, read=98, wakes=99), "delivers"),
-        (Seen(delivered=90, read=90, wakes=90), "waits"),
+        (Observation(), "waits"),
+        (Observation(busy=True), "computes"),
+        (Observation(read=98, busy=True), "reads"),
+        (Observation(read=98, wakes=99), "sleeps"),
+        (Observation(delivered=98, read=98, wakes=99), "delivers"),
+        (Observation(delivered=90, read=90, wakes=90), "waits"),
     ],
 )
-def test_the_activity_is_the_one_that_says_most(seen, activity):
-    """A batch that came is progress for sure; who reads between sleeps may read the same."""
-    assert activity_of(seen, 100.0, 10.0) == activity
+def test_the_activity_is_the_one_that_says_most(observation, activity):
+    assert activity_of(observation, 100.0, 10.0) == activity
 
 
 _LOADER = TrialStarted(1)
@@ -78,7 +74,6 @@ _LOADER = TrialStarted(1)
     ],
 )
 def test_the_workers_are_looked_at(events, pids):
-    """Those that were started last; the loader's process, where it makes the samples."""
     assert tuple(pids_of(events)) == pids
 
 
@@ -105,8 +100,7 @@ _TIMES = {0x10: 140.0, 0x20: 5.0, 0x30: 101.0}
     ],
 )
 def test_a_sleep_is_known_by_its_call(call, end):
-    """And its end by its arguments; a wait without a limit, or for a second, is none."""
-    assert end_of_sleep(parsed_call(call), _TIMES.__getitem__, 100.0) == end
+    assert end_of_sleep(parse_call(call), _TIMES.__getitem__, 100.0) == end
 
 
 def _in_a_child(action, condition):
@@ -115,7 +109,7 @@ def _in_a_child(action, condition):
         action()
         os._exit(0)
     try:
-        return until(lambda: condition(asleep_until(pid)), 10)
+        return until(lambda: condition(find_wake_time(pid)), 10)
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -124,10 +118,11 @@ def _in_a_child(action, condition):
 @pytest.mark.parametrize("sleep", [time.sleep, lambda seconds: threading.Event().wait(seconds)])
 def test_the_end_of_a_sleep_is_seen(sleep):
     """Of a real process, by the kernel's own account."""
-    after = time.monotonic() + 50
-    assert _in_a_child(partial(sleep, 60), lambda end: end and after < end < after + 30)
+    expected_end = time.monotonic() + 50
+    assert _in_a_child(
+        partial(sleep, 60), lambda end: end and expected_end < end < expected_end + 30
+    )
 
 
 def test_a_wait_without_a_limit_is_no_sleep():
-    """Nor is a process that computes."""
     assert not _in_a_child(threading.Event().wait, lambda end: end is not None)

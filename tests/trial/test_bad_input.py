@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -13,16 +14,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset
+from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset, TensorDataset
 
 from pytest_dataloader_faults import Contract, check_dataset, run_trial
+from pytest_dataloader_faults._trial.factory import takes_folder
+from pytest_dataloader_faults._trial.loaders import make_loader
 from pytest_dataloader_faults.battery.checking import select_checks
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError
 from support import troublemakers
 from support.datasets import Records, RecordStream
-from support.refusals import battery, both, lacks, refusal
+from support.refusals import battery, both_entries, missing_parts, refusal
 from support.rows import rows
 from support.troublemakers import Trouble
 
@@ -61,6 +64,16 @@ class LengthLess:
 
     def __getitem__(self, index: int) -> Any:
         return index
+
+
+class Prefetching:
+    """Prepares the batches of a loader, as timm's PrefetchLoader does."""
+
+    def __init__(self) -> None:
+        self.loader = DataLoader([torch.zeros(3)], num_workers=2)
+
+    def __iter__(self) -> Any:
+        return (batch * 2 for batch in self.loader)
 
 
 class Sized(Records):
@@ -117,18 +130,15 @@ class Sampler:
 
 
 def test_an_error_within_a_library():
-    """The line of the dataset that called the library is named beside that of the error."""
     text = refusal(UnusableDatasetError, battery, lambda: Samples(json.loads))
-    own = Samples.__getitem__.__code__.co_firstlineno + 1
+    user_line = Samples.__getitem__.__code__.co_firstlineno + 1
 
-    assert (
-        lacks(text, "Samples[0] failed with no fault armed: TypeError", "json/__init__.py:") == []
-    )
-    assert f", called at {__file__}:{own}" in text
+    problem = "Samples[0] failed without a fault: TypeError"
+    assert missing_parts(text, problem, "json/__init__.py:") == []
+    assert f", called at {__file__}:{user_line}" in text
 
 
 def test_an_error_of_the_dataset_itself():
-    """Its line is named once."""
     text = refusal(UnusableDatasetError, battery, lambda: Samples(_fails))
 
     assert f" at {__file__}:{_fails.__code__.co_firstlineno + 2}" in text
@@ -148,23 +158,29 @@ def _yields() -> Any:
     yield Records
 
 
-YIELD = "write return in place of yield, or yield the samples in __iter__ of an IterableDataset"
+YIELD = "replace yield with return, or yield the samples in __iter__ of an IterableDataset"
 NO_DATASETS = [None, Records, 42, object(), {1, 2}, print]
 UNFIT = {
     "yields": (_yields, "generator object", YIELD),
     "raises": (lambda: _raises(LookupError("no such dataset")), "LookupError", "no such dataset"),
     "empty": (Empty, "Empty is empty"),
     "empty, in a loader": (lambda: DataLoader(Empty(), sampler=[]), "Empty is empty"),
+    "wraps a loader": (Prefetching, "is not a dataset", "pass lambda: make().loader. Return a map"),
     "no length": (LengthLess, "LengthLess has no length"),
     **{
         f"length raises {type(error).__name__}": (
-            *(lambda error=error: Sized(error), "len(Sized)", repr(error), "no fault armed"),
+            *(lambda error=error: Sized(error), "len(Sized)", repr(error), "without a fault"),
         )
-        for error in (LookupError("nowhere"), SystemExit(3), ValueError("no"))
+        for error in (LookupError("nowhere"), SystemExit(3), ValueError("no"), TypeError("no"))
     },
     **{
         f"gives {type(made).__name__}": (
-            *(lambda made=made: made, repr(made), "is no dataset", "map-style or iterable dataset"),
+            *(
+                lambda made=made: made,
+                repr(made),
+                "is not a dataset",
+                "map-style or iterable dataset",
+            ),
         )
         for made in NO_DATASETS
     },
@@ -172,16 +188,15 @@ UNFIT = {
 """What no entry can use: a factory, and what is said."""
 
 
-@both
+@both_entries
 @pytest.mark.parametrize("case", UNFIT)
 def test_what_is_no_usable_dataset(entry, case):
-    """It is shown, and what there should be; no fault was armed."""
-    make_dataset, *told = UNFIT[case]
-    assert lacks(refusal(UnusableDatasetError, entry, make_dataset), *told) == []
+    make_dataset, *texts = UNFIT[case]
+    assert missing_parts(refusal(UnusableDatasetError, entry, make_dataset), *texts) == []
 
 
-SPLIT = ["collating samples of Samples", "no fault armed", "collate_fn"]
-ENDS = ["Samples[0]", "no fault armed"]
+SPLIT = ["collating samples of Samples", "without a fault", "collate_fn"]
+ENDS = ["Samples[0]", "without a fault"]
 FAILING = {
     "empty stream": (EmptyStream, {}, "EmptyStream is empty"),
     "no batch of None": (lambda: Samples(lambda _: None), {}, *SPLIT, "NoneType"),
@@ -203,16 +218,16 @@ FAILING = {
         {},
         *(*ENDS, "KeyboardInterrupt()"),
     ),
-    "stream": (FailingStream, {}, "iterating FailingStream", "no such record", "no fault armed"),
+    "stream": (FailingStream, {}, "iterating FailingStream", "no such record", "without a fault"),
     "silent": (
         Silent,
         {"deadline": 2},
-        *("no reference within 2 s", "Give a stream an end", "raise deadline"),
+        *("no reference after 2 s", "Make the stream finite", "raise the deadline"),
     ),
     "sampler": (
         lambda: Samples(torch.tensor),
         {"loader": {"sampler": FailingSampler(), "num_workers": 1}},
-        *("the sampler", "no such index", "no fault armed"),
+        *("the sampler", "no such index", "without a fault"),
     ),
 }
 """What the battery finds out as it reads: a factory, options, and what is said."""
@@ -220,12 +235,13 @@ FAILING = {
 
 @pytest.mark.parametrize("case", FAILING)
 def test_what_fails_by_itself(case):
-    """The sample or the stream is named, with its error, and that no fault was armed."""
-    make_dataset, options, *told = FAILING[case]
-    assert lacks(refusal(UnusableDatasetError, battery, make_dataset, **options), *told) == []
+    make_dataset, options, *texts = FAILING[case]
+    assert (
+        missing_parts(refusal(UnusableDatasetError, battery, make_dataset, **options), *texts) == []
+    )
 
 
-NEAR = {"read-error-frist": "read-error-first", "worker-killed": "worker-kil"}
+NEAR = {"read-error-frist": "read-error", "worker-killed": "worker-kil"}
 SECONDS = "positive number of seconds"
 SEEDS = [-1, 1.5, "0", None, 2**32, 2**64]
 TIMES = [-1, 0, 0.0, -0.5, math.nan, math.inf, 10**400, "30", True, [1]]
@@ -244,7 +260,7 @@ REFUSED = [
     ),
     *(
         ((check_dataset,), {"on_fail": each}, f"on_fail={each!r}", "'raise'", "'warn'", "None")
-        for each in ("raises", False, 0)
+        for each in ("raises", "", True, False, 0)
     ),
     *(
         ((check_dataset,), {argument: given}, argument, repr(name), "Did you mean", near)
@@ -253,27 +269,24 @@ REFUSED = [
             *(("only", [name]), ("exclude", [name]), ("expected_failures", {name: "slow"})),
         )
     ),
-    ((battery,), {"loader": {"num_workers": 0}}, "num_workers=0", "num_workers=1 or more"),
 ]
 
 
-@rows(("entries", "options", "told"), [(one, two, told) for one, two, *told in REFUSED])
-def test_an_argument_that_is_refused(records, entries, options, told):
-    """It is shown, with what is allowed."""
+@rows(("entries", "options", "texts"), [(entries, two, told) for entries, two, *told in REFUSED])
+def test_an_argument_that_is_refused(records, entries, options, texts):
     for entry in entries:
         text = refusal(InvalidArgumentError, entry, lambda: Records(records), **options)
-        assert lacks(text, *told) == []
+        assert missing_parts(text, *texts) == []
 
 
-@both
-@rows("given", [None, 3, "Records"], ids=repr)
-def test_a_factory_that_cannot_be_called(entry, given):
-    """A dataset in place of a function that makes one is shown as such."""
-    text = refusal(InvalidArgumentError, entry, given)
-    assert lacks(text, f"make_dataset={given!r}", "callable") == []
+@both_entries
+@rows("factory", [None, 3, "Records"], ids=repr)
+def test_a_factory_that_cannot_be_called(entry, factory):
+    text = refusal(InvalidArgumentError, entry, factory)
+    assert missing_parts(text, f"make_dataset={factory!r}", "callable") == []
 
 
-@both
+@both_entries
 @pytest.mark.parametrize(
     "loader",
     [
@@ -289,58 +302,51 @@ def test_a_factory_that_cannot_be_called(entry, given):
 def test_an_option_that_the_loader_refuses(entry, records, loader):
     """The options are shown with torch's own reason; beside a ready loader, none may stand."""
     text = refusal(InvalidArgumentError, entry, lambda: Records(records), loader=loader)
-    assert lacks(text, repr(loader), "DataLoader") == []
+    assert missing_parts(text, repr(loader), "DataLoader") == []
     if "batch_size" in loader:
         ready = DataLoader(Records(records))
         text = refusal(InvalidArgumentError, entry, lambda: ready, loader=loader)
-        assert lacks(text, repr(loader), "ready DataLoader", "Return the dataset") == []
+        assert missing_parts(text, repr(loader), "ready DataLoader", "Return the dataset") == []
 
 
 def test_an_empty_stream_exercises_nothing():
-    """Alone in a trial, it is a run in which no fault fired and nothing came."""
     outcome = run_trial(EmptyStream, ReadError("*"))
     assert (outcome.fired, outcome.delivered) == (0, ())
 
 
 @pytest.mark.parametrize("kind", [Random, RandomStream])
 def test_samples_that_are_not_as_promised(records, kind):
-    """The first sample that differs is named, what differs in it, and the cure."""
     contract = Contract(deterministic=True)
     text = refusal(UnusableDatasetError, battery, lambda: kind(records), contract=contract)
-    parts = ["deterministic=True", "sample 0", "differs from the first reading"]
-    assert lacks(text, *parts, "Seed samples by their index") == []
+    parts = ["deterministic=True", "sample 0", "differs from the first read"]
+    assert missing_parts(text, *parts, "Seed samples by their index") == []
 
 
 @pytest.mark.parametrize(
-    ("trouble", "how"),
+    ("trouble", "ending"),
     [
-        (troublemakers.leave, "(exit status 3)"),
-        (troublemakers.leave_in_peace, "(exit status 0)"),
-        (troublemakers.touch_a_missing_page, "(signal 7 (SIGBUS))"),
-        (troublemakers.send_a_real_time_signal, f"(signal {signal.SIGRTMIN + 5})"),
+        (troublemakers.exit_silently, "(exit status 3)"),
+        (troublemakers.exit_cleanly, "(exit status 0)"),
+        (troublemakers.touch_missing_page, "(signal 7 (SIGBUS))"),
+        (troublemakers.raise_real_time_signal, f"(signal {signal.SIGRTMIN + 5})"),
     ],
 )
-def test_a_dataset_that_ends_its_process(records, trouble, how):
-    """How the process ended is said, and that it was no fault of ours, and what it printed."""
-
+def test_a_dataset_that_ends_its_process(records, trouble, ending):
     def make_dataset():
         return Trouble(records, lambda: (os.write(1, b"good bye"), trouble()), "loader")
 
     text = refusal(UnusableDatasetError, battery, make_dataset)
-    assert lacks(text, f"died {how}", "no fault armed", "good bye") == []
-    assert ("threads or locks" in text) == (trouble is not troublemakers.leave_in_peace)
+    assert missing_parts(text, f"died {ending}", "without faults", "good bye") == []
+    assert ("threads or locks" in text) == (trouble is not troublemakers.exit_cleanly)
 
 
-@both
+@both_entries
 def test_a_stream_whose_length_is_none_of_its_business(entry, records):
-    """ChainDataset has ``__len__`` and raises TypeError from it: a stream without a length."""
     entry(lambda: ChainDataset([RecordStream(records)]), ReadError("*.rec"))
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
 def test_an_end_of_the_interpreter_is_a_fact_of_a_trial(error):
-    """In the loader's own process it ends the epoch, as it ends a script."""
-
     def end(_):
         raise error
 
@@ -357,7 +363,6 @@ class Batches:
 
 @pytest.mark.parametrize("option", ["sampler", "batch_sampler"])
 def test_a_sampler_without_a_length_is_not_the_datasets_fault(records, option):
-    """A loader needs no length to iterate, so neither does a trial."""
     loader = {option: Sampler() if option == "sampler" else Batches(), "num_workers": 1}
     outcome = run_trial(lambda: Records(records), loader=loader)
     assert len(outcome.delivered) == 2
@@ -374,22 +379,28 @@ class Stops(Records):
 def test_a_stop_iteration_with_no_fault_armed(records):
     """A loop over the loader would take it for the end of the epoch, so that is said."""
     text = refusal(UnusableDatasetError, battery, lambda: Stops(records))
-    assert lacks(text, "Stops[0]", "StopIteration", "for the end of the epoch") == []
+    assert missing_parts(text, "Stops[0]", "StopIteration", "for the end of the epoch") == []
 
 
-@both
+@both_entries
 def test_a_misspelt_option_of_the_loader(entry, records):
     """The nearest option of torch's is named."""
     options = {"num_worker": 2}
     text = refusal(InvalidArgumentError, entry, lambda: Records(records), loader=options)
-    assert lacks(text, repr(options), "Did you mean 'num_workers'") == []
+    assert missing_parts(text, repr(options), "Did you mean 'num_workers'") == []
 
 
 @rows("argument", ["only", "exclude"])
-@rows("names", ["growth, abandoned-epoch", " growth,abandoned-epoch,", ["growth,abandoned-epoch"]])
+@rows(
+    "names",
+    [
+        "resource-growth, abandoned-epoch",
+        " resource-growth,abandoned-epoch,",
+        ["resource-growth,abandoned-epoch"],
+    ],
+)
 def test_names_of_checks_in_one_text(argument, names):
-    """Commas separate names, as in the options of the command line."""
-    two = ["growth", "abandoned-epoch"]
+    two = ["resource-growth", "abandoned-epoch"]
     expected = two if argument == "only" else [name for name in CHECKS if name not in two]
     assert select_checks(**{argument: names}) == expected
 
@@ -397,16 +408,15 @@ def test_names_of_checks_in_one_text(argument, names):
 @rows("argument", ["only", "exclude"])
 @rows("names", ["", ", ", [""]])
 def test_a_text_without_a_name(argument, names):
-    """It is shown, and a text with names."""
     text = refusal(InvalidArgumentError, select_checks, **{argument: names})
-    assert lacks(text, f"{argument}={names!r} names no check", "as in 'pickles, open-error'") == []
+    parts = (f"{argument}={names!r} must name one or more checks", "'pickles, open-error'")
+    assert missing_parts(text, *parts) == []
 
 
 def test_an_expected_failure_is_one_check():
-    """Its reason is for one, so commas separate no names."""
-    names = "growth, pickles"
+    names = "resource-growth, pickles"
     text = refusal(InvalidArgumentError, select_checks, expected_failures={names: "slow"})
-    assert lacks(text, "expected_failures", repr(names)) == []
+    assert missing_parts(text, "expected_failures", repr(names)) == []
 
 
 def test_advice_of_the_loader_is_no_failure(records):
@@ -416,8 +426,35 @@ def test_advice_of_the_loader_is_no_failure(records):
     assert (outcome.exception, len(outcome.workers)) == (None, workers)
 
 
-@rows("given", ["ReadError", None, OSError("disk"), OSError], ids=repr)
-def test_what_is_no_fault(records, given):
-    """What was given is shown, with an example of a fault."""
-    text = refusal(InvalidArgumentError, run_trial, lambda: Records(records), given)
-    assert lacks(text, repr(given), "is no fault", "ReadError('*.jpg')") == []
+@rows("argument", ["ReadError", None, OSError("disk"), OSError], ids=repr)
+def test_what_is_no_fault(records, argument):
+    text = refusal(InvalidArgumentError, run_trial, lambda: Records(records), argument)
+    assert missing_parts(text, repr(argument), "is not a fault", "ReadError('*.jpg')") == []
+
+
+def _fits_one(returned: Any) -> str:
+    with pytest.raises((UnusableDatasetError, InvalidArgumentError)) as refused:
+        make_loader(lambda: returned() if isinstance(returned, type) else returned, None, {})
+    text = re.sub(r"<[\w.]+\.(\w+ object)", r"<\1", str(refused.value))
+    return re.sub(r" at \S+\.py:\d+", " at FILE.py:1", re.sub(r" at 0x\w+", "", text))
+
+
+def test_complete_texts(golden):
+    empty = TensorDataset(torch.zeros(0))
+    returned = {
+        "nothing": None,
+        "an iterator": iter(DataLoader(TensorDataset(torch.zeros(2)))),
+        "a generator": _yields(),
+        "a wrapped loader": Prefetching(),
+        "an empty dataset": empty,
+        "an error in len": Sized(LookupError("nowhere")),
+        "no length": LengthLess,
+        "several": {"train": TensorDataset(torch.zeros(2)), "val": empty},
+        "classes": [Records, Records],
+        "a class": {"train": Records},
+        "functions": [battery],
+        "something else": {"train": empty, "names": ["cat"]},
+    }
+    texts = {title: _fits_one(source) for title, source in returned.items()}
+    required = refusal(InvalidArgumentError, takes_folder, lambda split, size: (split, size))
+    golden("make_dataset", {**texts, "parameters": required})

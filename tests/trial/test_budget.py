@@ -1,7 +1,5 @@
 """A budget of samples: how many a loader draws, which ones, and in which batches."""
 
-from __future__ import annotations
-
 from itertools import chain, pairwise
 
 import pytest
@@ -17,7 +15,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from pytest_dataloader_faults._trial.samplers import limit_samples, spread
+from pytest_dataloader_faults._trial.samplers import limit_samples, spread_indices
 from pytest_dataloader_faults._trial.samples.draws import draws_of
 
 MANY = range(1000)
@@ -28,37 +26,33 @@ def sampled(loader):
     return [list(each.indices) for each in draws_of(loader)]
 
 
-def drawn(loader, most=16):
+def drawn(loader, limit=16):
     """The same, under a budget."""
-    limit_samples(loader, loader, most)
+    limit_samples(loader, loader, limit)
     return sampled(loader)
 
 
 @given(st.integers(1, 500), st.integers(1, 600))
-def test_spread_indices(count, most):
-    """They are different indices of the dataset, as many as asked for if there are so many."""
-    found = spread(count, most)
-    assert len(found) == len(set(found)) == min(count, most)
-    assert set(found) <= set(range(count))
+def test_spread_indices(count, limit):
+    indices = spread_indices(count, limit)
+    assert len(indices) == len(set(indices)) == min(count, limit)
+    assert set(indices) <= set(range(count))
 
 
 @given(st.integers(1, 500), st.integers(1, 100), st.integers(1, 100))
-def test_fewer_are_among_more(count, one, other):
-    """A smaller budget looks at some of the same samples."""
-    fewer, more = sorted([one, other])
-    assert spread(count, fewer) == spread(count, more)[:fewer]
+def test_fewer_are_among_more(count, limit, other_limit):
+    fewer, larger = sorted([limit, other_limit])
+    assert spread_indices(count, fewer) == spread_indices(count, larger)[:fewer]
 
 
 @given(st.integers(64, 10**12))
 def test_the_gaps_are_of_one_size(count):
-    """No part of the dataset is left out."""
-    found = [*sorted(spread(count, 64)), count]
-    gaps = [after - before for before, after in pairwise(found)]
+    bounds = [*sorted(spread_indices(count, 64)), count]
+    gaps = [high - low for low, high in pairwise(bounds)]
     assert max(gaps) - min(gaps) <= 1
 
 
 def test_batches_are_spread_over_the_dataset():
-    """In the order of the dataset, in batches of the loader's size."""
     batches = drawn(DataLoader(MANY, batch_size=4, num_workers=2))
     assert [4] * 4 == list(map(len, batches))
     assert [0, 62, 125, 187] == batches[0]
@@ -66,21 +60,19 @@ def test_batches_are_spread_over_the_dataset():
 
 
 def test_a_shuffled_loader_shuffles_them():
-    """Each epoch has the same samples, in another order."""
     loader = DataLoader(MANY, batch_size=4, shuffle=True)
-    first = drawn(loader)
+    drawn_once = drawn(loader)
     second = sampled(loader)
-    assert first != second
-    assert sorted(chain(*first)) == sorted(chain(*second)) == sorted(spread(1000, 16))
+    assert drawn_once != second
+    assert sorted(chain(*drawn_once)) == sorted(chain(*second)) == sorted(spread_indices(1000, 16))
 
 
 def test_a_generator_of_the_loader_shuffles_them():
-    """It decides the order, as it does without a budget."""
     loaders = (
         DataLoader(MANY, shuffle=True, generator=torch.Generator().manual_seed(7)) for _ in "ab"
     )
-    first, second = map(drawn, loaders)
-    assert first == second
+    drawn_once, second = map(drawn, loaders)
+    assert drawn_once == second
 
 
 def test_each_worker_makes_two_batches():
@@ -90,15 +82,13 @@ def test_each_worker_makes_two_batches():
 
 
 def test_a_small_dataset_is_looked_at_whole():
-    """Its batches stay as they are."""
     loader = DataLoader(range(10), batch_size=8, num_workers=2)
     assert [8, 2] == list(map(len, drawn(loader)))
     assert type(loader.batch_sampler) is BatchSampler
 
 
 def test_a_loader_without_batches():
-    """``batch_size=None`` draws single indices."""
-    batches = drawn(DataLoader(MANY, batch_size=None), most=4)
+    batches = drawn(DataLoader(MANY, batch_size=None), limit=4)
     assert [[0], [250], [500], [750]] == batches
 
 
@@ -114,13 +104,12 @@ OWN = {
 
 @pytest.mark.parametrize("options", OWN.values(), ids=OWN)
 def test_a_sampler_of_the_user(options):
-    """It is asked for its first batches, and draws them itself."""
     torch.manual_seed(0)
-    whole = sampled(DataLoader(MANY, **options()))
+    all_batches = sampled(DataLoader(MANY, **options()))
     torch.manual_seed(0)
     batches = drawn(DataLoader(MANY, num_workers=1, **options()))
     if options is OWN["torchs"]:
         assert [0, 62, 125, 187, 250, 312, 375, 437] == list(chain(*batches[:2]))
     else:
         assert len(batches[0]) * len(batches) in (16, 64)
-        assert whole[: len(batches)] == batches
+        assert all_batches[: len(batches)] == batches

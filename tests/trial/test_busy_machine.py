@@ -1,7 +1,5 @@
 """What has to wait for a processor is slow, and neither hangs nor is lost."""
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess
@@ -52,7 +50,6 @@ def _try(records, core, action):
 
 
 def test_the_wait_for_a_processor_does_not_count(records, busy_core):
-    """The loader computes for less than its deadline, and takes longer."""
     outcome = _try(records, busy_core, _burn)
 
     assert (outcome.timed_out, outcome.phase) == (False, DONE)
@@ -67,7 +64,6 @@ def test_it_is_the_wait_that_is_added(records, busy_core, monkeypatch):
 
 
 def test_a_hang_waits_for_no_processor(records, busy_core):
-    """It is ended at its deadline, however busy the machine is."""
     outcome = _try(records, busy_core, threading.Event().wait)
 
     assert outcome.timed_out
@@ -75,7 +71,6 @@ def test_a_hang_waits_for_no_processor(records, busy_core):
 
 
 def test_a_process_that_is_gone_waits_no_more(busy_core):
-    """Nor is there an error."""
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         os.sched_setaffinity(busy.pid, {busy_core})
         assert until(lambda: seconds_without_cpu(busy.pid) > 0)
@@ -96,7 +91,6 @@ def _look_for_one_that_ends_slowly(core):
 
 
 def test_a_process_that_ends_slowly_is_not_left(busy_core):
-    """It has work for less than the time that it is given, and takes longer."""
     assert in_a_process(functools.partial(_look_for_one_that_ends_slowly, busy_core)) == ""
 
 
@@ -106,7 +100,6 @@ def _lose_the_loader(core):
 
 
 def test_a_supervisor_that_reports_slowly_is_waited_for(records, busy_core, monkeypatch):
-    """The warden asks for its report once the loader's process has died."""
     monkeypatch.setattr(harness, "_PATIENCE", 0.02)
     trouble = functools.partial(_lose_the_loader, busy_core)
     loader = {"num_workers": 0}

@@ -31,7 +31,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
     START,
     deadline_after,
 )
-from pytest_dataloader_faults.exceptions import InjectionError
+from pytest_dataloader_faults.exceptions import HarnessError
 from pytest_dataloader_faults.faults import ReadError, TruncatedFile
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
 from support.datasets import SIZE, Records
@@ -69,7 +69,6 @@ _MANY = 200
     ],
 )
 def test_each_has_its_own_time(events, whose, until):
-    """What the one takes is not taken from the other, and each epoch begins with all of it."""
     assert deadline_after(events, began=100, deadline=10) == (whose, until)
 
 
@@ -102,7 +101,6 @@ _SPAWNED = {"num_workers": 1, "multiprocessing_context": "spawn"}
 
 
 def test_the_start_of_a_spawned_worker_does_not_count(records):
-    """It imports what the dataset needs, and that may take longer than an epoch."""
     slow = partial(time.sleep, 3.5)
     outcome = run_trial(lambda: StartsSlowly(records, slow), loader=_SPAWNED, deadline=3)
 
@@ -122,7 +120,7 @@ def test_a_worker_that_never_starts_is_hung(records, monkeypatch):
 
 
 @rows(
-    ("asked", "epochs", "for_trial", "for_look"),
+    ("setting", "epochs", "for_trial", "for_look"),
     [
         (None, (), DEADLINE, 2),
         (None, (0.01, 0.02), 10, 2),
@@ -133,11 +131,10 @@ def test_a_worker_that_never_starts_is_hung(records, monkeypatch):
         (1.0, (), 1, 1),
     ],
 )
-def test_a_deadline_follows_from_the_slowest_epoch(asked, epochs, for_trial, for_look):
-    """It is 20 times as long, from 10 to 30 seconds; one that was asked for holds as it is."""
-    deadlines = Deadlines(Settings(deadline=asked))
-    for each in epochs:
-        deadlines.learn(each)
+def test_a_deadline_follows_from_the_slowest_epoch(setting, epochs, for_trial, for_look):
+    deadlines = Deadlines(Settings(deadline=setting))
+    for epoch in epochs:
+        deadlines.record_epoch(epoch)
 
     assert (deadlines.for_trial, deadlines.for_look) == (for_trial, for_look)
 
@@ -166,27 +163,24 @@ class _TriesAnother(Records):
 
 def _processor_seconds():
     """Of this process, and of the trials that have ended: a busy machine adds none to them."""
-    used = os.times()
-    return used.user + used.system + used.children_user + used.children_system
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def test_a_text_of_many_errors_is_read_once(records):
-    """A chain of hundreds of errors that tell of no fault, which fired hundreds of times."""
     reference = take_reference(lambda: _TriesAnother(records))
-    before = _processor_seconds()
+    seconds = _processor_seconds()
     outcome = run_trial(lambda: _TriesAnother(records), TruncatedFile("*.rec"), deadline=_SHORT)
     judgement = outcome.judge(reference)
 
-    assert _processor_seconds() - before < 2 * _SHORT
+    assert _processor_seconds() - seconds < 2 * _SHORT
     assert (outcome.timed_out, outcome.exception.type) == (False, "RecursionError")
     assert sum(len(each.firings) for each in outcome.faults) == 2 * _MANY
-    assert "are left out here" in outcome.exception.text
+    assert "omitted" in outcome.exception.text
     assert judgement.verdict == "failed_unclearly"
 
 
 def test_the_error_is_known_before_the_workers_end(records, monkeypatch):
-    """However long that takes: a loader that raised did not hang."""
-
     def never_end(_self):
         threading.Event().wait()
 
@@ -197,7 +191,7 @@ def test_the_error_is_known_before_the_workers_end(records, monkeypatch):
     assert (outcome.timed_out, outcome.exception.type) == (True, "OSError")
     judgement = outcome.judge(reference)
     assert judgement.verdict == "leaked"
-    assert "OSError was raised, but then the loader's workers did not end" in judgement.sentence
+    assert "OSError was raised, but then the loader's workers did not exit" in judgement.sentence
 
 
 class _BusyOnce(Records):
@@ -218,7 +212,6 @@ def _raises_while_the_other_works(records):
 
 
 def test_the_clock_stops_when_the_loader_raises(records):
-    """What its workers were asked for is waited for; the loader itself has long raised."""
     outcome = _raises_while_the_other_works(records)
     assert (outcome.timed_out, outcome.phase) == (False, DONE)
     assert outcome.exception.type == "OSError"
@@ -226,7 +219,6 @@ def test_the_clock_stops_when_the_loader_raises(records):
 
 
 def test_our_own_work_has_an_end(records, monkeypatch):
-    """Where that takes too long, it is the harness that failed, and not the dataset that hung."""
     monkeypatch.setattr(deadline, "HARNESS_SECONDS", 1.0)
-    with pytest.raises(InjectionError, match="says nothing about the dataset"):
+    with pytest.raises(HarnessError, match="says nothing about the dataset"):
         _raises_while_the_other_works(records)

@@ -38,11 +38,10 @@ SCHEDULES = [
 def test_repeated_trials_are_all_alike(
     records, reference, left_behind, fault, times, verdict, fired
 ):
-    """Firings, deliveries and verdicts agree, the victims are untouched, and all is cleaned up."""
     bytes_before = _fingerprint(records)
-    found = Counter(_facts(_once(records, fault), reference) for _ in range(times))
-    assert len(found) == 1, found
-    (facts,) = found
+    counts = Counter(_facts(_once(records, fault), reference) for _ in range(times))
+    assert len(counts) == 1, counts
+    (facts,) = counts
     assert (facts[0], len(facts[1])) == (verdict, fired)
     assert _fingerprint(records) == bytes_before
     assert left_behind() == []
@@ -50,7 +49,6 @@ def test_repeated_trials_are_all_alike(
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_a_seed_decides_what_is_drawn(records, workers):
-    """A shuffled epoch draws the same order from the same seed, and another from another."""
     loader = {"num_workers": workers, "batch_size": 4, "shuffle": True}
     orders = [
         [each.indices for each in run_trial(_made(records), loader=loader, seed=seed).delivered]
@@ -83,7 +81,7 @@ def _facts(outcome: Outcome, reference) -> tuple:
         for facts in outcome.faults
         for each in facts.firings
     )
-    counters = tuple((each.reached, each.fired, each.surfaced) for each in outcome.faults)
+    counters = tuple((each.matched, each.fired, each.mentioned) for each in outcome.faults)
     error = outcome.exception and outcome.exception.type
     recovery = outcome.recovery and outcome.recovery.delivered
     verdict = outcome.judge(reference).verdict

@@ -22,7 +22,7 @@ from pytest_dataloader_faults._trial.samples.fingerprint import leaves, split
 from pytest_dataloader_faults.outcomes.judge.samples import difference
 from support.fingerprints import digest
 from support.rows import rows
-from support.tensor_dicts import NoIteration, stacked
+from support.tensor_dicts import NoIteration, stack_samples
 
 DTYPES = [
     torch.bool,
@@ -69,16 +69,14 @@ def _ones(dtype: torch.dtype) -> torch.Tensor:
 
 @rows("dtype", DTYPES, ids=str)
 def test_tensors_of_every_dtype(dtype):
-    """Equal bytes are equal, one other element is not, and neither is another shape."""
     tensor = _ones(dtype)
-    other = torch.tensor([1, 0, 0, 1]).to(dtype)
+    ones = torch.tensor([1, 0, 0, 1]).to(dtype)
     assert digest(tensor) == digest(tensor.clone())
-    assert digest(tensor) != digest(other)
+    assert digest(tensor) != digest(ones)
     assert digest(tensor) != digest(tensor.reshape(2, 2))
 
 
-def test_dtypes_are_told_apart():
-    """The same numbers in different dtypes are different samples."""
+def test_dtypes_are_distinguished():
     assert len({digest(_ones(dtype)) for dtype in DTYPES}) == len(DTYPES)
 
 
@@ -148,38 +146,34 @@ DIFFERENT = [
 ]
 
 
-@rows(("one", "other"), SAME)
-def test_what_cannot_be_told_apart_is_equal(one, other):
-    """Two objects of the same content have the same fingerprint, NaN included."""
-    assert digest(one) == digest(other)
+@rows(("value", "copy"), SAME)
+def test_what_cannot_be_distinguished_is_equal(value, copy):
+    assert digest(value) == digest(copy)
 
 
-@rows(("one", "other"), DIFFERENT)
-def test_what_differs_is_not_equal(one, other):
-    """A difference in type, shape, order or one bit is seen."""
-    assert digest(one) != digest(other)
+@rows(("value", "changed"), DIFFERENT)
+def test_what_differs_is_not_equal(value, changed):
+    assert digest(value) != digest(changed)
 
 
 def test_numbers_of_many_digits_differ():
     """Python refuses to write them in base ten."""
-    digests = {digest(10**5000 + last) for last in range(3)}
+    digests = {digest(10**5000 + digit) for digit in range(3)}
     assert len(digests) == 3
 
 
 @pytest.mark.parametrize("kind", [torch.zeros, np.zeros])
-def test_many_zeros_are_told(kind):
-    """A report can say that they came; a few are a value, and shapes are told apart as ever."""
+def test_many_zeros_are_reported(kind):
     assert [each.digest for each in leaves(kind(16))] == ["all zeros"]
     assert [each.digest for each in leaves(kind(15))] != ["all zeros"]
     assert [each.digest for each in leaves(-kind(16))] != ["all zeros"]
     assert digest(kind(16)) != digest(kind((4, 4)))
-    last = kind(64)
-    last[-1] = 1
-    assert [each.digest for each in leaves(last)] != ["all zeros"]
+    bits = kind(64)
+    bits[-1] = 1
+    assert [each.digest for each in leaves(bits)] != ["all zeros"]
 
 
 def test_what_has_no_fingerprint_is_refused():
-    """The message names the type."""
     with pytest.raises(TypeError, match="generator, which has no fingerprint"):
         digest(["a", (each for each in "b")])
 
@@ -208,7 +202,6 @@ SHAPES = """
 @rows("shape", SHAPES)
 @rows("count", [1, 2, 3, 4])
 def test_a_collated_batch_comes_apart_again(shape, count):
-    """A row has the digest of its sample in a batch of one, however many are in the batch."""
     samples = [_sample(number, shape) for number in range(count)]
     alone = [row for each in samples for row in split(default_collate([each]), 1)]
     together = split(default_collate(samples), count)
@@ -218,11 +211,10 @@ def test_a_collated_batch_comes_apart_again(shape, count):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_mapping_that_refuses_iteration_comes_apart(count):
-    """It is read by ``items()``."""
     samples = [NoIteration(a=torch.full((2,), number), b=torch.ones(1)) for number in range(count)]
-    alone = [row for each in samples for row in split(stacked([each]), 1)]
+    alone = [row for each in samples for row in split(stack_samples([each]), 1)]
 
-    assert list(map(digest, split(stacked(samples), count))) == list(map(digest, alone))
+    assert list(map(digest, split(stack_samples(samples), count))) == list(map(digest, alone))
     assert {"a", "b"} == {key for each in alone for key in each}
     assert len(set(map(digest, alone))) == count
 
@@ -245,7 +237,6 @@ def test_a_mapping_that_refuses_iteration_comes_apart(count):
     ids=repr,
 )
 def test_what_is_no_batch_of_so_many_is_not_split(batch):
-    """What does not hold four samples along its first axis throughout is left whole."""
     assert split(batch, 4) is None
 
 
@@ -259,7 +250,6 @@ def _leads_to_a_part(sample, path):
 
 
 def test_parts_have_paths_as_code_has():
-    """One finds a part of a sample by what the report says."""
     sample = {"image": torch.zeros(2), "boxes": [Point(1, 2), Box(torch.ones(1), "x")]}
 
     paths = {path for path in _at(sample) if _at(sample)[path].digest}
@@ -273,19 +263,19 @@ def test_parts_have_paths_as_code_has():
     assert all(_leads_to_a_part(sample, path) for path in paths)
 
 
-def test_short_values_are_told_as_they_are():
-    """A report can say what came in the place of what."""
+def test_short_values_are_reported_as_they_are():
     assert _at([7, "label"])["[1]"].digest == "'label'"
     assert len(_at("x" * 100)[""].digest) == len(digest(None))
 
 
 def test_padding_and_masked_values_are_no_content():
-    """What is between the fields and below the mask is nobody's."""
     kind = np.dtype({"names": ["a", "b"], "formats": ["u1", "u4"], "offsets": [0, 4]})
-    one, other = (np.frombuffer(bytes([1, rest, rest, rest, 2, 0, 0, 0]), kind) for rest in (0, 9))
+    padded, repadded = (
+        np.frombuffer(bytes([1, padding, padding, padding, 2, 0, 0, 0]), kind) for padding in (0, 9)
+    )
     masked = [np.ma.array([1, below], mask=[False, True]) for below in (2, 3)]
 
-    assert digest(one) == digest(other)
+    assert digest(padded) == digest(repadded)
     assert digest(masked[0]) == digest(masked[1])
     assert digest(masked[0]) != digest(np.ma.array([1, 2]))
 
@@ -298,27 +288,24 @@ class Plain:
 
 
 def test_copies_in_the_place_of_one_object_are_no_difference():
-    """A sample that came through a queue has several where it had one."""
     name = "a long enough string to be an object of its own"
-    one = Plain([name], [name])
+    original = Plain([name], [name])
     sent = pickle.loads(pickle.dumps(Plain([name], [str(name.encode(), "ascii")])))  # noqa: S301
 
-    assert digest(one) == digest(sent)
-    assert digest(one) != digest(Plain([name], ["other"]))
+    assert digest(original) == digest(sent)
+    assert digest(original) != digest(Plain([name], ["other"]))
 
 
 def test_object_that_holds_itself_has_a_fingerprint():
-    """It ends."""
     loop: list[Any] = [1]
     loop.append(loop)
-    other: list[Any] = [2]
-    other.append(other)
+    cyclic: list[Any] = [2]
+    cyclic.append(cyclic)
 
-    assert digest(loop) != digest(other)
+    assert digest(loop) != digest(cyclic)
 
 
 def test_nested_and_quantized_tensors():
-    """Their parts count, and the scale does."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         nested = [torch.nested.nested_tensor([torch.ones(2), torch.full((3,), x)]) for x in (1, 2)]
@@ -344,23 +331,22 @@ SAMPLES = st.recursive(
 
 @given(SAMPLES)
 def test_every_sample_is_equal_to_its_copy(sample):
-    """Also to one that was pickled, as all that comes from a worker was."""
     assert digest(sample) == digest(copy.deepcopy(sample))
     assert digest(sample) == digest(pickle.loads(pickle.dumps(sample)))  # noqa: S301  # our own
 
 
 @given(SAMPLES, SAMPLES)
-def test_samples_that_differ_have_other_fingerprints(one, other):
-    """And those that have the same one look the same; NaN is NaN, and -0.0 is not 0.0."""
-    assert (digest(one) == digest(other)) == (repr(one) == repr(other))
+def test_samples_that_differ_have_other_fingerprints(sample, changed):
+    assert (digest(sample) == digest(changed)) == (repr(sample) == repr(changed))
 
 
 @given(st.lists(SAMPLES, min_size=1, max_size=4), st.data())
 def test_part_that_was_changed_is_found(sample, data):
-    """The first part that differs is the changed one, or in it."""
     place = data.draw(st.integers(0, len(sample) - 1))
     changed = [*sample]
     changed[place] = Plain(sample[place])
 
-    before, after = ([tuple(leaf) for leaf in leaves(each)] for each in (sample, changed))
-    assert difference(tuple(before), tuple(after)).startswith(f"[{place}]")
+    sample_leaves, changed_leaves = (
+        [tuple(leaf) for leaf in leaves(each)] for each in (sample, changed)
+    )
+    assert difference(tuple(sample_leaves), tuple(changed_leaves)).startswith(f"[{place}]")

@@ -1,7 +1,5 @@
 """A worker of root may become another user in its worker_init_fn, as with torch alone."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil
@@ -17,7 +15,7 @@ from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from support.nobody import COUNT, Tensors, become_nobody
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-OTHER_USER = "open as another user, in other groups or with other capabilities"
+OTHER_USER = "open as a different user, or with different groups or capabilities"
 METHODS = ["fork", pytest.param("spawn", marks=pytest.mark.slow), "forkserver"]
 
 
@@ -42,7 +40,6 @@ def _options(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_trial_of_such_a_worker(path, method):
-    """Its samples come; the fault is not said to have happened, and the outcome says why."""
     outcome = run_trial(
         functools.partial(Tensors, path), ReadError("*.bin"), loader=_options(method), deadline=30
     )
@@ -57,11 +54,10 @@ def test_inject_into_such_a_worker(path, method, monkeypatch):
     with inject(ReadError("*.bin"), require_fired=False) as injection:
         batches = list(DataLoader(Tensors(path), timeout=30, **_options(method)))
     assert COUNT == len(batches)
-    assert f"Hidden from the engine: {OTHER_USER} ({COUNT})" in injection.unfired()
+    assert f"Not visible to the engine: {OTHER_USER} ({COUNT})" in injection.explain_unfired()
 
 
 def test_a_death_of_such_a_worker(path):
-    """Faults of the worker itself happen."""
     outcome = run_trial(
         functools.partial(Tensors, path), WorkerKilled(worker=0), loader=_options("fork")
     )
@@ -69,7 +65,7 @@ def test_a_death_of_such_a_worker(path):
     assert "killed" in str(outcome.exception)
 
 
-CHECKS = ("two-epochs", "worker-killed-first", "read-error-first", "descriptor-exhaustion")
+CHECKS = ("two-epochs", "worker-killed-first", "read-error", "descriptor-exhaustion")
 
 
 def test_checks_of_such_a_worker(path):
@@ -78,5 +74,5 @@ def test_checks_of_such_a_worker(path):
     by_name = {each.check: each for each in results}
     healthy, killed, unread, exhausted = map(by_name.__getitem__, CHECKS)
     assert [healthy.verdict, killed.passed] == [Verdict.SURVIVED, True]
-    assert "as another user" in unread.explanation
-    assert exhausted.applies or "as another user" in exhausted.explanation
+    assert "as a different user" in unread.explanation
+    assert exhausted.applies or "as a different user" in exhausted.explanation

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults._trial.process.environment import FreeResources
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 from pytest_dataloader_faults.faults import OpenError, SharedMemoryExhaustion, SlowRead
 from pytest_dataloader_faults.outcomes.stages import DONE
@@ -24,9 +25,9 @@ from support import troublemakers
 from support.datasets import Records, write_records
 from support.epochs import reserves_shared_memory
 from support.surroundings import (
-    mounting,
+    mount_tmpfs,
     mounts_are_refused,
-    told_under,
+    traceback_under,
     with_descriptors,
     with_processes,
 )
@@ -52,10 +53,10 @@ def _mounts():
         pytest.skip(f"this needs a file system of its own: {_reason()}")
 
 
-def _refusal(told: str) -> str:
-    """The text of the refusal that ended a body, as *told* by its traceback."""
-    found = re.search(r"UnusableEnvironmentError: (.*)", told)
-    return found[1] if found else f"no refusal, but: {told[-600:]}"
+def _refusal(traceback: str) -> str:
+    """The text of the refusal that ended a body, as its *traceback* shows it."""
+    match = re.search(r"UnusableEnvironmentError: (.*)", traceback)
+    return match[1] if match else f"no refusal, but: {traceback[-600:]}"
 
 
 def _try(make_dataset, *faults, **options):
@@ -70,7 +71,7 @@ def _passes(make_dataset):
 
 
 @pytest.mark.parametrize(
-    ("options", "found"),
+    ("options", "phrase"),
     [
         ("size=48k", "/dev/shm has 48 KiB"),
         ("nr_inodes=9", "8 files left"),
@@ -78,43 +79,40 @@ def _passes(make_dataset):
         pytest.param("nr_inodes=18", NO_ROOM, marks=pytest.mark.slow),
     ],
 )
-def test_a_small_shared_memory_is_refused(records, mounts, options, found):
+def test_a_small_shared_memory_is_refused(records, mounts, options, phrase):
     """Before anything is tried, or when torch has met its end; the text says how to enlarge it."""
     text = _refusal(
-        told_under(lambda: _try(lambda: Records(records)), mounting({"/dev/shm": options}))
+        traceback_under(lambda: _try(lambda: Records(records)), mount_tmpfs({"/dev/shm": options}))
     )
     assert text.startswith("too little shared memory: ")
-    assert re.search(found, text)
+    assert re.search(phrase, text)
     assert "--shm-size=1g" in text
 
 
 def test_a_shared_memory_that_cannot_be_written_is_refused(records, mounts):
-    """Semaphores have no other place."""
-    told = told_under(lambda: _try(lambda: Records(records)), mounting({"/dev/shm": "ro"}))
-    assert "no shared memory: /dev/shm is not writable" in _refusal(told)
+    traceback = traceback_under(
+        lambda: _try(lambda: Records(records)), mount_tmpfs({"/dev/shm": "ro"})
+    )
+    assert "no shared memory: /dev/shm is not writable" in _refusal(traceback)
 
 
 def test_no_shared_memory_is_needed_without_workers(records, mounts):
-    """Where none is used, it is not asked for."""
     body = functools.partial(_try, lambda: Records(records), loader={"num_workers": 0})
-    assert told_under(body, mounting({"/dev/shm": "size=4k"})) == ""
+    assert traceback_under(body, mount_tmpfs({"/dev/shm": "size=4k"})) == ""
 
 
 def test_a_shared_memory_that_is_just_enough_is_not_refused(records, mounts):
-    """Two workers with little samples need 96 KiB."""
     body = functools.partial(_passes, lambda: Records(records))
-    assert told_under(body, mounting({"/dev/shm": "size=128k"})) == ""
+    assert traceback_under(body, mount_tmpfs({"/dev/shm": "size=128k"})) == ""
 
 
 @reserves_shared_memory
-def test_a_fault_that_asks_for_it_is_not_the_machine(records, mounts):
-    """An error that was ordered says nothing about what there is."""
-
+def test_a_fault_that_requests_it_is_not_the_machine(records, mounts):
     def body():
         outcome = _try(lambda: Records(records), SharedMemoryExhaustion(), deadline=30)
         assert "No space left" in outcome.exception.text
 
-    assert told_under(body, mounting({"/dev/shm": "size=256k"})) == ""
+    assert traceback_under(body, mount_tmpfs({"/dev/shm": "size=256k"})) == ""
 
 
 class Scribbles(Records):
@@ -144,11 +142,10 @@ def _fill(path: Path) -> None:
 
 @pytest.mark.parametrize("inodes", [1, 5])
 def test_a_folder_for_temporary_files_without_inodes_is_refused(records, tmp_path, mounts, inodes):
-    """The folder is named, and the variable that says where it is."""
     body = functools.partial(_in, tmp_path, lambda: _try(lambda: Records(records)))
-    prepare = mounting({str(tmp_path): f"nr_inodes={inodes}"})
-    text = _refusal(told_under(body, prepare))
-    assert text.startswith("no room for temporary files: ")
+    prepare = mount_tmpfs({str(tmp_path): f"nr_inodes={inodes}"})
+    text = _refusal(traceback_under(body, prepare))
+    assert text.startswith("no disk space for temporary files: ")
     assert str(tmp_path) in text
     assert "TMPDIR" in text
 
@@ -156,19 +153,17 @@ def test_a_folder_for_temporary_files_without_inodes_is_refused(records, tmp_pat
 def test_a_dataset_that_needs_room_in_a_full_folder_is_not_judged(
     tmp_path, tmp_path_factory, mounts
 ):
-    """Its own error is of the machine, which is found out when it has come."""
     records = _written(tmp_path_factory)
     body = functools.partial(_in, tmp_path, lambda: _try(lambda: Scribbles(records)), fill=True)
-    text = _refusal(told_under(body, mounting({str(tmp_path): "size=256k"})))
-    assert text.startswith("no room for temporary files: ")
+    text = _refusal(traceback_under(body, mount_tmpfs({str(tmp_path): "size=256k"})))
+    assert text.startswith("no disk space for temporary files: ")
     assert "No space left on device" in text
 
 
 def test_a_dataset_that_needs_no_room_in_a_full_folder_passes(tmp_path, tmp_path_factory, mounts):
-    """What a trial itself puts there takes no bytes."""
     records = _written(tmp_path_factory)
     body = functools.partial(_in, tmp_path, lambda: _passes(lambda: Records(records)), fill=True)
-    assert told_under(body, mounting({str(tmp_path): "size=256k"})) == ""
+    assert traceback_under(body, mount_tmpfs({str(tmp_path): "size=256k"})) == ""
 
 
 def _written(factory) -> Path:
@@ -176,15 +171,15 @@ def _written(factory) -> Path:
     return write_records(factory.mktemp("beside") / "records")
 
 
-@pytest.mark.parametrize("more", [4, 12, 20, 24])
-def test_a_low_limit_of_descriptors_is_refused(records, more):
+@pytest.mark.parametrize("free", [4, 12, 20, 24])
+def test_a_low_limit_of_descriptors_is_refused(records, free):
     """Whether it is seen beforehand or met on the way, and in pytest's process or in another."""
 
     def body():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (_opened() + more, _hard()))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_opened() + free, _hard()))
         _try(lambda: Records(records))
 
-    text = _refusal(told_under(body, lambda: None))
+    text = _refusal(traceback_under(body, lambda: None))
     assert text.startswith("too few file descriptors: ")
     assert "ulimit -n 4096" in text
 
@@ -198,18 +193,14 @@ def _hard() -> int:
 
 
 def test_a_limit_of_64_descriptors_is_enough_for_two_workers(records):
-    """A healthy dataset is not refused as long as what there is will do."""
-
     def body():
         resource.setrlimit(resource.RLIMIT_NOFILE, (_opened() + 56, _hard()))
         _passes(lambda: Records(records))
 
-    assert told_under(body, lambda: None) == ""
+    assert traceback_under(body, lambda: None) == ""
 
 
 def test_a_dataset_that_takes_every_descriptor_is_judged(records):
-    """The limit was an ordinary one before it came: the error is the dataset's own."""
-
     def body():
         def make():
             return Trouble(records, troublemakers.take_every_descriptor, "worker")
@@ -218,18 +209,16 @@ def test_a_dataset_that_takes_every_descriptor_is_judged(records):
         assert "Too many open files" in outcome.exception.text
         assert not outcome.judge(take_reference(lambda: Records(records))).passed
 
-    assert told_under(body, with_descriptors(ORDINARY)) == ""
+    assert traceback_under(body, with_descriptors(ORDINARY)) == ""
 
 
 def test_an_error_of_open_that_was_ordered_is_not_the_machine(records):
-    """With few descriptors left EMFILE may still be a fault."""
-
     def body():
         resource.setrlimit(resource.RLIMIT_NOFILE, (_opened() + 56, _hard()))
         outcome = _try(lambda: Records(records), OpenError("*.rec", errno.EMFILE), deadline=30)
         assert outcome.exception.type == "OSError"
 
-    assert told_under(body, lambda: None) == ""
+    assert traceback_under(body, lambda: None) == ""
 
 
 def _numbers():
@@ -241,16 +230,15 @@ def test_a_full_process_table_is_refused(limit):
     """Whichever process cannot be started, or thread."""
     if os.getuid():
         pytest.skip("this needs a user of its own, which only root can become")
-    text = _refusal(told_under(lambda: _try(_numbers), with_processes(limit)))
+    text = _refusal(traceback_under(lambda: _try(_numbers), with_processes(limit)))
     assert text.startswith("too few processes: ")
     assert "ulimit -u" in text
 
 
 def test_processes_that_are_enough_are_not_refused():
-    """The same with a higher limit."""
     if os.getuid():
         pytest.skip("this needs a user of its own, which only root can become")
-    assert told_under(lambda: _passes(_numbers), with_processes(40)) == ""
+    assert traceback_under(lambda: _passes(_numbers), with_processes(40)) == ""
 
 
 @pytest.fixture(name="long_path")
@@ -273,8 +261,23 @@ def test_a_long_path_for_temporary_files_hangs_no_loader(long_path, records):
     assert list(long_path.iterdir()) == []
 
 
-def test_a_long_path_and_no_short_one_are_told(long_path, records, monkeypatch):
-    """What to do about it is said, too."""
+def test_a_long_path_and_no_short_one_are_reported(long_path, records, monkeypatch):
     monkeypatch.setattr(temporary, "_SHORT", "/no/such/folder")
     with pytest.raises(UnusableEnvironmentError, match="Set TMPDIR to a folder with a shorter"):
         run_trial(lambda: Records(records), deadline=SHORT)
+
+
+def test_complete_texts(golden):
+    page = resource.getpagesize()
+    small = os.statvfs_result((page, page, 100, 2, 2, 100, 3, 3, 0, 255))
+    free = {
+        "descriptors": FreeResources(64, 60, None),
+        "no shared memory": FreeResources(1024, 60, None),
+        "little shared memory": FreeResources(1024, 60, small),
+    }
+    texts = {}
+    for title, free_resources in free.items():
+        with pytest.raises(UnusableEnvironmentError) as refused:
+            free_resources.require_for(2)
+        texts[title] = str(refused.value)
+    golden("environment", texts)

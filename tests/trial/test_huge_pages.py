@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dataloader_faults._engine.system.proc import parsed_private_memory
+from pytest_dataloader_faults._engine.system.proc import parse_private_memory
 from pytest_dataloader_faults._trial.child import _full_ranges
 
 MIB = 1 << 20
@@ -29,25 +29,24 @@ def huge():
 
 held = [b"%064d" % n for n in range(200_000)]
 before = huge()
-child.collapse_after_some_trials()
-child.collapse_after_some_trials()
+child.collapse_after_two_trials()
+child.collapse_after_two_trials()
 first = huge()
-child.collapse_after_some_trials()
+child.collapse_after_two_trials()
 assert held == [b"%064d" % n for n in range(200_000)]
 print(before, first, huge())
 """
 
 
 def _range(
-    begin: int, size: int, used: int, kind: str = "rw-p", inode: int = 0, name: str = ""
+    begin: int, size: int, resident: int, kind: str = "rw-p", inode: int = 0, name: str = ""
 ) -> str:
     return MAPS.format(
-        begin=begin, end=begin + size, used=used >> 10, kind=kind, inode=inode, name=name
+        begin=begin, end=begin + size, used=resident >> 10, kind=kind, inode=inode, name=name
     )
 
 
 def test_only_private_memory_that_is_in_use_is_moved() -> None:
-    """Files, stacks, shared, sparse and very large ranges stay as they are."""
     size = 20 * MIB
     maps = (
         _range(0x7F0000100000, size, size, name="[heap]")
@@ -59,23 +58,22 @@ def test_only_private_memory_that_is_in_use_is_moved() -> None:
         + _range(0x7F6000000000, size, size)
     )
     heap = (0x7F0000200000, 0x7F0000200000 + 18 * MIB)
-    assert list(_full_ranges(parsed_private_memory(maps))) == [
+    assert list(_full_ranges(parse_private_memory(maps))) == [
         heap,
         (0x7F6000000000, 0x7F6000000000 + size),
     ]
 
 
 def test_the_third_trial_moves_memory_and_keeps_what_is_in_it() -> None:
-    """The first two trials of a process change nothing."""
     huge = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not huge.exists():
         pytest.skip("this kernel has no transparent huge pages")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", COLLAPSE], capture_output=True, text=True, check=True
     )
-    before, first, after = map(int, done.stdout.split())
-    assert before == first
-    assert after > first or not _has_collapse(), "no page was moved"
+    pages_at_start, pages_after_one, pages_at_end = map(int, process.stdout.split())
+    assert pages_at_start == pages_after_one
+    assert pages_at_end > pages_after_one or not _has_collapse(), "no page was moved"
 
 
 def _has_collapse() -> bool:

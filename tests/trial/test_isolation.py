@@ -23,39 +23,41 @@ from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import takes_folder
-from pytest_dataloader_faults.battery.baseline_cache import BaselineCache
+from pytest_dataloader_faults.battery.fault_free_cache import FaultFreeCache
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
-    InjectionError,
+    HarnessError,
     InvalidArgumentError,
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import OpenError, ReadError
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, START
-from pytest_dataloader_faults.search import replay, survey
+from pytest_dataloader_faults.search import replay
+from pytest_dataloader_faults.steps import Epoch, ReadSample, arm_workers
 from support import troublemakers
 from support.datasets import Records
 from support.facts import EPOCH_1
-from support.inner import PYTHONPATH
-from support.refusals import lacks, refusal
+from support.inner import start_python
+from support.refusals import missing_parts, refusal
 from support.specimens import ZerosOnError
-from support.surroundings import mounting, mounts_are_refused, told_under
+from support.surroundings import mount_tmpfs, mounts_are_refused, traceback_under
+from support.surveys import survey
 from support.troublemakers import Batches, HangsAfterwards, Slow, Trouble
 from support.waiting import allowed, until
 
 SHORT = 4.0
 """A deadline that is meant to be met by a hang, and by nothing before it."""
-HARMLESS = [
+TOLERATED = [
     troublemakers.close_standard_streams,
-    troublemakers.talk,
+    troublemakers.flood_streams,
     troublemakers.replace_signal_handlers,
-    troublemakers.start_a_thread,
+    troublemakers.start_thread,
 ]
 OFFSPRING = {
-    troublemakers.found_a_dynasty: "python",
-    troublemakers.run_from_body_to_body: "",  # None of them stays for long enough.
-    troublemakers.start_a_daemon: "trap '' TERM",
+    troublemakers.fork_grandchildren: "python",
+    troublemakers.fork_repeatedly: "",  # None of them stays for long enough.
+    troublemakers.start_daemon: "trap '' TERM",
 }
 """What starts processes, and what is in the command of one that stays."""
 
@@ -64,7 +66,7 @@ def _try(records, trouble, where, deadline=30.0) -> Outcome:
     job = TrialJob(
         make_dataset=lambda: Trouble(records, trouble, where),
         settings=Settings(loader={"num_workers": 1, "batch_size": 4}, deadline=deadline),
-        options=TrialOptions(touch=True),
+        options=TrialOptions(processes=arm_workers(Epoch(), before=(ReadSample(),))),
     )
     return run_trial_job(job)
 
@@ -72,67 +74,63 @@ def _try(records, trouble, where, deadline=30.0) -> Outcome:
 @pytest.mark.parametrize(
     ("trouble", "died"),
     [
-        (troublemakers.touch_a_missing_page, "signal 7 (SIGBUS)"),
-        (troublemakers.leave, "exit status 3"),
+        (troublemakers.touch_missing_page, "signal 7 (SIGBUS)"),
+        (troublemakers.exit_silently, "exit status 3"),
     ],
 )
-def test_death_of_the_loaders_process_is_told(records, left_behind, trouble, died):
-    """The outcome says how the process ended and how far it had got."""
+def test_death_of_the_loaders_process_is_reported(records, left_behind, trouble, died):
     outcome = _try(records, trouble, "loader")
     assert (outcome.died, outcome.phase, outcome.timed_out) == (died, START, False)
     assert left_behind() == []
 
 
-@pytest.mark.parametrize(("workers", "came"), [(0, [(0, 1), (2, 3), (4, 5)]), (1, [(0, 1)])])
-def test_death_in_the_middle_of_an_epoch_keeps_what_came_before(
-    records, left_behind, workers, came
+@pytest.mark.parametrize(("workers", "indices"), [(0, [(0, 1), (2, 3), (4, 5)]), (1, [(0, 1)])])
+def test_death_in_the_middle_of_an_epoch_keeps_what_was_delivered_before(
+    records, left_behind, workers, indices
 ):
-    """Batches delivered before the loader's process died are told; two are asked for ahead."""
-    batches = Batches([(0, 1), (2, 3), (4, 5)], troublemakers.leave)
+    batches = Batches([(0, 1), (2, 3), (4, 5)], troublemakers.exit_silently)
     loader = {"num_workers": workers, "batch_sampler": batches}
     outcome = run_trial(lambda: Records(records), loader=loader)
     assert (outcome.died, outcome.phase) == ("exit status 3", EPOCH_1)
-    assert [each.indices for each in outcome.delivered] == came
+    assert [each.indices for each in outcome.delivered] == indices
     assert left_behind() == []
 
 
 @pytest.mark.parametrize(
-    ("trouble", "told"),
+    ("trouble", "phrase"),
     [
-        (troublemakers.touch_a_missing_page, "Bus error"),
-        (troublemakers.leave, "exited unexpectedly"),
+        (troublemakers.touch_missing_page, "Bus error"),
+        (troublemakers.exit_silently, "exited unexpectedly"),
     ],
 )
-def test_death_of_a_worker_is_an_error_of_the_loader(records, left_behind, trouble, told):
-    """It reaches the loop over the loader; the loader's process lives on."""
+def test_death_of_a_worker_is_an_error_of_the_loader(records, left_behind, trouble, phrase):
     outcome = _try(records, trouble, "worker")
     assert (outcome.died, outcome.phase, outcome.timed_out) == (None, DONE, False)
     assert outcome.exception is not None
-    assert told in outcome.exception.text
+    assert phrase in outcome.exception.text
     assert left_behind() == []
 
 
 @pytest.mark.parametrize(
     ("trouble", "where", "phase"),
     [
-        (troublemakers.stare_at_the_wall, "loader", START),
-        pytest.param(troublemakers.stare_at_the_wall, "worker", EPOCH_1, marks=pytest.mark.slow),
-        pytest.param(troublemakers.turn_a_deaf_ear, "loader", START, marks=pytest.mark.slow),
-        (troublemakers.turn_a_deaf_ear, "worker", EPOCH_1),
+        (troublemakers.hang_forever, "loader", START),
+        pytest.param(troublemakers.hang_forever, "worker", EPOCH_1, marks=pytest.mark.slow),
+        pytest.param(
+            troublemakers.ignore_signals_and_hang, "loader", START, marks=pytest.mark.slow
+        ),
+        (troublemakers.ignore_signals_and_hang, "worker", EPOCH_1),
     ],
 )
 def test_a_hang_ends_at_the_deadline_and_is_located(records, left_behind, trouble, where, phase):
-    """The stacks name the function that does not return, the phase says when that was."""
     outcome = _try(records, trouble, where, deadline=SHORT)
     assert (outcome.timed_out, outcome.died, outcome.phase) == (True, None, phase)
-    assert "stare_at_the_wall" in outcome.stacks
+    assert "hang_forever" in outcome.end.stacks
     assert SHORT <= outcome.duration < SHORT + allowed(20)
     assert left_behind() == []
 
 
 def test_recovery_has_a_deadline_of_its_own(records):
-    """An epoch of four seconds and a recovery of four are both within seven."""
-
     def make_dataset():
         return Slow(records, 4, 1.0)
 
@@ -144,8 +142,6 @@ def test_recovery_has_a_deadline_of_its_own(records):
 
 
 def test_recovery_that_hangs_ends_at_its_deadline(records, left_behind):
-    """It hung for as long as the verdict says, after an epoch that took its own time."""
-
     def make_dataset():
         return HangsAfterwards(records)
 
@@ -158,7 +154,7 @@ def test_recovery_that_hangs_ends_at_its_deadline(records, left_behind):
 
 @pytest.mark.parametrize("where", ["loader", "worker"])
 @pytest.mark.parametrize("trouble", OFFSPRING)
-def test_nobody_outlives_the_trial(records, left_behind, trouble, where):
+def test_no_process_outlives_the_trial(records, left_behind, trouble, where):
     """Processes that left their session and lost their parents are gone when it returns.
 
     Those that the workers left behind are among the resources afterwards, and not before.
@@ -166,16 +162,17 @@ def test_nobody_outlives_the_trial(records, left_behind, trouble, where):
     outcome = _try(records, trouble, where)
     assert (outcome.phase, outcome.timed_out, outcome.died) == (DONE, False, None)
     assert len(outcome.delivered) == 4
-    before, after = ("\n".join(each.processes.values()) for each in outcome.resources)
-    assert where == "loader" or before == ""
-    assert where == "loader" or OFFSPRING[trouble] in after
+    processes_before, processes_after = (
+        "\n".join(each.processes.values()) for each in outcome.resources
+    )
+    assert where == "loader" or processes_before == ""
+    assert where == "loader" or OFFSPRING[trouble] in processes_after
     assert left_behind() == []
 
 
 @pytest.mark.parametrize("where", ["loader", "worker"])
-@pytest.mark.parametrize("trouble", HARMLESS)
+@pytest.mark.parametrize("trouble", TOLERATED)
 def test_bad_manners_do_not_stop_a_trial(records, left_behind, trouble, where):
-    """Every sample comes, and none of it is seen outside."""
     outcome = _try(records, trouble, where)
     assert (outcome.exception, outcome.died, outcome.phase) == (None, None, DONE)
     assert [each.indices for each in outcome.delivered] == [
@@ -198,8 +195,8 @@ def test_no_descriptor_left_in_a_worker_is_an_error_of_the_loader(records, left_
 
 def test_no_descriptor_left_in_the_loaders_process_is_an_error_there(records, left_behind):
     """It runs out in the middle of an epoch: an error like any other, and pytest has plenty."""
-    first, rest = [(0, 1), (2, 3), (4, 5)], [(6, 7), (8, 9)]
-    batches = Batches(first, troublemakers.take_every_descriptor, rest)
+    head, tail = [(0, 1), (2, 3), (4, 5)], [(6, 7), (8, 9)]
+    batches = Batches(head, troublemakers.take_every_descriptor, tail)
     outcome = run_trial(
         lambda: Records(records), loader={"batch_sampler": batches, "num_workers": 1}
     )
@@ -210,18 +207,16 @@ def test_no_descriptor_left_in_the_loaders_process_is_an_error_there(records, le
 
 
 def test_no_descriptor_left_before_the_workers_start_is_refused(records, left_behind):
-    """The dataset fails by itself then, with no fault armed, and the refusal says of what."""
     with pytest.raises(UnusableDatasetError, match="Too many open files"):
         _try(records, troublemakers.take_every_descriptor, "loader")
     assert left_behind() == []
 
 
 @pytest.mark.parametrize(
-    "trouble", [troublemakers.end_the_supervisor, troublemakers.end_the_supervisor_and_hang]
+    "trouble", [troublemakers.kill_supervisor, troublemakers.kill_supervisor_and_hang]
 )
 def test_a_killed_supervisor_is_no_finding_about_the_dataset(records, left_behind, trouble):
-    """What the workers then meet (ENOSYS, a hang) is the harness's failure, and raised as such."""
-    with pytest.raises(InjectionError, match="supervisor"):
+    with pytest.raises(HarnessError, match="supervisor"):
         _try(records, trouble, "worker", deadline=SHORT)
     assert left_behind() == []
 
@@ -235,9 +230,9 @@ def test_a_loader_in_this_process_is_no_matter_of_a_later_trial(records):
 
 def test_a_process_with_many_descriptors_can_try(records):
     """select(2) would refuse their numbers."""
-    with contextlib.ExitStack() as many:
+    with contextlib.ExitStack() as scope:
         for _ in range(1100):
-            many.enter_context(open(os.devnull, "rb"))
+            scope.enter_context(open(os.devnull, "rb"))
         outcome = run_trial(lambda: Records(records), ReadError("*.rec"))
     assert (outcome.phase, outcome.died) == (DONE, None)
 
@@ -246,7 +241,7 @@ def test_a_process_with_many_descriptors_can_try(records):
 def test_output_of_a_trial_is_captured(records, capfd, where):
     """Nothing reaches pytest's streams; the end of it is in the outcome, and it is bounded."""
     sys.stdout.write("half a line of ours, ")
-    outcome = _try(records, troublemakers.talk, where)
+    outcome = _try(records, troublemakers.flood_streams, where)
     print("and its other half")  # noqa: T201  # it is what is looked at
     assert tuple(capfd.readouterr()) == ("half a line of ours, and its other half\n", "")
     assert "blah" in outcome.stderr or "NOISE" in outcome.stderr
@@ -298,8 +293,6 @@ def _of_split(split):
 
 
 def test_which_factories_take_a_folder():
-    """Functions with exactly one parameter that has to be given by position, of a folder."""
-
     def annotated(where: Path):
         return where
 
@@ -310,21 +303,19 @@ def test_which_factories_take_a_folder():
 
 
 @pytest.mark.parametrize(
-    ("factory", "told"),
+    ("factory", "texts"),
     [
         (Copied, ("requires 2 arguments (source, folder)", "lambda: Copied(...)")),
-        (Records, ("requires 1 argument (folder)", "lambda: Records(...)", "no class")),
+        (Records, ("requires 1 argument (folder)", "lambda: Records(...)", "not a class")),
         (_of_split, ("requires 1 argument (split)", "lambda: _of_split(...)", "named folder")),
     ],
     ids=["two", "a class", "no folder"],
 )
-def test_a_factory_that_requires_something_else_is_refused(factory, told):
-    """The names are shown, and what to write. An empty folder is no data."""
-    assert lacks(refusal(InvalidArgumentError, run_trial, factory), *told) == []
+def test_a_factory_that_requires_something_else_is_refused(factory, texts):
+    assert missing_parts(refusal(InvalidArgumentError, run_trial, factory), *texts) == []
 
 
 def test_each_trial_begins_with_an_empty_folder(records, log, left_behind):
-    """At one path, which is gone afterwards, and in which faults happen."""
     (result,) = check_dataset(functools.partial(Logged, log, records), only="open-error")
     folders = log.read_text().splitlines()
     assert len(folders) == 3  # The reference, the fault-free epoch and the trial.
@@ -337,16 +328,14 @@ def test_each_trial_begins_with_an_empty_folder(records, log, left_behind):
 
 @pytest.mark.parametrize(
     ("end", "error"),
-    [(os.abort, UnusableDatasetError), (lambda: psutil.Process().suspend(), InjectionError)],
+    [(os.abort, UnusableDatasetError), (lambda: psutil.Process().suspend(), HarnessError)],
     ids=["died", "stopped"],
 )
 def test_a_trial_that_is_ended_leaves_no_folder(records, left_behind, end, error):
-    """Whether its process dies, or is ended at its deadline."""
-
     def make_dataset(folder):
-        made = Copied(records, folder)
+        dataset = Copied(records, folder)
         end()
-        return made
+        return dataset
 
     with pytest.raises(error):
         check_dataset(make_dataset, deadline=2)
@@ -369,12 +358,10 @@ run_trial(make_dataset, deadline=600)
 
 
 def test_a_killed_process_leaves_no_folder(tmp_path, left_behind):
-    """Its warden removes the folder."""
-    told = tmp_path / "told"
-    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
-    with subprocess.Popen([sys.executable, "-c", SCRIPT, told], env=environment) as runner:
-        assert until(lambda: told.exists() or runner.poll() is not None, 60)
-        folder = Path(told.read_text())
+    output = tmp_path / "told"
+    with start_python("-c", SCRIPT, output) as runner:
+        assert until(lambda: output.exists() or runner.poll() is not None, 60)
+        folder = Path(output.read_text())
         assert (folder / "cache").exists()
         runner.kill()
     assert until(lambda: not folder.exists())
@@ -382,17 +369,16 @@ def test_a_killed_process_leaves_no_folder(tmp_path, left_behind):
 
 
 def test_items_of_one_test_share_the_run_without_a_fault(records, log):
-    """The files of the second item are those that the first one saw."""
-    memory, counts = BaselineCache(), []
-    for name in ("open-error", "read-error-first"):
+    memory, counts = FaultFreeCache(), []
+    for name in ("open-error", "read-error"):
 
         def make_dataset(folder):
             return Logged(log, records, folder)
 
-        answer = memory.ask(
+        result, _ = memory.run_check(
             name, _remade(make_dataset), Settings(), home=None, expected=None, reproduce=""
         )
-        counts.append((answer.result.passed, len(log.read_text().splitlines())))
+        counts.append((result.passed, len(log.read_text().splitlines())))
     assert counts == [(True, 3), (True, 4)]
 
 
@@ -402,28 +388,25 @@ def _remade(make_dataset):
 
 
 def test_every_entry_gives_a_folder(records):
-    """Trials, searches, sweeps and replays."""
     make_dataset = functools.partial(Copied, records)
     assert run_trial(make_dataset, ReadError("*/03.rec")).fired == 1
-    found = survey(make_dataset)
-    assert set(found.files.opens) == {f"*/{number:02}.rec" for number in range(16)}
+    report = survey(make_dataset)
+    assert set(report.files.opens) == {f"*/{number:02}.rec" for number in range(16)}
     assert replay(make_dataset, OpenError("*/03.rec", times=1)) == "failed_cleanly"
     swept = sweep(make_dataset, faults=[OpenError()], max_trials=2)
     assert [each.fired > 0 for each in swept.steps] == [True, True]
 
 
 def test_a_failure_shows_what_the_factory_takes(records):
-    """In the test that repeats it, where the factory has no name to import."""
-    with pytest.raises(CheckFailedError, match=r"# Put here .* = lambda folder: MyDataset"):
+    with pytest.raises(CheckFailedError, match=r"# Insert .* = lambda folder: MyDataset"):
         replay(lambda _: ZerosOnError(records), OpenError("*/03.rec"))
 
 
 def test_fake_files_need_no_folder():
-    """Each trial has its own copy of them: a factory that takes a folder is told so."""
     with FakeDatasetFs() as files:
         files.create_file("/data/0")
         text = refusal(InvalidArgumentError, run_trial, _function, OpenError())
-        assert lacks(text, "takes a folder", "fake files") == []
+        assert missing_parts(text, "takes a folder", "fake files") == []
 
 
 class LinkForFolder(Records):
@@ -466,7 +449,6 @@ REPLACEMENTS = {
 
 
 def test_a_link_in_place_of_the_folder_is_removed_and_not_followed(records, left_behind, tmp_path):
-    """What it leads to keeps its files, and its permissions."""
     shared = tmp_path / "shared"
     (shared / "deep").mkdir(parents=True)
     (shared / "deep" / "file").write_text("of the user")
@@ -482,14 +464,12 @@ def test_a_link_in_place_of_the_folder_is_removed_and_not_followed(records, left
 
 @pytest.mark.parametrize("make", REPLACEMENTS.values(), ids=REPLACEMENTS)
 def test_what_is_in_place_of_the_folder_is_removed(records, left_behind, make):
-    """The trial ends, nothing stays in the folder for temporary files, and another one can run."""
     for _ in range(2):
         assert run_trial(lambda folder: Replaced(records, folder, make)).exception is None
     assert left_behind() == []
 
 
 def test_what_is_mounted_below_a_folder_stays(tmp_path):
-    """A folder of a trial is removed without what a dataset has mounted there."""
     if why := mounts_are_refused():
         pytest.skip(f"this machine lets nobody mount: {why}")
     folder, users = tmp_path / "folder", tmp_path / "users"
@@ -506,4 +486,4 @@ def test_what_is_mounted_below_a_folder_stays(tmp_path):
         assert (users / "deep").stat().st_mode & 0o777 == 0o555
         assert os.listdir(folder) == ["cache"]
 
-    assert told_under(remove, mounting({})) == ""
+    assert traceback_under(remove, mount_tmpfs({})) == ""

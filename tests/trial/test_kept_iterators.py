@@ -1,7 +1,5 @@
 """Loaders that keep one iterator for all epochs, and draw from a sampler without an end."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest
@@ -14,17 +12,23 @@ from support.infinite_loaders import (
     CountsHalf,
     Eager,
     EndsEarly,
+    InClosure,
+    InGenerator,
     Lazy,
     LeavesOut,
+    Scaling,
+    ScalingLeavingOut,
     infinite,
-    over_many,
-    over_records,
-    over_swallowed,
+    infinite_many,
+    infinite_records,
+    infinite_swallowed,
 )
+from support.specimens import ZerosOnError
 
 pytestmark = pytest.mark.usefixtures("engine")
 HEALTHY = """
-    workers-agree two-epochs abandoned-epoch read-error-next-epoch worker-killed-last growth
+    workers-agree two-epochs abandoned-epoch recovers-after-read-error worker-killed-last
+    resource-growth
 """.split()
 
 
@@ -34,71 +38,92 @@ def _check(make, *names):
 
 @pytest.mark.parametrize("kind", [Lazy, Eager])
 def test_what_is_drawn_in_advance_is_no_loss(records, kind):
-    """Each epoch draws some batches of the next one, and gives what it says it has."""
     outcome = run_trial(lambda: infinite(kind, Records(records)), epochs=3)
 
-    assert [4, 4, 4] == [len(each.delivered) for each in outcome.passes]
-    assert [4, 4, 4] == [len(each.drawn) for each in outcome.passes]
-    for one in outcome.passes:
-        assert {*range(16)} == {index for each in one.delivered for index in each.indices}
+    assert [4, 4, 4] == [len(each.delivered) for each in outcome.epochs]
+    assert [4, 4, 4] == [len(each.drawn) for each in outcome.epochs]
+    for epoch in outcome.epochs:
+        assert {*range(16)} == {index for each in epoch.delivered for index in each.indices}
     assert 2 == len({each.pid for each in outcome.workers})
 
 
 @pytest.mark.parametrize("fault", [ReadError("*/05.rec"), WorkerKilled(at=2)])
 def test_workers_that_the_constructor_starts_meet_faults(records, fault):
-    """They start with the first epoch, and others make the recovery."""
-    outcome = run_trial(partial(over_records, records), fault)
+    outcome = run_trial(partial(infinite_records, records), fault)
 
     assert outcome.fired
-    assert outcome.passes[0].exception is not None
+    assert outcome.epochs[0].exception is not None
     assert outcome.recovery.complete
     assert outcome.recovery.exception is None
 
 
 def test_a_loader_that_has_run_before(records):
     """The workers of pytest's process are left to it, and it goes on."""
-    loader = over_records(records)
-    before = {int(index) for _, indices in loader for index in indices}
+    loader = infinite_records(records)
+    indices_before = {int(index) for _, indices in loader for index in indices}
     outcome = run_trial(lambda: loader, ReadError("*/05.rec"))
 
     assert outcome.fired
-    assert {*range(16)} == before == {int(index) for _, indices in loader for index in indices}
+    assert (
+        {*range(16)} == indices_before == {int(index) for _, indices in loader for index in indices}
+    )
 
 
 def test_the_checks_pass(records):
-    """A healthy dataset behind such a loader passes them."""
-    results = _check(partial(over_records, records), *HEALTHY)
+    results = _check(partial(infinite_records, records), *HEALTHY)
     assert [] == [each.explanation for each in results if each.failed]
     assert all(each.applies for each in results)
 
 
+@pytest.mark.parametrize(
+    ("kind", "verdict"), [(Scaling, "failed_cleanly"), (ScalingLeavingOut, "corrupted")]
+)
+def test_a_loader_that_makes_other_numbers_of_a_batch(records, kind, verdict):
+    make = partial(infinite, kind, Records(records))
+    agree, failed = _check(make, "workers-agree", "read-error")
+    assert ["survived", verdict] == [agree.verdict, failed.verdict], agree.explanation
+
+
+@pytest.mark.parametrize("kind", [InClosure, InGenerator])
+def test_iterators_that_are_in_no_attribute(records, kind):
+    make = partial(infinite, kind, Records(records))
+    outcome = run_trial(make, epochs=3)
+    assert [4, 4, 4] == [len(each.delivered) for each in outcome.epochs]
+    assert all(each.complete for each in outcome.epochs)
+    assert 2 == len({each.pid for each in outcome.workers})
+
+
+def test_a_dataset_behind_such_an_iterator_passes(records):
+    make = partial(infinite, InClosure, Records(records))
+    results = _check(make, "two-epochs", "recovers-after-read-error", "read-error")
+    assert [] == [each.explanation for each in results if each.failed]
+    assert ["survived", "survived", "failed_cleanly"] == [each.verdict for each in results]
+
+
 def test_few_samples_of_many():
-    """The epoch is as short as that of any other loader."""
-    (result,) = _check(over_many, "workers-agree")
+    (result,) = _check(infinite_many, "workers-agree")
     assert "survived" == result.verdict
     assert 64 == sum(len(each.indices) for each in result.outcome.delivered)
 
 
 @pytest.mark.parametrize(
-    ("make", "check", "told"),
+    ("make", "check", "phrase"),
     [
-        (over_swallowed, "read-error-first", "all zeros"),
-        (lambda folder: infinite(LeavesOut, Records(folder)), "read-error-first", "missing"),
+        (infinite_swallowed, "read-error", "all zeros"),
+        (lambda folder: infinite(InClosure, ZerosOnError(folder)), "read-error", "all zeros"),
+        (lambda folder: infinite(LeavesOut, Records(folder)), "read-error", "missing"),
         (lambda folder: infinite(EndsEarly, Records(folder)), "workers-agree", "missing"),
         (lambda folder: infinite(CountsHalf, Records(folder)), "workers-agree", "missing"),
     ],
-    ids=["zeros", "a batch with an error", "the last batch", "half of the batches"],
+    ids=["zeros", "in a closure", "a batch with an error", "the last batch", "half of the batches"],
 )
-def test_a_defect_behind_such_a_loader(records, make, check, told):
-    """What is really lost, or made up, fails."""
+def test_a_defect_behind_such_a_loader(records, make, check, phrase):
     (result,) = _check(partial(make, records), check)
     assert "corrupted" == result.verdict
-    assert told in result.sentence
+    assert phrase in result.sentence
 
 
 def test_a_constructor_that_uses_a_loader(records):
-    """As for statistics, before there is a dataset to try."""
-
     def make():
         dataset = Records(records)
         dataset.mean = sum(data.float().mean() for data, _ in DataLoader(dataset)) / len(dataset)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import psutil
@@ -16,7 +15,7 @@ from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine.supervisor.server import NAME
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
-from support.inner import PRELOADED, PYTHONPATH
+from support.inner import PRELOADED, start_python
 from support.waiting import output_of, until
 
 SCRIPT = """
@@ -52,14 +51,7 @@ def _announced(tmp_path):
 
 def _start(records, announced, strategy="file_descriptor", context="fork") -> subprocess.Popen:
     """A process in the middle of a trial, whose two workers hang."""
-    arguments = [str(records), str(announced), strategy, context]
-    runner = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, *arguments],
-        env={**os.environ, "PYTHONPATH": PYTHONPATH},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    runner = start_python("-c", SCRIPT, records, announced, strategy, context)
     assert until(lambda: len(os.listdir(announced)) == 2 or runner.poll() is not None, 60)
     assert runner.poll() is None, runner.stderr.read()
     return runner
@@ -69,13 +61,12 @@ def _start(records, announced, strategy="file_descriptor", context="fork") -> su
     ("strategy", "context"),
     [
         ("file_descriptor", "fork"),
-        ("file_system", "fork"),
+        pytest.param("file_system", "fork", marks=pytest.mark.slow),
         pytest.param("file_descriptor", "spawn", marks=pytest.mark.slow),
         ("file_descriptor", "forkserver"),
     ],
 )
 def test_a_killed_process_leaves_nothing(records, announced, left_behind, strategy, context):
-    """After SIGKILL, warden, loader's process, workers and supervisor are gone soon."""
     with _start(records, announced, strategy, context) as runner:
         below = psutil.Process(runner.pid).children(recursive=True)
         runner.kill()
@@ -84,9 +75,15 @@ def test_a_killed_process_leaves_nothing(records, announced, left_behind, strate
     assert left_behind() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
-def test_a_process_that_is_told_to_end_leaves_nothing(records, announced, left_behind, number):
-    """The same by a signal that it has no handler for."""
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+        pytest.param(signal.SIGQUIT, marks=pytest.mark.slow),
+    ],
+)
+def test_a_process_that_is_ordered_to_end_leaves_nothing(records, announced, left_behind, number):
     with _start(records, announced) as runner:
         below = psutil.Process(runner.pid).children(recursive=True)
         runner.send_signal(number)
@@ -96,7 +93,6 @@ def test_a_process_that_is_told_to_end_leaves_nothing(records, announced, left_b
 
 @pytest.mark.parametrize("context", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_control_c_ends_the_trial_before_it_is_raised(records, announced, left_behind, context):
-    """KeyboardInterrupt comes out of run_trial at once, when nobody is left."""
     with _start(records, announced, context=context) as runner:
         runner.send_signal(signal.SIGINT)
         _, printed = output_of(runner, 30)
@@ -105,7 +101,6 @@ def test_control_c_ends_the_trial_before_it_is_raised(records, announced, left_b
 
 
 def test_a_killed_loaders_process_is_a_finding(records, announced, left_behind):
-    """The outcome tells its signal, though it came from outside."""
     with _start(records, announced) as runner:
         _root_of(runner).kill()
         printed, _ = output_of(runner)
@@ -113,20 +108,19 @@ def test_a_killed_loaders_process_is_a_finding(records, announced, left_behind):
     assert left_behind() == []
 
 
-@pytest.mark.parametrize("context", ["fork", "forkserver"])
-def test_a_killed_warden_is_the_harness_failing_and_leaves_nobody(
+@pytest.mark.parametrize("context", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
+def test_a_killed_warden_is_the_harness_failing_and_leaves_no_process(
     records, announced, left_behind, context
 ):
-    """run_trial raises LostProcessError, and the processes that it held are gone as well."""
     with _start(records, announced, context=context) as runner:
         below = psutil.Process(runner.pid).children(recursive=True)
         _root_of(runner).parent().kill()
         _, printed = output_of(runner)
-    gone = until(lambda: not any(map(_is_running, below)), 10)
-    for each in filter(_is_running, below):
-        each.kill()
+    have_exited = until(lambda: not any(map(_is_running, below)), 10)
+    for process in filter(_is_running, below):
+        process.kill()
     assert "LostProcessError" in printed
-    assert gone
+    assert have_exited
     assert left_behind() == []
 
 
@@ -154,7 +148,6 @@ class Sharing(Records):
 
 
 def test_segments_of_workers_that_ended_are_removed(records, left_behind):
-    """Whether they were killed, or came to their end before what they had made was received."""
     outcome = run_trial(lambda: Sharing(records), ReadError("*/05.rec"), epochs=2)
     assert outcome.fired
     assert left_behind() == []
@@ -169,7 +162,6 @@ class HalfMadeSemaphore(Records):
 
 
 def test_a_semaphore_that_is_not_named_yet_is_removed(records, left_behind):
-    """As sem_open(3) leaves it when it is killed."""
     outcome = run_trial(lambda: HalfMadeSemaphore(records), loader={"num_workers": 1}, deadline=2)
     assert outcome.timed_out
     assert left_behind() == []

@@ -29,6 +29,7 @@ from pytest_dataloader_faults.outcomes.stages import Stage
 from support.datasets import Records, RecordStream
 from support.fingerprints import digest
 from support.loaders import Counted, Fields, Ragged, concatenate
+from support.specimens import BadSample
 
 BATCHES = [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11), (12, 13, 14, 15)]
 ONE_WORKER = {"num_workers": 1, "batch_size": 4}
@@ -64,12 +65,12 @@ DISARMED = [
 ]
 
 
-def _indices(one) -> list[tuple[int, ...] | None]:
-    return [each.indices for each in one.delivered]
+def _indices(epoch) -> list[tuple[int, ...] | None]:
+    return [each.indices for each in epoch.delivered]
 
 
-@pytest.mark.parametrize(("fault", "first", "came", "told"), FIRINGS)
-def test_facts_of_each_fault(records, reference, fault, first, came, told):
+@pytest.mark.parametrize(("fault", "expected", "count", "phrase"), FIRINGS)
+def test_facts_of_each_fault(records, reference, fault, expected, count, phrase):
     """Who met it, in which call, of which file, in which fetch; what came; what was raised.
 
     Once the fault is gone, the same dataset object gives every sample.
@@ -77,15 +78,15 @@ def test_facts_of_each_fault(records, reference, fault, first, came, told):
     outcome = run_trial(lambda: Records(records), fault, loader=ONE_WORKER)
     (facts,) = outcome.faults
     firing = facts.firings[0]
-    path = first[1] and str(records / first[1])
-    assert (firing.call, firing.path, firing.fetch) == (first[0], path, first[2])
+    path = expected[1] and str(records / expected[1])
+    assert (firing.call, firing.path, firing.fetch) == (expected[0], path, expected[2])
     assert (firing.fault, firing.worker) == (0, 0)
     assert firing.pid in {each.pid for each in outcome.workers}
-    assert (facts.fault, facts.surfaced) == (fault, 1)
-    assert facts.reached >= facts.fired >= 1
-    assert _indices(outcome) == BATCHES[:came]
+    assert (facts.fault, facts.mentioned) == (fault, 1)
+    assert facts.matched >= facts.fired >= 1
+    assert _indices(outcome) == BATCHES[:count]
     assert outcome.exception is not None
-    assert told in outcome.exception.text
+    assert phrase in outcome.exception.text
     assert outcome.recovery is not None
     assert (outcome.recovery.complete, _indices(outcome.recovery)) == (True, BATCHES)
     rows = [row for each in outcome.recovery.delivered for row in each.rows or ()]
@@ -101,10 +102,9 @@ def _comes_back_from_json(outcome):
 
 @pytest.mark.parametrize("fault", DISARMED, ids=repr)
 def test_a_fault_with_nothing_to_happen_to_does_not_fire(records, reference, fault):
-    """The epoch is whole, the counters say zero, and the verdict is not a pass."""
     outcome = run_trial(lambda: Records(records), fault, loader=ONE_WORKER)
     (facts,) = outcome.faults
-    assert (facts.fired, facts.surfaced, facts.firings) == (0, 0, ())
+    assert (facts.fired, facts.mentioned, facts.firings) == (0, 0, ())
     assert (outcome.exception, _indices(outcome)) == (None, BATCHES)
     judgement = outcome.judge(reference)
     assert (judgement.verdict, judgement.passed) == (Verdict.NOT_EXERCISED, False)
@@ -112,17 +112,15 @@ def test_a_fault_with_nothing_to_happen_to_does_not_fire(records, reference, fau
 
 
 def test_a_transient_error_is_counted_apart(records):
-    """Reached counts every read, fired the two that failed, in each of two workers."""
     fault = ReadError("*.rec", nth=2, times=2, workers=(1,))
     outcome = run_trial(lambda: Records(records), fault)
     (facts,) = outcome.faults
     assert {each.worker for each in facts.firings} == {1}
     assert facts.fired == 2
-    assert facts.reached > facts.fired
+    assert facts.matched > facts.fired
 
 
 def test_rows_are_the_digests_of_batches_of_one(records):
-    """A row is what the sample is, in a batch of its own; the batch's digest is of its rows."""
     outcome = run_trial(lambda: Records(records), loader=ONE_WORKER)
     digests = [each.digest for each in outcome.delivered]
     assert digests == [digest_of_rows(each.rows) for each in outcome.delivered]
@@ -133,8 +131,6 @@ def test_rows_are_the_digests_of_batches_of_one(records):
 
 @pytest.mark.parametrize("fault", [each[0] for each in FIRINGS[1::3]], ids=repr)
 def test_reproduce_is_a_line_that_does_so(records, fault):
-    """Evaluated with the names it uses, it gives an outcome of the same verdict."""
-
     def make_dataset():
         return Records(records)
 
@@ -142,8 +138,7 @@ def test_reproduce_is_a_line_that_does_so(records, fault):
     outcome = run_trial(make_dataset, fault, loader=options, epochs=2, seed=3, deadline=20)
     names = {**vars(faults), "run_trial": run_trial, "make_dataset": make_dataset}
     again = eval(outcome.reproduce(), names)  # noqa: S307  # it is what is under test
-    asked = "schedule loader epochs seed deadline engine".split()
-    assert [getattr(again, each) for each in asked] == [getattr(outcome, each) for each in asked]
+    assert again.request == outcome.request
     assert (again.fired, again.delivered) == (outcome.fired, outcome.delivered)
     reference = take_reference(make_dataset, Settings(loader=options))
     assert again.judge(reference).verdict is outcome.judge(reference).verdict
@@ -151,22 +146,20 @@ def test_reproduce_is_a_line_that_does_so(records, fault):
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_epochs_are_counted(records, persistent):
-    """Two epochs are two passes, with the same workers if those are persistent."""
     loader = {"num_workers": 2, "batch_size": 4, "persistent_workers": persistent}
     outcome = run_trial(lambda: Records(records), loader=loader, epochs=2)
-    assert [_indices(each) for each in outcome.passes] == [BATCHES, BATCHES]
+    assert [_indices(each) for each in outcome.epochs] == [BATCHES, BATCHES]
     assert len(outcome.workers) == (2 if persistent else 4)
     assert [each.processes for each in outcome.resources] == [{}, {}]
 
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_the_first_error_ends_the_epochs(records, persistent):
-    """A fault in the second epoch leaves a first that is whole; there is no third."""
     loader = {**ONE_WORKER, "persistent_workers": persistent}
     fault = WorkerKilled(at=6) if persistent else ReadError("*.rec")
     outcome = run_trial(lambda: Records(records), fault, loader=loader, epochs=3)
     expected = [(True, 4), (False, 1)] if persistent else [(False, 0)]
-    assert [(each.complete, len(each.delivered)) for each in outcome.passes] == expected
+    assert [(each.complete, len(each.delivered)) for each in outcome.epochs] == expected
     assert outcome.recovery is not None
     assert outcome.recovery.complete
 
@@ -175,7 +168,6 @@ def test_the_first_error_ends_the_epochs(records, persistent):
     "context", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
 )
 def test_every_start_method_is_armed(records, context):
-    """The fault is met by workers however they are started, and they are gone afterwards."""
     loader = {"num_workers": 1, "batch_size": 4, "multiprocessing_context": context}
     outcome = run_trial(lambda: Records(records), ReadError("*/05.rec"), loader=loader)
     assert (outcome.fired, _indices(outcome)) == (1, BATCHES[:1])
@@ -188,23 +180,13 @@ def test_every_start_method_is_armed(records, context):
     }
 
 
-class HidesTheCause(Records):
-    """Says no more than that it failed."""
-
-    def __getitem__(self, index):
-        try:
-            return super().__getitem__(index)
-        except OSError:
-            raise RuntimeError("failed") from None
-
-
 def test_an_exception_that_the_caller_handles_is_no_part_of_a_trial(records):
     """Errors in the forked processes would have it for their context, and seem to tell of it."""
-    reference = take_reference(lambda: HidesTheCause(records))
+    reference = take_reference(lambda: BadSample(records))
     try:
         raise OSError(errno.EIO, "Input/output error", "00.rec")
     except OSError:
-        outcome = run_trial(lambda: HidesTheCause(records), ReadError("*/00.rec"))
+        outcome = run_trial(lambda: BadSample(records), ReadError("*/00.rec"))
 
     assert "Input/output error" not in outcome.exception.text
     assert outcome.judge(reference).verdict is Verdict.FAILED_UNCLEARLY
@@ -227,13 +209,12 @@ def test_a_process_that_is_left_is_seen_whatever_it_does(records):
 
     outcome = run_trial(lambda: HasAHelper(records), fault)
 
-    left = outcome.resources[1].processes.values()
-    assert [sys.executable in command for command in left] == [True] * len(left)
-    assert left
+    commands = outcome.resources[1].processes.values()
+    assert [sys.executable in command for command in commands] == [True] * len(commands)
+    assert commands
 
 
 def test_an_iterable_has_no_indices(records):
-    """Samples of a stream are known by what they hold; the reference is in its order."""
     reference = take_reference(lambda: RecordStream(records))
     outcome = run_trial(lambda: RecordStream(records))
     assert (outcome.kind, reference.kind) == ("iterable", "iterable")
@@ -244,9 +225,8 @@ def test_an_iterable_has_no_indices(records):
 
 
 def test_a_ready_loader_keeps_its_options(records):
-    """Its own batches, sampler and workers are used."""
-    made = {"batch_sampler": BatchSampler(SequentialSampler(range(6)), 3, drop_last=False)}
-    outcome = run_trial(lambda: DataLoader(Records(records), num_workers=1, **made))
+    options = {"batch_sampler": BatchSampler(SequentialSampler(range(6)), 3, drop_last=False)}
+    outcome = run_trial(lambda: DataLoader(Records(records), num_workers=1, **options))
     assert _indices(outcome) == [(0, 1, 2), (3, 4, 5)]
     assert len(outcome.workers) == 1
 
@@ -264,7 +244,6 @@ SHAPES = [
 
 @pytest.mark.parametrize(("kind", "options", "batches", "has_rows"), SHAPES)
 def test_every_shape_of_batch_is_judged(records, kind, options, batches, has_rows):
-    """Without a fault all of them are as the reference says, split into samples or not."""
     loader = {"num_workers": 2, **options}
     reference = take_reference(lambda: kind(records), Settings(loader=loader))
     outcome = run_trial(lambda: kind(records), loader=loader)
@@ -274,7 +253,6 @@ def test_every_shape_of_batch_is_judged(records, kind, options, batches, has_row
 
 
 def test_the_loaders_process_can_be_armed_itself(records):
-    """With num_workers=0 the reads of the loader's process fail."""
     loader = {"num_workers": 0, "batch_size": 4}
     outcome = run_trial(lambda: Counted(records), ReadError("*/05.rec"), loader=loader)
     assert (outcome.fired, _indices(outcome)) == (1, BATCHES[:1])
@@ -285,14 +263,12 @@ def test_the_loaders_process_can_be_armed_itself(records):
 
 @pytest.mark.parametrize("fault", [WorkerKilled(), DescriptorExhaustion(), ClosedDescriptor("*")])
 def test_what_needs_a_worker_is_refused_without_one(records, fault):
-    """The message repeats the fault and says what to change."""
     with pytest.raises(InvalidArgumentError, match="num_workers=1 or more") as refused:
         run_trial(lambda: Records(records), fault, loader={"num_workers": 0})
     assert repr(fault) in str(refused.value)
 
 
 def test_pytest_keeps_its_random_numbers(records):
-    """A trial seeds its own process only."""
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
@@ -315,7 +291,6 @@ class Unprintable(Records):
 
 
 def test_an_error_that_cannot_be_printed(records):
-    """It is a finding about the dataset, and no failure of the harness."""
     outcome = run_trial(lambda: Unprintable(records))
     assert outcome.exception.type == "UnprintableError"
     assert outcome.exception.message == "its own __str__ raises TypeError"

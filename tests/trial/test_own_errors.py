@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults._trial import driver
-from pytest_dataloader_faults.exceptions import InjectionError
+from pytest_dataloader_faults._trial.samples.draws import draws_of
+from pytest_dataloader_faults.exceptions import HarnessError
 from support.datasets import Records
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -70,22 +71,30 @@ USERS = {
 }
 
 
-@pytest.mark.parametrize("made", USERS.values(), ids=USERS)
-def test_an_error_that_c_raises_for_the_dataset(made):
-    """Its traceback ends in a frame of the package, and yet it is the dataset's."""
-    make, kind = made
+@pytest.mark.parametrize("factory", USERS.values(), ids=USERS)
+def test_an_error_that_c_raises_for_the_dataset(factory):
+    make, kind = factory
     assert kind == run_trial(make, loader=None).exception.type
 
 
 @pytest.mark.parametrize("kind", [DataLoader, Wrapping])
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(driver.LoaderDriver, name) for name in ("received", "_write_batch")]
+    [(driver.LoaderDriver, name) for name in ("on_batch", "_write_batch")]
     + [(WorkerSession, "begin")],
     ids=["in the loader", "with the batch", "in a worker"],
 )
 def test_an_error_of_the_package(records, monkeypatch, owner, name, kind):
-    """It is told as that, also where the loader raises another one from it."""
     monkeypatch.setattr(owner, name, _broken())
-    with pytest.raises(InjectionError, match=r"own code failed(?s:.*)IndexError"):
+    with pytest.raises(HarnessError, match=r"own code failed(?s:.*)IndexError"):
         run_trial(lambda: kind(Records(records), batch_size=4, num_workers=2))
+
+
+def test_a_sampler_that_is_left_early_has_not_failed(capsys):
+    draws = draws_of(DataLoader(range(8), batch_size=4))
+    assert next(draws).names == (0, 1, 2, 3)
+    draws.close()
+    other_draws = draws_of(DataLoader(range(8)))
+    next(other_draws)
+    del other_draws
+    assert capsys.readouterr().err == ""

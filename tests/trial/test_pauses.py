@@ -1,11 +1,7 @@
 """Time in which the trial was stopped from outside is no time of the dataset."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -28,7 +24,7 @@ from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes.stages import DONE
 from support.datasets import Records
 from support.facts import EPOCH_1
-from support.inner import PYTHONPATH
+from support.inner import start_python
 from support.waiting import allowed, output_of, until
 
 DEADLINE = 5.0
@@ -44,7 +40,7 @@ def _looks(*looks):
 
 
 @pytest.mark.parametrize(
-    ("looks", "found"),
+    ("looks", "pauses"),
     [
         ([(1.0, False), (2.1, False)], []),
         ([(1.0, False), (9.0, False), (10.0, False)], [(1.0 + SLICE, 9.0)]),
@@ -54,9 +50,8 @@ def _looks(*looks):
         ([(8.0, True), (8.5, False)], [(SLICE, 8.0), (8.0, 8.5)]),
     ],
 )
-def test_a_pause_is_what_the_warden_did_not_see(looks, found):
-    """It woke too late, or the supervisor was stopped and goes on."""
-    assert _looks(*looks) == found
+def test_a_pause_is_what_the_warden_did_not_see(looks, pauses):
+    assert _looks(*looks) == pauses
 
 
 _NEW = PhaseStarted(EPOCH_1, 101)
@@ -75,8 +70,7 @@ _NEW = PhaseStarted(EPOCH_1, 101)
         ([_NEW, HarnessTime(105)], [(104, 107)], (HARNESS, 107 + HARNESS_SECONDS)),
     ],
 )
-def test_a_pause_is_nobodys_time(events, pauses, expected):
-    """It is taken from no one, and where two overlap, both together count once."""
+def test_a_pause_is_not_counted(events, pauses, expected):
     assert deadline_after(events, began=100, deadline=10, pauses=pauses) == expected
 
 
@@ -112,14 +106,8 @@ ONE_WORKER = {"num_workers": 1, "batch_size": 4}
 def test_a_session_that_is_stopped_may_go_on(records, tmp_path):
     """As by Ctrl-Z and fg: pytest and each process of the trial, for longer than the deadline."""
     mark, (reading, writing) = tmp_path / "mark", os.pipe()
-    command = [sys.executable, "-c", _SCRIPT, str(records), str(mark), str(reading)]
-    runner = subprocess.Popen(
-        command,
-        env={**os.environ, "PYTHONPATH": PYTHONPATH},
-        stdout=subprocess.PIPE,
-        pass_fds=(reading,),
-        text=True,
-    )
+    options = {"stderr": None, "pass_fds": (reading,)}
+    runner = start_python("-c", _SCRIPT, records, mark, reading, **options)
     with runner, os.fdopen(writing, "wb", buffering=0) as let_on:
         os.close(reading)
         assert until(mark.exists, BY_SECOND)
@@ -131,12 +119,12 @@ def test_a_session_that_is_stopped_may_go_on(records, tmp_path):
 
 
 def _stop_for_a_while(processes):
-    for each in processes:
-        each.suspend()
+    for process in processes:
+        process.suspend()
     assert until(lambda: all(each.status() == psutil.STATUS_STOPPED for each in processes))
     time.sleep(STOPPED)  # The clock of the trial is what is tested.
-    for each in reversed(processes):
-        each.resume()
+    for process in reversed(processes):
+        process.resume()
 
 
 def test_a_supervisor_that_was_stopped_takes_no_time_of_the_loader(records, tmp_path):
@@ -160,8 +148,8 @@ def test_a_supervisor_that_was_stopped_takes_no_time_of_the_loader(records, tmp_
         deadline=deadline,
     )
     meddler.join()
-    for each in (reading, writing):
-        os.close(each)
+    for fd in (reading, writing):
+        os.close(fd)
     assert (outcome.timed_out, outcome.phase) == (False, DONE)
     assert outcome.duration > deadline
 

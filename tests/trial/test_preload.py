@@ -1,7 +1,5 @@
 """What a trial needs is read and imported once, in pytest's process, and not in each of its own."""
 
-from __future__ import annotations
-
 import linecache
 import sys
 import traceback
@@ -45,7 +43,6 @@ class KnowsItsSources(Records):
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("dataset", [KnowsItsModules, KnowsItsSources])
 def test_nothing_is_done_again(dataset, workers, records):
-    """Not even by the loader's process, which makes the samples where there are no workers."""
     loader = {"num_workers": workers, "batch_size": 4}
     outcome = run_trial(lambda: dataset(records), loader=loader)
 

@@ -15,21 +15,19 @@ from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._trial import resources
 
 
-def _new(before: dict[str, str], after: dict[str, str]) -> list[str]:
-    return [what for name, what in after.items() if before.get(name) != what]
+def _new(links_before: dict[str, str], links_after: dict[str, str]) -> list[str]:
+    return [target for name, target in links_after.items() if links_before.get(name) != target]
 
 
 def test_an_open_file_is_seen_until_it_is_closed(tmp_path):
-    """By its path, and no other."""
     path = tmp_path / "leaked"
-    before = descriptor_links()
+    links = descriptor_links()
     with open(path, "w"):
-        assert _new(before, descriptor_links()) == [str(path)]
-    assert descriptor_links() == before
+        assert _new(links, descriptor_links()) == [str(path)]
+    assert descriptor_links() == links
 
 
 def test_looking_opens_nothing():
-    """Two looks in a row see the same."""
     assert descriptor_links() == descriptor_links()
 
 
@@ -41,13 +39,11 @@ def _sleeper():
 
 
 def test_a_process_is_seen_with_its_command(sleeper):
-    """One that does not end while it is waited for."""
-    found = resources.processes(seconds=0.1)
-    assert "time.sleep(600)" in found[str(sleeper.pid)]
+    commands = resources.processes(seconds=0.1)
+    assert "time.sleep(600)" in commands[str(sleeper.pid)]
 
 
 def test_a_grandchild_is_seen(sleeper, tmp_path):
-    """Descendants count, however far below."""
     script = (
         "import subprocess, sys;"
         "subprocess.run([sys.executable, '-c', 'import time; time.sleep(599)'])"
@@ -56,14 +52,13 @@ def test_a_grandchild_is_seen(sleeper, tmp_path):
         below = psutil.Process(process.pid)
         while not (children := below.children()):
             time.sleep(0.01)
-        found = resources.processes(seconds=0.1)
-        for each in (*children, below):
-            each.kill()
-    assert str(children[0].pid) in found
+        commands = resources.processes(seconds=0.1)
+        for child in (*children, below):
+            child.kill()
+    assert str(children[0].pid) in commands
 
 
 def test_the_dead_are_not_running():
-    """A zombie, which nobody has waited for yet, does not count."""
     child = fork()
     if not child:
         os._exit(0)
@@ -76,10 +71,9 @@ def test_the_dead_are_not_running():
 
 
 def test_those_that_end_have_time_to():
-    """A process that ends within the patience is none that was left."""
     with subprocess.Popen(["sleep", "0.3"]) as process:  # noqa: S607
-        found = resources.processes(seconds=5)
-        assert str(process.pid) not in found
+        commands = resources.processes(seconds=5)
+        assert str(process.pid) not in commands
 
 
 @pytest.mark.parametrize(
@@ -93,5 +87,4 @@ def test_those_that_end_have_time_to():
     ],
 )
 def test_helpers_of_multiprocessing_are_no_leak(command, expected):
-    """They live as long as their process does; workers do not belong to them."""
     assert resources.is_infrastructure(command) is expected

@@ -1,13 +1,10 @@
 """Several ranks in one trial: each is a process as torchrun starts it, and they end together."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil
 import signal
 import subprocess
-import sys
 
 import psutil
 import pytest
@@ -22,13 +19,20 @@ from pytest_dataloader_faults.exceptions import (
     UnusableEnvironmentError,
 )
 from pytest_dataloader_faults.faults import HungRead, ReadError, WorkerKilled
-from pytest_dataloader_faults.outcomes.stages import DONE, Absence, Reason, Step, tells_of_lost_rank
-from pytest_dataloader_faults.search import survey
+from pytest_dataloader_faults.outcomes.stages import (
+    DONE,
+    Absence,
+    EpochsApart,
+    Position,
+    Reason,
+    is_peer_lost_error,
+)
 from support import ranked
 from support.corpus.ranks import RankedStream, SkipsUnreadable, skips_unreadable
 from support.datasets import Records
-from support.inner import PYTHONPATH
+from support.inner import start_python
 from support.rows import rows
+from support.surveys import survey
 from support.waiting import allowed, output_of, until
 
 ANY = ReadError("*.rec")
@@ -39,31 +43,29 @@ def _make(records):
     return functools.partial(Records, records)
 
 
-def _indices(one):
-    return sorted(index for each in one.delivered for index in each.indices)
+def _indices(epoch):
+    return sorted(index for each in epoch.delivered for index in each.indices)
 
 
 def test_ranks_share_a_map_style_dataset(make, reference, left_behind):
     """By torch's DistributedSampler, which shuffles; together they have each sample once."""
     outcome = run_trial(make, ranks=2)
-    first, second = map(_indices, outcome.ranks)
+    rank_0, second = map(_indices, outcome.ranks)
 
-    assert sorted([*first, *second]) == list(range(16))
-    assert first != list(range(8))
-    assert [each.rank for each in outcome.ranks] == [0, 1]
+    assert sorted([*rank_0, *second]) == list(range(16))
+    assert rank_0 != list(range(8))
+    assert [each.request.rank for each in outcome.ranks] == [0, 1]
     assert outcome.judge(reference).verdict is Verdict.SURVIVED
     assert left_behind() == []
 
 
-def test_an_order_that_is_asked_for_is_kept(make):
-    """The sampler does not shuffle then."""
+def test_an_order_that_is_requested_is_kept(make):
     outcome = run_trial(make, ranks=2, loader={"shuffle": False})
 
     assert [_indices(each)[:3] for each in outcome.ranks] == [[0, 2, 4], [1, 3, 5]]
 
 
 def test_workers_know_their_rank():
-    """By the variables that torchrun sets."""
     expected = [
         {"RANK": rank, "WORLD_SIZE": "3", "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": "3"}
         for rank in "012"
@@ -75,13 +77,12 @@ def test_workers_know_their_rank():
         for each in outcome.ranks
     ]
 
-    for found, wanted in zip(values, expected, strict=True):
-        assert {name: found[name].strip("'\"") for name in wanted} == wanted
+    for environment, variables in zip(values, expected, strict=True):
+        assert {name: environment[name].strip("'\"") for name in variables} == variables
 
 
 @pytest.mark.parametrize("factory", ranked.INITIALISING, ids=lambda each: each.__name__)
 def test_a_factory_may_use_a_process_group_or_make_its_own(records, factory):
-    """The one that is there, or one by env://, as a script under torchrun does."""
     outcome = run_trial(functools.partial(factory, records), ranks=2)
 
     assert [len(each.delivered) for each in outcome.ranks] == [2, 2]
@@ -89,43 +90,39 @@ def test_a_factory_may_use_a_process_group_or_make_its_own(records, factory):
 
 
 def test_a_second_process_group_is_refused_by_torch(records):
-    """As in a script."""
     with pytest.raises(UnusableDatasetError, match="initialize the default process group twice"):
-        run_trial(functools.partial(ranked.initialising_twice, records), ranks=2)
+        run_trial(functools.partial(ranked.initialize_group_twice, records), ranks=2)
 
 
 @rows("on_rank, armed", [(None, [False, True]), (0, [True, False]), ("all", [True, True])])
-def test_faults_are_armed_where_they_are_asked_for(make, on_rank, armed):
-    """In the last rank by default. The others have none."""
+def test_faults_are_armed_where_they_are_requested(make, on_rank, armed):
     outcome = run_trial(make, ANY, ranks=2, on_rank=on_rank)
 
     assert [bool(each.fired) for each in outcome.ranks] == armed
     assert [bool(each.schedule) for each in outcome.ranks] == armed
 
 
-def test_an_error_in_one_rank_ends_all_and_is_blamed_once(make, reference, left_behind):
-    """The other one stops with it, and both work again once the fault is gone."""
+def test_an_error_in_one_rank_ends_all_and_is_the_cause_once(make, reference, left_behind):
     outcome = run_trial(make, ReadError("*.rec", nth=7), ranks=2)
     waited, failed = outcome.ranks
     judgement = outcome.judge(reference)
 
-    assert (outcome.rank, failed.exception.type) == (1, "OSError")
-    assert (waited.absence.rank, waited.absence.reason) == (1, Reason.FAILED)
+    assert (outcome.request.rank, failed.exception.type) == (1, "OSError")
+    assert [(each.rank, each.reason) for each in waited.of(Absence)] == [(1, Reason.FAILED)]
     assert waited.exception is None
     assert [each.recovery.complete for each in outcome.ranks] == [True, True]
     assert judgement.verdict is Verdict.FAILED_CLEANLY
-    assert "rank 0 stopped then, in time" in judgement.sentence
+    assert "rank 0 then stopped in time" in judgement.sentence
     assert left_behind() == []
 
 
 def test_a_rank_that_skips_is_waited_for_and_no_deadline_passes(records):
-    """It is known at once that the other rank waits forever."""
     make = functools.partial(skips_unreadable, records)
     outcome = run_trial(make, ReadError("*.rec", nth=3), ranks=2, deadline=300)
     reference = take_reference(make, Settings(ranks=2))
     judgement = outcome.judge(reference, Contract(may_skip=True))
 
-    assert outcome.ranks[0].absence == Absence(1, Reason.FINISHED, Step(1, 3))
+    assert outcome.ranks[0].of(Absence) == (Absence(1, Reason.FINISHED, Position(1, 3)),)
     assert (judgement.verdict, outcome.timed_out) == (Verdict.HUNG, False)
     assert outcome.duration < allowed(100)
 
@@ -135,95 +132,90 @@ def test_ranks_that_drift_apart_are_seen(records):
     make = functools.partial(ranked.TakesTurns, records)
     outcome = run_trial(make, ranks=2, epochs=2, loader={"batch_size": 4, "num_workers": 1})
 
-    assert [[len(one.delivered) for one in each.passes] for each in outcome.ranks] == [
+    assert [[len(epoch.delivered) for epoch in each.epochs] for each in outcome.ranks] == [
         [3, 1],
         [1, 3],
     ]
-    assert outcome.ranks[0].apart == outcome.ranks[1].apart == (Step(1, 2), Step(2, 1))
-    assert [each.absence for each in outcome.ranks] == [None, None]
+    apart = EpochsApart((Position(1, 2), Position(2, 1)))
+    assert [each.notes for each in outcome.ranks] == [(apart,)] * 2
 
 
 def test_a_rank_whose_process_dies_ends_the_others(records, reference, left_behind):
-    """Gloo closes the connection; the verdict is on the rank that died."""
     outcome = run_trial(functools.partial(ranked.Killing, records), ranks=2)
     judgement = outcome.judge(reference)
 
-    assert (outcome.rank, outcome.exitcode) == (1, -signal.SIGKILL)
-    assert outcome.ranks[0].absence.reason is Reason.GONE
+    assert (outcome.request.rank, outcome.end.exitcode) == (1, -signal.SIGKILL)
+    assert [each.reason for each in outcome.ranks[0].of(Absence)] == [Reason.GONE]
     assert judgement.verdict is Verdict.CRASHED
-    assert judgement.sentence.startswith("rank 1: the process that iterates the loader died")
+    assert judgement.sentence.startswith("rank 1: the main process was killed by SIGKILL")
     assert left_behind() == []
 
 
-def test_a_rank_that_hangs_is_blamed_and_not_those_that_wait(make, reference, left_behind):
-    """The deadline is that of the rank which hangs; the others have none while they wait."""
+def test_a_rank_that_hangs_is_the_cause_and_not_those_that_wait(make, reference, left_behind):
     outcome = run_trial(make, HungRead("*.rec"), ranks=3, on_rank=1, deadline=2)
     waited = [outcome.ranks[number] for number in (0, 2)]
 
-    assert (outcome.rank, outcome.timed_out) == (1, True)
+    assert (outcome.request.rank, outcome.timed_out) == (1, True)
     assert [each.timed_out for each in waited] == [False, False]
-    assert {each.absence.reason for each in waited} == {Reason.GONE}
-    assert outcome.judge(reference).sentence.startswith("rank 1: no exception and no end")
+    assert [note.reason for each in waited for note in each.of(Absence)] == [Reason.GONE] * 2
+    assert outcome.judge(reference).sentence.startswith("rank 1: the epoch neither finished")
     assert left_behind() == []
 
 
-def test_a_collective_of_the_loaders_own_that_nobody_joins_is_a_hang(records, left_behind):
-    """Its rank waits in the user's code, and the other one has ended its epoch."""
-    make = functools.partial(ranked.uneven_syncing, records)
+def test_a_collective_of_the_loaders_own_that_no_process_joins_is_a_hang(records, left_behind):
+    make = functools.partial(ranked.uneven_sync_loader, records)
     outcome = run_trial(make, ranks=2, deadline=2)
     judgement = outcome.judge(take_reference(make, Settings(ranks=2)))
 
-    assert (judgement.verdict, outcome.rank) == (Verdict.HUNG, 0)
-    assert judgement.sentence.endswith("; rank 1 had ended its epoch, with 2 batches")
-    assert "all_reduce" in outcome.stacks
+    assert (judgement.verdict, outcome.request.rank) == (Verdict.HUNG, 0)
+    assert judgement.sentence.endswith("; rank 1 had finished its epoch, with 2 batches")
+    assert "all_reduce" in outcome.end.stacks
     assert left_behind() == []
 
 
 def test_collectives_of_the_loaders_own_do_not_disturb(records):
-    """They are in another group than the meetings, and a recovery has them in all ranks."""
-    make = functools.partial(ranked.syncing, records)
+    make = functools.partial(ranked.sync_loader, records)
     outcome = run_trial(make, WorkerKilled(), ranks=2, deadline=20)
-    whole = run_trial(make, ranks=2, epochs=2, deadline=20)
+    fault_free = run_trial(make, ranks=2, epochs=2, deadline=20)
 
-    assert tells_of_lost_rank(outcome.ranks[0].exception.message)
+    assert is_peer_lost_error(outcome.ranks[0].exception.message)
     assert [each.timed_out for each in outcome.ranks] == [False, False]
     assert [each.recovery.complete for each in outcome.ranks] == [True, True]
-    assert [[len(one.delivered) for one in each.passes] for each in whole.ranks] == [[4, 4]] * 2
+    assert [[len(epoch.delivered) for epoch in each.epochs] for each in fault_free.ranks] == [
+        [4, 4]
+    ] * 2
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_cannot_be_made_is_the_error(records, rank, left_behind):
-    """Also where another one waits for it in a barrier, and fails then."""
     with pytest.raises(UnusableDatasetError, match=rf"^rank {rank}: .* rank {rank} has no data"):
-        run_trial(functools.partial(ranked.failing_in, rank, records), ranks=2)
+        run_trial(functools.partial(ranked.fail_in_rank, rank, records), ranks=2)
     assert left_behind() == []
 
 
 @rows(
-    "given, says",
+    "arguments, says",
     [
         ({"ranks": 0}, "ranks=0 must be an int from 2 to 8, or None for no ranks"),
         ({"ranks": 1}, "ranks=1 must be an int from 2 to 8"),
         ({"ranks": 9}, "ranks=9 must be an int from 2 to 8"),
         ({"ranks": 1.5}, "ranks=1.5 must be"),
         ({"ranks": True}, "ranks=True must be"),
-        ({"ranks": 2, "on_rank": 2}, "on_rank=2 must be an int from 0 to 1, since ranks=2, 'all'"),
+        ({"ranks": 2, "on_rank": 2}, "on_rank=2 must be an int from 0 to 1 (with ranks=2), 'all'"),
         ({"ranks": 2, "on_rank": -1}, "on_rank=-1 must be"),
         ({"ranks": 2, "on_rank": True}, "on_rank=True must be"),
         ({"ranks": 2, "on_rank": "last"}, "on_rank='last' must be"),
-        ({"on_rank": 0}, "on_rank=0 chooses one of several ranks: give ranks=2, or more"),
-        ({"ranks": 2, "from_start": True}, "ranks=2 and from_start=True cannot be together"),
+        ({"on_rank": 0}, "on_rank=0 selects one of several ranks: pass ranks=2 or more"),
+        ({"ranks": 2, "before_init": True}, "ranks=2 and before_init=True exclude each other"),
     ],
 )
-def test_bad_input_is_refused(make, given, says):
-    """With the value, and what is allowed."""
+def test_bad_input_is_refused(make, arguments, says):
     with pytest.raises(InvalidArgumentError) as caught:
-        run_trial(make, **given)
+        run_trial(make, **arguments)
     assert says in str(caught.value)
 
 
 def test_a_torch_without_gloo_is_refused(make, monkeypatch):
-    """Which is a lack of the environment."""
     monkeypatch.setattr(torch.distributed, "is_gloo_available", lambda: False)
     with pytest.raises(UnusableEnvironmentError, match="gloo, which this build of torch lacks"):
         check_dataset(make, only="ranks-agree", ranks=2)
@@ -267,36 +259,23 @@ run_trial(make, ranks=2, deadline=600)
 """
 
 
-def _script(text, *arguments, before=()):
-    return subprocess.Popen(
-        [*before, sys.executable, "-c", text, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": PYTHONPATH},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_a_process_group_of_pytests_process_is_refused(records):
-    """The ranks inherit it, and none of them is its rank 0."""
-    with _script(GROUP, records) as process:
+    with start_python("-c", GROUP, records) as process:
         printed, errors = output_of(process)
-    assert "the process of pytest has one already" in printed, errors
+    assert "pytest's process already has one" in printed, errors
 
 
 def test_without_ranks_nothing_of_them_is_imported(records):
-    """They cost those nothing who do not ask for them."""
-    with _script(PLAIN, records) as process:
+    with start_python("-c", PLAIN, records) as process:
         printed, errors = output_of(process)
     assert "process_group" not in printed, errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_ranks_end_with_the_process_that_asked_for_them(records, tmp_path, left_behind, number):
-    """All processes of all ranks, and what they have made."""
+def test_ranks_end_with_the_process_that_requested_them(records, tmp_path, left_behind, number):
     announced = tmp_path / "announced"
     announced.mkdir()
-    with _script(TRIAL, records, announced) as process:
+    with start_python("-c", TRIAL, records, announced) as process:
         assert until(lambda: len(os.listdir(announced)) == 4 or process.poll() is not None, 60)
         below = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(number)
@@ -307,32 +286,28 @@ def test_ranks_end_with_the_process_that_asked_for_them(records, tmp_path, left_
 
 @pytest.mark.parametrize("context", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_may_start_in_any_way(records, context):
-    """Their environment says their rank, however they are started."""
     loader = {"multiprocessing_context": context, "num_workers": 1}
     outcome = run_trial(functools.partial(RankedStream, records), ANY, ranks=2, loader=loader)
 
-    assert [each.start_method for each in outcome.ranks] == [context] * 2
-    for each in outcome.ranks:
-        assert sum(len(batch.rows) for batch in each.recovery.delivered) == 8
+    assert [each.loader.start_method for each in outcome.ranks] == [context] * 2
+    for rank in outcome.ranks:
+        assert sum(len(batch.rows) for batch in rank.recovery.delivered) == 8
 
 
 def test_the_python_engine_has_ranks(make):
-    """It makes faults in one of them, too."""
     outcome = run_trial(make, ANY, ranks=2, engine="python")
 
     assert [bool(each.fired) for each in outcome.ranks] == [False, True]
 
 
 def test_each_rank_has_a_folder_of_its_own(records, left_behind):
-    """Where the factory takes one."""
-    outcome = run_trial(functools.partial(ranked.copying, records), ranks=2)
+    outcome = run_trial(functools.partial(ranked.copy_records, records), ranks=2)
 
     assert [len(each.delivered) for each in outcome.ranks] == [2, 2]
     assert left_behind() == []
 
 
 def test_what_a_rank_has_may_depend_on_its_workers(records):
-    """As where each worker of all ranks has a number of its own."""
     (result,) = check_dataset(
         lambda: ranked.ByGlobalWorker(records), only="ranks-agree", ranks=2, on_fail=None
     )
@@ -342,21 +317,15 @@ def test_what_a_rank_has_may_depend_on_its_workers(records):
 
 @rows("drop_last, verdict", [(True, "survived"), (False, "hung")])
 def test_a_stream_may_be_in_step_by_what_its_loader_drops(records, drop_last, verdict):
-    """Its rank 0 has one sample more, and with drop_last as many batches."""
     loader = {"num_workers": 1, "batch_size": 3, "drop_last": drop_last}
     (result,) = check_dataset(
-        lambda: ranked.OneMore(records),
-        loader=loader,
-        only="ranks-agree",
-        ranks=2,
-        on_fail=None,
+        lambda: ranked.OneMore(records), loader=loader, only="ranks-agree", ranks=2, on_fail=None
     )
 
     assert result.verdict == verdict, result.explanation
 
 
 def test_a_survey_of_one_rank_judges_an_outcome_of_several(records):
-    """By what the only rank gives."""
     make = functools.partial(Records, records)
     outcome = run_trial(make, ranks=2)
 
@@ -364,18 +333,17 @@ def test_a_survey_of_one_rank_judges_an_outcome_of_several(records):
 
 
 def test_no_worker_is_needed(make):
-    """The loader's process is worker 0 of its rank then, and meets the faults itself."""
     outcome = run_trial(make, ReadError("*.rec", nth=5), ranks=2, loader={"num_workers": 0})
 
-    assert (outcome.rank, outcome.exception.type) == (1, "OSError")
+    assert (outcome.request.rank, outcome.exception.type) == (1, "OSError")
     assert outcome.fired
-    assert outcome.ranks[0].absence.reason is Reason.FAILED
+    assert [each.reason for each in outcome.ranks[0].of(Absence)] == [Reason.FAILED]
 
 
 @rows("kind, verdict", [("weighted", "survived"), ("shuffled", "corrupted")])
 def test_samplers_that_know_no_rank(make, kind, verdict):
     """One that draws with replacement may repeat samples; one that has each may not."""
-    result = ranked.asked_of_sampler(make, kind)
+    result = ranked.check_sampler(make, kind)
 
     assert result.verdict == verdict, result.explanation
 
@@ -395,19 +363,17 @@ except UnusableEnvironmentError as error:
 
 
 def test_a_machine_without_a_loopback_interface_is_no_verdict(records):
-    """A new network namespace has one that is down."""
     isolated = ["unshare", "--user", "--map-root-user", "--net"]
     if shutil.which("unshare") is None or subprocess.call([*isolated, "true"]):
         pytest.skip("this machine makes no network namespace (unshare --net)")
-    with _script(UNREACHABLE, records, before=isolated) as process:
+    with start_python("-c", UNREACHABLE, records, command=isolated) as process:
         printed, errors = output_of(process)
-    assert "ranks cannot make a process group" in printed, errors
+    assert "ranks cannot create a process group" in printed, errors
     assert "Bring it up (ip link set lo up)" in printed
 
 
 def test_random_numbers_of_ranks_differ(records):
-    """As they do where nobody seeds them."""
     outcome = run_trial(functools.partial(SkipsUnreadable, records), ranks=2, seed=7)
 
-    assert outcome.seed == 7
-    assert len({each.seed for each in outcome.ranks}) == 2
+    assert outcome.request.seed == 7
+    assert len({each.request.seed for each in outcome.ranks}) == 2

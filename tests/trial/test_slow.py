@@ -1,13 +1,12 @@
 """A trial that moves or sleeps at its deadline gets more time, and is not called hung."""
 
-from __future__ import annotations
-
 import threading
 import time
 from functools import partial
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._trial.process import deadline
@@ -56,7 +55,6 @@ def _waits_for_long(_path):
 
 @pytest.mark.parametrize("action", [_sleeps_thrice, _waits_for_long])
 def test_retries_after_a_sleep_may_come_to_their_end(records, reference, action):
-    """The dataset raises later than its deadline, and that is a clean failure."""
     outcome = _try(records, action)
 
     assert (outcome.timed_out, outcome.phase) == (False, DONE)
@@ -74,28 +72,44 @@ def test_who_polls_for_ever_gets_no_more_time(records, reference):
     outcome = _try(records, _polls)
     judgement = outcome.judge(reference)
 
-    assert (judgement.verdict, outcome.at_deadline.activity) == ("hung", Activity.SLEEPS)
-    assert outcome.at_deadline.more < MORE / 2
+    assert (judgement.verdict, outcome.end.at_deadline.activity) == ("hung", Activity.SLEEPS)
+    assert outcome.end.at_deadline.extension < MORE / 2
     line = _polls.__code__.co_firstlineno + 2
     assert (
-        f"a worker sleeps, as between retries at {__file__}:{line} in _polls" in judgement.sentence
+        f"a worker was sleeping, probably between retries at {__file__}:{line} in _polls"
+        in judgement.sentence
     )
+
+
+class Generated(DataLoader):
+    """Starts its workers at the first batch, as a loader does whose ``__iter__`` is a generator."""
+
+    def __iter__(self):
+        yield from super().__iter__()
+
+
+def test_workers_that_start_at_the_first_batch_are_watched(records):
+    outcome = run_trial(
+        lambda: Generated(OnError(records, _polls), num_workers=1),
+        ReadError("*.rec"),
+        deadline=DEADLINE,
+    )
+
+    (worker,) = outcome.workers
+    assert outcome.end.at_deadline.activity is Activity.SLEEPS
+    assert outcome.end.at_deadline.asleep == (worker.pid,)
 
 
 @pytest.mark.parametrize(
     ("action", "activity"),
-    [
-        (lambda _path: threading.Event().wait(), "waits"),
-        (lambda _path: time.sleep(600), "sleeps"),
-    ],
+    [(lambda _path: threading.Event().wait(), "waits"), (lambda _path: time.sleep(600), "sleeps")],
     ids=["lock", "long sleep"],
 )
 def test_a_hang_costs_no_more_than_its_deadline(records, action, activity):
-    """Nothing moves, and no sleep ends in time."""
     outcome = _try(records, action)
 
-    assert (outcome.timed_out, outcome.at_deadline.activity) == (True, activity)
-    assert (outcome.at_deadline.more, outcome.delivered) == (0, ())
+    assert (outcome.timed_out, outcome.end.at_deadline.activity) == (True, activity)
+    assert (outcome.end.at_deadline.extension, outcome.delivered) == (0, ())
 
 
 def _tries_at_once(path):
@@ -108,18 +122,16 @@ def _tries_at_once(path):
 
 @pytest.mark.parametrize("fault", [ReadError("*.rec"), OpenError("*.rec")], ids=["read", "open"])
 def test_a_fault_that_fires_again_is_no_progress(records, fault):
-    """Who tries again at once is hung, however many system calls it makes."""
     outcome = run_trial(
         lambda: OnError(records, _tries_at_once), fault, loader={"num_workers": 1}, deadline=1
     )
 
     assert outcome.fired > 1000
-    assert (outcome.timed_out, outcome.at_deadline.activity) == (True, "computes")
-    assert outcome.at_deadline.more == 0
+    assert (outcome.timed_out, outcome.end.at_deadline.activity) == (True, "computes")
+    assert outcome.end.at_deadline.extension == 0
 
 
 def test_batches_that_come_are_waited_for(records, reference):
-    """Each read takes a while, and all of them together longer than the deadline."""
     fault = SlowRead("*.rec", seconds=0.25)
     loader = {"num_workers": 1, "batch_size": 2}
     outcome = run_trial(lambda: Records(records), fault, loader=loader, deadline=DEADLINE)
@@ -128,17 +140,18 @@ def test_batches_that_come_are_waited_for(records, reference):
     assert outcome.judge(reference).verdict == "survived"
 
 
-def test_what_is_slow_beyond_the_bound_is_told_so(records, reference, monkeypatch):
-    """The sentence says how many batches came, of how many."""
+def test_what_is_slow_beyond_the_bound_is_reported(records, reference, monkeypatch):
     monkeypatch.setattr(deadline, "MORE_SECONDS", 1.0)
     fault = SlowRead("*.rec", seconds=0.25)
     loader = {"num_workers": 1, "batch_size": 1}
     outcome = run_trial(lambda: Records(records), fault, loader=loader, deadline=DEADLINE)
     judgement = outcome.judge(reference)
 
-    came = len(outcome.delivered)
-    assert (judgement.verdict, 0 < came < COUNT) == ("hung", True)
-    assert judgement.sentence.endswith(f" s more: {came} of {COUNT} batches came, and it goes on")
+    delivered = len(outcome.delivered)
+    assert (judgement.verdict, 0 < delivered < COUNT) == ("hung", True)
+    assert judgement.sentence.endswith(
+        f" s: {delivered} of {COUNT} batches delivered, and the epoch was still making progress"
+    )
 
 
 class ReadsSlowly(Records):
@@ -156,7 +169,6 @@ class ReadsSlowly(Records):
 
 
 def test_a_sample_that_is_read_slowly_is_waited_for(tmp_path):
-    """No batch comes for longer than the deadline, but bytes do."""
     folder = tmp_path / "large"
     folder.mkdir()
     (folder / "00.rec").write_bytes(bytes(LARGE))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import subprocess
-import sys
 from dataclasses import asdict, is_dataclass
 from functools import partial
 
@@ -16,10 +13,10 @@ from pytest_dataloader_faults import check_dataset, explore, run_trial
 from pytest_dataloader_faults._engine.system.proc import is_dead
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.search import replay
-from support.inner import PRELOADED, PYTHONPATH
+from support.inner import PRELOADED, PYTHONPATH, start_python
 from support.served import VARIABLE, ForkedWorkers, KeepsFile, LeavesAProcess, Surroundings
 from support.troublemakers import Replaced
-from support.waiting import allowed, until
+from support.waiting import output_of, until
 
 OWN = multiprocessing.get_all_start_methods()[0]
 """What the interpreter takes where nothing else is set."""
@@ -48,59 +45,59 @@ if __name__ == "__main__":
     check_dataset(lambda: Records(records), only="pickles")
     multiprocessing.set_start_method("spawn")
 """
-ADVICE = "have this one do so: loader={'multiprocessing_context': 'fork'}"
+ADVICE = "let this one fork them as well: loader={'multiprocessing_context': 'fork'}"
 
 
 @pytest.fixture(name="default", params=[pytest.param("fork", marks=pytest.mark.slow), "forkserver"])
 def _default(request):
     """The default of multiprocessing while the test runs."""
-    before = multiprocessing.get_start_method(allow_none=True)
+    method = multiprocessing.get_start_method(allow_none=True)
     multiprocessing.set_start_method(request.param, force=True)
     yield request.param
-    multiprocessing.set_start_method(before, force=True)
+    multiprocessing.set_start_method(method, force=True)
 
 
 WAYS = {
     "battery": partial(check_dataset, only="workers-agree"),
     "trial": run_trial,
-    "trial under a fault": lambda make, **how: run_trial(make, ReadError("*/0?.rec"), **how),
+    "trial under a fault": lambda make, **options: run_trial(
+        make, ReadError("*/0?.rec"), **options
+    ),
     "search": partial(explore, max_examples=3, seed=1, database=None),
     "replay": replay,
 }
 
 
-def _told(found):
+def _told(result):
     """All that a result has, or several of them."""
-    every = found if isinstance(found, list) else [found]
-    return str([asdict(each) if is_dataclass(each) else each for each in every])
+    results = result if isinstance(result, list) else [result]
+    return str([asdict(each) if is_dataclass(each) else each for each in results])
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_loader_that_names_none_has_the_default(records, default, way):
     """As it has in torch, whatever runs the loader."""
-    found = WAYS[way](lambda: ForkedWorkers(records, forked=default == "fork"))
-    assert "another method" not in _told(found)
+    result = WAYS[way](lambda: ForkedWorkers(records, forked=default == "fork"))
+    assert "another method" not in _told(result)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_loader_has_the_one_that_it_names(records, default, way):
-    """Also where that is not the default."""
-    other = {"fork": "forkserver", "forkserver": "fork"}[default]
-    make = partial(ForkedWorkers, records, forked=other == "fork")
-    found = WAYS[way](make, loader={"multiprocessing_context": other})
-    assert "another method" not in _told(found)
+    method = {"fork": "forkserver", "forkserver": "fork"}[default]
+    make = partial(ForkedWorkers, records, forked=method == "fork")
+    result = WAYS[way](make, loader={"multiprocessing_context": method})
+    assert "another method" not in _told(result)
 
 
 @pytest.mark.parametrize("default", ["fork"], indirect=True)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.usefixtures("default")
 def test_another_start_method_would_be_seen(records, way):
-    """The dataset of these tests raises in a worker that is started in another way."""
     try:
-        found = _told(WAYS[way](lambda: ForkedWorkers(records, forked=False)))
+        text = _told(WAYS[way](lambda: ForkedWorkers(records, forked=False)))
     except Exception as error:  # noqa: BLE001  # each way has its own
-        found = repr(error)
-    assert "another method" in found
+        text = repr(error)
+    assert "another method" in text
 
 
 def test_a_new_interpreter_has_its_own_default(records):
@@ -108,21 +105,19 @@ def test_a_new_interpreter_has_its_own_default(records):
 
     None of what it calls settles the default: set_start_method() would be refused after that.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", AS_A_USER, str(records), OWN],
-        env={"PYTHONPATH": PYTHONPATH},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "another method" not in done.stdout
-    assert f"'start_method': '{OWN}'" in done.stdout
+    environment = {"PYTHONPATH": PYTHONPATH}
+    with start_python("-c", AS_A_USER, records, OWN, env=environment) as process:
+        printed, errors = output_of(process)
+    assert (process.returncode, errors) == (0, "")
+    assert "another method" not in printed
+    assert f"'start_method': '{OWN}'" in printed
 
 
 ADVISED = {
-    "battery": lambda make, **how: check_dataset(make, only="workers-agree", **how)[0].explanation,
-    "search": lambda make, **how: explore(make, **how).failure,
+    "battery": lambda make, **options: (
+        check_dataset(make, only="workers-agree", **options)[0].explanation
+    ),
+    "search": lambda make, **options: explore(make, **options).failure,
 }
 
 
@@ -140,10 +135,9 @@ def test_what_cannot_be_pickled_gets_advice(records, way):
 @pytest.mark.parametrize("default", ["forkserver"], indirect=True)
 @pytest.mark.usefixtures("default")
 def test_that_advice_is_true(records):
-    """Workers that are forked get the dataset as it is."""
     loader = {"num_workers": 1, "multiprocessing_context": "fork"}
     outcome = run_trial(lambda: KeepsFile(records), loader=loader)
-    assert (outcome.start_method, outcome.exception) == ("fork", None)
+    assert (outcome.loader.start_method, outcome.exception) == ("fork", None)
 
 
 SERVED = {"multiprocessing_context": "forkserver", "num_workers": 2, "batch_size": 4}
@@ -163,25 +157,24 @@ print(result.verdict, result.explanation)
 
 def _preloaded() -> list[psutil.Process]:
     """The process of this one that has imported torch for its workers."""
-    found = (each for each in psutil.Process().children() if each.status() != "zombie")
-    return [each for each in found if PRELOADED in " ".join(each.cmdline())]
+    children = (each for each in psutil.Process().children() if each.status() != "zombie")
+    return [each for each in children if PRELOADED in " ".join(each.cmdline())]
 
 
 def _samples(outcome) -> list[tuple[str, ...]]:
-    return [each.rows for each in outcome.passes[0].delivered]
+    return [each.rows for each in outcome.epochs[0].delivered]
 
 
 def test_one_process_serves_all_trials(records):
     """It stays, and no trial imports torch again."""
     run_trial(lambda: Surroundings(records), loader=SERVED)
-    before = _preloaded()
+    servers = _preloaded()
     run_trial(lambda: Surroundings(records), loader=SERVED)
-    assert len(before) == 1
-    assert _preloaded() == before
+    assert len(servers) == 1
+    assert _preloaded() == servers
 
 
 def test_workers_have_the_surroundings_of_their_trial(records, tmp_path, monkeypatch):
-    """Environment variables, working directory and limit are those of now."""
     for name in ("one", "two"):
         monkeypatch.setenv(VARIABLE, name)
         monkeypatch.setenv("PYTHONPATH", f"{PYTHONPATH}:{name}")
@@ -191,23 +184,21 @@ def test_workers_have_the_surroundings_of_their_trial(records, tmp_path, monkeyp
             run_trial(lambda: Surroundings(records), loader={**SERVED, **change})
             for change in ({"multiprocessing_context": "fork"}, {})
         )
-        assert served.passes[0].complete
+        assert served.epochs[0].complete
         assert _samples(served) == _samples(forked)
 
 
 def test_another_one_is_started_where_it_was_killed(records):
-    """The trial after that is a trial as any."""
     run_trial(lambda: Surroundings(records), loader=SERVED)
     (killed,) = _preloaded()
     killed.kill()
     outcome = run_trial(lambda: Surroundings(records), loader=SERVED)
-    assert outcome.passes[0].complete
+    assert outcome.epochs[0].complete
     (started,) = _preloaded()
     assert started != killed
 
 
 def test_a_process_that_a_worker_leaves_is_found_and_ended(records):
-    """It is below the fork server, and not below the loader's process."""
     (result,) = check_dataset(
         lambda: LeavesAProcess(records), only="workers-agree", loader=SERVED, on_fail=None
     )
@@ -217,7 +208,6 @@ def test_a_process_that_a_worker_leaves_is_found_and_ended(records):
 
 
 def test_faults_reach_these_workers(records):
-    """As they reach forked ones, and the workers of the recovery are sound."""
     outcome = run_trial(lambda: Surroundings(records), ReadError("*.none"), loader=SERVED)
     assert outcome.recovery.complete
     assert {each.worker for each in outcome.workers} == {0, 1}
@@ -225,30 +215,20 @@ def test_faults_reach_these_workers(records):
 
 @pytest.mark.parametrize(
     ("method", "check"),
-    [
-        ("fork", "pickles"),
-        pytest.param("forkserver", "workers-agree", marks=pytest.mark.slow),
-    ],
+    [("fork", "pickles"), pytest.param("forkserver", "workers-agree", marks=pytest.mark.slow)],
 )
 def test_a_script_without_a_guard_runs_no_trial_within_a_trial(records, tmp_path, method, check):
-    """Its main module is imported for the workers, and they say what to do."""
     script = tmp_path / "unguarded.py"
     script.write_text(UNGUARDED, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(script), str(records), method, check],
-        env={**os.environ, "PYTHONPATH": PYTHONPATH},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=allowed(120),
-    )
-    assert "Put what the script does below: if __name__ == '__main__':" in done.stdout
-    assert "__getstate__" not in done.stdout
+    with start_python(script, records, method, check) as process:
+        printed, errors = output_of(process, 120)
+    assert process.returncode == 0, errors
+    assert "Move the script's code below: if __name__ == '__main__':" in printed
+    assert "__getstate__" not in printed
 
 
 @pytest.mark.parametrize("number", [9, pytest.param(15, marks=pytest.mark.slow)])
 def test_it_ends_with_the_process_that_started_it(records, tmp_path, number):
-    """Whether that has time for it or not."""
     script = tmp_path / "waits.py"
     script.write_text(
         "import sys, time\n"
@@ -261,12 +241,7 @@ def test_it_ends_with_the_process_that_started_it(records, tmp_path, number):
         "    time.sleep(600)\n",
         encoding="utf-8",
     )
-    with subprocess.Popen(
-        [sys.executable, str(script), str(records)],
-        env={**os.environ, "PYTHONPATH": PYTHONPATH},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as runner:
+    with start_python(script, records) as runner:
         assert runner.stdout.readline() == "ready\n"
         (served,) = psutil.Process(runner.pid).children()
         runner.send_signal(number)
@@ -293,18 +268,16 @@ def _is_gone(records):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_error_of_another_worker_is_judged(records, reference, method):
-    """The error of the dataset is the finding; nobody waits for the program to end by itself."""
     outcome = _outcome(records, method, 30.0, fails=True)
-    assert outcome.passes[0].exception.type == "ValueError"
+    assert outcome.epochs[0].exception.type == "ValueError"
     judgement = outcome.judge(reference)
-    assert judgement.verdict == "broken"
+    assert judgement.verdict == "fails_without_fault"
     assert "sample 0 is damaged" in judgement.sentence
     assert _is_gone(records)
 
 
 @pytest.mark.parametrize("method", MORE_METHODS)
 def test_its_batches_never_come(records, reference, method):
-    """The loader waits for ever, and that is the verdict."""
     outcome = _outcome(records, method, SHORT, fails=False)
     assert outcome.judge(reference).verdict == "hung"
     assert _is_gone(records)

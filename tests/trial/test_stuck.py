@@ -1,7 +1,5 @@
 """A loader whose worker is in a read that nothing ends is told so before its own timeout."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -18,6 +16,7 @@ from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults.faults import HungRead
+from pytest_dataloader_faults.steps import Epoch, arm_workers
 from support.datasets import Records
 
 LIMIT, PATIENCE = 0.5, 20
@@ -131,7 +130,7 @@ def hang(make_dataset, **loader):
         make_dataset=make_dataset,
         faults=[HungRead()],
         settings=Settings(loader=loader),
-        options=TrialOptions(patience=PATIENCE),
+        options=TrialOptions(processes=arm_workers(Epoch(patience=PATIENCE))),
     )
     began = time.monotonic()
     outcome = run_trial_job(job)
@@ -141,7 +140,6 @@ def hang(make_dataset, **loader):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_loader_does_not_wait_for_a_read_that_nothing_ends(records, workers):
-    """It gets the error of its own timeout, and sooner."""
     outcome, seconds = hang(lambda: Records(records), num_workers=workers)
 
     assert TIMED_OUT in outcome.exception.message
@@ -159,7 +157,6 @@ def test_a_limit_of_the_datasets_own_is_waited_for(records, kind):
 
 @pytest.mark.parametrize("make_dataset", [watched_by_thread, watched_by_timer])
 def test_what_the_loaders_process_does_is_waited_for(records, make_dataset):
-    """It ends the worker, and the loader learns of that before its timeout."""
     outcome, _ = hang(lambda: make_dataset(records), num_workers=1)
 
     assert TIMED_OUT not in outcome.exception.message

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_dataloader_faults import Outcome, run_trial
-from pytest_dataloader_faults._engine.policy import MOST, Moments
+from pytest_dataloader_faults._engine.policy import MOST, EventLog
 from pytest_dataloader_faults._engine.protocol import Course, Courses
 from pytest_dataloader_faults._trial.from_journal import timeline_of
 from pytest_dataloader_faults._trial.journal import (
@@ -48,7 +48,7 @@ def _check_read_error(outcome: Outcome, path: str, worker: str) -> None:
     assert (fault.process, fault.text) == (worker, f"ReadError: read of {path}, sample 5")
     (error,) = _of(outcome, "error")
     assert (error.process, error.text) == ("loader", "OSError: [Errno 5] Input/output error")
-    epoch = next(each for each in outcome.timeline if each.text == "epoch 1 begins")
+    epoch = next(each for each in outcome.timeline if each.text == "epoch 1 starts")
     opened = next(each for each in _of(outcome, "open") if each.text == path)
     fetch = next(each for each in _of(outcome, "fetch") if each.process == worker)
     assert opened.process == worker
@@ -59,12 +59,11 @@ def _check_read_error(outcome: Outcome, path: str, worker: str) -> None:
 
 @pytest.mark.parametrize("engine_name", ENGINES)
 def test_a_fault_stands_between_its_cause_and_its_error(records, engine_name):
-    """In the worker that it happened to, and after the opening of its file."""
     path = str(records / "05.rec")
     outcome = _trial(records, ReadError(path), engine=engine_name)
     _check_read_error(outcome, path, "worker 1")
     recovery = [each.text for each in outcome.timeline if "the recovery" in each.text]
-    assert [recovery[0], recovery[-1]] == ["the recovery begins", "the recovery ends"]
+    assert [recovery[0], recovery[-1]] == ["the recovery starts", "the recovery ends"]
     again = Outcome.from_dict(json.loads(json.dumps(outcome.to_dict())))
     assert (again, again.timeline) == (outcome, outcome.timeline)
 
@@ -73,7 +72,6 @@ def test_a_fault_stands_between_its_cause_and_its_error(records, engine_name):
 @pytest.mark.parametrize("engine_name", ENGINES)
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_it_is_the_same_with_each_start_method(records, engine_name, method):
-    """All processes share one clock."""
     path = str(records / "05.rec")
     outcome = _trial(
         records, ReadError(path), engine=engine_name, loader={"multiprocessing_context": method}
@@ -83,7 +81,6 @@ def test_it_is_the_same_with_each_start_method(records, engine_name, method):
 
 @pytest.mark.parametrize("engine_name", ENGINES)
 def test_a_run_without_faults_has_none(records, engine_name):
-    """Each batch is begun once and comes once, and each file is opened once."""
     outcome = _trial(records, engine=engine_name)
     assert _is_in_order(outcome)
     assert _of(outcome, "fault", "error", "exit") == []
@@ -97,55 +94,50 @@ def test_a_run_without_faults_has_none(records, engine_name):
 
 @pytest.mark.parametrize("engine_name", ENGINES)
 def test_a_killed_worker_exits(records, engine_name):
-    """After the fault that killed it, and before the error by which the loop learns of it."""
     outcome = _trial(records, WorkerKilled(at=2), engine=engine_name)
-    fault, gone, error = _of(outcome, "fault", "exit", "error")
-    assert [fault.kind, gone.kind, error.kind] == ["fault", "exit", "error"]
-    assert (gone.process, gone.text) == ("worker 0", "worker 0 was killed by SIGKILL")
+    fault, death, error = _of(outcome, "fault", "exit", "error")
+    assert [fault.kind, death.kind, error.kind] == ["fault", "exit", "error"]
+    assert (death.process, death.text) == ("worker 0", "worker 0 was killed by SIGKILL")
     assert fault.process == "worker 0"
 
 
 def test_a_loader_without_workers_does_all_by_itself(records):
-    """Its own process begins the batches and opens the files."""
     path = str(records / "05.rec")
     outcome = _trial(records, ReadError(path), loader={"num_workers": 0})
     _check_read_error(outcome, path, "loader")
     assert {each.process for each in outcome.timeline} == {"loader"}
 
 
-def test_a_trial_that_hangs_has_what_came_before(records):
+def test_a_trial_that_hangs_has_what_was_delivered_before(records):
     """The supervisor tells it where the trial cannot."""
     path = str(records / "05.rec")
     outcome = _trial(records, HungRead(path), deadline=1.0)
     assert outcome.timed_out
     assert _is_in_order(outcome)
-    last = outcome.timeline[-1]
-    assert (last.kind, last.text) == ("exit", "the deadline ended the trial")
+    end = outcome.timeline[-1]
+    assert (end.kind, end.text) == ("exit", "the deadline ended the trial")
     assert [each.text for each in _of(outcome, "fault")] == [f"HungRead: read of {path}, sample 5"]
     assert path in [each.text for each in _of(outcome, "open")]
 
 
 def test_times_are_no_part_of_a_comparison():
-    """Two runs with the same facts are equal, although each has times of its own."""
-    one = Outcome((), {}, 1, 0, 30.0, "kernel", timeline=(Event(0.1, "loader", "epoch", "x"),))
-    assert one == Outcome((), {}, 1, 0, 30.0, "kernel")
+    outcome = ordinary(stream())
+    assert outcome == replace(outcome, timeline=(Event(0.1, "loader", "epoch", "x"),))
 
 
 @pytest.mark.parametrize("engine_name", ENGINES)
 def test_many_events_are_cut_to_the_first_and_the_last(records, engine_name):
-    """The middle of what is ordinary goes, and is counted; faults stay."""
     fault = ReadError("*/15.rec", nth=_TIMES)  # In the last batch: all others have come.
     outcome = run_trial(lambda: _OpensOften(records), fault, engine=engine_name)
     assert len([each for each in outcome.timeline if not each.omitted]) == MOST
     assert len(_of(outcome, "fault")) == 1
     opened = sum(counts.opens for each in outcome.workers for counts in each.files.values())
-    told = [each for each in _of(outcome, "open") if not each.omitted]
-    assert outcome.omitted_events >= opened - len(told) > 0
+    opens = [each for each in _of(outcome, "open") if not each.omitted]
+    assert outcome.omitted_events >= opened - len(opens) > 0
 
 
 @pytest.mark.parametrize("engine_name", ENGINES)
 def test_faults_crowd_nothing_out(records, engine_name):
-    """Of a thousand faults some are left out, and the timeline says where and how many."""
     outcome = _trial(records, ShortRead("*.rec", max_bytes=1), engine=engine_name)
     assert len(_of(outcome, "epoch")) == 4
     texts = [each.text.partition(" from ")[0] for each in _of(outcome, "batch")]
@@ -154,8 +146,8 @@ def test_faults_crowd_nothing_out(records, engine_name):
     faults = _of(outcome, "fault")
     assert sum(each.omitted or 1 for each in faults) == outcome.fired > MOST
     for worker in ("worker 0", "worker 1"):
-        *_, last = [each for each in faults if each.process == worker]
-        assert last.text == f"{last.omitted:,} more faults, left out here"
+        *_, gap = [each for each in faults if each.process == worker]
+        assert gap.text == f"{gap.omitted:,} more faults, not shown"
     assert outcome.omitted_events == sum(each.omitted for each in outcome.timeline)
     assert _is_in_order(outcome)
 
@@ -166,17 +158,17 @@ _TIMES = 100
 class _OpensOften(Records):
     def __getitem__(self, index):
         for _ in range(_TIMES):
-            found = super().__getitem__(index)
-        return found
+            sample = super().__getitem__(index)
+        return sample
 
 
 def _journal(firings, moments):
-    course = Course(0, 7, None, early=False, moments=moments, omitted=_OMITTED, unnoted=0)
+    course = Course(0, 7, None, early=False, events=moments, omitted=_OMITTED, unnoted=0)
     return [
         TrialStarted(1),
         PhaseStarted(EPOCH_1, 10.0),
-        *(BatchReceived(EPOCH_1, 10.0 + each, _BATCH, None) for each in range(firings)),
-        PassEnded(EPOCH_1, 99.0, Pass(complete=True)),
+        *(BatchReceived(EPOCH_1, 10.0 + each, _BATCH) for each in range(firings)),
+        PassEnded(99.0, Pass(EPOCH_1, complete=True)),
         Courses([course]),
         TrialEnded(timed_out=False, exitcode=0, duration=91.0, began=9.0),
     ]
@@ -187,61 +179,56 @@ _OMITTED = {"open": (2, 12.0)}
 
 
 def test_rare_events_take_the_place_of_ordinary_ones():
-    """Hundreds of faults leave the beginning and the end of what is ordinary."""
     facts = fired(EIO, MOST - 4)
     outcome = ordinary(stream(), _at(facts, 20.0))
     moments = [[11.0 + each / 100, "open", f"/{each}"] for each in range(300)]
-    events, omitted = timeline_of(outcome, _journal(0, moments))
+    events = timeline_of(outcome, _journal(0, moments))
     kinds = [each.kind for each in events]
     assert kinds.count("fault") == MOST - 4
     texts = [each.text for each in events if each.kind == "open"]
-    assert texts == ["/0", "300 more opens, left out here", "/299"]
-    assert omitted == 298 + 2
+    assert texts == ["/0", "300 more opens, not shown", "/299"]
+    assert sum(each.omitted for each in events) == 298 + 2
 
 
 def _at(facts, time):
     """*facts* whose firings happened at that time."""
     return tuple(
-        replace(each, firings=tuple(replace(one, time=time) for one in each.firings))
+        replace(each, firings=tuple(replace(firing, time=time) for firing in each.firings))
         for each in facts
     )
 
 
 def test_hostile_paths_are_short_and_on_one_line():
-    """Whatever a file is called."""
     moments = [[11.0, "open", "/a\n\x1b[31m\udcff"], [12.0, "open", "/" + "b" * 5000 + "/c.jpg"]]
-    events, _ = timeline_of(ordinary(stream()), _journal(0, moments))
+    events = timeline_of(ordinary(stream()), _journal(0, moments))
     opened = [each for each in events if each.kind == "open" and not each.omitted]
-    first, second = (each.text for each in opened)
-    assert first == "/a\\n\\x1b[31m\\udcff"
+    opened_path, second = (each.text for each in opened)
+    assert opened_path == "/a\\n\\x1b[31m\\udcff"
     assert second.endswith("b/c.jpg")
     assert len(second) < 250
 
 
 def test_a_trial_that_is_not_over_has_no_timeline():
-    """The end of the journal says when it began."""
-    assert timeline_of(ordinary(stream()), _journal(1, [])[:-1]) == ((), 0)
+    assert timeline_of(ordinary(stream()), _journal(1, [])[:-1]) == ()
 
 
 def test_moments_keep_the_first_and_the_last():
-    """Whoever kept them first has counted what is omitted."""
-    found = Moments()
+    log = EventLog()
     for time in range(3 * MOST):
-        found.add(float(time), "open", "")
-    kept, omitted = found.kept()
-    assert [kept[0][0], kept[-1][0], len(kept)] == [0, 3 * MOST - 1, MOST]
+        log.add(float(time), "open", "")
+    events, omitted = log.kept()
+    assert [events[0][0], events[-1][0], len(events)] == [0, 3 * MOST - 1, MOST]
     assert omitted == {"open": (2 * MOST, MOST // 2 - 1)}
-    more = Moments()
-    more.extend(kept[:10], {"open": (5, 3.0)})
-    assert more.kept() == (kept[:10], {"open": (5, kept[9][0])})
+    other_log = EventLog()
+    other_log.extend(events[:10], {"open": (5, 3.0)})
+    assert other_log.kept() == (events[:10], {"open": (5, events[9][0])})
 
 
 def test_moments_of_one_kind_do_not_crowd_out_another():
-    """However many files a worker opens for a batch, its batches are noted."""
-    found = Moments()
+    log = EventLog()
     for time in range(10 * MOST):
-        found.add(float(time), "open", "")
-    found.add(20.0 * MOST, "fetch", "fetch 2")
-    kept, omitted = found.kept()
-    assert kept[-1] == (20.0 * MOST, "fetch", "fetch 2")
+        log.add(float(time), "open", "")
+    log.add(20.0 * MOST, "fetch", "fetch 2")
+    events, omitted = log.kept()
+    assert events[-1] == (20.0 * MOST, "fetch", "fetch 2")
     assert list(omitted) == ["open"]

@@ -60,17 +60,15 @@ def test_workers_behind_a_generator_are_ended_at_once(records):
 
 
 def test_a_wrapper_is_what_the_loop_iterates(records):
-    """Its batches are the ones that come."""
     plain = run_trial(lambda: DataLoader(Records(records), batch_size=2, num_workers=2))
     outcome = run_trial(lambda: _adapted(records))
-    rows, others = ([each.rows for each in one.delivered] for one in (outcome, plain))
+    rows, plain_rows = ([each.rows for each in result.delivered] for result in (outcome, plain))
 
-    assert len(rows) == len(others)
-    assert rows != others
+    assert len(rows) == len(plain_rows)
+    assert rows != plain_rows
 
 
 def test_options_reach_the_loader_in_a_wrapper(records):
-    """Workers that persist are others after a fault has killed one."""
     outcome = run_trial(lambda: _adapted(records, persistent_workers=True), WorkerKilled())
 
     assert outcome.exception is not None
@@ -79,22 +77,20 @@ def test_options_reach_the_loader_in_a_wrapper(records):
 
 @pytest.mark.parametrize("several", [False, True])
 def test_a_loader_of_lightning_fabric(records, several):
-    """It is no DataLoader by its class."""
     fabric = pytest.importorskip("lightning.fabric")
 
     def make():
-        made = fabric.Fabric(accelerator="cpu", devices=1).setup_dataloaders(
+        loader = fabric.Fabric(accelerator="cpu", devices=1).setup_dataloaders(
             DataLoader(Records(records), batch_size=2, num_workers=2)
         )
-        return {"train": made} if several else made
+        return {"train": loader} if several else loader
 
     outcome = run_trial(part_of(make, "train") if several else make)
 
     assert outcome.exception is None
-    assert len(outcome.delivered) == outcome.passes[0].batches
+    assert len(outcome.delivered) == outcome.epochs[0].batches
 
 
 def test_batches_that_another_rank_drew_are_refused(records):
-    """Which samples of a map-style dataset are in them is not known."""
     with pytest.raises(UnusableDatasetError, match="dispatch_batches=False"):
         run_trial(lambda: DataLoaderDispatcher(Records(records), num_workers=2), ranks=2)

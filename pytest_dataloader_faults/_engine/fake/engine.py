@@ -2,12 +2,12 @@
 
 Some facts about pyfakefs. Each open() of a fake file leads through its function ``fake_open``,
 which makes a ``FakeFileOpen`` and calls that. Code that imports a module opens the real file. From
-Python 3.12 on that call comes to ``fake_open``, too, since ``io.open_code`` asks for ``_io.open``
-by name. pyfakefs tells it by its stack: ``open_code`` has to be exactly two frames up.
+Python 3.12 on, that call also reaches ``fake_open``, because ``io.open_code`` looks up ``_io.open``
+by name. pyfakefs recognizes it by its stack: ``open_code`` must be exactly two frames up.
 
-So no frame may come between, and ``FakeFileOpen`` is what is replaced: what comes there is meant
-for the fake files. A file that faults may be about is opened by its number instead, and read by
-that, so that the same code counts and fails its reads as those of real files.
+So there must not be another frame in between, and ``FakeFileOpen`` is replaced instead: calls that
+reach it are meant for fake files. A file that faults may match is opened and read by its number, so
+that the same code counts and fails its reads as those of real files.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ class _FakeDescriptorTable(DescriptorTable):
         self._fake = files
 
     def absolute(self, path: Any, dir_fd: int | None = None) -> str:
-        """By the current folder of the fake file system."""
+        """The absolute *path*, from the current folder of the fake file system."""
         if dir_fd is not None:
             folder = self._fake.get_open_file(dir_fd).get_object().path
             path = self._fake.joinpaths(folder, self._fake.make_string_path(path))
         return str(self._fake.absnormpath(os.fsdecode(self._fake.make_string_path(path))))
 
     def check_write(self, path: Any) -> None:
-        """Raise what the opening of *path* for writing alone is to raise."""
+        """Raise the error with which opening *path* for writing alone should fail."""
         where = self.absolute(path)
         _, size = self._kind_and_size(where)
-        for action in self.policy.opened(Operation(OPEN, where), size, reads=False):
+        for action in self.policy.open_actions(Operation(OPEN, where), size, reads=False):
             if isinstance(action, Fail):
                 raise OSError(action.errno, os.strerror(action.errno), os.fspath(path))
-        with self.counting_shortage(where):
+        with self.count_shortage(where):
             self.system.take_number(path)
 
-    def with_size(self, found: Any, size: int) -> Any:
-        """Of pyfakefs' own type."""
-        changed = copy.copy(found)
+    def with_size(self, status: Any, size: int) -> Any:
+        """A copy of *status*, of pyfakefs' own type, with another size."""
+        changed = copy.copy(status)
         changed.st_size = size
         return changed
 
 
 class _FaultedFakeIO(io.RawIOBase):
-    """A fake file open for reading, which asks the policy before it opens and reads."""
+    """A fake file open for reading, which queries the policy before it opens and reads."""
 
     files: ClassVar[_FakeDescriptorTable]
-    _blksize = io.DEFAULT_BUFFER_SIZE  # What open() asks a FileIO for, from Python 3.13 on.
+    _blksize = io.DEFAULT_BUFFER_SIZE  # What open() needs from a FileIO, from Python 3.13 on.
 
     def __init__(self, file: Any, mode: str, closefd: bool, opener: Any) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class _FaultedFakeIO(io.RawIOBase):
         self._fd = fd
 
     def use_matters(self) -> bool:
-        """C code cannot read a fake file."""
+        """Every use matters, because C code cannot read a fake file."""
         return True
 
     def fileno(self) -> int:
@@ -88,7 +88,7 @@ class _FaultedFakeIO(io.RawIOBase):
             raise ValueError("I/O operation on closed file")
         return self._fd
 
-    def _isatty_open_only(self) -> bool:  # The same.
+    def _isatty_open_only(self) -> bool:  # open() also calls this.
         return False
 
     def readable(self) -> bool:
@@ -114,7 +114,7 @@ class _FaultedFakeIO(io.RawIOBase):
         return len(data)
 
     def readall(self) -> bytes:
-        """As a real file does it."""
+        """Read to the end, with as many reads as a real file needs."""
         return read_all(self, self.files.system.fstat(self._fd).st_size)
 
     def write(self, data: Any, /) -> int:
@@ -129,7 +129,7 @@ class _FaultedFakeIO(io.RawIOBase):
         return int(self.files.system.lseek(self.fileno(), offset, whence))
 
     def close(self) -> None:
-        """And forget the number, if it goes."""
+        """Close the file, and forget its number unless the number stays open."""
         if not self.closed and self.closefd and hasattr(self, "_fd"):
             self.files.forget(self._fd)
             self.files.system.close(self._fd)
@@ -137,7 +137,7 @@ class _FaultedFakeIO(io.RawIOBase):
 
 
 def install(policy: FaultPolicy, clock: Clock, patcher: Any, *, scarce: bool) -> None:
-    """Ask *policy* about fake files, for good."""
+    """Query *policy* about fake files from now on."""
     from pyfakefs import fake_open
 
     fake_os, true_opener = patcher.fake_modules["os"], fake_open.FakeFileOpen
@@ -151,45 +151,45 @@ def install(policy: FaultPolicy, clock: Clock, patcher: Any, *, scarce: bool) ->
 
 
 def _handle_inherited(files: _FakeDescriptorTable, fake: Any) -> None:
-    """Refuse faults of files that are open already; reads of them are counted as unobserved."""
+    """Refuse faults that match open files; reads of these are counted as unobserved."""
     for holders in fake.open_files:
-        found = holders[0].get_object() if holders else None
-        path = getattr(found, "path", None)  # Neither pipes nor the standard streams have one.
-        if found is None or not isinstance(path, str) or files.policy.leaves_alone(path):
+        entry = holders[0].get_object() if holders else None
+        path = getattr(entry, "path", None)  # Neither pipes nor the standard streams have one.
+        if entry is None or not isinstance(path, str) or files.policy.is_exempt(path):
             continue
-        if files.policy.inherited(path, found.st_size):
+        if files.policy.inherited_fd_actions(path, entry.st_size):
             files.policy.refuse(
-                f"a fault is due for {path!r}, which was open when the worker started. A file of"
-                " pyfakefs that is open can neither be closed nor exchanged for another one. Open"
-                " it in the worker, or use real files, as in pytest's tmp_path"
+                f"a fault is due for {path!r}, which was open when the worker started. An open"
+                " pyfakefs file can be neither closed nor replaced. Open it in the worker, or use"
+                " real files, for example in pytest's tmp_path"
             )
         elif files.policy.faults.needs_reads_of(path):
             files.policy.count_unobserved("inherited descriptor")
 
 
 def _opener(files: _FakeDescriptorTable, true_opener: Callable[..., Any]) -> Callable[..., Any]:
-    """A ``FakeFileOpen`` that asks *files*."""
+    """A ``FakeFileOpen`` that queries *files*."""
     kind = type("FileIO", (_FaultedFakeIO,), {"files": files})
-    asked = types.SimpleNamespace(fspath=os.fspath, fstat=files.system.fstat)
-    around = open_with(FileIO=kind, os=asked)
+    replaced_os = types.SimpleNamespace(fspath=os.fspath, fstat=files.system.fstat)
+    around = open_with(FileIO=kind, os=replaced_os)
 
-    def opens(fake: Any, file: Any, mode: str = "r", *more: Any) -> Any:
+    def opens(fake: Any, file: Any, mode: str = "r", *arguments: Any) -> Any:
         may_have_faults = files.may_have_faults(file)
         if may_have_faults and not set("wax") & set(mode):
-            return around(file, mode, *more)
+            return around(file, mode, *arguments)
         if may_have_faults:
             files.check_write(file)
-        return true_opener(fake)(file, mode, *more)
+        return true_opener(fake)(file, mode, *arguments)
 
     return lambda fake: functools.partial(opens, fake)
 
 
 def _replace_in_os(fake_os: Any, files: _FakeDescriptorTable) -> None:
-    """In the fake ``os``, and wherever a module has a name of its own for one of its functions."""
+    """In the fake ``os``, and wherever a module has its own name for one of its functions."""
     calls = OsFunctions(files)
     replaced = ("open", "close", "dup", "dup2", "read", "pread")
     new = {name: getattr(calls, name) for name in replaced}
-    new |= {name: calls.harmless(getattr(files.system, name)) for name in ("fstat", "lseek")}
+    new |= {name: calls.wrap_observed(getattr(files.system, name)) for name in ("fstat", "lseek")}
     for module in list(sys.modules.values()):
         for name, value in list(getattr(module, "__dict__", {}).items()):
             is_of_os = type(value) is types.MethodType and value.__self__ is fake_os
@@ -199,15 +199,15 @@ def _replace_in_os(fake_os: Any, files: _FakeDescriptorTable) -> None:
 
 
 def _replace_sizes(fake: Any, path: Any, files: _FakeDescriptorTable) -> None:
-    """Replace the two functions by which a size is asked for."""
+    """Replace the two functions that return a size."""
     true_stat, true_size = fake.stat, path.getsize
 
     def stat(entry_path: Any, follow_symlinks: bool = True) -> Any:
-        found = true_stat(entry_path, follow_symlinks)
+        status = true_stat(entry_path, follow_symlinks)
         if isinstance(entry_path, int):
             files.observe(entry_path)
-            return found
-        return files.stat_result(entry_path, found, None)
+            return status
+        return files.stat_result(entry_path, status, None)
 
     def getsize(entry_path: Any) -> int:
         size = true_size(entry_path)
@@ -216,11 +216,11 @@ def _replace_sizes(fake: Any, path: Any, files: _FakeDescriptorTable) -> None:
     fake.stat, path.getsize = stat, getsize
 
 
-# Some facts about pyfakefs' own. Its ``os.lseek`` returns nothing. Its ``os.open`` sets the mode
-# of a file that exists already, by which one that may not be read becomes readable. It has no
-# ``pread``: the real one gets the fake number. Its ``os.close`` fails once the fake file system is
-# gone, when files that were kept are closed. Before 6.3 its ``os.ftruncate`` knows no file at all.
-# And any number of fake files can be open.
+# Some facts about pyfakefs' own. Its ``os.lseek`` returns nothing. Its ``os.open`` sets the mode of
+# a file that exists already, by which one that may not be read becomes readable. It has no
+# ``pread``: the real one gets the fake number. Its ``os.close`` fails after the fake file system is
+# removed, when files that were kept are closed. Before 6.3, its ``os.ftruncate`` does not find any
+# file. And any number of fake files can be open.
 
 
 _SCRATCH = "/.pytest-dataloader-faults"
@@ -229,7 +229,7 @@ _SCRATCH = "/.pytest-dataloader-faults"
 class _FakeOs:
     """What ``system`` is to ``DescriptorTable``. *fake_os* and *opener* are pyfakefs' own.
 
-    *scarce*: the limit of open files may be lowered, and holds for fake ones, too.
+    *scarce*: the limit of open files may be lowered, and also applies to fake ones.
     """
 
     def __init__(self, files: Any, fake_os: Any, opener: Any, *, scarce: bool) -> None:
@@ -238,22 +238,22 @@ class _FakeOs:
         self._stat = files.stat
         self._opener = opener
         self.take_number = _FakeDescriptorLimit(files).take if scarce else lambda _path: None
-        """Raises EMFILE where a real file could not be opened."""
+        """Raises EMFILE if a real file could not be opened."""
 
     def __getattr__(self, name: str) -> Any:
-        """All others are pyfakefs' own, whatever has come in their place since."""
+        """All others are pyfakefs' own, even if they were replaced since."""
         return self._own(name)
 
     def _own(self, name: str) -> Any:
         return getattr(type(self._os), name).__get__(self._os)
 
     def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        """As os.open(), for reading without a change of the mode."""
+        """Open as os.open() does, but do not change the mode of a file opened for reading."""
         self.take_number(path)
         plain = flags & ~os.O_CLOEXEC in (os.O_RDONLY, os.O_RDWR)
         if dir_fd is None and plain and not self._files.isdir(path):
-            how = "r+b" if flags & os.O_RDWR else "rb"
-            file = self._opener(self._files)(path, how, 0)
+            file_mode = "r+b" if flags & os.O_RDWR else "rb"
+            file = self._opener(self._files)(path, file_mode, 0)
             file.raw_io = True
             return int(file.fileno())
         return int(self._own("open")(path, flags, mode, dir_fd=dir_fd))
@@ -262,7 +262,7 @@ class _FakeOs:
         self._files.get_open_file(fd).close_fd(fd)
 
     def scratch(self) -> str:
-        """A folder for files that have no name for long, on a disk without limits."""
+        """A folder for files that soon lose their names, on a disk without limits."""
         if not self._files.exists(_SCRATCH):
             self._files.add_mount_point(_SCRATCH)
         return _SCRATCH
@@ -290,12 +290,12 @@ class _FakeOs:
 
     @contextlib.contextmanager
     def _at(self, fd: int, offset: int) -> Iterator[None]:
-        before = self.lseek(fd, 0, os.SEEK_CUR)
+        position = self.lseek(fd, 0, os.SEEK_CUR)
         try:
             self.lseek(fd, offset, os.SEEK_SET)
             yield
         finally:
-            self.lseek(fd, before, os.SEEK_SET)
+            self.lseek(fd, position, os.SEEK_SET)
 
 
 class _FakeDescriptorLimit:
@@ -343,14 +343,14 @@ def patch_for_good(current: Any) -> None:
         return
     _patched.add(os.getpid())
     explain_errors()
-    for each in (current, *current.fake_modules.values()):  # Also those that pyfakefs skips.
-        if hasattr(each, "skip_names"):
-            each.skip_names = set()
+    for module in (current, *current.fake_modules.values()):  # Also those that pyfakefs skips.
+        if hasattr(module, "skip_names"):
+            module.skip_names = set()
     separate_fd_range(current)
 
 
 def separate_fd_range(current: Any) -> None:
-    """Give fake descriptors a range of numbers of their own, and pyfakefs a pread().
+    """Give fake descriptors their own range of numbers, and pyfakefs a pread().
 
     A number that C code takes for a real one (np.fromfile, mmap) is then not open, where it could
     be that of a pipe between the loader and its workers.
@@ -363,8 +363,8 @@ def separate_fd_range(current: Any) -> None:
 class PatchWorker:
     """A ``worker_init_fn`` that patches its worker permanently and then runs the user's own."""
 
-    def __init__(self, then: Callable[[int], object] | None) -> None:
-        self._then = then
+    def __init__(self, init_fn: Callable[[int], object] | None) -> None:
+        self._then = init_fn
 
     def __call__(self, worker: int) -> None:
         """Run in the worker, before it makes its first sample."""

@@ -27,7 +27,7 @@ _RETURN_NONE = {"imread", "imreadmulti", "VideoCapture"}
 """Readers, of cv2, that do not complain about a file that is not there."""
 _QUOTED = re.compile(r"""['"]([^'"]+)['"]""")
 _MAX_LISTED = 100
-"""Of a list of paths: where one is a fake file, they all are."""
+"""Of a list of paths: if one is a fake file, they all are."""
 _SEES_FAKE_FILES = re.compile(r"/pyfakefs/|/pytest_dataloader_faults/(fake_files|_engine)/")
 _LIBRARIES = re.compile(rf"{re.escape(sysconfig.get_path('stdlib'))}/|.*/(site|dist)-packages/")
 
@@ -37,12 +37,12 @@ def explain_errors() -> None:
     from torch.utils.data._utils import fetch
 
     for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-        fetcher.fetch = _explaining(fetcher.fetch)  # type: ignore[method-assign]
+        fetcher.fetch = _wrap_fetch(fetcher.fetch)  # type: ignore[method-assign]
 
 
-def _explaining(fetch: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_fetch(fetch: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fetch)
-    def explaining(self: Any, index: Any) -> Any:
+    def fetch_with_note(self: Any, index: Any) -> Any:
         try:
             return fetch(self, index)
         except StopIteration:
@@ -51,7 +51,7 @@ def _explaining(fetch: Callable[..., Any]) -> Callable[..., Any]:
             explain(error)
             raise
 
-    return explaining
+    return fetch_with_note
 
 
 def explain(error: BaseException) -> None:
@@ -68,18 +68,18 @@ def explain(error: BaseException) -> None:
 def note_for(error: BaseException) -> str | None:
     """The note for *error*, if it is about a fake file, which only Python code sees."""
     files = fake_files()
-    for each in _chain(error) if files is not None else ():
-        frames = list(traceback.walk_tb(each.__traceback__))
+    for link in _chain(error) if files is not None else ():
+        frames = list(traceback.walk_tb(link.__traceback__))
         if not frames or _SEES_FAKE_FILES.search(frames[-1][0].f_code.co_filename):
             continue  # Code that sees fake files raised it.
-        said = _text_of(each)
-        silent = _silent_readers(said, frames)
-        is_missed = isinstance(each, FileNotFoundError) or _NOT_FOUND.search(said)
-        if (is_missed or silent) and (path := _fake_path(each, said, frames, files)):
+        text = _text_of(link)
+        silent = _silent_readers(text, frames)
+        is_missed = isinstance(link, FileNotFoundError) or _NOT_FOUND.search(text)
+        if (is_missed or silent) and (path := _fake_path(link, text, frames, files)):
             return (
                 f"{path!r} is in the fake file system, which only Python's own open() and os"
-                f" functions see: {silent or _line(frames)} reads in C, and looks for it among the"
-                " real files. Write real files for such a reader, as in pytest's tmp_path"
+                f" functions see, but {silent or _line(frames)} reads in C, and looks for a real"
+                " file. Write real files for this reader, for example in pytest's tmp_path"
             )
     return None
 
@@ -98,28 +98,30 @@ def _text_of(error: BaseException) -> str:
         return " ".join(map(str, error.args))
 
 
-def _silent_readers(said: str, frames: list[tuple[types.FrameType, int]]) -> str | None:
-    """Readers in the user's code that give None, where an error says that something is None."""
-    if not _NOTHING.search(said):
+def _silent_readers(text: str, frames: list[tuple[types.FrameType, int]]) -> str | None:
+    """Readers in the user's code that return None, if an error says that something is None."""
+    if not _NOTHING.search(text):
         return None
     names = {name for frame, _ in frames for name in frame.f_code.co_names if _is_user(frame)}
     return " or ".join(f"{name}()" for name in sorted(names & _RETURN_NONE)) or None
 
 
 def _fake_path(
-    error: BaseException, said: str, frames: list[tuple[types.FrameType, int]], files: Any
+    error: BaseException, text: str, frames: list[tuple[types.FrameType, int]], files: Any
 ) -> str | None:
     """The fake file or folder that *error* names, or a file that the code there had in hand."""
-    named = [getattr(error, "filename", None), *_QUOTED.findall(said), *said.split()]
+    names = [getattr(error, "filename", None), *_QUOTED.findall(text), *text.split()]
     in_hand = [value for frame, _ in reversed(frames) for value in frame.f_locals.values()]
-    for each in (*named, *in_hand):
-        if isinstance(each, (str, bytes, os.PathLike)):
-            path = os.fsdecode(each).rstrip(":,.")
-            is_folder = each in named and os.sep in path and files.isdir(path)
+    for value in (*names, *in_hand):
+        if isinstance(value, (str, bytes, os.PathLike)):
+            path = os.fsdecode(value).rstrip(":,.")
+            is_folder = value in names and os.sep in path and files.isdir(path)
             if path and (is_folder or files.isfile(path)):
                 return path
-    kept = (each for each in _attributes_of(in_hand) if isinstance(each, (str, os.PathLike)))
-    return next((os.path.dirname(each) for each in kept if files.isfile(os.fspath(each))), None)
+    attributes = (each for each in _attributes_of(in_hand) if isinstance(each, (str, os.PathLike)))
+    return next(
+        (os.path.dirname(each) for each in attributes if files.isfile(os.fspath(each))), None
+    )
 
 
 def _attributes_of(values: list[Any]) -> Iterator[Any]:
@@ -129,13 +131,13 @@ def _attributes_of(values: list[Any]) -> Iterator[Any]:
 
 
 def _is_user(frame: types.FrameType) -> bool:
-    """Whether it is of no library; what C code made of Python has no absolute path."""
+    """Whether it is outside of libraries; code that C code compiled lacks an absolute path."""
     path = frame.f_code.co_filename
     return os.path.isabs(path) and not _LIBRARIES.match(path)
 
 
 def _line(frames: list[tuple[types.FrameType, int]]) -> str:
     """The line of the user's code that called the reader."""
-    own = [frame for frame in frames if _is_user(frame[0])] or frames
-    (summary,) = traceback.StackSummary.extract(iter(own[-1:]))
+    user_frames = [frame for frame in frames if _is_user(frame[0])] or frames
+    (summary,) = traceback.StackSummary.extract(iter(user_frames[-1:]))
     return f"`{summary.line}` ({os.path.basename(summary.filename)}, line {summary.lineno})"

@@ -2,10 +2,10 @@
 
 Some facts about classic BPF in seccomp: a program sees the call's number, architecture and six
 arguments, never what they point to; jumps go forward only, by at most 255; arguments are 64 bits
-wide and loaded in halves. A descriptor is a C int, so its low half is all there is to compare.
+wide and loaded in halves. A descriptor is a C int, so comparing its low half is enough.
 
-So the program decides what can be decided from numbers, at no cost to the rest: a read of a
-descriptor below *base* that is not listed in *held* never leaves the kernel's fast path.
+So the program decides what can be decided from numbers, without cost for other calls: a read of a
+descriptor below *base* that is not in *listed_fds* never leaves the kernel's fast path.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping
 from pytest_dataloader_faults._engine.calls import (
     CALLS,
     Role,
-    reading,
-    with_role,
-    writing,
+    calls_with_role,
+    reading_calls,
+    writing_calls,
 )
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.system.libc import Prctl
@@ -28,16 +28,20 @@ _JUMP, _LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x05, 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 
 _STREAMS = 3
-"""Below are standard input, output and error, which are no files of a dataset."""
+"""Below are standard input, output and error, which are not files of a dataset."""
 _NEW_NAMESPACES = linux.CLONE_NEWNS | linux.CLONE_NEWUSER
 _NEW_IDENTITY = (Prctl.CAPBSET_DROP, Prctl.SET_SECUREBITS, Prctl.SET_DUMPABLE)
 _ALWAYS_FILTERED = (
     *(Role.DUPLICATES, Role.LOCKS, Role.UNOBSERVABLE),
     *(Role.CONNECTS, Role.CHANGES_IDENTITY),
 )
-"""Besides opens and reads; of all other calls only those are filtered that a plan needs."""
-_NEVER_ALLOWED = (Role.OPENS, Role.ALLOCATES, Role.RESERVES, Role.UNOBSERVABLE, Role.CONNECTS)
-"""Of these calls, where they are filtered, no argument says that the kernel may go on."""
+"""In addition to opens and reads: of all other calls, only those that a plan needs are filtered."""
+_NEVER_ALLOWED = (
+    *(Role.OPENS, Role.ALLOCATES, Role.RESERVES, Role.UNOBSERVABLE, Role.CONNECTS),
+    Role.LISTS,
+)
+"""The arguments of these calls never show that the kernel may execute them."""
+_LOCKS = (linux.F_SETLK, linux.F_SETLKW, linux.F_OFD_SETLK, linux.F_OFD_SETLKW)
 
 
 def _instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
@@ -52,15 +56,15 @@ def _argument(index: int) -> bytes:
     return _instruction(_LOAD, _ARGUMENTS + 8 * index)
 
 
-def _on_descriptor(index: int, base: int, held: Iterable[int]) -> bytes:
-    """Notify if argument *index* is a descriptor at or above *base*, or one of *held*."""
+def _on_descriptor(index: int, base: int, listed_fds: Iterable[int]) -> bytes:
+    """Notify if argument *index* is a descriptor at or above *base*, or one of *listed_fds*."""
     negative = _instruction(_JGE, 0x80000000, 0, 1) + _ALLOW
     high = _instruction(_JGE, base, 0, 1) + _NOTIFY
-    listed = b"".join(_instruction(_JEQ, fd, 0, 1) + _NOTIFY for fd in held)
+    listed = b"".join(_instruction(_JEQ, fd, 0, 1) + _NOTIFY for fd in listed_fds)
     return _argument(index) + negative + high + listed + _ALLOW
 
 
-def _unless_flag(index: int | None, flag: int) -> bytes:
+def _allow_flag(index: int | None, flag: int) -> bytes:
     """Allow at once if argument *index* has *flag*."""
     if index is None:
         return b""
@@ -68,12 +72,12 @@ def _unless_flag(index: int | None, flag: int) -> bytes:
 
 
 def _changes_identity(name: str) -> bytes:
-    """Notify unless the arguments show that this use of *name* changes no identity."""
+    """Notify unless the arguments show that this use of *name* keeps the identity."""
     if name == "clone":
         return _argument(0) + _instruction(_JSET, _NEW_NAMESPACES, 1, 0) + _ALLOW + _NOTIFY
     if name == "prctl":
-        each = (_instruction(_JEQ, option, 0, 1) + _NOTIFY for option in _NEW_IDENTITY)
-        return _argument(0) + b"".join(each) + _ALLOW
+        checks = (_instruction(_JEQ, option, 0, 1) + _NOTIFY for option in _NEW_IDENTITY)
+        return _argument(0) + b"".join(checks) + _ALLOW
     return _NOTIFY  # Of clone3(2), the flags are in memory.
 
 
@@ -88,18 +92,30 @@ def _on_write(name: str) -> bytes:
     return descriptor + negative + _instruction(_JGE, _STREAMS, 0, 1) + _NOTIFY
 
 
-def _unless_unrelated(name: str) -> bytes:
+def _allow_unrelated(name: str) -> bytes:
     """Allow at once a use of *name* that maps no file, or duplicates no descriptor."""
     if name == "mmap":
-        return _unless_flag(3, linux.MAP_ANONYMOUS)
+        return _allow_flag(3, linux.MAP_ANONYMOUS)
     if name == "fcntl":
         plain, on_exec = linux.F_DUPFD, linux.F_DUPFD_CLOEXEC
-        wanted = _instruction(_JEQ, plain, 2, 0) + _instruction(_JEQ, on_exec, 1, 0)
-        return _argument(1) + wanted + _ALLOW
+        duplicating = _instruction(_JEQ, plain, 2, 0) + _instruction(_JEQ, on_exec, 1, 0)
+        return _argument(1) + duplicating + _ALLOW
     return b""
 
 
-def _body(name: str, base: int, held: Iterable[int], every_descriptor: bool, writes: bool) -> bytes:
+def _on_lock(name: str) -> bytes:
+    """Notify if *name* locks a file, whatever its descriptor is."""
+    if name == "flock":
+        return _NOTIFY
+    if name == "fcntl":
+        checks = (_instruction(_JEQ, command, 0, 1) + _NOTIFY for command in _LOCKS)
+        return _argument(1) + b"".join(checks)
+    return b""
+
+
+def _body(
+    name: str, base: int, listed_fds: Iterable[int], every_descriptor: bool, writes: bool
+) -> bytes:
     """What to do when the call is *name*; ends in a return on every path."""
     call = CALLS[name]
     written = _on_write(name) if writes and call.writes_fd is not None else b""
@@ -110,9 +126,9 @@ def _body(name: str, base: int, held: Iterable[int], every_descriptor: bool, wri
     if call.role in _NEVER_ALLOWED:
         return _NOTIFY
     if call.role in (Role.STATS, Role.CHECKS):
-        return _unless_flag(call.flags_at, linux.AT_EMPTY_PATH) + _NOTIFY
+        return _allow_flag(call.flags_at, linux.AT_EMPTY_PATH) + _NOTIFY
     base = 0 if call.role is Role.DUPLICATES and every_descriptor else base
-    return _unless_unrelated(name) + written + _on_descriptor(call.reads_fd or 0, base, held)
+    return _allow_unrelated(name) + written + _on_descriptor(call.reads_fd or 0, base, listed_fds)
 
 
 def program(
@@ -120,32 +136,36 @@ def program(
     architecture: int,
     *,
     base: int,
-    held: Iterable[int] = (),
+    listed_fds: Iterable[int] = (),
     descriptors: bool = False,
     stats: bool = False,
     room: bool = False,
+    listings: bool = False,
     writes: bool = False,
+    locks: bool = False,
 ) -> bytes:
     """The filter, as an array of struct sock_filter.
 
     *syscalls* maps names to numbers; names this machine does not have are left out. For
-    *descriptors*, *stats*, *room* and *writes* see ``FilterRequirements``.
+    *descriptors*, *stats*, *room*, *listings*, *writes* and *locks* see ``FilterRequirements``.
     """
-    held = tuple(held)
-    names = [*with_role(Role.OPENS), *reading(), *with_role(*_ALWAYS_FILTERED)]
-    wanted = {
+    listed_fds = tuple(listed_fds)
+    names = [*calls_with_role(Role.OPENS), *reading_calls(), *calls_with_role(*_ALWAYS_FILTERED)]
+    filtered_roles = {
         Role.ALLOCATES: descriptors,
         Role.STATS: stats,
         Role.CHECKS: stats,
         Role.RESERVES: room,
+        Role.LISTS: listings,
     }
-    names += with_role(*(role for role, is_wanted in wanted.items() if is_wanted))
-    names += writing() if writes else []
+    names += calls_with_role(*(role for role, is_wanted in filtered_roles.items() if is_wanted))
+    names += writing_calls() if writes else []
     code = _instruction(_LOAD, _ARCHITECTURE) + _instruction(_JEQ, architecture, 1, 0) + _ALLOW
     code += _instruction(_LOAD, _NUMBER)
     for name in dict.fromkeys(names):
         if name in syscalls:
-            body = _body(name, base, held, descriptors, writes)
+            body = _on_lock(name) if locks else b""
+            body += _body(name, base, listed_fds, descriptors, writes)
             # A plain jump over *body*, since the 8 bits of a conditional one may not reach.
             over = _instruction(_JUMP, len(body) // _INSTRUCTION.size)
             code += _instruction(_JEQ, syscalls[name], 1, 0) + over + body

@@ -20,11 +20,11 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     read_memory,
 )
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults.globs import connection_path
+from pytest_dataloader_faults.faults.globs import connection_path
 
 
 class Syscall(NamedTuple):
-    """One system call that was handed over."""
+    """One system call about which the kernel notified."""
 
     id: int
     pid: int
@@ -49,8 +49,9 @@ class BadSyscallError(Exception):
 class _ResolvedPath(NamedTuple):
     """The file that a call means: the absolute path that globs are about, and one to open it by.
 
-    They differ where only the kernel can tell: ``..`` behind a symbolic link, a slash behind a
-    file's name, a link of /proc to a folder, and, with *is_descriptor*, to an open descriptor.
+    They differ if only the kernel can resolve the path: ``..`` behind a symbolic link, a slash
+    behind a file's name, a link of /proc to a folder, and, with *is_descriptor*, to an open
+    descriptor.
     """
 
     path: str
@@ -59,9 +60,9 @@ class _ResolvedPath(NamedTuple):
 
 
 class PathRequest(NamedTuple):
-    """What a call of the open(2) or stat(2) kind asks for: a file, by O_* and RESOLVE_* flags.
+    """What a call of the open(2) or stat(2) kind requests: a file, by O_* and RESOLVE_* flags.
 
-    *name* is its path argument; for the others see ``_ResolvedPath``.
+    *name* is its path argument; see ``_ResolvedPath`` for the others.
     """
 
     path: str
@@ -82,39 +83,39 @@ class PathRequest(NamedTuple):
 
 
 def open_request(call: Syscall, name: bytes) -> PathRequest:
-    """What *call* asks for, whose path argument is *name*."""
+    """What *call* requests, whose path argument is *name*."""
     flags, resolve = call.argument(call.facts.flags_at), 0
     if call.name == "openat2":
         flags, _, resolve = OPEN_HOW.unpack(_read_argument(call, flags, OPEN_HOW.size))
     if resolve & RESOLVE_IN_ROOT:
         name = name.lstrip(b"/")
-    found = resolved_path(call, name)
-    return PathRequest(*found, name, flags & 0xFFFFFFFF, resolve)
+    resolved = resolve_path(call, name)
+    return PathRequest(*resolved, name, flags & 0xFFFFFFFF, resolve)
 
 
 def stat_request(call: Syscall, name: bytes) -> PathRequest:
-    """What *call* looks at: a link itself, and not what is behind it, by O_NOFOLLOW."""
+    """What *call* examines: a link itself, instead of its target, by O_NOFOLLOW."""
     place = call.facts.flags_at
     not_behind = call.arguments[place] & AT_SYMLINK_NOFOLLOW if place else call.name == "lstat"
-    return PathRequest(*resolved_path(call, name), name, os.O_NOFOLLOW if not_behind else 0)
+    return PathRequest(*resolve_path(call, name), name, os.O_NOFOLLOW if not_behind else 0)
 
 
-def resolved_path(call: Syscall, name: bytes) -> _ResolvedPath:
+def resolve_path(call: Syscall, name: bytes) -> _ResolvedPath:
     """The file that a call of the open(2) or stat(2) kind is about; *name* is its path argument."""
     path = os.fsdecode(name)
     raw = path if path.startswith("/") else os.path.join(_read_link(folder_link(call)), path)
     try:
-        seen = proc.behind_folder_link(raw, call.pid)
+        followed = proc.resolve_folder_link(raw, call.pid)
     except FileNotFoundError as error:
         raise BadSyscallError from error
-    if found := proc.descriptor_named(seen, call.pid):
-        link = "/proc/{}/fd/{}".format(*found)
+    if descriptor := proc.parse_descriptor_path(followed, call.pid):
+        link = "/proc/{}/fd/{}".format(*descriptor)
         return _ResolvedPath(_read_link(link), link, is_descriptor=True)
-    if "/../" not in f"{seen}/":
-        return _ResolvedPath(os.path.abspath(seen), raw)
-    folder, last = os.path.split(seen.rstrip("/"))
-    folder, last = os.path.split(os.path.realpath(seen)) if last == ".." else (folder, last)
-    return _ResolvedPath(os.path.join(os.path.realpath(folder), last), raw)
+    if "/../" not in f"{followed}/":
+        return _ResolvedPath(os.path.abspath(followed), raw)
+    folder, base = os.path.split(followed.rstrip("/"))
+    folder, base = os.path.split(os.path.realpath(followed)) if base == ".." else (folder, base)
+    return _ResolvedPath(os.path.join(os.path.realpath(folder), base), raw)
 
 
 def _read_argument(call: Syscall, address: int, length: int) -> bytes:
@@ -135,9 +136,9 @@ def _read_link(link: str) -> str:
 
 def folder_link(call: Syscall) -> str:
     """The link in /proc to the folder that a relative path of *call* is relative to."""
-    fd = signed(call.arguments[0])
-    here = call.facts.path_at == 0 or fd == AT_FDCWD
-    return f"/proc/{call.pid}/cwd" if here else f"/proc/{call.pid}/fd/{fd}"
+    fd = to_signed(call.arguments[0])
+    is_in_cwd = call.facts.path_at == 0 or fd == AT_FDCWD
+    return f"/proc/{call.pid}/cwd" if is_in_cwd else f"/proc/{call.pid}/fd/{fd}"
 
 
 def duplicate(pid: int, fd: int) -> int:
@@ -145,7 +146,7 @@ def duplicate(pid: int, fd: int) -> int:
     try:
         pidfd = os.pidfd_open(pid)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOENT):  # As of a thread, by kernel.
+        if error.errno not in (errno.EINVAL, errno.ENOENT):  # A thread; kernels differ.
             raise
         pidfd = os.pidfd_open(proc.status(pid).process)
     try:
@@ -154,8 +155,8 @@ def duplicate(pid: int, fd: int) -> int:
         os.close(pidfd)
 
 
-def reopened(pid: int, fd: int) -> int:
-    """An opening of our own of what descriptor *fd* of *pid* is, at the same offset."""
+def reopen_at_offset(pid: int, fd: int) -> int:
+    """The file of descriptor *fd* of *pid*, opened again here at the same offset."""
     about = proc.fd_info(fd, pid)
     flags = about.flags & (os.O_ACCMODE | os.O_APPEND | os.O_SYNC)
     ours = os.open(f"/proc/{pid}/fd/{fd}", flags | os.O_CLOEXEC)
@@ -163,7 +164,7 @@ def reopened(pid: int, fd: int) -> int:
     return ours
 
 
-def signed(argument: int) -> int:
+def to_signed(argument: int) -> int:
     """A C int out of a 64-bit argument."""
     low = argument & 0xFFFFFFFF
     return low - (1 << 32) if low & 0x80000000 else low
@@ -172,7 +173,7 @@ def signed(argument: int) -> int:
 class TrackedFile(NamedTuple):
     """A file that a worker has open and whose reads are seen.
 
-    *source* is our own duplicate, or with *reopened* an opening of our own; *inherited*: the worker
+    *source* is our own duplicate, or with *reopened* the file opened again; *inherited*: the worker
     had it when it was armed, so that other workers may share its offset. *stand_in*: device and
     inode of what was put under its number when it was mapped.
     """
@@ -183,29 +184,29 @@ class TrackedFile(NamedTuple):
     reopened: bool = False
     stand_in: tuple[int, int] | None = None
 
-    def is_at(self, pid: int, number: int) -> bool:
+    def is_open_at(self, pid: int, number: int) -> bool:
         """Whether *number* of process *pid* is this file."""
         try:
             if self.source is None:
                 return proc.link_of(pid, number) == self.path
-            there = os.stat(f"/proc/{pid}/fd/{number}")
+            status = os.stat(f"/proc/{pid}/fd/{number}")
         except (FileNotFoundError, ProcessLookupError):
             return False
-        is_stand_in = (there.st_dev, there.st_ino) == self.stand_in
-        return is_stand_in or os.path.samestat(there, os.fstat(self.source))
+        is_stand_in = (status.st_dev, status.st_ino) == self.stand_in
+        return is_stand_in or os.path.samestat(status, os.fstat(self.source))
 
 
 # Some facts about reading another process's memory. By process_vm_readv(2) it takes 3 µs, and 1 µs
 # by pread(2) from an open /proc/PID/mem. The latter is about the memory that the process had when
-# it was opened. Once execve(2) has replaced that memory, a read gives 0 bytes. A process that was
-# forked has memory of its own, and one made by vfork(2) gets its own without notice. So only the
-# worker itself is read that way, by its main thread's id, and all others by process_vm_readv(2).
+# it was opened. Once execve(2) has replaced that memory, a read returns 0 bytes. A forked process
+# has its own memory, and one made by vfork(2) gets its own without notice. So only the worker
+# itself is read that way, by its main thread's id, and all others by process_vm_readv(2).
 
 
 _PAGE, _LENGTH = 4096, 512
 
 
-class Memory:
+class ProcessMemory:
     """The memory of the worker *pid* and of its descendants."""
 
     def __init__(self, pid: int) -> None:
@@ -251,12 +252,12 @@ def _string(pid: int, address: int) -> bytes:
     return text
 
 
-# Some facts about sockets of another process. /proc/PID/fd shows no more of one than a number, but
-# the extended attribute system.sockprotoname of it is the name of its protocol. pidfd_getfd(2), of
-# Linux 5.6, gives a duplicate: with that, connect(2) connects the very socket of the other
-# process, and TCP_INFO tells its state. Docker allows it to containers with CAP_SYS_PTRACE alone.
-# Where it is not allowed, each connect(2) counts as the first one of its socket. getaddrinfo(3)
-# connects sockets of UDP, to see which address it would have: these are no connections.
+# Some facts about sockets of another process. /proc/PID/fd shows only a number for one, but the
+# extended attribute system.sockprotoname of it is the name of its protocol. pidfd_getfd(2), of
+# Linux 5.6, returns a duplicate: with that, connect(2) connects the very socket of the other
+# process, and TCP_INFO shows its state. Docker allows it to containers with CAP_SYS_PTRACE alone.
+# If it is not allowed, each connect(2) counts as the first one of its socket. getaddrinfo(3)
+# connects sockets of UDP, to see which address it would have: these are not connections.
 
 
 _ADDRESS = struct.Struct("!2xH4s")
@@ -268,16 +269,17 @@ _LEAST = {socket.AF_INET: 16, socket.AF_INET6: 28}
 _PROTOCOL = "system.sockprotoname"
 _TCP = (b"TCP", b"TCPv6", b"MPTCP", b"MPTCPv6")
 _FORBIDDEN = (
-    "pidfd_getfd(2) is forbidden here (the container's seccomp profile?), which faults of answers"
-    " of a connection need. Docker allows it with --cap-add SYS_PTRACE. ConnectError does without"
+    "pidfd_getfd(2) is forbidden here (the container's seccomp profile?), but faults that hit the"
+    " answers of a server need it. Docker allows it with --cap-add SYS_PTRACE. ConnectError works"
+    " without it"
 )
 _CLOSE = 7
-"""The state of a socket that is not connected, as TCP_INFO tells it in its first byte."""
+"""The state of a socket that is not connected: the first byte of TCP_INFO."""
 _RECEIVES = ("read", "recvfrom", "recvmsg")
 
 
 class Peer(NamedTuple):
-    """The address that a connection is to, as Python's sockets take it."""
+    """The address of the peer of a connection, as Python's sockets take it."""
 
     family: socket.AddressFamily
     address: tuple[Any, ...]
@@ -297,9 +299,9 @@ def peer_of(call: Syscall) -> Peer | None:
     """Where a connect(2) leads, if its socket is of TCP; None also if the kernel refuses it.
 
     Raises:
-        PermissionError: The supervisor may not look at the caller.
+        PermissionError: The supervisor may not inspect the caller.
     """
-    link = f"/proc/{call.pid}/fd/{signed(call.arguments[0])}"
+    link = f"/proc/{call.pid}/fd/{to_signed(call.arguments[0])}"
     try:
         data = read_memory(call.pid, call.arguments[1], min(call.arguments[2] & 0xFFFFFFFF, 28))
         is_tcp = os.getxattr(link, _PROTOCOL).rstrip(b"\0") in _TCP
@@ -307,10 +309,10 @@ def peer_of(call: Syscall) -> Peer | None:
         raise
     except OSError:  # No address, or no socket.
         return None
-    return _parsed(data) if is_tcp else None
+    return _parse_address(data) if is_tcp else None
 
 
-def _parsed(data: bytes) -> Peer | None:
+def _parse_address(data: bytes) -> Peer | None:
     family = int.from_bytes(data[:2], sys.byteorder)
     if family not in _LEAST or len(data) < _LEAST[socket.AddressFamily(family)]:
         return None
@@ -323,18 +325,18 @@ def _parsed(data: bytes) -> Peer | None:
     return Peer(socket.AF_INET6, (name, port, flow, scope))
 
 
-def duplicate_of(call: Syscall) -> socket.socket:
-    """The socket that *call* is to connect: a duplicate of it."""
+def duplicate_socket(call: Syscall) -> socket.socket:
+    """A duplicate of the socket that *call* should connect."""
     try:
-        return socket.socket(fileno=duplicate(call.pid, signed(call.arguments[0])))
+        return socket.socket(fileno=duplicate(call.pid, to_signed(call.arguments[0])))
     except PermissionError as error:
         raise PermissionError(error.errno, _FORBIDDEN) from error
 
 
-def is_repeated(call: Syscall) -> bool:
-    """Whether the socket is being connected already, and *call* asks whether that is over."""
+def is_connecting(call: Syscall) -> bool:
+    """Whether the socket is being connected already, and *call* checks whether that is over."""
     try:
-        with duplicate_of(call) as connection:
+        with duplicate_socket(call) as connection:
             state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
     except OSError:  # Forbidden, or the caller is dead.
         return False
@@ -342,15 +344,15 @@ def is_repeated(call: Syscall) -> bool:
 
 
 def waits_for(pid: int, address: tuple[Any, ...]) -> bool:
-    """Whether *pid* waits in recv(2), without a time limit, for what *address* sends.
+    """Whether *pid* waits in recv(2), without a timeout, for what *address* sends.
 
-    Only its main thread counts, which fetches: others may listen for what never comes. A thread in
-    poll(2) or epoll_wait(2) may have any limit, which cannot be seen from outside.
+    Only its main thread counts, which fetches: others may wait for data that is never sent. A
+    thread in poll(2) or epoll_wait(2) may have any limit, which cannot be seen from outside.
     """
     try:
         call = proc.running_call(pid)
         return call is not None and _is_wait(pid, call, address)
-    except OSError:  # The worker is dead, or the supervisor may not look at it.
+    except OSError:  # The worker is dead, or the supervisor may not inspect it.
         return False
 
 
@@ -362,6 +364,6 @@ def _is_wait(pid: int, call: proc.RunningCall, address: tuple[Any, ...]) -> bool
         return not any(limit) and connection.getpeername()[1] == address[1]
 
 
-def is_of_this_network(pid: int) -> bool:
+def shares_network_namespace(pid: int) -> bool:
     """Whether *pid* has the network namespace of this process."""
     return proc.link(pid, "ns/net") == proc.link("self", "ns/net")

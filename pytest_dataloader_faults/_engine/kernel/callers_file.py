@@ -1,17 +1,17 @@
 """Find and open a file as the caller of a system call would [runs in the supervisor].
 
-Some facts about a path that one process opens for another. Relative paths begin at the caller's
-folders, which /proc/PID/cwd and /proc/PID/fd give, whatever became of their names. /proc/self is
+Some facts about a path that one process opens for another. Relative paths start at the caller's
+folders, which /proc/PID/cwd and /proc/PID/fd lead to, whatever became of their names. /proc/self is
 the process that looks, and the links in /proc/PID ("magic links", proc(5)) lead to what only that
-process has, so behind a symbolic link either of them would give something of the supervisor's.
+process has, so behind a symbolic link, either of them would lead to something of the supervisor's.
 openat2(2) with RESOLVE_NO_MAGICLINKS refuses the latter, and a file of procfs itself is known by
-its file system. What lies under a name can change between two looks, into a FIFO even, whose
-open(2) waits for a writer. A descriptor made with O_PATH neither waits nor needs any right to the
-file. It pins the file, and open(2) of its link in /proc/self/fd opens that very file, with the same
-checks of rights as by its name.
+its file system. The file under a name can change between two calls, even into a FIFO, whose open(2)
+waits for a writer. A descriptor made with O_PATH neither waits nor needs any right to the file. It
+pins the file, and open(2) of its link in /proc/self/fd opens that very file, with the same checks
+of rights as by its name.
 
-A seccomp filter of a container may know no openat2(2) and refuse it with ENOSYS or EPERM. Magic
-links are then followed as the supervisor's own.
+A container's seccomp filter may refuse openat2(2) with ENOSYS or EPERM. In that case magic links
+are followed as the supervisor's own.
 """
 
 from __future__ import annotations
@@ -41,54 +41,54 @@ class OpenedFile(NamedTuple):
     source: int | None
 
 
-def opened(call: Syscall, wanted: PathRequest, *, content: bool) -> OpenedFile | None:
-    """The file that *wanted* is; None if it is no file of data. *content*: open it, too.
+def open_for_caller(call: Syscall, request: PathRequest, *, content: bool) -> OpenedFile | None:
+    """The file of *request*; None if it is not a data file. *content*: open it as well.
 
-    Raises MagicLinkError, or the OSError that the caller would get. What the caller may not open
-    counts as no file.
+    Raises MagicLinkError, or the OSError that the caller would get. A file that the caller may not
+    open counts as not a data file.
     """
     try:
-        pin = pinned(call, wanted)
+        pin = pin_file(call, request)
     except FileNotFoundError as error:
-        if os.path.realpath(wanted.raw).startswith(f"/proc/{os.getpid()}/"):
+        if os.path.realpath(request.raw).startswith(f"/proc/{os.getpid()}/"):
             raise MagicLinkError from error
         return OpenedFile(None, None)
     try:
         size = data_size(pin)
         if size is None or not content:
             return None if size is None else OpenedFile(size, None)
-        return OpenedFile(size, _open_pinned(pin, wanted.flags))
+        return OpenedFile(size, _open_pinned(pin, request.flags))
     except PermissionError:
         return OpenedFile(None, None)
     finally:
         os.close(pin)
 
 
-def pinned(call: Syscall, wanted: PathRequest) -> int:
-    """A descriptor of what *wanted* names, which only pins it (O_PATH)."""
-    flags = wanted.flags & _LOOKUP | os.O_PATH | os.O_CLOEXEC
-    if wanted.is_descriptor:
-        return os.open(wanted.raw, flags)
-    if wanted.name.startswith(b"/"):
-        return _looked_up(None, wanted, flags)
+def pin_file(call: Syscall, request: PathRequest) -> int:
+    """A descriptor of what *request* names, which only pins it (O_PATH)."""
+    flags = request.flags & _LOOKUP | os.O_PATH | os.O_CLOEXEC
+    if request.is_descriptor:
+        return os.open(request.raw, flags)
+    if request.name.startswith(b"/"):
+        return _look_up(None, request, flags)
     folder = os.open(folder_link(call), os.O_PATH | os.O_CLOEXEC)
     try:
-        return _looked_up(folder, wanted, flags)
+        return _look_up(folder, request, flags)
     finally:
         os.close(folder)
 
 
-def _looked_up(folder: int | None, wanted: PathRequest, flags: int) -> int:
+def _look_up(folder: int | None, request: PathRequest, flags: int) -> int:
     start = linux.AT_FDCWD if folder is None else folder
-    resolve = wanted.resolve | linux.RESOLVE_NO_MAGICLINKS
+    resolve = request.resolve | linux.RESOLVE_NO_MAGICLINKS
     try:
-        return linux.openat2(start, wanted.name, flags, resolve)
+        return linux.openat2(start, request.name, flags, resolve)
     except OSError as error:
-        if error.errno == errno.ELOOP and wanted.resolve == 0 and not _is_endless(wanted.raw):
+        if error.errno == errno.ELOOP and request.resolve == 0 and not _is_endless(request.raw):
             raise MagicLinkError from error
-        if error.errno not in _REFUSED or wanted.resolve:
+        if error.errno not in _REFUSED or request.resolve:
             raise
-        return os.open(wanted.name, flags, dir_fd=folder)
+        return os.open(request.name, flags, dir_fd=folder)
 
 
 def _is_endless(path: str) -> bool:
@@ -102,30 +102,30 @@ def _is_endless(path: str) -> bool:
 
 def data_size(pin: int) -> int | None:
     """The size of a regular file that is the same for all processes; None for anything else."""
-    found = os.fstat(pin)
-    if not stat.S_ISREG(found.st_mode) or (not found.st_size and linux.is_on_procfs(pin)):
+    status = os.fstat(pin)
+    if not stat.S_ISREG(status.st_mode) or (not status.st_size and linux.is_on_procfs(pin)):
         return None
-    return found.st_size
+    return status.st_size
 
 
 def _open_pinned(pin: int, flags: int) -> int:
-    kept = flags & ~(_LOOKUP | os.O_CREAT)
-    return os.open(f"/proc/self/fd/{pin}", kept | os.O_CLOEXEC | os.O_NOCTTY)
+    open_flags = flags & ~(_LOOKUP | os.O_CREAT)
+    return os.open(f"/proc/self/fd/{pin}", open_flags | os.O_CLOEXEC | os.O_NOCTTY)
 
 
 # Some facts about what a path means. The kernel looks it up from the caller's root folder
 # (chroot(2)) in the caller's mounts (mount_namespaces(7)), and opens what is there if the caller's
 # file system ids, groups and capabilities allow it (credentials(7), path_resolution(7)). So the
 # same path may give the supervisor another file, or one that the caller must not read.
-# /proc/PID/root, ns and status show all of that, if the supervisor may look at them (ptrace(2),
-# "access mode checking"); to read them takes longer than an open(2) with all that is done about
-# it. But only a few system calls can change it (``Role.CHANGES_IDENTITY``), and those are handed
-# over. So one look suffices until such a call is made.
+# /proc/PID/root, ns and status show all of that, if the supervisor may read them (ptrace(2),
+# "access mode checking"); to read them takes longer than an open(2) with all that is done about it.
+# But only a few system calls can change it (``Role.CHANGES_IDENTITY``), and the filter notifies of
+# those. So reading once suffices until such a call is made.
 
 
-INVISIBLE = "by a process that the supervisor may not look at"
-_ELSEWHERE = "with another root folder or other mounts"
-_OTHER_RIGHTS = "as another user, in other groups or with other capabilities"
+INVISIBLE = "by a process that the supervisor may not inspect"
+_ELSEWHERE = "with a different root folder or different mounts"
+_OTHER_RIGHTS = "as a different user, or with different groups or capabilities"
 _FOR_FILES = 0b1110
 """CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_FOWNER: those that let open(2) pass."""
 
@@ -136,7 +136,7 @@ class _Identity(NamedTuple):
 
 
 class Identities:
-    """The identities of a worker and its descendants, beside the supervisor's own."""
+    """The identities of a worker and its descendants, compared with the supervisor's own."""
 
     def __init__(self) -> None:
         self._may_differ = True
@@ -147,7 +147,7 @@ class Identities:
         self._changed = self._changed or call.name != "clone3" or _makes_namespaces(call)
 
     def difference(self, pid: int) -> str | None:
-        """How *pid* opens files unlike the supervisor, in words; None if it does not."""
+        """How *pid* opens files unlike the supervisor, as text; None if it does not."""
         if not self._may_differ and not self._changed:
             return None
         difference = _difference(pid)
@@ -158,7 +158,7 @@ class Identities:
 def _makes_namespaces(call: Syscall) -> bool:
     try:
         flags = int.from_bytes(linux.read_memory(call.pid, call.arguments[0], 8), "little")
-    except OSError:  # The kernel refuses the call, or the supervisor may not look at the caller.
+    except OSError:  # The kernel refuses the call, or the supervisor may not inspect the caller.
         return True
     return bool(flags & (linux.CLONE_NEWNS | linux.CLONE_NEWUSER))
 
@@ -168,18 +168,20 @@ def _difference(pid: int) -> str | None:
         theirs = _identity_of(pid)
     except PermissionError:
         return INVISIBLE
-    if theirs.place != _ours().place:
+    if theirs.place != _own_identity().place:
         return _ELSEWHERE
-    return _OTHER_RIGHTS if theirs.rights != _ours().rights else None
+    return _OTHER_RIGHTS if theirs.rights != _own_identity().rights else None
 
 
 @functools.cache
-def _ours() -> _Identity:
+def _own_identity() -> _Identity:
     return _identity_of("self")
 
 
 def _identity_of(pid: proc.Pid) -> _Identity:
-    found = proc.status(pid)
+    status = proc.status(pid)
     root, mounts, users = (proc.link(pid, name) for name in ("root", "ns/mnt", "ns/user"))
-    capabilities = found.capabilities & _FOR_FILES
-    return _Identity((root, mounts), (found.user, found.group, found.groups, capabilities, users))
+    capabilities = status.capabilities & _FOR_FILES
+    return _Identity(
+        (root, mounts), (status.user, status.group, status.groups, capabilities, users)
+    )

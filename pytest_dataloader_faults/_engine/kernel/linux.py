@@ -61,6 +61,10 @@ AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
 AT_SYMLINK_NOFOLLOW = 0x100
 F_DUPFD = 0
+F_SETLK = 6
+F_SETLKW = 7
+F_OFD_SETLK = 37
+F_OFD_SETLKW = 38
 F_DUPFD_CLOEXEC = 1030
 CLONE_NEWNS = 0x20000
 CLONE_NEWUSER = 0x10000000
@@ -85,25 +89,25 @@ _X86_64 = {
     "socketpair": 53, "clone": 56, "fcntl": 72, "flock": 73, "fsync": 74, "fdatasync": 75,
     "setuid": 105, "setgid": 106, "setreuid": 113, "setregid": 114, "setgroups": 116,
     "setresuid": 117, "setresgid": 119, "setfsuid": 122, "setfsgid": 123, "capset": 126,
-    "pivot_root": 155, "prctl": 157, "chroot": 161, "futex": 202, "clock_nanosleep": 230,
-    "openat": 257, "newfstatat": 262, "faccessat": 269, "pselect6": 270, "ppoll": 271,
-    "unshare": 272, "splice": 275, "fallocate": 285, "dup3": 292, "pipe2": 293, "preadv": 295,
-    "pwritev": 296, "open_by_handle_at": 304, "setns": 308, "seccomp": 317, "memfd_create": 319,
-    "copy_file_range": 326, "preadv2": 327, "pwritev2": 328, "statx": 332, "io_uring_setup": 425,
-    "clone3": 435, "openat2": 437, "pidfd_getfd": 438, "faccessat2": 439,
+    "pivot_root": 155, "prctl": 157, "chroot": 161, "futex": 202, "getdents64": 217,
+    "clock_nanosleep": 230, "openat": 257, "newfstatat": 262, "faccessat": 269, "pselect6": 270,
+    "ppoll": 271, "unshare": 272, "splice": 275, "fallocate": 285, "dup3": 292, "pipe2": 293,
+    "preadv": 295, "pwritev": 296, "open_by_handle_at": 304, "setns": 308, "seccomp": 317,
+    "memfd_create": 319, "copy_file_range": 326, "preadv2": 327, "pwritev2": 328, "statx": 332,
+    "io_uring_setup": 425, "clone3": 435, "openat2": 437, "pidfd_getfd": 438, "faccessat2": 439,
 }  # fmt: skip
 _AARCH64 = {
     "dup": 23, "dup3": 24, "fcntl": 25, "flock": 32, "pivot_root": 41, "fallocate": 47,
-    "faccessat": 48, "chroot": 51, "openat": 56, "pipe2": 59, "read": 63, "write": 64, "readv": 65,
-    "writev": 66, "pread64": 67, "pwrite64": 68, "preadv": 69, "pwritev": 70, "sendfile": 71,
-    "pselect6": 72, "ppoll": 73, "splice": 76, "newfstatat": 79, "fsync": 82, "fdatasync": 83,
-    "capset": 91, "unshare": 97, "futex": 98, "nanosleep": 101, "clock_nanosleep": 115,
-    "setregid": 143, "setgid": 144, "setreuid": 145, "setuid": 146, "setresuid": 147,
-    "setresgid": 149, "setfsuid": 151, "setfsgid": 152, "setgroups": 159, "prctl": 167,
-    "socket": 198, "socketpair": 199, "connect": 203, "recvfrom": 207, "recvmsg": 212, "clone": 220,
-    "mmap": 222, "open_by_handle_at": 265, "setns": 268, "seccomp": 277, "memfd_create": 279,
-    "copy_file_range": 285, "preadv2": 286, "pwritev2": 287, "statx": 291, "io_uring_setup": 425,
-    "clone3": 435, "openat2": 437, "pidfd_getfd": 438, "faccessat2": 439,
+    "faccessat": 48, "chroot": 51, "openat": 56, "pipe2": 59, "getdents64": 61, "read": 63,
+    "write": 64, "readv": 65, "writev": 66, "pread64": 67, "pwrite64": 68, "preadv": 69,
+    "pwritev": 70, "sendfile": 71, "pselect6": 72, "ppoll": 73, "splice": 76, "newfstatat": 79,
+    "fsync": 82, "fdatasync": 83, "capset": 91, "unshare": 97, "futex": 98, "nanosleep": 101,
+    "clock_nanosleep": 115, "setregid": 143, "setgid": 144, "setreuid": 145, "setuid": 146,
+    "setresuid": 147, "setresgid": 149, "setfsuid": 151, "setfsgid": 152, "setgroups": 159,
+    "prctl": 167, "socket": 198, "socketpair": 199, "connect": 203, "recvfrom": 207, "recvmsg": 212,
+    "clone": 220, "mmap": 222, "open_by_handle_at": 265, "setns": 268, "seccomp": 277,
+    "memfd_create": 279, "copy_file_range": 285, "preadv2": 286, "pwritev2": 287, "statx": 291,
+    "io_uring_setup": 425, "clone3": 435, "openat2": 437, "pidfd_getfd": 438, "faccessat2": 439,
 }  # fmt: skip
 SYSCALLS = {"x86_64": _X86_64, "aarch64": _AARCH64}
 MACHINE = os.uname().machine
@@ -140,8 +144,8 @@ _from_pointer = ctypes.addressof(_from)
 def install_filter(program: bytes, flags: FilterFlag) -> int:
     """Put *program* on this process, permanently. With NEW_LISTENER, its descriptor is returned."""
     instructions = ctypes.byref(_Instructions(len(program) // 8, program))
-    options, what = ctypes.c_ulong(int(flags)), f"seccomp(SET_MODE_FILTER, {flags:#x})"
-    return raw_call("seccomp", SET_MODE_FILTER, options, instructions, what=what)
+    options, label = ctypes.c_ulong(int(flags)), f"seccomp(SET_MODE_FILTER, {flags:#x})"
+    return raw_call("seccomp", SET_MODE_FILTER, options, instructions, label=label)
 
 
 _WITH_KILLABLE_WAITS = (5, 19)
@@ -151,7 +155,7 @@ def filter_this_process(program: bytes, supervisor: int) -> int:
     """Install *program* on all threads and return the listener."""
     try:
         prctl(Prctl.SET_PTRACER, supervisor)
-    except OSError as error:  # EINVAL: this kernel has no yama, and no need of it.
+    except OSError as error:  # EINVAL: this kernel lacks yama, and does not need it.
         if error.errno != errno.EINVAL:
             raise
     prctl(Prctl.SET_NO_NEW_PRIVS, 1)
@@ -173,16 +177,16 @@ def notification_sizes() -> tuple[int, ...]:
     """Sizes of the notification, response and data structs in the running kernel, in bytes."""
     sizes = struct.Struct("=HHH")
     buffer = ctypes.create_string_buffer(sizes.size)
-    raw_call("seccomp", GET_NOTIF_SIZES, 0, buffer, what="GET_NOTIF_SIZES")
+    raw_call("seccomp", GET_NOTIF_SIZES, 0, buffer, label="GET_NOTIF_SIZES")
     return sizes.unpack(buffer.raw)
 
 
 def wait_holding_the_lock(fd: int) -> None:
-    """Wait in poll(2) until *fd* can be read, and keep the interpreter lock meanwhile."""
+    """Wait in poll(2) until *fd* can be read, and keep the GIL meanwhile."""
     readable, forever = 1, -1
     entry = ctypes.create_string_buffer(struct.pack("=ihh", fd, readable, 0))
     poll = ctypes.PyDLL(None).poll
-    while poll(entry, ctypes.c_ulong(1), ctypes.c_int(forever)) < 0:  # A signal came.
+    while poll(entry, ctypes.c_ulong(1), ctypes.c_int(forever)) < 0:  # A signal arrived.
         pass
 
 
@@ -197,23 +201,23 @@ def read_memory(pid: int, address: int, length: int) -> bytes:
 def write_memory(pid: int, address: int, data: bytes) -> None:
     """Put all of *data* into the memory of another process."""
     source = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
-    done = 0
-    while done < len(data):  # A page that is not there ends a call, and fails the next one.
-        _from.base, _there.base = source + done, address + done
-        _from.length = _there.length = len(data) - done
+    sent = 0
+    while sent < len(data):  # A page that is not there ends a call, and fails the next one.
+        _from.base, _there.base = source + sent, address + sent
+        _from.length = _there.length = len(data) - sent
         written = libc.process_vm_writev(pid, _from_pointer, 1, _there_pointer, 1, 0)
-        done += check(written, "process_vm_writev")
+        sent += check(written, "process_vm_writev")
 
 
-def raw_call(name: str, *arguments: object, what: str = "") -> int:
-    """Make a system call that nothing in Python makes as it stands; an error names *what*."""
-    return check(libc.syscall(SYSCALLS[MACHINE][name], *arguments), what or name)
+def raw_call(name: str, *arguments: object, label: str = "") -> int:
+    """Make a system call that nothing in Python makes as it stands; an error names *label*."""
+    return check(libc.syscall(SYSCALLS[MACHINE][name], *arguments), label or name)
 
 
 def openat2(folder: int, name: bytes, flags: int, resolve: int) -> int:
     """openat2(2): a descriptor of *name*, looked up from *folder* as *resolve* demands."""
-    how = OPEN_HOW.pack(flags, 0, resolve)
-    return raw_call("openat2", folder, name, how, OPEN_HOW.size)
+    open_how = OPEN_HOW.pack(flags, 0, resolve)
+    return raw_call("openat2", folder, name, open_how, OPEN_HOW.size)
 
 
 def is_on_procfs(fd: int) -> bool:

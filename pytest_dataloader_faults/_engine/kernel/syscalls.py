@@ -1,11 +1,11 @@
-"""System calls that a filter hands over: receive them, and answer them [runs in the supervisor].
+"""System calls of which a filter notifies: receive and answer them [runs in the supervisor].
 
 Some facts about seccomp user notification. poll(2) before RECV, since RECV blocks forever once the
-last filtered task is gone; that shows as POLLHUP. RECV wants its buffer zeroed and answers ENOENT
-when the caller died in the meantime: the call needs no answer then. SEND answers ENOENT likewise.
-ADDFD with SETFD puts a descriptor at a number of our choice, and with SEND also makes that number
-the result of the call, in one step. Without SYNC_WAKE_UP (Linux 6.6) the two sides wake each other
-across processors, which costs ten times as much.
+last filtered task has exited; that shows as POLLHUP. RECV needs a zeroed buffer and answers ENOENT
+if the caller died in the meantime: such a call does not need an answer. SEND also answers ENOENT
+for it. ADDFD with SETFD puts a descriptor at a number of our choice, and with SEND also makes that
+number the result of the call, in one step. Without SYNC_WAKE_UP (Linux 6.6) the two sides wake each
+other across processors, which costs ten times as much.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Listener:
         return True
 
     def continue_syscall(self, call: Syscall) -> None:
-        """Let the kernel do what was asked."""
+        """Let the kernel execute the call."""
         self._send(call, flags=linux.CONTINUE)
 
     def fail(self, call: Syscall, number: int) -> None:
@@ -100,20 +100,19 @@ class Listener:
             result: int = fcntl.ioctl(self.fd, request, argument)
             return result
         except OSError as error:
-            if error.errno != errno.ENOENT:  # The caller died; no process waits for this answer.
+            if error.errno != errno.ENOENT:  # The caller died, so nothing waits for this answer.
                 raise
             return -1
 
 
-# Some facts about a descriptor that we gave, or that the worker sent: ours and the worker's are
-# one open file description, and so have one offset (open(2)). Reading from ours moves the
-# worker's, as its own read would have. Writing by a duplicate does so, too, and appends where
-# O_APPEND says so.
+# Some facts about a descriptor that we gave, or that the worker sent: ours and the worker's are one
+# open file description, and so have one offset (open(2)). Reading from ours moves the worker's, as
+# its own read would have. Writing by a duplicate also does so, and appends with O_APPEND.
 #
 # Some facts about the structs. stat(2) fills a struct stat of 144 bytes on x86_64 and 128 on
 # aarch64, with st_size at offset 48 on both; statx(2) fills 256 bytes, with stx_size at offset 40.
-# fstat(2) and its like on a descriptor need nothing of this: that is a substitute's and tells the
-# truth.
+# fstat(2) and similar calls on a descriptor do not need this: it is the substitute's, with the
+# right size.
 
 
 _IOVEC = struct.Struct("=QQ")
@@ -123,7 +122,7 @@ _CURRENT = -1
 
 
 class Span(NamedTuple):
-    """The bytes of the file that a call will give, or map."""
+    """The bytes of the file that a call will return, or map."""
 
     start: int
     length: int
@@ -138,8 +137,8 @@ def span(call: Syscall, source: int | None) -> Span:
     start = _offset(call)
     if start is None:
         start = os.lseek(source, 0, os.SEEK_CUR)
-    wanted = sum(length for _, length in _buffers(call))
-    return Span(start, max(0, min(wanted, os.fstat(source).st_size - start)))
+    length = sum(length for _, length in _buffers(call))
+    return Span(start, max(0, min(length, os.fstat(source).st_size - start)))
 
 
 def source_for(call: Syscall, followed: TrackedFile) -> int | None:
@@ -160,7 +159,7 @@ def give_short(call: Syscall, source: int, length: int) -> int:
 
 
 def length_to_write(call: Syscall) -> int:
-    """How many bytes *call* is to write from buffers."""
+    """How many bytes *call* should write from buffers."""
     return sum(length for _, length in _buffers(call))
 
 
@@ -214,7 +213,7 @@ _STAT_SIZE_AT, _STATX_LENGTH, _STATX_SIZE_AT = 48, 256, 40
 
 
 def write_stat(call: Syscall, fd: int, size: int) -> None:
-    """Fill in the struct that *call* asks for: as for the file *fd*, but with *size*."""
+    """Fill in the struct that *call* requests: as for the file *fd*, but with *size*."""
     if call.name == "statx":
         flags, mask = call.arguments[2] | linux.AT_EMPTY_PATH, call.arguments[3]
         size_at, data = _STATX_SIZE_AT, ctypes.create_string_buffer(_STATX_LENGTH)
@@ -224,3 +223,59 @@ def write_stat(call: Syscall, fd: int, size: int) -> None:
         linux.raw_call("newfstatat", fd, b"", data, linux.AT_EMPTY_PATH)
     struct.pack_into("<Q", data, size_at, size)
     linux.write_memory(call.pid, call.argument(call.facts.result_at), data.raw)
+
+
+# Some facts about listings. getdents64(2) fills struct linux_dirent64: inode, the offset behind the
+# entry, the length of the struct, the kind of file, and the name. The offset of the descriptor is
+# where the next call continues; rewinddir(3) and seekdir(3) change it by lseek(2), of which the
+# filter does not notify. So if entries are not the kernel's, their numbers are put there.
+
+
+_ENTRY = struct.Struct("=QqHB")
+_ALIGNMENT = 8
+_ROOM = 1 << 16
+
+
+class Entry(NamedTuple):
+    """One entry of a folder; *kind*: DT_REG and so on."""
+
+    inode: int
+    kind: int
+    name: bytes
+
+    def pack(self, end: int) -> bytes:
+        """The struct for a caller, for which the next entry is at the offset *end*."""
+        length = -(-(_ENTRY.size + len(self.name) + 1) // _ALIGNMENT) * _ALIGNMENT
+        head = _ENTRY.pack(self.inode, end, length, self.kind)
+        return (head + self.name).ljust(length, b"\0")
+
+
+def read_entries(folder: int) -> list[Entry]:
+    """All entries of *folder*, a descriptor of which nothing has been listed."""
+    entries, buffer = [], ctypes.create_string_buffer(_ROOM)
+    while length := linux.raw_call("getdents64", folder, buffer, _ROOM):
+        at = 0
+        while at < length:
+            inode, _, size, kind = _ENTRY.unpack_from(buffer, at)
+            name = buffer.raw[at + _ENTRY.size : at + size].partition(b"\0")[0]
+            entries.append(Entry(inode, kind, name))
+            at += size
+    return entries
+
+
+def give_entries(call: Syscall, entries: list[Entry], folder: int) -> int:
+    """Put the next of *entries* where *call* wants them; how many bytes they are.
+
+    *folder*: a duplicate of the descriptor. OSError(EINVAL): there is no room for one entry.
+    """
+    place, room, data = os.lseek(folder, 0, os.SEEK_CUR), call.arguments[2] & 0xFFFFFFFF, b""
+    for number, entry in enumerate(entries[place:], start=place + 1):
+        record = entry.pack(number)
+        if len(data) + len(record) > room:
+            break
+        data, place = data + record, number
+    if not data and place < len(entries):
+        raise OSError(errno.EINVAL, "the buffer is too small for an entry")
+    linux.write_memory(call.pid, call.arguments[1], data)
+    os.lseek(folder, place, os.SEEK_SET)
+    return len(data)

@@ -4,55 +4,61 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from torch import multiprocessing
 
 from pytest_dataloader_faults._engine import protocol
-from pytest_dataloader_faults._engine.plan import Plan
+from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.patience import (
     SIGN_OF_LIFE,
     Patience,
     has_ended,
 )
-from pytest_dataloader_faults._engine.system.proc import is_stopped
-from pytest_dataloader_faults._engine.system.processes import code_to_run, end_in_words
+from pytest_dataloader_faults._engine.system.proc import is_dead, is_stopped
+from pytest_dataloader_faults._engine.system.processes import describe_end, main_code
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
-from pytest_dataloader_faults.exceptions import LostProcessError, UnusableEnvironmentError
+from pytest_dataloader_faults.exceptions import (
+    HarnessError,
+    LostProcessError,
+    UnusableEnvironmentError,
+)
 
-_MAIN = "pytest_dataloader_faults._engine.supervisor.server"
+_HOST = "pytest_dataloader_faults._engine.supervisor.host"
 _PATIENCE = 10.0
 """Seconds in which a supervisor that owes an answer neither works nor waits for a processor."""
+_WITHOUT_WORKERS = 0.2
+"""Seconds in which a supervisor that has no workers ends."""
 _END_PATIENCE = 1.0
 """Seconds between the last descriptor that a supervisor closes and its end."""
 _NO_ROOM = (
-    "no room for temporary files: {}. A worker needs a socket there to pass on a batch. A loader"
-    " waits forever for a batch that does not come. Free some, or set TMPDIR to a folder"
-    " that has room"
+    "no disk space for temporary files: {}. Workers need a socket there to send a batch; without it"
+    " a loader waits forever. Free some disk space, or set TMPDIR to a folder that has some"
 )
-_outliving: list[int] = []
-"""Supervisors whose workers outlived their scope; each ends with the last of its workers."""
+_hosts: dict[int, _Host] = {}
+"""By process: what forks its supervisors. A forked process has none of its own at first."""
 _Answer = TypeVar("_Answer", bound=protocol.ToLoader)
 
 
 class SupervisorClient:
-    """The connection to a running supervisor, for as long as its scope lasts."""
+    """The connection to a running supervisor, while its scope lasts."""
 
     def __init__(
-        self, plan: Plan, engine: str, stacks: str | None, running: protocol.SupervisorHandle | None
+        self, plan: FaultPlan, engine: str, stacks: bool, running: protocol.SupervisorHandle | None
     ) -> None:
         self._lock = threading.Lock()
         self._closed = self._stopped = False
         self._unsent: list[protocol.FromLoader] = []
-        # A trial has a folder of its own.
+        # A trial has its own folder.
         self._folder = None if running else temporary.name_for_sockets()
-        self._process: subprocess.Popen[bytes] | None
+        self._process: _SupervisorProcess | None
         self._process, handle = (None, running) if running else _start()
         self._handle = handle
         self.pid = handle.pid
@@ -63,22 +69,22 @@ class SupervisorClient:
         self._channel.connection = self._connection
         strategy = multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
         unlinks = strategy == "file_descriptor"
-        asked = protocol.Configure(plan.to_dict(), os.getpid(), self._folder, unlinks)
+        request = protocol.Configure(plan, os.getpid(), self._folder, unlinks)
         try:
-            if refused := self._ask(asked, protocol.Ready).no_folder:
+            if refused := self._request(request, protocol.Ready).no_folder:
                 message = _NO_ROOM.format(refused)
-                raise UnusableEnvironmentError(message, "no room for temporary files")
-        except BaseException:  # Ctrl-C, too.
+                raise UnusableEnvironmentError(message, "no disk space for temporary files")
+        except BaseException:  # Also for Ctrl-C.
             self.close()
             raise
         where = handle.address, self.pid
         self.config = protocol.WorkerConfig(*where, plan, engine, stacks, self._folder)
 
     def send(self, message: protocol.FromLoader) -> None:
-        """Send *message*, which has no answer. After the scope it is dropped.
+        """Send *message*, which is not answered. After the scope it is dropped.
 
         The garbage collector may end an iterator, which sends ``ReleaseLoader``, while this very
-        thread sends another message. The sender of that message then sends this one, too.
+        thread sends another message. The sender of that message then also sends this one.
         """
         self._unsent.append(message)
         if self._lock.acquire(blocking=False):
@@ -88,7 +94,7 @@ class SupervisorClient:
                 self._lock.release()
 
     def _send_pending(self) -> None:
-        with contextlib.suppress(ConnectionError):  # report() meets it again, and raises.
+        with contextlib.suppress(ConnectionError):  # report() gets it again, and raises.
             while self._unsent:
                 message = self._unsent.pop(0)
                 if not self._closed:
@@ -105,34 +111,34 @@ class SupervisorClient:
         """Wait until every live worker has made the batches it was sent, or hangs.
 
         *workers*: their processes. They have some seconds in which they can run. *patience*: for
-        how many seconds to wait for the others where one hangs.
+        how many seconds to wait for the others if one hangs.
         """
         try:
-            asked = protocol.WaitUntilIdle(loader, epoch, tuple(sent.items()), patience)
+            request = protocol.WaitUntilIdle(loader, epoch, tuple(sent.items()), patience)
             with self._lock, self._connection.waiting_for(workers):
-                return self._exchange(asked, protocol.Idle)
+                return self._exchange(request, protocol.Idle)
         except TimeoutError:
             return protocol.Idle()
 
     def end_faults(self) -> None:
         """Let no fault happen from now on."""
-        self._ask(protocol.EndFaults(), protocol.FaultsEnded)
+        self._request(protocol.EndFaults(), protocol.FaultsEnded)
 
     def note_dataset_made(self) -> None:
         """What fires in this process from now on does not fire while it makes the dataset."""
-        self._ask(protocol.DatasetMade(), protocol.MadeNoted)
+        self._request(protocol.DatasetMade(), protocol.MadeNoted)
 
-    def report(self, *, finish: bool = False) -> protocol.Report:
+    def report(self, *, finish: bool = False) -> protocol.WorkerReports:
         """What has happened so far; *finish*: and inject nothing from now on."""
-        return self._ask(protocol.GetReport(finish), protocol.Report)
+        return self._request(protocol.GetReport(finish), protocol.WorkerReports)
 
     def require_running(self) -> None:
         """Raise if the supervisor has been stopped for two looks, or is dead, in an open scope."""
         was, self._stopped = self._stopped, is_stopped(self.pid)
         if not self._closed and self._stopped and was:
-            raise self._silent()
-        if not self._closed and self._process is not None and self._process.poll() is not None:
-            raise self._gone()
+            raise self._silence_error()
+        if not self._closed and self._process is not None and is_dead(self.pid):
+            raise self._exited_error()
 
     def close(self) -> None:
         """Hang up. The supervisor ends with the last process whose calls it answers."""
@@ -140,18 +146,18 @@ class SupervisorClient:
             self._closed = True
             self._channel.close()
         if self._process is not None and self._folder is not None:
-            _let_end(self._process, self._folder)
+            self._process.end(self._folder)
             self._handle.printed.close()
 
-    def _ask(self, message: protocol.FromLoader, kind: type[_Answer]) -> _Answer:
+    def _request(self, message: protocol.FromLoader, kind: type[_Answer]) -> _Answer:
         try:
             with self._lock:
                 return self._exchange(message, kind)
         except TimeoutError as error:
-            raise self._silent() from error
+            raise self._silence_error() from error
 
     def _exchange(self, message: protocol.FromLoader, kind: type[_Answer]) -> _Answer:
-        """The answer to *message*. A late answer to an earlier one may come before it."""
+        """The answer to *message*. A late answer to an earlier one may arrive before it."""
         self._send_pending()
         try:
             self._send(message)
@@ -159,7 +165,7 @@ class SupervisorClient:
             while not isinstance(answer, kind):
                 answer = self._channel.receive()[0]
         except (EOFError, ConnectionError) as error:
-            raise self._gone() from error
+            raise self._exited_error() from error
         self._send_pending()
         return answer
 
@@ -168,27 +174,27 @@ class SupervisorClient:
         try:
             self._channel.send(message)
         except TimeoutError as error:
-            raise self._silent() from error
+            raise self._silence_error() from error
 
-    def _gone(self) -> LostProcessError:
+    def _exited_error(self) -> LostProcessError:
         return LostProcessError(
-            f"the supervisor (pid {self.pid}) is gone{self._how_it_ended()}; the workers' system"
-            " calls then fail with ENOSYS, which says nothing about the dataset."
-            f"{self._handle.what_it_printed()}"
+            f"the supervisor (pid {self.pid}) {self._describe_exit()}, so the workers' system calls"
+            " fail with ENOSYS, which says nothing about the dataset."
+            f"{protocol.describe_output(self._handle.printed)}"
         )
 
-    def _how_it_ended(self) -> str:
-        """Empty if this process is not its parent: then it is for the warden to say."""
+    def _describe_exit(self) -> str:
+        """How the supervisor ended; only if it is not a trial's, whose warden is its parent."""
         if self._process is not None and has_ended(self.pid, _END_PATIENCE):
-            return f": it {end_in_words(self._process.wait())}"
-        return ""
+            return self._process.describe_end()
+        return "has exited"
 
-    def _silent(self) -> LostProcessError:
-        how = "is stopped (SIGSTOP, or a debugger)" if is_stopped(self.pid) else "lives"
+    def _silence_error(self) -> LostProcessError:
+        state = "is stopped (SIGSTOP, or a debugger)" if is_stopped(self.pid) else "is running"
         return LostProcessError(
-            f"the supervisor (pid {self.pid}) {how}, and gave no answer for {_PATIENCE:g} s; the"
-            " workers' system calls wait for it, which says nothing about the dataset. Run it"
-            " again; if it comes again, find out what stops processes on this machine"
+            f"the supervisor (pid {self.pid}) {state}, but did not answer for {_PATIENCE:g} s. The"
+            " workers' system calls wait for it, which says nothing about the dataset. Run the"
+            " test again. If it happens again, find out what stops processes on this machine"
         )
 
 
@@ -204,7 +210,7 @@ class _Connection(socket.socket):
 
     @contextlib.contextmanager
     def waiting_for(self, workers: Collection[int]) -> Iterator[None]:
-        """Wait for the processes *workers* and, for them, for the supervisor."""
+        """Wait for the processes *workers*, and for the supervisor that serves them."""
         self._workers = workers
         try:
             yield
@@ -226,56 +232,130 @@ class _Connection(socket.socket):
         raise TimeoutError
 
     def _patience(self) -> Patience:
-        """What is left of it after the first attempt."""
+        """The remaining seconds after the first attempt."""
         work = 1.0 if self._workers else SIGN_OF_LIFE
         return Patience(_PATIENCE - self._slice, [self._supervisor, *self._workers], work)
 
 
-def _start() -> tuple[subprocess.Popen[bytes], protocol.SupervisorHandle]:
-    """Start a process, isolated and without site-packages, which imports no code of the user."""
-    flags = ["-I", "-S", *_about_bytecode()]
-    command = [sys.executable, *flags, "-c", code_to_run(_MAIN)]
-    printed = AnonymousFile("supervisor")
-    try:
+class _Host(NamedTuple):
+    """The process that forks supervisors for this one, and the name of its listening socket."""
+
+    pid: int
+    address: str
+
+
+class _SupervisorProcess:
+    """The supervisor of one scope, which *host* forks with the *descriptors* of the scope.
+
+    Raises EOFError or ConnectionError if the host has ended.
+    """
+
+    def __init__(self, host: _Host, descriptors: list[int]) -> None:
+        connection = socket.socket(socket.AF_UNIX)
+        self._channel = protocol.Channel(connection)
+        try:
+            connection.connect(f"\0{host.address}")
+            self._channel.connection = _Connection(connection, host.pid)
+            self._channel.send(protocol.StartSupervisor(), descriptors)
+            started, _ = self._channel.receive()
+            assert isinstance(started, protocol.SupervisorStarted)
+            if started.refused:
+                raise UnusableEnvironmentError(started.refused, "too few processes")
+        except BaseException:
+            self._channel.close()
+            raise
+        self.pid = started.pid
+
+    def describe_end(self) -> str:
+        """How it has ended, as far as that is known."""
+        with contextlib.suppress(EOFError, OSError, HarnessError):
+            self._channel.send(protocol.GetEnd())
+            end, _ = self._channel.receive()
+            if isinstance(end, protocol.EndOfSupervisor) and end.code is not None:
+                return describe_end(end.code)
+        return "has exited"
+
+    def end(self, folder: str) -> None:
+        """Wait for it unless its workers outlive the scope. It removes *folder* in the end."""
+        if is_stopped(self.pid):  # It would never end.
+            os.kill(self.pid, signal.SIGKILL)
+        if has_ended(self.pid, _WITHOUT_WORKERS):
+            temporary.remove(folder)  # It has done so, unless it was killed.
+        self._channel.close()
+
+
+def _start() -> tuple[_SupervisorProcess, protocol.SupervisorHandle]:
+    """Have a supervisor forked that imports no code of the user."""
+    with contextlib.ExitStack() as until_started:
+        printed = AnonymousFile("supervisor")
+        until_started.callback(printed.close)
         ours, theirs = socket.socketpair()
-        listening, address = protocol.listening_socket()
-        with listening, theirs:
-            inherited = [theirs.fileno(), listening.fileno()]
-            process = subprocess.Popen(
-                [*command, *map(str, inherited)],
-                pass_fds=inherited,
-                stdin=subprocess.DEVNULL,
-                stdout=printed.fd,
-                stderr=printed.fd,
-            )
-    except BaseException:
-        printed.close()
-        raise
+        until_started.callback(ours.close)
+        with theirs:
+            listening, address = protocol.listening_socket()
+            with listening:
+                inherited = [theirs.fileno(), listening.fileno(), printed.fd]
+                process = _fork_in_host(inherited, printed)
+        until_started.pop_all()
     return process, protocol.SupervisorHandle(process.pid, protocol.Channel(ours), address, printed)
 
 
-def _about_bytecode() -> list[str]:
-    """Where to write it, as in this process: an isolated one reads no environment variables."""
+def _fork_in_host(inherited: list[int], printed: AnonymousFile) -> _SupervisorProcess:
+    """The supervisor, forked by this process's host; by another host if that has been killed."""
+    if host := _hosts.pop(os.getpid(), None):
+        with contextlib.suppress(EOFError, ConnectionError):
+            return _fork_in(host, inherited)
+        _wait_for_end(host)
+    host = _start_host(printed)
+    try:
+        return _fork_in(host, inherited)
+    except (EOFError, ConnectionError) as error:
+        ending = _wait_for_end(host)
+        raise LostProcessError(
+            f"the process that starts supervisors (pid {host.pid}) {ending}, so no fault can be"
+            " injected, which says nothing about the dataset."
+            f"{protocol.describe_output(printed)}"
+        ) from error
+
+
+def _fork_in(host: _Host, inherited: list[int]) -> _SupervisorProcess:
+    """The supervisor, forked by *host*, which is this process's host from now on."""
+    try:
+        process = _SupervisorProcess(host, inherited)
+    except TimeoutError as error:
+        os.kill(host.pid, signal.SIGKILL)
+        raise ConnectionError from error
+    _hosts[os.getpid()] = host
+    return process
+
+
+def _wait_for_end(host: _Host) -> str:
+    """How *host* ended, whose connection has ended."""
+    with contextlib.suppress(ChildProcessError):  # The user's code has waited for all children.
+        if has_ended(host.pid, _END_PATIENCE):
+            return describe_end(os.waitstatus_to_exitcode(os.waitpid(host.pid, 0)[1]))
+    return "has exited"
+
+
+def _start_host(printed: AnonymousFile) -> _Host:
+    """Start a process, isolated and without site-packages, which imports no code of the user."""
+    flags = ["-I", "-S", *_bytecode_flags()]
+    command = [sys.executable, *flags, "-c", main_code(_HOST)]
+    listening, address = protocol.listening_socket()
+    with listening:
+        process = subprocess.Popen(
+            [*command, str(listening.fileno()), str(os.getpid())],
+            pass_fds=[listening.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=printed.fd,
+            stderr=printed.fd,
+        )
+    process.returncode = 0  # Or Popen would warn at exit that it still runs, as it should.
+    return _Host(process.pid, address)
+
+
+def _bytecode_flags() -> list[str]:
+    """Where to write it, as in this process: an isolated one ignores environment variables."""
     if sys.dont_write_bytecode:
         return ["-B"]
     return ["-X", f"pycache_prefix={sys.pycache_prefix}"] if sys.pycache_prefix else []
-
-
-def _let_end(process: subprocess.Popen[bytes], folder: str) -> None:
-    if is_stopped(process.pid):  # It would never end.
-        process.kill()
-    _outliving[:] = [pid for pid in _outliving if not _reap(pid)]
-    try:
-        process.wait(0.2)
-        temporary.remove(folder)  # It has done so, unless it was killed.
-    except subprocess.TimeoutExpired:
-        _outliving.append(process.pid)
-        process.returncode = 0  # Or Popen would warn at exit that it still runs, as it should.
-
-
-def _reap(pid: int) -> bool:
-    """Ask how a child ended; whether it has."""
-    try:
-        return os.waitpid(pid, os.WNOHANG)[0] == pid
-    except ChildProcessError:
-        return True

@@ -1,6 +1,6 @@
 """Hooks on the iterators of torch's DataLoader, all of them [runs where the loader does].
 
-Under faults an iterator arms its workers and reports which batch they await. In a trial it tells
+Under faults an iterator arms its workers and reports which batch they await. In a trial it reports
 what its sampler drew, and which worker made a batch.
 """
 
@@ -13,7 +13,7 @@ import threading
 import traceback
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -28,12 +28,13 @@ from pytest_dataloader_faults._engine.loader.own_faults import (
     PinMemoryFaults,
     report_lost_lock,
 )
-from pytest_dataloader_faults._engine.plan import Plan
+from pytest_dataloader_faults._engine.plan import FaultPlan, sum_facts
 from pytest_dataloader_faults._engine.protocol import AwaitingBatch, Idle, ReleaseLoader
-from pytest_dataloader_faults._engine.worker.arm import ArmWorker, arm, arm_function, observe
+from pytest_dataloader_faults._engine.worker.arm import ArmWorker, arm_function, arm_worker, observe
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes.chains import shortened
+from pytest_dataloader_faults.outcomes.chains import shorten_chain
+from pytest_dataloader_faults.wire import FaultFacts
 
 _Make = Callable[[DataLoader[Any]], Any]
 _Prepare = Callable[[Any], None]
@@ -42,12 +43,14 @@ _Prepare = Callable[[Any], None]
 class LoaderMonitor:
     """What the iterators of one scope share."""
 
-    def __init__(self, client: SupervisorClient, plan: Plan, *, may_arm_own_process: bool) -> None:
+    def __init__(
+        self, client: SupervisorClient, plan: FaultPlan, *, may_arm_own_process: bool
+    ) -> None:
         self.client = client
         self.descriptor_limit = LoaderDescriptorLimit(plan)
         self._pin_memory = PinMemoryFaults(plan, self.descriptor_limit.record_error)
         self.reports_awaited = plan.needs.fetches
-        """A death waits until its batch is awaited, so the supervisor has to know which one is."""
+        """A death waits until its batch is awaited, so the supervisor must know which one is."""
         self.errors: list[str] = []
         self.may_arm_own_process = may_arm_own_process
         """Arming is permanent, so only the process of a trial may be armed."""
@@ -67,7 +70,7 @@ class LoaderMonitor:
         arm_function(client.config.engine)
 
     def iterator(self, loader: DataLoader[Any], make: _Make) -> Any:
-        """What ``iter(loader)`` gives in this scope, where *make* makes it elsewhere."""
+        """What ``iter(loader)`` returns in this scope; outside of it, *make* creates that."""
         making = self._making[threading.get_ident()]
         if any(each is loader for each, _ in making):  # A subclass called its base class.
             return make(loader)
@@ -75,14 +78,14 @@ class LoaderMonitor:
         self.iterators += 1
         making.append((loader, self.iterators))
         try:
-            return self._made(loader, self.iterators, make)
+            return self._make(loader, self.iterators, make)
         except Exception as error:
-            self.not_made = shortened("".join(traceback.format_exception_only(error)).strip())
+            self.not_made = shorten_chain("".join(traceback.format_exception_only(error)).strip())
             raise
         finally:
             making.pop()
 
-    def _made(self, loader: DataLoader[Any], number: int, make: _Make) -> Any:
+    def _make(self, loader: DataLoader[Any], number: int, make: _Make) -> Any:
         if not loader.num_workers:
             self._arm_this_process()
             return make(loader)
@@ -90,28 +93,31 @@ class LoaderMonitor:
         loader.worker_init_fn = ArmWorker(self.client.config, number, users)
         try:
             with self._pin_memory.installed():
-                made = make(loader)
+                iterator = make(loader)
         finally:
             loader.worker_init_fn = users
         self._latest = self._begun
-        return made
+        return iterator
 
     def prepare(self, iterator: Any) -> None:
         """*iterator* is being made: have it report here, if its loader's scope is this one."""
         if making := self._making[threading.get_ident()]:
             iterator._monitor, iterator._number = self, making[-1][1]
             self._begun = weakref.ref(iterator)
-            _derive(iterator, _MonitoredIterator, _MonitoredWorkersIterator)
+            _mix_in(iterator, _MonitoredIterator, _MonitoredWorkersIterator)
 
-    def reports(self) -> dict[int, Any]:
-        """The counters of the faults of this process, by their index in the schedule."""
-        counters = (*self.descriptor_limit.counters, *self._pin_memory.counters)
-        return {each.index: each.to_dict() for each in counters}
+    def with_own_firings(self, faults: Iterable[FaultFacts]) -> list[FaultFacts]:
+        """*faults* of the schedule in its order, and what they did in this process."""
+        totals = list(faults)
+        for counter in (*self.descriptor_limit.counters, *self._pin_memory.counters):
+            facts = totals[counter.index]
+            totals[counter.index] = sum_facts(facts.fault, [facts, counter])
+        return totals
 
     def wait_until_idle(self, patience: float | None = None) -> Idle:
-        """Wait until the workers have done all that the latest iterator asked of them, or hang.
+        """Wait until the workers have made every batch of the latest iterator, or hang.
 
-        *patience*: for how many seconds to wait for the others where one hangs.
+        *patience*: for how many seconds to wait for the others if one hangs.
         """
         latest = self._latest() if self._latest else None
         if latest is None:
@@ -124,7 +130,7 @@ class LoaderMonitor:
 
     def record_error(self, error: BaseException) -> None:
         """Keep what a loop over a loader got, as printed."""
-        self.errors.append(shortened("".join(traceback.format_exception(error))))
+        self.errors.append(shorten_chain("".join(traceback.format_exception(error))))
 
     def arm_before_dataset(self) -> None:
         """Arm this process, which is about to make the dataset. Its workers join it."""
@@ -140,13 +146,13 @@ class LoaderMonitor:
     def _arm_this_process(self) -> None:
         if not self.may_arm_own_process:
             raise InvalidArgumentError(
-                "inject() reaches worker processes, but this DataLoader has num_workers=0 and would"
-                " read in this process, which is never filtered. Use num_workers=1 or more, or"
-                " run_trial(), which runs the loader in a process of its own"
+                "inject() only reaches worker processes, but this DataLoader has num_workers=0, so"
+                " it would read in this process, which is never filtered. Use num_workers=1 or"
+                " more, or run_trial(), which runs the loader in its own process"
             )
         if self._armed_process != os.getpid():
             self._armed_process, self._is_observed = os.getpid(), True
-            self._session = arm(self.client.config, 0, self.iterators)
+            self._session = arm_worker(self.client.config, 0, self.iterators)
         elif self._session is not None and not self._is_observed:
             self._is_observed = True
             observe(self._session, self.client.config.plan)
@@ -154,18 +160,19 @@ class LoaderMonitor:
 
 # Some facts about torch's iterator (torch/utils/data/dataloader.py). ``DataLoader._get_iterator``
 # makes it, of one class without workers and of another one with them. Its ``__init__`` starts the
-# workers, calls ``_reset``, and by that asks for the first batches. ``_reset`` also begins each
-# later epoch, where the workers are persistent. ``_try_put_index`` takes from the sampler, by
-# ``_next_index``, what the batch ``_send_idx`` is to have, puts it into a worker's queue, and
+# workers, calls ``_reset``, and so requests the first batches. ``_reset`` also starts each later
+# epoch, if the workers are persistent. ``_try_put_index`` takes from the sampler, by
+# ``_next_index``, the indices of the batch ``_send_idx``, puts them into a worker's queue, and
 # records that worker in ``_task_info``. ``_next_data`` waits for the batch ``_rcvd_idx``: it calls
 # ``_get_data``, that calls ``_try_get_data``, and that takes one from ``_data_queue``, for 5 s at
-# most. With ``in_order=False`` it takes the batches as they come, and ``_get_data`` returns the
-# number of each. ``_process_data`` gets each batch with the id of its worker.
+# most. With ``in_order=False`` it takes the batches in the order of their arrival, and
+# ``_get_data`` returns the number of each. ``_process_data`` gets each batch with the id of its
+# worker.
 #
 # Subclasses of DataLoader, such as torchdata's StatefulDataLoader, make iterators of classes of
 # their own. They derive from torch's, but call few of torch's methods. So each iterator becomes one
-# of a class derived from its own, and does so as the ``__init__`` of torch's base class begins:
-# from then on no method of it is called unseen.
+# of a class derived from its own, and does so when the ``__init__`` of torch's base class starts:
+# from then on, all calls of its methods are seen.
 
 
 # Some facts about loaders that a dataset iterates, as for pairs, episodes and queues of patches.
@@ -187,7 +194,7 @@ def _is_nested(process: int) -> bool:
 
 
 @contextlib.contextmanager
-def _stepping_into() -> Iterator[None]:
+def _enter_step() -> Iterator[None]:
     _stepping.depth = getattr(_stepping, "depth", 0) + 1
     try:
         yield
@@ -201,18 +208,18 @@ class _UnderTest:
     is_under_test = True
 
     def __next__(self) -> Any:
-        with _stepping_into():
+        with _enter_step():
             return super().__next__()  # type: ignore[misc]  # of torch's iterator
 
 
-def _derive(iterator: Any, mixin: type, with_workers: type) -> None:
-    """Mix *mixin* into *iterator*, or *with_workers* if it is to have some."""
+def _mix_in(iterator: Any, mixin: type, with_workers: type) -> None:
+    """Mix *mixin* into *iterator*, or *with_workers* if it will have some."""
     has_workers = hasattr(iterator, "_try_put_index")
-    iterator.__class__ = _derived(with_workers if has_workers else mixin, iterator.__class__)
+    iterator.__class__ = _mixed_class(with_workers if has_workers else mixin, iterator.__class__)
 
 
 @functools.cache
-def _derived(mixin: Any, base: Any) -> Any:
+def _mixed_class(mixin: Any, base: Any) -> Any:
     return type(f"Monitored{base.__name__.removeprefix('Monitored')}", (mixin, base), {})
 
 
@@ -245,13 +252,13 @@ def _iterators_prepared_by(prepare: _Prepare) -> Iterator[None]:
 
 
 class _MonitoredIterator(_UnderTest):
-    """Mixed into torch's iterators under faults."""
+    """Mixed into torch's iterators while faults are armed."""
 
     _monitor: LoaderMonitor
 
     def __next__(self) -> Any:
         try:
-            with self._monitor.descriptor_limit.lowered():
+            with self._monitor.descriptor_limit.lower_limit():
                 return super().__next__()
         except StopIteration:
             raise
@@ -266,7 +273,7 @@ def _break_cycle(error: Exception) -> None:
 
     torch raises the error of a worker out of a variable (torch/_utils.py, ``reraise``), which its
     traceback has. Left to the garbage collector, the iterator's queues are finalized first, the
-    workers are not told to end, and each costs 5 s.
+    workers are not ended, and each costs 5 s.
     """
     place = error.__traceback__
     while place is not None:
@@ -293,12 +300,12 @@ class _MonitoredWorkersIterator(_MonitoredIterator):
         super()._reset(*args, **kwargs)  # type: ignore[misc]
 
     def _try_put_index(self) -> None:
-        before = self._send_idx
+        index = self._send_idx
         super()._try_put_index()  # type: ignore[misc]
-        if self._send_idx > before:
-            worker = self._task_info[before][0]
+        if self._send_idx > index:
+            worker = self._task_info[index][0]
             self._sent[worker] += 1
-            self._ordinals[before] = (worker, self._sent[worker])
+            self._ordinals[index] = (worker, self._sent[worker])
 
     def _get_data(self) -> Any:
         if self._monitor.reports_awaited and self._rcvd_idx in self._ordinals:
@@ -307,17 +314,17 @@ class _MonitoredWorkersIterator(_MonitoredIterator):
         return super()._get_data()  # type: ignore[misc]
 
     def _try_get_data(self, *args: Any, **kwargs: Any) -> Any:
-        found = super()._try_get_data(*args, **kwargs)  # type: ignore[misc]
-        if not found[0]:  # Nothing came for 5 s. Workers may be waiting for the supervisor.
+        result = super()._try_get_data(*args, **kwargs)  # type: ignore[misc]
+        if not result[0]:  # Nothing arrived for 5 s. Workers may be waiting for the supervisor.
             self._monitor.client.require_running()
-        return found
+        return result
 
     def _mark_worker_as_unavailable(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
         report_lost_lock(self._index_queues[worker_id])
         super()._mark_worker_as_unavailable(worker_id, *args, **kwargs)  # type: ignore[misc]
 
     def _shutdown_workers(self) -> None:
-        # As torch's own does: nothing at the interpreter's exit, when this module may be gone.
+        # As torch's own does: nothing at the interpreter's exit, when this module may be cleared.
         if torch_utils is not None and torch_utils.python_exit_status is False:
             self._monitor.client.send(ReleaseLoader(self._number))
         super()._shutdown_workers()  # type: ignore[misc]
@@ -326,34 +333,34 @@ class _MonitoredWorkersIterator(_MonitoredIterator):
 class IteratorListener:
     """What is called as iterators work. This one does nothing."""
 
-    def begun(self, iterator: Any) -> None:
-        """*iterator*, which is one of torch's, is being made, or begins a later epoch."""
+    def on_begin(self, iterator: Any) -> None:
+        """*iterator*, which is one of torch's, is being created, or starts a later epoch."""
 
-    def drawn(self, what: Any, dataset: Any, *, batched: bool) -> Any:
-        """A sampler gave *what*, for *dataset*; *batched*: by automatic batching.
+    def on_draw(self, sampled: Any, dataset: Any, *, batched: bool) -> Any:
+        """A sampler drew *sampled*, for *dataset*; *batched*: by automatic batching.
 
-        What this returns comes back as *draw*.
+        What this returns is passed back as *draw*.
         """
 
-    def received(self, worker: int | None, draw: Any) -> None:
-        """The batch of *draw* came from *worker*; None without workers."""
+    def on_batch(self, worker: int | None, draw: Any, batch: Any) -> None:
+        """The *batch* of *draw* was made by *worker*; None without workers."""
 
     def queue_of_batches(self, batches: Any, _expected: Callable[[], list[Any]]) -> Any:
-        """What to take batches from in place of *batches*, at first and for each later epoch.
+        """What to take batches from instead of *batches*, at first and for each later epoch.
 
-        *_expected* gives the processes that batches are expected from.
+        *_expected* returns the processes that batches are expected from.
         """
         return batches
 
 
 @contextlib.contextmanager
-def iterators_heard_by(listener: IteratorListener) -> Iterator[None]:
-    """Have each iterator that is made in this scope call *listener*, for as long as it lives."""
+def listen_to_iterators(listener: IteratorListener) -> Iterator[None]:
+    """Have each iterator that is created in this scope call *listener* while it lives."""
 
     def prepare(iterator: Any) -> None:
         iterator._listener, iterator._draws = listener, {}
-        listener.begun(iterator)
-        _derive(iterator, _HeardIterator, _HeardWorkersIterator)
+        listener.on_begin(iterator)
+        _mix_in(iterator, _HeardIterator, _HeardWorkersIterator)
 
     with _iterators_prepared_by(prepare):
         yield
@@ -366,15 +373,15 @@ class _HeardIterator(_UnderTest):
     _dataset: Any
     _auto_collation: bool
     _draws: dict[int, Any]
-    """By the number of the batch: what ``drawn`` returned, until the batch comes."""
+    """By the number of the batch: what ``on_draw`` returned, until the batch arrives."""
 
     def _next_index(self) -> Any:
-        with _stepping_into():
-            found = super()._next_index()  # type: ignore[misc]
-        self._draws[self._number_of_next] = self._listener.drawn(
-            found, self._dataset, batched=self._auto_collation
+        with _enter_step():
+            drawn = super()._next_index()  # type: ignore[misc]
+        self._draws[self._number_of_next] = self._listener.on_draw(
+            drawn, self._dataset, batched=self._auto_collation
         )
-        return found
+        return drawn
 
     @property
     def _number_of_next(self) -> int:
@@ -382,7 +389,7 @@ class _HeardIterator(_UnderTest):
 
     def _next_data(self) -> Any:
         batch = super()._next_data()  # type: ignore[misc]
-        self._listener.received(None, self._draws.pop(0, None))
+        self._listener.on_batch(None, self._draws.pop(0, None), batch)
         return batch
 
 
@@ -399,10 +406,10 @@ class _HeardWorkersIterator(_HeardIterator):
     def _reset(self, *args: Any, **kwargs: Any) -> None:
         # Weakly: an iterator that is part of a cycle ends its workers late (see _break_cycle).
         find = weakref.WeakMethod(self._expected)
-        expected = functools.partial(_called, find)
+        expected = functools.partial(_call_if_alive, find)
         self._data_queue = self._listener.queue_of_batches(self._data_queue, expected)
         self._draws.clear()
-        self._listener.begun(self)
+        self._listener.on_begin(self)
         super()._reset(*args, **kwargs)  # type: ignore[misc]
 
     def _expected(self) -> list[Any]:
@@ -417,43 +424,43 @@ class _HeardWorkersIterator(_HeardIterator):
         return super(_HeardIterator, self)._next_data()  # type: ignore[misc]
 
     def _get_data(self) -> Any:
-        found = super()._get_data()  # type: ignore[misc]
-        self._number_of_last = found[0]
-        return found
+        result = super()._get_data()  # type: ignore[misc]
+        self._number_of_last = result[0]
+        return result
 
-    def _process_data(self, data: Any, worker: int, *more: Any) -> Any:
+    def _process_data(self, data: Any, worker: int, *arguments: Any) -> Any:
         number: Any = next(iter(self._draws), None) if self._in_order else self._number_of_last
         draw = self._draws.pop(number, None)
-        batch = super()._process_data(data, worker, *more)  # type: ignore[misc]
-        self._listener.received(worker, draw)
+        batch = super()._process_data(data, worker, *arguments)  # type: ignore[misc]
+        self._listener.on_batch(worker, draw, batch)
         return batch
 
 
-def _called(find: Callable[[], Callable[[], list[Any]] | None]) -> list[Any]:
-    """What the method gives that *find* finds; nothing if its object is gone."""
+def _call_if_alive(find: Callable[[], Callable[[], list[Any]] | None]) -> list[Any]:
+    """The result of the method that *find* returns; empty if its object was collected."""
     method = find()
     return method() if method else []
 
 
 @contextlib.contextmanager
-def monitored_by(monitor: LoaderMonitor) -> Iterator[None]:
+def monitor_iterators(monitor: LoaderMonitor) -> Iterator[None]:
     """Put each iterator that is made in this scope, and its workers, under *monitor*."""
-    with iterators_made_by(monitor.iterator), _iterators_prepared_by(monitor.prepare):
+    with replace_iterators(monitor.iterator), _iterators_prepared_by(monitor.prepare):
         yield
 
 
 @contextlib.contextmanager
-def iterators_made_by(make_iterator: Callable[[DataLoader[Any], _Make], Any]) -> Iterator[None]:
-    """Each iterator that a DataLoader makes in this scope comes from *make_iterator*."""
+def replace_iterators(make_iterator: Callable[[DataLoader[Any], _Make], Any]) -> Iterator[None]:
+    """Let *make_iterator* create each iterator of a DataLoader in this scope."""
     if hasattr(DataLoader._get_iterator, "__wrapped__"):
         raise InvalidArgumentError(
-            "faults are armed already in this process: give all of them to one inject(), or to one"
-            " FaultInjector, since a worker can be armed once only"
+            "faults are already armed in this process. A worker can be armed only once, so pass all"
+            " faults to one inject(), or to one FaultInjector"
         )
 
     process = os.getpid()
 
-    def making(original: _Make) -> _Make:
+    def replace_method(original: _Make) -> _Make:
         @functools.wraps(original)
         def get_iterator(loader: DataLoader[Any]) -> Any:
             if _is_nested(process):
@@ -462,23 +469,23 @@ def iterators_made_by(make_iterator: Callable[[DataLoader[Any], _Make], Any]) ->
 
         return get_iterator
 
-    with makers_replaced_by(making):
+    with replace_iterator_makers(replace_method):
         yield
 
 
 @contextlib.contextmanager
-def makers_replaced_by(replacement: Callable[[_Make], _Make]) -> Iterator[None]:
+def replace_iterator_makers(replacement: Callable[[_Make], _Make]) -> Iterator[None]:
     """Replace in this scope what makes iterators: of DataLoader, and of subclasses that do it."""
     with contextlib.ExitStack() as patches:
-        for kind in _with_iterators_of_their_own(DataLoader):
+        for kind in _classes_with_own_iterators(DataLoader):
             original = kind._get_iterator
             patches.callback(setattr, kind, "_get_iterator", original)
             kind._get_iterator = replacement(original)
         yield
 
 
-def _with_iterators_of_their_own(kind: Any) -> Iterator[Any]:
+def _classes_with_own_iterators(kind: Any) -> Iterator[Any]:
     if "_get_iterator" in vars(kind):
         yield kind
-    for each in kind.__subclasses__():
-        yield from _with_iterators_of_their_own(each)
+    for subclass in kind.__subclasses__():
+        yield from _classes_with_own_iterators(subclass)

@@ -1,10 +1,10 @@
 """Faults of the loader's own process, and a lock that it may lose [runs in it].
 
 Some facts about that process. It is not filtered, and must not be, so which call is refused is not
-seen. But a batch comes over a socket, with a descriptor for each shared tensor; one that finds no
-number free is dropped by the kernel (MSG_CTRUNC, recvmsg(2)), and torch makes a temporary file
-to find out whether that was why. So the limit holds only while a batch is awaited, and an error
-that says so, or that comes while every number below the limit is taken, is the fault's.
+seen. But a batch arrives over a socket, with a descriptor for each shared tensor; one that finds no
+number free is dropped by the kernel (MSG_CTRUNC, recvmsg(2)), and torch makes a temporary file to
+find out whether that was why. So the limit holds only while a batch is awaited, and an error that
+says so, or that is raised while every number below the limit is taken, is the fault's.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 
-from pytest_dataloader_faults._engine.plan import Plan, fresh_counters
-from pytest_dataloader_faults._engine.system.proc import descriptors, room_below
+from pytest_dataloader_faults._engine.plan import FaultPlan, fresh_counters
+from pytest_dataloader_faults._engine.system.proc import descriptors, limit_for_headroom
 from pytest_dataloader_faults.faults import DescriptorExhaustion, PinMemoryThreadDeath
 from pytest_dataloader_faults.faults.base import FiringKind
 
@@ -31,14 +31,14 @@ from pytest_dataloader_faults.faults.base import FiringKind
 class LoaderDescriptorLimit:
     """The limit that the schedule puts on this process, if any."""
 
-    def __init__(self, plan: Plan) -> None:
-        every = fresh_counters(plan, None)
-        found = [each for each in every if isinstance(each.fault, DescriptorExhaustion)]
-        self.counters = [each for each in found if each.fault.where == "loader"]
+    def __init__(self, plan: FaultPlan) -> None:
+        counters = fresh_counters(plan, None)
+        exhaustions = [each for each in counters if isinstance(each.fault, DescriptorExhaustion)]
+        self.counters = [each for each in exhaustions if each.fault.where == "loader"]
         self._limit: int | None = None
 
     @contextlib.contextmanager
-    def lowered(self) -> Iterator[None]:
+    def lower_limit(self) -> Iterator[None]:
         """Lower the limit for as long as this scope lasts."""
         if not self.counters:
             yield
@@ -46,7 +46,7 @@ class LoaderDescriptorLimit:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if self._limit is None:
             headroom = min(each.fault.headroom for each in self.counters)
-            self._limit = room_below(descriptors(os.getpid()), headroom)
+            self._limit = limit_for_headroom(descriptors(os.getpid()), headroom)
         try:  # torch's handler of SIGCHLD may raise at any place from here on.
             resource.setrlimit(resource.RLIMIT_NOFILE, (min(self._limit, soft), hard))
             yield
@@ -59,13 +59,13 @@ class LoaderDescriptorLimit:
     def record_error(self, error: Exception) -> None:
         """Count *error*, raised while a batch was awaited, if the limit caused it."""
         says_so = "Too many open files" in str(error) or "ancdata" in str(error)
-        is_ours = self.counters and (says_so or not _is_room())
+        is_ours = self.counters and (says_so or not _has_free_descriptor())
         for counter in self.counters if is_ours else ():
-            counter.reached += 1
+            counter.matched += 1
             counter.fire_here("recvmsg")
 
 
-def _is_room() -> bool:
+def _has_free_descriptor() -> bool:
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError:
@@ -74,11 +74,11 @@ def _is_room() -> bool:
 
 
 # Some facts about that thread (torch/utils/data/_utils/pin_memory.py, ``_pin_memory_loop``). It
-# takes a batch from the workers' queue, pins it, and passes it on. An error while it pins is
-# passed on in the batch's place. An error while it takes one, such as EMFILE, ends it: the error
-# is printed, and the loader finds out at its next look, after 5 s, and says no more than that the
-# thread exited; with a ``timeout`` shorter than that, it says that it timed out. There is no
-# thread without an accelerator, nor without workers.
+# takes a batch from the workers' queue, pins it, and passes it on. An error while it pins is passed
+# on in the batch's place. An error while it takes one, such as EMFILE, ends it: the error is
+# printed, and the loader notices at its next check, after 5 s, and only says that the thread
+# exited; with a ``timeout`` shorter than that, it says that it timed out. The thread exists only
+# with an accelerator and workers.
 
 
 _NOT_PINNED = (ExceptionWrapper, _IterableDatasetStopIteration, type(None))
@@ -87,18 +87,18 @@ _NOT_PINNED = (ExceptionWrapper, _IterableDatasetStopIteration, type(None))
 class PinMemoryFaults:
     """What the schedule does to the pin-memory threads that start in this process."""
 
-    def __init__(self, plan: Plan, on_error: Callable[[Exception], None]) -> None:
-        every = fresh_counters(plan, None)
+    def __init__(self, plan: FaultPlan, on_error: Callable[[Exception], None]) -> None:
+        counters = fresh_counters(plan, None)
         self.on_error = on_error
-        self.counters = [each for each in every if isinstance(each.fault, PinMemoryThreadDeath)]
+        self.counters = [each for each in counters if isinstance(each.fault, PinMemoryThreadDeath)]
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """Threads that start in this scope take their batches from a ``_FaultyQueue``."""
         original: Any = pin_memory._pin_memory_loop
 
-        def loop(taken_from: Any, *rest: Any) -> None:
-            original(_FaultyQueue(taken_from, self), *rest)
+        def loop(taken_from: Any, *arguments: Any) -> None:
+            original(_FaultyQueue(taken_from, self), *arguments)
 
         replaced: Any = loop
         pin_memory._pin_memory_loop = replaced
@@ -122,7 +122,7 @@ class _FaultyQueue:
             return number, batch
         self._taken += 1
         for counter in self._faults.counters:
-            counter.reached += 1
+            counter.matched += 1
             fault = counter.fault
             if self._taken == fault.at:
                 counter.fire_here(fault.stage, FiringKind.THREAD)
@@ -153,11 +153,11 @@ _TEXT = "the pin-memory thread fails here: PinMemoryThreadDeath"
 # ``_notempty`` by a ``with`` statement. When a worker dies, torch's handler of SIGCHLD raises in
 # the main thread, and where it does so between the acquisition and the first line of that block,
 # nothing releases the lock. torch ends an iterator by ``_mark_worker_as_unavailable``, which puts
-# into the same queue, and waits forever. The queue's own thread holds that lock for microseconds
-# at a time.
+# into the same queue, and waits forever. The queue's own thread holds that lock for microseconds at
+# once.
 #
-# Under ``inject`` the loop is the user's, and torch does there what it always does. All that can
-# be done is to say what it waits for.
+# Under ``inject`` the loop is the user's, so torch behaves as always. The plugin can only say what
+# the loop waits for.
 
 
 _LOCK_PATIENCE = 5.0
@@ -166,7 +166,7 @@ _LOST_LOCK = (
     " died while torch was putting indices into its queue, torch's SIGCHLD handler raised inside"
     " multiprocessing.Queue.put, and the lock of that queue was never released: the loader now"
     " waits for it forever in _mark_worker_as_unavailable. A small prefetch_factor makes this"
-    " rare; run_trial() does not meet it\n"
+    " rare, and run_trial() prevents it\n"
 )
 
 

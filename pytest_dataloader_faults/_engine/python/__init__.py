@@ -1,1 +1,1 @@
-"""The portable engine: Python's own file access, replaced in the worker; no kernel support."""
+"""The portable engine: Python's own file access, replaced in the worker, without kernel support."""

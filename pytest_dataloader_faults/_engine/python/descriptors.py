@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pytest_dataloader_faults._engine import policy as decisions
 from pytest_dataloader_faults._engine.calls import CALLS
-from pytest_dataloader_faults._engine.file_copies import altered_copy, unrelated_file
+from pytest_dataloader_faults._engine.file_copies import altered_copy, open_unrelated_file
 from pytest_dataloader_faults._engine.policy import (
     MAP,
     OF_EXCLUDED,
@@ -24,13 +24,13 @@ from pytest_dataloader_faults._engine.policy import (
     STAT,
     FaultPolicy,
     Operation,
-    written,
+    write_actions,
 )
-from pytest_dataloader_faults._engine.system.proc import behind_folder_link
+from pytest_dataloader_faults._engine.system.proc import resolve_folder_link
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _LARGEST_NUMBER = 2**31 - 1
-"""A descriptor is a C int. No limit lets one get that high, so the number is never open."""
+"""A descriptor is a C int. Every limit is far below this, so the number is never open."""
 
 
 class Clock(Protocol):
@@ -43,7 +43,7 @@ class Clock(Protocol):
         """Come back when the faults are disarmed."""
 
 
-class TrackedFile(NamedTuple):
+class DescriptorFile(NamedTuple):
     """What a number was when it was opened; whether this worker opened it to read or to write."""
 
     path: str
@@ -59,22 +59,22 @@ class DescriptorTable:
         self.policy = policy
         self.system = system
         self._waits = clock
-        self._tracked: dict[int, TrackedFile] = {}
+        self._tracked: dict[int, DescriptorFile] = {}
         self._handed_out: dict[int, str] = {}
         self._never_open = itertools.count(_LARGEST_NUMBER, -1)
 
     def may_have_faults(self, file: Any) -> bool:
-        """Whether *file*, as given to open(), is a path or number that faults may be about."""
+        """Whether *file*, as passed to open(), is a path or number that faults may match."""
         if isinstance(file, int):
-            return self._identified(file) is not None
+            return self._identify(file) is not None
         is_path = isinstance(file, (str, bytes, os.PathLike))
         return is_path and not self._leaves_alone(self.absolute(file))
 
     def _leaves_alone(self, path: str) -> bool:
-        """Whether an open of *path* has no faults. What may be data is counted."""
-        if not self.policy.leaves_alone(path):
+        """Whether an open of *path* is without faults. What may be data is counted."""
+        if not self.policy.is_exempt(path):
             return False
-        if self.policy.spares_data(path) and self._kind_and_size(path)[0] == stat.S_IFREG:
+        if self.policy.may_exempt_data(path) and self._kind_and_size(path)[0] == stat.S_IFREG:
             self.policy.count_unobserved(OF_EXCLUDED)
         return True
 
@@ -84,38 +84,38 @@ class DescriptorTable:
         kind, size = self._kind_and_size(where)
         if kind not in (None, stat.S_IFREG) or self._leaves_alone(where):
             return int(self.system.open(path, flags, mode, dir_fd=dir_fd))
-        for action in self.policy.opened(Operation(OPEN, where), size, reads=_reads(flags)):
+        for action in self.policy.open_actions(Operation(OPEN, where), size, reads=_reads(flags)):
             if isinstance(action, decisions.Fail):
                 raise OSError(action.errno, os.strerror(action.errno), os.fspath(path))
             if isinstance(action, decisions.Closed) and not action.reuse:
                 return next(self._never_open)
-            with self.counting_shortage(where):
-                return self.track(self._instead(action, where, flags), where)
-        with self.counting_shortage(where):
+            with self.count_shortage(where):
+                return self.track(self._open_substitute(action, where, flags), where)
+        with self.count_shortage(where):
             fd = int(self.system.open(path, flags, mode, dir_fd=dir_fd))
         reads = size is not None and _reads(flags)
         return self.track(fd, where, reads=reads, writes=bool(flags & os.O_ACCMODE))
 
-    def _instead(self, action: decisions.Action, path: str, flags: int) -> int:
+    def _open_substitute(self, action: decisions.Action, path: str, flags: int) -> int:
         """A descriptor of what *action* puts in the place of *path*."""
         if isinstance(action, decisions.Substitute):
             return altered_copy(self.system, path, action.edit, flags)
-        return unrelated_file(self.system, path, flags)
+        return open_unrelated_file(self.system, path, flags)
 
     @contextlib.contextmanager
-    def counting_shortage(self, where: str) -> Iterator[None]:
-        """Count an opening of *where* that fails since there are too many descriptors."""
+    def count_shortage(self, where: str) -> Iterator[None]:
+        """Count an opening of *where* that fails because there are too many descriptors."""
         try:
             yield
         except OSError as error:
             if error.errno == errno.EMFILE:
-                self.policy.allocated(Operation(OPEN, where), is_full=True)
+                self.policy.note_allocation(Operation(OPEN, where), is_full=True)
             raise
 
     def track(self, fd: int, path: str, *, reads: bool = True, writes: bool = False) -> int:
-        """Remember that *fd* is *path*, if that matters, and give it back."""
+        """Remember that *fd* is *path*, if that matters, and return it."""
         if reads or (writes and self.policy.faults.sees_writes):
-            self._tracked[fd] = TrackedFile(path, self._identity(fd), reads, writes)
+            self._tracked[fd] = DescriptorFile(path, self._identity(fd), reads, writes)
         return fd
 
     def forget(self, fd: int) -> None:
@@ -123,49 +123,51 @@ class DescriptorTable:
         self._tracked.pop(fd, None)
         self._handed_out.pop(fd, None)
 
-    def track_duplicate(self, fd: int, other: int, to: str) -> int:
-        """Track *other*, a duplicate of *fd*; code outside Python may read it unseen."""
+    def track_duplicate(self, fd: int, duplicate: int, to: str) -> int:
+        """Track *duplicate*, a duplicate of *fd*; code outside Python may read it unseen."""
         if tracked := self.observe(fd):
-            self._tracked[other] = tracked
-            self.hand_out(other, to)
-        return other
+            self._tracked[duplicate] = tracked
+            self.hand_out(duplicate, to)
+        return duplicate
 
-    def observe(self, fd: int) -> TrackedFile | None:
+    def observe(self, fd: int) -> DescriptorFile | None:
         """The file of *fd*, if it is tracked. A replaced function uses *fd*: this is seen."""
-        if what := self._handed_out.pop(fd, None):
-            self.policy.count_unobserved(what, -1)
-        return self._identified(fd)
+        if receiver := self._handed_out.pop(fd, None):
+            self.policy.count_unobserved(receiver, -1)
+        return self._identify(fd)
 
     def use_matters(self, fd: int) -> bool:
         """Whether a read or a write of *fd* that goes unseen matters."""
-        tracked, faults = self._identified(fd), self.policy.faults
+        tracked, faults = self._identify(fd), self.policy.faults
         if tracked is None:
             return False
         is_read = tracked.reads and faults.needs_reads_of(tracked.path)
         return is_read or (tracked.writes and faults.needs_writes_of(tracked.path))
 
     def hand_out(self, fd: int, to: str) -> None:
-        """Count *fd* as given to code that may use it unseen, until it comes back."""
+        """Count *fd* as passed to code that may use it unseen, until it is passed back."""
         if fd not in self._handed_out and self.use_matters(fd):
             self._handed_out[fd] = to
             self.policy.count_unobserved(to)
 
     def allowed_length(self, fd: int, call: str, length: int, offset: int | None = None) -> int:
-        """How many of *length* bytes a read may ask for; raises what the read is to raise.
+        """How many of *length* bytes a read may request; raises the error of a fault.
 
-        Without *offset* it begins where *fd* stands.
+        Without *offset* it starts at the offset of *fd*.
         """
         tracked = self.observe(fd)
         if tracked is None or not self.policy.faults.needs_reads_of(tracked.path):
             return length
-        start, left = 0, 0
+        start, available = 0, 0
         if CALLS[call].reads_into_buffers:
             start = self.system.lseek(fd, 0, os.SEEK_CUR) if offset is None else offset
-            left = max(0, min(length, self.system.fstat(fd).st_size - start))
-        return self._carry_out(self.policy.read(Operation(call, tracked.path), start, left), length)
+            available = max(0, min(length, self.system.fstat(fd).st_size - start))
+        return self._carry_out(
+            self.policy.read_actions(Operation(call, tracked.path), start, available), length
+        )
 
     def length_to_write(self, fd: int, call: str, length: int = 0) -> int:
-        """How many of *length* bytes a write may put into *fd*; raises what it is to raise."""
+        """How many of *length* bytes a write may put into *fd*; raises the error of a fault."""
         tracked = self.observe(fd)
         if tracked is None or not self.policy.faults.sees_writes:
             return length
@@ -173,7 +175,9 @@ class DescriptorTable:
             if self.policy.faults.needs_writes_of(tracked.path):
                 self.policy.count_unobserved(decisions.OF_INHERITED)
             return length
-        return self._carry_out(written(self.policy, Operation(call, tracked.path), length), length)
+        return self._carry_out(
+            write_actions(self.policy, Operation(call, tracked.path), length), length
+        )
 
     def _carry_out(self, actions: decisions.Actions, length: int) -> int:
         for action in actions:
@@ -188,7 +192,7 @@ class DescriptorTable:
         return length
 
     def check_mapping(self, fd: int, length: int, offset: int) -> None:
-        """Refuse a mapping whose pages would have to fail: only the kernel can do that."""
+        """Refuse a mapping whose pages would need to fail: only the kernel can do that."""
         tracked = self.observe(fd)
         if tracked and tracked.writes and self.policy.faults.needs_writes_of(tracked.path):
             self.policy.count_unobserved(decisions.BY_MAPPING)
@@ -196,27 +200,30 @@ class DescriptorTable:
             return
         length = length or self.system.fstat(fd).st_size - offset
         try:
-            self._carry_out(self.policy.read(Operation(MAP, tracked.path), offset, length), length)
+            self._carry_out(
+                self.policy.read_actions(Operation(MAP, tracked.path), offset, length), length
+            )
         except OSError:
             self.policy.count_unobserved("mmap")
             message = (
-                f"a read fault is due for {tracked.path}, which is being mapped, and a mapping is"
-                " read without Python. Use engine='kernel', or a fault in its opening or length"
+                f"a read fault is due for {tracked.path}, but the file is being mapped, and Python"
+                " does not see reads of a mapping. Use engine='kernel', or a fault that fails the"
+                " open or truncates the file"
             )
             self.policy.refuse(message)
             raise InvalidArgumentError(message) from None
 
-    def stat_result(self, path: Any, found: Any, dir_fd: int | None) -> Any:
-        """*found*, with the size that the file has under its faults; raises if it is missing."""
+    def stat_result(self, path: Any, status: Any, dir_fd: int | None) -> Any:
+        """*status*, with the size that the file has under its faults; raises if it is missing."""
         where = self.absolute(path, dir_fd)
-        if not stat.S_ISREG(found.st_mode) or self.policy.leaves_alone(where):
-            return found
+        if not stat.S_ISREG(status.st_mode) or self.policy.is_exempt(where):
+            return status
         operation = Operation(STAT, where)
-        self._carry_out(self.policy.named(operation), 0)
-        for action in self.policy.size_of(operation, found.st_size):
-            if isinstance(action, decisions.Substitute) and action.edit.kept is not None:
-                return self.with_size(found, action.edit.kept)
-        return found
+        self._carry_out(self.policy.stat_actions(operation), 0)
+        for action in self.policy.stat_size_actions(operation, status.st_size):
+            if isinstance(action, decisions.Substitute) and action.edit.length is not None:
+                return self.with_size(status, action.edit.length)
+        return status
 
     def absolute(self, path: Any, dir_fd: int | None = None) -> str:
         """*path* as the kernel engine names it: absolute and normal, links not followed."""
@@ -229,25 +236,25 @@ class DescriptorTable:
                 folder = "/dev/fd"
             name = os.path.join(folder, name)
         with contextlib.suppress(OSError):
-            name = behind_folder_link(name, os.getpid())
+            name = resolve_folder_link(name, os.getpid())
         return os.path.abspath(name)
 
-    def with_size(self, found: Any, size: int) -> Any:
-        """*found*, a stat result, with another size."""
-        kind, (numbers, named) = found.__reduce__()
+    def with_size(self, status: Any, size: int) -> Any:
+        """*status*, a stat result, with another size."""
+        kind, (numbers, fields) = status.__reduce__()
         changed = [*numbers]
         changed[stat.ST_SIZE] = size
-        return kind(changed, named)
+        return kind(changed, fields)
 
     def _kind_and_size(self, path: str) -> tuple[int | None, int | None]:
         try:
-            found = self.system.stat(path)
+            status = self.system.stat(path)
         except (OSError, ValueError):
             return None, None
-        kind = stat.S_IFMT(found.st_mode)
-        return kind, found.st_size if kind == stat.S_IFREG else None
+        kind = stat.S_IFMT(status.st_mode)
+        return kind, status.st_size if kind == stat.S_IFREG else None
 
-    def _identified(self, fd: int) -> TrackedFile | None:
+    def _identify(self, fd: int) -> DescriptorFile | None:
         tracked = self._tracked.get(fd)
         if tracked is None:
             return None
@@ -258,8 +265,8 @@ class DescriptorTable:
         return None
 
     def _identity(self, fd: int) -> tuple[int, int]:
-        found = self.system.fstat(fd)
-        return found.st_dev, found.st_ino
+        status = self.system.fstat(fd)
+        return status.st_dev, status.st_ino
 
 
 def _reads(flags: int) -> bool:

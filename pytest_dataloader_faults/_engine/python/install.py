@@ -1,9 +1,9 @@
 """Put the replacements in the place of Python's own file access [runs in the worker].
 
 Another library may have replaced functions before: the originals are those that are there when the
-faults are installed. Modules keep names of their own for what they imported (``from builtins import
-open`` in tarfile, bz2 and lzma; in Python 3.10 a class of pathlib does, too). So each name of each
-module is exchanged.
+faults are installed. Modules keep their own names for what they imported (``from builtins import
+open`` in tarfile, bz2 and lzma; in Python 3.10 a class of pathlib does as well). So each name of
+each module is exchanged.
 
 Files may be open already. Functions of ``os`` get their numbers and are replaced, so reads by these
 functions are seen. Reads by file objects and mappings made earlier are not seen, but counted as
@@ -23,7 +23,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pytest_dataloader_faults._engine.file_copies import altered_copy, unrelated_file
+from pytest_dataloader_faults._engine.file_copies import altered_copy, open_unrelated_file
 from pytest_dataloader_faults._engine.policy import Closed, FaultPolicy, Substitute
 from pytest_dataloader_faults._engine.python import replacements
 from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
@@ -49,11 +49,11 @@ def _functions(files: DescriptorTable) -> Iterator[tuple[Any, Any]]:
     for name in replacements.REPLACED:
         if original := getattr(system, name, None):
             yield original, Replacement(original, getattr(calls, name))
-    yield from _replacements(system, calls.harmless, *replacements.HARMLESS)
-    yield from _replacements(system, calls.starter, *replacements.STARTERS)
-    yield from _replacements(loaded("_posixsubprocess"), calls.starter, "fork_exec")
+    yield from _replacements(system, calls.wrap_observed, *replacements.OBSERVED)
+    yield from _replacements(system, calls.wrap_start, *replacements.STARTERS)
+    yield from _replacements(loaded("_posixsubprocess"), calls.wrap_start, "fork_exec")
     yield from _replacements(loaded("fcntl"), calls.control, "fcntl")
-    yield from _replacements(loaded("fcntl"), calls.harmless, "flock", "lockf", "ioctl")
+    yield from _replacements(loaded("fcntl"), calls.wrap_observed, "flock", "lockf", "ioctl")
     yield from numpy_replacements()
 
 
@@ -78,16 +78,16 @@ def _objects(files: DescriptorTable) -> Iterator[tuple[Any, Any]]:
     yield mmap.mmap, replacements.bind(replacements.FaultedMapping, files, mmap.mmap)
     original, around = builtins.open, replacements.open_with(FileIO=file_type)
 
-    def opens(file: Any, *arguments: Any, **more: Any) -> Any:
-        return (around if files.may_have_faults(file) else original)(file, *arguments, **more)
+    def opens(file: Any, *arguments: Any, **keywords: Any) -> Any:
+        return (around if files.may_have_faults(file) else original)(file, *arguments, **keywords)
 
     yield original, Replacement(original, opens)
 
 
 class Replacement:
-    """A function in the place of *original*: no method where a class has it, and equal to it.
+    """A replacement of *original*: a plain function even in a class, and equal to it.
 
-    Equal, because sets such as ``os.supports_dir_fd`` are asked for members.
+    Equal, because code looks it up in sets such as ``os.supports_dir_fd``.
     """
 
     def __init__(self, original: Callable[..., Any], call: Callable[..., Any]) -> None:
@@ -95,8 +95,8 @@ class Replacement:
         self._original = original
         self._call = call
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self._call(*arguments, **named)
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._call(*arguments, **keywords)
 
     def __eq__(self, other: object) -> bool:
         return other is self or other is self._original
@@ -132,12 +132,12 @@ def replace_everywhere(pairs: Replacements) -> None:
 def handle_inherited(files: DescriptorTable) -> None:
     """Close, exchange and follow what is open already, where the system can list it."""
     policy = files.policy
-    held: list[tuple[int, str]] = []
+    inherited: list[tuple[int, str]] = []
     mapped: set[str] = set()
     with contextlib.suppress(OSError):  # There is no /proc.
-        held = list(inherited_fds(lambda path: not policy.leaves_alone(path)))
+        inherited = list(inherited_fds(lambda path: not policy.is_exempt(path)))
         mapped = {each.path for each in inherited_mappings(lambda path: _is_at_risk(policy, path))}
-    for fd, path in held:
+    for fd, path in inherited:
         is_readable = not is_write_only(fd)
         if is_readable and not _handle_inherited_fd(files, fd, path):
             continue
@@ -149,7 +149,7 @@ def handle_inherited(files: DescriptorTable) -> None:
 
 def _is_at_risk(policy: FaultPolicy, path: str) -> bool:
     """Whether a fault may be about a mapping of *path*."""
-    is_read = policy.faults.needs_reads_of(path) and not policy.leaves_alone(path)
+    is_read = policy.faults.needs_reads_of(path) and not policy.is_exempt(path)
     return is_read or policy.faults.has_file_faults(path)
 
 
@@ -157,21 +157,21 @@ def _handle_inherited_fd(files: DescriptorTable, fd: int, path: str) -> bool:
     """Whether *fd* is open after that."""
     system = files.system
     name = f"/proc/self/fd/{fd}"
-    for action in files.policy.inherited(path, system.fstat(fd).st_size):
+    for action in files.policy.inherited_fd_actions(path, system.fstat(fd).st_size):
         if isinstance(action, Substitute):
-            other = altered_copy(system, path, action.edit, os.O_RDONLY, source=name)
-            _replace(files, fd, other)
+            copy = altered_copy(system, path, action.edit, os.O_RDONLY, source=name)
+            _replace(files, fd, copy)
         if isinstance(action, Closed):
             if not action.reuse:
                 system.close(fd)
                 return False
-            _replace(files, fd, unrelated_file(system, name, os.O_RDONLY))
+            _replace(files, fd, open_unrelated_file(system, name, os.O_RDONLY))
     return True
 
 
-def _replace(files: DescriptorTable, fd: int, other: int) -> None:
-    """Make *fd* the file of *other*, at the same place in it."""
+def _replace(files: DescriptorTable, fd: int, source: int) -> None:
+    """Make *fd* the file of *source*, at the same place in it."""
     system = files.system
-    system.lseek(other, system.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
-    system.dup2(other, fd, system.get_inheritable(fd))
-    system.close(other)
+    system.lseek(source, system.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
+    system.dup2(source, fd, system.get_inheritable(fd))
+    system.close(source)

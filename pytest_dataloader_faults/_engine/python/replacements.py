@@ -1,12 +1,12 @@
 """Replacements for functions of ``os``, for open() and for file objects [runs in the worker].
 
 Each takes the arguments of the function that it replaces. Functions that neither read nor duplicate
-are replaced, too: a number that C code got and that comes back to one of them was not read unseen.
+are replaced as well: a number that C code got, and that one of them receives, was not read unseen.
 """
 
 from __future__ import annotations
 
-import _pyio  # type: ignore[import-not-found]  # it has no stubs
+import _pyio  # type: ignore[import-not-found]  # it lacks stubs
 import abc
 import inspect
 import io
@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from pytest_dataloader_faults._engine.policy import CONNECT, Fail, FaultPolicy, Operation
 from pytest_dataloader_faults._engine.python.descriptors import DescriptorTable
-from pytest_dataloader_faults.globs import connection_path
+from pytest_dataloader_faults.faults.globs import connection_path
 
 REPLACED = (
     *("open", "close", "dup", "dup2", "stat", "lstat", "read", "readinto", "pread", "readv"),
@@ -29,7 +29,7 @@ REPLACED = (
     *("posix_fallocate", "fsync", "fdatasync"),
 )
 """Functions of ``os`` that ``OsFunctions`` has a method for."""
-HARMLESS = (
+OBSERVED = (
     *("fstat", "lseek", "isatty", "posix_fadvise", "ftruncate"),
     *("get_inheritable", "set_inheritable", "get_blocking", "set_blocking"),
 )
@@ -38,8 +38,8 @@ STARTERS = ("execv", "execve", "posix_spawn", "posix_spawnp", "system", "fork", 
 """Functions of ``os`` that start a program or process, whose reads are not counted here."""
 
 
-def caller(depth: int) -> str:
-    """The function *depth* frames above the one that asks, with its module."""
+def name_caller(depth: int) -> str:
+    """The function *depth* frames above the caller, with its module."""
     frame = sys._getframe(depth + 1)
     return f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_name}"
 
@@ -59,21 +59,21 @@ class OsFunctions:
         self._system.close(fd)
 
     def dup(self, fd: int, /) -> int:
-        return self._files.track_duplicate(fd, self._system.dup(fd), f"dup in {caller(2)}")
+        return self._files.track_duplicate(fd, self._system.dup(fd), f"dup in {name_caller(2)}")
 
     def dup2(self, fd: int, fd2: int, inheritable: bool = True) -> int:
         self._files.forget(fd2)
-        other = self._system.dup2(fd, fd2, inheritable)
-        return self._files.track_duplicate(fd, other, f"dup2 in {caller(2)}")
+        duplicate = self._system.dup2(fd, fd2, inheritable)
+        return self._files.track_duplicate(fd, duplicate, f"dup2 in {name_caller(2)}")
 
     def control(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """As fcntl.fcntl(), which duplicates, too."""
+        """Replace fcntl.fcntl(), which can duplicate a descriptor."""
         import fcntl
 
         def call(fd: Any, command: int, argument: Any = 0, /) -> Any:
             if command in (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC):
-                other = original(fd, command, argument)
-                return self._files.track_duplicate(fd, other, f"F_DUPFD in {caller(2)}")
+                duplicate = original(fd, command, argument)
+                return self._files.track_duplicate(fd, duplicate, f"F_DUPFD in {name_caller(2)}")
             self._files.observe(fd)
             return original(fd, command, argument)
 
@@ -94,26 +94,28 @@ class OsFunctions:
 
     def readv(self, fd: int, buffers: Sequence[Any], /) -> int:
         allowed_length = self._files.allowed_length(fd, "readv", _total(buffers))
-        return int(self._system.readv(fd, _first(allowed_length, buffers)))
+        return int(self._system.readv(fd, _slice_buffers(allowed_length, buffers)))
 
     def preadv(self, fd: int, buffers: Sequence[Any], offset: int, flags: int = 0, /) -> int:
         allowed_length = self._files.allowed_length(fd, "preadv2", _total(buffers), offset)
-        return int(self._system.preadv(fd, _first(allowed_length, buffers), offset, flags))
+        return int(self._system.preadv(fd, _slice_buffers(allowed_length, buffers), offset, flags))
 
     def sendfile(self, out_fd: int, in_fd: int, offset: int | None, count: int) -> int:
         self._files.length_to_write(out_fd, "sendfile")
         allowed_length = self._files.allowed_length(in_fd, "sendfile", count, offset)
         return int(self._system.sendfile(out_fd, in_fd, offset, allowed_length))
 
-    def copy_file_range(self, src: int, dst: int, count: int, *offsets: Any, **more: Any) -> int:
+    def copy_file_range(
+        self, src: int, dst: int, count: int, *offsets: Any, **keywords: Any
+    ) -> int:
         self._files.length_to_write(dst, "copy_file_range")
         allowed_length = self._files.allowed_length(src, "copy_file_range", count)
-        return int(self._system.copy_file_range(src, dst, allowed_length, *offsets, **more))
+        return int(self._system.copy_file_range(src, dst, allowed_length, *offsets, **keywords))
 
-    def splice(self, src: int, dst: int, count: int, *offsets: Any, **more: Any) -> int:
+    def splice(self, src: int, dst: int, count: int, *offsets: Any, **keywords: Any) -> int:
         self._files.length_to_write(dst, "splice")
         allowed_length = self._files.allowed_length(src, "splice", count)
-        return int(self._system.splice(src, dst, allowed_length, *offsets, **more))
+        return int(self._system.splice(src, dst, allowed_length, *offsets, **keywords))
 
     def write(self, fd: int, data: Any, /) -> int:
         view = memoryview(data).cast("B")
@@ -128,11 +130,11 @@ class OsFunctions:
 
     def writev(self, fd: int, buffers: Sequence[Any], /) -> int:
         length = self._files.length_to_write(fd, "writev", _total(buffers))
-        return int(self._system.writev(fd, _first(length, buffers)))
+        return int(self._system.writev(fd, _slice_buffers(length, buffers)))
 
     def pwritev(self, fd: int, buffers: Sequence[Any], offset: int, flags: int = 0, /) -> int:
         length = self._files.length_to_write(fd, "pwritev2", _total(buffers))
-        return int(self._system.pwritev(fd, _first(length, buffers), offset, flags))
+        return int(self._system.pwritev(fd, _slice_buffers(length, buffers), offset, flags))
 
     def posix_fallocate(self, fd: int, offset: int, length: int, /) -> None:
         self._files.length_to_write(fd, "fallocate")
@@ -150,27 +152,27 @@ class OsFunctions:
         if isinstance(path, int):
             self._files.observe(path)
             return self._system.stat(path)
-        found = self._system.stat(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
-        return self._files.stat_result(path, found, dir_fd)
+        status = self._system.stat(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+        return self._files.stat_result(path, status, dir_fd)
 
     def lstat(self, path: Any, *, dir_fd: int | None = None) -> Any:
         return self._files.stat_result(path, self._system.lstat(path, dir_fd=dir_fd), dir_fd)
 
-    def harmless(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """As *original*, whose first argument is a descriptor."""
+    def wrap_observed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Replace *original*, which neither reads nor writes its first argument, a descriptor."""
 
-        def call(fd: Any, *arguments: Any, **named: Any) -> Any:
+        def call(fd: Any, *arguments: Any, **keywords: Any) -> Any:
             self._files.observe(fd)
-            return original(fd, *arguments, **named)
+            return original(fd, *arguments, **keywords)
 
         return call
 
-    def starter(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """As *original*, which starts a program or process."""
+    def wrap_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Replace *original*, which starts a program or process."""
 
-        def call(*arguments: Any, **named: Any) -> Any:
-            self._files.policy.count_unobserved(f"{original.__name__} in {caller(2)}")
-            return original(*arguments, **named)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            self._files.policy.count_unobserved(f"{original.__name__} in {name_caller(2)}")
+            return original(*arguments, **keywords)
 
         return call
 
@@ -184,14 +186,14 @@ def _total(buffers: Sequence[Any]) -> int:
     return sum(memoryview(each).nbytes for each in buffers)
 
 
-def _first(length: int, buffers: Sequence[Any]) -> list[memoryview]:
-    """The beginning of *buffers*, *length* bytes in all."""
-    kept = []
-    for each in buffers:
-        view = memoryview(each).cast("B")[:length]
-        kept.append(view)
+def _slice_buffers(length: int, buffers: Sequence[Any]) -> list[memoryview]:
+    """The first *length* bytes of *buffers*."""
+    views = []
+    for buffer in buffers:
+        view = memoryview(buffer).cast("B")[:length]
+        views.append(view)
         length -= len(view)
-    return kept
+    return views
 
 
 # What a peer sends is read by functions of many kinds, and awaited by more: so only the making of
@@ -200,7 +202,7 @@ def _first(length: int, buffers: Sequence[Any]) -> list[memoryview]:
 
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _NOT_CONNECTED = 7
-"""As TCP_INFO tells it: any other state is that of a connection that is made already."""
+"""The state in TCP_INFO; any other one belongs to a connection that has been made."""
 
 
 def replace_connect(policy: FaultPolicy) -> None:
@@ -208,21 +210,21 @@ def replace_connect(policy: FaultPolicy) -> None:
     plain, plain_ex = socket.socket.connect, socket.socket.connect_ex
 
     def connect(self: socket.socket, address: Any) -> None:
-        if number := _failing(policy, self, address):
+        if number := _connect_errno(policy, self, address):
             raise OSError(number, os.strerror(number))
         plain(self, address)
 
     def connect_ex(self: socket.socket, address: Any) -> int:
-        return _failing(policy, self, address) or plain_ex(self, address)
+        return _connect_errno(policy, self, address) or plain_ex(self, address)
 
     kind: Any = socket.socket
     kind.connect, kind.connect_ex = connect, connect_ex
 
 
-def _failing(policy: FaultPolicy, connection: socket.socket, address: Any) -> int:
-    """The errno that this connect() is to fail with; 0 if it is not."""
+def _connect_errno(policy: FaultPolicy, connection: socket.socket, address: Any) -> int:
+    """The errno with which this connect() should fail; 0 if it should not."""
     path = _path(connection, address)
-    actions = policy.connected(Operation(CONNECT, path)) if path else ()
+    actions = policy.connect_actions(Operation(CONNECT, path)) if path else ()
     return next((each.errno for each in actions if isinstance(each, Fail)), 0)
 
 
@@ -234,37 +236,37 @@ def _path(connection: socket.socket, address: Any) -> str | None:
     if state != _NOT_CONNECTED or not isinstance(address, tuple):
         return None
     try:
-        found = socket.getaddrinfo(address[0], address[1], connection.family, connection.type)
-    except OSError:  # connect() raises it, too.
+        addresses = socket.getaddrinfo(address[0], address[1], connection.family, connection.type)
+    except OSError:  # connect() also raises it.
         return None
     numeric = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
-    return connection_path(*socket.getnameinfo(found[0][4], numeric))
+    return connection_path(*socket.getnameinfo(addresses[0][4], numeric))
 
 
-# Some facts about files of Python. open() makes a FileIO, and wraps it in a BufferedReader and
-# that in a TextIOWrapper as its mode says. The last two are written in C and read by the methods
-# of the one below (``readinto``, ``readall``), so that one which asks first is asked by them. The
-# C code of open() takes no other FileIO, but its twin in ``_pyio`` looks the name up among its
-# globals. A copy with other globals gives what open() gives, in each version of Python.
+# Some facts about files of Python. open() makes a FileIO, and wraps it in a BufferedReader and that
+# in a TextIOWrapper as its mode says. The last two are written in C and read by the methods of the
+# one below (``readinto``, ``readall``), so that they use one which queries the policy first. The C
+# code of open() does not accept another FileIO, but its twin in ``_pyio`` looks the name up among
+# its globals. A copy with other globals returns what open() returns, in each version of Python.
 
 
 class ReplacesClass(abc.ABCMeta):
     """A class that counts instances of the class it replaces as its own: older files are."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, _replaced_by(cls)) or super().__instancecheck__(instance)
+        return isinstance(instance, _find_replaced(cls)) or super().__instancecheck__(instance)
 
     def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, _replaced_by(cls)) or super().__subclasscheck__(subclass)
+        return issubclass(subclass, _find_replaced(cls)) or super().__subclasscheck__(subclass)
 
 
-def _replaced_by(kind: type) -> Any:
+def _find_replaced(kind: type) -> Any:
     """The class that *kind* itself, and none that it derives from, is in the place of."""
     return vars(kind).get("replaces", ())
 
 
 class FaultedFileIO(io.FileIO, metaclass=ReplacesClass):
-    """A FileIO that asks the policy before it opens, reads and writes."""
+    """A FileIO that queries the policy before it opens, reads and writes."""
 
     files: ClassVar[DescriptorTable]
 
@@ -276,7 +278,7 @@ class FaultedFileIO(io.FileIO, metaclass=ReplacesClass):
     def fileno(self) -> int:
         """The number, which is watched from now on."""
         fd = super().fileno()
-        self.files.hand_out(fd, f"fileno in {caller(1)}")
+        self.files.hand_out(fd, f"fileno in {name_caller(1)}")
         return fd
 
     def use_matters(self) -> bool:
@@ -294,17 +296,17 @@ class FaultedFileIO(io.FileIO, metaclass=ReplacesClass):
         return super().readinto(view[: self._allowed_length(len(view))])
 
     def readall(self) -> bytes:
-        """As many reads as C makes."""
+        """Read to the end, with as many reads as the C code makes."""
         return read_all(self, self.files.system.fstat(super().fileno()).st_size)
 
     def write(self, data: Any, /) -> int:
-        """One write."""
+        """Write once, at most as many bytes as the policy allows."""
         view = memoryview(data).cast("B")
         length = self.files.length_to_write(super().fileno(), "write", len(view))
         return super().write(view[:length])
 
     def close(self) -> None:
-        """And forget the number, if it goes."""
+        """Close the file, and forget its number unless the number stays open."""
         if not self.closed and self.closefd:
             self.files.forget(super().fileno())
         super().close()
@@ -317,44 +319,44 @@ _CHUNK = io.DEFAULT_BUFFER_SIZE
 
 
 def read_all(file: io.RawIOBase, size: int) -> bytes:
-    """Reads of what is left of *size* and one byte more, until one gives nothing, as in C."""
-    left = size - file.tell() if file.seekable() else 0
+    """Reads of what is left of *size* and one byte more, until one returns nothing, as in C."""
+    remaining = size - file.tell() if file.seekable() else 0
     result = bytearray()
-    while chunk := file.read(max(left + 1 - len(result), 1) if left > 0 else _CHUNK):
+    while chunk := file.read(max(remaining + 1 - len(result), 1) if remaining > 0 else _CHUNK):
         result += chunk
     return bytes(result)
 
 
 class FaultedMapping(mmap.mmap, metaclass=ReplacesClass):
-    """An mmap that asks the policy before it maps."""
+    """An mmap that queries the policy before it maps."""
 
     files: ClassVar[DescriptorTable]
 
-    def __new__(cls, fileno: int, length: int, *arguments: Any, **named: Any) -> Any:
-        offset = named.get("offset", next(iter(arguments[3:]), 0))  # The sixth of mmap().
+    def __new__(cls, fileno: int, length: int, *arguments: Any, **keywords: Any) -> Any:
+        offset = keywords.get("offset", next(iter(arguments[3:]), 0))  # The sixth of mmap().
         cls.files.check_mapping(fileno, length, offset)
-        return super().__new__(cls, fileno, length, *arguments, **named)
+        return super().__new__(cls, fileno, length, *arguments, **keywords)
 
 
 def bind(kind: type, files: DescriptorTable, original: type) -> Any:
-    """*kind*, which asks *files*, in the place of *original*."""
+    """Replace *original* with *kind*, which queries *files*."""
     body = {"files": files, "replaces": original, "__module__": original.__module__}
     return type(kind)(original.__name__, (kind,), body)
 
 
-def open_with(**own: Any) -> Callable[..., Any]:
-    """An open() that finds *own* among its globals."""
+def open_with(**replacements: Any) -> Callable[..., Any]:
+    """An open() that finds *replacements* among its globals."""
     twin = inspect.unwrap(_pyio.open)
-    named = ("BufferedReader", "BufferedWriter", "BufferedRandom", "TextIOWrapper")
-    world = vars(_pyio) | {name: getattr(io, name) for name in named} | own
+    classes = ("BufferedReader", "BufferedWriter", "BufferedRandom", "TextIOWrapper")
+    world = vars(_pyio) | {name: getattr(io, name) for name in classes} | replacements
     return types.FunctionType(twin.__code__, world, "open", twin.__defaults__)
 
 
 def uses_in_python(isfileobj: Callable[[object], bool]) -> Callable[[object], bool]:
     """Have np.load() and np.save() use the methods of a file that matters, as they do of others.
 
-    numpy/lib/format.py: where ``isfileobj`` is true of it, np.fromfile() takes its descriptor, and
-    so does ``tofile``.
+    numpy/lib/format.py: if ``isfileobj`` is true of it, np.fromfile() takes its descriptor, and so
+    does ``tofile``.
     """
 
     def call(file: object) -> bool:

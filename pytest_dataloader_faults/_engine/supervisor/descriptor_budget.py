@@ -1,10 +1,10 @@
 """The supervisor's own descriptors, and the errors of a run [runs in the supervisor].
 
 Some facts about whose error EMFILE is. The supervisor opens what workers open, and keeps a
-duplicate of it. Its limit (RLIMIT_NOFILE) is one process's, theirs is that of each, and close(2) is
-not handed over: so it runs short long before any of them does, of descriptors of files that no
-worker has open any more. The worker's own call would not have met that EMFILE. To find out what it
-can close, the supervisor has to list folders of /proc, which takes descriptors, too.
+duplicate of it. Its limit (RLIMIT_NOFILE) is one process's, theirs is that of each, and the filter
+does not notify of close(2): so it runs short long before any of them does, of descriptors of files
+that no worker has open any more. The worker's own call would not have got that EMFILE. To find out
+what it can close, the supervisor must list folders of /proc, which also takes descriptors.
 
 So it counts them from time to time, well before none is left. If a call still fails because none is
 free, that is an error of the run.
@@ -35,15 +35,15 @@ class DescriptorBudget:
         self._close_some = close_some
         self._left = 0
 
-    def ensure(self, wanted: int = PER_EVENT) -> None:
-        """Make room for *wanted* more, as far as that can be done."""
-        self._left -= wanted
+    def ensure(self, count: int = PER_EVENT) -> None:
+        """Free *count* descriptors, as far as possible."""
+        self._left -= count
         if self._left >= 0:
             return
         for close_some in (lambda: None, *self._close_some):
             close_some()
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            self._left = soft - own_descriptors() - _RESERVE - wanted
+            self._left = soft - own_descriptors() - _RESERVE - count
             if self._left >= 0:
                 return
 
@@ -55,7 +55,7 @@ class RunErrors:
         self.texts: list[str] = []
 
     def add(self, where: str, error: BaseException) -> None:
-        """Write down *error*; a shortage only once, since all that follows may meet it."""
+        """Record *error*; a shortage only once, because everything that follows may hit it."""
         if not is_shortage(error):
             text = "".join(traceback.format_exception(error, limit=-3))
             self.texts.append(f"{where}: {text}")
@@ -64,20 +64,20 @@ class RunErrors:
 
 
 def is_shortage(error: BaseException) -> TypeGuard[OSError]:
-    """Whether *error* says that there is no descriptor left."""
+    """Whether *error* says that all descriptors are in use."""
     return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
 def _describe(error: OSError) -> str:
     name = errno.errorcode[error.errno or 0]
     if error.errno == errno.ENFILE:
-        limit, remedy = "of the whole system", "Raise it (sysctl fs.file-max)"
+        limit, remedy = "the limit of the whole system", "Raise it (sysctl fs.file-max)"
     else:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         limit = f"its limit of {hard}"
         remedy = "Raise the hard limit (ulimit -Hn, LimitNOFILE=), or use fewer workers"
     return (
-        f"the supervisor (pid {os.getpid()}) has no descriptor left [{name}, {limit}]. It needs one"
-        " for each file that a fault is about and that a worker has open, so faults that were due"
-        f" may not have happened. {remedy}"
+        f"the supervisor (pid {os.getpid()}) has no file descriptor left [{name}, {limit}]. It"
+        " needs one for each file under faults that a worker has open, so some faults may not have"
+        f" fired. {remedy}"
     )

@@ -2,14 +2,14 @@
 
 Some facts about poll(2) and epoll(7). A listener with SYNC_WAKE_UP wakes the supervisor on the
 processor of the caller, which is about to sleep. A process in poll(2) is woken so. One in
-epoll_wait(2) need not be: epoll wakes it by a call of its own, which may choose any idle processor
-(ep_poll_callback in fs/eventpoll.c). But poll(2) asks each descriptor at each call, and a worker
-has a socket besides its listener. So listeners are polled, and after them one epoll instance that
-has all the rest.
+epoll_wait(2) may not be: epoll wakes it by a separate call, which may choose any idle processor
+(ep_poll_callback in fs/eventpoll.c). But poll(2) checks each descriptor at each call, and a worker
+has a socket in addition to its listener. So listeners are polled, and after them one epoll instance
+that has all the rest.
 
-What a worker says before a call counts for that call. poll(2) looks at one descriptor after the
-other: where it finds the call, it finds afterwards what was said before. So the epoll instance is
-the last that it looks at, and what is found there is handled first.
+A message that a worker sends before a call applies to that call. poll(2) checks one descriptor
+after the other: if it finds the call, it finds afterwards what was sent before. So the epoll
+instance is the last that it checks, and its messages are handled first.
 """
 
 from __future__ import annotations
@@ -46,11 +46,15 @@ class Events:
         self._others.register(fd, select.EPOLLIN)
 
     def watch_calls(self, fd: int, handler: EventHandler) -> None:
-        """The same for the listener *fd*, whose callers wait."""
+        """Call *handler* for the listener *fd*, whose callers wait."""
         self._handlers[fd] = handler
         self._poll.register(fd, select.POLLIN)
         self._poll.unregister(self._others_fd)
         self._poll.register(self._others_fd, select.POLLIN)
+
+    def close(self) -> None:
+        """Let go of all of them, in a process that has been forked and does not wait for them."""
+        self._others.close()
 
     def unwatch(self, fd: int) -> None:
         """Forget *fd*, if it is watched."""
@@ -61,11 +65,11 @@ class Events:
                 self._others.unregister(fd)
 
     def wait(self, timeout: float | None) -> Iterator[tuple[EventHandler, int]]:
-        """The handlers to call now, after *timeout* seconds at most; None: no limit."""
+        """The handlers to call now, after *timeout* seconds at most; None to wait forever."""
         ready = self._poll.poll(None if timeout is None else 1000 * min(timeout, LONGEST_WAIT))
         if ready and ready[-1][0] == self._others_fd:
             ready = [*self._others.poll(0), *ready[:-1]]
-            ready.sort(key=lambda each: each[0] == self.last)
+            ready.sort(key=lambda event: event[0] == self.last)
         for fd, flags in ready:
             handler = self._handlers.get(fd)
             if handler is not None:  # It may have been removed by an earlier event.
@@ -73,7 +77,7 @@ class Events:
 
 
 class Timers:
-    """Actions that wait for their time. The event loop asks how long it may sleep."""
+    """Actions that wait for their time. The event loop reads how long it may sleep."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[float, int]] = []
@@ -119,12 +123,12 @@ class _Death(NamedTuple):
 
 
 class DeathScheduler:
-    """Deaths that wait until the loader waits for the very batch that will not come.
+    """Deaths that wait until the loader waits for the very batch that will be missing.
 
     Without that, the number of batches delivered before a death would depend on timing, and torch's
     error would be one of five (the handover of an earlier batch may break instead).
 
-    Several loaders may be at work; each has a number, and its workers' ids begin at 0.
+    Several loaders may be at work; each has a number, and its workers' ids start at 0.
     """
 
     def __init__(self) -> None:
@@ -166,8 +170,8 @@ class DeathScheduler:
             self.release(loader)
 
     def _run_due(self) -> None:
-        for each in list(self._deaths):
-            awaited = self._awaited.get((each.loader, each.worker), (0, 0))
-            if each.loader in self._released or awaited >= each.position:
-                self._deaths.remove(each)
-                each.action()
+        for death in list(self._deaths):
+            awaited = self._awaited.get((death.loader, death.worker), (0, 0))
+            if death.loader in self._released or awaited >= death.position:
+                self._deaths.remove(death)
+                death.action()

@@ -1,12 +1,11 @@
 """Accept workers that connect to the supervisor, and no other process [runs in the supervisor].
 
 Some facts about a socket with an abstract name. Such names can be read in /proc/net/unix, so any
-process in this network namespace can connect, and send anything. By SO_PEERCRED the kernel says
-which process called connect(2) (unix(7)), and /proc/PID/stat from which ones that descends. What
-was sent on a connection that is closed unread is dropped by the kernel, descriptors too. A seccomp
-listener is known by its link in /proc.
-Descriptors that come with a message take numbers here at once; those that find none free are
-dropped, which only MSG_CTRUNC shows (recvmsg(2)).
+process in this network namespace can connect, and send anything. By SO_PEERCRED the kernel shows
+which process called connect(2) (unix(7)), and /proc/PID/stat from which ones that descends. The
+kernel drops what was sent on a connection that is closed unread, including descriptors. A seccomp
+listener is known by its link in /proc. Descriptors of a message take numbers here at once; those
+that find none free are dropped, which only MSG_CTRUNC shows (recvmsg(2)).
 """
 
 from __future__ import annotations
@@ -18,17 +17,18 @@ import struct
 from collections.abc import Callable, Collection
 from typing import NamedTuple, TypeGuard
 
-from pytest_dataloader_faults._engine.protocol import Channel, Hello, Message, UnknownMessageError
+from pytest_dataloader_faults._engine.protocol import Channel, Hello, Message
 from pytest_dataloader_faults._engine.supervisor import descriptor_budget
 from pytest_dataloader_faults._engine.supervisor.events import Events
 from pytest_dataloader_faults._engine.system.proc import is_below, link_of
+from pytest_dataloader_faults.wire import UnknownMessageError
 
 _MAX_DESCRIPTORS = 61
 """A listener, and the inherited files that one filter program lists."""
 _MAX_BYTES = 1 << 24
 """Far more than the paths of all files that a worker has open."""
 _SHARE = 4
-"""The part of this process's descriptors that may be connections of those that said nothing yet."""
+"""The part of this process's descriptors that may be connections without a message yet."""
 _PEER = struct.Struct("=iII")
 _LISTENER = "anon_inode:seccomp notify"
 _WHERE = "a worker that starts"
@@ -41,19 +41,19 @@ class UnknownPeerError(Exception):
 class Handshake(NamedTuple):
     """A worker's first message, and its descriptors.
 
-    *first*: the filter's listener, or the end of the python engine's hang socket; None if it is
+    *main_fd*: the filter's listener, or the end of the python engine's hang socket; None if it is
     under the filter of another process. *inherited*: the first ones of ``Hello.inherited``.
     """
 
     hello: Hello
-    first: int | None
+    main_fd: int | None
     inherited: list[int]
 
 
 class WorkerAcceptor:
-    """Accepts connections at the socket *listening*, and gives those of workers to *register*.
+    """Accepts connections at the socket *listening*, and passes those of workers to *register*.
 
-    Workers descend from one of *starters*. Of a process that says nothing, only the latest
+    Workers descend from one of *starters*. Of a process that sends nothing, only the latest
     connection is kept.
     """
 
@@ -97,7 +97,7 @@ class WorkerAcceptor:
         self._events.watch(channel.fileno(), lambda _flags: self._on_handshake(channel, pid))
 
     def _make_room(self, pid: int) -> None:
-        """Hang up on an earlier connection of *pid*, and on the oldest where there are too many."""
+        """Hang up on an earlier connection of *pid*, and on the oldest if there are too many."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if pid in self._waiting:
             self._drop(pid)
@@ -135,8 +135,8 @@ def _read_handshake(channel: Channel, pid: int) -> Handshake | None:
     is_too_much = size > _MAX_BYTES or count > _MAX_DESCRIPTORS or len(messages) > 1
     for message, descriptors in () if is_too_much else messages:
         if _is_from_worker(message, descriptors, pid):
-            first = descriptors[0] if descriptors else None
-            return Handshake(message, first, descriptors[1:])
+            main_fd = descriptors[0] if descriptors else None
+            return Handshake(message, main_fd, descriptors[1:])
     if messages or is_too_much:
         for descriptor in (each for _, descriptors in messages for each in descriptors):
             os.close(descriptor)

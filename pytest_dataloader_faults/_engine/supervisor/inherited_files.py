@@ -1,9 +1,9 @@
 """Faults of descriptors and mappings that a worker has already [runs in the supervisor].
 
-It has them from before its filter was there, or keeps them from one sample to the next; so there is
-no call that could be answered, and the worker itself gets orders what to do with them. One message
+It has them from before its filter was there, or keeps them from one sample to the next; so the
+supervisor cannot answer a call, and the worker itself gets orders what to do with them. One message
 takes up to 253 descriptors (SCM_MAX_FD, unix(7)), and the worker needs numbers for all of a message
-at once. So orders are given in parts.
+at once. So orders are sent in parts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pytest_dataloader_faults._engine.file_copies import FileCopies, unrelated_file
+from pytest_dataloader_faults._engine.file_copies import FileCopies, open_unrelated_file
 from pytest_dataloader_faults._engine.policy import Closed, Substitute
 from pytest_dataloader_faults._engine.protocol import Hello, Proceed
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
@@ -24,23 +24,23 @@ _IN_ONE_MESSAGE = 60
 
 @dataclass
 class DescriptorOrders:
-    """What a worker has to do to its own descriptors and mappings before its first fetch."""
+    """What a worker must do to its own descriptors and mappings before its first fetch."""
 
     close: list[int] = field(default_factory=list)
     replace: list[tuple[int, int]] = field(default_factory=list)
     remap: list[tuple[int, int]] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
-    made: list[int] = field(default_factory=list)
-    """Those of *descriptors* that no other process has."""
+    own_fds: list[int] = field(default_factory=list)
+    """The *descriptors* that no other process has."""
 
-    def message(self, worker: WorkerState, *, more: bool) -> Proceed:
-        """The message to *worker*; *more*: another part follows."""
-        proceed = worker.proceed(more=more)
+    def message(self, worker: WorkerState, *, has_more: bool) -> Proceed:
+        """The message to *worker*; *has_more*: another part follows."""
+        proceed = worker.proceed(has_more=has_more)
         return proceed._replace(close=self.close, replace=self.replace, remap=self.remap)
 
     @property
     def is_full(self) -> bool:
-        """Whether this part is to be sent before there is another one."""
+        """Whether this part must be sent before there is another one."""
         return len(self.descriptors) >= _IN_ONE_MESSAGE
 
     def attach(self, descriptor: int) -> int:
@@ -53,8 +53,8 @@ class DescriptorOrders:
         """Close *fd* of *pid*, which is *path*; *reuse*: and open another file in its place."""
         if reuse:
             source = f"/proc/{pid}/fd/{fd}"
-            self.made.append(unrelated_file(os, path, os.O_RDONLY, source=source))
-            self.replace.append((fd, self.attach(self.made[-1])))
+            self.own_fds.append(open_unrelated_file(os, path, os.O_RDONLY, source=source))
+            self.replace.append((fd, self.attach(self.own_fds[-1])))
         else:
             self.close.append(fd)
 
@@ -63,24 +63,24 @@ class DescriptorOrders:
         if is_write_only(fd, worker.pid):
             return
         source = f"/proc/{worker.pid}/fd/{fd}"
-        for action in worker.policy.inherited(path, os.stat(source).st_size):
+        for action in worker.policy.inherited_fd_actions(path, os.stat(source).st_size):
             if isinstance(action, Substitute):
-                self.replace.append((fd, self.attach(copies.altered(path, action.edit, source))))
+                self.replace.append((fd, self.attach(copies.get_copy(path, action.edit, source))))
             elif isinstance(action, Closed):
                 self.add_closed(worker.pid, fd, path, reuse=action.reuse)
 
     def add_mapping(self, worker: WorkerState, place: int, path: str, copies: FileCopies) -> None:
         """What *worker* does to its mapping at *place* in ``Hello.mapped``."""
-        for action in worker.policy.inherited_mapping(path, os.stat(path).st_size):
+        for action in worker.policy.inherited_mapping_actions(path, os.stat(path).st_size):
             copy = copies.empty
             if isinstance(action, Substitute):
-                copy = copies.altered(path, action.edit, path)
+                copy = copies.get_copy(path, action.edit, path)
             self.remap.append((place, self.attach(copy)))
 
-    def sent(self) -> None:
-        """They are the worker's now."""
-        while self.made:
-            os.close(self.made.pop())
+    def close_own_fds(self) -> None:
+        """Close the descriptors that the worker has received."""
+        while self.own_fds:
+            os.close(self.own_fds.pop())
 
 
 def orders_for(
@@ -88,7 +88,7 @@ def orders_for(
 ) -> Iterator[DescriptorOrders]:
     """Decide about each descriptor and mapping that *worker* brought along, part by part.
 
-    What has no such name here is left alone: it was opened outside of this container.
+    Files without such a name here are left alone: they were opened outside of this container.
     """
     result = DescriptorOrders()
     for place, (fd, path) in enumerate(hello.inherited):
@@ -111,9 +111,9 @@ def orders_for(
 
 
 def close_at_sample(worker: WorkerState, sample: int) -> Iterator[DescriptorOrders]:
-    """What of its open files *worker* is to close, now that it begins *sample*, part by part."""
+    """The open files that *worker* should close before it starts *sample*, part by part."""
     result = DescriptorOrders()
-    closing = worker.faults.of_kind(ClosedDescriptor)
+    closing = worker.faults.counters_of_kind(ClosedDescriptor)
     counters = [each for each in closing if each.fault.sample == sample]
     for fd in sorted(descriptors(worker.pid)) if counters else ():
         followed = worker.files.at(worker.pid, fd)
@@ -123,7 +123,7 @@ def close_at_sample(worker: WorkerState, sample: int) -> Iterator[DescriptorOrde
             continue
         is_own = followed is not None and not followed.inherited
         if is_own or not is_write_only(fd, worker.pid):
-            counter.reached += 1
+            counter.matched += 1
             worker.policy.fire(counter, "close", path)
             result.add_closed(worker.pid, fd, path, reuse=counter.fault.reuse)
             if result.is_full:

@@ -1,10 +1,10 @@
-"""The supervisor: a process of its own that answers the workers' calls [runs in that process].
+"""The supervisor: a separate process that answers the workers' calls [runs in that process].
 
-Some facts about where it can live. A thread in the filtered process would deadlock: its own calls
-are handed over to itself. A thread in the loader's process would wait for the interpreter lock at
-each call. So it is a process, outside every filter. When it dies the kernel answers the workers'
-calls with ENOSYS, which looks like a strange dataset: the loader's process therefore asks it for
-its report, and takes no report for a failure of the harness.
+Some facts about where it can live. A thread in the filtered process would deadlock: it would have
+to answer its own calls. A thread in the main process would wait for the GIL at each call. So it is
+a process, outside every filter. When it dies the kernel answers the workers' calls with ENOSYS,
+which looks like a strange dataset: the main process therefore requests its report, and a missing
+report is a failure of the harness.
 
 It ends when its scope is closed and no filtered process is left, or when the process that drives
 the loader dies.
@@ -26,11 +26,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
+from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, Syscall
 from pytest_dataloader_faults._engine.kernel.linux import NAMES
 from pytest_dataloader_faults._engine.kernel.syscalls import Listener
-from pytest_dataloader_faults._engine.plan import Plan
+from pytest_dataloader_faults._engine.plan import FaultPlan, sum_facts
 from pytest_dataloader_faults._engine.protocol import (
     Channel,
     Configure,
@@ -38,7 +39,6 @@ from pytest_dataloader_faults._engine.protocol import (
     Ready,
     SupervisorHandle,
     ToLoader,
-    UnknownMessageError,
     listening_socket,
 )
 from pytest_dataloader_faults._engine.supervisor import descriptor_budget, inherited_files
@@ -47,7 +47,7 @@ from pytest_dataloader_faults._engine.supervisor.answers.deaths import FetchStar
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.events import Events
 from pytest_dataloader_faults._engine.supervisor.handshake import Handshake, WorkerAcceptor
-from pytest_dataloader_faults._engine.supervisor.shared_offsets import reports
+from pytest_dataloader_faults._engine.supervisor.shared_offsets import shared_files
 from pytest_dataloader_faults._engine.supervisor.worker_state import IdleWait, WorkerState
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.proc import family, is_dead, nearest, set_own_name
@@ -57,6 +57,7 @@ from pytest_dataloader_faults._engine.system.temporary import (
     SharedCount,
     SharedMemoryCleaner,
 )
+from pytest_dataloader_faults.wire import Firing, UnknownMessageError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -69,7 +70,7 @@ class Supervisor:
         self,
         control: Channel,
         listening: socket.socket,
-        plan: Plan,
+        plan: FaultPlan,
         driver: int,
         report_fd: int | None = None,
         more_starters: tuple[int, ...] = (),
@@ -82,7 +83,7 @@ class Supervisor:
         self._report_fd = report_fd
         self._errors = descriptor_budget.RunErrors()
         self._events = Events()
-        self.services = SupervisorServices.made(self._events, self._on_error, plan.watch)
+        self.services = SupervisorServices.create(self._events, self._on_error, plan.watch)
         self._budget = descriptor_budget.DescriptorBudget(
             self._collect, self.services.copies.shrink
         )
@@ -95,7 +96,7 @@ class Supervisor:
         self._events.watch(os.pidfd_open(driver), self._on_orphaned)
 
     def run(self) -> None:
-        """Answer until there is no process left to answer."""
+        """Answer until the last process has ended."""
         while self._is_needed:
             for action, events in self._events.wait(self.services.timers.timeout()):
                 self._ensure_descriptors()
@@ -105,7 +106,7 @@ class Supervisor:
 
     @property
     def _is_needed(self) -> bool:
-        """Whether someone may still ask, or a trial's process died that has not got its report."""
+        """Whether a request may still come, or a trial's process died without its report."""
         is_owed = self._report_fd is not None and not self._is_finished
         return self.control is not None or is_owed or any(each.alive for each in self.workers)
 
@@ -120,14 +121,14 @@ class Supervisor:
             worker.files.collect()
 
     def _on_orphaned(self, _events: int) -> None:
-        """The loader's process is dead. A worker that hangs would never notice."""
+        """The main process is dead. A worker that hangs would never notice."""
         for worker in self.workers:
             if worker.alive:
                 kill_with_children(worker.pid)
         self.end()
 
     def end(self) -> None:
-        """Write the final report, which a trial that hangs or is dead cannot ask for, and exit."""
+        """Write the final report, which a hung or dead trial cannot request, and exit."""
         self._remove_leftover_shm()
         self._write_courses()
         self._write(self._report())
@@ -139,7 +140,7 @@ class Supervisor:
     def _write(self, event: protocol.ToJournal) -> None:
         """Write *event* to the journal of the trial, if there is one."""
         if self._report_fd is not None:
-            os.write(self._report_fd, b"\n" + protocol.encode(event) + b"\n")
+            os.write(self._report_fd, b"\n" + wire.encode(event) + b"\n")
 
     def _on_control(self, _events: int) -> None:
         assert self.control is not None
@@ -161,7 +162,7 @@ class Supervisor:
                 self._release(message.loader)
             case protocol.WaitUntilIdle():
                 deaths.release_deaths(message.loader)
-                self._idle.asked = message
+                self._idle.request = message
             case protocol.EndFaults():
                 self._end_faults()
             case protocol.DatasetMade():
@@ -184,20 +185,29 @@ class Supervisor:
         self._reply(protocol.FaultsEnded())
 
     def _release(self, loader: int) -> None:
-        """*loader* ends its workers: from now on no fault happens there, nor keeps them waiting."""
+        """*loader* ends its workers: from now on, faults do not fire there or keep them waiting."""
         for worker in (each for each in self.workers if each.loader == loader):
             worker.disarm()
         self.services.deaths.release(loader)
 
     def _reply(self, answer: ToLoader) -> None:
         assert self.control is not None
-        # A loader that is gone by now needs no answer; that it hung up is the next event.
+        # A loader that has exited does not need an answer; its closed socket is the next event.
         with contextlib.suppress(ConnectionError):
             self.control.send(answer)
 
-    def _report(self) -> protocol.Report:
+    def _report(self) -> protocol.WorkerReports:
+        workers = sorted(
+            self.workers, key=lambda each: (-1 if each.id is None else each.id, each.pid)
+        )
+        faults = [
+            sum_facts(fault, [each.faults.all[index] for each in workers])
+            for index, fault in enumerate(self.plan.faults)
+        ]
+        shared, lengthened = shared_files(workers), self.services.copies.lengthened_files()
+        processes = [each.facts(shared[each.pid], lengthened) for each in workers]
         refused = [why for worker in self.workers for why in worker.refused]
-        return protocol.Report(reports(self.workers), self._errors.texts, refused)
+        return protocol.WorkerReports(faults, processes, self._errors.texts, refused)
 
     def _disarm(self) -> None:
         self.armed = False
@@ -226,7 +236,7 @@ class Supervisor:
             self._reply(idle)
 
     def _register_worker(self, handshake: Handshake, channel: Channel) -> None:
-        worker = self._made_worker(handshake, channel)
+        worker = self._make_worker(handshake, channel)
         worker.faults.over = self._over
         self.workers.append(worker)
         self._write(protocol.WorkerArmed(worker.pid, time.monotonic()))
@@ -234,29 +244,29 @@ class Supervisor:
         if not self.armed:
             worker.disarm()
         with contextlib.suppress(ConnectionError):  # It has died since.
-            if handshake.hello.engine == "kernel" and handshake.first is not None:
-                listener = handshake.first
+            if handshake.hello.engine == "kernel" and handshake.main_fd is not None:
+                listener = handshake.main_fd
                 self._events.watch_calls(listener, lambda events: self._on_call(worker, events))
                 self._handle_inherited(worker, handshake)
             channel.send(worker.proceed())
 
-    def _made_worker(self, handshake: Handshake, channel: Channel) -> WorkerState:
-        hello, first = handshake.hello, handshake.first
-        if first is None:
+    def _make_worker(self, handshake: Handshake, channel: Channel) -> WorkerState:
+        hello, main_fd = handshake.hello, handshake.main_fd
+        if main_fd is None:
             parent = self.workers[0]  # Nothing joins a filter before there is one.
             return WorkerState(hello, channel, parent.listener, self.plan, parent)
         if hello.engine == "kernel":
-            return WorkerState(hello, channel, Listener(first, NAMES), self.plan)
+            return WorkerState(hello, channel, Listener(main_fd, NAMES), self.plan)
         worker = WorkerState(hello, channel, None, self.plan)
-        worker.hang_socket = first
+        worker.hang_socket = main_fd
         return worker
 
-    def _caller(self, first: WorkerState, call: Syscall) -> WorkerState:
-        """Whose *call* is, of *first* and the workers that are under its filter."""
-        if first.id is not None or call.pid == first.pid:
-            return first
-        joined = {each.pid: each for each in self.workers if each.alive and each is not first}
-        return joined.get(nearest(call.pid, joined) or 0, first) if joined else first
+    def _calling_worker(self, owner: WorkerState, call: Syscall) -> WorkerState:
+        """Whose *call* is, of *owner* and the workers that are under its filter."""
+        if owner.id is not None or call.pid == owner.pid:
+            return owner
+        joined = {each.pid: each for each in self.workers if each.alive and each is not owner}
+        return joined.get(nearest(call.pid, joined) or 0, owner) if joined else owner
 
     def _handle_inherited(self, worker: WorkerState, handshake: Handshake) -> None:
         if not worker.armed:
@@ -264,8 +274,8 @@ class Supervisor:
         sources, copies = handshake.inherited, self.services.copies
         try:
             for part in inherited_files.orders_for(worker, handshake.hello, sources, copies):
-                worker.channel.send(part.message(worker, more=True), part.descriptors)
-                part.sent()
+                worker.channel.send(part.message(worker, has_more=True), part.descriptors)
+                part.close_own_fds()
                 self._ensure_descriptors()
         except Exception as error:  # noqa: BLE001  # whatever it is, it must be reported
             self._on_error(worker, None, error)
@@ -297,7 +307,7 @@ class Supervisor:
                 worker.refuse(message.reason)
             case protocol.Counts():
                 worker.apply_counts(message)
-            case protocol.FaultFired():
+            case Firing():
                 worker.apply_firing(message, self.services.deaths)
             case _:
                 raise UnknownMessageError(f"a worker does not send {message!r}")
@@ -313,14 +323,14 @@ class Supervisor:
             start.proceed()
 
     def _on_disconnect(self, worker: WorkerState) -> None:
-        worker.gone = time.monotonic()
-        if worker.joins:  # The listener is not its own, and will not tell.
+        worker.ended_at = time.monotonic()
+        if worker.joins:  # The listener is not its own, and will not show it.
             worker.memory.close()
         self._events.unwatch(worker.channel.fileno())
         worker.channel.close()
 
     def _on_call(self, worker: WorkerState, events: int) -> None:
-        if not events & select.POLLIN:  # The last process under this filter is gone.
+        if not events & select.POLLIN:  # The last process under this filter has ended.
             self._events.unwatch(worker.listener.fd)
             os.close(worker.listener.fd)
             worker.files.forget_all()
@@ -329,7 +339,7 @@ class Supervisor:
         call = worker.listener.receive()
         if call is None:
             return
-        worker = self._caller(worker, call)
+        worker = self._calling_worker(worker, call)
         try:
             if worker.armed:
                 answer(worker, call, self.services)
@@ -339,37 +349,25 @@ class Supervisor:
             self._on_error(worker, call, error)
 
     def _on_error(self, worker: WorkerState, call: Syscall | None, error: Exception) -> None:
-        """Report an injection that failed as an error of the run, and let the caller go on."""
+        """Report an injection that failed as an error of the run, and let the caller continue."""
         if worker.has_exited(call, error):
             return
         if not isinstance(error, BadSyscallError):
             self._errors.add(f"worker {worker.id}, {call.name if call else 'fetch'}", error)
         if call is not None:
-            with contextlib.suppress(OSError):  # It was answered before the error came.
+            with contextlib.suppress(OSError):  # It was answered before the error was raised.
                 worker.listener.continue_syscall(call)
 
 
-# Some facts about the start of a supervisor. A new interpreter reads its modules for 80 ms, a
-# third of a short trial. A warden has them loaded, has one thread and nothing of the user's yet:
-# so it forks one. A process in the midst of a test, as that of inject(), must not: its copy would
-# keep the user's locks, pipes and files open.
-
-
-def main() -> None:
-    """Serve the scope whose control socket and listening socket the starter hands over."""
-    control, listening = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
-    serve(control, listening)
-
-
-def serve(
+def _serve(
     control: socket.socket,
     listening: socket.socket,
-    report_fd: int | None = None,
-    more_starters: tuple[int, ...] = (),
-    given: SharedCount | None = None,
+    report_fd: int | None,
+    more_starters: tuple[int, ...],
+    bytes_read: SharedCount | None,
 ) -> None:
-    """Serve one scope, if there is to be one: a starter that hangs up sends no plan."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the loader's process.
+    """Serve one scope, unless the starter closes the connection before it sends a plan."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     channel = Channel(control)
@@ -378,18 +376,19 @@ def serve(
     except (EOFError, ConnectionError):
         return
     assert isinstance(message, Configure)
-    plan = Plan.from_dict(message.plan)
     with contextlib.ExitStack() as scope:
         leftovers = None
         if message.folder is not None:  # In a trial the warden removes what is left.
             # Or it would make a file to see whether it can, and leave that when it is killed.
             tempfile.tempdir = os.path.dirname(message.folder)
             leftovers = scope.enter_context(Leftovers(message))
-        supervisor = Supervisor(channel, listening, plan, message.driver, report_fd, more_starters)
+        supervisor = Supervisor(
+            channel, listening, message.plan, message.driver, report_fd, more_starters
+        )
         if leftovers:
             leftovers.workers = supervisor.workers
-        if given:
-            supervisor.services = replace(supervisor.services, given=given)
+        if bytes_read:
+            supervisor.services = replace(supervisor.services, bytes_read=bytes_read)
         signal.signal(signal.SIGTERM, lambda _number, _frame: supervisor.end())
         channel.send(Ready(leftovers.refused if leftovers else ""))
         supervisor.run()
@@ -402,37 +401,37 @@ NAME = "dlf-supervisor"
 def fork_supervisor(report_fd: int, more_starters: tuple[int, ...]) -> SupervisorHandle:
     """Fork a supervisor, which writes its report to *report_fd* when it is ended.
 
-    *more_starters*: processes whose descendants are workers, beside those of the loader's process.
+    *more_starters*: processes whose descendants are workers, in addition to the main process.
     """
     ours, theirs = socket.socketpair()
     listening, address = listening_socket()
-    printed, given = AnonymousFile("supervisor"), SharedCount()
+    printed, bytes_read = AnonymousFile("supervisor"), SharedCount()
     with listening, theirs:
         pid = fork()
         if not pid:
             ours.close()
             for stream in (1, 2):
                 os.dup2(printed.fd, stream)
-            _run_supervisor(theirs, listening, report_fd, more_starters, given)
-    return SupervisorHandle(pid, Channel(ours), address, printed, given)
+            run_supervisor(theirs, listening, report_fd, more_starters, bytes_read)
+    return SupervisorHandle(pid, Channel(ours), address, printed, bytes_read)
 
 
-def _run_supervisor(
+def run_supervisor(
     control: socket.socket,
     listening: socket.socket,
-    report_fd: int,
-    more_starters: tuple[int, ...],
-    given: SharedCount,
+    report_fd: int | None = None,
+    more_starters: tuple[int, ...] = (),
+    bytes_read: SharedCount | None = None,
 ) -> NoReturn:
-    """Serve, and never return into what the parent does next."""
+    """Serve in a process that was forked for it. Never return into what its parent does next."""
     status = 70
     try:
         set_own_name(NAME)
-        serve(control, listening, report_fd, more_starters, given)
+        _serve(control, listening, report_fd, more_starters, bytes_read)
         status = 0
     except SystemExit:
         status = 0
-    except BaseException:  # noqa: BLE001  # there is no caller to go back to
+    except BaseException:  # noqa: BLE001  # there is nothing to return to
         traceback.print_exc()
     finally:
         os._exit(status)
@@ -451,14 +450,14 @@ class Leftovers:
     removes what they have left.
     """
 
-    def __init__(self, asked: Configure) -> None:
-        assert asked.folder is not None
+    def __init__(self, configuration: Configure) -> None:
+        assert configuration.folder is not None
         self._shared_memory = SharedMemoryCleaner()
-        self._folder = asked.folder
-        self._driver = asked.driver
-        self._unlinks = asked.unlinks
+        self._folder = configuration.folder
+        self._driver = configuration.driver
+        self._unlinks = configuration.unlinks
         self.refused = ""
-        """Why there is no folder."""
+        """Why the folder could not be made."""
         self.workers: Sequence[WorkerState] = ()
 
     def __enter__(self) -> Self:
@@ -476,12 +475,12 @@ class Leftovers:
 
 
 def kill_with_children(pid: int) -> None:
-    """Kill a process and all below it. One that is stopped starts no other meanwhile."""
+    """Kill a process and all below it. One that is stopped cannot start another meanwhile."""
     doomed = [pid]
-    for each in doomed:
+    for process in doomed:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(each, signal.SIGSTOP)
-        doomed += [child for child in family(each) if child not in doomed]
-    for each in doomed:
+            os.kill(process, signal.SIGSTOP)
+        doomed += [child for child in family(process) if child not in doomed]
+    for process in doomed:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(each, signal.SIGKILL)
+            os.kill(process, signal.SIGKILL)

@@ -2,20 +2,21 @@
 
 Some facts about open file descriptions (open(2)). Descriptors of two processes may have one between
 them, with one offset and one set of status flags, or one each of the same file, and /proc shows no
-difference. kcmp(2) would tell, but containers forbid it. So a flag that means nothing to a regular
-file, O_NONBLOCK, is turned over for a moment through one descriptor and looked for through the
-other.
+difference. kcmp(2) would show it, but containers forbid it. So a flag that means nothing to a
+regular file, O_NONBLOCK, is turned over for a moment through one descriptor and looked for through
+the other.
 
 Some facts about a descriptor that was opened before the workers were forked. All of them share its
 open file description, so its offset too (fork(2)). One seeks, another seeks, the first one reads
-what the second one asked for. On a quick disk the window is a microsecond wide, and thousands of
+what the second one requested. On a quick disk the window is a microsecond wide, and thousands of
 epochs pass before it shows. So the first worker that is about to read(2) at such an offset waits
-until another one is, too: then both have sought, and at most one of them can get what it wanted.
+until another one is as well: then both have sought, and at most one of them can get what it wanted.
 
-A dataset that guards its descriptor with a lock, or gives each worker files of its own, never lets
-two readers meet. The first one goes on after a while, and after two such waits no worker waits
-again. Where there are several such files, a worker that waits goes on as soon as the next one comes
-to another file, so that workers go from file to file in turns until they meet.
+If a dataset guards its descriptor with a lock, or opens separate files for each worker, two readers
+are never at the same file. The first one continues after a while, and after two such waits no
+worker waits again. If there are several such files, a worker that waits continues as soon as the
+next one reaches another file, so that workers go from file to file in turns until they are at the
+same one.
 """
 
 from __future__ import annotations
@@ -24,45 +25,40 @@ import fcntl
 import itertools
 import os
 from collections import Counter, defaultdict
-from typing import Any
 
 from pytest_dataloader_faults._engine.supervisor.events import Action, Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 
 
-def reports(workers: list[WorkerState]) -> list[dict[str, Any]]:
-    """The facts of each of *workers*, and which offsets it shared."""
-    shared = _shared_offsets(workers)
-    return [{**each.to_dict(), "shared_offset_files": sorted(shared[each.pid])} for each in workers]
-
-
-def _shared_offsets(workers: list[WorkerState]) -> defaultdict[int, set[str]]:
+def shared_files(workers: list[WorkerState]) -> defaultdict[int, set[str]]:
     """By process: the files that it and another of *workers* have read through one offset."""
-    found: defaultdict[int, set[str]] = defaultdict(set)
+    shared: defaultdict[int, set[str]] = defaultdict(set)
     alone = (each for each in workers if not each.joins)
-    for one, other in itertools.combinations(alone, 2):
-        for path, descriptor in one.files.read_at_offset.items():
-            counterpart = other.files.read_at_offset.get(path)
-            if counterpart is not None and _are_one(one, descriptor, other, counterpart):
-                found[one.pid].add(path)
-                found[other.pid].add(path)
-    return found
+    for worker, peer in itertools.combinations(alone, 2):
+        for path, descriptor in worker.files.read_at_offset.items():
+            counterpart = peer.files.read_at_offset.get(path)
+            if counterpart is not None and _share_offset(worker, descriptor, peer, counterpart):
+                shared[worker.pid].add(path)
+                shared[peer.pid].add(path)
+    return shared
 
 
-def _are_one(one: WorkerState, descriptor: int, other: WorkerState, counterpart: int) -> bool:
-    pair = (one.files.get(descriptor), other.files.get(counterpart))
-    first, second = (None if each is None or each.reopened else each.source for each in pair)
-    return first is not None and second is not None and are_one_description(first, second)
+def _share_offset(
+    worker: WorkerState, descriptor: int, peer: WorkerState, counterpart: int
+) -> bool:
+    pair = (worker.files.get(descriptor), peer.files.get(counterpart))
+    source, second = (None if each is None or each.reopened else each.source for each in pair)
+    return source is not None and second is not None and share_description(source, second)
 
 
-def are_one_description(one: int, other: int) -> bool:
+def share_description(fd: int, peer_fd: int) -> bool:
     """Whether two descriptors of this process have one offset between them."""
-    flags, others = (fcntl.fcntl(each, fcntl.F_GETFL) for each in (one, other))
-    fcntl.fcntl(one, fcntl.F_SETFL, flags ^ os.O_NONBLOCK)
+    flags, peer_flags = (fcntl.fcntl(each, fcntl.F_GETFL) for each in (fd, peer_fd))
+    fcntl.fcntl(fd, fcntl.F_SETFL, flags ^ os.O_NONBLOCK)
     try:
-        return fcntl.fcntl(other, fcntl.F_GETFL) != others
+        return fcntl.fcntl(peer_fd, fcntl.F_GETFL) != peer_flags
     finally:
-        fcntl.fcntl(one, fcntl.F_SETFL, flags)
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags)
 
 
 _TIMEOUT = 0.5
@@ -88,8 +84,8 @@ class SharedOffsetBarrier:
         elif self._met[path] >= _MEETINGS or self._timeouts >= _MAX_TIMEOUTS:
             continue_syscall()
         else:
-            for other in tuple(self._waiting):
-                self._release(other)
+            for waiting_path in tuple(self._waiting):
+                self._release(waiting_path)
             end = self._timers.after(_TIMEOUT, lambda: self._give_up(path))
             self._waiting[path] = (continue_syscall, end)
 

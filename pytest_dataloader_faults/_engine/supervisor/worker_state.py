@@ -1,8 +1,8 @@
 """What the supervisor knows of one worker process [runs in the supervisor].
 
-Some facts about whose a temporary file is. Others on the machine make and remove theirs at the
-same time, so a look into the folder before and after tells nothing; nor is there an owner's pid in
-a name such as /tmp/tmpk2x9w. But each is made by an open(2) with O_CREAT of a path that is not
+Some facts about whose a temporary file is. Others on the machine make and remove theirs at the same
+time, so a listing of the folder before and after proves nothing, and a name such as /tmp/tmpk2x9w
+does not contain the owner's pid. But each is made by an open(2) with O_CREAT of a path that is not
 there, and that is seen. What was renamed or removed since is not left.
 """
 
@@ -15,23 +15,25 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.kernel.caller import (
-    Memory,
+    ProcessMemory,
     Syscall,
     TrackedFile,
 )
 from pytest_dataloader_faults._engine.kernel.callers_file import Identities
-from pytest_dataloader_faults._engine.kernel.syscalls import Listener
-from pytest_dataloader_faults._engine.plan import FileCounter, Plan, WorkerFaults
-from pytest_dataloader_faults._engine.policy import FaultPolicy, Moments
+from pytest_dataloader_faults._engine.kernel.syscalls import Entry, Listener
+from pytest_dataloader_faults._engine.plan import FaultPlan, WorkerFaults
+from pytest_dataloader_faults._engine.policy import EventLog, FaultPolicy
 from pytest_dataloader_faults._engine.protocol import Channel
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler, Timers
 from pytest_dataloader_faults._engine.system.proc import descriptors, family
 from pytest_dataloader_faults.faults import HungRead
+from pytest_dataloader_faults.wire import Firing, WorkerFacts
 
 
 class WorkerState:
@@ -40,17 +42,17 @@ class WorkerState:
     hang_socket: int | None = None
     """The end of the socket that hanging reads of the python engine wait for."""
     limit: int | None = None
-    """Its limit of descriptors, once a fault has lowered that."""
+    """The worker's limit of descriptors, once a fault has lowered that."""
     position = (0, 0)
-    """The epoch, and which of its fetches has begun."""
+    """The epoch, and which of its fetches has started."""
     sample: int | None = None
     """The index that is being made; None if it is unknown, or if there are several."""
-    done = 0
+    finished = 0
     """The latest fetch of the epoch that is over."""
-    gone: float | None = None
+    ended_at: float | None = None
     """When it ended, by time.monotonic(); None while it lives."""
     ended = False
-    """Whether its stream has no more samples in this epoch."""
+    """Whether its stream has ended in this epoch."""
     hung = False
 
     def __init__(
@@ -58,7 +60,7 @@ class WorkerState:
         hello: protocol.Hello,
         channel: Channel,
         listener: Listener | None,
-        plan: Plan,
+        plan: FaultPlan,
         parent: WorkerState | None = None,
     ) -> None:
         """*parent*: the process whose filter it is under, if that is not its own."""
@@ -75,31 +77,33 @@ class WorkerState:
         """Why faults that were due there could not happen."""
         self.faults = WorkerFaults(plan, self.id)
         self.policy = self._policy()
-        self.moments = Moments()
+        self.event_log = EventLog()
         self.keep_low_fds = plan.needs.keep_low_fds
         self.joins = parent is not None
-        # A descriptor that the parent has opened has that number in its child, too.
+        # A descriptor that the parent has opened has the same number in its child.
         self.files: _TrackedFiles
         self.files = parent.files if parent else _TrackedFiles(self.pid, hello.high_fds)
-        self.memory = Memory(self.pid)
+        self.memory = ProcessMemory(self.pid)
         self.identities = Identities()
-        self.known_paths: dict[bytes, FileCounter] = {}
+        self.known_paths: set[bytes] = set()
         """Files that no fault is about, by absolute path: an open of one only counts."""
+        self.listings: dict[tuple[int, int], list[Entry]] = {}
+        """The entries of folders that are being listed, by process and descriptor."""
         self.created = _CreatedFiles()
         self.settings: set[str] = set()
         self.leftover_shm: list[str] = []
         """Files of shared memory that no process removes once their making has failed."""
 
     def _policy(self) -> FaultPolicy:
-        made = FaultPolicy(
+        policy = FaultPolicy(
             self.faults, self.id, self.pid, timestamp=self.timestamp, fails_mappings=True
         )
-        made.refuse, made.on_opened = self.refuse, self.note_open
-        return made
+        policy.refuse, policy.on_opened = self.refuse, self.note_open
+        return policy
 
     @property
     def listener(self) -> Listener:
-        """Where its system calls come from."""
+        """The process that makes its system calls."""
         assert self._listener is not None
         return self._listener
 
@@ -111,43 +115,43 @@ class WorkerState:
     @property
     def alive(self) -> bool:
         """Whether it has not ended."""
-        return self.gone is None
+        return self.ended_at is None
 
     def start_fetch(self, epoch: int, nth: int, time: float) -> None:
-        """The *nth* fetch of *epoch* begins."""
+        """The *nth* fetch of *epoch* starts."""
         if epoch != self.position[0]:
-            self.done, self.ended = 0, False
+            self.finished, self.ended = 0, False
         self.position = (epoch, nth)
         self.sample = None
         self.policy.fetch += 1
-        self.moments.add(time, "fetch", f"fetch {nth}")
+        self.event_log.add(time, "fetch", f"fetch {nth}")
 
     def note_open(self, path: str) -> None:
-        """It opens *path* now."""
-        self.moments.add(time.monotonic(), "open", path)
+        """Note that the worker opens *path* now."""
+        self.event_log.add(time.monotonic(), "open", path)
 
     def finish_fetch(self, fetch: protocol.FetchFinished) -> None:
         """The *fetch* is over, and it may be the last one of the stream."""
-        self.done = fetch.nth
+        self.finished = fetch.nth
         self.ended = self.ended or fetch.ended
         self.settings.update(fetch.settings)
 
     def has_done(self, epoch: int, count: int) -> bool:
-        """Whether nothing more is to come of the first *count* batches asked of it in *epoch*."""
+        """Whether the first *count* batches that were requested from it in *epoch* are complete."""
         if not self.alive or self.hung or not count:
             return True
-        return self.position[0] == epoch and (self.ended or self.done >= count)
+        return self.position[0] == epoch and (self.ended or self.finished >= count)
 
     def timestamp(self) -> dict[str, Any]:
-        """The epoch and the sample, for what happens now."""
+        """The epoch and the sample of what happens now."""
         epoch: int | None = max(0, self.loader - 1) + max(1, self.position[0])
         if self.id is None and not self.position[0]:
             epoch = 0 if self.makes_dataset else None
         return {"epoch": epoch, "sample": self.sample}
 
-    def proceed(self, *, more: bool = False) -> protocol.Proceed:
+    def proceed(self, *, has_more: bool = False) -> protocol.Proceed:
         """The message that lets it proceed."""
-        return protocol.Proceed(self.armed, self.faults.over, more=more)
+        return protocol.Proceed(self.armed, self.faults.over, has_more=has_more)
 
     def disarm(self) -> None:
         """Let no fault happen there from now on, and no read hang."""
@@ -155,7 +159,7 @@ class WorkerState:
         self.release_hung_reads()
 
     def release_hung_reads(self) -> None:
-        """Let hanging reads of the python engine go on, and no other one hang."""
+        """Let hanging reads of the python engine continue, and later ones not hang."""
         if self.hang_socket is not None:
             os.close(self.hang_socket)
             self.hang_socket = None
@@ -164,7 +168,8 @@ class WorkerState:
         """*path* is opened, a file that no fault is about."""
         if len(self.known_paths) >= _MOST:
             self.known_paths.clear()
-        self.known_paths[os.fsencode(path)] = self.policy.count_open(path)
+        self.known_paths.add(os.fsencode(path))
+        self.policy.count_open(path)
 
     def apply_counts(self, counts: protocol.Counts) -> None:
         """Take over the counters of the python engine, which decides about files in the worker.
@@ -174,20 +179,20 @@ class WorkerState:
         """
         if not self.armed:
             return
-        for path, numbers in counts.files.items():
-            self.policy.files[path] = FileCounter(*numbers)
+        self.policy.files.update(counts.files)
         self.policy.unobserved = Counter(counts.unobserved)
         self.policy.connections = Counter(counts.connections)
-        self.moments.extend(counts.opened, counts.omitted or {})
-        for counter, reached in zip(self.faults.all, counts.reached, strict=True):
-            counter.reached = reached or counter.reached
+        self.event_log.extend(counts.opened, counts.omitted or {})
+        for counter, matched in zip(self.faults.all, counts.matched, strict=True):
+            counter.matched = matched or counter.matched
 
-    def apply_firing(self, firing: protocol.FaultFired, deaths: DeathScheduler) -> None:
+    def apply_firing(self, firing: Firing, deaths: DeathScheduler) -> None:
         """Take over what the python engine has let happen in the worker."""
         if not self.armed:
             return
-        self.policy.record(firing)
-        if isinstance(self.faults.all[firing.fault].fault, HungRead):
+        counter = self.faults.all[firing.fault]
+        counter.fire(replace(firing, **self.timestamp()))
+        if isinstance(counter.fault, HungRead):
             self.hung = True
             deaths.add_hung(self.loader, self.release_hung_reads)
 
@@ -196,8 +201,8 @@ class WorkerState:
         if reason not in self.refused:
             self.refused.append(reason)
 
-    def unless_gone(self, call: Syscall, answer: Action) -> Action:
-        """*answer*, for later. By then the caller may be dead, and the listener closed with it."""
+    def answer_if_waiting(self, call: Syscall, answer: Action) -> Action:
+        """*answer*, but later. By then the caller may be dead, and the listener closed with it."""
 
         def answer_if_awaited() -> None:
             if self.listener.is_waiting(call):
@@ -207,72 +212,75 @@ class WorkerState:
         return answer_if_awaited
 
     def has_exited(self, call: Syscall | None, error: Exception) -> bool:
-        """Whether *error* came because the process died while it was looked at."""
+        """Whether *error* was raised because the process died while it was inspected."""
         if call is None:
             return isinstance(error, (ProcessLookupError, ConnectionError))
         return not self.listener.is_waiting(call)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The facts, as plain data."""
-        return {
-            "worker": self.id,
-            "pid": self.pid,
-            "fetches": self.policy.fetch,
-            "files": {path: counts.numbers() for path, counts in self.policy.files.items()},
-            "unobserved": dict(+self.policy.unobserved),
-            "connections": dict(self.policy.connections),
-            "unlimited_waits": sorted(self.policy.unlimited_waits),
-            "leftover_files": self.created.left(),
-            "settings": sorted(self.settings),
-            "faults": [each.to_dict() for each in self.faults.all],
-        }
+    def facts(self, shared: Iterable[str], lengthened: AbstractSet[str]) -> WorkerFacts:
+        """What it did; *shared*: what it read by a shared offset; *lengthened*: by any worker."""
+        policy = self.policy
+        return WorkerFacts(
+            self.id,
+            self.pid,
+            policy.fetch,
+            dict(policy.files),
+            dict(+policy.unobserved),
+            dict(policy.connections),
+            dict(policy.listings),
+            unlimited_waits=(*sorted(policy.unlimited_waits),),
+            shared_offset_files=(*sorted(shared),),
+            lengthened_files=(*sorted(lengthened & policy.files.keys()),),
+            leftover_files=(*self.created.remaining(),),
+            settings=(*sorted(self.settings),),
+        )
 
     def course(self) -> protocol.Course:
         """What happened when."""
-        kept, omitted = self.moments.kept()
+        events, omitted = self.event_log.kept()
         early = self.armed and not self.alive and not self.ended
         unnoted = sum(each.fired - len(each.firings) for each in self.faults.all)
-        return protocol.Course(self.id, self.pid, self.gone, early, kept, omitted, unnoted)
+        return protocol.Course(self.id, self.pid, self.ended_at, early, events, omitted, unnoted)
 
 
 class IdleWait:
-    """Answers the loader's process when workers have done what they were sent, or hang.
+    """Answers the main process when workers have done what they were sent, or hang.
 
     Attributes:
-        asked: What is to be answered; None if it was.
+        request: The request without an answer; None if it was answered.
     """
 
     def __init__(self, timers: Timers) -> None:
-        self.asked: protocol.WaitUntilIdle | None = None
+        self.request: protocol.WaitUntilIdle | None = None
         self._timers = timers
 
     def answer(self, workers: Sequence[WorkerState]) -> protocol.Idle | None:
         """The answer, if it is time for it."""
-        asked = self.asked
-        if asked is None:
+        request = self.request
+        if request is None:
             return None
-        idle = _all_idle(workers, asked)
+        idle = _all_idle(workers, request)
         if idle is not None:
-            self.asked = None
-        elif asked.patience is not None and _may_wait_for_hung(workers, asked):
-            self.asked = asked._replace(patience=None)
-            self._timers.after(asked.patience, partial(self._stop, self.asked))
+            self.request = None
+        elif request.patience is not None and _may_wait_for_hung(workers, request):
+            self.request = request._replace(patience=None)
+            self._timers.after(request.patience, partial(self._stop, self.request))
         return idle
 
-    def _stop(self, asked: protocol.WaitUntilIdle) -> None:
-        """Wait for no worker any more, if *asked* is not answered yet."""
-        if self.asked is asked:
-            self.asked = asked._replace(sent=())
+    def _stop(self, request: protocol.WaitUntilIdle) -> None:
+        """Stop waiting for workers if *request* is not answered yet."""
+        if self.request is request:
+            self.request = request._replace(sent=())
 
 
 def _all_idle(
-    workers: Iterable[WorkerState], asked: protocol.WaitUntilIdle
+    workers: Iterable[WorkerState], request: protocol.WaitUntilIdle
 ) -> protocol.Idle | None:
-    """The answer to *asked*, once each of *workers* has made the batches that it was sent."""
-    of_loader = [each for each in workers if each.loader == asked.loader]
+    """The answer to *request*, once each of *workers* has made the batches that it was sent."""
+    of_loader = [each for each in workers if each.loader == request.loader]
     latest = {each.id: each for each in of_loader}
-    for worker, count in asked.sent:
-        if worker not in latest or not latest[worker].has_done(asked.epoch, count):
+    for worker, count in request.sent:
+        if worker not in latest or not latest[worker].has_done(request.epoch, count):
             return None
     dead = [each for each in of_loader if not each.alive]
     ended = [(each.id, each.ended) for each in dead if each.id is not None]
@@ -280,11 +288,13 @@ def _all_idle(
     return protocol.Idle(early, in_time)
 
 
-def _may_wait_for_hung(workers: Iterable[WorkerState], asked: protocol.WaitUntilIdle) -> bool:
-    """Whether one of *workers* hangs, and each of the others has begun a batch."""
-    latest = {each.id: each for each in workers if each.loader == asked.loader}
-    known = [latest.get(worker) for worker, count in asked.sent if count]
-    have_begun = all(each and (each.hung or each.position[0] == asked.epoch) for each in known)
+def _may_wait_for_hung(workers: Iterable[WorkerState], request: protocol.WaitUntilIdle) -> bool:
+    """Whether one of *workers* hangs, and each of the others has started a batch."""
+    latest = {each.id: each for each in workers if each.loader == request.loader}
+    awaited_workers = [latest.get(worker) for worker, count in request.sent if count]
+    have_begun = all(
+        each and (each.hung or each.position[0] == request.epoch) for each in awaited_workers
+    )
     return have_begun and any(each.alive and each.hung for each in latest.values())
 
 
@@ -304,24 +314,24 @@ class _CreatedFiles:
         if makes and len(self._paths) < _MOST:
             self._paths.add(path)
 
-    def left(self) -> list[str]:
-        """Those that are still there."""
+    def remaining(self) -> list[str]:
+        """The created files that still exist."""
         return sorted(filter(os.path.lexists, self._paths))
 
 
-# Some facts about descriptor numbers. close(2) is not handed over, and the kernel gives the lowest
-# free number to whatever is opened next, be it a file, a socket or torch's shared memory: low
-# numbers soon, high ones once a process has half its limit open. So a number that we gave tells
-# nothing by itself. What /proc/PID/fd has under it does: device and inode are those of our own
-# duplicate as long as it is that file, under whatever name or none, and as long as we keep the
-# duplicate no other file can have them. A process that a worker has forked has numbers of its own.
+# Some facts about descriptor numbers. The filter does not notify of close(2), and the kernel gives
+# the lowest free number to whatever is opened next, be it a file, a socket or torch's shared
+# memory: low numbers soon, high ones once a process has half its limit open. So a number that we
+# gave proves nothing by itself. The entry in /proc/PID/fd does: device and inode are those of our
+# own duplicate as long as it is that file, under whatever name or none, and as long as we keep the
+# duplicate no other file can have them. A process that a worker has forked has its own numbers.
 #
 # A number that we choose may be taken by another thread before it is given. One that waits in
 # accept4(2), as torch's thread that shares descriptors does, has its number already, which /proc
-# does not show: ADDFD then fails with EBUSY. If it is quicker than that, ADDFD puts our file in
-# the place of its own, as dup2(2) would. So numbers are given from the highest down, and from
-# there again when some were found to be closed: as far from what the kernel gives as can be. Under
-# a low limit that is only far enough if each new file has the very highest number that is free.
+# does not show: ADDFD then fails with EBUSY. If it is quicker than that, ADDFD replaces its own
+# file with ours, as dup2(2) would. So numbers are given from the highest down, and from there again
+# when some were found to be closed: as far from what the kernel gives as can be. Under a low limit
+# that is only far enough if each new file has the very highest number that is free.
 
 
 _COLLECT_ABOVE = 256
@@ -356,7 +366,7 @@ class _TrackedFiles:
     def at(self, pid: int, number: int) -> TrackedFile | None:
         """The tracked file that *number* is in process *pid*, if it is one."""
         file = self._files.get(number)
-        return file if file is not None and file.is_at(pid, number) else None
+        return file if file is not None and file.is_open_at(pid, number) else None
 
     def next_high_fd(self, pid: int, busy: AbstractSet[int] = frozenset()) -> int:
         """A high number that no process of this worker uses, and none of *busy*."""
@@ -387,30 +397,31 @@ class _TrackedFiles:
         return None
 
     def set_stand_in(self, number: int, descriptor: int) -> None:
-        """The file of *descriptor* was put under *number*, in place of the tracked one."""
-        there = os.fstat(descriptor)
+        """The file of *descriptor* was put under *number*, and replaces the tracked one."""
+        status = os.fstat(descriptor)
         file = self._files.get(number)
         if file is not None:
-            self._files[number] = file._replace(stand_in=(there.st_dev, there.st_ino))
+            self._files[number] = file._replace(stand_in=(status.st_dev, status.st_ino))
 
     def stop_sharing(self, pid: int, number: int) -> None:
-        """Replace our duplicate of *number* by an opening that shares neither offset nor lock."""
+        """Open the file of *number* again, which shares neither offset nor lock."""
         file = self.at(pid, number)
         if file is not None and file.source is not None and not file.reopened:
             source = os.open(f"/proc/self/fd/{file.source}", os.O_RDONLY | os.O_CLOEXEC)
             os.close(file.source)
             self._files[number] = file._replace(source=source, reopened=True)
 
-    def collect(self, *more: int) -> None:
-        """Forget what no process of this worker, and none of *more*, has open any longer.
+    def collect(self, *pids: int) -> None:
+        """Forget what no process of this worker, and none of *pids*, has open any longer.
 
-        What was read at an offset stays, since the report says who else has that offset.
+        What was read at an offset stays, because the report lists the other workers with that
+        offset.
         """
-        kept = set(self.read_at_offset.values())
-        used = {pid: descriptors(pid) for pid in {*more, *family(self._pid)}}
+        at_offset = set(self.read_at_offset.values())
+        numbers_by_pid = {pid: descriptors(pid) for pid in {*pids, *family(self._pid)}}
         for number, file in tuple(self._files.items()):
-            holders = (pid for pid, numbers in used.items() if number in numbers)
-            if number not in kept and not any(file.is_at(pid, number) for pid in holders):
+            holders = (pid for pid, numbers in numbers_by_pid.items() if number in numbers)
+            if number not in at_offset and not any(file.is_open_at(pid, number) for pid in holders):
                 self._forget(number)
         self._next = 0
 

@@ -1,1 +1,1 @@
-"""This machine: its processes, what /proc says of them, and what must not outlive the harness."""
+"""This machine: its processes, their facts in /proc, and what must not outlive the harness."""

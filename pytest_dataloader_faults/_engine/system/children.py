@@ -1,8 +1,8 @@
-"""Children of a process that may not be the only one to wait for them.
+"""Children of a process, for which other code may wait as well.
 
-Some facts about children. Where SIGCHLD is ignored, which a process inherits from whoever started
-it, the kernel forgets a child at its end: waitpid(2) raises ChildProcessError then, and the number
-of the child may be that of another process. A handler of the user's that waits for all children has
+Some facts about children. If SIGCHLD is ignored, which a process inherits from its parent, the
+kernel forgets a child at its end: waitpid(2) raises ChildProcessError then, and the number of
+the child may be that of another process. A handler of the user's that waits for all children has
 the same effect. So pytest's process sends signals to its children by pidfd, and copes with a child
 that has been waited for.
 """
@@ -16,7 +16,11 @@ from collections.abc import Callable
 from typing import IO
 
 from pytest_dataloader_faults._engine.system.patience import ready_in_time
-from pytest_dataloader_faults._engine.system.processes import fork, ready
+from pytest_dataloader_faults._engine.system.processes import (
+    accept_signals,
+    fork,
+    wait_until_readable,
+)
 
 _LONGEST_ANSWER = 4096
 
@@ -32,7 +36,7 @@ class ChildProcess:
 
     def has_ended(self, seconds: float) -> bool:
         """Whether it ends within *seconds* of the clock."""
-        return self._pidfd is None or bool(ready([self._pidfd], seconds))
+        return self._pidfd is None or bool(wait_until_readable([self._pidfd], seconds))
 
     def ends_in_time(self, seconds: float) -> bool:
         """Whether it ends within *seconds*, as ``Patience`` counts them."""
@@ -63,7 +67,7 @@ def reap(pid: int) -> int | None:
         return None
 
 
-def answer_of_child(action: Callable[[], str], seconds: float) -> str:
+def run_in_child(action: Callable[[], str], seconds: float) -> str:
     """What *action* returns in a child process; "" if that was killed, stopped or too slow.
 
     *seconds*: as ``Patience`` counts them.
@@ -88,7 +92,7 @@ def _start(action: Callable[[], str], pipe: IO[bytes]) -> ChildProcess:
             from pytest_dataloader_faults._engine.system.libc import end_with_parent
 
             end_with_parent(parent)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # It may have children of its own.
+            accept_signals()
             pipe.write(action().encode())
         finally:
             os._exit(0)

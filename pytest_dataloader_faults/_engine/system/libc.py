@@ -10,11 +10,11 @@ from enum import IntEnum
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def check(result: int, what: str) -> int:
-    """*result* of a call, or the OSError that errno stands for, naming *what* failed."""
+def check(result: int, label: str) -> int:
+    """*result* of a call, or the OSError that errno stands for, naming *label* failed."""
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{label}: {os.strerror(number)}")
     return result
 
 

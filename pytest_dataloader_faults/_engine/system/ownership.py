@@ -11,21 +11,21 @@ import contextlib
 import os
 
 from pytest_dataloader_faults._engine.system.proc import file_of, link_of
-from pytest_dataloader_faults.exceptions import InjectionError
+from pytest_dataloader_faults.exceptions import HarnessError
 
 _CLOSED = (
-    "descriptors were closed by code that did not open them: {} belonged to"
-    " pytest-dataloader-faults and {}. Close only what your code has opened: a call such as"
-    " os.closerange(3, 256) also closes the descriptors of torch and pytest"
+    "file descriptors were closed by code that did not open them: {} belonged to"
+    " pytest-dataloader-faults and {}. Close only descriptors that your code opened: a call such as"
+    " os.closerange(3, 256) also closes those of torch and pytest"
 )
 
 
-class ClosedByUserError(InjectionError):
-    """User code closed a descriptor of this package. The text says what has its number now."""
+class ClosedByUserError(HarnessError):
+    """User code closed a descriptor of this package. The message says what has its number now."""
 
 
 class OwnedDescriptor:
-    """The descriptor *number*, for as long as it stands for the file that it stands for now."""
+    """The descriptor *number*, while it refers to the same file as now."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -45,7 +45,7 @@ class OwnedDescriptor:
         return self.number
 
     def close(self) -> None:
-        """Close the descriptor, unless its number is somebody else's by now."""
+        """Close the descriptor, unless its number belongs to another file by now."""
         if self.is_open:
             os.close(self.number)
 

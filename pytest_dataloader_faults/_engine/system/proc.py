@@ -1,12 +1,12 @@
-"""What /proc says of processes, this one and others: see proc(5). All of it is read here.
+"""Facts of /proc about processes, this one and others: see proc(5). All of it is read here.
 
-Unless a function says otherwise, it raises the OSError of a process that is gone, or that this one
-may not look at.
+Unless a function says otherwise, it raises the OSError of a process that has ended, or that this
+one may not inspect.
 
-Some facts about looking at a process. One that is stopped has the state T in /proc/PID/stat (t
-under a debugger): its sockets stay open and take messages, and no answer comes. The second number
-in /proc/PID/task/TID/schedstat is the time in nanoseconds that a thread waited in a run queue.
-Until the dead are waited for, their folders are root's.
+Some facts about inspecting a process. One that is stopped has the state T in /proc/PID/stat (t
+under a debugger): its sockets stay open and accept messages, but it does not answer. The second
+number in /proc/PID/task/TID/schedstat is the time in nanoseconds that a thread waited in a run
+queue. Until the dead are waited for, their folders are root's.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ def _fields(path: str) -> dict[str, str]:
 
 
 _STALE = (
-    "/proc is that of another PID namespace, and shows other processes under these numbers: mount"
-    " the namespace's own, as by unshare --mount-proc"
+    "/proc belongs to another PID namespace, so its numbers mean other processes: mount the /proc"
+    " of this namespace, for example with unshare --mount-proc"
 )
 _CLOSED = (
-    "/proc shows nothing of this process to other processes of its user: the user may run the"
-    " interpreter but not read it (chmod a+r), or the process has changed its user and called no"
+    "/proc hides this process from other processes of the same user: either the user can run the"
+    " interpreter but not read it (chmod a+r), or the process changed its user and has not called"
     " execve(2) since"
 )
 
 
-def why_unusable() -> str | None:
+def explain_unusable_procfs() -> str | None:
     """Why nothing can be learnt here of the processes that this one starts; None if it can."""
     try:
         pid = os.readlink("/proc/self")
@@ -59,7 +59,7 @@ def why_unusable() -> str | None:
 
 
 class Status(NamedTuple):
-    """What /proc/PID/status says. Identities are numbers as text, and those for files.
+    """The contents of /proc/PID/status. Identities are numbers as text, and those for files.
 
     Attributes:
         process: The process that the thread is of.
@@ -79,12 +79,12 @@ class Status(NamedTuple):
 
 
 def status(pid: Pid) -> Status:
-    """What /proc/PID/status says."""
-    found = _fields(f"/proc/{pid}/status")
-    user, group = (found[name].split()[3] for name in ("Uid", "Gid"))
-    caught, capabilities = (int(found[name], 16) for name in ("SigCgt", "CapEff"))
-    groups = frozenset(found["Groups"].split())
-    return Status(int(found["Tgid"]), caught, user, group, groups, capabilities)
+    """Read /proc/PID/status."""
+    fields = _fields(f"/proc/{pid}/status")
+    user, group = (fields[name].split()[3] for name in ("Uid", "Gid"))
+    caught, capabilities = (int(fields[name], 16) for name in ("SigCgt", "CapEff"))
+    groups = frozenset(fields["Groups"].split())
+    return Status(int(fields["Tgid"]), caught, user, group, groups, capabilities)
 
 
 def link(pid: Pid, name: str) -> str:
@@ -102,7 +102,7 @@ def set_own_name(name: str) -> None:
 
 
 def state_of(pid: int) -> str | None:
-    """The letter of its state; None if it is gone."""
+    """The letter of its state; None if it has ended."""
     return _state_and_parent(pid)[0]
 
 
@@ -124,7 +124,7 @@ def is_below(pid: int, ancestors: Collection[int]) -> bool:
 def nearest(pid: int, among: Collection[int]) -> int | None:
     """The process of *among* that *pid*, which may be a thread's, is or descends from most closely.
 
-    None if it descends from none of them, or if it is gone.
+    None if it descends from none of them, or has ended.
     """
     if pid not in among:
         with contextlib.suppress(OSError):
@@ -135,20 +135,20 @@ def nearest(pid: int, among: Collection[int]) -> int | None:
 
 
 def is_dead(pid: int) -> bool:
-    """Whether it is gone, or only waits for its parent to ask how it ended."""
+    """Whether it has ended, even if its parent has not waited for it yet."""
     return state_of(pid) in (None, "Z", "X")
 
 
 def signal_that_ended(pid: int) -> int:
     """The signal that ended a process which is not waited for yet; 0 if none did.
 
-    SIGKILL is the one for a process that is gone, whose parent cannot have waited for it.
+    SIGKILL is the one for a process that has ended, whose parent cannot have waited for it.
     """
     try:
         fields = _read(f"/proc/{pid}/stat").split()
     except OSError:
         return signal.SIGKILL
-    return os.WTERMSIG(int(fields[-1]))  # Its wait status comes last.
+    return os.WTERMSIG(int(fields[-1]))  # Its wait status is the last field.
 
 
 def is_stopped(pid: int) -> bool:
@@ -162,18 +162,30 @@ def threads(pid: int) -> list[str]:
 
 
 def threads_that_block(pid: int, number: int) -> set[str]:
-    """Those of its threads that get no signal of that *number* now; none if it is gone."""
-    found = set()
+    """Those of its threads that block the signal *number* now; none if it has ended."""
+    blocking = set()
     with contextlib.suppress(OSError):
         for thread in threads(pid):
             blocked = int(_fields(f"/proc/{pid}/task/{thread}/status")["SigBlk"], 16)
             if blocked >> (number - 1) & 1:
-                found.add(thread)
-    return found
+                blocking.add(thread)
+    return blocking
+
+
+def has_signal_to_handle(thread: int) -> bool:
+    """Whether a signal is pending for *thread* that a handler waits for; false if it has ended."""
+    try:
+        fields = _fields(f"/proc/{thread}/status")
+    except OSError:
+        return False
+    own, shared, blocked, caught = (
+        int(fields[name], 16) for name in ("SigPnd", "ShdPnd", "SigBlk", "SigCgt")
+    )
+    return bool((own | shared) & ~blocked & caught)
 
 
 def family(pid: int) -> Iterator[int]:
-    """*pid* and its descendants, as far as they are still its own; *pid* alone if it is gone."""
+    """*pid* and its descendants, as far as they are still its own; *pid* alone if it has ended."""
     yield pid
     try:
         ids = threads(pid)
@@ -190,9 +202,9 @@ def family(pid: int) -> Iterator[int]:
 
 
 def seconds_without_cpu(pid: int) -> float:
-    """How long a thread of *pid* was ready to run and had no processor: the one that had it worst.
+    """The longest time for which a thread of *pid* was ready to run, but waited for a processor.
 
-    A kernel without CONFIG_SCHED_INFO does not say, and neither does a process that is gone.
+    A kernel without CONFIG_SCHED_INFO does not show it, and neither does a process that has ended.
     """
     seconds = 0.0
     for path in glob.iglob(f"/proc/{pid}/task/*/schedstat"):
@@ -207,14 +219,14 @@ def runs(pid: int, thread: str) -> int:
 
 
 def seconds_used(pid: int) -> float:
-    """How long its main thread had a processor; 0 where that is not known."""
+    """How long its main thread had a processor; 0 if that is unknown."""
     with contextlib.suppress(OSError):
         return int(_read(f"/proc/{pid}/schedstat").split()[0]) / 1e9
     return 0.0
 
 
 def bytes_read(pid: int) -> int:
-    """How many bytes read(2) and the like have given it; 0 where that is not known."""
+    """How many bytes read(2) and similar calls have given it; 0 if that is unknown."""
     with contextlib.suppress(OSError):
         return int(_fields(f"/proc/{pid}/io")["rchar"])
     return 0
@@ -229,11 +241,11 @@ class RunningCall(NamedTuple):
 
 def running_call(pid: int, thread: str | None = None) -> RunningCall | None:
     """The one of its *thread*, by default of the main one; None if that is in none."""
-    return parsed_call(_read(f"/proc/{pid}/task/{thread or pid}/syscall"))
+    return parse_call(_read(f"/proc/{pid}/task/{thread or pid}/syscall"))
 
 
-def parsed_call(text: str) -> RunningCall | None:
-    """The same, given what /proc/PID/syscall says."""
+def parse_call(text: str) -> RunningCall | None:
+    """The same, from the contents of /proc/PID/syscall."""
     words = text.split()
     if not words or not words[0].isdecimal():
         return None
@@ -254,7 +266,7 @@ def waits_in(pid: int, thread: str | None = None) -> str:
 
 
 def descriptors(pid: Pid) -> set[int]:
-    """The descriptor numbers in use; none if the process is gone."""
+    """The descriptor numbers in use; none if the process has ended."""
     try:
         return {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
     except (FileNotFoundError, ProcessLookupError):
@@ -270,11 +282,11 @@ def own_descriptors() -> int:
     return len(os.listdir("/proc/self/fd")) - 1  # Not the one that lists the folder.
 
 
-def room_below(used: set[int], headroom: int) -> int:
-    """The RLIMIT_NOFILE that leaves *headroom* free numbers, given those in *used*."""
+def limit_for_headroom(numbers: set[int], headroom: int) -> int:
+    """The RLIMIT_NOFILE that leaves *headroom* free numbers, given those in *numbers*."""
     number = 0
-    while headroom or number in used:
-        headroom -= number not in used
+    while headroom or number in numbers:
+        headroom -= number not in numbers
         number += 1
     return number
 
@@ -286,16 +298,16 @@ def link_of(pid: Pid, fd: int | str) -> str:
 
 def descriptor_links(pid: Pid = "self") -> dict[str, str]:
     """The same of all its descriptors, by their numbers."""
-    found = {}
+    links = {}
     for name in os.listdir(f"/proc/{pid}/fd"):
         # One was closed since, or is the one that listed the folder.
         with contextlib.suppress(FileNotFoundError):
-            found[name] = link_of(pid, name)
-    return found
+            links[name] = link_of(pid, name)
+    return links
 
 
 def mount_points() -> set[str]:
-    """Where something is mounted, as this process sees it; empty where /proc does not say."""
+    """Where something is mounted, as this process sees it; empty if /proc does not show it."""
     try:
         lines = _read("/proc/self/mountinfo").splitlines()
     except OSError:
@@ -304,32 +316,23 @@ def mount_points() -> set[str]:
     return {re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), each) for each in escaped}
 
 
-def file_of(descriptor: int | str) -> tuple[int, int]:
-    """The device and the inode of a descriptor, or of a path."""
+def file_of(descriptor: int) -> tuple[int, int]:
+    """The device and the inode of a descriptor."""
     status = os.stat(descriptor)
     return status.st_dev, status.st_ino
 
 
-def has_open(pid: Pid, file: tuple[int, int]) -> bool:
-    """Whether it has a descriptor of *file*, which is a device and an inode."""
-    for number in descriptors(pid):
-        with contextlib.suppress(FileNotFoundError):  # It was closed since.
-            if file_of(f"/proc/{pid}/fd/{number}") == file:
-                return True
-    return False
-
-
 class DescriptorInfo(NamedTuple):
-    """What /proc/PID/fdinfo/FD says: O_* flags, and the offset in bytes."""
+    """The contents of /proc/PID/fdinfo/FD: O_* flags, and the offset in bytes."""
 
     flags: int
     offset: int
 
 
 def fd_info(fd: int, pid: Pid = "self") -> DescriptorInfo:
-    """What /proc/PID/fdinfo/FD says."""
-    found = _fields(f"/proc/{pid}/fdinfo/{fd}")
-    return DescriptorInfo(int(found["flags"], 8), int(found["pos"]))
+    """Read /proc/PID/fdinfo/FD."""
+    fields = _fields(f"/proc/{pid}/fdinfo/{fd}")
+    return DescriptorInfo(int(fields["flags"], 8), int(fields["pos"]))
 
 
 def is_write_only(fd: int, pid: Pid = "self") -> bool:
@@ -341,13 +344,13 @@ def inherited_fds(matches: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
     """Descriptors of matching files that are open already in this process."""
     for fd, path in sorted((int(name), path) for name, path in descriptor_links().items()):
         if fd in (0, 1, 2):
-            continue  # Where a test's output goes is no dataset's.
+            continue  # The file with a test's output does not belong to a dataset.
         if _is_there(path) and matches(path) and stat.S_ISREG(os.fstat(fd).st_mode):
             yield fd, path
 
 
 def _is_there(path: str) -> bool:
-    """Whether *path*, as /proc gives it, is that of a file that has its name still."""
+    """Whether *path*, as /proc shows it, is that of a file that still has its name."""
     return path.startswith("/") and not path.endswith(" (deleted)")
 
 
@@ -356,20 +359,20 @@ _FOLDER_LINK = re.compile(rf"(?:{_OWN}(?:/task/\d+)?|/dev)/(cwd|root|fd/\d+)/+(.
 _DESCRIPTOR = re.compile(rf"(?:{_OWN}|/dev)/fd/(\d+)")
 
 
-def behind_folder_link(path: str, pid: int) -> str:
+def resolve_folder_link(path: str, pid: int) -> str:
     """*path* as process *pid* uses it, not by way of a link such as /proc/self/cwd.
 
     That link is followed where it comes first. Symbolic links that lead to one are not.
     """
-    while found := _FOLDER_LINK.fullmatch(path):
-        path = os.path.join(link(found[1] or pid, found[2]), found[3])
+    while match := _FOLDER_LINK.fullmatch(path):
+        path = os.path.join(link(match[1] or pid, match[2]), match[3])
     return path
 
 
-def descriptor_named(path: str, pid: int) -> tuple[Pid, int] | None:
-    """The process and the descriptor that *path* is, where *pid* uses it; None for other paths."""
-    found = _DESCRIPTOR.fullmatch(path)
-    return (found[1] or pid, int(found[2])) if found else None
+def parse_descriptor_path(path: str, pid: int) -> tuple[Pid, int] | None:
+    """The process and the descriptor of *path*, as *pid* uses it; None for other paths."""
+    match = _DESCRIPTOR.fullmatch(path)
+    return (match[1] or pid, int(match[2])) if match else None
 
 
 # What it has in memory.
@@ -393,17 +396,17 @@ _PROTECTION = {b"r": 1, b"w": 2, b"x": 4}
 def inherited_mappings(matches: Callable[[str], bool]) -> Iterator[MemoryMapping]:
     """Each stretch of memory that is a matching file's, where the file has its name still.
 
-    A process with torch has 400 of them. So names are looked at first, each one once.
+    A process with torch has 400 of them. So names are checked first, each of them once.
     """
     with open("/proc/self/maps", "rb") as file:
         text = file.read()
     paths = {name: _mapped_path(name) for name in {*_FILE_NAME.findall(text)}}
-    meant = {name: path for name, path in paths.items() if _is_there(path) and matches(path)}
-    for *numbers, rights, offset, name in _MAPPING.findall(text) if meant else ():
-        if name in meant:
+    matching = {name: path for name, path in paths.items() if _is_there(path) and matches(path)}
+    for *numbers, rights, offset, name in _MAPPING.findall(text) if matching else ():
+        if name in matching:
             start, end = (int(number, 16) for number in numbers)
             protection = sum(bit for letter, bit in _PROTECTION.items() if letter in rights)
-            yield MemoryMapping(start, end - start, protection, int(offset, 16), meant[name])
+            yield MemoryMapping(start, end - start, protection, int(offset, 16), matching[name])
 
 
 def _mapped_path(name: bytes) -> str:
@@ -415,11 +418,11 @@ def _mapped_path(name: bytes) -> str:
 
 
 class PrivateMemory(NamedTuple):
-    """A stretch of memory that is no file's; *used*: how many bytes of it are there."""
+    """A stretch of anonymous memory; *resident*: how many bytes of it are in RAM."""
 
     start: int
     end: int
-    used: int
+    resident: int
 
 
 _PRIVATE = re.compile(
@@ -431,22 +434,22 @@ _PRIVATE = re.compile(
 
 def private_memory() -> Iterator[PrivateMemory]:
     """That of this process which it may write, but its stacks."""
-    return parsed_private_memory(_read("/proc/self/smaps"))
+    return parse_private_memory(_read("/proc/self/smaps"))
 
 
-def parsed_private_memory(text: str) -> Iterator[PrivateMemory]:
-    """The same, given what /proc/PID/smaps says."""
-    for start, end, used in _PRIVATE.findall(text):
-        yield PrivateMemory(int(start, 16), int(end, 16), int(used) << 10)
+def parse_private_memory(text: str) -> Iterator[PrivateMemory]:
+    """The same, from the contents of /proc/PID/smaps."""
+    for start, end, resident in _PRIVATE.findall(text):
+        yield PrivateMemory(int(start, 16), int(end, 16), int(resident) << 10)
 
 
 def memory_of(pid: Pid, parts: Collection[str]) -> int:
     """Bytes: the sum of those *parts* of its memory which /proc/PID/smaps_rollup has."""
-    found = _fields(f"/proc/{pid}/smaps_rollup")
-    return sum(int(found[part].split()[0]) << 10 for part in parts if part in found)
+    fields = _fields(f"/proc/{pid}/smaps_rollup")
+    return sum(int(fields[part].split()[0]) << 10 for part in parts if part in fields)
 
 
 def memory_left() -> int | None:
-    """Bytes that this machine has left; None if it does not say."""
-    found = _fields("/proc/meminfo").get("MemAvailable")
-    return None if found is None else int(found.split()[0]) << 10
+    """Bytes of memory that this machine has left; None if unknown."""
+    value = _fields("/proc/meminfo").get("MemAvailable")
+    return None if value is None else int(value.split()[0]) << 10

@@ -1,7 +1,7 @@
-"""Processes: start one, wait for one, say how it ended, and end this one if it is interrupted.
+"""Processes: start one, wait for one, describe its end, and end this one if interrupted.
 
-Some facts about the end of a process. waitid(2) with WNOWAIT tells a parent how its child ended and
-leaves it to be waited for; no other process can know.
+Some facts about the end of a process. waitid(2) with WNOWAIT shows a parent how its child ended and
+leaves it to be waited for; other processes cannot know.
 """
 
 from __future__ import annotations
@@ -13,50 +13,53 @@ import warnings
 from collections.abc import Iterable
 from types import FrameType
 
-import pytest_dataloader_faults as package
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 
 
-def how_it_ended(pid: int) -> str | None:
+def describe_child_exit(pid: int) -> str | None:
     """How this process's child *pid* ended; "" as it should, and None if it runs."""
     try:
-        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        code = exit_code_of(pid)
     except ChildProcessError:
         return ""
+    if code is None:
+        return None
+    return describe_end(code) if code else ""
+
+
+def exit_code_of(pid: int) -> int | None:
+    """The exit status of this process's child *pid*, or a signal as a negative number.
+
+    None if it runs. It can still be waited for.
+    """
+    end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if end is None:
         return None
-    if end.si_code != os.CLD_EXITED:
-        return end_in_words(-end.si_status)
-    return end_in_words(end.si_status) if end.si_status else ""
+    return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
 
 
-def end_in_words(code: int) -> str:
-    """How a process ended that has this exit status or, where it is negative, got this signal."""
-    if code < 0:
-        from pytest_dataloader_faults.outcomes.text import signal_name
+def describe_end(code: int) -> str:
+    """How a process ended that has this exit status or, if it is negative, got this signal."""
+    from pytest_dataloader_faults.outcomes import text  # On use: it is slow to import.
 
-        return f"was killed by {signal_name(-code)}"
-    return f"ended with exit status {code}"
-
-
-STACKS_SIGNAL = getattr(signal, "SIGRTMAX", 64) - 3
-"""Asks a process of a trial for the stacks of its threads; a number that programs do not use."""
+    return text.describe_end(code)
 
 
 MORE_PROCESSES = (
-    "End what is not needed, or raise the limit: ulimit -u, docker run --pids-limit, or pids.max of"
-    " the control group"
+    "Stop processes that are not needed, or raise the limit: ulimit -u, docker run --pids-limit, or"
+    " pids.max of the control group"
 )
 
 
-def code_to_run(main_module: str) -> str:
+def main_code(main_module: str) -> str:
     """What a new interpreter, by ``-c``, runs to call ``main`` of that module of this package.
 
-    It collects no garbage while it imports, where none is made: that would take a tenth of the CPU.
+    It does not collect garbage while it imports, which does not make any: that would take a tenth
+    of the CPU.
     """
-    above = os.path.realpath(os.path.join(os.path.dirname(package.__file__), ".."))
-    found = f"sys.path.insert(0, {above!r}); from {main_module} import main"
-    return f"import gc, sys; gc.disable(); {found}; gc.enable(); main()"
+    above = os.path.realpath(os.path.join(os.path.dirname(__file__), *[".."] * 3))
+    import_main = f"sys.path.insert(0, {above!r}); from {main_module} import main"
+    return f"import gc, sys; gc.disable(); {import_main}; gc.enable(); main()"
 
 
 def fork() -> int:
@@ -67,20 +70,20 @@ def fork() -> int:
             return os.fork()
         except OSError as error:
             raise UnusableEnvironmentError(
-                f"too few processes: no other one starts ({error}). {MORE_PROCESSES}",
+                f"too few processes: another one cannot start ({error}). {MORE_PROCESSES}",
                 "too few processes",
             ) from error
 
 
 LONGEST_WAIT = 1_000_000.0
 """Seconds, 11 days: poll(2) takes milliseconds as an int, and time.sleep() nanoseconds as another.
-Who waits longer than that for something asks again."""
+A longer wait starts again."""
 
 
-def ready(descriptors: Iterable[int], seconds: float) -> list[int]:
+def wait_until_readable(descriptors: Iterable[int], seconds: float) -> list[int]:
     """Those of *descriptors* that can be read, or have ended, at the latest after *seconds*.
 
-    select(2) takes no number above 1023, and pytest may have them: hence poll(2).
+    select(2) does not accept numbers above 1023, and pytest may have them: hence poll(2).
     """
     poll = select.poll()
     for descriptor in descriptors:
@@ -89,11 +92,22 @@ def ready(descriptors: Iterable[int], seconds: float) -> list[int]:
     return [descriptor for descriptor, _ in poll.poll(1000 * wait)]
 
 
+def accept_signals() -> None:
+    """Block no signal, and let this process wait for its own children.
+
+    Every process that pytest forks inherits what pytest inherited. If SIGCHLD is ignored, or a
+    handler of the user's waits for all children, exit codes are lost. If it is blocked, a loader
+    that reads a batch of which a dead worker sent one half waits forever.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 # Some facts about SIGINT. Ctrl-C goes to pytest's process group, which a trial has left, so a trial
 # gets the signal only from another program. Python's handler raises KeyboardInterrupt in whatever
-# code runs, and code may catch that: some clients have a time limit made of it. If nobody catches
-# it, Python ends its own process by the same signal, so that a parent sees what happened. A dataset
-# may also raise KeyboardInterrupt without a signal, which is then an error like any other.
+# code runs, and code may catch that: some clients implement a timeout by it. If nobody catches it,
+# Python ends its own process by the same signal, so that a parent sees what happened. A dataset may
+# also raise KeyboardInterrupt without a signal, which is then an error like any other.
 
 
 _interrupted: list[int] = []
@@ -111,7 +125,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def end_if_interrupted(error: BaseException) -> None:
-    """End this process as Python does, if *error* is an interrupt by SIGINT that nobody caught."""
+    """End this process as Python does, if *error* is an interrupt by SIGINT that was not caught."""
     if isinstance(error, KeyboardInterrupt) and os.getpid() in _interrupted:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)

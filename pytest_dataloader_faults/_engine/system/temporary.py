@@ -7,10 +7,10 @@ killed, the first one removes the folder, by its name.
 
 multiprocessing puts the sockets by which workers pass tensors on into such a folder. A worker of
 root may drop its privileges before it makes one, so root's folder is like /tmp, but cannot be
-listed; names in it are random, and who connects has to know a key (multiprocessing.connection).
+listed; names in it are random, and a client must know a key (multiprocessing.connection).
 
 The path of a socket has at most 107 bytes (unix(7)). multiprocessing adds 18 to that of its folder.
-Where TMPDIR is longer than the rest, workers cannot pass tensors on, and a loader waits forever.
+If TMPDIR is longer than the rest, workers cannot pass tensors on, and a loader waits forever.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from collections.abc import Collection
 
 from pytest_dataloader_faults._engine.system.ownership import OwnedDescriptor
 from pytest_dataloader_faults._engine.system.proc import mount_points
-from pytest_dataloader_faults.exceptions import InjectionError, UnusableEnvironmentError
+from pytest_dataloader_faults.exceptions import HarnessError, UnusableEnvironmentError
 
 _SHORT = "/tmp"
 _LONGEST = 107 - len("/dlf-" + 12 * "x") - len("/listener-" + 8 * "x")
@@ -41,11 +41,11 @@ def name_for_sockets() -> str:
         return _name_below(usual)
     if not os.access(_SHORT, os.W_OK | os.X_OK):
         message = (
-            f"the folder for temporary files has a long path, {usual}, and no file can be made in"
-            f" {_SHORT}. Sockets of workers need a path of at most {_LONGEST} bytes. Set TMPDIR to"
-            " a folder with a shorter path. No dataset was judged"
+            f"the path for temporary files is too long: it is {usual}, and no file can be created"
+            f" in {_SHORT}. The workers' sockets need a path of at most {_LONGEST} bytes. Set"
+            " TMPDIR to a folder with a shorter path. No dataset was judged"
         )
-        raise UnusableEnvironmentError(message, "the folder for temporary files has a long path")
+        raise UnusableEnvironmentError(message, "the path for temporary files is too long")
     return _name_below(_SHORT)
 
 
@@ -82,27 +82,26 @@ def remove(path: str) -> None:
 def _folders_to_empty(path: str) -> list[str]:
     """The folder *path* and those below it, made writable, without what is mounted there."""
     mounts = mount_points()
-    rest, found = [path] if os.path.isdir(path) else [], []
-    while rest:
-        folder = rest.pop()
+    pending, folders = [path] if os.path.isdir(path) else [], []
+    while pending:
+        folder = pending.pop()
         if os.path.realpath(folder) in mounts:
             continue
-        found.append(folder)
+        folders.append(folder)
         with contextlib.suppress(OSError):
             os.chmod(folder, 0o700)
             entries = list(os.scandir(folder))
-            rest += [each.path for each in entries if each.is_dir(follow_symlinks=False)]
-    return found
+            pending += [each.path for each in entries if each.is_dir(follow_symlinks=False)]
+    return folders
 
 
 # Some facts about the names there. torch calls a segment torch_<pid>_..., after the process that
-# made it, and unlinks it once it is received; never, if one of the two is gone before. sem_open(3)
-# of glibc writes a semaphore to sem.XXXXXX, and links that to the name that it is to have. That
-# one is sem.mp-XXXXXXXX where multiprocessing has asked, which unlinks it at once, or has its
-# resource tracker do so. A process that is killed in between leaves the one or the other, which
-# does not say whose it was.
+# made it, and unlinks it once it is received; never, if one of the two exits before. sem_open(3) of
+# glibc writes a semaphore to sem.XXXXXX, and links that to its final name. That is sem.mp-XXXXXXXX
+# for multiprocessing, which unlinks it at once, or has its resource tracker do so. A process that
+# is killed in between leaves the one or the other, which does not show whose it was.
 #
-# A write lease (F_SETLEASE, fcntl(2)) is given only on a file that no other process has open or
+# A write lease (F_SETLEASE, fcntl(2)) is granted only on a file that no other process has open or
 # mapped, whatever namespace those are in. A semaphore that is not half made is mapped by the one
 # who made it. So one that appeared meanwhile, that is this user's, and on which there can be a
 # lease, is nobody's. Who opens the file in that moment waits; the holder of the lease gets a
@@ -133,7 +132,7 @@ class SharedMemoryCleaner:
 def _is_lost_semaphore(name: str) -> bool:
     if not _SEMAPHORE.fullmatch(name):
         return False
-    with contextlib.suppress(OSError):  # It is gone, is another user's, or is in use.
+    with contextlib.suppress(OSError):  # It was removed, is another user's, or is in use.
         fd = os.open(os.path.join(_FOLDER, name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             if os.fstat(fd).st_uid == os.geteuid():
@@ -165,16 +164,16 @@ class AnonymousFile:
         """How many bytes are in it."""
         return os.fstat(self.owned.require()).st_size
 
-    def text(self, most: int | None = None) -> str:
-        """The whole text, or its last *most* bytes.
+    def text(self, max_bytes: int | None = None) -> str:
+        """The whole text, or its last *max_bytes* bytes.
 
         Raises:
-            InjectionError: The whole text was asked for, and cannot be what was written.
+            HarnessError: The whole text was requested, and cannot be what was written.
         """
         size = self.size
-        if most is None and size > _LONGEST_TEXT:
-            raise InjectionError(f"a file of a trial was overwritten: its size is {size} B")
-        start = 0 if most is None else max(0, size - most)
+        if max_bytes is None and size > _LONGEST_TEXT:
+            raise HarnessError(f"a file of a trial was overwritten: its size is {size} B")
+        start = 0 if max_bytes is None else max(0, size - max_bytes)
         return os.pread(self.fd, size - start, start).decode(errors="replace")
 
     def close(self) -> None:
@@ -184,7 +183,7 @@ class AnonymousFile:
 class SharedNote:
     """A short text, shared by the process that makes the note and those that are forked from it.
 
-    It needs no descriptor, which the user's code could close.
+    It does not need a descriptor, which the user's code could close.
     """
 
     def __init__(self) -> None:
@@ -210,8 +209,8 @@ class SharedCount:
 
     @property
     def value(self) -> int:
-        found: int = _NUMBER.unpack(self._memory)[0]
-        return found
+        value: int = _NUMBER.unpack(self._memory)[0]
+        return value
 
     def add(self, count: int) -> None:
         """Only one process may do this."""

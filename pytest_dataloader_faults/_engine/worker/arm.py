@@ -2,10 +2,10 @@
 
 Some facts about the end of a spawned worker. It finalizes its interpreter, which a forked one does
 not. torch leaves the thread that feeds its queue running (``cancel_join_thread`` in
-torch/utils/data/_utils/worker.py), and a thread that wants the interpreter lock back once
-finalization has begun is unwound. Where that happens in torch's C++, as while a tensor is shared,
-the process aborts ("terminate called without an active exception") and the loader reports a death
-that no dataset caused: once in 200 epochs that end early, nearly always with many tensors.
+torch/utils/data/_utils/worker.py), and a thread that wants the GIL back once finalization has
+started is unwound. If that happens in torch's C++, as while a tensor is shared, the process aborts
+("terminate called without an active exception") and the loader reports a death that no dataset
+caused: once in 200 epochs that the loop leaves, nearly always with many tensors.
 """
 
 from __future__ import annotations
@@ -21,38 +21,44 @@ from typing import Any
 
 from torch.utils.data._utils import worker as torch_worker
 
-from pytest_dataloader_faults._engine.plan import Plan
+from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.protocol import WorkerConfig
 from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
+from pytest_dataloader_faults._engine.system.patience import Patience
+from pytest_dataloader_faults._engine.system.stacks import write_on_signal
 from pytest_dataloader_faults._engine.worker.fetch_hooks import idle_after_error, observe_fetches
 from pytest_dataloader_faults._engine.worker.late_imports import import_late_modules
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
-from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, InjectionError
+from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, HarnessError
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
 
 _FEEDER_SECONDS = 1.0
-"""Past this it waits for the loader to read, which is no C++ of torch's, so it may be unwound."""
+"""Past this it waits for the loader to read, outside of torch's C++, so it may be unwound."""
 
 
 def arm_function(engine: str) -> Callable[[WorkerConfig, int | None, int], WorkerSession]:
-    """How *engine* arms. Called before the fork, too, so that a worker need not import anything."""
+    """How *engine* arms. Also called before the fork, so that a worker does not import anything."""
     import_late_modules()
     if engine == "python":
-        from pytest_dataloader_faults._engine.worker.python_session import arm as arm_by
+        from pytest_dataloader_faults._engine.worker.python_session import (
+            arm_python_session as arm_by,
+        )
     else:
-        from pytest_dataloader_faults._engine.worker.kernel_session import arm as arm_by
+        from pytest_dataloader_faults._engine.worker.kernel_session import (
+            arm_kernel_session as arm_by,
+        )
     return arm_by
 
 
-def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
-    """Put this process under the faults of *config* from now on."""
+def arm_worker(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
+    """Inject the faults of *config* into this process from now on."""
     session = arm_function(config.engine)(config, worker, loader)
     _let_signals_kill(config.plan.faults)
     observe(session, config.plan)
     return session
 
 
-def observe(session: WorkerSession, plan: Plan) -> None:
+def observe(session: WorkerSession, plan: FaultPlan) -> None:
     """Have *session* report the fetches of this process, as *plan* needs it."""
     observe_fetches(session, samples=plan.needs.samples, seed=plan.seeded)
 
@@ -74,20 +80,20 @@ class ArmWorker:
     """A ``worker_init_fn`` that arms its worker and then runs the user's own."""
 
     def __init__(
-        self, config: WorkerConfig, loader: int, then: Callable[[int], object] | None
+        self, config: WorkerConfig, loader: int, init_fn: Callable[[int], object] | None
     ) -> None:
         self._config = config
         self._loader = loader
-        self._then = then
+        self._then = init_fn
 
     def __call__(self, worker: int) -> None:
         """Run in the worker, before it makes its first sample."""
         end_with_parent(at_once=self._config.folder is None)
-        if self._config.stacks is not None:
-            _dump_stacks_on_signal(self._config.stacks)
+        if self._config.stacks:
+            write_on_signal()
         atexit.register(_let_feeders_end)
         try:
-            session = arm(self._config, worker, self._loader)
+            session = arm_worker(self._config, worker, self._loader)
         except ConnectionRefusedError:
             # The scope is over. If the supervisor was killed in it, its end raises for that.
             if self._then is not None:
@@ -96,10 +102,10 @@ class ArmWorker:
         except DataLoaderFaultsError:
             raise
         except Exception as error:
-            raise InjectionError(
-                f"worker {worker} could not be put under faults: {error!r}"
+            raise HarnessError(
+                f"faults could not be armed in worker {worker}: {error!r}"
             ) from error
-        if self._config.folder is not None:  # Nobody has asked for another one yet.
+        if self._config.folder is not None:  # Nothing has requested another one yet.
             process: Any = multiprocessing.current_process()
             process._config.setdefault("tempdir", self._config.folder)
         with idle_after_error(session):
@@ -111,29 +117,18 @@ def _let_feeders_end() -> None:
     """Give the threads that feed queues (multiprocessing/queues.py) the time to end."""
     for thread in threading.enumerate():
         if thread.name == "QueueFeederThread":
-            thread.join(_FEEDER_SECONDS)
-
-
-def _dump_stacks_on_signal(path: str) -> None:
-    """Have this process write its stacks to *path* when asked by signal, even if it hangs."""
-    import faulthandler
-
-    from pytest_dataloader_faults._engine.system.proc import file_of, has_open
-    from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL
-
-    if has_open("self", file_of(path)):
-        return  # A fork has inherited the handler, with its descriptor.
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-    faulthandler.register(STACKS_SIGNAL, file=descriptor, all_threads=True)
+            # /proc also has a thread under its own id, so its state is not this thread's.
+            patience = Patience(_FEEDER_SECONDS, [thread.native_id or 0])
+            while thread.is_alive() and not patience.is_over():
+                thread.join(0.1)
 
 
 # Some facts about a worker whose parent dies. torch's worker looks every 5 s whether its parent is
 # still the one that it had at first (torch/utils/data/_utils/worker.py, ``ManagerWatchdog``). It
-# asks for that first one after worker_init_fn has run. A parent that died before is never missed,
-# and the worker waits forever for an index: so did 68 of 120 workers of plain torch whose parent
-# was killed while they started. PR_SET_PDEATHSIG of prctl(2) ends a worker at once. But it is
-# about the thread that forked, and a user may iterate a loader in a thread that ends first; a
-# trial does not.
+# reads that first one after worker_init_fn has run. A parent that died before is never missed, and
+# the worker waits forever for an index: so did 68 of 120 workers of plain torch whose parent was
+# killed while they started. PR_SET_PDEATHSIG of prctl(2) ends a worker at once. But it is about the
+# thread that forked, and a user may iterate a loader in a thread that ends first; a trial does not.
 #
 # A worker of a fork server has that server as its parent. The process that wants the worker holds
 # the other end of a pipe, which multiprocessing calls a sentinel. Forked workers have such a pipe,
@@ -143,14 +138,14 @@ def _dump_stacks_on_signal(path: str) -> None:
 _ORPHANED = 86
 """The exit status of a worker whose parent is dead, which is not used."""
 _OUTSIDE = 0
-"""What getppid(2) answers where the parent is in another PID namespace."""
+"""What getppid(2) returns if the parent is in another PID namespace."""
 
 
 class EndsWithParent:
     """A ``worker_init_fn`` of a trial, which then runs the user's own."""
 
-    def __init__(self, then: Callable[[int], object] | None) -> None:
-        self._then = then
+    def __init__(self, init_fn: Callable[[int], object] | None) -> None:
+        self._then = init_fn
 
     def __call__(self, worker: int) -> None:
         """Run in the worker, before it makes its first sample."""
@@ -176,7 +171,7 @@ def end_with_parent(*, at_once: bool) -> None:
 class _Watchdog(torch_worker.ManagerWatchdog):
     def __init__(self, parent: int, process: int) -> None:
         super().__init__()
-        if os.getpid() == process:  # And no worker of a loader that the dataset iterates itself.
+        if os.getpid() == process:  # Not a worker of a loader that the dataset iterates itself.
             self.manager_pid = parent
 
 

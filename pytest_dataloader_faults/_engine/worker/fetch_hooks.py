@@ -1,6 +1,6 @@
-"""Call a listener at the beginning of each fetch, and of each sample if need be [in the worker].
+"""Call a listener at the start of each fetch and, if needed, of each sample [in the worker].
 
-torch/utils/data/_utils/fetch.py has the one place through which samples are asked for: a fetcher,
+torch/utils/data/_utils/fetch.py has the one place through which samples are requested: a fetcher,
 of one class for map-style and one for iterable datasets.
 """
 
@@ -22,19 +22,19 @@ class FetchListener:
     """What is called for fetches and samples. This one does nothing."""
 
     def restart(self) -> None:
-        """An epoch begins: torch makes a fetcher for each."""
+        """An epoch starts: torch creates a fetcher for each."""
 
     def begin(self) -> None:
-        """A fetch begins."""
+        """A fetch starts."""
 
     def begin_sample(self, sample: int | None, *, alone: bool) -> None:
-        """A sample begins, None if its index is no number; *alone*: it is known by that."""
+        """A sample starts, None if its index is not a number; *alone*: the index identifies it."""
 
     def end(self, *, ended: bool) -> None:
-        """The fetch is over; *ended*: there are no more."""
+        """The fetch is over; *ended*: it was the last one."""
 
     def idle(self) -> None:
-        """No fetch will ever begin."""
+        """The worker will not start a fetch."""
 
 
 @contextlib.contextmanager
@@ -50,7 +50,7 @@ def idle_after_error(listener: FetchListener) -> Iterator[None]:
 def observe_fetches(listener: FetchListener, *, samples: bool, seed: int | None = None) -> None:
     """Call *listener* at each fetch of this process, and with *samples* at each sample.
 
-    With a *seed*, random numbers begin again at each sample of a map-style dataset.
+    With a *seed*, random numbers restart at each sample of a map-style dataset.
     """
     from torch.utils.data._utils import fetch
 
@@ -63,11 +63,11 @@ def observe_fetches(listener: FetchListener, *, samples: bool, seed: int | None 
             fetcher.dataset = _ObservedDataset(fetcher.dataset, of_samples, seed)
 
     for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-        kind.fetch = _with_calls(kind.fetch, listener)  # type: ignore[method-assign]
-        kind.__init__ = _made(kind.__init__, listener, observe)  # type: ignore[method-assign]
+        kind.fetch = _with_reports(kind.fetch, listener)  # type: ignore[method-assign]
+        kind.__init__ = _wrap_maker(kind.__init__, listener, observe)  # type: ignore[method-assign]
 
 
-def _with_calls(fetch: Callable[..., Any], listener: FetchListener) -> Callable[..., Any]:
+def _with_reports(fetch: Callable[..., Any], listener: FetchListener) -> Callable[..., Any]:
     @functools.wraps(fetch)
     def fetch_and_report(self: Any, index: Any) -> Any:
         if not vars(self).get(_OWN):
@@ -85,14 +85,14 @@ def _with_calls(fetch: Callable[..., Any], listener: FetchListener) -> Callable[
     return fetch_and_report
 
 
-def _made(
+def _wrap_maker(
     make: Callable[..., None], listener: FetchListener, observe: Callable[[Any], None]
 ) -> Callable[..., None]:
     process = os.getpid()
 
     @functools.wraps(make)
-    def made(self: Any, *args: Any, **kwargs: Any) -> None:
-        if os.getpid() != process or _is_of_nested_loader():
+    def make_observed(self: Any, *args: Any, **kwargs: Any) -> None:
+        if os.getpid() != process or _belongs_to_nested_loader():
             make(self, *args, **kwargs)
             return
         with idle_after_error(listener):
@@ -101,14 +101,14 @@ def _made(
         listener.restart()
         observe(self)
 
-    return made
+    return make_observed
 
 
 _OWN = "is_of_loader_under_test"
 """The attribute of a fetcher of the loader under test. A dataset may iterate others."""
 
 
-def _is_of_nested_loader() -> bool:
+def _belongs_to_nested_loader() -> bool:
     """Whether the fetcher that is being made belongs to a loader that the dataset iterates.
 
     torch's worker loop makes the worker's own fetchers. An iterator makes any other one.
@@ -124,9 +124,9 @@ def _is_of_nested_loader() -> bool:
 
 
 class _ObservedStream(Iterator[Any]):
-    """An iterator that reports each sample it is asked for, by its number.
+    """An iterator that reports each requested sample by its number.
 
-    It goes on where *samples* does: a generator in its place would end at the first error.
+    It continues after an error as *samples* does: a generator would end at the first error.
     """
 
     def __init__(self, samples: Iterator[Any], listener: FetchListener) -> None:
@@ -140,7 +140,7 @@ class _ObservedStream(Iterator[Any]):
 
 
 class _ObservedDataset:
-    """A dataset that reports each index it is asked for. Only torch's fetcher ever sees it."""
+    """A dataset that reports each requested index. Only torch's fetcher ever sees it."""
 
     def __init__(self, dataset: Any, listener: FetchListener, seed: int | None) -> None:
         self._dataset = dataset
@@ -155,27 +155,27 @@ class _ObservedDataset:
     def __getitems__(self) -> Any:
         """What the dataset has of that name, as far as torch would call it."""
         several = self._dataset.__getitems__
-        return several and functools.partial(self._several, several)
+        return several and functools.partial(self._read_several, several)
 
-    def _several(self, several: Callable[[Any], Any], drawn: Any) -> Any:
+    def _read_several(self, several: Callable[[Any], Any], drawn: Any) -> Any:
         indices = parts_of(drawn)
         self._notify([drawn] if indices is None else indices)
         return several(drawn)
 
     def _notify(self, indices: Sequence[Any]) -> None:
-        for each in indices:
-            is_known = len(indices) == 1 and integer_of(each) is not None
-            self._listener.begin_sample(number_of(each), alone=is_known)
+        for index in indices:
+            is_known = len(indices) == 1 and integer_of(index) is not None
+            self._listener.begin_sample(number_of(index), alone=is_known)
             if self._seed is not None:
-                seed_sample(self._seed, each)
+                seed_sample(self._seed, index)
 
 
 class SeedSamples:
     """A ``worker_init_fn`` that seeds each sample, without faults, and then runs the user's own."""
 
-    def __init__(self, seed: int, then: Callable[[int], object] | None) -> None:
+    def __init__(self, seed: int, init_fn: Callable[[int], object] | None) -> None:
         self._seed = seed
-        self._then = then
+        self._then = init_fn
 
     def __call__(self, worker: int) -> None:
         """Run in the worker, before it makes its first sample."""
@@ -191,9 +191,9 @@ class SeedSamples:
 class StreamEnd:
     """A ``worker_init_fn`` that ends a stream after this many samples, after the user's own."""
 
-    def __init__(self, samples: int, then: Callable[[int], object] | None) -> None:
+    def __init__(self, samples: int, init_fn: Callable[[int], object] | None) -> None:
         self._samples = samples
-        self._then = then
+        self._then = init_fn
 
     def __call__(self, worker: int) -> None:
         """Run in the worker, before its fetcher is made."""
@@ -209,11 +209,11 @@ class StreamEnd:
             fetcher.dataset_iter = _FirstSamples(fetcher.dataset_iter, self._samples)
 
         kind = fetch._IterableDatasetFetcher
-        kind.__init__ = _made(kind.__init__, FetchListener(), end)  # type: ignore[method-assign]
+        kind.__init__ = _wrap_maker(kind.__init__, FetchListener(), end)  # type: ignore[method-assign]
 
 
 class _FirstSamples(Iterator[Any]):
-    """The first samples of a stream; ``itertools.islice`` would end at the first error, too."""
+    """The first samples of a stream; ``itertools.islice`` would also end at the first error."""
 
     def __init__(self, samples: Iterator[Any], count: int) -> None:
         self._samples = samples
@@ -222,15 +222,15 @@ class _FirstSamples(Iterator[Any]):
     def __next__(self) -> Any:
         if not self._left:
             raise StopIteration
-        found = next(self._samples)
+        sample = next(self._samples)
         self._left -= 1
-        return found
+        return sample
 
 
 def seed_sample(seed: int, index: Any) -> None:
     """Make the random numbers of torch, NumPy and Python those of this sample, wherever it is.
 
-    They stay as they are where *index* is neither a number nor made of plain values.
+    They stay as they are if *index* is neither a number nor made of plain values.
     """
     number = number_of(index)
     if (text := plain_text(index) if number is None else str(number)) is not None:
@@ -240,8 +240,8 @@ def seed_sample(seed: int, index: Any) -> None:
 def seed_everything(number: int) -> None:
     """Have torch, NumPy and Python draw the same random numbers each time.
 
-    ``torch.manual_seed`` would seed the accelerators, too, where no sample is made. For one that is
-    not in use yet it keeps a stack trace, which takes a millisecond.
+    ``torch.manual_seed`` would also seed the accelerators, which do not make samples. For one that
+    is not in use yet it keeps a stack trace, which takes a millisecond.
     """
     import torch
 
@@ -251,11 +251,11 @@ def seed_everything(number: int) -> None:
         sys.modules["numpy"].random.seed(number)
 
 
-# Some facts about indices. torch looks at none: what a sampler yields goes to a worker through a
-# pickle, and from there to the dataset. So an index may be a slice, a list of indices, a tensor or
-# an object of any class. It need not have a hash, and its ``==`` may give an array. An array of
-# NumPy or of torch has ``__index__`` whatever is in it, and raises TypeError unless that is one
-# integer.
+# Some facts about indices. torch does not examine them: what a sampler yields goes to a worker
+# through a pickle, and from there to the dataset. So an index may be a slice, a list of indices, a
+# tensor or an object of any class. It need not have a hash, and its ``==`` may return an array. An
+# array of NumPy or of torch has ``__index__`` whatever is in it, and raises TypeError unless that
+# is one integer.
 
 
 _PLAIN = (type(None), type(...), float, complex, str, bytes, range)
@@ -273,7 +273,7 @@ def number_of(index: Any) -> int | None:
     if not hasattr(type(index), "__index__"):
         return None
     try:
-        return operator.index(index)
+        return int(operator.index(index))  # That of True is True.
     except Exception:  # noqa: BLE001  # An array, or a class of the user's.
         return None
 
@@ -286,21 +286,21 @@ def plain_text(index: Any) -> str | None:
     if kind in _PLAIN:
         return repr(index)
     if kind is slice:
-        return _joined("slice()", (index.start, index.stop, index.step))
+        return _join_texts("slice()", (index.start, index.stop, index.step))
     if kind is dict:
-        return _joined("{}", index.items())
+        return _join_texts("{}", index.items())
     if kind in _BRACKETS:
-        return _joined(_BRACKETS[kind], index, is_ordered=kind in (tuple, list))
-    return _joined(f"{kind.__name__}()", [index.tolist()]) if is_array(index) else None
+        return _join_texts(_BRACKETS[kind], index, is_ordered=kind in (tuple, list))
+    return _join_texts(f"{kind.__name__}()", [index.tolist()]) if is_array(index) else None
 
 
-def _joined(brackets: str, parts: Iterable[Any], *, is_ordered: bool = True) -> str | None:
+def _join_texts(brackets: str, parts: Iterable[Any], *, is_ordered: bool = True) -> str | None:
     texts = [plain_text(each) for each in parts]
-    found = [each for each in texts if each is not None]
-    if len(found) < len(texts):
+    plain = [each for each in texts if each is not None]
+    if len(plain) < len(texts):
         return None
-    inner = ", ".join(found if is_ordered else sorted(found))
-    comma = "," if brackets == "()" and len(found) == 1 else ""
+    inner = ", ".join(plain if is_ordered else sorted(plain))
+    comma = "," if brackets == "()" and len(plain) == 1 else ""
     return f"{brackets[:-1]}{inner}{comma}{brackets[-1]}"
 
 

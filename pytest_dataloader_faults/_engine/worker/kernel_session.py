@@ -7,9 +7,9 @@ nothing. Descriptors and mappings made earlier are listed first: their low numbe
 program. A listener that stays open here, because the supervisor has died meanwhile, would have this
 process wait for itself; once no process has it, the kernel answers ENOSYS.
 
-A tracer, as coverage is, looks up each source file by lstat(2) when code of it first runs. Where
-the filter hands over such calls, that would wait for the handover that it interrupts. So all code
-of the handover has run once before.
+A tracer, as coverage is, looks up each source file by lstat(2) when code of it first runs. If the
+filter notifies of such calls, that would wait for the handover that it interrupts. So all code of
+the handover has run once before.
 """
 
 from __future__ import annotations
@@ -17,18 +17,13 @@ from __future__ import annotations
 import os
 import resource
 
+from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine.kernel import bpf, linux
-from pytest_dataloader_faults._engine.protocol import (
-    Channel,
-    Hello,
-    Proceed,
-    UnknownMessageError,
-    WorkerConfig,
-    encode,
-)
+from pytest_dataloader_faults._engine.protocol import Channel, Hello, Proceed, WorkerConfig
 from pytest_dataloader_faults._engine.system.proc import inherited_fds, inherited_mappings
 from pytest_dataloader_faults._engine.worker.session import WorkerSession, apply_orders
-from pytest_dataloader_faults.globs import GlobMatcher
+from pytest_dataloader_faults.faults.globs import GlobMatcher
+from pytest_dataloader_faults.wire import UnknownMessageError
 
 _MAX_LISTED = 60
 _MAX_SPAN = 8192
@@ -36,8 +31,8 @@ _MAX_BASE_AT_START = 512
 """A constructor may lower the limit, as to 4096; in a worker that has been done."""
 
 
-def arm(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSession:
-    """Filter this process. The supervisor says what to do with the files that it has open."""
+def arm_kernel_session(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSession:
+    """Filter this process. The supervisor decides what to do with its open files."""
     if os.getppid() == config.armed:
         return _join(config, worker, loader)
     globs = config.plan.globs
@@ -54,8 +49,8 @@ def arm(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSession:
     )
     channel = config.connect()
     _hand_over(channel, config, hello)
-    more = True
-    while more:
+    has_more = True
+    while has_more:
         orders, descriptors = channel.receive()
         if not isinstance(orders, Proceed):
             raise UnknownMessageError(f"a worker that starts does not know {orders!r}")
@@ -63,14 +58,14 @@ def arm(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSession:
             old = mapped[place]
             linux.map_over(old.start, old.length, old.protection, descriptors[source], old.offset)
         apply_orders(orders, descriptors)
-        more = orders.more
+        has_more = orders.has_more
     return WorkerSession(channel, waits=config.plan.needs.fetches)
 
 
 def _join(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSession:
-    """Have the supervisor tell this process from the one whose filter it is under.
+    """Have the supervisor distinguish this process from the one whose filter it is under.
 
-    The kernel allows no second listener below the first one (EBUSY, see seccomp(2)).
+    The kernel does not allow a second listener below the first one (EBUSY, see seccomp(2)).
     """
     channel = config.connect()
     channel.send(Hello(worker, loader, os.getpid(), "kernel", joins=True))
@@ -89,13 +84,15 @@ def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
         linux.SYSCALLS[linux.MACHINE],
         linux.ARCHITECTURES[linux.MACHINE],
         base=base,
-        held=listed,
+        listed_fds=listed,
         descriptors=needs.descriptors,
         stats=needs.stats,
         room=needs.room,
+        listings=needs.listings,
         writes=needs.writes,
+        locks=needs.locks,
     )
-    encode(hello)  # For tracers, see above. The rest has run in connect() and in arm().
+    wire.encode(hello)  # For tracers, see above. The rest has run in connect() and in arm().
     listener = linux.filter_this_process(program, config.supervisor)
     try:
         channel.send(hello, [listener, *(fd for fd, _path in hello.inherited[:_MAX_LISTED])])

@@ -2,11 +2,11 @@
 
 Some facts about late imports. torch imports its nested tensors when a process shares its first
 tensor (``reduce_tensor`` in torch/multiprocessing/reductions.py), and uses ``numpy.random`` when a
-worker begins. Each forked worker does so again. torch shares tensors in the thread that feeds the
+worker starts. Each forked worker does so again. torch shares tensors in the thread that feeds the
 queue. An import that fails there loses the batch, and the loader waits for it forever: a fault can
 be the cause, or fake files, among which the module's own are not.
 
-With torch 2.13 a process imports a monitor of CUDA's when its loader gives the first batch
+With torch 2.13 a process imports a monitor of CUDA's when its loader returns the first batch
 (``record_function`` in torch/autograd/profiler.py). A trial's process is new each time.
 """
 
@@ -18,7 +18,7 @@ from importlib import import_module
 
 _LATE = ("torch.nested._internal.nested_tensor", "numpy.random")
 FOR_LOADER = ("torch.profiler._cupti_monitor",)
-"""What each loader's process would import, if pytest's had not."""
+"""What each main process would import if pytest's process had not."""
 FOR_FORK_SERVER = ("torch.utils.data", "pytest_dataloader_faults._engine.worker.arm", *_LATE)
 """What each worker from a fork server would import, if the server had not."""
 

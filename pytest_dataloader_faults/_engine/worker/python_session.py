@@ -16,16 +16,17 @@ from pytest_dataloader_faults._engine.fake import patcher
 from pytest_dataloader_faults._engine.fake.engine import install as install_fake
 from pytest_dataloader_faults._engine.fake.engine import patch_for_good
 from pytest_dataloader_faults._engine.plan import WorkerFaults
-from pytest_dataloader_faults._engine.policy import FaultPolicy, Moments
+from pytest_dataloader_faults._engine.policy import EventLog, FaultPolicy
 from pytest_dataloader_faults._engine.protocol import Channel, WorkerConfig
 from pytest_dataloader_faults._engine.python.install import install
 from pytest_dataloader_faults._engine.python.replacements import replace_connect
 from pytest_dataloader_faults._engine.system.processes import LONGEST_WAIT
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
+from pytest_dataloader_faults.wire import Firing, UnknownMessageError
 
 
 class PythonWorkerSession(WorkerSession):
-    """This process, whose file access asks a schedule. A read that hangs reads *hang_socket*."""
+    """This process, whose file access queries a schedule. A read that hangs reads *hang_socket*."""
 
     def __init__(
         self, channel: Channel, hang_socket: socket.socket, faults: WorkerFaults, worker: int | None
@@ -34,7 +35,7 @@ class PythonWorkerSession(WorkerSession):
         self._hang_socket = hang_socket
         self.policy = FaultPolicy(faults, worker, self._process, self._tell, self._refuse)
         self.policy.on_opened = self._note_open
-        self._moments = Moments()
+        self._event_log = EventLog()
 
     def begin(self) -> None:
         """Count the fetches, since each firing has the number of its fetch."""
@@ -42,7 +43,7 @@ class PythonWorkerSession(WorkerSession):
         super().begin()
 
     def sleep(self, seconds: float) -> None:
-        """As time.sleep()."""
+        """Sleep for *seconds*, however many they are."""
         while seconds > 0:
             time.sleep(min(seconds, LONGEST_WAIT))
             seconds -= LONGEST_WAIT
@@ -57,30 +58,30 @@ class PythonWorkerSession(WorkerSession):
         self._send_counts()
 
     def _note_open(self, path: str) -> None:
-        self._moments.add(time.monotonic(), "open", path)
+        self._event_log.add(time.monotonic(), "open", path)
 
     def _counts(self) -> protocol.Counts:
-        (opened, omitted), self._moments = self._moments.kept(), Moments()
+        (opened, omitted), self._event_log = self._event_log.kept(), EventLog()
         return self.policy.changes()._replace(opened=opened, omitted=omitted)
 
     def _refuse(self, reason: str) -> None:
         self._tell(protocol.FaultRefused(reason))
 
-    def _tell(self, message: protocol.FaultFired | protocol.FaultRefused) -> None:
-        with contextlib.suppress(ConnectionError):  # The loader's process meets it too, and raises.
+    def _tell(self, message: Firing | protocol.FaultRefused) -> None:
+        with contextlib.suppress(ConnectionError):  # The main process gets it as well, and raises.
             self._send(message)
 
     def _send(self, message: protocol.FromWorker) -> None:
         self._send_counts(message)
 
-    def _send_counts(self, *then: protocol.FromWorker) -> None:
-        """Send the counters, *then* a message. A process forked from this one sends nothing."""
+    def _send_counts(self, *following: protocol.FromWorker) -> None:
+        """Send the counters, then *following*. A process forked from this one sends nothing."""
         with self.policy.lock:
-            for message in (self._counts(), *then) if self._is_here else ():
+            for message in (self._counts(), *following) if self._is_here else ():
                 super()._send(message)
 
     def switch(self, orders: protocol.Proceed) -> None:
-        """Have faults happen, from now on, if the supervisor says so."""
+        """Let faults fire from now on, if the supervisor says so."""
         self.policy.armed = orders.armed
         self.policy.faults.over = orders.over
 
@@ -89,7 +90,7 @@ class PythonWorkerSession(WorkerSession):
         super()._proceed(orders, descriptors)
 
 
-def arm(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSession:
+def arm_python_session(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSession:
     """Replace Python's file access in this process, permanently."""
     channel = config.connect()
     hang_socket, other_end = socket.socketpair()
@@ -98,7 +99,7 @@ def arm(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSession:
     session = PythonWorkerSession(channel, hang_socket, WorkerFaults(config.plan, worker), worker)
     orders = channel.receive()[0]
     if not isinstance(orders, protocol.Proceed):
-        raise protocol.UnknownMessageError(f"a worker that starts does not know {orders!r}")
+        raise UnknownMessageError(f"a worker that starts does not know {orders!r}")
     session.switch(orders)
     lock = session.policy.lock  # A child forked while a thread holds it would wait forever.
     os.register_at_fork(

@@ -1,11 +1,11 @@
-"""A worker under faults: what it reports, and what it does as told [runs in the DataLoader worker].
+"""A worker with faults: its reports, and the orders that it obeys [runs in the DataLoader worker].
 
 Some facts about torch's queue of results. All workers of a loader write to one pipe, each from a
 thread that takes a lock that lies in shared memory for as long as it writes
 (multiprocessing/queues.py, ``_feed``). A worker that dies with it leaves half a message in the
-pipe, and a lock that stays locked: no other worker can pass anything from then on. So the loader
-has to give up at once, which it does, by the signal of its child's death. A worker from a fork
-server is no child of the loader: there torch waits forever.
+pipe, and a lock that stays locked: other workers cannot pass anything from then on. So the loader
+must give up at once, which it does, by the signal of its child's death. A worker from a fork server
+is not a child of the loader: there torch waits forever.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from typing import Any
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.protocol import Channel
 from pytest_dataloader_faults._engine.worker.fetch_hooks import FetchListener
+from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
+from pytest_dataloader_faults.wire import UnknownMessageError
 
 
 class WorkerSession(FetchListener):
-    """This process, under faults."""
+    """This process, with faults."""
 
     def __init__(self, channel: Channel, *, waits: bool) -> None:
         self._channel = channel
@@ -36,31 +38,31 @@ class WorkerSession(FetchListener):
         self._fetch = 0
 
     def begin(self) -> None:
-        """A fetch begins."""
+        """A fetch starts."""
         self._fetch += 1
         self._send(protocol.FetchStarted(self._epoch, self._fetch, time.monotonic()))
         self._wait_to_proceed()
 
     def begin_sample(self, sample: int | None, *, alone: bool) -> None:
-        """A sample begins. Nothing is due at one whose index is no number."""
+        """A sample starts. Nothing is due at one whose index is not a number."""
         self._send(protocol.SampleStarted(sample, alone))
         if sample is not None:
             self._wait_to_proceed()
 
     def end(self, *, ended: bool) -> None:
-        """The fetch is over; *ended*: there are no more."""
+        """The fetch is over; *ended*: it was the last one."""
         self._send(protocol.FetchFinished(self._fetch, ended, _settings()))
 
     def idle(self) -> None:
-        """No fetch will ever begin."""
+        """The worker will not start a fetch."""
         self._send(protocol.WorkerIdle())
 
     def disarm(self) -> None:
-        """The scope ends. Called where this process outlives it."""
+        """The scope ends. Called if this process outlives it."""
 
     @property
     def _is_here(self) -> bool:
-        """Whether this is the process that was armed, and not one forked from it."""
+        """Whether this is the process that was armed, instead of one forked from it."""
         return os.getpid() == self._process
 
     def _send(self, message: protocol.FromWorker) -> None:
@@ -69,12 +71,12 @@ class WorkerSession(FetchListener):
 
     def _wait_to_proceed(self) -> None:
         """Wait until the supervisor lets it proceed, if something may happen here."""
-        more = self._waits and self._is_here
-        while more:
+        is_waiting = self._waits and self._is_here
+        while is_waiting:
             message, descriptors = self._channel.receive()
             if isinstance(message, protocol.Proceed):
                 self._proceed(message, descriptors)
-                more = message.more
+                is_waiting = message.has_more
             else:
                 _run_task(message, self._channel.fileno())
 
@@ -82,21 +84,21 @@ class WorkerSession(FetchListener):
         apply_orders(orders, descriptors)
 
 
-_SETTINGS = (("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES"),)
-"""Modules of libraries, and what they have there to accept files that are bad."""
-
-
 def _settings() -> list[str]:
-    """The settings that are on in this process."""
-    loaded = ((sys.modules.get(module), module, name) for module, name in _SETTINGS)
-    return [f"{module}.{name}" for found, module, name in loaded if getattr(found, name, False)]
+    """The settings of libraries to accept files that are bad, as far as they are on here."""
+    settings = [setting for library in LIBRARIES for setting in library.settings]
+    return [setting for setting in settings if _is_on(*setting.rpartition(".")[::2])]
+
+
+def _is_on(module: str, name: str) -> bool:
+    return bool(getattr(sys.modules.get(module), name, False))
 
 
 def apply_orders(orders: protocol.Proceed, descriptors: list[int]) -> None:
-    """Close and replace descriptors of this process as *orders* say; *descriptors* came along."""
+    """Close and replace descriptors of this process by *orders*, which contain *descriptors*."""
     for fd in orders.close:
         os.close(fd)
-    for fd, index in orders.replace:  # A file of its own, at the same offset.
+    for fd, index in orders.replace:  # A separately opened file, at the same offset.
         offset = os.lseek(fd, 0, os.SEEK_CUR)
         fresh = os.open(f"/proc/self/fd/{descriptors[index]}", os.O_RDONLY | os.O_CLOEXEC)
         os.lseek(fresh, offset, os.SEEK_SET)
@@ -119,7 +121,7 @@ def _run_task(task: object, channel: int) -> None:
 
             wait_holding_the_lock(channel)
         case _:
-            raise protocol.UnknownMessageError(f"a worker cannot do {task!r}")
+            raise UnknownMessageError(f"a worker cannot do {task!r}")
 
 
 def die_sending(number: int) -> None:

@@ -1,14 +1,14 @@
 """What a trial does, as the warden sees it from outside, and when its time is up [in the warden].
 
-Some facts about progress. A batch that comes, or an epoch that ends, is in the journal. A sample of
-a large file can take longer than the deadline, but then bytes are read: rchar in /proc/PID/io
-counts what read(2) and the like gave a process; a read that fails counts nothing, and neither does
-a socket. Where the supervisor gives a worker fewer bytes than it asked for, it reads them itself
-and counts them. That a fault happens again is no progress: who tries forever meets it forever.
-Nor is it if the same bytes are read again and again. So no more bytes count than a few times those
-of the whole pass without a fault, where that is known.
+Some facts about progress. A batch that arrives, or an epoch that ends, is in the journal. A sample
+of a large file can take longer than the deadline, but then bytes are read: rchar in /proc/PID/io
+counts what read(2) and similar calls gave a process; a read that fails counts nothing, and neither
+does a socket. If the supervisor gives a worker fewer bytes than requested, it reads them itself and
+counts them. A fault that happens again is not progress: a loop that retries forever gets it
+forever. The same bytes, read again and again, are not progress either. So at most a few times the
+bytes of the fault-free pass count, if that number is known.
 
-The stacks of a process would tell more, but the signal that asks for them ends the system call that
+The stacks of a process would show more, but the signal that requests them ends the system call that
 it is in.
 """
 
@@ -36,12 +36,12 @@ from pytest_dataloader_faults._trial.process.deadline import (
     HARNESS,
     LOADER,
     SLICE,
+    Observation,
     Pauses,
-    Seen,
     WatchedEvent,
     activity_of,
     deadline_after,
-    extended,
+    extend_deadline,
 )
 from pytest_dataloader_faults.outcomes import AtDeadline
 
@@ -49,40 +49,40 @@ _BUSY = 0.01
 """The part of the time for which a process must have had a processor: one that makes a system call
 after the other waits for their answers most of the time, and one that hangs has almost none."""
 _LONG_SLEEP = 1.0
-"""Seconds that a sleep still takes, if it is to be one between attempts."""
+"""Seconds that a sleep must still take to count as one between retries."""
 _LONG_ENOUGH = 0.5
-"""Seconds over which that is told."""
+"""Seconds over which the part of the time is measured."""
 
 
 class _Observer:
     """Looks at the processes of a trial again and again.
 
-    *given*: how many bytes the supervisor has read for workers. Once more than *most* bytes were
-    read, they count no longer; None for no limit.
+    *supervisor_bytes*: how many bytes the supervisor has read for workers. Bytes beyond *max_bytes*
+    do not count; None to count all.
     """
 
-    def __init__(self, given: SharedCount | None, most: int | None) -> None:
-        self._given = given
-        self._most = math.inf if most is None else most
+    def __init__(self, supervisor_bytes: SharedCount | None, max_bytes: int | None) -> None:
+        self._given = supervisor_bytes
+        self._most = math.inf if max_bytes is None else max_bytes
         self._written = 0
         self._bytes: dict[int, int] = {}
         self._used: dict[int, float] = {}
         self._total = 0
         now = time.monotonic()
         self._at = now
-        self.seen = Seen(delivered=now, read=now)
+        self.observation = Observation(delivered=now, read=now)
 
     def look(self, written: int, pids: Sequence[int]) -> None:
         """Look at the processes *pids*; *written*: the size of the journal."""
-        now, seen = time.monotonic(), self.seen
-        ends = {pid: end for pid in pids if (end := asleep_until(pid)) is not None}
-        self.seen = Seen(
-            delivered=now if written > self._written else seen.delivered,
-            read=now if self._note_reading(pids) else seen.read,
-            asleep=tuple(ends) or (seen.asleep if seen.is_asleep(now) else ()),
-            wakes=max(ends.values(), default=seen.wakes),
+        now, observation = time.monotonic(), self.observation
+        ends = {pid: end for pid in pids if (end := find_wake_time(pid)) is not None}
+        self.observation = Observation(
+            delivered=now if written > self._written else observation.delivered,
+            read=now if self._note_reading(pids) else observation.read,
+            asleep=tuple(ends) or (observation.asleep if observation.is_asleep(now) else ()),
+            wakes=max(ends.values(), default=observation.wakes),
             rests=max(
-                (end for end in ends.values() if end - now > _LONG_SLEEP), default=seen.rests
+                (end for end in ends.values() if end - now > _LONG_SLEEP), default=observation.rests
             ),
             busy=self._note_work(pids, now),
         )
@@ -91,22 +91,22 @@ class _Observer:
     def _note_reading(self, pids: Iterable[int]) -> bool:
         """Whether *pids* have read more since the last look."""
         self._bytes.update({pid: proc.bytes_read(pid) for pid in pids})
-        given = self._given.value if self._given else 0
-        before, self._total = self._total, given + sum(self._bytes.values())
-        return before < self._total <= self._most
+        supervisor_bytes = self._given.value if self._given else 0
+        previous, self._total = self._total, supervisor_bytes + sum(self._bytes.values())
+        return previous < self._total <= self._most
 
     def _note_work(self, pids: Iterable[int], now: float) -> bool:
         """Whether one of *pids* has had a processor for long enough since the last look."""
         if now - self._at < _LONG_ENOUGH:
-            return self.seen.busy
+            return self.observation.busy
         seconds, self._at = now - self._at, now
-        before, self._used = self._used, {pid: proc.seconds_used(pid) for pid in pids}
-        used = (each - before.get(pid, each) for pid, each in self._used.items())
-        return max(used, default=0.0) > _BUSY * seconds
+        previous, self._used = self._used, {pid: proc.seconds_used(pid) for pid in pids}
+        cpu_seconds = (each - previous.get(pid, each) for pid, each in self._used.items())
+        return max(cpu_seconds, default=0.0) > _BUSY * seconds
 
 
 def pids_of(events: Iterable[WatchedEvent]) -> Sequence[int]:
-    """The workers that were started last; the loader's process, if there are none."""
+    """The workers that were started last; the main process if there are none."""
     pids: Sequence[int] = ()
     for event in events:
         match event:
@@ -121,12 +121,12 @@ def pids_of(events: Iterable[WatchedEvent]) -> Sequence[int]:
 # that the main thread of a process is in, and its arguments; "running" if it is in none.
 # time.sleep() is clock_nanosleep(2) with the time of its end, or select(2) with no descriptor
 # before Python 3.11. A wait with a limit, as Event.wait(10), is futex(2) with the time of its end.
-# The times are in the memory of the process. Who may not trace it may see no more than the name of
-# the kernel function that it waits in, in /proc/PID/wchan.
+# The times are in the memory of the process. Without the right to trace it, all that can be seen is
+# the name of the kernel function that it waits in, in /proc/PID/wchan.
 #
-# A worker without work is in poll(2) of its queue, so that call tells nothing. A wait that ends
-# every second and begins again is how some libraries wait forever, as fsspec does in its ``sync``:
-# only a longer one will end by itself.
+# A worker without work is in poll(2) of its queue, so that call shows nothing. Some libraries wait
+# forever by a wait that ends every second and restarts, as fsspec does in its ``sync``: only a
+# longer one will end by itself.
 
 
 _TIME = struct.Struct("=qq")
@@ -134,11 +134,11 @@ _SLEEPS = ("nanosleep", "clock_nanosleep", "select", "pselect6", "futex")
 _MONOTONIC, _ABSOLUTE = 1, 1
 _FUTEX_BITSET, _FUTEX_COMMANDS, _FUTEX_REALTIME = 9, 0x7F, 0x100
 _LONG_WAIT = 2.0
-"""Seconds that a wait with a limit still has, if it is to count."""
+"""Seconds that a wait with a timeout must still have to count."""
 _ASLEEP_IN = ("hrtimer_nanosleep", "do_nanosleep")
 
 
-def asleep_until(pid: int) -> float | None:
+def find_wake_time(pid: int) -> float | None:
     """When the sleep of *pid* ends, by time.monotonic(); now if that is not known.
 
     None if it does not sleep.
@@ -183,7 +183,7 @@ def _time_at(pid: int, address: int) -> float:
 class TrialClock:
     """Says when to look next, until the time is up.
 
-    *waited* gives the seconds that the trial's processes had to wait for a processor.
+    *waited* returns the seconds for which the trial's processes waited for a processor.
 
     Attributes:
         whose: Whose time passes.
@@ -202,7 +202,7 @@ class TrialClock:
         self._supervisor = supervisor
         self._began = time.monotonic()
         self._pauses = Pauses(self._began)
-        self._observer = _Observer(supervisor.given if supervisor else None, limits.most_bytes)
+        self._observer = _Observer(supervisor.bytes_read if supervisor else None, limits.most_bytes)
         self._size, self._events = 0, list[WatchedEvent]()
         self._more = 0.0
         self.whose, self.until = LOADER, self._began + limits.deadline
@@ -219,22 +219,22 @@ class TrialClock:
         )
         self._read_journal()
         self._observer.look(self._size, pids_of(self._events))
-        found, seen = self._pauses.found, self._observer.seen
-        whose, until = deadline_after(self._events, self._began, self._limits.deadline, found)
+        pauses, observation = self._pauses.found, self._observer.observation
+        whose, until = deadline_after(self._events, self._began, self._limits.deadline, pauses)
         if until <= now and whose != HARNESS:
             until += self._waited()
         if whose == LOADER and until <= now and self._limits.may_take_longer:
             self._more = now - until
-            until = extended(until, self._limits.deadline, seen)
+            until = extend_deadline(until, self._limits.deadline, observation)
         self.whose, self.until = whose, until
         return until <= now
 
     def write_activity(self) -> None:
         """Write down what the processes do, now that the time is up."""
-        seen, now = self._observer.seen, time.monotonic()
-        activity = activity_of(seen, now, self._limits.deadline)
-        more = round(self._more) if self._more > SLICE else 0.0
-        self._facts.write(DeadlineReached(AtDeadline(activity, more, seen.asleep)))
+        observation, now = self._observer.observation, time.monotonic()
+        activity = activity_of(observation, now, self._limits.deadline)
+        extra_seconds = round(self._more) if self._more > SLICE else 0.0
+        self._facts.write(DeadlineReached(AtDeadline(activity, extra_seconds, observation.asleep)))
 
     def _read_journal(self) -> None:
         size = os.fstat(self._facts.fd).st_size

@@ -1,35 +1,35 @@
 """How long a trial may take, whose time passes in it, and when that time is up. Pure.
 
 Some facts about whose time it is. The deadline is the loader's: a loader that takes longer to raise
-or to end is called hung. But in between a trial does work of its own. It waits for workers to
-finish what they were asked for, looks at what is open, asks for the counters, and reads the texts
-of errors, which may be long. However long that takes, it says nothing about the dataset. So the
-trial writes down when the one ends and the other begins, and each has time of its own.
+or to end is called hung. But in between, a trial does its own work. It waits for workers to finish
+their requested batches, lists open files, requests the counters, and reads the messages of errors,
+which may be long. The time for that says nothing about the dataset. So the trial records when
+either starts, and each has its own time.
 
 Some facts about workers that start. A forked one runs at once. A spawned one is a new interpreter,
 which imports the user's libraries first, and some take longer for that than an epoch does. It is
-armed after that and before it makes a sample. So until all workers are armed, the time is neither
-the loader's nor the trial's.
+armed after that and before it makes a sample. So until all workers are armed, the time does not
+count for the loader or the trial.
 
-A rank that waits for other ranks waits as long as they do: each of them has a deadline of its own.
+A rank that waits for other ranks waits as long as they do: each of them has its own deadline.
 
 Some facts about a machine that is busy. A process that hangs waits for a lock, a timer or another
-process, and costs no time of a processor. One that is slow because others run waits for a processor
-instead, and the kernel counts that. So the time in which a process of the trial was ready to run
-and could not is added to the loader's, up to a minute. One that hangs in a busy loop is given more
-time, too, where it has to share a processor.
+process, and does not use a processor. One that is slow because others run waits for a processor
+instead, and the kernel counts that time. So the time for which a process of the trial was ready to
+run but could not is added to the loader's, up to a minute. One that hangs in a busy loop also gets
+more time if it must share a processor.
 
 Some facts about time in which no process runs. Ctrl-Z, a frozen control group and docker pause stop
-all processes of a trial, the warden too, and the clock goes on. So the warden waits in slices:
-where it wakes much later than it asked to, it did not run itself. That is a pause, which belongs to
-nobody. So is the time for which only the supervisor was stopped, since workers wait for its
-answers. It counts once the supervisor goes on: one that stays stopped must not put off the deadline
+all processes of a trial, including the warden, but not the clock. So the warden waits in slices: if
+it wakes much later than planned, it did not run. That is a pause, which is not counted. The time
+for which only the supervisor was stopped is a pause as well, because workers wait for its answers,
+but only once the supervisor continues: one that stays stopped must not postpone the deadline
 forever.
 
-Some facts about what is slow. What hangs does not move: no batch comes and nothing is read, from
-some time before the deadline on. What moves is slow, and what sleeps will wake. So both get more
-time, two minutes at most: that is enough for a file read by 7 bytes at a time, and for retries
-after 10, 20 and 40 seconds, and a machine can spare it. A sleep that is longer is not waited for.
+Some facts about what is slow. A loader that hangs delivers nothing and reads nothing for some time
+before the deadline. One that still delivers or reads is slow, and one that sleeps will wake. So
+both get more time, two minutes at most: that is enough to read a file in pieces of 7 bytes, and for
+retries after 10, 20 and 40 seconds. The trial does not wait for a longer sleep.
 """
 
 from __future__ import annotations
@@ -66,34 +66,34 @@ LOADER, START, HARNESS, RANKS = "loader", "start", "harness", "ranks"
 HARNESS_SECONDS = 60.0
 """For all of the trial's own work together."""
 BUSY_SECONDS = 60.0
-"""The most that is added to the loader's time where processes wait for a processor."""
+"""The most that is added to the loader's time if processes wait for a processor."""
 MORE_SECONDS = 120.0
-"""The most that is added to the loader's time where it moves or sleeps."""
+"""The most that is added to the loader's time if it makes progress or sleeps."""
 _RECENT = 0.5
 """What moved for the last time longer ago than this part of the deadline does not move."""
 _BETWEEN_SLEEPS = 2.5
-"""Seconds for which a process that slept may be seen awake, and sleeps again."""
+"""Seconds for which a process that sleeps repeatedly may be awake."""
 SLICE = 1.0
 """Seconds between two looks of the warden."""
 _LATE = 0.5
 """Seconds by which the warden may wake too late although it runs."""
 OVERDUE = (
-    f"The loader was not at work, and the trial's own work took more than {HARNESS_SECONDS:g} s: it"
-    " arms the workers, looks at what is open, and reads the counters and the errors. That says"
-    " nothing about the dataset. Run the test again when the machine is less busy"
+    f"The trial's own work took more than {HARNESS_SECONDS:g} s: it arms the workers, checks which"
+    " files are open, and reads the counters and the errors. The loader was idle meanwhile, so this"
+    " says nothing about the dataset. Run the test again when the machine is less busy"
 )
 
 
-class Seen(NamedTuple):
-    """What the warden has seen of the processes that make samples. Times are of the clock.
+class Observation(NamedTuple):
+    """What the warden has observed of the processes that make samples. Times are of the clock.
 
     Attributes:
-        delivered: When the trial last wrote something down, as a batch that came.
+        delivered: When the trial last recorded something, such as a batch.
         read: When new bytes were last read.
-        asleep: The processes that sleep, or have just slept.
+        asleep: The processes that are asleep, or were just before.
         wakes: When the last of them wakes.
-        rests: Likewise of long sleeps, as between attempts. Who sleeps again and again for a moment
-            waits for something, and gets no more time.
+        rests: When the last long sleep ends, as between retries. Repeated short sleeps wait for
+            something, and do not extend the deadline.
         busy: Whether one of them computes.
     """
 
@@ -109,31 +109,31 @@ class Seen(NamedTuple):
         return now < self.wakes + _BETWEEN_SLEEPS
 
 
-def extended(until: float, deadline: float, seen: Seen) -> float:
-    """When the loader's time is up that would be so at *until*, given what was *seen* then."""
-    most = until + MORE_SECONDS
-    moved = max(seen.delivered, seen.read) + _RECENT * deadline
-    woken = seen.rests + _BETWEEN_SLEEPS if seen.rests <= most else until
-    return max(until, min(most, max(moved, woken)))
+def extend_deadline(until: float, deadline: float, observation: Observation) -> float:
+    """The end of the loader's time, which is *until* unless the *observation* there extends it."""
+    latest = until + MORE_SECONDS
+    moved = max(observation.delivered, observation.read) + _RECENT * deadline
+    woken = observation.rests + _BETWEEN_SLEEPS if observation.rests <= latest else until
+    return max(until, min(latest, max(moved, woken)))
 
 
-def activity_of(seen: Seen, now: float, deadline: float) -> Activity:
+def activity_of(observation: Observation, now: float, deadline: float) -> Activity:
     """What the loader and its workers do at the time *now*, when their time is up."""
-    if now < seen.delivered + _RECENT * deadline:
+    if now < observation.delivered + _RECENT * deadline:
         return Activity.DELIVERS
-    if seen.is_asleep(now):
+    if observation.is_asleep(now):
         return Activity.SLEEPS
-    if now < seen.read + _RECENT * deadline:
+    if now < observation.read + _RECENT * deadline:
         return Activity.READS
-    return Activity.COMPUTES if seen.busy else Activity.WAITS
+    return Activity.COMPUTES if observation.busy else Activity.WAITS
 
 
 Pause: TypeAlias = tuple[float, float]
-"""When time began and ceased to be nobody's."""
+"""The start and the end of a time that is not counted."""
 
 
 class Pauses:
-    """The time that is nobody's, by what the warden sees when it wakes."""
+    """The time that is not counted, by what the warden observes when it wakes."""
 
     def __init__(self, now: float) -> None:
         self.found: list[Pause] = []
@@ -156,21 +156,21 @@ def deadline_after(
 ) -> tuple[str, float]:
     """Whose time passes after *events*, and when that time will be up.
 
-    Each epoch gives the loader all its time again, and so does the recovery. *pauses* count for
+    The loader's time restarts with each epoch, and with the recovery pass. *pauses* count for
     nobody. All times are of the clock that all processes share.
     """
-    left = {LOADER: deadline, START: max(deadline, DEADLINE), HARNESS: HARNESS_SECONDS}
-    left[RANKS] = math.inf
+    budgets = {LOADER: deadline, START: max(deadline, DEADLINE), HARNESS: HARNESS_SECONDS}
+    budgets[RANKS] = math.inf
     whose, since = LOADER, began
     for at, following, is_anew in _turns(events):
-        left[whose] -= at - since - _paused(pauses, since, at)
+        budgets[whose] -= at - since - _sum_pauses(pauses, since, at)
         whose, since = following, at
         if is_anew:
-            left[LOADER] = deadline
-    return whose, since + left[whose] + _paused(pauses, since, math.inf)
+            budgets[LOADER] = deadline
+    return whose, since + budgets[whose] + _sum_pauses(pauses, since, math.inf)
 
 
-def _paused(pauses: Sequence[Pause], since: float, until: float) -> float:
+def _sum_pauses(pauses: Sequence[Pause], since: float, until: float) -> float:
     """For how long between *since* and *until* there was a pause; two may overlap."""
     total = 0.0
     for start, end in sorted(pauses):
@@ -181,7 +181,7 @@ def _paused(pauses: Sequence[Pause], since: float, until: float) -> float:
 
 
 def _turns(events: Iterable[WatchedEvent]) -> Iterator[tuple[float, str, bool]]:
-    """When each turn begins, whose it is, and whether the loader's time begins again.
+    """When each turn starts, whose it is, and whether the loader's time restarts.
 
     A worker is armed once its own code and what it imports have been loaded.
     """

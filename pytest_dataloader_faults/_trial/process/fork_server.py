@@ -2,12 +2,12 @@
 
 Some facts about workers that are started by "forkserver". multiprocessing starts its server where
 the first one is needed, which is in each trial again, since a server that pytest had started would
-have its workers outside of the trial's tree. A server that has to import torch takes a second. So
-one process imports torch once a session, and forks a server for each trial. What that server starts
-is not below the trial's warden: so it has a keeper of its own, a subreaper, which ends all of it
-once the warden lets go of a socket, in whatever way. The keeper has the trial's environment
-variables, working directory and limit of descriptors: those of the process that has torch may be
-old. multiprocessing gives a worker the rest (multiprocessing/spawn.py, get_preparation_data).
+have its workers outside of the trial's tree. A server that imports torch takes a second. So one
+process imports torch once per session, and forks a server for each trial. What that server starts
+is not below the trial's warden: so it has its own keeper, a subreaper, which ends all of it once
+the warden closes a socket or dies. The keeper has the trial's environment variables, working
+directory and limit of descriptors: those of the process that has torch may be old. multiprocessing
+gives a worker the rest (multiprocessing/spawn.py, get_preparation_data).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.ownership import OwnedDescriptor
 from pytest_dataloader_faults._engine.system.patience import has_ended, ready_in_time
-from pytest_dataloader_faults._engine.system.processes import code_to_run
+from pytest_dataloader_faults._engine.system.processes import main_code
 from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob
 
 _MAIN = "pytest_dataloader_faults._trial.process.fork_server_main"
@@ -45,50 +45,50 @@ class TrialServer(NamedTuple):
 
     *pids*: those of the keeper and of the server. *address*: of the socket for requests. *key*:
     what its clients prove to have, from Python 3.14 on. *alive*: a descriptor that each client of
-    the server holds. *held*: the socket that the warden lets go of.
+    the server holds. *warden_socket*: the socket that the warden lets go of.
     """
 
     pids: tuple[int, int]
     address: str
     key: bytes
     alive: int
-    held: socket.socket
+    warden_socket: socket.socket
 
     def use(self) -> None:
         """Have multiprocessing start workers from it [in the trial's process]."""
-        own: Any = forkserver._forkserver
-        own._forkserver_address, own._forkserver_alive_fd = self.address, self.alive
-        own._forkserver_authkey = self.key
-        own.ensure_running = lambda: None  # It waits for a child, and this is none.
-        self.held.close()  # It is the warden's.
+        client: Any = forkserver._forkserver
+        client._forkserver_address, client._forkserver_alive_fd = self.address, self.alive
+        client._forkserver_authkey = self.key
+        client.ensure_running = lambda: None  # It waits for a child, and this is none.
+        self.warden_socket.close()  # It is the warden's.
 
     def end(self) -> None:
         """End all that the server has started, and wait until that is done [in the warden]."""
-        self.held.shutdown(socket.SHUT_WR)
-        ready_in_time([self.held.fileno()], _END_PATIENCE, self.pids)
+        self.warden_socket.shutdown(socket.SHUT_WR)
+        ready_in_time([self.warden_socket.fileno()], _END_PATIENCE, self.pids)
 
     def close(self) -> None:
         """Let go of it; the keeper, unless it was killed, ends what is left."""
         os.close(self.alive)
-        self.held.close()
+        self.warden_socket.close()
         temporary.remove(os.path.dirname(self.address))
 
 
 _MOST = 4
 """How many are started, one after the other: the import of the main module may never end."""
 _started: list[_Preloaded] = []
-"""Those of this process; the last one may run."""
+"""The preloaded processes that this process has started; the last one may run."""
 
 
 def _is_needed(job: Job) -> bool:
-    """Whether the loader of *job* starts its workers by a fork server, as far as *job* says."""
+    """Whether the loader of *job* starts its workers by a fork server, as far as *job* shows."""
     method = method_of(job.loader.get("multiprocessing_context"))
     return method == "forkserver" and not isinstance(job, ReferenceJob)
 
 
 def begin() -> None:
-    """Have torch imported while this process does something else, for workers to come."""
-    with contextlib.suppress(OSError):  # The trial that needs it tries again, and says why not.
+    """Import torch for future workers, while this process does something else."""
+    with contextlib.suppress(OSError):  # The trial that needs it will report it.
         if not _started:
             _started.append(_Preloaded())
 
@@ -132,11 +132,11 @@ class _Preloaded:
         self._owner, self._has_imported = os.getpid(), False
         self._control, theirs = socket.socketpair()
         self._owned = OwnedDescriptor(self._control.fileno())
-        with unsettled_method():
+        with keep_start_method():
             main = spawn.get_preparation_data("").get("init_main_from_path")
-        given = json.dumps([theirs.fileno(), sys.path, main])
+        arguments = json.dumps([theirs.fileno(), sys.path, main])
         flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        command = [sys.executable, *flags, "-c", code_to_run(_MAIN), given]
+        command = [sys.executable, *flags, "-c", main_code(_MAIN), arguments]
         with theirs:
             self._process = subprocess.Popen(
                 command,
@@ -169,22 +169,22 @@ class _Preloaded:
         """One for *job*, which prints to *printed*; None if this process does not answer."""
         folder = temporary.name_for_sockets()
         address = os.path.join(folder, "fork-server")
-        held, theirs = socket.socketpair()
+        warden_socket, theirs = socket.socketpair()
         alive_r, alive_w = os.pipe()
         key = os.urandom(_KEY_LENGTH)
         try:
             with theirs:
                 self._send((theirs.fileno(), alive_r, printed), address, key, job)
-            pids = held.recv(_LONGEST) if self._is_ready(held) else b""
+            pids = warden_socket.recv(_LONGEST) if self._is_ready(warden_socket) else b""
         except ConnectionError:
             pids = b""
         finally:
             os.close(alive_r)
         if pids:
             keeper, server = json.loads(pids)
-            return TrialServer((keeper, server), address, key, alive_w, held)
+            return TrialServer((keeper, server), address, key, alive_w, warden_socket)
         os.close(alive_w)
-        held.close()
+        warden_socket.close()
         temporary.remove(folder)
         return None
 
@@ -210,7 +210,7 @@ class _Preloaded:
         self._control.close()
 
     def _end(self) -> None:
-        """End it with this process, and not some time later."""
+        """End it with this process instead of some time later."""
         if self._owner != os.getpid():
             return
         if not self._has_imported:
@@ -237,7 +237,7 @@ def method_of(context: Any) -> str:
 
 
 @contextlib.contextmanager
-def unsettled_method() -> Iterator[None]:
+def keep_start_method() -> Iterator[None]:
     """Leave the default as it is, whatever in this scope uses it."""
     chosen = multiprocessing.get_start_method(allow_none=True)
     try:

@@ -1,7 +1,7 @@
 """Import torch once, and fork a server of workers for each trial [runs as that process].
 
-It has no thread and nothing of the user's but the main module, which multiprocessing would import
-in each worker.
+It does not start a thread, and loads nothing of the user's except the main module, which
+multiprocessing would import in each worker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from typing import Any, NoReturn
 
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.libc import Prctl, end_with_parent, prctl
-from pytest_dataloader_faults._engine.system.processes import fork, ready
+from pytest_dataloader_faults._engine.system.processes import (
+    accept_signals,
+    fork,
+    wait_until_readable,
+)
 from pytest_dataloader_faults._engine.system.temporary import SharedMemoryCleaner
 from pytest_dataloader_faults._engine.worker.late_imports import (
     FOR_FORK_SERVER,
@@ -55,14 +59,14 @@ def _preload(main_module: str | None) -> None:
         process._inheriting = True  # It must not start processes while it is imported.
         try:
             spawn.import_main_path(main_module)
-        except BaseException:  # noqa: BLE001  # the worker will say so, as if it were spawned
+        except BaseException:  # noqa: BLE001  # the worker will report it, like a spawned one
             sys.modules.pop("__mp_main__", None)
         finally:
             del process._inheriting
 
 
 def _receive(control: socket.socket) -> tuple[list[int], Any] | None:
-    """Three descriptors, and what the trial's processes begin with; None at the end."""
+    """Three descriptors, and what the trial's processes start with; None at the end."""
     length, descriptors, _, _ = socket.recv_fds(control, 4, 3)
     if not length:
         return None
@@ -76,10 +80,10 @@ def _keep(descriptors: list[int], message: Any) -> NoReturn:
     """Run a server until the warden lets go of the socket, then end all that is below."""
     status = 70
     try:
-        held, alive, printed = descriptors
+        warden_socket, alive, printed = descriptors
         address, key, *begin_with = message
         folder = os.path.dirname(address)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        accept_signals()
         prctl(Prctl.SET_CHILD_SUBREAPER, 1)
         for number in (1, 2):
             os.dup2(printed, number)
@@ -93,30 +97,30 @@ def _keep(descriptors: list[int], message: Any) -> NoReturn:
         listener.listen()
         server = fork()
         if not server:
-            os.close(held)
+            os.close(warden_socket)
             _serve(keeper, listener.detach(), alive, bytes.fromhex(key))
         listener.close()
         os.close(alive)
-        os.write(held, json.dumps([os.getpid(), server]).encode())
-        ready([held], _FOREVER)
+        os.write(warden_socket, json.dumps([os.getpid(), server]).encode())
+        wait_until_readable([warden_socket], _FOREVER)
         shared_memory.remove(end_all())
         temporary.remove(folder)
         status = 0
-    except BaseException:  # noqa: BLE001  # there is no caller to go back to
+    except BaseException:  # noqa: BLE001  # there is nothing to return to
         traceback.print_exc()
     finally:
         os._exit(status)
 
 
 def _begin_with(
-    environment: dict[str, str], folder: str, limits: list[int], most: int | None
+    environment: dict[str, str], folder: str, limits: list[int], descriptors: int | None
 ) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
     soft, hard = limits
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    resources.limit_descriptors(most)
+    resources.limit_descriptors(descriptors)
 
 
 def _serve(keeper: int, listener: int, alive: int, key: bytes) -> NoReturn:

@@ -1,36 +1,35 @@
-"""Deaths of workers, reported to torch only where the loader waits for a batch [in the trial].
+"""Deaths of workers, reported to torch only while the loader waits for a batch [in the trial].
 
 Some facts about torch's handler of SIGCHLD. It raises RuntimeError at whatever bytecode the main
-thread has come to when a worker has died (torch/utils/data/_utils/signal_handling.py). Where that
-is after ``multiprocessing.Queue.put`` has acquired the lock ``_notempty`` and before the ``with``
+thread has reached when a worker has died (torch/utils/data/_utils/signal_handling.py). If that is
+after ``multiprocessing.Queue.put`` has acquired the lock ``_notempty`` and before the ``with``
 block that would release it, the lock stays acquired, and torch's own ``_shutdown_workers`` waits
-for it forever. Where it is a ``try`` block of other code, the error is swallowed. Where it is the
-code of a trial, the trial fails in place of the loader. A blocked signal would not do: the
-threads that feed torch's queues have signal masks of their own.
+for it forever. If it is a ``try`` block of other code, the error is swallowed. If it is the code of
+a trial, the trial fails instead of the loader. Blocking the signal would not help: the threads that
+feed torch's queues have their own signal masks.
 
-So in a trial a handler of ours takes its place. It does what torch's does, a look at each worker by
-waitid(2), while the loader is in the ``get`` of the queue of batches, and nothing elsewhere: a
-worker that died before is found as the next ``get`` begins. The handler has to interrupt ``get``: a
-worker that dies while it sends leaves half a message in the pipe, and the loader in read(2).
-With ``pin_memory`` it is a thread that reads that pipe. The loader then waits for a queue between
+So in a trial a handler of ours takes its place. It does what torch's does, which checks each worker
+by waitid(2), while the loader is in the ``get`` of the queue of batches, and nothing elsewhere: a
+worker that died before is found when the next ``get`` starts. The handler must interrupt ``get``: a
+worker that dies while it sends leaves half a message in the pipe, and the loader in read(2). With
+``pin_memory`` it is a thread that reads that pipe. The loader then waits for a queue between
 threads, whose lock an exception must not hit either, and looks every few milliseconds.
 
-Some facts about calls that a filter holds. Where files are followed from the constructor on, the
-loader's process waits for the supervisor in many calls. A signal with a handler, as that of a
-stream's worker that is at its end, gives EINTR there, though the kernel has not begun the call.
-Python takes connect(2) for begun then, and waits for a socket that nobody connects: a read of it
-gives EINVAL. And mmap(2) never gives EINTR, so nobody tries it again. With SA_RESTART the kernel
-does. A read of the batch has to be interrupted, and poll(2) is, whatever the flag.
+Some facts about calls that a filter holds. If files are followed from the constructor on, the main
+process waits for the supervisor in many calls. A signal with a handler, as that of a stream's
+worker that is at its end, gives EINTR there, although the kernel has not started the call. Python
+then assumes that connect(2) has started, and waits for a socket that is never connected: a read
+of it gives EINVAL. And mmap(2) never gives EINTR, so callers do not retry it. With SA_RESTART the
+kernel does. A read of the batch must be interrupted, and poll(2) is, whatever the flag.
 
-Some facts about torch's 5 s (``MP_STATUS_CHECK_INTERVAL``). A worker that leaves with status 0 is
-no failure to that handler. The loader misses it for 5 s: then ``get`` raises queue.Empty, and the
-loader looks for workers that are dead but should not be. Here ``get`` waits for the
-sentinels of these workers, too, and raises as soon as there is one, once all that has come is
-taken: the answer is the same, only sooner. It does not look every few milliseconds, since a busy
-machine would keep it waiting each time, and its time to wait for a processor counts (see
-``process/deadline.py``). In the same 5 s a worker
-that was told to end must do so, or gets SIGTERM: a healthy one may be in the midst of a slow read
-then, so that is left as it is.
+Some facts about torch's 5 s (``MP_STATUS_CHECK_INTERVAL``). A worker that exits with status 0 is
+not a failure to that handler. The loader misses it for 5 s: then ``get`` raises queue.Empty, and
+the loader looks for workers that are dead but should not be. Here ``get`` waits for the sentinels
+of these workers as well, and raises as soon as one is ready and the queue is empty: the answer is
+the same, only sooner. It does not look every few milliseconds, since a busy machine would keep it
+waiting each time, and its time to wait for a processor counts (see ``process/deadline.py``). In the
+same 5 s a worker that received its end must exit, or gets SIGTERM: a healthy one may be in the
+middle of a slow read, so that is not changed.
 """
 
 from __future__ import annotations
@@ -57,11 +56,11 @@ _raise_for_deaths = signal_handling._error_if_any_worker_fails  # type: ignore[a
 
 
 class SigchldGuard:
-    """Reports the death of a worker to the loader while it waits, for the life of this process.
+    """Reports the death of a worker to the loader while it waits, during the life of this process.
 
     Attributes:
-        is_stuck: Says whether no batch can come any more, and the wait is over then; None to wait
-            for as long as the loader does.
+        is_stuck: Returns whether no batch can arrive any more, which ends the wait; None to wait as
+            long as the loader does.
 
     """
 
@@ -78,7 +77,7 @@ class SigchldGuard:
     def interruptible(self, batches: Any, expected: Callable[[], list[Any]]) -> Any:
         """A queue like *batches* whose ``get`` raises for a worker that has died.
 
-        *expected* gives the processes of the workers that batches are expected from.
+        *expected* returns the processes of the workers that batches are expected from.
         """
         if isinstance(batches, _InterruptibleQueue):
             return batches
@@ -94,7 +93,7 @@ class SigchldGuard:
 
     @staticmethod
     def read(receive: Callable[[], Any]) -> Any:
-        """What *receive* gives, unless a death interrupts it."""
+        """What *receive* returns, unless a death interrupts it."""
         signal.siginterrupt(signal.SIGCHLD, True)
         try:
             return receive()
@@ -111,10 +110,22 @@ class SigchldGuard:
     def _on_sigchld(self, number: int, frame: Any) -> None:
         if self._is_waiting:
             self._is_waiting = False  # It raises once in each wait.
-            _raise_for_deaths()
+            _raise_without_context()
             self._is_waiting = True
         if callable(self._previous):
             self._previous(number, frame)
+
+
+def _raise_without_context() -> None:
+    """Raise torch's error for a dead worker, if one is.
+
+    A handler may run while an error of our own code is handled, such as that of a file of a dead
+    process in /proc. That error is no part of the failure.
+    """
+    try:
+        _raise_for_deaths()
+    except RuntimeError as error:
+        raise error from None
 
 
 class _InterruptibleQueue:
@@ -125,13 +136,13 @@ class _InterruptibleQueue:
     ) -> None:
         self._batches, self._guard, self._expected = batches, guard, expected
         self._closed: set[int] = set()
-        if hasattr(batches, "_recv_bytes"):  # It comes through a pipe. What is in it is read later.
+        if hasattr(batches, "_recv_bytes"):  # A pipe, whose content is read later.
             batches._recv_bytes = functools.partial(guard.read, batches._recv_bytes)
 
     def get(self, timeout: float) -> Any:
         """The next batch; RuntimeError if a worker failed.
 
-        Raises queue.Empty after *timeout* seconds, or if a worker left and nothing has come.
+        Raises queue.Empty after *timeout* seconds, or if a worker left and nothing has arrived.
         """
         until = _now() + timeout
         if isinstance(self._batches, queue.Queue):
@@ -139,23 +150,23 @@ class _InterruptibleQueue:
         reader = self._batches._reader
         with self._guard.waiting():
             _raise_for_deaths()  # From here on, a death interrupts.
-            came = self._ready(reader, until)
-            while came and reader not in came and not self._forget_closed(came):
-                came = self._ready(reader, until)
-            if reader in came:
+            ready = self._ready(reader, until)
+            while ready and reader not in ready and not self._forget_closed(ready):
+                ready = self._ready(reader, until)
+            if reader in ready:
                 return self._batches.get(timeout=max(0.0, until - _now()))
-            _raise_for_deaths()  # It says how the worker died.
+            _raise_for_deaths()  # The error says how the worker died.
             return self._batches.get(timeout=0.0)
 
     def _ready(self, reader: Any, until: float) -> list[Any]:
         """What of *reader* and the sentinels is ready; nothing once the wait is over."""
         is_stuck = self._guard.is_stuck
         while True:
-            left = max(0.0, until - _now())
-            this = min(left, _BETWEEN_LOOKS) if is_stuck else left
-            came = connection.wait([reader, *self._sentinels()], this)
-            if came or this == left or (is_stuck and is_stuck()):
-                return came
+            remaining = max(0.0, until - _now())
+            timeout = min(remaining, _BETWEEN_LOOKS) if is_stuck else remaining
+            ready = connection.wait([reader, *self._sentinels()], timeout)
+            if ready or timeout == remaining or (is_stuck and is_stuck()):
+                return ready
 
     def _get_in_slices(self, until: float) -> Any:
         while until - _now() > _BETWEEN_LOOKS:

@@ -1,15 +1,15 @@
-"""Whether no batch can come any more, since a read hangs that nothing ends [in the trial].
+"""Whether no batch can arrive any more, because a read hangs that nothing ends [in the trial].
 
-Some facts about a read that hangs. The supervisor holds the call, and gives no answer. What made it
-goes on only where the dataset has a time limit of its own: another thread that wakes some time
-later, another process, or a signal with a handler. A worker that has none of these stays where it
-is, so the loader need not wait for its own timeout, which is a second of each battery. A signal
-that does not kill does nothing to a thread whose call is held (seccomp(2),
+Some facts about a read that hangs. The supervisor holds the call without an answer. Its caller
+continues only if the dataset has its own timeout: another thread that wakes some time later,
+another process, or a signal with a handler. A worker that has none of these stays where it is, so
+the loader need not wait for its own timeout, which is a second of each battery. A signal that does
+not kill does nothing to a thread whose call is held (seccomp(2),
 SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, since Linux 5.19), and Python's handlers run in the main
-thread only. So the main thread has to be the one that reads. A process shows its timers to itself
+thread only. So the main thread must be the one that reads. A process shows its timers to itself
 alone (getitimer(2)).
 
-/proc/PID/task/TID/wchan says whether a call is held by a filter, and schedstat in the same folder
+/proc/PID/task/TID/wchan shows whether a call is held by a filter, and schedstat in the same folder
 how often the thread has run. A call that is held for a moment, as all are that the supervisor
 follows, has its answer once the supervisor says that all workers are idle. A worker without work
 waits for its queue, and looks every five seconds whether the loader is alive
@@ -34,55 +34,57 @@ _TIMERS = {
 
 
 def is_stuck(workers: Collection[int], settle: Callable[[], object]) -> bool:
-    """Whether one of the *workers* is in a read that nothing ends, and the others have no work.
+    """Whether one of the *workers* is in a read that nothing ends, and the others are idle.
 
     *settle* waits until the supervisor has answered all calls that it does not hold. False where
     the kernel does not say.
     """
     try:
-        before = _runs_of(workers)
-        if before is None:
+        run_counts = _count_runs(workers)
+        if run_counts is None:
             return False
         settle()
-        return _runs_of(workers) == before
+        return _count_runs(workers) == run_counts
     except OSError:
         return False
 
 
-def _runs_of(workers: Collection[int]) -> dict[str, int] | None:
+def _count_runs(workers: Collection[int]) -> dict[str, int] | None:
     """How often each thread of all *workers* has run.
 
-    None if no thread is held, or if one may go on by itself, here or in one of them.
+    None if no thread is held, or if one may continue by itself, here or in one of them.
     """
     threads = [(pid, each) for pid in workers for each in proc.threads(pid)]
     if _may_go_on(workers) or not any(_is_held(*each) for each in threads):
         return None
-    if not all(map(_rests, workers)):
+    if not all(map(_is_idle, workers)):
         return None
     return {thread: proc.runs(pid, thread) for pid, thread in threads}
 
 
 def _may_go_on(workers: Collection[int]) -> bool:
     """Whether a timer, a thread or another child of this process may do something meanwhile."""
-    own = os.getpid()
-    if not {own, *workers}.issuperset(proc.family(own)):
+    pid = os.getpid()
+    if not {pid, *workers}.issuperset(proc.family(pid)):
         return True
     if any(signal.getitimer(each) != (0.0, 0.0) for each in _TIMERS.values()):
         return True
-    return not all(_waits_forever(own, each) for each in proc.threads(own) if each != str(own))
+    return not all(_waits_forever(pid, each) for each in proc.threads(pid) if each != str(pid))
 
 
-def _rests(worker: int) -> bool:
-    """Whether nothing in *worker* goes on unless the loader or the supervisor does something."""
+def _is_idle(worker: int) -> bool:
+    """Whether nothing in *worker* continues unless the loader or the supervisor does something."""
     main, threads = str(worker), proc.threads(worker)
-    held = [each for each in threads if _is_held(worker, each)]
-    if not all(each in held or _waits_forever(worker, each) for each in threads if each != main):
+    held_threads = [each for each in threads if _is_held(worker, each)]
+    if not all(
+        each in held_threads or _waits_forever(worker, each) for each in threads if each != main
+    ):
         return False
-    if not held:
+    if not held_threads:
         return _waits_for_work(worker)
     is_alone = list(proc.family(worker)) == [worker]
     is_interrupted = signals_end_held_calls() and _handles_timers(worker)
-    return main in held and is_alone and not is_interrupted
+    return main in held_threads and is_alone and not is_interrupted
 
 
 def _is_held(pid: int, thread: str) -> bool:

@@ -17,7 +17,7 @@ from pytest_dataloader_faults._trial.process import environment, fork_server
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _DYING = 2.0
-"""Seconds until a process is gone that was sent SIGKILL."""
+"""Seconds until a process that was sent SIGKILL has ended."""
 
 
 class Surroundings(NamedTuple):
@@ -38,7 +38,7 @@ class Surroundings(NamedTuple):
 
     @property
     def writable_folders(self) -> tuple[str, ...]:
-        """Where what is written is the trial's own, and gone with it."""
+        """The folders whose files belong to the trial, and are removed with it."""
         return self.folders[1:]
 
     def make_folders(self) -> None:
@@ -56,7 +56,7 @@ class Surroundings(NamedTuple):
                 _copy(self.copy, folder)
 
     def await_deaths(self) -> None:
-        """Wait until the loader's process and its workers are gone, whose warden was killed.
+        """Wait until the main process and its workers, whose warden was killed, have ended.
 
         A spawned worker that imports torch would find out when that is done.
         """
@@ -90,18 +90,18 @@ def _copy(source: str, folder: str) -> None:
 
 @contextlib.contextmanager
 def surroundings_for(job: Job, private: tuple[str, ...]) -> Iterator[Surroundings]:
-    """Those of *job*, whose factory gets the folder *private*, if it gets one."""
+    """The surroundings of *job*, whose factory gets the folder *private*, if it gets one."""
     fork_server.start_for(job)
     with contextlib.ExitStack() as scope:
-        named = (temporary.name_for_sockets(), *private)
+        folders = (temporary.name_for_sockets(), *private)
         facts, printed, stacks = Journal("facts"), AnonymousFile("stderr"), AnonymousFile("stacks")
-        made = Surroundings(facts, printed, stacks, named, SharedMemoryCleaner(), None)
-        made = made._replace(copy=job.settings.copy)
+        surroundings = Surroundings(facts, printed, stacks, folders, SharedMemoryCleaner(), None)
+        surroundings = surroundings._replace(copy=job.settings.copy)
         for file in (facts, printed, stacks):
             scope.callback(file.close)
-        scope.callback(made.remove_folders)  # Unless it was killed, the warden has done so.
-        environment.require_temporary_room()
+        scope.callback(surroundings.remove_folders)  # Unless it was killed, the warden has done so.
+        environment.require_temporary_space()
         server = fork_server.server_for(job, printed.fd)
         if server:
             scope.callback(server.close)
-        yield made._replace(server=server)
+        yield surroundings._replace(server=server)

@@ -1,7 +1,8 @@
 """Is this the sample we know? By its bytes, its shapes, or the author's function [in the trial].
 
-Where the author gives a function, the samples of the reference are kept, and a sample that equals
-one of them gets its fingerprint. So the judge compares fingerprints only, and needs no sample.
+If the author passes a function, the samples of the reference are kept, and a sample that equals one
+of them gets its fingerprint. So the judge compares fingerprints only, and does not need the
+samples.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pytest_dataloader_faults._trial.samples.fingerprint import (
 )
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Delivery
-from pytest_dataloader_faults.outcomes.contract import (
+from pytest_dataloader_faults.outcomes.comparison import (
     DEFAULT_HANDLING,
     EXACT,
     Compared,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 _MOST_SAMPLES, _MOST_LEAVES = 256, 16
-"""How many parts of samples are reported. People read them, and an outcome has to stay small."""
+"""How many parts of samples are reported. People read them, and an outcome must stay small."""
 
 
 @dataclass(frozen=True)
@@ -83,22 +84,22 @@ class SampleComparer:
 
     def digest(self, value: Any, index: Any = None) -> str:
         """The fingerprint of *value*, which should be the sample *index*; None if not known."""
-        return self._known_or(self._fingerprint(list(leaves(value))), value, index)
+        return self._known_digest(self._fingerprint(list(leaves(value))), value, index)
 
     def row(self, value: Any, index: Any = None, *, is_slice: bool = False) -> SampleFingerprint:
-        """Likewise, with the parts of *value* unless many have been reported already.
+        """The fingerprint of *value*, with its parts unless many have been reported already.
 
-        *is_slice*: it is a batch of one sample. People read of the sample, and not of a batch.
+        *is_slice*: it is a batch of one sample. Messages then name the sample instead of a batch.
         """
         parts = tuple(leaves(value))
         self._reported += 1
         reported = list(parts[:_MOST_LEAVES]) if self._reported <= _MOST_SAMPLES else []
         if is_slice:
             reported = list(map(without_batch, reported))
-        if self.comparison.what is Compared.TYPES:
+        if self.comparison.level is Compared.TYPES:
             reported = list(map(without_shape, reported))
         return SampleFingerprint(
-            self._known_or(self._fingerprint(parts), value, index),
+            self._known_digest(self._fingerprint(parts), value, index),
             digest_of(parts),
             parts,
             tuple((each.path, each.form, each.digest) for each in reported),
@@ -112,34 +113,34 @@ class SampleComparer:
         if samples is None:
             return None
         return tuple(
-            self.row(*each, is_slice=self.slices) for each in zip_longest(samples, indices)
+            self.row(*pair, is_slice=self.slices) for pair in zip_longest(samples, indices)
         )
 
     @property
     def slices(self) -> bool:
-        """Whether ``split`` gives batches of one sample, and not what the author makes of them."""
+        """Whether ``split`` slices batches itself, without a function of the contract."""
         return self.handling.split is None
 
     def split(self, batch: Any, count: int) -> list[Any] | None:
         """The samples of *batch*; None if it is not of *count* samples."""
-        own = self.handling.split
+        contract_split = self.handling.split
         try:
-            samples = split(batch, count) if own is None else list(own(batch))
+            samples = split(batch, count) if contract_split is None else list(contract_split(batch))
         except Exception:  # noqa: BLE001  # the user's classes; the reference has tried it
             return None
         return samples if samples and len(samples) == count else None
 
     def parts(self, batch: Any) -> tuple[str, ...]:
-        """The digests of the rows of *batch*, which a stream has made; none if it has no rows."""
-        if self.comparison.what is not Compared.BYTES:
+        """The digests of the rows of *batch*, which a stream has made; none if it lacks rows."""
+        if self.comparison.level is not Compared.BYTES:
             return ()
         try:
             return tuple(digest_of(leaves(row)) for row in rows_of(batch))
-        except Exception:  # noqa: BLE001  # the user's classes: it is no batch
+        except Exception:  # noqa: BLE001  # the user's classes: it is not a batch
             return ()
 
     def keep(self, value: Any, index: Any) -> str | None:
-        """Know *value* from now on where the author compares; returns it packed for later."""
+        """Know *value* from now on if the author compares; returns it packed for later."""
         if self.handling.compare is None or index in self._known:
             return None
         packed = pickle.dumps(value)
@@ -151,23 +152,25 @@ class SampleComparer:
     def _fingerprint(self, parts: Sequence[Leaf]) -> str:
         if self.comparison.varying:
             parts = compared_parts(parts, self.comparison.varying)
-        elif self.comparison.what is Compared.TYPES:
+        elif self.comparison.level is Compared.TYPES:
             parts = types_of(parts)
-        elif self.comparison.what is Compared.SHAPES:
+        elif self.comparison.level is Compared.SHAPES:
             parts = [each._replace(digest="") for each in parts]
         return digest_of(parts)
 
-    def _known_or(self, digest: str, value: Any, index: Any) -> str:
+    def _known_digest(self, digest: str, value: Any, index: Any) -> str:
         """The fingerprint of the known sample that *value* equals, or else *digest*."""
         if self.handling.compare is None:
             return digest
         near = [self._known[index]] if index in self._known else list(self._known.values())
-        if any(digest == known for known, _ in near):
+        if any(digest == near_digest for near_digest, _ in near):
             return digest
-        return next((known for known, sample in near if self._equal(sample, value)), digest)
+        return next(
+            (near_digest for near_digest, sample in near if self._equal(sample, value)), digest
+        )
 
     def _equal(self, sample: Any, value: Any) -> bool:
-        """What cannot be compared is not equal: under a fault a batch may hold anything."""
+        """What cannot be compared is not equal: a fault can put anything into a batch."""
         assert self.handling.compare is not None
         try:
             return bool(self.handling.compare(sample, value))
@@ -179,7 +182,7 @@ def _require_equality(compare: Callable[[Any, Any], Any], value: Any) -> None:
     try:
         same = bool(compare(value, value))
     except Exception as error:
-        message = f"the contract's compare failed on a sample and itself: {error!r}"
+        message = f"the contract's compare failed when a sample was compared to itself: {error!r}"
         raise UnusableDatasetError(message) from error
     if not same:
         message = "the contract's compare says that a sample differs from itself"
@@ -191,15 +194,17 @@ def delivery(
     draw: Draw | None,
     loader: DataLoader[Any],
     comparer: SampleComparer,
-    most: int | None = None,
+    max_samples: int | None = None,
 ) -> Delivery:
-    """*batch* as fingerprints: of its samples, or of the whole where it cannot be split.
+    """*batch* as fingerprints: of its samples, or of the whole if it cannot be split.
 
-    *draw* is what the sampler asked for; None of a stream. *most*: how many samples it has at most,
-    where that is not the batch size of *loader*.
+    *draw* is what the sampler requested; None for a stream. *max_samples*: how many samples it has
+    at most, if that is not the batch size of *loader*.
     """
-    size = most or loader.batch_size or 1
-    rows = None if comparer.handling.whole else _rows(batch, draw, loader, comparer, size)
+    size = max_samples or loader.batch_size or 1
+    rows = (
+        None if comparer.handling.compares_batches else _rows(batch, draw, loader, comparer, size)
+    )
     indices = None if draw is None else draw.names
     if rows is None:
         return Delivery(indices, None, comparer.digest(batch, indices))
@@ -215,16 +220,18 @@ def delivery(
 def _rows(
     batch: Any, draw: Draw | None, loader: DataLoader[Any], comparer: SampleComparer, size: int
 ) -> tuple[SampleFingerprint, ...] | None:
-    """The samples in *batch*, which may be fewer than were asked for, or than its *size*."""
+    """The samples in *batch*, which may be fewer than were requested, or than its *size*."""
     indices = None if draw is None else draw.names
-    if not loader._auto_collation or (draw and draw.whole):
+    if not loader._auto_collation or (draw and draw.is_whole):
         return (comparer.row(batch, *(indices or ())),)
     if batch is None or indices == () or _is_empty(batch):
         return ()
     if indices and (rows := comparer.rows(batch, len(indices), indices)):
         return rows
-    most = size if indices is None else len(indices) - 1
-    return next((rows for size in range(most, 0, -1) if (rows := comparer.rows(batch, size))), None)
+    largest = size if indices is None else len(indices) - 1
+    return next(
+        (rows for size in range(largest, 0, -1) if (rows := comparer.rows(batch, size))), None
+    )
 
 
 def _is_empty(batch: Any) -> bool:

@@ -1,10 +1,11 @@
 """What a sampler drew for a batch, and names for it [in the disposable process].
 
-A name is an int, or a text that is the same in each process. So samples are compared by what was
-asked for, in whatever order it is drawn.
+A name is an int, or a string that is the same in each process. So samples are compared by what was
+requested, in whatever order it is drawn.
 
-Some facts about what torch does with it. Without automatic batching the dataset is asked for what
-was drawn, even if that is a list. With it, what was drawn is iterated over, unless the dataset has
+Some facts about what torch does with it. Without automatic batching, the dataset is indexed with
+what was drawn, even if that is a list. With it, what was drawn is iterated over, unless the dataset
+has
 ``__getitems__``: that gets it as it is, be it an array or a key of the dataset's own. A worker gets
 a copy, so a dataset may change what it gets.
 """
@@ -28,7 +29,7 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import (
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samplers import length_of_endless
 from pytest_dataloader_faults._trial.samples.fingerprint import ADDRESS, digest_of, hash_of, leaves
-from pytest_dataloader_faults.outcomes.text import shown
+from pytest_dataloader_faults.outcomes.text import format_value
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -45,28 +46,28 @@ class Draw:
         drawn: It, as torch passes it on.
         indices: Those of its samples.
         names: What to call each of them.
-        whole: Whether the dataset gets it as it is. Then it is its own one index.
+        is_whole: Whether the dataset gets it as it is. Then it is its own one index.
 
     """
 
     drawn: Any
     indices: tuple[Any, ...]
     names: tuple[Name, ...]
-    whole: bool
+    is_whole: bool
 
     @classmethod
     def of(cls, drawn: Any, dataset: Any, *, batched: bool) -> Draw:
         """What torch makes of *drawn*; *batched*: whether the loader has automatic batching."""
         indices = None
-        if batched and asks_for_several(dataset):
+        if batched and reads_whole_batches(dataset):
             indices = parts_of(drawn)
         elif batched:  # An iterator can be read once only, and that is for the dataset.
-            indices = list(_copied(drawn) if isinstance(drawn, Iterator) else drawn)
-        found = (drawn,) if indices is None else tuple(indices)
-        return cls(drawn, found, tuple(map(name_of, found)), indices is None)
+            indices = list(_copy_draw(drawn) if isinstance(drawn, Iterator) else drawn)
+        drawn_indices = (drawn,) if indices is None else tuple(indices)
+        return cls(drawn, drawn_indices, tuple(map(name_of, drawn_indices)), indices is None)
 
     @classmethod
-    def again(
+    def from_names(
         cls, names: tuple[Name, ...], packed: str | None, dataset: Any, *, batched: bool
     ) -> Draw:
         """What had the *names*, and was *packed*."""
@@ -76,8 +77,8 @@ class Draw:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the names say what was drawn."""
-        is_list = self.whole or type(self.drawn) is list
+        """Whether the names show what was drawn."""
+        is_list = self.is_whole or type(self.drawn) is list
         return is_list and all(type(each) in (int, str) for each in self.indices)
 
     @property
@@ -89,57 +90,67 @@ class Draw:
             return base64.b64encode(pickle.dumps(self.drawn)).decode()
         return None
 
-    def sent(self) -> Draw:
-        """The same as a worker gets it."""
+    def copy_for_worker(self) -> Draw:
+        """This draw as a worker receives it."""
         if self.is_plain:
             return self
         with contextlib.suppress(Exception):
-            copy = _copied(self.drawn)
-            return replace(self, drawn=copy, indices=(copy,) if self.whole else tuple(copy))
+            copy = _copy_draw(self.drawn)
+            return replace(self, drawn=copy, indices=(copy,) if self.is_whole else tuple(copy))
         return self
 
-    def each(self) -> list[Draw]:
+    def split(self) -> list[Draw]:
         """What to draw for each of its samples alone."""
-        if self.whole:
+        if self.is_whole:
             return [self]
         return [
-            Draw(self._only(place), (index,), (name,), whole=False)
+            Draw(self._draw_at(place), (index,), (name,), is_whole=False)
             for place, (index, name) in enumerate(zip(self.indices, self.names, strict=True))
         ]
 
-    def _only(self, place: int) -> Any:
+    def _draw_at(self, place: int) -> Any:
         is_sliced = is_array(self.drawn) or isinstance(self.drawn, (list, tuple, range))
         return self.drawn[place : place + 1] if is_sliced else [self.indices[place]]
 
     def __str__(self) -> str:
-        """What stands between the brackets where the dataset is asked for it."""
+        """The index with which the dataset is called for it."""
         pairs = zip(self.indices, self.names, strict=True)
         return ", ".join(repr(name) if type(index) is str else str(name) for index, name in pairs)
 
 
-def _copied(drawn: Any) -> Any:
+def _copy_draw(drawn: Any) -> Any:
     return pickle.loads(pickle.dumps(drawn))  # noqa: S301  # the sampler's own
 
 
 def draws_of(loader: DataLoader[Any]) -> Iterator[Draw]:
-    """What one epoch of *loader* asks for."""
+    """What one epoch of *loader* requests."""
     batched = bool(loader._auto_collation)
-    length = length_of_endless(loader, loaders.outer_of(loader))
-    with loaders.errors_of_dataset("the sampler"):
-        for drawn in itertools.islice(loader._index_sampler, length):
-            yield Draw.of(drawn, loader.dataset, batched=batched)
+    length = length_of_endless(loader, loaders.outer_loader(loader))
+    with loaders.report_dataset_errors("the sampler"):
+        drawn, end = itertools.islice(loader._index_sampler, length), object()
+    while True:
+        with loaders.report_dataset_errors("the sampler"):  # Not around yield: the caller may stop.
+            drawn_value = next(drawn, end)
+            draw = (
+                None
+                if drawn_value is end
+                else Draw.of(drawn_value, loader.dataset, batched=batched)
+            )
+        if draw is None:
+            return
+        yield draw
 
 
-def recorded(drawn: Any, dataset: Any, *, batched: bool) -> Draw:
+def record_draw(drawn: Any, dataset: Any, *, batched: bool) -> Draw:
     """What torch makes of *drawn*, be it an error."""
     try:
         return Draw.of(drawn, dataset, batched=batched)
     except Exception:  # noqa: BLE001  # It is torch's to report.
-        return Draw(drawn, (drawn,), (name_of(drawn),), whole=True)
+        return Draw(drawn, (drawn,), (name_of(drawn),), is_whole=True)
 
 
-def asks_for_several(dataset: Any) -> bool:
-    """Whether torch's fetcher asks *dataset* for a whole batch."""
+def reads_whole_batches(dataset: Any) -> bool:
+    """Whether torch's fetcher requests a whole batch from *dataset*."""
     try:
         has_them = loaders.kind_of(dataset) == "map" and hasattr(dataset, "__getitems__")
         return has_them and bool(dataset.__getitems__)
@@ -156,16 +167,16 @@ def name_of(index: Any) -> Name:
     try:
         text = plain_text(index)
         if text is None:
-            return f"{_told(index)} #{digest_of(leaves(index))[:_DIGITS]}"
-    except Exception:  # noqa: BLE001  # It has no end, or cannot be pickled.
-        return _told(index)
+            return f"{_describe(index)} #{digest_of(leaves(index))[:_DIGITS]}"
+    except Exception:  # noqa: BLE001  # It is endless, or cannot be pickled.
+        return _describe(index)
     return (
         text if len(text) <= _LONGEST else f"{text[:_KEPT]}... #{hash_of(text.encode())[:_DIGITS]}"
     )
 
 
-def _told(index: Any) -> str:
-    """*index* for people; its class if it does not say more, or too much."""
-    text = shown(index)
+def _describe(index: Any) -> str:
+    """*index* as text; its class if the text would be meaningless or too long."""
+    text = format_value(index)
     is_known = len(text) <= _LONGEST and text.isprintable() and not ADDRESS.search(text)
     return text if is_known else type(index).__name__

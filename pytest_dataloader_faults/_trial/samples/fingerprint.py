@@ -1,17 +1,17 @@
 """The fingerprint of a value: its parts, each with its path, its form and its digest. Pure.
 
-Two parts are the same when a training loop could not tell them apart: types, dtypes, shapes and
+Two parts are the same if a training loop could not distinguish them: types, dtypes, shapes and
 bytes are equal. NaN is equal to itself; 0.0 and -0.0 differ. A digest is 24 hexadecimal digits of
-BLAKE2b, or the value itself where that is shorter; of many zeros it says so.
+BLAKE2b, or the value itself if that is shorter; of many zeros it says so.
 
 A tensor of a subclass is a tensor: a cache, a queue and ``default_collate`` make one of the other.
 A mapping is read by ``items()``. Some refuse iteration, as a TensorDict without a batch dimension,
 or iterate over their batch dimension and not over their keys.
 
-Some facts about bytes that are no content. The padding between the fields of a structured array,
+Some facts about bytes that are not content. The padding between the fields of a structured array,
 what a masked array holds where it is masked, and what pickle remembers of objects that are there
-twice (an object that came through a queue has copies where it had one) differ between equal values.
-So such values are taken apart rather than dumped.
+twice (an object that was sent through a queue may contain copies of a shared part) differ between
+equal values. So such values are taken apart rather than dumped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import torch
 
 from pytest_dataloader_faults.outcomes.records import MANY, ZEROS
 from pytest_dataloader_faults.outcomes.reference import Leaf
-from pytest_dataloader_faults.outcomes.text import shown
+from pytest_dataloader_faults.outcomes.text import format_value
 
 ADDRESS = re.compile(r"( object)? at 0x[0-9a-f]+")
 _SIZE = 12
@@ -46,22 +46,22 @@ def leaves(value: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[
     if isinstance(value, _PLAIN):
         text = _text_of(value)
         digest = hash_of(text.encode("utf-8", "surrogatepass")) if len(text) > 2 * _SIZE else text
-        # A report can show a text that is no longer than a digest.
+        # A report can show a string that is not longer than a digest.
         yield Leaf(path, name, digest)
     elif isinstance(value, torch.Tensor):
-        yield from _of_tensor(value, path)
+        yield from _tensor_leaves(value, path)
     elif (numpy := sys.modules.get("numpy")) and isinstance(value, (numpy.ndarray, numpy.generic)):
-        yield from _of_array(value, path, name)
+        yield from _array_leaves(value, path, name)
     elif id(value) in above:
         yield Leaf(path, name, f"itself, {len(above) - above.index(id(value))} levels above")
     else:
-        yield from _of_container(value, path, name, (*above, id(value)))
+        yield from _container_leaves(value, path, name, (*above, id(value)))
 
 
 def _text_of(value: Any) -> str:
     """All that makes *value* different from others of its type."""
     if isinstance(value, int) and value.bit_length() > _LONG:
-        return hex(value)  # Python writes no more than some thousands of digits in base ten.
+        return hex(value)  # Python writes at most some thousands of digits in base ten.
     return repr(value)
 
 
@@ -69,25 +69,25 @@ def hash_of(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=_SIZE).hexdigest()
 
 
-def _of_values(data: bytes, count: int) -> str:
+def _digest_values(data: bytes, count: int) -> str:
     """The digest of *count* values that have these bytes."""
     is_zero = count >= MANY and not any(data[:MANY]) and data.count(0) == len(data)
     return ZEROS if is_zero else hash_of(data)
 
 
-def _of_tensor(value: torch.Tensor, path: str) -> Iterator[Leaf]:
+def _tensor_leaves(value: torch.Tensor, path: str) -> Iterator[Leaf]:
     plain = value.detach().cpu()
     if value.is_nested:
         yield Leaf(path, f"torch.Tensor nested, {value.dtype}", "")
         for place, part in enumerate(plain.unbind()):
-            yield from _of_tensor(part, f"{path}[{place}]")
+            yield from _tensor_leaves(part, f"{path}[{place}]")
         return
     form = f"torch.Tensor {value.dtype} {tuple(value.shape)}"
     if value.is_quantized:
         parts = _bytes_of(plain.int_repr()) + _bytes_of(plain.dequantize())
         yield Leaf(path, form, hash_of(parts))
     elif value.layout is torch.strided:
-        yield Leaf(path, form, _of_values(_bytes_of(plain), plain.numel()))
+        yield Leaf(path, form, _digest_values(_bytes_of(plain), plain.numel()))
     else:
         sparse = plain.to_sparse().coalesce()
         content = _bytes_of(sparse.indices()) + _bytes_of(sparse.values())
@@ -96,10 +96,10 @@ def _of_tensor(value: torch.Tensor, path: str) -> Iterator[Leaf]:
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
     plain = tensor.resolve_conj().resolve_neg().contiguous()
-    return ctypes.string_at(plain.data_ptr(), plain.nbytes)  # torch may have no NumPy.
+    return ctypes.string_at(plain.data_ptr(), plain.nbytes)  # torch may lack NumPy.
 
 
-def _of_array(value: Any, path: str, name: str) -> Iterator[Leaf]:
+def _array_leaves(value: Any, path: str, name: str) -> Iterator[Leaf]:
     form = f"{name} {value.dtype.str} {value.shape}"
     if hasattr(value, "mask") and hasattr(value, "filled"):  # a masked array
         yield Leaf(path, form, hash_of(value.filled().tobytes()))
@@ -113,16 +113,16 @@ def _of_array(value: Any, path: str, name: str) -> Iterator[Leaf]:
         for place, item in enumerate(value.reshape(-1).tolist()):
             yield from leaves(item, f"{path}.flat[{place}]")
     else:
-        yield Leaf(path, form, _of_values(value.tobytes(), value.size))
+        yield Leaf(path, form, _digest_values(value.tobytes(), value.size))
 
 
-def _of_container(value: Any, path: str, name: str, above: tuple[int, ...]) -> Iterator[Leaf]:
+def _container_leaves(value: Any, path: str, name: str, above: tuple[int, ...]) -> Iterator[Leaf]:
     if isinstance(value, (set, frozenset)):
-        found = sorted(repr(list(leaves(item, "", above))) for item in value)
-        yield Leaf(path, f"{name} of {len(value)}", hash_of(repr(found).encode()))
+        items = sorted(repr(list(leaves(item, "", above))) for item in value)
+        yield Leaf(path, f"{name} of {len(value)}", hash_of(repr(items).encode()))
     elif isinstance(value, _BY_NAME):
         yield Leaf(path, name, f"{value.__module__}.{value.__qualname__}")
-    elif _is_picture(value):
+    elif _is_image(value):
         form = f"{name} {value.mode} {value.size}"
         content = value.tobytes() + repr(value.getpalette() if value.mode == "P" else "").encode()
         yield Leaf(path, form, hash_of(content))
@@ -133,7 +133,7 @@ def _of_container(value: Any, path: str, name: str, above: tuple[int, ...]) -> I
             yield from leaves(part, f"{path}{where}", above)
 
 
-def _is_picture(value: Any) -> bool:
+def _is_image(value: Any) -> bool:
     """Whether *value* is an image of Pillow's; some objects have an attribute for every name."""
     kind = getattr(sys.modules.get("PIL.Image"), "Image", None)
     return isinstance(kind, type) and isinstance(value, kind)
@@ -142,7 +142,7 @@ def _is_picture(value: Any) -> bool:
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     """What is in *value*, each with how one gets there."""
     if isinstance(value, Mapping):
-        yield from sorted(_items(value.items()), key=lambda one: one[0])
+        yield from sorted(_items(value.items()), key=lambda pair: pair[0])
     elif isinstance(value, tuple) and isinstance(
         names := getattr(type(value), "_fields", None), tuple
     ):
@@ -152,7 +152,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif dataclasses.is_dataclass(value):
         yield from ((f".{name}", part) for name, part in _fields(value))
     else:
-        yield from _reduced(value)
+        yield from _reduce(value)
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
@@ -161,12 +161,12 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
     return ((name, getattr(value, name)) for name in names if hasattr(value, name))
 
 
-def _reduced(value: Any) -> Iterator[tuple[str, Any]]:
-    """What pickle would make it of again; what cannot be pickled comes from no worker either."""
+def _reduce(value: Any) -> Iterator[tuple[str, Any]]:
+    """What pickle would create it from; an object that cannot be pickled never leaves a worker."""
     try:
         reduced = value.__reduce_ex__(4)
     except Exception as error:
-        message = f"a sample holds a {type(value).__qualname__}, which has no fingerprint"
+        message = f"a sample contains a {type(value).__qualname__}, which has no fingerprint"
         raise TypeError(message) from error
     if isinstance(reduced, str):
         yield ".name", reduced
@@ -180,13 +180,13 @@ def _reduced(value: Any) -> Iterator[tuple[str, Any]]:
     elif state is not None:
         yield " in state", state
     yield from ((f"[{place}]", item) for place, item in enumerate(items or ()))
-    yield from sorted(_items(pairs or ()), key=lambda one: one[0])
+    yield from sorted(_items(pairs or ()), key=lambda pair: pair[0])
 
 
 def _items(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
     """Each item by its key, also by one whose repr has an address, which is another each time."""
     for key, item in pairs:
-        text = shown(key)
+        text = format_value(key)
         if ADDRESS.search(text):
             text = f"{ADDRESS.sub('', text)} {digest_of(leaves(key))}"
         yield f"[{text}]", item
@@ -201,11 +201,11 @@ _OF_ONE = re.compile(r"(?<= )\(1,([\d, ]*)\)")
 
 
 def without_batch(part: Leaf) -> Leaf:
-    """*part* of a batch of one sample in the shape in which the dataset gave it."""
-    return part._replace(form=_OF_ONE.sub(_first_of, part.form))
+    """*part* of a batch of one sample in the shape in which the dataset returned it."""
+    return part._replace(form=_OF_ONE.sub(_strip_batch, part.form))
 
 
-def _first_of(batch: re.Match[str]) -> str:
+def _strip_batch(batch: re.Match[str]) -> str:
     return str(tuple(map(int, re.findall(r"\d+", batch[1]))))
 
 
@@ -217,8 +217,9 @@ def digest_of_rows(rows: Iterable[str]) -> str:
 def split(batch: Any, count: int) -> list[Any] | None:
     """*batch* as *count* batches of one sample each; None if it cannot be split so.
 
-    Understands what ``default_collate`` makes: tensors and arrays stacked along the first axis,
-    in dicts, lists and tuples, and lists of strings.
+    Understands what ``default_collate`` makes: tensors and arrays stacked along the first axis, in
+    dicts, lists and tuples, and lists of strings. And what other collate functions put next to
+    these: lists of one object for each sample.
     """
     if isinstance(batch, torch.Tensor) or type(batch).__module__ == "numpy":
         return _slices(batch, count) if batch.ndim else None
@@ -240,15 +241,23 @@ def _slices(samples: Any, count: int) -> list[Any] | None:
 def _split_columns(columns: Iterable[Any], count: int) -> list[Any] | None:
     """For each sample its part of each of *columns*; None if one of them cannot be split.
 
-    What holds nothing is the same in each sample, and does not tell how many there are.
+    An empty part does not show how many samples there are: a list of empty dicts may have one for
+    each, or be the same in each.
     """
-    found = list(columns)
-    hollow = [_is_hollow(column) for column in found]
-    pairs = zip(found, hollow, strict=True)
-    parts = [[column] * count if is_hollow else split(column, count) for column, is_hollow in pairs]
-    if all(hollow) or None in parts:
+    columns = list(columns)
+    parts = [None if _is_hollow(column) else split(column, count) for column in columns]
+    if not any(parts):
         return None
-    return [list(row) for row in zip(*parts, strict=True)]
+    # The number of samples is certain now. At the end of a stream it may have been a guess.
+    parts = [part or _objects(column, count) for part, column in zip(parts, columns, strict=True)]
+    return None if None in parts else [list(row) for row in zip(*parts, strict=True)]
+
+
+def _objects(column: Any, count: int) -> list[Any] | None:
+    """The parts of a *column* that is a list of one object for each sample, or holds nothing."""
+    if _is_hollow(column):
+        return [()] * count
+    return _slices(column, count) if isinstance(column, list) else None
 
 
 def _is_hollow(value: Any) -> bool:

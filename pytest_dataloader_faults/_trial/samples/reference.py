@@ -1,4 +1,4 @@
-"""The reference: what a dataset gives when nothing is wrong [in the disposable process]."""
+"""The reference: the samples that a dataset returns without faults [in the disposable process]."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,14 +20,18 @@ import torch
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything, seed_sample
 from pytest_dataloader_faults._settings.jobs import Drawn, ReferenceJob
 from pytest_dataloader_faults._trial import loaders
-from pytest_dataloader_faults._trial.samplers import count_samples, count_whole, limit_samples
+from pytest_dataloader_faults._trial.samplers import (
+    count_samples,
+    count_whole,
+    limit_samples,
+)
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
-from pytest_dataloader_faults._trial.samples.draws import Draw, Name, asks_for_several, draws_of
+from pytest_dataloader_faults._trial.samples.draws import Draw, Name, draws_of, reads_whole_batches
 from pytest_dataloader_faults._trial.samples.fingerprint import leaves
 from pytest_dataloader_faults._trial.samples.in_worker import take_in_worker
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
-from pytest_dataloader_faults.outcomes.contract import Compared, Comparison
+from pytest_dataloader_faults.outcomes.comparison import Compared, Comparison
 from pytest_dataloader_faults.outcomes.records import Leaves
 from pytest_dataloader_faults.outcomes.reference import (
     Varying,
@@ -36,7 +40,7 @@ from pytest_dataloader_faults.outcomes.reference import (
     find_varying,
     types_of,
 )
-from pytest_dataloader_faults.outcomes.text import counted
+from pytest_dataloader_faults.outcomes.text import pluralize
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -44,32 +48,32 @@ if TYPE_CHECKING:
 _READINGS = 2
 """Each sample is read twice, which shows whether it is the same again."""
 _TIMED = 8
-"""So many samples show how long one takes."""
+"""The number of samples that show how long one takes."""
 _MOST_SAMPLES, _SHARE_OF_DEADLINE = 10_000, 1 / 3
-"""When a stream is left that has not come to its end: after this many samples, or so much time."""
+"""When an endless stream is left: after this many samples, or this time."""
 _SHARE_FOR_BATCHES = 1 / 2
 """The part of a deadline that whole batches of slow samples may take."""
 _MOST_PARTS = 200_000
 """Parts of samples that are kept, to see which of them vary."""
 _FEW_SAMPLES, _FEW_BATCHES = 64, 4
-"""How many samples of such a stream each worker gives: this many, and whole batches."""
+"""How many samples of such a stream each worker returns: this many, in whole batches."""
 
 
 def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
-    """What the dataset gives here, or else in a worker, one sample at a time."""
+    """The samples of the dataset, read one by one here, or else in a worker."""
     try:
         return _take_here(loader, job)
     except UnusableDatasetError as error:
         if error.__cause__ is None or not loader.num_workers:  # The user's code raised nothing.
             raise
-        found = take_in_worker(loader, functools.partial(_take_here, loader, job))
-        if found is None:
+        reference = take_in_worker(loader, functools.partial(_take_here, loader, job))
+        if reference is None:
             raise
-        return found
+        return reference
 
 
 def _take_here(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
-    """What the dataset gives in this process.
+    """What the dataset returns in this process.
 
     Each sample gets its fingerprint before the next is made. So a dataset that returns the same
     buffer each time cannot hide that in its own reference.
@@ -77,54 +81,55 @@ def _take_here(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
     reader = Reader(loader, SampleComparer(job.comparison, job.handling))
     name = type(loader.dataset).__name__
     if loaders.kind_of(loader.dataset) == "iterable":
-        with loaders.errors_of_dataset(f"iterating {name}"):
+        with loaders.report_dataset_errors(f"iterating {name}"):
             return _reference_in_order(reader, job.deadline)
-    with loaders.errors_of_dataset(f"comparing samples of {name}"):
+    with loaders.report_dataset_errors(f"comparing samples of {name}"):
         seed_everything(job.settings.seed)
         if job.batches is not None:
-            return _reference_by_index(reader, _drawn_again(loader, job.batches))
-        limit, first, whole_batches = _limit(reader, job)
-        total = count_samples(loader)
+            return _reference_by_index(reader, _redraw(loader, job.batches))
+        limit, first_draws, whole_batches = _limit(reader, job)
+        outer = loaders.outer_loader(loader)
+        total, readable = count_samples(loader, outer), loaders.count_readable(loader, outer)
         if limit is not None:
-            outer = loaders.outer_of(loader)
             limit_samples(loader, outer, limit, whole_batches=whole_batches)
             seed_everything(job.settings.seed)
-        drawn = list(draws_of(loader)) or first  # Some samplers can be asked once only.
+        drawn = list(draws_of(loader)) or first_draws  # Some samplers can be iterated only once.
         if not any(each.names for each in drawn):
-            raise UnusableDatasetError(loaders.empty(loader.dataset))
-        found = _reference_by_index(reader, drawn)
-        return replace(found, limit=limit, total=total, whole_batches=whole_batches)
+            raise loaders.EmptyDatasetError(loaders.empty_message(loader.dataset))
+        reference = _reference_by_index(reader, drawn)
+        reference = replace(reference, limit=limit, whole_batches=whole_batches)
+        return replace(reference, total=total, readable=readable)
 
 
-def _drawn_again(loader: DataLoader[Any], batches: Sequence[Drawn]) -> list[Draw]:
+def _redraw(loader: DataLoader[Any], batches: Sequence[Drawn]) -> list[Draw]:
     batched = bool(loader._auto_collation)
-    return [Draw.again(*each, loader.dataset, batched=batched) for each in batches]
+    return [Draw.from_names(*each, loader.dataset, batched=batched) for each in batches]
 
 
 def _limit(reader: Reader, job: ReferenceJob) -> tuple[int | None, list[Draw], bool]:
-    """About how many samples to look at: fewer than *job* asks for where they take long.
+    """About how many samples to check: fewer than *job* requests if they take long.
 
     And what the sampler drew to find that out, and whether there is time for batches of the size
     that the loader makes.
     """
     if job.settings.samples is None or job.seconds is None:
         return job.settings.samples, [], job.options.whole_batches
-    first = list(itertools.islice(draws_of(reader.loader), 1))
+    first_draws = list(itertools.islice(draws_of(reader.loader), 1))
     took = []
-    for each in [one for draw in first for one in draw.each()][:_TIMED]:
+    for sample_draw in [part for draw in first_draws for part in draw.split()][:_TIMED]:
         began = time.monotonic()
-        reader.fetch(each)
+        reader.fetch(sample_draw)
         took.append(time.monotonic() - began)
-    most = job.settings.samples
-    # Halved, and not computed: how long samples take is never the same twice.
-    while took and most > 1 and most * _READINGS * statistics.median(took) > job.seconds:
-        most //= 2
-    whole = count_whole(reader.loader)
+    limit = job.settings.samples
+    # Halved instead of computed, because the time of samples varies.
+    while took and limit > 1 and limit * _READINGS * statistics.median(took) > job.seconds:
+        limit //= 2
+    full_count = count_whole(reader.loader)
     longest = job.deadline * _SHARE_FOR_BATCHES
-    is_slow = most < job.settings.samples
-    if is_slow and whole * _READINGS * statistics.median(took) <= longest:
-        return max(most, whole), first, True
-    return most, first, False
+    is_slow = limit < job.settings.samples
+    if is_slow and full_count * _READINGS * statistics.median(took) <= longest:
+        return max(limit, full_count), first_draws, True
+    return limit, first_draws, False
 
 
 def _reference_by_index(reader: Reader, drawn: Sequence[Draw]) -> Reference:
@@ -148,132 +153,144 @@ def _collates_batches(reader: Reader, drawn: Sequence[Draw]) -> bool:
 
 def _reference_of_batches(reader: Reader, drawn: Sequence[Draw]) -> Reference:
     """Of batches as wholes, since no sample can be collated alone."""
-    asked = [each for each in drawn if each.names]
-    first, second = ([reader.read_whole(each) for each in asked] for _ in range(_READINGS))
-    found = _compared("map", first, second, reader.comparer.comparison)
-    return replace(found, samples=(), leaves=(), batches=found.samples)
+    draws = [each for each in drawn if each.names]
+    readings, repeats = _read_twice(reader, reader.read_whole, draws)
+    reference = _build_reference("map", readings, repeats, reader.comparer.comparison)
+    return replace(reference, samples=(), leaves=(), batches=reference.samples)
 
 
 def _reference_of_samples(reader: Reader, drawn: Sequence[Draw]) -> Reference:
     samples: dict[Name, Draw] = {}
-    for each in (one for draw in drawn for one in draw.each()):
-        samples.setdefault(each.names[0], each)
-    asked = list(samples.values())
-    before = _generator_states()
-    first = list(map(reader.read, asked))
-    draws = reader.comparer.comparison.seeded is None and _generator_states(before) != before
-    second = list(map(reader.read, asked))
-    found = _compared("map", first, second, reader.comparer.comparison)
-    found = replace(found, draws_random_numbers=draws)
-    batches = [each for each in drawn if each.names and not each.whole]
-    # Where samples differ in their shapes, a collate_fn may pad those of some batches only.
-    forms = {tuple(form for _, form, _ in parts) for _, parts in found.leaves}
+    for sample_draw in (part for draw in drawn for part in draw.split()):
+        samples.setdefault(sample_draw.names[0], sample_draw)
+    requested = list(samples.values())
+    states, comparison = _generator_states(), reader.comparer.comparison
+    readings, repeats = _read_twice(reader, reader.read, requested)
+    uses_generators = comparison.seeded is None and _generator_states(states) != states
+    reference = _build_reference("map", readings, repeats, comparison)
+    reference = replace(reference, draws_random_numbers=uses_generators)
+    batches = [each for each in drawn if each.names and not each.is_whole]
+    # If samples differ in their shapes, a collate_fn may pad those of some batches only.
+    forms = {tuple(form for _, form, _ in parts) for _, parts in reference.leaves}
     looked_at = batches if len(forms) > 1 else batches[:1]
-    if not all(_splits(reader, each, found) for each in looked_at):
-        return replace(found, samples=(), leaves=(), **_of_batches(reader, drawn))
-    return found
+    if not all(_splits(reader, each, reference) for each in looked_at):
+        return replace(reference, samples=(), leaves=(), **_batch_fields(reader, drawn))
+    return reference
 
 
-def _of_batches(reader: Reader, drawn: Sequence[Draw]) -> dict[str, Any]:
+def _read_twice(
+    reader: Reader, read: Callable[[Draw], Reading], draws: Sequence[Draw]
+) -> tuple[list[Reading], list[Reading]]:
+    """What *read* makes of each draw, twice: under seeds in reverse order the second time.
+
+    Random samples may depend on those read before, which are others in a worker.
+    """
+    readings = [read(each) for each in draws]
+    step = 1 if reader.comparer.comparison.seeded is None else -1
+    repeats = [read(each) for each in draws[::step]]
+    return readings, repeats[::step]
+
+
+def _batch_fields(reader: Reader, drawn: Sequence[Draw]) -> dict[str, Any]:
     """The batches as wholes, since they cannot be split into samples."""
     digests, pickled = [], []
-    for each in drawn:
-        value = reader.batch(reader.fetch(each))
-        packed = reader.comparer.keep(value, each.names)
-        pickled += [(each.names, packed)] if packed else []
-        digests.append((each.names, reader.comparer.digest(value, each.names)))
+    for draw in drawn:
+        value = reader.batch(reader.fetch(draw))
+        packed = reader.comparer.keep(value, draw.names)
+        pickled += [(draw.names, packed)] if packed else []
+        digests.append((draw.names, reader.comparer.digest(value, draw.names)))
     return {"batches": tuple(digests), "pickled_samples": tuple(pickled)}
 
 
 def _reference_in_order(reader: Reader, deadline: float) -> Reference:
     stream: Any = reader.loader.dataset
-    first, limit = _read_stream(reader, deadline)
-    if not first:
-        message = f"{type(stream).__name__} is empty: no sample that a fault could hit"
-        raise UnusableDatasetError(message)
+    readings, limit = _read_stream(reader, deadline)
+    if not readings:
+        raise loaders.EmptyDatasetError(loaders.empty_message(stream))
     again = enumerate(itertools.islice(stream, limit))
-    second = [reader.fingerprinted(*each) for each in again]
-    found = _compared("iterable", first, second, reader.comparer.comparison)
-    found = replace(found, stream_limit=limit)
-    if len(second) < len(first):
-        return replace(found, unstable_index=None, second_pass_count=len(second))
-    if len(second) == len(first):
-        return found
-    part = f"the stream gave {counted(len(first), 'sample')}, and then {len(second)}"
-    return replace(found, unstable_index=len(first), unstable_part=part)
+    repeats = [reader.fingerprinted(*each) for each in again]
+    reference = _build_reference("iterable", readings, repeats, reader.comparer.comparison)
+    reference = replace(reference, stream_limit=limit)
+    if len(repeats) < len(readings):
+        return replace(reference, unstable_index=None, second_pass_count=len(repeats))
+    if len(repeats) == len(readings):
+        return reference
+    part = f"the stream returned {pluralize(len(readings), 'sample')}, then {len(repeats)}"
+    return replace(reference, unstable_index=len(readings), unstable_part=part)
 
 
 def _read_stream(reader: Reader, deadline: float) -> tuple[list[Reading], int | None]:
     """The samples of a stream, and None; of one that does not end the first, and how many."""
     limit, size = reader.comparer.comparison.limit, reader.loader.batch_size or 1
-    few = size * max(_FEW_BATCHES, _FEW_SAMPLES // size)
+    kept_count = size * max(_FEW_BATCHES, _FEW_SAMPLES // size)
     until = time.monotonic() + deadline * _SHARE_OF_DEADLINE
-    found: list[Reading] = []
-    for each in enumerate(_with_rows(reader, reader.loader.dataset)):
-        found.append(reader.fingerprinted(*each))
-        if len(found) == limit:
+    readings: list[Reading] = []
+    for numbered in enumerate(_with_rows(reader, reader.loader.dataset)):
+        readings.append(reader.fingerprinted(*numbered))
+        if len(readings) == limit:
             break
-        is_long = len(found) >= _MOST_SAMPLES or time.monotonic() > until
-        if limit is None and is_long and len(found) >= few:
-            return found[:few], few
-    return found, limit
+        is_long = len(readings) >= _MOST_SAMPLES or time.monotonic() > until
+        if limit is None and is_long and len(readings) >= kept_count:
+            return readings[:kept_count], kept_count
+    return readings, limit
 
 
-def _compared(
-    kind: str, first: list[Reading], second: list[Reading], comparison: Comparison
+def _build_reference(
+    kind: str, readings: list[Reading], repeats: list[Reading], comparison: Comparison
 ) -> Reference:
     """The reference from two readings of the same samples; those of a stream in any order."""
-    unstable = _unstable(kind, first, second)
+    unstable = _find_unstable(kind, readings, repeats)
     was, now = (
-        each[unstable].row.leaves if unstable is not None else () for each in (first, second)
+        each[unstable].row.leaves if unstable is not None else () for each in (readings, repeats)
     )
-    digests = [Counter(each.row.exact for each in reading) for reading in (first, second)]
-    differing = sum(a.row.exact != b.row.exact for a, b in zip(first, second, strict=False))
+    digests = [Counter(each.row.exact for each in reading) for reading in (readings, repeats)]
+    differing = sum(a.row.exact != b.row.exact for a, b in zip(readings, repeats, strict=False))
     if kind == "iterable":
         differing = (digests[0] - digests[1]).total()
+    parts = tuple(each.parts for each in readings)
     return Reference(
         kind,
-        tuple((each.name, each.row.digest) for each in first),
-        unstable_index=None if unstable is None else first[unstable].name,
-        unstable_part=difference(was, now).replace("the reference", "the first reading"),
-        leaves=tuple(_kept_leaves(each, comparison) for each in first if each.row.leaves),
-        nondeterministic_count=0 if comparison.what is Compared.AUTHOR else differing,
-        varying=_varying(kind, first, second) if differing else (),
-        pickled_samples=tuple((each.name, each.pickled) for each in first if each.pickled),
+        tuple((each.name, each.row.digest) for each in readings),
+        unstable_index=None if unstable is None else readings[unstable].name,
+        unstable_part=difference(was, now).replace("the reference", "the first read"),
+        leaves=tuple(_kept_leaves(each, comparison) for each in readings if each.row.leaves),
+        nondeterministic_count=0 if comparison.level is Compared.AUTHOR else differing,
+        varying=_varying(kind, readings, repeats) if differing else (),
+        pickled_samples=tuple((each.name, each.pickled) for each in readings if each.pickled),
         comparison=comparison,
-        parts=tuple(each.parts for each in first) if all(each.parts for each in first) else (),
+        parts=parts if all(parts) else (),
     )
 
 
-def _varying(kind: str, first: list[Reading], second: list[Reading]) -> tuple[Varying, ...]:
+def _varying(kind: str, readings: list[Reading], repeats: list[Reading]) -> tuple[Varying, ...]:
     """The parts that differ, unless there are too many to know."""
-    if len(first) != len(second) or not all(each.row.parts for each in (*first, *second)):
+    if len(readings) != len(repeats) or not all(each.row.parts for each in (*readings, *repeats)):
         return ()
     is_map = kind == "map"
-    one, other = (
+    first_parts, second_parts = (
         [(each.name if is_map else None, each.row.parts) for each in reading]
-        for reading in (first, second)
+        for reading in (readings, repeats)
     )
-    return find_varying(one, other)
+    return find_varying(first_parts, second_parts)
 
 
 def _kept_leaves(reading: Reading, comparison: Comparison) -> tuple[Any, Leaves]:
-    """The parts of a sample, without what is in them where that is not compared."""
-    if comparison.is_of_content:
+    """The parts of a sample, without their content if that is not compared."""
+    if comparison.compares_content:
         return reading.name, comparable(reading.row.leaves, comparison.varying)
     return reading.name, tuple((path, form, "") for path, form, _ in reading.row.leaves)
 
 
-def _unstable(kind: str, first: list[Reading], second: list[Reading]) -> int | None:
+def _find_unstable(kind: str, readings: list[Reading], repeats: list[Reading]) -> int | None:
     """The place of the first sample that was not the same twice, or None."""
     if kind == "map":
-        pairs = enumerate(zip(first, second, strict=True))
+        pairs = enumerate(zip(readings, repeats, strict=True))
         return next((place for place, (a, b) in pairs if a.row.digest != b.row.digest), None)
-    left = Counter(each.row.digest for each in second)
-    for place, each in enumerate(first[: len(second)]):
-        if not left[each.row.digest]:
+    remaining = Counter(each.row.digest for each in repeats)
+    for place, reading in enumerate(readings[: len(repeats)]):
+        if not remaining[reading.row.digest]:
             return place
-        left[each.row.digest] -= 1
+        remaining[reading.row.digest] -= 1
     return None
 
 
@@ -281,8 +298,8 @@ def _generator_states(like: dict[str, Any] | None = None) -> dict[str, Any]:
     """The states of the global generators; with *like*, of those that it has."""
     states = {"torch": torch.get_rng_state().tolist(), "random": random.getstate()}
     if "numpy" in (sys.modules if like is None else like):
-        kind, keys, *rest = sys.modules["numpy"].random.get_state()
-        states["numpy"] = (kind, keys.tolist(), *rest)
+        kind, keys, *position = sys.modules["numpy"].random.get_state()
+        states["numpy"] = (kind, keys.tolist(), *position)
     return states
 
 
@@ -295,9 +312,9 @@ def _with_rows(reader: Reader, stream: Any) -> Iterator[Any]:
         is_collated = not number and reader.loader._auto_collation
         if is_collated and not _makes_rows(reader, sample):
             message = (
-                f"the batches of {type(stream).__name__} cannot be taken apart into samples, and an"
-                " iterable dataset has no indices that say what a batch should hold: nothing can be"
-                " compared. Try it with batch_size=None, or say how: Contract(split=...)"
+                f"the batches of {type(stream).__name__} cannot be split into samples, and an"
+                " iterable dataset has no indices that say what a batch should contain, so nothing"
+                " can be compared. Pass batch_size=None, or define Contract(split=...)"
             )
             raise UnusableDatasetError(message)
         yield sample
@@ -309,18 +326,18 @@ def _makes_rows(reader: Reader, sample: Any) -> bool:
         return reader.comparer.split(reader.batch([sample]), 1) is not None
     except loaders.CollateError:
         with contextlib.suppress(loaders.CollateError):
-            reader.batch([_copied(sample) for _ in range(reader.loader.batch_size or 1)])
+            reader.batch([_copy_sample(sample) for _ in range(reader.loader.batch_size or 1)])
             return False
         raise
 
 
-def _splits(reader: Reader, draw: Draw, found: Reference) -> bool:
+def _splits(reader: Reader, draw: Draw, reference: Reference) -> bool:
     """Whether each row of a batch is equal to its sample on its own.
 
-    A ready batch that holds fewer of these samples than asked for is split as well: the judge says
+    A ready batch that holds fewer of these samples than requested is split as well: the judge says
     that samples are missing.
     """
-    alone, names = found.digests, draw.names
+    alone, names = reference.digests, draw.names
     batch = reader.batch(reader.fetch(draw))
     _require_split(reader, batch, len(names))
     if rows := reader.comparer.rows(batch, len(names), names):
@@ -332,36 +349,36 @@ def _splits(reader: Reader, draw: Draw, found: Reference) -> bool:
 
 def _require_split(reader: Reader, batch: Any, count: int) -> None:
     """Refuse a function of the author's that does not take *batch* apart into *count* samples."""
-    own = reader.comparer.handling.split
-    if own is None or reader.gives_batches:
+    contract_split = reader.comparer.handling.split
+    if contract_split is None or reader.gives_batches:
         return
-    with loaders.errors_of_dataset("the contract's split"):
-        came = len(list(own(batch)))
-    if came != count:
+    with loaders.report_dataset_errors("the contract's split"):
+        samples = len(list(contract_split(batch)))
+    if samples != count:
         message = (
-            f"the contract's split takes a batch of {counted(count, 'sample')} apart into {came}."
-            " It has to return the list of its samples"
+            f"the contract's split divides a batch of {pluralize(count, 'sample')} into {samples}."
+            " It must return the list of its samples"
         )
         raise UnusableDatasetError(message)
 
 
-# Some facts about ``__getitems__``. Where a dataset has it, torch's fetcher asks it for a whole
-# batch, calls ``__getitem__`` never, and gives ``collate_fn`` whatever came. By torch's
-# documentation that is a list of samples, the same that ``__getitem__`` gives; if they differ, the
-# dataset is wrong. But some datasets give a ready batch, and a ``collate_fn`` that leaves it as it
-# is. A batch is not comparable with what ``__getitem__`` gives, so it is compared with batches of
-# one.
+# Some facts about ``__getitems__``. If a dataset has it, torch's fetcher requests a whole batch
+# from it, never calls ``__getitem__``, and passes the result to ``collate_fn``. By torch's
+# documentation that is a list of samples, the same that ``__getitem__`` returns; if they differ,
+# the dataset is wrong. But some datasets return a ready batch, and a ``collate_fn`` that leaves it
+# as it is. A batch is not comparable with what ``__getitem__`` returns, so it is compared with
+# batches of one.
 
 
 def _sample_of(dataset: Any, draw: Draw) -> Any:
-    """The first sample of *draw*, with no fault armed: an error is the dataset's own."""
+    """The first sample of *draw*, without faults: an error is the dataset's own."""
     (index,) = draw.indices
-    with loaders.errors_of_dataset(f"{type(dataset).__name__}[{draw}]"):
+    with loaders.report_dataset_errors(f"{type(dataset).__name__}[{draw}]"):
         return dataset[index]
 
 
 class Reading(NamedTuple):
-    """A sample, or a batch, as it was read once; *pickled* where the author compares."""
+    """A sample, or a batch, as it was read once; *pickled* if the author compares."""
 
     name: Name | tuple[Name, ...]
     row: SampleFingerprint
@@ -374,7 +391,7 @@ class Reader:
     """Reads samples of *loader*'s dataset, and makes their fingerprints.
 
     Attributes:
-        gives_batches: Whether the dataset gives ready batches; None before the first sample.
+        gives_batches: Whether the dataset returns ready batches; None before the first sample.
 
     """
 
@@ -385,7 +402,7 @@ class Reader:
 
     def read(self, draw: Draw) -> Reading:
         """The one sample of *draw*."""
-        return self.collated(draw.names[0], self.fetch(draw), whole=draw.whole)
+        return self.read_collated(draw.names[0], self.fetch(draw), is_whole=draw.is_whole)
 
     def read_whole(self, draw: Draw) -> Reading:
         """The batch of *draw*."""
@@ -394,48 +411,48 @@ class Reader:
         return Reading(draw.names, self.comparer.row(batch, draw.names), pickled)
 
     def fetch(self, draw: Draw) -> Any:
-        """What a worker gives ``collate_fn`` of *draw*.
+        """What a worker passes to ``collate_fn`` for *draw*.
 
         Its samples are copies: a reused buffer would otherwise be the same sample many times.
         """
-        if self._comes_together(draw):
-            return self._together(draw)
-        samples = map(self._sample, draw.each())
-        return list(samples) if len(draw.indices) == 1 else list(map(_copied, samples))
+        if self._reads_batch(draw):
+            return self._fetch_batch(draw)
+        samples = map(self._sample, draw.split())
+        return list(samples) if len(draw.indices) == 1 else list(map(_copy_sample, samples))
 
-    def _comes_together(self, draw: Draw) -> bool:
-        """Whether to ask for the batch, and not for samples."""
-        if not (self.loader._auto_collation and asks_for_several(self.loader.dataset)):
+    def _reads_batch(self, draw: Draw) -> bool:
+        """Whether to request the batch instead of its samples."""
+        if not (self.loader._auto_collation and reads_whole_batches(self.loader.dataset)):
             return False
-        if draw.whole or not draw.indices:
+        if draw.is_whole or not draw.indices:
             return True
         if self.gives_batches is None:
-            self.gives_batches = self._gives_batches(draw.each()[0])
+            self.gives_batches = self._gives_batches(draw.split()[0])
         return self.gives_batches
 
     def _gives_batches(self, draw: Draw) -> bool:
-        found = self._together(draw)
-        if not isinstance(found, (list, tuple)):
+        batch = self._fetch_batch(draw)
+        if not isinstance(batch, (list, tuple)):
             return True
         dataset: Any = self.loader.dataset
         try:
-            sample = dataset[draw.sent().indices[0]]
+            sample = dataset[draw.copy_for_worker().indices[0]]
         except loaders.USERS_ERRORS:  # The loader never calls __getitem__.
             return True
-        return bool(found) and _types([sample]) != _types(list(found))
+        return bool(batch) and _types([sample]) != _types(list(batch))
 
     def fingerprinted(self, place: int, sample: Any) -> Reading:
-        """*sample* as a row of a batch of its own; as that batch, if batches cannot be split."""
-        found = self.collated(place, [sample])
+        """*sample* as a row of its own batch; as that batch, if batches cannot be split."""
+        reading = self.read_collated(place, [sample])
         if self.loader._auto_collation:
-            return found
-        return found._replace(parts=self.comparer.parts(self.batch(sample)))
+            return reading
+        return reading._replace(parts=self.comparer.parts(self.batch(sample)))
 
-    def collated(self, name: Name, samples: Any, *, whole: bool = False) -> Reading:
-        """Likewise of a batch of one sample, or *whole*, before it is collated."""
-        alone = self.batch(samples if self.loader._auto_collation else samples[0])
-        is_slice = False
-        if self.loader._auto_collation and not whole and (parts := self.comparer.split(alone, 1)):
+    def read_collated(self, name: Name, samples: Any, *, is_whole: bool = False) -> Reading:
+        """A batch of one sample as a reading; *is_whole*: *samples* cannot be split."""
+        is_batched, is_slice = self.loader._auto_collation, False
+        alone = self.batch(samples if is_batched else samples[0])
+        if is_batched and not is_whole and (parts := self.comparer.split(alone, 1)):
             alone, is_slice = parts[0], self.comparer.slices
         pickled = self.comparer.keep(alone, name)
         row = self.comparer.row(alone, name, is_slice=is_slice)
@@ -445,23 +462,23 @@ class Reader:
     def batch(self, samples: Any) -> Any:
         """What the loader makes of *samples*."""
         advice = (
-            ". A DataLoader with this collate_fn cannot make a batch of them either: give it one"
-            " that can, as in loader={'collate_fn': ...}, or batch_size=None"
+            ". A DataLoader with this collate_fn cannot make a batch of them either: pass another"
+            " one, as in loader={'collate_fn': ...}, or batch_size=None"
         )
         name = type(self.loader.dataset).__name__
-        what = f"collating samples of {name}"
-        with loaders.errors_of_dataset(what, advice, loaders.CollateError):
+        action = f"collating samples of {name}"
+        with loaders.report_dataset_errors(action, advice, loaders.CollateError):
             return self.loader.collate_fn(samples)
 
     def _sample(self, draw: Draw) -> Any:
         self._seed(draw)
-        return _sample_of(self.loader.dataset, draw.sent())
+        return _sample_of(self.loader.dataset, draw.copy_for_worker())
 
-    def _together(self, draw: Draw) -> Any:
+    def _fetch_batch(self, draw: Draw) -> Any:
         self._seed(draw)
         dataset: Any = self.loader.dataset
-        with loaders.errors_of_dataset(f"{type(dataset).__name__}.__getitems__([{draw}])"):
-            return dataset.__getitems__(draw.sent().drawn)
+        with loaders.report_dataset_errors(f"{type(dataset).__name__}.__getitems__([{draw}])"):
+            return dataset.__getitems__(draw.copy_for_worker().drawn)
 
     def _seed(self, draw: Draw) -> None:
         start = self.comparer.comparison.seeded
@@ -470,7 +487,7 @@ class Reader:
                 seed_sample(start, index)
 
 
-def _copied(sample: Any) -> Any:
+def _copy_sample(sample: Any) -> Any:
     """A copy, unless *sample* holds what has none, as an open file for ``collate_fn``."""
     try:
         return copy.deepcopy(sample)

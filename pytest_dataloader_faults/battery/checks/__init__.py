@@ -1,37 +1,56 @@
 """The checks of the battery: what each promises, and the faults it needs. Pure.
 
-A check sees the workload of a run without a fault. It answers with the variants to run, or says why
-it does not apply.
+A check gets the workload of the fault-free run. It returns faults or scenarios, or raises
+NotApplicable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from pytest_dataloader_faults._arguments import meant
-from pytest_dataloader_faults.battery.checks._at_rest import AT_REST
+from pytest_dataloader_faults._arguments import suggest_name
 from pytest_dataloader_faults.battery.checks._base import Check as Check
-from pytest_dataloader_faults.battery.checks._base import Variant as Variant
+from pytest_dataloader_faults.battery.checks._base import Scenario as Scenario
+from pytest_dataloader_faults.battery.checks._base import TrialKind as TrialKind
+from pytest_dataloader_faults.battery.checks._base import no_fault as no_fault
 from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, PINNING
 from pytest_dataloader_faults.battery.checks._faults import FAULTS, NETWORK, WRITES
 from pytest_dataloader_faults.battery.checks._ranks import RANKS
 from pytest_dataloader_faults.battery.checks._ranks import RANKS_AGREE as RANKS_AGREE
 from pytest_dataloader_faults.battery.checks._ranks import WITHOUT_RANKS as WITHOUT_RANKS
-from pytest_dataloader_faults.battery.checks._resume import RESUME
+from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT, ELSEWHERE, BeforeInit
+from pytest_dataloader_faults.battery.checks.before_init.rules import BeforeInitJudge
+from pytest_dataloader_faults.battery.checks.http import HTTP
+from pytest_dataloader_faults.battery.checks.listings import LISTINGS
+from pytest_dataloader_faults.battery.checks.locks import LOCKS
+from pytest_dataloader_faults.battery.checks.resume import RESUME
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.outcomes.text import format_value, shorten
+from pytest_dataloader_faults.steps import Processes
 
 CHECKS: dict[str, Check] = {
     check.name: check
-    for check in (*EPOCHS, *FAULTS, *AT_REST, *WRITES, *NETWORK, *RESUME, *RANKS, *PINNING)
+    for group in (
+        *(EPOCHS, FAULTS, BEFORE_INIT, LISTINGS, WRITES, LOCKS, NETWORK, HTTP),
+        *(RESUME, RANKS, PINNING),
+    )
+    for check in group
 }
-
+"""All checks by name: those of this package, then those that users have registered."""
+IN_WORKERS = TrialKind(ELSEWHERE)
+_KINDS = (BeforeInit(), IN_WORKERS)
+JUDGES = (BeforeInitJudge,)
+"""The judges of trials that are judged by rules of their own."""
+HOOK = "pytest_dataloader_faults_checks"
+"""The pytest hook that returns the checks of a user."""
 
 GROUPS = {
     "quick": (
         "workers-agree",
-        "used-before",
+        "read-before-fork",
         "pickles",
-        "read-error-later",
+        "read-error-halfway",
         "truncated-empty",
         "truncated-tail",
         "closed-descriptor",
@@ -43,30 +62,86 @@ classes of docs/evidence/datasets.md, for a part of the time; tests/battery/test
 """
 
 
+def kind_of(processes: Processes) -> TrialKind:
+    """The kind of the trials that *processes* make."""
+    return next(kind for kind in _KINDS if kind.includes(processes))
+
+
+def register(entries: object, origin: str) -> None:
+    """Add the checks in *entries*, which the user's file *origin* defines.
+
+    Raises:
+        InvalidArgumentError: *entries* is not a list of checks, or a name is already taken. Then
+            none of them is added.
+    """
+    added: dict[str, Check] = {}
+    for check in entries if isinstance(entries, Iterable) else [entries]:
+        if not isinstance(check, Check):
+            text = shorten(format_value(check))
+            message = f"{origin}: {HOOK}() returned {text}, which must be a list of Check objects"
+            raise InvalidArgumentError(message)
+        owner = f"a check in {origin}" if check.name in added else _owner_of(check.name)
+        if owner:
+            message = (
+                f"{origin}: {HOOK}() returned a check named {check.name!r}, which is the name of"
+                f" {owner}. Rename it"
+            )
+            raise InvalidArgumentError(message)
+        added[check.name] = replace(check, origin=origin)
+    CHECKS.update(added)
+
+
+def _owner_of(name: str) -> str:
+    """What already has the *name*; "" if it is free."""
+    if name in GROUPS:
+        return "a group of checks"
+    if name not in CHECKS:
+        return ""
+    origin = CHECKS[name].origin
+    return f"a check in {origin}" if origin else "a check of this package"
+
+
+def take_registered() -> list[Check]:
+    """Remove and return the checks that users have added."""
+    return [CHECKS.pop(check.name) for check in list(CHECKS.values()) if check.origin]
+
+
+def put_back(checks: Iterable[Check]) -> None:
+    """Add the *checks* that were taken."""
+    CHECKS.update((check.name, check) for check in checks)
+
+
+def cost_of(name: str) -> int:
+    """About how many epochs the check *name* makes, in how many processes; 1 of an unknown one."""
+    return CHECKS[name].cost if name in CHECKS else 1
+
+
 def names_of_checks(argument: str, names: str | Iterable[str]) -> set[str]:
     """*names* as a set; each must be a check's, or that of a group.
 
     A text may have several, between commas.
     """
-    given = [names] if isinstance(names, str) or not isinstance(names, Iterable) else names
-    texts = list(given)
+    name_lists = [names] if isinstance(names, str) or not isinstance(names, Iterable) else names
+    texts = list(name_lists)
     if not all(isinstance(each, str) for each in texts):
-        message = f"{argument}={names!r} must be the name of a check, or several names"
+        message = f"{argument}={names!r} must be the name of a check or a list of names"
         raise InvalidArgumentError(message)
-    found = {name for each in texts for part in each.split(",") if (name := part.strip())}
-    if texts and not found:
-        message = f"{argument}={names!r} names no check. Name some, as in 'pickles, open-error'"
+    parsed_names = {name for each in texts for part in each.split(",") if (name := part.strip())}
+    if texts and not parsed_names:
+        message = (
+            f"{argument}={names!r} must name one or more checks, for example 'pickles, open-error'"
+        )
         raise InvalidArgumentError(message)
-    checks = {each for name in found for each in GROUPS.get(name, (name,))}
+    checks = {each for name in parsed_names for each in GROUPS.get(name, (name,))}
     require_checks(argument, checks)
     return checks
 
 
 def require_checks(argument: str, names: Iterable[str]) -> None:
-    """Raise InvalidArgumentError if one of *names* is no check."""
+    """Raise InvalidArgumentError if one of *names* is not a check."""
     for name in names:
         if name not in CHECKS:
-            known = tuple(CHECKS) if name in GROUPS else (*CHECKS, *GROUPS)
-            advice = meant(str(name), known) or f"Choose from {', '.join(known)}"
-            message = f"{argument} names {name!r}, which is no check. {advice}"
+            choices = tuple(CHECKS) if name in GROUPS else (*CHECKS, *GROUPS)
+            advice = suggest_name(str(name), choices) or f"Choose from {', '.join(choices)}"
+            message = f"{argument} contains {name!r}, which is not a check. {advice}"
             raise InvalidArgumentError(message)

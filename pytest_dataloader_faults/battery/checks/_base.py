@@ -2,146 +2,401 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+import itertools
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from pytest_dataloader_faults._settings.jobs import ONE_EPOCH, Resume, TrialOptions
-from pytest_dataloader_faults.battery._workload import FileSet, NotApplicable, Workload
+from pytest_dataloader_faults import _arguments as allow
+from pytest_dataloader_faults._settings.jobs import TrialOptions, count_epochs, has_step, steps_of
+from pytest_dataloader_faults.battery.workload import (
+    Files,
+    NotApplicable,
+    Workload,
+    map_applicable,
+)
+from pytest_dataloader_faults.exceptions import InvalidArgumentError, InvalidCheckError
 from pytest_dataloader_faults.faults import Fault, TruncatedFile
-from pytest_dataloader_faults.outcomes import Outcome, Reference
-from pytest_dataloader_faults.outcomes.contract import Finding
+from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
+from pytest_dataloader_faults.outcomes.contract import Cause, Finding
+from pytest_dataloader_faults.outcomes.text import pluralize
+from pytest_dataloader_faults.steps import (
+    PROCESSES,
+    Epoch,
+    FaultFreePass,
+    Processes,
+    UseAccelerator,
+    run_epochs,
+)
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
+
+HALF = 0.5
+FLIPS = 8
+"""The number of damaged bytes in a file."""
+_TEXT = allow.ArgumentRule(lambda value: isinstance(value, str), "a str")
+_FLAGS = [each.name for each in fields(TrialOptions) if isinstance(each.default, bool)]
 
 
-@dataclass(frozen=True)
-class Variant:
-    """One of the ways to ask a check. A check passes if the dataset passes each of its variants.
+_LOADER_OPTIONS = (
+    *("batch_size", "drop_last", "multiprocessing_context", "num_workers", "persistent_workers"),
+    *("pin_memory", "prefetch_factor", "sampler", "shuffle", "timeout", "worker_init_fn"),
+)
+
+
+def _is_loader(value: object) -> bool:
+    if not isinstance(value, Mapping) or not set(value) <= set(_LOADER_OPTIONS):
+        return False
+    return value.get("batch_size", 1) is not None
+
+
+def _is_faults(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(each, Fault) for each in value)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Scenario(allow.Checked, TrialOptions):
+    """What the trial of a check does; the attributes of ``TrialOptions`` belong to it as well.
+
+    If a plan returns several scenarios, the dataset must pass each of them.
 
     Attributes:
-        faults: The faults of its trial.
-        title: What sets it apart from the other variants, in a few words; "" if there is one only.
-        changes: Loader options that it needs besides those of the check.
-        resume: Which states of its loader new processes go on from, or None.
-        same_draws: Whether the sampler of each epoch draws what that of the first one drew.
-        whole_batches: Whether batches are as large as the loader makes them.
-        circumstance: What the sentence of its verdict begins with; "" if that needs no saying.
-        skip_reason: Why it shows nothing after all, given its own trial, or None.
+        faults: The faults of the trial.
+        title: What distinguishes it from the other scenarios of its check, in a few words.
+        loader: Options of the ``DataLoader`` that it needs.
+        circumstance: The start of its verdict sentence, or "".
+        keep_randomness: Whether random numbers are left unseeded, whatever the contract says. Then
+            only types and shapes are compared.
+        ranks: Whether the trial has several ranks.
+        require_effect: A function of the workload and the outcome that raises ``NotApplicable`` if
+            the trial proves nothing; or None.
     """
 
     faults: tuple[Fault, ...] = ()
     title: str = ""
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    resume: Resume | None = None
-    same_draws: bool = False
-    whole_batches: bool = False
+    loader: Mapping[str, Any] = field(default_factory=dict)
     circumstance: str = ""
-    skip_reason: Callable[[Outcome], NotApplicable | None] = lambda _outcome: None
+    keep_randomness: bool = False
+    ranks: bool = False
+    require_effect: Callable[[Workload, Outcome], None] | None = None
+
+    _rules: ClassVar = {
+        **dict.fromkeys((*_FLAGS, "keep_randomness", "ranks"), allow.FLAG),
+        **dict.fromkeys(("title", "circumstance"), _TEXT),
+        "processes": PROCESSES,
+        "descriptors": allow.optional(allow.at_least(1), "an int, 1 or more, or None"),
+        "faults": allow.ArgumentRule(_is_faults, "a tuple of faults, such as (OpenError('*.h5'),)"),
+        "loader": allow.ArgumentRule(
+            _is_loader,
+            f"a dict whose keys are among {', '.join(_LOADER_OPTIONS)}; options that change what a"
+            " batch consists of belong in the test: fault_check(..., loader=...)",
+        ),
+        "require_effect": allow.optional(
+            callable, "a function of the workload and the outcome, or None"
+        ),
+    }
+
+    @property
+    def options(self) -> TrialOptions:
+        """The part that the process of the trial needs."""
+        return TrialOptions(
+            **{each.name: getattr(self, each.name) for each in fields(TrialOptions)}
+        )
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds that an epoch waits for a batch; None to wait as torch does."""
+        return next((epoch.patience for epoch in steps_of(self.processes, Epoch)), None)
+
+    @property
+    def uses_accelerator(self) -> bool:
+        """Whether it needs an accelerator."""
+        return has_step(self.processes, UseAccelerator)
+
+    @property
+    def recovers_in_place(self) -> bool:
+        """Whether the pass without faults is over the same dataset object."""
+        return any(step.in_child for step in steps_of(self.processes, FaultFreePass))
+
+    def with_defaults(self, defaults: Scenario) -> Scenario:
+        """The same scenario, with what it leaves open from *defaults*."""
+        own = {
+            each.name: value
+            for each in fields(self)
+            if (value := getattr(self, each.name)) != getattr(_EMPTY, each.name)
+        }
+        return replace(defaults, **{**own, "loader": {**defaults.loader, **self.loader}})
 
 
-HALF = 0.5
-FLIPS = 8
-"""Bytes of a damaged file that differ."""
-Plan: TypeAlias = tuple[Variant, ...] | NotApplicable
+class TrialKind:
+    """What the battery does for trials with faults in workers.
+
+    A package of checks brings a subclass if it needs something else for its own trials.
+
+    *elsewhere*: which checks cover files that these trials do not reach, as in a ``Workload``.
+    """
+
+    def __init__(self, elsewhere: str = "") -> None:
+        self._elsewhere = elsewhere
+
+    def includes(self, processes: Processes) -> bool:  # noqa: ARG002  # for subclasses
+        """Whether *processes* make a trial of this kind."""
+        return True
+
+    def run_epochs(self, count: int = 1) -> Processes:
+        """The processes of an ordinary trial with *count* epochs."""
+        return run_epochs(count)
+
+    def fault_free_outcome(self, run: FaultFreeRun) -> Outcome:
+        """The epoch without a fault by which faults are chosen."""
+        return run.working
+
+    def workload(self, run: FaultFreeRun) -> Workload:
+        """What plans get; raises NotApplicable if there are no such trials of the dataset."""
+        facts = run.settings.files, run.own_folders, run.cached, run.reference
+        workload = Workload.of(self.fault_free_outcome(run), *facts)
+        return replace(workload, elsewhere=self._elsewhere)
+
+    def refusal(self, run: FaultFreeRun) -> NotApplicable | None:  # noqa: ARG002
+        """Why no fault can be injected into the files, if that is so."""
+        return None
+
+    def notes(self, run: FaultFreeRun) -> tuple[str, ...]:  # noqa: ARG002
+        """What to know about trials with faults of files."""
+        return ()
+
+    def refine(self, finding: Finding, run: FaultFreeRun) -> Finding:  # noqa: ARG002
+        """*finding* of the judge, with what trials without a fault show about it."""
+        return finding
+
+
+_EMPTY = Scenario()
+Scenarios: TypeAlias = tuple[Scenario, ...]
+Planned: TypeAlias = Fault | Scenario | Iterable[Fault] | Iterable[Scenario]
+"""What a plan returns: a fault, several for one trial, a scenario, or several of them."""
+Plan: TypeAlias = Callable[[Workload], Planned]
 Rule: TypeAlias = Callable[[Outcome, Reference], Finding | None]
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_PLANNED = (
+    "a fault, several faults for one trial, a Scenario or several of them; or raise"
+    " NotApplicable(reason) if the check does not apply"
+)
+_FOUND = allow.optional(
+    lambda value: isinstance(value, Finding) and not value.passed and bool(value.sentence),
+    "a Finding with a sentence and a verdict that is not a pass, or None if there is no violation",
+)
+_OF_CHECK = ("ranks", "uses_accelerator")
+"""They decide which workload a plan receives."""
+_UNMATCHED = Cause(
+    "its plan has a fault that matches nothing",
+    "Take the path from the workload, as in workload.read.path, and pass the path of a single file"
+    " through glob.escape()",
+    overrides=True,
+)
+_LATE = Cause(
+    "its plan has a fault that comes too late",
+    "Choose nth from what the workers do without faults, as in workload.reads",
+    overrides=True,
+)
+_SAME = "{}, as in the scenario of the check, which its plan cannot change"
 
 
-def no_fault(_: Workload) -> Plan:
-    return (Variant(),)
+def no_fault(_: Workload) -> Scenario:
+    """The plan of a check without faults."""
+    return _EMPTY
 
 
-def once(*faults: Fault) -> Plan:
-    """The plan of a check that is asked in one way: with *faults*."""
-    return (Variant(faults),)
-
-
-@dataclass(frozen=True)
-class Check:
-    """One item of the battery.
+@dataclass(frozen=True, repr=False)
+class Check(allow.Checked):
+    """One check of the battery.
 
     Attributes:
-        name: Its name in results, options and the documentation.
+        name: Its name in ids, options, reports and baselines: lower-case words joined by hyphens.
         promise: What a dataset that passes it does, or what happens to the dataset.
-        plan: The ways to ask it, given the workload; or why it does not apply.
-        changes: Loader options that it needs.
-        options: What its trial does beyond one epoch under the faults.
-        extra_rule: A violation that only this check looks for: its verdict and the sentence, or
-            None. It is asked where the judge has found nothing wrong, or no more than an unclear
-            error.
-        preface: What it does that the reader of any advice has to know.
-        advice: What to know and to do when it fails, beyond the evidence.
-        is_about_errors: Whether these are also about an error without a fault. Otherwise such an
-            error may come in any check.
-        keep_randomness: Whether random numbers are left as they are in its trial, whatever the
-            contract says. Then only types and shapes are compared.
-        gpu: Whether it needs an accelerator.
-        ranks: Whether its trial has several ranks.
-        skip_reason: Why it does not apply after all, given the workload and its own trial, or None.
+        plan: A function of the workload. Returns a fault, several faults for one trial, a
+            ``Scenario`` or several of them; raises ``NotApplicable`` if the check does not apply.
+        rule: A function of the outcome and the reference. Returns a ``Finding`` for a violation
+            that only this check looks for, or None. It is called if the judge found only an unclear
+            error, or nothing.
+        describe: A function of the outcome and the finding, which may be a pass. Returns the
+            sentence of the finding.
+        cause: The likely cause of wrong samples, if the check itself shows it; or None.
+        advice: How to fix a failure, in addition to the evidence.
+        preface: What the check does, for readers of the advice.
+        scenario: What the scenarios of the plan leave open, such as the number of epochs: each
+            attribute that has its default there.
+        is_about_errors: Whether preface and advice also explain an error without a fault. Otherwise
+            such an error may be raised in any check.
+        origin: The file of a check that the user added; "" for a check of this package.
     """
 
     name: str
     promise: str
-    plan: Callable[[Workload], Plan] = no_fault
-    changes: dict[str, Any] = field(default_factory=dict)
-    options: TrialOptions = ONE_EPOCH
-    extra_rule: Rule = lambda _outcome, _reference: None
-    preface: str = ""
+    plan: Plan
+    _: KW_ONLY
+    rule: Rule | None = None
+    describe: Callable[[Outcome, Finding], str] | None = None
+    cause: Cause | None = None
     advice: str = ""
+    preface: str = ""
+    scenario: Scenario = _EMPTY
     is_about_errors: bool = False
-    keep_randomness: bool = False
-    gpu: bool = False
-    ranks: bool = False
-    skip_reason: Callable[[Workload, Outcome], NotApplicable | None] = lambda _workload, _outcome: (
-        None
-    )
+    origin: str = field(default="", compare=False)
+
+    _rules: ClassVar = {
+        **dict.fromkeys(("promise", "advice", "preface", "origin"), _TEXT),
+        "name": allow.ArgumentRule(
+            lambda value: isinstance(value, str) and _NAME.fullmatch(value) is not None,
+            "lower-case words and digits joined by hyphens, such as 'stale-handle'",
+        ),
+        "plan": allow.ArgumentRule(callable, "a function of the workload"),
+        "rule": allow.optional(callable, "a function of the outcome and the reference, or None"),
+        "describe": allow.optional(callable, "a function of the outcome and the finding, or None"),
+        "cause": allow.optional(lambda value: isinstance(value, Cause), "a Cause, or None"),
+        "scenario": allow.ArgumentRule(lambda value: isinstance(value, Scenario), "a Scenario"),
+        "is_about_errors": allow.FLAG,
+    }
+
+    @property
+    def cost(self) -> int:
+        """About how many epochs it makes, in how many processes."""
+        processes = 2 if self.scenario.ranks else 1
+        additional = len(self.scenario.processes) - 1 + self.scenario.uses_accelerator
+        return count_epochs(self.scenario.processes) * processes + additional
+
+    def plan_scenarios(self, workload: Workload) -> Scenarios:
+        """The scenarios for *workload*; raises NotApplicable if the check does not apply."""
+        with self._report_errors("plan", NotApplicable):
+            planned = list_scenarios(self.plan(workload))
+            scenarios = tuple(each.with_defaults(self.scenario) for each in planned)
+            for scenario, name in itertools.product(scenarios, _OF_CHECK):
+                given = getattr(self.scenario, name)
+                same = allow.ArgumentRule(partial(operator.eq, given), _SAME.format(given))
+                same.check(name, getattr(scenario, name), owner="Scenario")
+        return scenarios
+
+    def require_effect(self, scenario: Scenario, workload: Workload, outcome: Outcome) -> None:
+        """Raise NotApplicable if the trial of *scenario* proves nothing."""
+        if scenario.require_effect is not None:
+            with self._report_errors("require_effect", NotApplicable):
+                scenario.require_effect(workload, outcome)
+
+    def refine(self, finding: Finding, outcome: Outcome, reference: Reference) -> Finding:
+        """*finding* of the judge, or what only this check looks for, in the words of this check."""
+        if finding.verdict is Verdict.NOT_EXERCISED:
+            finding = self._find_unused_fault(outcome) or finding
+        # What a check looks for is more severe than an error that hides its cause.
+        elif finding.passed or finding.verdict is Verdict.FAILED_UNCLEARLY:
+            violation = self._find_unused_fault(outcome) or self._apply_rule(outcome, reference)
+            finding = violation or finding
+        if finding.verdict is Verdict.CORRUPTED and finding.cause is None:
+            finding = replace(finding, cause=self.cause)
+        if self.describe is None:
+            return finding
+        with self._report_errors("describe"):
+            return replace(finding, sentence=self.describe(outcome, finding))
+
+    def _apply_rule(self, outcome: Outcome, reference: Reference) -> Finding | None:
+        """The violation that only this check looks for, if there is one."""
+        if self.rule is None:
+            return None
+        with self._report_errors("rule"):
+            finding = self.rule(outcome, reference)
+            _FOUND.check("result", finding)
+        if finding is None or finding.cause is not None or not self.origin:
+            return finding
+        # The usual cause of a verdict is that of the package's own rules.
+        return replace(finding, cause=Cause(finding.sentence))
+
+    def _find_unused_fault(self, outcome: Outcome) -> Finding | None:
+        """A mistake of a user's plan: a fault that matched nothing, or none that fired."""
+        unused = [each for each in outcome.faults if not (each.matched or each.fired)]
+        if not unused and not outcome.fired:
+            unused = list(outcome.faults)
+        if not (self.origin and unused):
+            return None
+        fault, matched = unused[0].fault, unused[0].matched
+        operations = pluralize(matched, "operation") if matched else "no operation of a worker"
+        sentence = f"{fault!r} matched {operations}, and did not fire: the trial proves nothing"
+        return Finding(Verdict.NOT_EXERCISED, sentence, _LATE if matched else _UNMATCHED)
+
+    def error(self, text: str) -> InvalidCheckError:
+        """An error of a user's check, which its *text* explains."""
+        return InvalidCheckError(f"check {self.name!r} in {self.origin}: {text}")
+
+    @contextlib.contextmanager
+    def _report_errors(self, function: str, *allowed: type[Exception]) -> Iterator[None]:
+        """Name the check and its file in an error of the user's *function*."""
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, (*allowed, KeyboardInterrupt)) or not self.origin:
+                raise
+            is_own = isinstance(error, InvalidArgumentError)
+            text = str(error) if is_own else f"it raised {type(error).__name__}: {error}"
+            raise self.error(f"its {function}: {text}") from error
+
+
+def list_scenarios(planned: object) -> Scenarios:
+    """The scenarios that a plan returned, in any of the forms that it may return."""
+    entries = tuple(planned) if isinstance(planned, Iterable) else (planned,)
+    if entries and all(isinstance(entry, Fault) for entry in entries):
+        return (Scenario(faults=entries),)
+    scenarios = tuple(entry for entry in entries if isinstance(entry, Scenario))
+    is_valid = bool(entries) and scenarios == entries
+    allow.ArgumentRule(lambda _: is_valid, _PLANNED).check("result", planned)
+    return scenarios
 
 
 def on(
-    files: Literal["opened", "read", "content", "cut", "filled"],
+    files: Files,
     kind: Callable[..., Fault],
     *,
-    one: bool = False,
+    single: bool = False,
     no_target: Callable[[Workload], NotApplicable] | None = None,
     **options: Any,
-) -> Callable[[Workload], Plan]:
-    """A plan: a fault of these *files* of the workload, or of *one* of them, of each kind.
+) -> Plan:
+    """A plan with a fault in these *files* of the workload, or in a *single* one, of each kind.
 
-    "content" is for faults that happen as a file is opened: it does not matter whether Python or C
-    reads it then. "cut" is for those of its length, and "filled" for those of files that are not
-    empty by themselves. *no_target*: why it does not apply where there are no such files.
+    "content" is for faults that fire when a file is opened, whether Python or C reads it. "cut" is
+    for faults of its length, and "filled" for faults of files that are not already empty.
+    *no_target*: why the check does not apply if there are no such files.
     """
 
-    def plan(workload: Workload) -> Plan:
-        found: FileSet | NotApplicable = getattr(workload, files)
-        if isinstance(found, NotApplicable):
-            return found
-        if not found.paths and no_target is not None:
-            return no_target(workload)
-        if not found.paths:
-            return workload.no_target("open" if files == "opened" else "read")
-        return once(kind(found.middle if one else found.path, **options))
+    def plan(workload: Workload) -> Fault:
+        file_set = getattr(workload, files)
+        if no_target is not None and not file_set.paths:
+            raise no_target(workload)
+        return kind(file_set.middle if single else file_set.path, **options)
 
     return for_each_kind(plan)
 
 
-def tails_cut_off(workload: Workload) -> tuple[Fault, ...]:
-    """Files that end where they look whole; none where there is no such place."""
+def faults_at_tails(workload: Workload) -> tuple[Fault, ...]:
+    """Faults that truncate files where they still look complete; none if there is no such place."""
     points = workload.truncation_points
     return tuple(TruncatedFile(glob.escape(path), keep=end) for path, end in points)
 
 
-def for_each_kind(plan: Callable[[Workload], Plan]) -> Callable[[Workload], Plan]:
-    """*plan* for one kind of file after the other, so that an index does not shield the data."""
+def for_each_kind(plan: Plan) -> Plan:
+    """*plan* for one kind of file after the other, so that an index does not hide the data."""
 
-    def of_each(workload: Workload) -> Plan:
+    def plan_kind(kind: Workload) -> Scenarios:
+        return tuple(
+            replace(scenario, title=", ".join(filter(None, (kind.title, scenario.title))))
+            for scenario in list_scenarios(plan(kind))
+        )
+
+    def plan_kinds(workload: Workload) -> Planned:
         kinds = workload.kinds
-        plans = [(kind.title if len(kinds) > 1 else "", plan(kind)) for kind in kinds]
-        variants = [
-            replace(each, title=", ".join(filter(None, (title, each.title))))
-            for title, found in plans
-            if not isinstance(found, NotApplicable)
-            for each in found
-        ]
-        return tuple(variants) or plans[0][1]
+        if len(kinds) == 1:
+            return plan(workload)
+        return tuple(itertools.chain(*map_applicable(plan_kind, kinds)))
 
-    return of_each
+    return plan_kinds

@@ -1,4 +1,4 @@
-"""Checks of whole epochs: several processes, several epochs, and what each of them leaves. Pure."""
+"""Checks of complete epochs: several processes, several epochs, and what these leave. Pure."""
 
 from __future__ import annotations
 
@@ -6,371 +6,443 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Container
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from pytest_dataloader_faults._settings import DEADLINE
-from pytest_dataloader_faults._settings.jobs import TrialOptions
-from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
 from pytest_dataloader_faults.battery.checks._base import (
     Check,
-    Plan,
-    Variant,
+    Planned,
+    Scenario,
+    Scenarios,
     for_each_kind,
     no_fault,
     on,
-    once,
 )
+from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults import ReadError, TruncatedFile
 from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
 from pytest_dataloader_faults.outcomes.chains import error_line
-from pytest_dataloader_faults.outcomes.contract import Finding, Wrong
+from pytest_dataloader_faults.outcomes.contract import Cause, Finding
 from pytest_dataloader_faults.outcomes.growth import FEWEST_EPOCHS, TIMES_TO_CONFIRM, find_growth
-from pytest_dataloader_faults.outcomes.judge.leaks import sentence_of
+from pytest_dataloader_faults.outcomes.judge.draws import USED_UP
+from pytest_dataloader_faults.outcomes.judge.leaks import describe_growth
 from pytest_dataloader_faults.outcomes.judge.samples import is_large
 from pytest_dataloader_faults.outcomes.judge.starts import UNPICKLABLE
 from pytest_dataloader_faults.outcomes.records import Leaves
 from pytest_dataloader_faults.outcomes.stages import DONE
-from pytest_dataloader_faults.outcomes.text import counted
+from pytest_dataloader_faults.outcomes.text import pluralize
+from pytest_dataloader_faults.steps import (
+    EndFaults,
+    Epoch,
+    MeasureEpochs,
+    ReadSample,
+    RepeatDraws,
+    UseAccelerator,
+    arm_workers,
+    run_epochs,
+)
 
 _READS_ONE = (
-    "This check reads one sample in the main process before the workers start, as a script does"
-    " that looks at dataset[0]"
+    "This check reads one sample in the main process before the workers start, like a script that"
+    " looks at dataset[0]"
 )
-_USED_BEFORE = (
+_READ_BEFORE_FORK = (
     "Forked workers share a handle that was opened for that sample, and spawned workers cannot"
-    " receive it. Open the file once per process: keep os.getpid() beside the handle, and open the"
-    " file again where it differs. Or exclude 'used-before', if nothing reads the dataset before"
+    " receive it. Open the file once per process: store os.getpid() with the handle, and reopen the"
+    " file when it has changed. Or exclude 'read-before-fork', if nothing reads the dataset before"
     " the loop over the loader"
 )
 _DESCRIPTORS = 1024
 """The usual soft limit: a dataset that needs more cannot be sent to workers on many machines."""
+SAME_AGAIN = Cause(
+    "repeats the same random samples in every epoch",
+    fix="seed each worker from torch.initial_seed()",
+)
 _ENOUGH = 8
-"""Random samples that have to be equal before that is no accident."""
+"""Fewer random samples can be equal by accident."""
 _TWO_EPOCHS = (
-    "Each epoch starts workers from the dataset as it is in the main process. There, an iterator, a"
-    " sampler or a random generator that the dataset keeps is used up after one epoch, or it starts"
-    " from the same state in every worker. Create it in __iter__, or in each worker from"
-    " torch.initial_seed(). A sample that the dataset keeps and changes in place starts from the"
-    " same state, too: change a copy of it"
+    "Each epoch starts workers from the dataset as it is in the main process. An iterator, a"
+    " sampler or a random generator that the dataset keeps there is used up after one epoch, or"
+    " starts from the same state in every worker. Create it in __iter__, or in each worker from"
+    " torch.initial_seed(). Do not seed a generator with the worker's number alone, which is the"
+    " same in each epoch. The same holds for a sample that the dataset keeps and changes in"
+    " place: change a copy of it"
 )
 
 
 _MOST_MORE_WORKERS = 4
 
 
-def _numbers_of_workers(workload: Workload) -> Plan:
-    """As many as the loader has; of a stream also a number by which nothing can be divided.
+def _numbers_of_workers(workload: Workload) -> Planned:
+    """As many as the loader has; for a stream also a number that divides none of its counts.
 
-    Indices are divided by torch, and the parts of a stream by its author. One that is made for one
-    worker need not be divided.
+    torch divides indices, but the author of a stream divides the stream. A stream for a single
+    worker does not need to be divided, and a stream may refuse any other number of workers.
     """
-    asked = len({each.worker for each in workload.fault_free.workers})
-    if workload.stream_count is None or asked == 1:
+    worker_count = len({each.worker for each in workload.fault_free.workers})
+    if workload.stream_count is None or worker_count == 1 or workload.in_all_workers_only:
         return no_fault(workload)
     counts = {workload.stream_count, *(len(kind.read.paths) or 1 for kind in workload.kinds)}
-    tried = range(asked + 1, asked + 1 + _MOST_MORE_WORKERS)
-    more = next((each for each in tried if all(count % each for count in counts)), tried[0])
-    # A loader drops the last batch of each worker if it is told to, and is not in question here.
-    changes = {"num_workers": more, "drop_last": False}
-    many = counted(more, "worker")
-    told = f"with {many}"
-    other = Variant((), many, changes, circumstance=told, skip_reason=_refuses_the_number)
-    return (Variant(title=counted(asked, "worker")), other)
+    candidates = range(worker_count + 1, worker_count + 1 + _MOST_MORE_WORKERS)
+    other_count = next(
+        (each for each in candidates if all(count % each for count in counts)), candidates[0]
+    )
+    # drop_last drops the last batch of each worker, which this check does not test.
+    changes = {"num_workers": other_count, "drop_last": False}
+    title = pluralize(other_count, "worker")
+    return (
+        Scenario(title=pluralize(worker_count, "worker")),
+        Scenario(
+            title=title,
+            loader=changes,
+            circumstance=f"with {title}",
+            require_effect=_require_samples,
+        ),
+    )
 
 
-def _first_in_main_process(workload: Workload) -> Plan:
+def _first_in_main_process(workload: Workload) -> Scenario:
     if workload.in_workers_only:
-        return NotApplicable("only workers can read it: elsewhere it raises an error")
+        raise NotApplicable("only workers can read it: in the main process it raises an error")
     return no_fault(workload)
 
 
-def _refuses_the_number(outcome: Outcome) -> NotApplicable | None:
-    """A stream that has too few shards for so many workers may say so."""
-    if outcome.exception is None:
-        return None
-    return NotApplicable(f"it raised {error_line(outcome.exception)}")
+def _require_samples(_: Workload, outcome: Outcome) -> None:
+    """Raise NotApplicable if the stream refuses a higher number of workers."""
+    if outcome.exception is not None:
+        raise NotApplicable(f"it raised {error_line(outcome.exception)}")
 
 
 def _is_bad_second_epoch(outcome: Outcome, reference: Reference) -> Finding | None:
-    """A second epoch of a stream that is used up, or one that repeats random samples."""
-    first, second = outcome.passes
+    """A stream that is exhausted in the second epoch, or repeated random samples."""
+    first_pass, second_pass = outcome.epochs
     if reference.second_pass_count is not None:
-        count = f"{reference.second_pass_count} of its {counted(len(reference.samples), 'sample')}"
-        sentence = f"iterated once more in one process, the stream gave {count}"
-        return Finding(Verdict.CORRUPTED, sentence, Wrong.USED_UP)
-    if reference.nondeterministic_count >= _ENOUGH and _repeats(first, second, reference):
-        repeated = "the random samples of epoch 2 are, bit by bit, those of epoch 1"
-        sentence = f"{repeated}, although reading one twice gives two"
-        return Finding(Verdict.CORRUPTED, sentence, Wrong.SAME_AGAIN)
+        count = (
+            f"{reference.second_pass_count} of its {pluralize(len(reference.samples), 'sample')}"
+        )
+        sentence = f"iterated a second time in one process, the stream returned {count}"
+        return Finding(Verdict.CORRUPTED, sentence, USED_UP)
+    if reference.nondeterministic_count >= _ENOUGH and _repeats_random_samples(
+        first_pass, second_pass, reference
+    ):
+        sentence = (
+            "the random samples of epoch 2 are identical to those of epoch 1, although reading a"
+            " sample twice returns two different ones"
+        )
+        return Finding(Verdict.CORRUPTED, sentence, SAME_AGAIN)
     return None
 
 
-def _repeats(first: Pass, second: Pass, reference: Reference) -> bool:
-    """Whether all samples are the same again, or a large part that varies in many of them."""
-    one, other = _parts(first), _parts(second)
-    common = one.keys() & other.keys()
+def _repeats_random_samples(first_pass: Pass, second_pass: Pass, reference: Reference) -> bool:
+    """Whether all samples are repeated, or a large part that varies in many of them."""
+    first_parts, second_parts = _parts_by_sample(first_pass), _parts_by_sample(second_pass)
+    common = first_parts.keys() & second_parts.keys()
     if len(common) < _ENOUGH:
         return False
     random = {part.path for part in reference.varying if part.samples >= _ENOUGH}
-    parts = [(_large(one[key], random), _large(other[key], random)) for key in common]
+    parts = [
+        (_large_digests(first_parts[key], random), _large_digests(second_parts[key], random))
+        for key in common
+    ]
     of_parts = (all(a.get(path, 0) == b.get(path, 1) for a, b in parts) for path in random)
-    return all(one[key] == other[key] for key in common) or any(of_parts)
+    return all(first_parts[key] == second_parts[key] for key in common) or any(of_parts)
 
 
-def _large(leaves: Leaves, paths: Container[str]) -> dict[str, str]:
-    """The digests of those at *paths* that do not become the same by accident."""
+def _large_digests(leaves: Leaves, paths: Container[str]) -> dict[str, str]:
+    """The digests of the parts at *paths* that are too large to be equal by accident."""
     return {
         path: digest for path, form, digest in leaves if path in paths and is_large(form, digest)
     }
 
 
-def _two_epochs(workload: Workload) -> Plan:
-    """Random numbers that a worker draws again are seen if it makes the same samples again."""
+def _two_epochs(workload: Workload) -> Planned:
+    """Repeated random numbers show if a worker makes the same samples again."""
     run = workload.fault_free
-    drawn = [index for indices in run.passes[0].drawn for index in indices]
+    drawn = [index for indices in run.epochs[0].drawn for index in indices]
     is_sorted = all(a < b for a, b in pairwise(drawn) if type(a) is type(b))
     if not run.comparison.allows_for_randomness or run.kind != "map" or is_sorted:
         return no_fault(workload)
     return (
-        Variant(title="as the sampler draws"),
-        Variant(title="epoch 2 in the order of epoch 1", same_draws=True),
+        Scenario(title="as the sampler draws"),
+        Scenario(title="epoch 2 in the order of epoch 1", processes=_IN_SAME_ORDER),
     )
 
 
-def _parts(one: Pass) -> dict[Any, Any]:
-    """The parts of the samples, by index; those of a stream by their place in the epoch."""
+def _parts_by_sample(epoch: Pass) -> dict[Any, Any]:
+    """The parts of the samples, by index, or for a stream by position."""
     parts_of = [
         (index, parts)
-        for each in one.delivered
-        for index, parts in zip(each.indices or each.rows or (), each.leaves, strict=False)
+        for delivery in epoch.delivered
+        for index, parts in zip(
+            delivery.indices or delivery.rows or (), delivery.leaves, strict=False
+        )
     ]
-    if any(each.indices is None for each in one.delivered):
+    if any(each.indices is None for each in epoch.delivered):
         return dict(enumerate(sorted(parts for _, parts in parts_of)))
     return dict(parts_of)
 
 
 @for_each_kind
-def _one_error(workload: Workload) -> Plan:
-    """Two reads: the first is of a header, where a file is opened for the first sample."""
-    if not workload.read.paths:
-        return workload.no_target("read")
-    later = _one_error_later(workload)
-    first = ReadError(workload.read.path, times=1)
-    return (Variant((first,), "the first read"), *later) if later else once(first)
+def _single_error(workload: Workload) -> Planned:
+    """Two reads: the first one reads a header if a file is opened for the first sample."""
+    header_fault = ReadError(workload.read.path, times=1)
+    later = _later_error(workload)
+    if not later:
+        return header_fault
+    return (Scenario(faults=(header_fault,), title="the first read"), *later)
 
 
-def _one_error_later(workload: Workload) -> tuple[Variant, ...]:
-    if found := workload.longest_read:
-        path, counts = found
+def _later_error(workload: Workload) -> Scenarios:
+    if longest := workload.longest_read:
+        path, counts = longest
         name, nth = os.path.basename(path), counts.longest
-        read = f"{counted(counts.longest_bytes, 'byte')} at {counts.longest_offset}"
+        read = f"{pluralize(counts.longest_bytes, 'byte')} at {counts.longest_offset}"
         fault = ReadError(glob.escape(path), nth=nth, times=1)
-        return (Variant((fault,), f"read {nth} of {name}, which is the longest: {read}"),)
+        title = f"read {nth} of {name}, which is the longest: {read}"
+        return (Scenario(faults=(fault,), title=title),)
     nth = workload.reads // 2
     if nth < 2:  # noqa: PLR2004  # the second read
         return ()
-    return (Variant((ReadError(workload.read.path, nth=nth, times=1),), f"read {nth}"),)
+    fault = ReadError(workload.read.path, nth=nth, times=1)
+    return (Scenario(faults=(fault,), title=f"read {nth}"),)
 
 
-def _makes_fewer_reads(_: Workload, outcome: Outcome) -> NotApplicable | None:
-    if outcome.fired or not any(each.reached for each in outcome.faults):
-        return None
-    return NotApplicable("its workers make fewer reads than in the run without a fault")
+def _require_read(_: Workload, outcome: Outcome) -> None:
+    if not outcome.fired and any(each.matched for each in outcome.faults):
+        raise NotApplicable("its workers make fewer reads than in the fault-free run")
+    _require_worker_init(outcome)
+
+
+def _require_worker_init(outcome: Outcome) -> None:
+    """Raise NotApplicable if workers lack what ``worker_init_fn`` makes, because it failed.
+
+    torch calls it once for each worker, raises its error with the first batch, and has the worker
+    continue.
+    """
+    firings = [firing for each in outcome.faults for firing in each.firings]
+    is_start = all(firing.worker is not None and firing.fetch == 0 for firing in firings)
+    errors = {epoch.exception.type for epoch in outcome.epochs if epoch.exception}
+    is_another = len(errors) > 1
+    if outcome.kind == "map" and outcome.fired and is_start and is_another:
+        raise NotApplicable(
+            "worker_init_fn fails, and torch calls it only once for each worker, so these workers"
+            " cannot recover"
+        )
 
 
 def _is_error_again(outcome: Outcome, _reference: Reference) -> Finding | None:
-    """An error of the second epoch, in which no read failed."""
+    """An error in the second epoch, although only reads of the first epoch failed."""
     raised = outcome.exception
-    epochs = {one.epoch for each in outcome.faults for one in each.firings}
-    if raised is None or len(outcome.passes) < 2 or epochs != {1}:  # noqa: PLR2004  # two epochs
+    epochs = {firing.epoch for each in outcome.faults for firing in each.firings}
+    if raised is None or len(outcome.epochs) < 2 or epochs != {1}:  # noqa: PLR2004  # two epochs
         return None
-    after = "although no read failed in epoch 2, the same workers raised"
-    return Finding(Verdict.POISONED, f"{after} {error_line(raised)}")
+    sentence = f"no read failed in epoch 2, but the same workers raised {error_line(raised)}"
+    return Finding(Verdict.POISONED, sentence)
 
 
-_WHOLE_AGAIN = (
-    "The files are cut off in epoch 1 and whole in epoch 2, which the same workers make. Keep"
-    " nothing of a file before its length was checked"
+_INTACT_AGAIN = (
+    "The files are truncated in epoch 1 and intact in epoch 2, which the same workers run. Do not"
+    " keep anything from a file before you have checked its length"
 )
 
 
-def _takes_cut_files(_: Workload, outcome: Outcome) -> NotApplicable | None:
-    """Whether it already gives other samples, and no error, while the files are cut off."""
-    if not outcome.fired or not outcome.passes or not outcome.passes[0].complete:
-        return None
-    if _samples_of(outcome.passes[0]) == _samples_of(outcome.passes[-1]):
-        return None
-    return NotApplicable(
-        "it gives other samples, and no error, while files are cut off; truncated-half tells"
-        " whether that is right"
-    )
+def _require_same_samples(_: Workload, outcome: Outcome) -> None:
+    """Raise NotApplicable if truncated files result in other samples without an error."""
+    if not outcome.fired or not outcome.epochs or not outcome.epochs[0].complete:
+        _require_worker_init(outcome)
+    elif _samples_of(outcome.epochs[0]) != _samples_of(outcome.epochs[-1]):
+        raise NotApplicable(
+            "it returns other samples, and no error, while files are truncated; truncated-half"
+            " shows whether that is correct"
+        )
 
 
-def _samples_of(one: Pass) -> Counter[str]:
-    return Counter(row for each in one.delivered for row in each.rows or (each.digest,))
+def _samples_of(epoch: Pass) -> Counter[str]:
+    return Counter(row for each in epoch.delivered for row in each.rows or (each.digest,))
 
 
 _MOST_EPOCHS = 160
 _MOST_SECONDS = DEADLINE / 2
-"""A trial that looks for growth stops as soon as it has seen enough."""
+"""The maximum. A trial that looks for growth stops when it has enough evidence."""
 _EPOCHS_OF_NEW_WORKERS = 3
 _ABANDONED = (
-    "The loop left an epoch after its first batch, as by break, and the same workers made a whole"
-    " one after it. What follows the last yield of a generator, or the end of a sampler, was not"
-    " reached. Open files by with, which closes them wherever the generator is left, and begin each"
-    " __iter__ anew"
+    "The loop left an epoch after its first batch, as with break, and the same workers then ran a"
+    " complete one. Code after the last yield of a generator, or at the end of a sampler, was never"
+    " reached. Open files with a with statement, which closes them however the generator is left,"
+    " and start over in each __iter__"
 )
 
 
 _LEFTOVERS = (
-    "A worker exits without atexit handlers and without the finalizers of its objects. Remove a"
+    "A worker exits without running atexit handlers or the finalizers of its objects. Remove a"
     " temporary file in the sample that created it, or create and remove it in the main process"
 )
 
 
-def _too_slow(_: Workload, outcome: Outcome) -> NotApplicable | None:
-    """A few epochs show nothing, if there was no time for more."""
+def _require_epochs(_: Workload, outcome: Outcome) -> None:
+    """Raise NotApplicable if there was only time for a few epochs, which show nothing."""
     if outcome.exception is not None or outcome.phase != DONE:
-        return None
-    came, needed = max((each.epoch for each in outcome.footprints), default=0), FEWEST_EPOCHS
-    seen = f"growth shows after {needed} at least"
-    if came >= needed:
-        found, needed = find_growth(outcome.footprints), TIMES_TO_CONFIRM * FEWEST_EPOCHS
-        if found is None or came >= needed:
-            return None
-        seen = f"{sentence_of(found)}, which may end: it takes {counted(needed, 'epoch')} to tell"
-    return NotApplicable(
-        f"only {counted(came, 'epoch')} fit into half of the deadline, and {seen}."
-        " Raise the deadline or use fewer samples"
+        return
+    epoch_count, needed = max((each.epoch for each in outcome.footprints), default=0), FEWEST_EPOCHS
+    explanation = f"growth shows after {pluralize(needed, 'epoch')} or more"
+    if epoch_count >= needed:
+        growth, needed = find_growth(outcome.footprints), TIMES_TO_CONFIRM * FEWEST_EPOCHS
+        if growth is None or epoch_count >= needed:
+            return
+        count = pluralize(needed, "epoch")
+        explanation = f"{describe_growth(growth)}, which may end: only {count} can show it"
+    raise NotApplicable(
+        f"only {pluralize(epoch_count, 'epoch')} fit into half of the deadline, and {explanation}."
+        " Raise the deadline, or use fewer samples"
     )
 
 
 def _left_files(outcome: Outcome, _: Reference) -> Finding | None:
-    """A cache is made in the first epoch; files that most workers make again are no cache."""
-    left = [each.leftover_files for each in outcome.workers if each.leftover_files]
-    if len(left) * 2 <= len(outcome.workers):
+    """Temporary files that most workers leave; a cache is created only once."""
+    leftovers = [each.leftover_files for each in outcome.workers if each.leftover_files]
+    if len(leftovers) * 2 <= len(outcome.workers):
         return None
-    count, every = sum(map(len, left)), len(outcome.workers)
-    who = f"{len(left)} of {counted(every, 'worker')}"
-    sentence = f"{who} left {counted(count, 'temporary file')} ({left[-1][0]})"
+    count, worker_count = sum(map(len, leftovers)), len(outcome.workers)
+    sentence = (
+        f"{len(leftovers)} of {pluralize(worker_count, 'worker')} left"
+        f" {pluralize(count, 'temporary file')} behind ({leftovers[-1][0]})"
+    )
     return Finding(Verdict.LEAKED, sentence)
 
 
-def _needs_kernel_engine(workload: Workload) -> Plan:
+def _needs_kernel_engine(workload: Workload) -> Scenario:
     if workload.is_python_engine:
-        reason = "the python engine does not see which files are made; the kernel's does"
-        return NotApplicable(reason)
+        reason = "the python engine does not see which files are created; the kernel engine does"
+        raise NotApplicable(reason)
     return no_fault(workload)
+
+
+_PERSISTENT = {"persistent_workers": True}
+_IN_KEPT_WORKERS = Epoch(keep_workers=True)
+_FAULTS_IN_EPOCH_1 = Scenario(
+    loader=_PERSISTENT, processes=arm_workers(_IN_KEPT_WORKERS, EndFaults(), _IN_KEPT_WORKERS)
+)
+_IN_SAME_ORDER = arm_workers(RepeatDraws(), Epoch(), Epoch())
+_REPEATED = Epoch(same_order=True)
+
+
+def _measure(*epochs: Epoch) -> MeasureEpochs:
+    return MeasureEpochs(epochs, _MOST_EPOCHS, _MOST_SECONDS)
 
 
 EPOCHS = (
     Check(
         "workers-agree",
-        "N workers give the same samples as the main process",
+        "N workers return the same samples as the main process",
         _numbers_of_workers,
-        options=TrialOptions(watch_files=True),
+        scenario=Scenario(watch_files=True),
     ),
     Check(
-        "used-before",
-        "the same, after the main process has read a sample",
+        "read-before-fork",
+        "workers still return the same samples after the main process has read one",
         _first_in_main_process,
-        options=TrialOptions(touch=True, watch_files=True),
+        scenario=Scenario(processes=arm_workers(Epoch(), before=(ReadSample(),)), watch_files=True),
         preface=_READS_ONE,
-        advice=_USED_BEFORE,
+        advice=_READ_BEFORE_FORK,
         is_about_errors=True,
     ),
     Check(
         "pickles",
-        "the dataset can be sent to a worker that is not forked from the loader's process",
-        changes={"multiprocessing_context": "forkserver", "num_workers": 1},
-        options=TrialOptions(descriptors=_DESCRIPTORS),
+        "the dataset can be sent to a worker that is not forked from the main process",
+        no_fault,
+        scenario=Scenario(
+            loader={"multiprocessing_context": "forkserver", "num_workers": 1},
+            descriptors=_DESCRIPTORS,
+        ),
         advice=f"{UNPICKLABLE.advice}. Or exclude 'pickles', if all workers are forked",
         is_about_errors=True,
     ),
     Check(
         "two-epochs",
-        "the second epoch is complete, and differs from the first where samples are random",
+        "the second epoch is complete, and differs from the first if samples are random",
         _two_epochs,
-        options=TrialOptions(epochs=2),
-        extra_rule=_is_bad_second_epoch,
+        scenario=Scenario(processes=run_epochs(2), keep_randomness=True),
+        rule=_is_bad_second_epoch,
         advice=_TWO_EPOCHS,
-        keep_randomness=True,
     ),
     Check(
         "persistent-workers",
-        "persistent workers give a complete second epoch",
-        changes={"persistent_workers": True},
-        options=TrialOptions(epochs=2),
+        "persistent workers deliver a complete second epoch",
+        no_fault,
+        scenario=Scenario(loader=_PERSISTENT, processes=run_epochs(2)),
         advice=(
-            "With persistent_workers=True each worker goes on with its copy of the dataset, in the"
-            " state that the first epoch left"
+            "With persistent_workers=True, each worker continues with its own copy of the dataset,"
+            " in the state that the first epoch left"
         ),
     ),
     Check(
-        "read-error-next-epoch",
+        "recovers-after-read-error",
         "a persistent worker recovers after one read error",
-        _one_error,
-        changes={"persistent_workers": True},
-        options=TrialOptions(epochs=2, faulty_epochs=1, keep_workers=True),
-        extra_rule=_is_error_again,
-        skip_reason=_makes_fewer_reads,
+        _single_error,
+        scenario=replace(_FAULTS_IN_EPOCH_1, require_effect=_require_read),
+        rule=_is_error_again,
     ),
     Check(
-        "truncated-next-epoch",
-        "a persistent worker recovers after files were cut off",
+        "recovers-after-truncation",
+        "a persistent worker recovers after files were truncated",
         on("cut", TruncatedFile, keep=0.5),
-        changes={"persistent_workers": True},
-        options=TrialOptions(epochs=2, faulty_epochs=1, keep_workers=True),
-        preface=_WHOLE_AGAIN,
-        skip_reason=_takes_cut_files,
+        scenario=replace(_FAULTS_IN_EPOCH_1, require_effect=_require_same_samples),
+        preface=_INTACT_AGAIN,
     ),
     Check(
-        "growth",
-        "descriptors, threads and memory do not grow with each epoch",
-        changes={"persistent_workers": True},
-        options=TrialOptions(epochs=_MOST_EPOCHS, footprints=_MOST_SECONDS, same_order=True),
-        skip_reason=_too_slow,
+        "resource-growth",
+        "descriptors, threads and memory do not grow from epoch to epoch",
+        no_fault,
+        scenario=Scenario(
+            loader=_PERSISTENT,
+            processes=arm_workers(_measure(_REPEATED)),
+            require_effect=_require_epochs,
+        ),
     ),
     Check(
         "abandoned-epoch",
-        "an epoch that the loop leaves early leaves nothing behind, and the next one is complete",
-        # What workers have open ends with them, so they stay. They make few batches ahead, or a
-        # short stream would come to its end.
-        changes={"persistent_workers": True, "prefetch_factor": 1},
-        options=TrialOptions(
-            epochs=_MOST_EPOCHS, leave_early=True, footprints=_MOST_SECONDS, same_order=True
+        "leaving an epoch early leaves nothing behind, and the next epoch is complete",
+        no_fault,
+        # Persistent workers, because other workers close their files when they exit. They prefetch
+        # little, so that a short stream does not end.
+        scenario=Scenario(
+            loader={**_PERSISTENT, "prefetch_factor": 1},
+            processes=arm_workers(_measure(replace(_REPEATED, batches=1), _REPEATED)),
+            require_effect=_require_epochs,
         ),
         advice=_ABANDONED,
-        skip_reason=_too_slow,
     ),
     Check(
-        "leftovers",
-        "workers that exit leave no temporary file and no shared memory",
+        "leftover-files",
+        "workers leave no temporary file and no shared memory behind when they exit",
         _needs_kernel_engine,
-        changes={"persistent_workers": False},
-        options=TrialOptions(epochs=_EPOCHS_OF_NEW_WORKERS, same_order=True),
-        extra_rule=_left_files,
+        scenario=Scenario(
+            loader={"persistent_workers": False},
+            processes=arm_workers(*[_REPEATED] * _EPOCHS_OF_NEW_WORKERS),
+        ),
+        rule=_left_files,
         advice=_LEFTOVERS,
     ),
 )
 
 _PINNED = (
-    "The loader's process used the accelerator first, as a training job does. A thread of it pinned"
-    " each batch, and the process copied the batch to the device. A batch class of your own needs a"
-    " pin_memory() that returns the batch. Workers must leave samples on the CPU"
+    "The main process used the accelerator first, like a training job. One of its threads pinned"
+    " each batch, and the process copied the batch to the device. A custom batch class needs a"
+    " pin_memory() method that returns the batch. Workers must leave samples on the CPU"
 )
 
 PINNING = (
     Check(
-        "pinned",
-        "pinned batches have the same samples on the device, and no epoch keeps its memory",
-        changes={"pin_memory": True},
-        options=TrialOptions(
-            accelerator=True, epochs=_MOST_EPOCHS, footprints=_MOST_SECONDS, same_order=True
+        "pin-memory",
+        "pinned batches hold the same samples on the device, and no epoch leaks their memory",
+        no_fault,
+        scenario=Scenario(
+            loader={"pin_memory": True},
+            processes=arm_workers(_measure(_REPEATED), before=(UseAccelerator(),)),
         ),
         advice=_PINNED,
         is_about_errors=True,
-        gpu=True,
     ),
 )

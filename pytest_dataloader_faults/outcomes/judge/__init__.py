@@ -1,263 +1,276 @@
 """The judge: facts in, verdict out. Pure.
 
-The rules stand in order of gravity, and the first one that is violated decides. A fault that did
-not fire excuses nothing that went wrong. But without a fault that fired, the trial shows nothing
-good.
+The rules are ordered by severity, and the first one that is violated decides. They hold even if no
+fault fired. But without a fault that fired, a trial is never a pass.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from importlib import import_module
+
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import chains, error_text
-from pytest_dataloader_faults.outcomes.contract import (
-    Compared,
-    Contract,
-    Finding,
-    Judgement,
-    Verdict,
-    Wrong,
+from pytest_dataloader_faults.outcomes.comparison import Compared
+from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
+from pytest_dataloader_faults.outcomes.judge import draws, errors, hangs, ranks, samples
+from pytest_dataloader_faults.outcomes.judge.leaks import find_leak, judge_growth
+from pytest_dataloader_faults.outcomes.judge.tolerance import (
+    Tolerance,
+    is_reordered,
+    may_be_damaged,
 )
-from pytest_dataloader_faults.outcomes.judge import (
-    at_rest,
-    draws,
-    errors,
-    hangs,
-    ranks,
-    resume,
-    samples,
-)
-from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth, leaked
-from pytest_dataloader_faults.outcomes.records import Raised, TrialFacts, makes_dataset
-from pytest_dataloader_faults.outcomes.reference import Reference, is_resized
-from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, Phase, Stage
-from pytest_dataloader_faults.outcomes.text import are, counted, were
+from pytest_dataloader_faults.outcomes.records import Delivery, Pass, Raised, TrialFacts
+from pytest_dataloader_faults.outcomes.reference import Reference
+from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, Phase, Stage, describe_phase
+from pytest_dataloader_faults.outcomes.text import describe_end, is_or_are, pluralize, was_or_were
 
-_AFTER = "after the fault was gone, a fresh pass over the same dataset object"
-_AFTER_FROM_START = "after the fault was gone, a dataset that a new process made of the same files"
-_AGAIN = "with no fault, make_dataset, called again with the same folder by a new process,"
+_REGISTRY = "pytest_dataloader_faults.battery.checks"
+"""Imported by its name, because checks are above the judge. It lists the judges of their trials."""
 _SEEDED = (
-    ". Random numbers are seeded once per sample here, so a retry that draws more of them gives"
-    " another sample. Contract(compare=...) can allow that"
+    ". Random numbers are seeded once per sample in a trial, so a retry that draws more of them"
+    " produces a different sample. Contract(compare=...) can allow that"
 )
 
 
-def judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Judgement:
-    """The verdict on *outcome*, given what the dataset gives when nothing is wrong.
+def judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding:
+    """The verdict on *outcome*, compared with the *reference*, the fault-free run.
 
     Raises:
-        ValueError: The reference does not know a batch that was delivered.
-        InvalidArgumentError: The reference's samples were compared in another way.
+        ValueError: The reference does not contain a batch that was delivered.
+        InvalidArgumentError: The reference's samples were compared in a different way.
     """
     _require_same_comparison(outcome, reference)
     if outcome.ranks:
-        every = enumerate(outcome.ranks)
-        ones = [
-            _judged(each, ranks.reference_of(n, outcome, reference), contract) for n, each in every
+        findings = [
+            judge_for(rank, ranks.rank_reference(number, outcome, reference), contract).judge()
+            for number, rank in enumerate(outcome.ranks)
         ]
-        return _judgement(ranks.judged(outcome, ones, reference, contract))
-    return _judgement(_judged(outcome, reference, contract))
+        return ranks.judge_ranks(outcome, findings, reference, contract)
+    return judge_for(outcome, reference, contract).judge()
 
 
-def _judgement(found: Finding) -> Judgement:
-    passed = found.verdict in (Verdict.SURVIVED, Verdict.FAILED_CLEANLY)
-    return Judgement(found.verdict, found.sentence, passed, found.kind)
-
-
-def _judged(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding:
-    if unknown := reference.unknown_batches(outcome):
-        message = (
-            f"the reference does not know batch {list(unknown[0])}. Take a reference of the batches"
-            " that the trial delivered"
-        )
-        raise ValueError(message)
-    violation = _violation(outcome, reference, contract)
-    if violation and violation.verdict is Verdict.POISONED and _is_without_faults(outcome):
-        return Finding(Verdict.BROKEN, violation.sentence, Wrong.NOT_TWICE)
-    return violation or _without_violation(outcome, reference, contract)
-
-
-def _is_without_faults(outcome: TrialFacts) -> bool:
-    """Whether the dataset was made twice in one folder, and nothing was wrong with its files."""
-    return outcome.from_start and not outcome.schedule
+def judge_for(outcome: TrialFacts, reference: Reference, contract: Contract) -> Judge:
+    """The judge of *outcome*: that of the checks with such trials, if they bring one."""
+    kinds = (kind for kind in import_module(_REGISTRY).JUDGES if kind.is_for(outcome))
+    kind: type[Judge] = next(kinds, Judge)
+    return kind(outcome, reference, contract)
 
 
 def _require_same_comparison(outcome: TrialFacts, reference: Reference) -> None:
     if outcome.comparison != reference.comparison:
         message = (
-            f"the trial compared samples by '{outcome.comparison}', the reference by"
-            f" '{reference.comparison}'. Run the trial by the survey's own run_trial(...)"
+            f"the trial compared samples by '{outcome.comparison}', but the reference by"
+            f" '{reference.comparison}'. Pass a reference that was compared in the same way"
         )
         raise InvalidArgumentError(message)
 
 
-def _violation(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
-    return (
-        _hung(outcome)
-        or _crashed(outcome)
-        or _corrupted(outcome, reference, contract)
-        or resume.judged(outcome, reference)
-        or _poisoned(outcome, reference, contract)
-        or _unclear(outcome, contract)
-        or leaked(outcome)
-        or judge_growth(outcome)
-    )
+class Judge:
+    """The rules for one trial. A package of checks brings a subclass if its trials have others.
+
+    Attributes:
+        has_dataset: Whether the trial got as far as having its dataset.
+        main_process: The name of its main process in a sentence.
+        part: The name of what the deadline ended, if that is not the recovery pass.
+        recovery_name: What the recovery pass is.
+    """
+
+    has_dataset = True
+    main_process = "the main process"
+    part = "the epoch"
+    recovery_name = "after the fault was removed, a new pass over the same dataset object"
+
+    def __init__(self, outcome: TrialFacts, reference: Reference, contract: Contract) -> None:
+        self.outcome = outcome
+        self.reference = reference
+        self.contract = contract
+
+    @classmethod
+    def is_for(cls, outcome: TrialFacts) -> bool:
+        """Whether its rules hold for *outcome*."""
+        raise NotImplementedError
+
+    @property
+    def unknown_batches(self) -> list[Delivery]:
+        """The batches to compare that the reference does not contain."""
+        return self.reference.unknown_batches(self.outcome)
+
+    def judge(self) -> Finding:
+        """The verdict; raises ValueError if there are unknown batches."""
+        if unknown := self.unknown_batches:
+            indices = list(unknown[0].indices or ())
+            message = (
+                f"the reference does not contain batch {indices}. Record a reference of the batches"
+                " that the trial delivered"
+            )
+            raise ValueError(message)
+        return self._find_violation() or self._judge_without_violation()
+
+    def _find_violation(self) -> Finding | None:
+        return (
+            self._find_hang()
+            or self._find_crash()
+            or self.find_corruption()
+            or self._find_failed_recovery()
+            or self._find_unclear_error()
+            or find_leak(self.outcome)
+            or judge_growth(self.outcome)
+        )
+
+    def _judge_without_violation(self) -> Finding:
+        outcome, raised = self.outcome, self.outcome.exception
+        if outcome.schedule and not outcome.fired:
+            return Finding(Verdict.NOT_EXERCISED, "no fault fired, so the trial proves nothing")
+        if raised is None:
+            return Finding(Verdict.SURVIVED, self._describe_survival())
+        if not outcome.schedule:
+            sentence = _describe_fault_free_failure(outcome, raised)
+            return Finding(Verdict.FAILS_WITHOUT_FAULT, sentence)
+        sentence = _epoch_prefix(outcome) + _describe_failure(outcome, raised, self.contract)
+        if self.contract.survives:
+            return Finding(
+                Verdict.CONTRACT_BROKEN, f"{sentence}, but the contract promises survives=True"
+            )
+        return Finding(Verdict.FAILED_CLEANLY, sentence)
+
+    def _describe_survival(self) -> str:
+        outcome, reference, contract = self.outcome, self.reference, self.contract
+        skipped = self.count_skipped() if contract.may_skip else 0
+        replaced = samples.count_substituted(outcome, reference) if contract.may_substitute else 0
+        counts = {
+            f"{is_or_are(skipped)} missing": skipped,
+            f"{was_or_were(replaced)} replaced": replaced,
+        }
+        parts = [
+            f"{pluralize(count, 'sample')} hit by a fault {change}"
+            for change, count in counts.items()
+            if count
+        ]
+        if parts:
+            return f"{' and '.join(parts)}; all other samples match the reference"
+        if is_reordered(outcome) and self._has_mismatch:
+            return "every sample was delivered, some under another index, as the contract allows"
+        if differences := self.describe_tolerated():
+            not_promised = "the contract does not promise that the dataset detects this"
+            return f"{differences}; {not_promised} (detects_corruption=True)"
+        if not outcome.comparison.compares_content:
+            is_of_shapes = outcome.comparison.level is Compared.SHAPES
+            right = "types and shapes" if is_of_shapes else "types"
+            return (
+                f"every sample was delivered with the right {right}; the contents were not compared"
+            )
+        matches = "every sample was delivered and matches the reference"
+        is_partial = bool(outcome.comparison.varying)
+        return f"{matches} in all parts that were compared" if is_partial else matches
+
+    def count_skipped(self) -> int:
+        """How many samples are missing."""
+        return samples.count_skipped(self.outcome, self.reference)
+
+    def describe_tolerated(self) -> str:
+        """Differences from the reference that the contract allows; empty if there are none."""
+        if self._has_mismatch:
+            return "every sample was delivered; some contain the damaged bytes of their file"
+        return ""
+
+    @property
+    def _has_mismatch(self) -> bool:
+        """Whether a sample differs from the reference."""
+        return any(samples.find_mismatch(each, self.reference) for each in self.outcome.epochs)
+
+    def _find_hang(self) -> Finding | None:
+        outcome = self.outcome
+        if not outcome.timed_out:
+            return None
+        deadline = hangs.describe_deadline(outcome)
+        activity = hangs.describe_activity(outcome, has_dataset=self.has_dataset)
+        if outcome.phase == RECOVERY:
+            is_slow = hangs.makes_progress(outcome)
+            end = f"did not finish within {deadline}" if is_slow else f"hung for {deadline}"
+            return Finding(Verdict.POISONED, f"{self.recovery_name} {end}{activity}")
+        if outcome.exception and outcome.phase == Phase(Stage.EPOCH, len(outcome.epochs)):
+            raised = (
+                f"{outcome.exception.type} was raised, but then the loader's workers did not exit"
+            )
+            return Finding(Verdict.LEAKED, f"{raised} within {deadline}")
+        cause = errors.dropped_batch_cause(outcome) or activity
+        sentence = f"{self.part} neither finished nor raised an exception within {deadline}{cause}"
+        return Finding(Verdict.HUNG, sentence)
+
+    def _find_crash(self) -> Finding | None:
+        outcome = self.outcome
+        if outcome.died is None and outcome.phase == DONE:
+            return None
+        if outcome.end.exitcode:
+            end = describe_end(outcome.end.exitcode)
+        else:
+            end = f"exited {describe_phase(outcome.phase)} without reporting its results"
+        why = error_text.likely_sender(outcome.end.exitcode) + self.explain_crash()
+        return Finding(Verdict.CRASHED, f"{self.main_process} {end}{why}")
+
+    def explain_crash(self) -> str:
+        """Why the main process died, as the end of a sentence; empty if that is unknown."""
+        return ""
+
+    def find_corruption(self) -> Finding | None:
+        """Samples that are wrong under the faults."""
+        outcome = self.outcome
+        finding = samples.find_corruption(outcome, self.reference, self.contract)
+        if finding and outcome.fired and outcome.comparison.seeded is not None:
+            return replace(finding, sentence=finding.sentence + _SEEDED)
+        return finding or draws.find_shortfall(outcome, self.reference)
+
+    def _find_unclear_error(self) -> Finding | None:
+        finding = errors.find_unclear_error(self.outcome, self.contract)
+        prefix = _epoch_prefix(self.outcome)
+        return finding and replace(finding, sentence=prefix + finding.sentence)
+
+    def _find_failed_recovery(self) -> Finding | None:
+        recovery = self.outcome.recovery
+        if recovery is None:
+            return None
+        if recovery.exception is not None:
+            error = chains.error_line(recovery.exception)
+            return Finding(Verdict.POISONED, f"{self.recovery_name} raised {error}")
+        # A dataset that does not need to notice damage may have kept a copy of the damaged bytes.
+        may = Tolerance(content=may_be_damaged(self.outcome, self.contract))
+        wrong = self.find_wrong_recovery(recovery, may)
+        if wrong is None:
+            return None
+        sentence = f"{self.recovery_name} {wrong.sentence}"
+        return replace(wrong, verdict=Verdict.POISONED, sentence=sentence)
+
+    def find_wrong_recovery(self, recovery: Pass, may: Tolerance) -> Finding | None:
+        """Samples that are wrong in the *recovery* pass; its sentence is a predicate."""
+        wrong = samples.find_mismatch(recovery, self.reference, may)
+        return wrong and replace(wrong, sentence=f"returned wrong samples: {wrong.sentence}")
 
 
-def _without_violation(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding:
-    if outcome.schedule and not outcome.fired:
-        return Finding(Verdict.NOT_EXERCISED, "no fault fired, so the trial shows nothing")
-    raised = outcome.exception
-    if raised is None:
-        return Finding(Verdict.SURVIVED, _how_it_survived(outcome, reference, contract))
-    if not outcome.schedule:
-        return Finding(Verdict.BROKEN, _how_it_fails_alone(outcome, raised))
-    sentence = _in_epoch(outcome) + _how_it_failed(outcome, raised, contract)
-    if outcome.resumed:
-        sentence += f"; {resume.survived(outcome)}"
-    if contract.survives:
-        return Finding(Verdict.BROKEN, f"{sentence}; but the contract promises survives=True")
-    return Finding(Verdict.FAILED_CLEANLY, sentence)
-
-
-def _how_it_fails_alone(outcome: TrialFacts, raised: Raised) -> str:
-    if ended := errors.ends_that_explain(outcome):
+def _describe_fault_free_failure(outcome: TrialFacts, raised: Raised) -> str:
+    if ended := errors.find_explaining_deaths(outcome):
         sender = error_text.likely_sender(*(each.exitcode for each in ended))
         died = " and ".join(map(str, ended)) + sender
-        return f"fails without any fault: {died}{errors.last_error_printed(outcome)}"
+        return f"{died}{errors.last_printed_error(outcome)}"
     last_line = chains.last_exception_line(raised.message)
-    printed = errors.dropped_batch_cause(outcome) or errors.last_error_printed(outcome)
-    which = "" if last_line.startswith(f"{raised.type}: ") else f"{raised.type}: "
-    return f"fails without any fault: {which}{last_line}{printed}"
+    printed = errors.dropped_batch_cause(outcome) or errors.last_printed_error(outcome)
+    prefix = "" if last_line.startswith(f"{raised.type}: ") else f"{raised.type}: "
+    return f"the loader raised {prefix}{last_line}{printed}"
 
 
-def _how_it_failed(outcome: TrialFacts, raised: Raised, contract: Contract) -> str:
+def _describe_failure(outcome: TrialFacts, raised: Raised, contract: Contract) -> str:
     if outcome.deaths:
         died = " and ".join(map(str, outcome.deaths))
         return f"{died}; an exception was raised before the deadline, and nothing leaked"
-    if samples.may_be_damaged(outcome, contract):
+    if may_be_damaged(outcome, contract):
         return (
-            f"{raised.type} was raised before the deadline and leaked nothing. Whether it names its"
-            " cause was not asked: the contract does not promise that the dataset notices damage"
-            " (detects_corruption=True)"
+            f"{raised.type} was raised before the deadline, and nothing leaked. Whether the error"
+            " names its cause was not checked: the contract does not promise that the dataset"
+            " detects damage (detects_corruption=True)"
         )
-    return f"{raised.type} was raised before the deadline, names its cause, and leaked nothing"
+    return f"{raised.type} was raised before the deadline and names its cause; nothing leaked"
 
 
-def _how_it_survived(outcome: TrialFacts, reference: Reference, contract: Contract) -> str:
-    skipped = _count_skipped(outcome, reference) if contract.may_skip else 0
-    replaced = samples.count_substituted(outcome, reference) if contract.may_substitute else 0
-    counts = {f"{are(skipped)} missing": skipped, f"{were(replaced)} replaced": replaced}
-    told = [
-        f"{counted(count, 'sample')} that faults hit {what}"
-        for what, count in counts.items()
-        if count
-    ]
-    if told:
-        return f"{' and '.join(told)}; every other one matches the reference"
-    if what := _other_samples(outcome, reference):
-        not_promised = "the contract does not promise that the dataset notices"
-        return f"{what}, and {not_promised} (detects_corruption=True)"
-    if outcome.resumed:
-        return resume.survived(outcome)
-    if not outcome.comparison.is_of_content:
-        is_of_shapes = outcome.comparison.what is Compared.SHAPES
-        right = "types and shapes" if is_of_shapes else "types"
-        return f"every sample was delivered with the right {right}; no more was compared"
-    if outcome.comparison.varying:
-        return (
-            "every sample was delivered and matches the reference in all parts that were compared"
-        )
-    return "every sample was delivered and matches the reference"
-
-
-def _count_skipped(outcome: TrialFacts, reference: Reference) -> int:
-    return samples.count_skipped(outcome, reference) + at_rest.skipped(outcome, reference)
-
-
-def _is_resized(outcome: TrialFacts, reference: Reference) -> bool:
-    return any(is_resized(each, outcome, reference) for each in outcome.passes)
-
-
-def _other_samples(outcome: TrialFacts, reference: Reference) -> str:
-    """What is unlike the reference although the contract allows it; empty if nothing is."""
-    if outcome.fired and _is_resized(outcome, reference):
-        return at_rest.samples_of_bad_files(outcome, reference)
-    if any(samples.first_mismatch(one, reference) for one in outcome.passes):
-        return "every sample was delivered; some hold the damaged bytes of their file"
-    return ""
-
-
-def _after(outcome: TrialFacts) -> str:
-    """Of what a recovery is, as the beginning of a sentence."""
-    if _is_without_faults(outcome):
-        return _AGAIN
-    return _AFTER_FROM_START if outcome.from_start else _AFTER
-
-
-def _hung(outcome: TrialFacts) -> Finding | None:
-    if not outcome.timed_out:
-        return None
-    if outcome.phase == RECOVERY:
-        how_long = f"{_after(outcome)} was not over within {hangs.seconds(outcome)}"
-        if not hangs.goes_on(outcome):
-            how_long = f"{_after(outcome)} hung for {hangs.seconds(outcome)}"
-        return Finding(Verdict.POISONED, how_long + hangs.in_words(outcome))
-    if outcome.exception and outcome.phase == Phase(Stage.EPOCH, len(outcome.passes)):
-        raised = f"{outcome.exception.type} was raised, but then the loader's workers did not end"
-        return Finding(Verdict.LEAKED, f"{raised} within {hangs.seconds(outcome)}")
-    what = "make_dataset()" if makes_dataset(outcome) else "the epoch"
-    waited = (
-        f"{resume.latest(outcome)}no exception and no end of {what} within {hangs.seconds(outcome)}"
-    )
-    why = errors.dropped_batch_cause(outcome) or hangs.in_words(outcome)
-    return Finding(Verdict.HUNG, waited + why)
-
-
-def _crashed(outcome: TrialFacts) -> Finding | None:
-    if outcome.died is None and outcome.phase == DONE:
-        return None
-    how = outcome.died or f"it exited during phase '{outcome.phase}' without reporting"
-    sender = error_text.likely_sender(outcome.exitcode)
-    why = sender + at_rest.how_it_died(outcome)
-    where = resume.latest(outcome)
-    return Finding(Verdict.CRASHED, f"{where}{at_rest.process_in_words(outcome)} died: {how}{why}")
-
-
-def _corrupted(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
-    if _is_resized(outcome, reference):
-        return at_rest.wrong_size(outcome, reference, contract)
-    found = samples.corruption(outcome, reference, contract)
-    if found and outcome.fired and outcome.comparison.seeded is not None:
-        return found._replace(sentence=found.sentence + _SEEDED)
-    return found or draws.too_few(outcome, reference)
-
-
-def _unclear(outcome: TrialFacts, contract: Contract) -> Finding | None:
-    found = errors.unclear(outcome, contract)
-    return found and found._replace(sentence=_in_epoch(outcome) + found.sentence)
-
-
-def _in_epoch(outcome: TrialFacts) -> str:
-    """Where the error came, as the beginning of a sentence; empty where there was one epoch."""
-    return f"in epoch {len(outcome.passes)}, " if len(outcome.passes) > 1 else ""
-
-
-def _poisoned(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
-    recovery = outcome.recovery
-    if recovery is None:
-        return None
-    if recovery.exception is not None:
-        error = chains.error_line(recovery.exception)
-        return Finding(Verdict.POISONED, f"{_after(outcome)} raised {error}")
-    # A dataset that need not notice damage may have kept a copy of the damaged bytes.
-    may = samples.Tolerance(content=samples.may_be_damaged(outcome, contract))
-    if is_resized(recovery, outcome, reference):
-        if may.content:
-            return None
-        sentence = f"{_after(outcome)} {at_rest.has_samples(recovery, reference)}"
-        return Finding(Verdict.POISONED, sentence, Wrong.MISSING)
-    wrong = samples.first_mismatch(recovery, reference, may)
-    if wrong is None:
-        return None
-    sentence = f"{_after(outcome)} gave wrong samples: {wrong.sentence}"
-    return Finding(Verdict.POISONED, sentence, wrong.kind)
+def _epoch_prefix(outcome: TrialFacts) -> str:
+    """The epoch of the error, as the start of a sentence; empty if there was only one."""
+    return f"in epoch {len(outcome.epochs)}, " if len(outcome.epochs) > 1 else ""

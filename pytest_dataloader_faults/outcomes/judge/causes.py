@@ -1,142 +1,110 @@
-"""The likely cause of a failure, in a few words, and the advice that mends it. Pure.
+"""The likely cause of a failure, in a few words, and the advice that fixes it. Pure.
 
-It follows from facts: the kind of what is wrong, the fault that happened, the files and the stacks.
+It follows from facts: what is wrong with the samples, the fault that fired, files and stacks.
 
-Many checks fail for one cause: a dataset that gives zeros for what it cannot read fails eight of
-them. So a cause is named by what the dataset does, and not by the fault that showed it.
+Many checks fail for one cause: a dataset that returns zeros for unreadable data fails eight of
+them. So a cause is named after what the dataset does, not after the fault that revealed it.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from pytest_dataloader_faults.faults import (
     CorruptedFile,
     Fault,
+    HttpError,
     ReadError,
     ShortRead,
     TruncatedFile,
 )
 from pytest_dataloader_faults.faults.base import FiringKind, Place
-from pytest_dataloader_faults.outcomes.contract import Cause, Judgement, Verdict, Wrong
-from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
-from pytest_dataloader_faults.outcomes.judge import advice, ranks, resume
-from pytest_dataloader_faults.outcomes.judge.advice import advised
-from pytest_dataloader_faults.outcomes.judge.errors import ends_that_explain, last_error_printed
-from pytest_dataloader_faults.outcomes.judge.repeats import Trial
-from pytest_dataloader_faults.outcomes.judge.starts import (
-    cause_of_start,
-    is_started_anew,
-    of_answers,
+from pytest_dataloader_faults.outcomes.contract import (
+    DAMAGED,
+    SHORT,
+    SKIPS,
+    SUBSTITUTES,
+    TRUNCATED,
+    Cause,
+    Finding,
+    Verdict,
+    Wrong,
 )
+from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
+from pytest_dataloader_faults.outcomes.judge import draws, hangs
+from pytest_dataloader_faults.outcomes.judge.errors import (
+    find_explaining_deaths,
+    last_printed_error,
+    lengthens_data,
+)
+from pytest_dataloader_faults.outcomes.judge.starts import (
+    is_not_forked,
+    sending_cause,
+    start_cause,
+)
+from pytest_dataloader_faults.outcomes.judge.streams import digests
+from pytest_dataloader_faults.outcomes.libraries import LIBRARIES, Library, add_advice
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
-from pytest_dataloader_faults.outcomes.stages import Activity
 
-_PROMISED = Cause("fails, although the contract promises that it survives")
 _ENDS_WORKER = Cause(
-    "ends a worker without a fault",
-    "No fault ended that worker: the dataset did, or a library that it uses. Look for os._exit,"
-    " sys.exit, os.exec*, a signal that is sent, or a close of descriptors that are not its own. If"
-    " it is a crash, num_workers=0 under python -X faulthandler shows the line",
+    "terminates a worker without a fault",
+    "No injected fault ended this worker: the dataset did, or a library that it uses. Look for"
+    " os._exit, sys.exit, os.exec*, a signal sent to the worker, or code that closes file"
+    " descriptors it does not own. If the worker crashed, run with num_workers=0 under python -X"
+    " faulthandler to see the line",
+    fix="remove os._exit, sys.exit and signals from the dataset",
 )
-_TORN = Cause(
-    "leaves a file that is not whole",
-    "A later reading took a file for whole that a failed write had left behind. Write to another"
-    " name in the same folder, and give the file its name by os.replace() when all of it is there."
-    " A writer may drop the error of a write, as np.save does of the data: compare the size first",
+_WRITES_DATA = Cause(
+    "opens its data for writing",
+    "The dataset opened a truncated file for writing, and wrote to it beyond its end. h5py, LMDB"
+    " and np.memmap do that without an error: they treat an empty file as a new one, or extend a"
+    " short one with zeros. Open data read-only: h5py.File(path, 'r'), lmdb.open(path,"
+    " readonly=True), np.memmap(path, mode='r')",
     overrides=True,
+    fix="open data read-only (mode='r')",
 )
-_KEPT = Cause(
-    "keeps what it made of bad files",
-    "A later run believed an index or a cache that was made of bad files. Look whether the source"
-    " is whole before anything is written of it, write to another name in the same folder, and"
-    " rename it by os.replace(). Keep size and mtime of the source with it, and compare them in"
-    " each run",
+_PARTIAL_FILE = Cause(
+    "leaves a partially written file behind",
+    "A later read accepted a file that a failed write had left incomplete. Write to a temporary"
+    " name in the same folder, and rename the file with os.replace() once it is complete. Some"
+    " writers ignore write errors (np.save, for the data), so check the size before you rename",
     overrides=True,
+    fix="write to a temporary name, and rename the file with os.replace()",
 )
-_OF_STREAM = re.compile(r"iostream error|unexpected pos \d+ vs \d+")
+_STREAM_ERROR = re.compile(r"iostream error|unexpected pos \d+ vs \d+")
 _HIDDEN_BY_STREAM = Cause(
-    "saves by torch.save to a path, which does not tell why a write failed",
-    "torch.save writes to a path by a C++ stream, which drops the errno. Hand it a file that open()"
-    " made: its errors come through",
+    "passes torch.save a path and so hides why a write failed",
+    "When torch.save gets a path, it writes through a C++ stream that drops the errno. Pass it a"
+    " file opened with open() instead, whose errors get through",
     overrides=True,
+    fix="pass torch.save a file opened with open()",
 )
-_NO_LIMIT = Cause(
-    "waits for a server without a time limit",
-    "Give the client a time limit, as by requests.get(url, timeout=30), urlopen(url, timeout=30) or"
-    " socket.setdefaulttimeout(30). A server that is gone without a word is no rare thing",
-)
-_THREADS = Cause(
-    "waits for a thread that was started before the fork",
-    "A worker waits for a thread of the main process. A fork copies no thread but the one that"
-    " calls it: start the pool, or open the decoder, in the worker, for its first sample. If the"
-    " main process has one, make another where os.getpid() differs",
+INTERMITTENT = Cause(
+    "hangs or crashes intermittently without a fault",
+    "The fault of this check may be unrelated. Libraries with their own threads or locks often do"
+    " not survive a fork: open what they read in the worker, or use another start method, such as"
+    " loader={'multiprocessing_context': 'spawn'}",
     overrides=True,
+    fix="open the library's files in the worker, or start workers with spawn",
 )
-ALONE = Cause(
-    "hangs or dies at times without any fault",
-    "The fault of this check may have no part in it. A library that has threads or locks of its own"
-    " often does not survive a fork: open what it reads in the worker, or start workers in another"
-    " way, as by loader={'multiprocessing_context': 'spawn'}",
-    overrides=True,
-)
-_LONGER = (
-    "If it is to take so long, give it more: deadline=300, in seconds, as an argument or in the"
-    " marker, or --dataloader-faults-deadline=300"
-)
-_BY_ACTIVITY = {
-    Activity.DELIVERS: Cause("is slow under this fault", f"It had not hung. {_LONGER}", True),
-    Activity.READS: Cause(
-        "is slow under this fault, or reads the same again and again",
-        f"Look for a retry without a limit at the line of its stack. {_LONGER}",
-        overrides=True,
-    ),
-    Activity.SLEEPS: Cause(
-        "sleeps between retries for longer than its deadline",
-        f"Raise the error after a few attempts, as where it sleeps no longer. {_LONGER}",
-        overrides=True,
-    ),
-    Activity.COMPUTES: Cause(
-        "tries forever, or computes for longer than its deadline",
-        "Look for a retry without a limit at the line of its stack: try a few times, and then raise"
-        f" the error. {_LONGER}",
-        overrides=True,
-    ),
-}
-"""Where nothing moves, the verdict says the cause."""
-_BY_VERDICT = {
-    Verdict.HUNG: "waits forever",
-    Verdict.CRASHED: advice.DIES,
-    Verdict.LEAKED: "leaves something behind",
-    Verdict.FAILED_UNCLEARLY: advice.UNCLEAR,
-    Verdict.POISONED: "stays broken after the fault is gone",
-    Verdict.BROKEN: "fails without a fault",
-    Verdict.NOT_EXERCISED: "no fault happened",
-}
-_LASTING = (Verdict.CORRUPTED, Verdict.POISONED)
+_CONTENT_VERDICTS = (Verdict.CORRUPTED, Verdict.FAILED_UNCLEARLY)
+_LASTING_VERDICTS = (Verdict.CORRUPTED, Verdict.POISONED)
 _STAYS_IN_WORKER = Cause(
-    _BY_VERDICT[Verdict.POISONED],
-    "Something of the failed read stays in the worker: a note, a lock, or a buffer that was not"
-    " filled, as HDF5 has one for each dataset that is open. After an error, close the file, and"
-    " open it again for the next sample",
+    Verdict.POISONED.usual_cause.phrase,
+    "The worker keeps something from the failed read: a flag, a lock or an unfilled buffer (HDF5"
+    " keeps one per open dataset). After an error, close the file and reopen it for the next"
+    " sample",
+    fix="discard everything from the failed read",
 )
-_LMDB_ERROR = re.compile(r"lmdb\.|MDB_[A-Z_]+|already open in this process")
 _HANDLE = "uses a file that was opened before the fork"
-_HOW_TO_OPEN = {
-    ".h5": "HDF5 does not survive a fork: open h5py.File in the worker, for its first sample",
-    ".mdb": (
-        "LMDB does not survive a fork, and py-lmdb refuses to open the same path twice in one"
-        " process: open the environment in the worker, for its first sample. Where the main process"
-        " has opened it before, close it in the worker first: if self.env is not None and self.pid"
-        " != os.getpid(): self.env.close()"
-    ),
-    "": "Workers then share its file offset: open it in the worker, for its first sample",
-}
-_SUFFIXES = {".h5": ".h5", ".hdf5": ".h5", ".hdf": ".h5", ".mdb": ".mdb", ".lmdb": ".mdb"}
+_SHARED_OFFSET = (
+    "The workers therefore share its file offset: open it in the worker, on first access"
+)
 
 
 class Clues(NamedTuple):
@@ -145,91 +113,91 @@ class Clues(NamedTuple):
     Attributes:
         is_caught: Whether the dataset does the same after an error, which it must have caught.
         waits_for_thread: Whether it hung in a lock or in a queue of threads.
-        was_used_before: Whether the loader's process read a sample before its workers started.
-        copies_sources: Whether make_dataset copies what it reads into the folder of the trial.
+        was_read_before_fork: Whether the main process read a sample before its workers started.
+        second_epoch_fails: Whether a second epoch fails without a fault as well.
     """
 
     is_caught: bool = False
     waits_for_thread: bool = False
-    copies_sources: bool = False
-    was_used_before: bool = False
+    was_read_before_fork: bool = False
+    second_epoch_fails: bool = False
 
 
 _NO_CLUES = Clues()
 
 
 def likely_cause(
-    outcome: TrialFacts, judgement: Judgement, fault_free: TrialFacts, clues: Clues = _NO_CLUES
+    outcome: TrialFacts, finding: Finding, fault_free: TrialFacts, clues: Clues = _NO_CLUES
 ) -> Cause | None:
-    """What is likely to be wrong, if *judgement* fails; *fault_free*: an epoch without faults.
+    """The likely cause, if *finding* is a failure; *fault_free*: an epoch without faults.
 
-    A cause that is known from the files comes before one that is known from the samples.
+    A cause that the files show comes before one that the samples show.
     """
-    if judgement.passed:
+    if finding.passed:
         return None
-    return advised(outcome, _cause_of(outcome, judgement, fault_free, clues))
+    return add_advice(outcome, _find_cause(outcome, finding, fault_free, clues))
 
 
-def _cause_of(
-    outcome: TrialFacts, judgement: Judgement, fault_free: TrialFacts, clues: Clues
+def _find_cause(
+    outcome: TrialFacts, finding: Finding, fault_free: TrialFacts, clues: Clues
 ) -> Cause:
-    path = next(_open_before_fork(outcome, judgement.verdict, fault_free), None)
-    if path is not None and judgement.verdict is not Verdict.NOT_EXERCISED:
-        kind = _suffix(path)
+    path = next(_open_before_fork(outcome, finding.verdict, fault_free, clues), None)
+    if path is not None and finding.verdict is not Verdict.NOT_EXERCISED:
+        library = _library_of(path)
         opened = f"{os.path.basename(path)} was opened before the workers started."
-        return Cause(_HANDLE, f"{opened} {_HOW_TO_OPEN[kind]}", overrides=kind == ".mdb")
-    of_epoch = _OF_EPOCH.get(judgement.kind)
-    if cause := of_epoch or _of_writing(outcome, judgement.verdict, fault_free, clues):
+        how_to_open = library.how_to_open if library else _SHARED_OFFSET
+        overrides = library is not None and bool(library.errors)
+        return Cause(
+            _HANDLE,
+            f"{opened} {how_to_open}",
+            overrides,
+            fix="open the file in the worker, on first access",
+        )
+    if cause := finding.cause or _write_cause(outcome, finding.verdict, fault_free):
         return cause
-    if judgement.verdict in _LASTING and _raised_in_an_earlier_epoch(outcome):
+    if finding.verdict in _CONTENT_VERDICTS and not clues.is_caught and lengthens_data(outcome):
+        return _WRITES_DATA
+    if finding.verdict in _LASTING_VERDICTS and _raised_in_earlier_epoch(outcome):
         return _STAYS_IN_WORKER
-    if judgement.verdict is Verdict.CORRUPTED:
-        return _of_wrong_samples(outcome, judgement.kind, fault_free, is_caught=clues.is_caught)
-    return cause_of_start(outcome) or _of_verdict(outcome, judgement.verdict, clues)
+    if finding.verdict is Verdict.CORRUPTED:
+        return _sample_cause(outcome, finding.wrong, fault_free, is_caught=clues.is_caught)
+    return start_cause(outcome) or _cause_by_verdict(outcome, finding.verdict, clues)
 
 
-def _raised_in_an_earlier_epoch(outcome: TrialFacts) -> bool:
-    return any(one.exception for one in outcome.passes[:-1])
+def _raised_in_earlier_epoch(outcome: TrialFacts) -> bool:
+    return any(epoch.exception for epoch in outcome.epochs[:-1])
 
 
-def _of_verdict(outcome: TrialFacts, verdict: Verdict, clues: Clues) -> Cause:
-    if verdict is Verdict.BROKEN:
-        return _of_broken(outcome)
-    if verdict is Verdict.HUNG and (cause := of_answers(outcome)):
+def _cause_by_verdict(outcome: TrialFacts, verdict: Verdict, clues: Clues) -> Cause:
+    if verdict is Verdict.FAILS_WITHOUT_FAULT:
+        return _fault_free_cause(outcome)
+    if verdict is Verdict.HUNG and (cause := sending_cause(outcome) or _hang_cause(outcome, clues)):
         return cause
-    if verdict is Verdict.HUNG and any(each.unlimited_waits for each in outcome.workers):
-        return _NO_LIMIT
-    is_alone = not outcome.fired and not is_started_anew(outcome)
-    if verdict is Verdict.HUNG and is_alone and (clues.waits_for_thread or clues.was_used_before):
-        return _THREADS
-    found = outcome.at_deadline
-    if verdict is Verdict.HUNG and found and found.activity in _BY_ACTIVITY:
-        return _BY_ACTIVITY[found.activity]
-    return Cause(_BY_VERDICT[verdict])
+    return verdict.usual_cause
 
 
-def _of_broken(outcome: TrialFacts) -> Cause:
-    if outcome.fired:
-        return _PROMISED
-    if ends_that_explain(outcome) and not last_error_printed(outcome):
-        return _ENDS_WORKER._replace(overrides=is_started_anew(outcome))
-    return Cause(_BY_VERDICT[Verdict.BROKEN])
+def _hang_cause(outcome: TrialFacts, clues: Clues) -> Cause | None:
+    return hangs.likely_cause(
+        outcome, in_lock=clues.waits_for_thread, after_one=clues.was_read_before_fork
+    )
 
 
-def _of_writing(
-    outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts, clues: Clues
-) -> Cause | None:
-    """What is wrong where a write failed, or where a worker that writes files met another fault."""
-    if verdict is Verdict.POISONED and outcome.from_start:
-        return _COPIED if clues.copies_sources else _KEPT
+def _fault_free_cause(outcome: TrialFacts) -> Cause:
+    if find_explaining_deaths(outcome) and not last_printed_error(outcome):
+        return _ENDS_WORKER._replace(overrides=is_not_forked(outcome))
+    return Verdict.FAILS_WITHOUT_FAULT.usual_cause
+
+
+def _write_cause(outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts) -> Cause | None:
+    """The cause after a failed write, or after another fault in a worker that writes files."""
     failed = any(Place.WRITE in each.fault.places for each in outcome.faults if each.fired)
-    hangs = outcome.timed_out  # As while it waits for what an error has left undone in memory.
-    if verdict is Verdict.POISONED and (failed or (_writes_files(fault_free) and not hangs)):
-        return _TORN
+    hangs = outcome.timed_out  # It waits for something that an error left undone in memory.
+    if verdict is Verdict.POISONED and not hangs and (failed or _writes_files(fault_free)):
+        return _PARTIAL_FILE
     if failed and verdict is Verdict.CORRUPTED:
-        return _TORN
+        return _PARTIAL_FILE
     text = outcome.exception.text if outcome.exception else ""
-    is_hidden = failed and verdict is Verdict.FAILED_UNCLEARLY and _OF_STREAM.search(text)
+    is_hidden = failed and verdict is Verdict.FAILED_UNCLEARLY and _STREAM_ERROR.search(text)
     return _HIDDEN_BY_STREAM if is_hidden else None
 
 
@@ -238,31 +206,34 @@ def _writes_files(fault_free: TrialFacts) -> bool:
 
 
 def _open_before_fork(
-    outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts
+    outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts, clues: Clues
 ) -> Iterator[str]:
-    """The files that workers use through handles from before the fork, where that is to blame.
+    """The files that workers use through handles from before the fork, if that is the cause.
 
-    What is in a file that was open before is no matter of the handle, unless workers read the file
-    at one offset: pread(2) and a mapping have none.
+    Wrong content is not caused by the handle, unless workers read the file at a shared offset:
+    pread(2) and mappings do not use one.
     """
     shared = shared_offset_files((*fault_free.workers, *outcome.workers))
-    if verdict is Verdict.POISONED:  # The offset is where the fault left it, in each process.
-        yield from _inherited(outcome, fault_free, by_calls=True)
+    if verdict is Verdict.POISONED and clues.second_epoch_fails:
+        yield from inherited_files(outcome, fault_free, by_calls=True)
     if not outcome.fired:
         yield from shared
-        raised = outcome.exception
-        if raised is not None and _LMDB_ERROR.search(raised.text):
-            yield "data.mdb"
-        yield from [path for path in _inherited(outcome, fault_free) if _suffix(path)]
-    firings = (one for each in outcome.faults for one in each.firings)
-    replaced = (one.path for one in firings if one.kind is FiringKind.REPLACED)
+        text = outcome.exception.text if outcome.exception else ""
+        for library in LIBRARIES:
+            if library.errors and re.search(library.errors, text):
+                yield f"data{library.handles[0]}"
+        yield from filter(_library_of, inherited_files(outcome, fault_free))
+    firings = (firing for each in outcome.faults for firing in each.firings)
+    replaced = (firing.path for firing in firings if firing.kind is FiringKind.REPLACED)
     yield from (path for path in replaced if path in shared)
 
 
-def _inherited(outcome: TrialFacts, fault_free: TrialFacts, *, by_calls: bool = False) -> list[str]:
-    """The files that workers read and did not open; *by_calls*: and did not map."""
+def inherited_files(
+    outcome: TrialFacts, fault_free: TrialFacts, *, by_calls: bool = False
+) -> list[str]:
+    """The files that workers read but did not open; *by_calls*: and did not map."""
     files = [
-        item for each in (*fault_free.workers, *outcome.workers) for item in each.files.items()
+        item for worker in (*fault_free.workers, *outcome.workers) for item in worker.files.items()
     ]
     return [
         path
@@ -271,202 +242,234 @@ def _inherited(outcome: TrialFacts, fault_free: TrialFacts, *, by_calls: bool = 
     ]
 
 
-def _suffix(path: str) -> str:
-    return _SUFFIXES.get(os.path.splitext(path)[1], "")
+def _library_of(path: str) -> Library | None:
+    """The library whose handles of a file like *path* do not survive a fork."""
+    suffix = os.path.splitext(path)[1]
+    return next((library for library in LIBRARIES if suffix in library.handles), None)
 
 
-# Some facts about what was caught. A file that is cut off and a read that is short raise no error
-# of their own: a reader may notice, and a dataset may catch what the reader raises. Or no code
-# looks, and what was in memory before comes as the rest of the sample, which may be the content of
-# another one. The samples are the same in both cases. But a dataset that catches the one error
-# hardly ever lets the other through. So the same files are tried once more, such that they cannot
-# be opened: if the same comes, an error was caught, and if not, a file was taken for whole.
+# Some facts about caught errors. A truncated file and a short read do not raise an error
+# themselves. A reader may notice, and the dataset may catch the reader's error. Or no code checks,
+# and the rest of the sample is whatever was in memory before, which may be another sample's
+# content. The samples are the same in both cases. But a dataset that catches one error rarely lets
+# the other through. So one more trial makes the same files impossible to open: if the samples are
+# the same, an error was caught; if not, a truncated file was accepted. A dataset that skips what it
+# cannot read may raise an error of its own if nothing is left, so in another trial only the second
+# half of each file cannot be read.
 
 
 _SAME_SHARDS = Cause(
-    "each worker gives all samples (not split by get_worker_info())",
-    "Each worker iterates over the whole stream. Let it take only its own part in __iter__, by"
-    " info = torch.utils.data.get_worker_info(): shards[info.id :: info.num_workers]",
+    "returns every sample from every worker (not split with get_worker_info())",
+    "Each worker iterates over the whole stream. In __iter__, take only this worker's part: info ="
+    " torch.utils.data.get_worker_info(), then shards[info.id :: info.num_workers]",
+    fix="read shards[info.id :: info.num_workers] in each worker, with info = get_worker_info()",
 )
-_NEIGHBOUR = Cause(
-    advice.IN_PLACE,
-    "Another sample came in place of one that could not be read, without an error. Let the error"
-    " reach the loader, or try the same file a few times and then raise. If it is meant, say"
+_OWN_PART_AGAIN = Cause(
+    "repeats samples of a worker's own part",
+    "A worker repeats samples of its own part of the stream, for example because its loop counts to"
+    " the length of the whole stream. End __iter__ at the end of the worker's own part",
+    fix="end __iter__ after the last sample of the worker's own part",
+)
+_NEIGHBOR = Cause(
+    SUBSTITUTES,
+    "A different sample was returned for one that could not be read, without an error. Let the"
+    " error reach the loader, or retry the same file a few times and then raise. If the"
+    " substitution is intentional, declare Contract(may_substitute=True)",
+    fix="raise the error instead of catching it, or declare Contract(may_substitute=True)",
+)
+_PLACEHOLDER = Cause(
+    SUBSTITUTES,
+    "A placeholder, such as zeros, was returned for a sample that could not be read. Raise the"
+    " error instead of catching it. If the substitution is intentional, declare"
     " Contract(may_substitute=True)",
-)
-_DUMMY = Cause(
-    advice.IN_PLACE,
-    "Zeros, or another value that was made up, came in place of what could not be read. Raise"
-    " the error instead of catching it. If it is meant, say Contract(may_substitute=True)",
+    fix="raise the error instead of catching it, or declare Contract(may_substitute=True)",
 )
 _OR_READER = (
-    ". If nothing catches it, the reader does: np.fromfile and scipy.io.wavfile.read drop the error"
-    " of a read, so read by open()"
+    ". If your code does not catch the error, the reader does: np.fromfile and"
+    " scipy.io.wavfile.read ignore read errors, so read the bytes with open()"
 )
 _STARTED_AGAIN = Cause(
-    "starts the stream again after an error",
-    "More samples were delivered than in the reference: after the error, the stream was started"
-    " again from its first sample. Continue behind the file that failed, or let the error reach the"
-    " loader",
+    "restarts the stream after an error",
+    "More samples were delivered than in the reference: after the error, the stream restarted from"
+    " its first sample. Continue after the file that failed, or let the error reach the loader",
+    fix="continue after the file that failed",
 )
-_LOST = Cause(
-    advice.LEAVES_OUT,
-    "Raise the error instead of leaving out the sample. If it is meant, say"
+_SKIPPED = Cause(
+    SKIPS,
+    "Raise the error instead of skipping the sample. If skipping is intentional, declare"
     " Contract(may_skip=True)",
+    fix="raise the error instead of skipping the sample, or declare Contract(may_skip=True)",
 )
 _SHORT_FILE = Cause(
-    advice.TRUNCATED,
-    "Compare how many bytes or values came with how many a sample needs, and raise where there are"
-    " fewer. If the reader raises for that, do not catch its error",
+    TRUNCATED,
+    "Compare the number of bytes or values that you read with the number that a sample needs, and"
+    " raise an error if there are fewer. If the reader already raises one, do not catch it",
+    fix="compare the size or the record count with what you expect, and raise an error",
 )
 _SHORT_READ = Cause(
-    advice.SHORT,
-    "One read may return fewer bytes than it was asked for: read on until all are there, as a"
-    " buffered open() does. If the reader raises for that, do not catch its error",
+    SHORT,
+    "A read may return fewer bytes than requested: keep reading until you have all of them, as a"
+    " buffered open() does. If the reader already raises an error, do not catch it",
+    fix="keep reading until you have all bytes",
 )
-_DAMAGE = Cause(advice.DAMAGED, "Compare a checksum, and raise where it differs")
-_OTHERS = Cause("workers give other samples than the main process")
+_DAMAGE = Cause(
+    DAMAGED,
+    "Verify a checksum, and raise an error if it does not match",
+    fix="verify a checksum, and raise an error if it does not match",
+)
+_ERROR_PAGE = Cause(
+    "uses the error page of a server as data",
+    "The page that a server sent with an error status became part of a sample. Check the status"
+    " before you use the body: call response.raise_for_status()",
+    fix="call response.raise_for_status() before you use the body",
+)
+_DIFFERENT_SAMPLES = Cause(
+    "returns different samples in workers than in the main process",
+    fix="make samples depend on the index alone",
+)
 _IMPORTS = (
-    "A worker that is not forked imports the modules of the dataset again. It does not see what a"
-    " test has changed in them, as monkeypatch does. Hand such values to the dataset, or, if your"
+    "Workers that are not forked import the dataset's modules again, so they do not see what a test"
+    " changed in them (with monkeypatch, for example). Pass such values to the dataset. Or, if your"
     " own loader forks its workers, pass loader={'multiprocessing_context': 'fork'}"
 )
 _ORDER_OF_SET = (
-    "The order of a set of str differs in each interpreter (PYTHONHASHSEED), and a worker that is"
-    " not forked is another one. Where indices follow that order, sort it"
+    "The order of a set of strings differs between interpreters (PYTHONHASHSEED), and a worker that"
+    " is not forked is a new interpreter. If indices depend on that order, sort the set"
 )
-_OTHERS_IF_NOT_FORKED = _OTHERS._replace(advice=f"{_IMPORTS}. {_ORDER_OF_SET}", overrides=True)
-_UNORDERED = Cause("has another order of samples in each process", _ORDER_OF_SET, overrides=True)
+_DIFFERENT_IF_NOT_FORKED = _DIFFERENT_SAMPLES._replace(
+    advice=f"{_IMPORTS}. {_ORDER_OF_SET}", overrides=True
+)
+_UNORDERED = Cause(
+    "orders its samples differently in each process",
+    _ORDER_OF_SET,
+    overrides=True,
+    fix="sort the set that the indices depend on",
+)
 _UNEVEN = Cause(
-    "loses or repeats samples with another number of workers",
-    "Split the stream by what get_worker_info() says, so that nothing is left over of a division:"
-    " shards[info.id :: info.num_workers], and not len(shards) // info.num_workers for each. If the"
-    " loop always has the same number of workers, exclude 'workers-agree': 'two-epochs' compares"
-    " the samples of that number, too",
+    "loses or repeats samples when the number of workers changes",
+    "Split the stream with get_worker_info() so that the division leaves nothing over:"
+    " shards[info.id :: info.num_workers], not len(shards) // info.num_workers per worker. If your"
+    " number of workers never changes, exclude 'workers-agree': 'two-epochs' still compares the"
+    " samples for that number",
+    fix="split the stream with shards[info.id :: info.num_workers]",
 )
-_USED_UP = Cause("has fewer samples in the second epoch")
-_SAME_AGAIN = Cause("has the same random samples in each epoch")
-_GOES_ON = Cause("goes on where an epoch was left")
-_SAMPLER_GOES_ON = _GOES_ON._replace(
-    advice="The sampler has kept its place from the epoch before, which did not come to its end."
-    " Begin anew in each call of its __iter__: write it as a generator function, and keep no"
-    " iterator and no position on self",
-    overrides=True,
-)
-_STOPS = Cause(
-    "ends the epoch by a StopIteration",
-    "A StopIteration that leaves __getitem__ or collate_fn ends the loop over the loader as the end"
-    " of the data does, without an error. It comes of next(...) on an iterator that has nothing"
-    " left: give next() a default, or catch the StopIteration and raise another error. If the"
-    " loader has an __iter__ of its own, it must let errors through",
-    overrides=True,
-)
-_USE_COPY = (
-    "pass copy=FOLDER to the check: each trial then copies FOLDER before the fault is injected, and"
-    " passes the copy to make_dataset"
-)
-_COPIED = Cause(
-    "copies damaged files in make_dataset",
-    "The fault was there when make_dataset copied the files, so the copy is what was damaged."
-    f" Instead of copying there, {_USE_COPY}",
-    overrides=True,
-)
-_NOT_TWICE = Cause(
-    "cannot be made twice in the same folder",
-    "The recovery calls make_dataset again with the folder of the trial, so make_dataset must"
-    f" accept what is there. If it copies the data into the folder, {_USE_COPY}",
-    overrides=True,
-)
-_OF_EPOCH: dict[Wrong | None, Cause] = {
-    Wrong.NOT_TWICE: _NOT_TWICE,
-    Wrong.RESUMED: _SAMPLER_GOES_ON,
-    Wrong.USED_UP: _USED_UP,
-    Wrong.CUT_SHORT: _STOPS,
-    **ranks.CAUSES,
-    **resume.CAUSES,
-}
 _WITHOUT_ERROR: tuple[tuple[type[Fault], Cause], ...] = (
     (TruncatedFile, _SHORT_FILE),
     (ShortRead, _SHORT_READ),
 )
-"""Faults after which no call fails, and what a dataset does that does not notice."""
-_OF_ANOTHER = (Wrong.SUBSTITUTED, Wrong.REORDERED, Wrong.REPEATED)
+"""Faults after which no call fails, and what a dataset does if it does not notice them."""
+_REPLACED = ((CorruptedFile, _DAMAGE), (HttpError, _ERROR_PAGE))
+"""Faults that replace content, and what a dataset does if its samples contain the replacement."""
+_OTHER_SAMPLE = (Wrong.SUBSTITUTED, Wrong.REORDERED, Wrong.REPEATED)
 
 
-def _of_wrong_samples(
-    outcome: TrialFacts, kind: Wrong | None, fault_free: TrialFacts, *, is_caught: bool
+def _sample_cause(
+    outcome: TrialFacts, wrong: Wrong | None, fault_free: TrialFacts, *, is_caught: bool
 ) -> Cause:
-    """What is likely to be wrong where samples are wrong in the way *kind*.
+    """The likely cause of samples that are wrong in the way *wrong*.
 
     *fault_free*: an epoch without faults. *is_caught*: whether the dataset does the same after an
     error, which it must have caught.
     """
     if not outcome.fired:
-        return _of_dataset_alone(outcome, kind, fault_free)
+        return _dataset_cause(outcome, wrong, fault_free)
     fault = next(each.fault for each in outcome.faults if each.fired)
     accepted = (cause for faults, cause in _WITHOUT_ERROR if isinstance(fault, faults))
     if not is_caught and (cause := next(accepted, None)):
         return cause
-    if kind is Wrong.MISSING:
-        return _LOST
+    if wrong is Wrong.MISSING:
+        return _SKIPPED
     if outcome.kind == "iterable" and _count_rows(outcome) > _count_rows(fault_free):
         return _STARTED_AGAIN
-    if isinstance(fault, CorruptedFile) and kind not in (*_OF_ANOTHER, Wrong.ALIKE):
-        return _DAMAGE
-    cause = _NEIGHBOUR if kind in _OF_ANOTHER else _DUMMY
+    replaced = (cause for kind, cause in _REPLACED if isinstance(fault, kind))
+    is_content = wrong not in (*_OTHER_SAMPLE, Wrong.IDENTICAL)
+    if is_content and (cause := next(replaced, None)):
+        return cause
+    cause = _NEIGHBOR if wrong in _OTHER_SAMPLE else _PLACEHOLDER
     is_of_reads = isinstance(fault, ReadError)
     return cause._replace(advice=cause.advice + _OR_READER) if is_of_reads else cause
 
 
 def _count_rows(outcome: TrialFacts) -> int:
-    """How many samples came in its longest epoch."""
-    return max((sum(len(b.rows or ()) for b in one.delivered) for one in outcome.passes), default=0)
+    """How many samples were delivered in its longest epoch."""
+    return max(
+        (sum(len(b.rows or ()) for b in epoch.delivered) for epoch in outcome.epochs), default=0
+    )
 
 
-def _of_dataset_alone(outcome: TrialFacts, kind: Wrong | None, fault_free: TrialFacts) -> Cause:
-    if kind is Wrong.SAME_AGAIN:
-        return _SAME_AGAIN
-    if was_left_early(outcome):
-        return _GOES_ON
+def _dataset_cause(outcome: TrialFacts, wrong: Wrong | None, fault_free: TrialFacts) -> Cause:
+    if stopped_early(outcome):
+        return draws.CONTINUES
     if _count_workers(outcome) > _count_workers(fault_free):
         return _UNEVEN
-    if kind is Wrong.SAME_IN_EACH_WORKER or (outcome.kind == "iterable" and kind is Wrong.REPEATED):
-        return _SAME_SHARDS
-    if not is_started_anew(outcome):
-        return _OTHERS
-    return _UNORDERED if kind in _OF_ANOTHER else _OTHERS_IF_NOT_FORKED
+    if wrong is Wrong.SAME_IN_EACH_WORKER or (
+        outcome.kind == "iterable" and wrong is Wrong.REPEATED
+    ):
+        return _OWN_PART_AGAIN if _repeats_own_part(outcome) else _SAME_SHARDS
+    if not is_not_forked(outcome):
+        return _DIFFERENT_SAMPLES
+    return _UNORDERED if wrong in _OTHER_SAMPLE else _DIFFERENT_IF_NOT_FORKED
 
 
-def was_left_early(outcome: TrialFacts) -> bool:
-    """Whether the loop left an epoch, and made another one after it."""
-    return any(not (one.complete or one.exception) for one in outcome.passes[:-1])
+def _repeats_own_part(outcome: TrialFacts) -> bool:
+    """Whether a worker repeats samples, but does not return those of all workers."""
+    samples_by_worker: defaultdict[int | None, list[str]] = defaultdict(list)
+    for batch in outcome.epochs[0].delivered:
+        samples_by_worker[batch.worker] += digests(batch)
+    samples = {digest for part in samples_by_worker.values() for digest in part}
+    return any(
+        set(part) < samples and len(set(part)) < len(part) for part in samples_by_worker.values()
+    )
+
+
+def stopped_early(outcome: TrialFacts) -> bool:
+    """Whether the loop left an epoch early, and started another one."""
+    return any(not (epoch.complete or epoch.exception) for epoch in outcome.epochs[:-1])
 
 
 def _count_workers(outcome: TrialFacts) -> int:
     return len({each.worker for each in outcome.workers})
 
 
-def is_without_error(outcome: TrialFacts, judgement: Judgement) -> bool:
-    """Whether samples are wrong after a fault that lets no call fail."""
+def is_silent_fault(outcome: TrialFacts, finding: Finding) -> bool:
+    """Whether samples are wrong after a fault that does not make any call fail."""
     fired = [each.fault for each in outcome.faults if each.fired]
     kinds = tuple(kind for kind, _ in _WITHOUT_ERROR)
-    return judgement.kind is not None and bool(fired) and isinstance(fired[0], kinds)
+    is_open = finding.verdict is Verdict.CORRUPTED and finding.cause is None
+    return is_open and bool(fired) and isinstance(fired[0], kinds)
 
 
-def is_alike(one: Trial, other: Trial, reference: Reference) -> bool:
-    """Whether the dataset does the same in two trials: it loses samples, or gives the same ones.
+def is_caught(
+    trial: tuple[TrialFacts, Finding],
+    after_errors: Iterable[tuple[TrialFacts, Finding] | None],
+    reference: Reference,
+) -> bool:
+    """Whether the dataset does the same in *trial* as after an error, which it must have caught.
 
-    Which other sample of the dataset comes in place of one may be by chance.
+    Once it lets an error through, the rest of *after_errors* is not needed.
     """
-    kind = one.judgement.kind
-    if (
-        kind in (*_OF_ANOTHER, Wrong.ALIKE, Wrong.MISSING, Wrong.CUT_SHORT)
-        and kind is other.judgement.kind
-    ):
+    for after_error in filter(None, after_errors):
+        if _has_same_effect(trial, after_error, reference):
+            return True
+        if after_error[1].verdict is Verdict.FAILED_CLEANLY:
+            break
+    return False
+
+
+def _has_same_effect(
+    trial: tuple[TrialFacts, Finding], repeat: tuple[TrialFacts, Finding], reference: Reference
+) -> bool:
+    """Whether the dataset does the same in two trials: it loses samples, or returns the same ones.
+
+    Which other sample the dataset returns instead of one may be random.
+    """
+    (outcome, finding), (outcome_again, finding_again) = trial, repeat
+    is_clear = finding.wrong in {*_OTHER_SAMPLE, Wrong.IDENTICAL, Wrong.MISSING}
+    if is_clear and finding.wrong is finding_again.wrong:
         return True
-    known = {digest for _, digest in reference.samples}
-    first, second = ({*_digests(each.outcome)} - known for each in (one, other))
-    return not first.isdisjoint(second)
+    expected = {digest for _, digest in reference.samples}
+    wrong, wrong_again = ({*_digests(each)} - expected for each in (outcome, outcome_again))
+    return not wrong.isdisjoint(wrong_again)
 
 
 def _digests(outcome: TrialFacts) -> list[str]:

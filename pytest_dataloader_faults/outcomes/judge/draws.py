@@ -1,58 +1,80 @@
 """Whether each epoch draws as many samples as an epoch has. Pure.
 
-Some facts about samplers that keep their place. A loader calls ``iter(sampler)`` for each epoch. A
-sampler that returns itself, or a generator that is the sampler, goes on where it was. That does not
-show as long as each epoch comes to its end. But after a ``break`` or an error the next epoch has
-only the rest: the loop gets each sample that was drawn, and nothing tells it that others were not.
+Some facts about samplers that keep their position. A loader calls ``iter(sampler)`` for each epoch.
+A sampler that returns itself, or a generator that is the sampler, continues where it was. That has
+no effect as long as each epoch is completed. But after a ``break`` or an error, the next epoch has
+only the rest: the loop receives every sample that was drawn, and nothing shows which were not.
 
-Some facts about samplers whose number of samples varies. Such a sampler mostly has no length, or
-one that no epoch reaches. So its length counts only where the run without a fault drew just as many
-batches. And a sampler that packs samples into batches anew may need fewer batches for as many
-samples. So both have to be too few.
+Some facts about samplers whose number of samples varies. Such a sampler usually has no length, or
+one that no epoch reaches. So its length counts only if the fault-free run drew exactly as many
+batches. A sampler that packs samples into batches differently may need fewer batches for the same
+number of samples. So both numbers must be too small.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_dataloader_faults.outcomes.contract import Finding, Verdict, Wrong
+from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
 from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
-from pytest_dataloader_faults.outcomes.text import counted
+from pytest_dataloader_faults.outcomes.text import pluralize
+
+USED_UP = Cause(
+    "returns fewer samples in the second epoch",
+    fix="create iterators and generators in __iter__",
+)
+CONTINUES = Cause(
+    "resumes where an interrupted epoch stopped",
+    fix="start over in every call of __iter__",
+)
+SAMPLER_CONTINUES = CONTINUES._replace(
+    advice="The sampler kept its position from the previous epoch, which was not finished. Start"
+    " over in every call of its __iter__: write it as a generator function, and keep no iterator or"
+    " position on self",
+    overrides=True,
+)
 
 
-def too_few(outcome: TrialFacts, reference: Reference) -> Finding | None:
-    """The first epoch that came to its end, and whose sampler drew too few samples for one."""
+def find_shortfall(outcome: TrialFacts, reference: Reference) -> Finding | None:
+    """The first complete epoch whose sampler drew too few samples."""
     if outcome.kind != "map":
         return None
-    for number, one in enumerate(outcome.passes, start=1):
-        if told := _told_of(one, reference):
-            left = _left(outcome.passes[: number - 1])
-            sentence = f"in epoch {number}{_after(left)}, the sampler drew {told}"
-            kind = Wrong.RESUMED if one.drawn and left else Wrong.USED_UP
-            return Finding(Verdict.CORRUPTED, sentence, kind)
+    for number, epoch in enumerate(outcome.epochs, start=1):
+        if shortfall := _describe_shortfall(epoch, reference):
+            previous = _unfinished_epoch(outcome.epochs[: number - 1])
+            sentence = (
+                f"in epoch {number}{_describe_previous(previous)}, the sampler drew {shortfall}"
+            )
+            cause = SAMPLER_CONTINUES if epoch.drawn and previous else USED_UP
+            return Finding(Verdict.CORRUPTED, sentence, cause)
     return None
 
 
-def _told_of(one: Pass, reference: Reference) -> str:
-    """What was drawn in *one*, if that is too little; else empty."""
-    if not one.complete:
+def _describe_shortfall(epoch: Pass, reference: Reference) -> str:
+    """What was drawn in *epoch*, if that is too little; otherwise empty."""
+    if not epoch.complete:
         return ""
-    if not one.drawn:
-        return "no index, so no sample came" if reference.samples or reference.batches else ""
-    came, whole = sum(map(len, one.drawn)), reference.drawn or 0
-    if came >= whole or len(one.drawn) >= (one.batches or 0):
+    if not epoch.drawn:
+        return (
+            "no indices, so no samples were delivered"
+            if reference.samples or reference.batches
+            else ""
+        )
+    drawn, expected = sum(map(len, epoch.drawn)), reference.drawn or 0
+    if drawn >= expected or len(epoch.drawn) >= (epoch.batches or 0):
         return ""
-    lengths = f"{len(one.drawn)} of the {counted(one.batches or 0, 'batch')} that it says it has"
-    return f"{came} of the {counted(whole, 'sample')} of an epoch, and {lengths}"
+    promised = pluralize(epoch.batches or 0, "batch")
+    batches = f"{len(epoch.drawn)} of the {promised} that its length promises"
+    return f"{drawn} of the {pluralize(expected, 'sample')} of an epoch, in {batches}"
 
 
-def _left(before: Sequence[Pass]) -> Pass | None:
-    """The last of the epochs *before*, if it did not come to its end."""
-    return before[-1] if before and not before[-1].complete else None
+def _unfinished_epoch(epochs: Sequence[Pass]) -> Pass | None:
+    """The last of the *epochs*, if it was not completed."""
+    return epochs[-1] if epochs and not epochs[-1].complete else None
 
 
-def _after(left: Pass | None) -> str:
-    if left is None:
+def _describe_previous(epoch: Pass | None) -> str:
+    if epoch is None:
         return ""
-    return f", after one that {'an error ended' if left.exception else 'was left early'}"
+    return f", after one that {'ended with an error' if epoch.exception else 'was left early'}"

@@ -1,4 +1,4 @@
-"""What a trial did when its time was up, and where a trial hung. Pure."""
+"""What a trial did at its deadline, where it hung, and the likely cause. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import re
 from collections.abc import Container, Iterator
 
 from pytest_dataloader_faults.outcomes import stacks
+from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge.errors import dropped_batch_cause
-from pytest_dataloader_faults.outcomes.records import TrialFacts, makes_dataset
+from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, Activity, Phase, Stage
-from pytest_dataloader_faults.outcomes.text import counted
+from pytest_dataloader_faults.outcomes.text import pluralize
 
 _PROCESS = re.compile(r"^Process (\d+) \(.*\n((?:(?!Process \d).*\n?)*)", re.MULTILINE)
 _THREAD = re.compile(r"^(?:Current thread|Thread) .*\n((?:  .*\n?)*)", re.MULTILINE)
@@ -18,139 +19,279 @@ _TORCH = re.compile(r".*/torch/utils/data/")
 _LOCK = re.compile(
     rf"{re.escape(stacks.PYTHON)}(threading|queue|concurrent/futures/\w+|multiprocessing/pool)\.py"
 )
+_IN_WORKER = re.compile(r'/torch/utils/data/_utils/worker\.py", line \d+ in _worker_loop')
+_STARTED = re.compile(
+    rf'"{re.escape(stacks.PYTHON)}threading\.py", line \d+ in _bootstrap$', re.MULTILINE
+)
+_LOADER_THREAD = re.compile(
+    rf"{re.escape(stacks.PYTHON)}multiprocessing/queues\.py|/torch/utils/data/_utils/pin_memory\.py"
+    rf"|{re.escape(stacks.OURS)}"
+)
+_PAUSE = "hrtimer_nanosleep"
+"""The kernel function of a process that sleeps briefly before it checks again."""
 _LIBRARY = re.compile(
     rf"<|.*/(?:site|dist)-packages/torch/|{re.escape(stacks.PYTHON)}(?!(?:site|dist)-packages/)"
     rf"|{re.escape(stacks.OURS)}"
 )
 
 
-def lines_of(outcome: TrialFacts) -> Iterator[tuple[int, str]]:
-    """Each process that was at a line of the dataset, and that line, for each such thread."""
-    for pid, threads in _PROCESS.findall(outcome.stacks):
+def dataset_lines(outcome: TrialFacts) -> Iterator[tuple[int, str]]:
+    """The processes whose threads were at a line of the dataset, each with that line."""
+    for pid, threads in _PROCESS.findall(outcome.end.stacks):
         places = (_place(frames) for frames in _THREAD.findall(threads))
         yield from ((int(pid), place) for place in places if place)
 
 
 def waits_for_thread(outcome: TrialFacts) -> bool:
-    """Whether *outcome* hung in the dataset's code, and there in a lock or a queue of threads."""
-    processes = re.split(r"\n(?=Process \d+ )", outcome.stacks)
-    return outcome.timed_out and any(map(_is_in_lock, processes))
+    """Whether *outcome* hung in the dataset's code, in a lock or a queue of threads.
+
+    If the fork lost threads, a worker may also poll for them.
+    """
+    return bool(_waiting_lines(outcome))
 
 
-def _is_in_lock(process: str) -> bool:
+def _waiting_lines(outcome: TrialFacts) -> list[str]:
+    if not outcome.timed_out:
+        return []
+    polls = (_PAUSE,) if has_threads_left_behind(outcome) else ()
+    processes = map(_title_and_threads, _split_processes(outcome))
+    lines = (
+        _place(frames)
+        for title, threads in processes
+        for frames in threads
+        if _is_in_lock(frames) or any(each in title for each in ("futex", *polls))
+    )
+    return sorted({line for line in lines if line})
+
+
+def _split_processes(outcome: TrialFacts) -> list[str]:
+    return re.split(r"\n(?=Process \d+ )", outcome.end.stacks)
+
+
+def _title_and_threads(process: str) -> tuple[str, list[str]]:
     title, _, threads = process.lstrip("\n").partition("\n")
-    for frames in filter(_place, _THREAD.findall(threads)):
-        (path, *_), *_ = _FRAME.findall(frames)
-        if _LOCK.match(path) or "futex" in title:
-            return True
-    return False
+    return title, _THREAD.findall(threads)
 
 
-def asleep(outcome: TrialFacts) -> tuple[int, ...]:
-    """The processes that slept, if no batch came any more."""
-    found = outcome.at_deadline
-    return found.asleep if found and found.activity is Activity.SLEEPS else ()
+def _is_in_lock(frames: str) -> bool:
+    (path, *_), *_ = _FRAME.findall(frames) or [("",)]
+    return bool(_LOCK.match(path))
 
 
-def goes_on(outcome: TrialFacts) -> bool:
-    """Whether batches came, or files were read."""
-    found = outcome.at_deadline
-    return found is not None and found.activity in (Activity.DELIVERS, Activity.READS)
+def has_threads_left_behind(outcome: TrialFacts) -> bool:
+    """Whether the main process has threads of the dataset, and its workers were forked."""
+    processes = (each for each in _split_processes(outcome) if not _IN_WORKER.search(each))
+    threads = (frames for each in processes for frames in _title_and_threads(each)[1])
+    is_left = any(_STARTED.search(each) and not _LOADER_THREAD.search(each) for each in threads)
+    return is_left and _is_forked(outcome)
 
 
-def seconds(outcome: TrialFacts) -> str:
-    """How long the loader had, in words."""
-    more = outcome.at_deadline.more if outcome.at_deadline else 0.0
-    if not more:
-        return f"{outcome.deadline:g} s"
-    return f"its deadline of {outcome.deadline:g} s and {more:g} s more"
+def sleeping_processes(outcome: TrialFacts) -> tuple[int, ...]:
+    """The processes that slept, if no more batches were delivered."""
+    at_deadline = outcome.end.at_deadline
+    return at_deadline.asleep if at_deadline and at_deadline.activity is Activity.SLEEPS else ()
 
 
-def in_words(outcome: TrialFacts) -> str:
-    """What it did, as the rest of a sentence; empty where nothing moved."""
-    activity = outcome.at_deadline and outcome.at_deadline.activity
-    is_made, came = not makes_dataset(outcome), _batches_that_came(outcome)
-    who = "a worker" if is_made else "it"
+def makes_progress(outcome: TrialFacts) -> bool:
+    """Whether batches were delivered, or files were read."""
+    at_deadline = outcome.end.at_deadline
+    return at_deadline is not None and at_deadline.activity in (Activity.DELIVERS, Activity.READS)
+
+
+def describe_deadline(outcome: TrialFacts) -> str:
+    """How much time the loader had."""
+    extension = outcome.end.at_deadline.extension if outcome.end.at_deadline else 0.0
+    if not extension:
+        return f"{outcome.request.deadline:g} s"
+    return f"its deadline of {outcome.request.deadline:g} s plus {extension:g} s"
+
+
+def describe_activity(outcome: TrialFacts, *, has_dataset: bool = True) -> str:
+    """What the trial did at its deadline, as the end of a sentence; empty if nothing.
+
+    *has_dataset*: whether it got as far as having its dataset.
+    """
+    activity = outcome.end.at_deadline and outcome.end.at_deadline.activity
+    batches, process = _describe_batches(outcome), "a worker" if has_dataset else "it"
     if activity is Activity.DELIVERS:
-        return f": {came} came, and it goes on"
+        return f": {batches} delivered, and the epoch was still making progress"
+    lines = _waiting_lines(outcome) if has_threads_left_behind(outcome) else []
+    if lines and not outcome.fired:
+        at = " and at ".join(lines)
+        return (
+            f": a worker waits at {at}, probably for a thread that exists only in the main process"
+        )
     if activity is Activity.READS:
-        return f": {came} came, and workers read on" if is_made else ": it reads on"
+        if not has_dataset:
+            return ": it was still reading"
+        return f": {batches} delivered, and the workers were still reading"
     if activity is Activity.SLEEPS:
-        lines = sorted({line for pid, line in lines_of(outcome) if pid in asleep(outcome)})
+        sleepers = sleeping_processes(outcome)
+        lines = sorted({line for pid, line in dataset_lines(outcome) if pid in sleepers})
         where = f" at {' and at '.join(lines)}" if lines else ""
-        return f": {who} sleeps, as between retries{where}"
+        reason = ", probably between retries" if outcome.fired else ""
+        return f": {process} was sleeping{reason}{where}"
     computes = activity is Activity.COMPUTES
-    return f": {who} computes, or tries again, all the time" if computes else ""
+    return f": {process} was computing, or retrying without a pause" if computes else ""
 
 
-def _batches_that_came(outcome: TrialFacts) -> str:
-    """How many batches came in the last pass, and of how many if that is known."""
-    last = outcome.recovery if outcome.phase == RECOVERY else None
-    if outcome.phase == Phase(Stage.EPOCH, len(outcome.passes)):
-        last = outcome.passes[-1]
-    count = len(last.delivered) if last else 0
-    if outcome.batches:
-        return f"{count} of {counted(outcome.batches, 'batch')}"
-    return counted(count, "batch")
+def _describe_batches(outcome: TrialFacts) -> str:
+    """How many batches were delivered in the last pass, and of how many if that is known."""
+    epoch = outcome.recovery if outcome.phase == RECOVERY else None
+    if outcome.phase == Phase(Stage.EPOCH, len(outcome.epochs)):
+        epoch = outcome.epochs[-1]
+    count = len(epoch.delivered) if epoch else 0
+    if outcome.loader.batches:
+        return f"{count} of {pluralize(outcome.loader.batches, 'batch')}"
+    return pluralize(count, "batch")
+
+
+def _is_forked(outcome: TrialFacts) -> bool:
+    return outcome.loader.start_method in ("", "fork")
 
 
 def _place(frames: str) -> str | None:
     """The innermost line of the dataset in the *frames* of one thread, if torch called it."""
-    own = None
+    place = None
     for path, line, function in _FRAME.findall(frames):
         if _TORCH.match(path):
-            return own
-        if own is None and not _LIBRARY.match(path):
-            own = f"{path}:{line} in {function}"
+            return place
+        if place is None and not _LIBRARY.match(path):
+            place = f"{path}:{line} in {function}"
     return None
 
 
-# Some facts about two hangs. A dataset that waits forever after one error does so after each, and
-# nobody wants to wait for all of them. How long a trial takes does not tell a hang from a slow
-# machine, but where it is does: the stacks that its processes write at the deadline show a line of
-# the dataset's code below torch's own fetch or sampler. A trial that is at the line where the
-# dataset has hung before is there again. A slow one is elsewhere: it starts, imports, or reads. A
-# process that waits for work has no such line, and neither has a thread that torch did not call.
-# Where torch's queue thread has dropped a batch, all processes wait for work, and what it printed
-# is as good as a line: that batch never comes.
+# Some facts about comparing hangs. A dataset that waits forever after one error does so after every
+# error, and waiting for each of these hangs would take too long. The duration of a trial does not
+# distinguish a hang from a slow machine, but its place does: the stacks that its processes write at
+# the deadline show a line of the dataset's code below torch's own fetch or sampler. A trial at the
+# line where the dataset has hung before has hung there again. A slow trial is elsewhere: it starts,
+# imports or reads. A process that waits for work has no such line, and neither does a thread that
+# torch did not call. If torch's queue thread has dropped a batch, all processes wait for work, and
+# its output is as good as a line, because that batch is never delivered.
 #
-# Some facts about what sleeps. A process that sleeps between two attempts is at the same line as
-# one that sleeps forever, and may be done after a few of them. So to sleep at a line is a separate
-# place. It is known once a trial has slept there until it got no more time. What goes on at its
-# deadline is nowhere: it is at the line that reads, where a hang may be as well.
+# Some facts about sleeping processes. A process that sleeps between two attempts is at the same
+# line as one that sleeps forever, and may finish after a few attempts. So sleeping at a line is a
+# separate place, which is known once a trial has slept there until its extended deadline. A trial
+# that makes progress at its deadline has no place: it is at the line that reads, where a hang may
+# be as well.
 
 
 _QUEUE = "the queue of a worker, which dropped a batch"
 
 
-def places_of(outcome: TrialFacts) -> frozenset[str]:
+def hang_places(outcome: TrialFacts) -> frozenset[str]:
     """Where *outcome* hung, such as "FILE:LINE in FUNCTION"; empty if it did not, or if unknown.
 
-    A recovery that hangs is at a place of its own, since no fault is left to wait for.
+    A recovery pass that hangs has a separate place, because it does not wait for a fault.
     """
-    if not outcome.timed_out or goes_on(outcome):
+    if not outcome.timed_out or makes_progress(outcome):
         return frozenset()
     when = ", without a fault" if outcome.phase == RECOVERY else ""
-    sleepers = asleep(outcome)
-    found = {
-        f"{line} while it sleeps" if pid in sleepers else line for pid, line in lines_of(outcome)
+    sleepers = sleeping_processes(outcome)
+    places = {
+        f"{line} while it sleeps" if pid in sleepers else line
+        for pid, line in dataset_lines(outcome)
     }
-    found = found or ({_QUEUE} if dropped_batch_cause(outcome) else set())
-    return frozenset(each + when for each in found)
+    places = places or ({_QUEUE} if dropped_batch_cause(outcome) else set())
+    return frozenset(each + when for each in places)
 
 
-def is_at(outcome: TrialFacts, known: Container[str]) -> bool:
-    """Whether *outcome* hung, and at *known* places only."""
-    places = places_of(outcome)
-    return bool(places) and all(each in known for each in places)
+def hangs_at(outcome: TrialFacts, known_places: Container[str]) -> bool:
+    """Whether *outcome* hung at *known_places* only."""
+    places = hang_places(outcome)
+    return bool(places) and all(each in known_places for each in places)
 
 
-def tries_again(outcome: TrialFacts) -> bool:
-    """Whether it computed, or tried again at once, when its time was up: it may have a limit."""
-    found = outcome.at_deadline
-    return outcome.timed_out and found is not None and found.activity is Activity.COMPUTES
+def was_computing(outcome: TrialFacts) -> bool:
+    """Whether it computed, or retried without a pause, at its deadline: it may have a limit."""
+    at_deadline = outcome.end.at_deadline
+    return (
+        outcome.timed_out and at_deadline is not None and at_deadline.activity is Activity.COMPUTES
+    )
 
 
-def gave_up(outcome: TrialFacts) -> bool:
+def loader_timed_out(outcome: TrialFacts) -> bool:
     """Whether the loader's own timeout ended its wait for a batch."""
     return bool(outcome.exception and "DataLoader timed out" in outcome.exception.message)
+
+
+_NO_LIMIT = Cause(
+    "waits for a server without a timeout",
+    "Set a timeout in the client, for example requests.get(url, timeout=30), urlopen(url,"
+    " timeout=30) or socket.setdefaulttimeout(30). Servers do disappear without closing the"
+    " connection",
+    fix="set a timeout in the client, such as requests.get(url, timeout=30)",
+)
+_LOST_THREAD = Cause(
+    "waits for a thread that did not survive the fork",
+    "A worker waits on a lock or a queue whose thread exists only in the main process: fork copies"
+    " only the calling thread. Start the pool, or open the decoder, in the worker, on first use. If"
+    " the main process already has one, create another when os.getpid() has changed",
+    overrides=True,
+    fix="start the thread in the worker, on first use",
+)
+_LOCKS = Cause(
+    "waits forever for a lock or a thread",
+    "A worker waits for a lock that is never released, or for a thread that it does not have. A"
+    " fork copies locks in their current state, but only the calling thread: if the main process"
+    " created them, create new ones in the worker when os.getpid() has changed. Otherwise, release"
+    " every lock with a `with` block",
+    overrides=True,
+    fix="create locks and pools in the worker, and release each lock with a `with` block",
+)
+_LONGER = (
+    "If this duration is expected, raise the deadline: deadline=300 (seconds) as an argument or in"
+    " the marker, or --dataloader-faults-deadline=300"
+)
+_AFTER_READ = Cause(
+    "hangs after the main process has read a sample",
+    fix="open the file in the worker, on first access",
+)
+_BY_ACTIVITY = {
+    Activity.DELIVERS: Cause(
+        "is slow under this fault",
+        f"The epoch was slow, not hung. {_LONGER}",
+        overrides=True,
+        fix="pass a longer deadline=",
+    ),
+    Activity.READS: Cause(
+        "is too slow under this fault or rereads the same data",
+        f"Look for an unbounded retry loop at the line in its stack. {_LONGER}",
+        overrides=True,
+        fix="limit the number of retries",
+    ),
+    Activity.SLEEPS: Cause(
+        "sleeps between retries past the deadline",
+        f"Give up after a few attempts, and raise the error. {_LONGER}",
+        overrides=True,
+        fix="raise the error after a few attempts",
+    ),
+    Activity.COMPUTES: Cause(
+        "retries forever or computes past the deadline",
+        "Look for an unbounded retry loop at the line in its stack: retry a few times, then raise"
+        f" the error. {_LONGER}",
+        overrides=True,
+        fix="limit the number of retries",
+    ),
+}
+"""Without any activity, the verdict is the cause."""
+
+
+def likely_cause(outcome: TrialFacts, *, in_lock: bool, after_one: bool) -> Cause | None:
+    """The likely cause of a hang; None if there was no activity, so that only the verdict is known.
+
+    *in_lock*: whether it ``waits_for_thread``. *after_one*: whether the main process read a sample
+    before its workers started.
+    """
+    if any(each.unlimited_waits for each in outcome.workers):
+        return _NO_LIMIT
+    if not outcome.fired and _is_forked(outcome):
+        if in_lock:
+            return _LOST_THREAD if has_threads_left_behind(outcome) else _LOCKS
+        if after_one:
+            return _AFTER_READ
+    activity = outcome.end.at_deadline and outcome.end.at_deadline.activity
+    if activity is Activity.SLEEPS and not outcome.fired:  # No operation failed.
+        return None
+    return _BY_ACTIVITY.get(activity) if activity else None

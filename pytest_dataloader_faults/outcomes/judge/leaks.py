@@ -1,4 +1,4 @@
-"""What grows with each epoch, and what is left behind at the end. Pure."""
+"""Resources that grow with each epoch, or are left behind at the end. Pure."""
 
 from __future__ import annotations
 
@@ -13,50 +13,57 @@ from pytest_dataloader_faults.outcomes.growth import (
 )
 from pytest_dataloader_faults.outcomes.records import Resources, TrialFacts
 from pytest_dataloader_faults.outcomes.stages import Stage
-from pytest_dataloader_faults.outcomes.text import are, counted, were
+from pytest_dataloader_faults.outcomes.text import is_or_are, pluralize, was_or_were
 
-_HARMLESS = ("/dev/", "/proc/", "/memfd:", "anon_inode:", "socket:", "pipe:")
-_MEMORY = {"memory": "memory", "pinned": "pinned memory", "device": "memory of the accelerator"}
+_IGNORED = ("/dev/", "/proc/", "/memfd:", "anon_inode:", "socket:", "pipe:")
+_MEMORY = {"memory": "memory", "pinned": "pinned memory", "device": "accelerator memory"}
 
 
 def judge_growth(outcome: TrialFacts) -> Finding | None:
-    """What grew with each epoch, if there were enough of them to be sure."""
-    found = find_growth(outcome.footprints)
-    if found is None or found.last.epoch < TIMES_TO_CONFIRM * FEWEST_EPOCHS:
+    """A resource that grew with each epoch, if there were enough epochs to confirm it."""
+    growth = find_growth(outcome.footprints)
+    if growth is None or growth.footprint.epoch < TIMES_TO_CONFIRM * FEWEST_EPOCHS:
         return None
-    return Finding(Verdict.LEAKED, sentence_of(found))
+    return Finding(Verdict.LEAKED, describe_growth(growth))
 
 
-def sentence_of(found: Growth) -> str:
-    """What grew, by how much, and where."""
-    what, rate, last = found
-    process = "the loader's process" if last.process == "loader" else last.process
-    if what in _MEMORY:
+def describe_growth(growth: Growth) -> str:
+    """The resource that grew, by how much, and in which process."""
+    resource, rate, footprint = growth
+    process = "the main process" if footprint.process == "loader" else footprint.process
+    if resource in _MEMORY:
         size = f"{rate / 1024:.0f} KiB"
-        return f"each epoch takes {size} more {_MEMORY[what]} in {process} and never frees it"
-    example = f" ({last.newly_open})" if what == "descriptors" else ""
-    more = counted(round(rate), f"more {what.removesuffix('s')}")
-    return f"each epoch leaves {more} in {process}{example}"
+        return (
+            f"each epoch allocates {size} more {_MEMORY[resource]} in {process} and never frees it"
+        )
+    has_example = resource == "descriptors" and footprint.newly_open
+    example = f" ({footprint.newly_open})" if has_example else ""
+    amount = pluralize(round(rate), f"more {resource.removesuffix('s')}")
+    return f"each epoch leaks {amount} in {process}{example}"
 
 
-def leaked(outcome: TrialFacts) -> Finding | None:
-    """Processes that still run at the end, and files that a second pass has opened once more."""
+def find_leak(outcome: TrialFacts) -> Finding | None:
+    """Processes that still run at the end, or files that the recovery pass has left open."""
     moments = {each.stage: each for each in outcome.resources}
-    before, after, recovery = map(moments.get, (Stage.START, Stage.EPOCH, Stage.RECOVERY))
-    for later in (after, recovery):
-        known = before.processes if before else {}
-        running = later.processes if before and later else {}
-        if commands := [what for pid, what in running.items() if pid not in known]:
-            left = len(commands)
-            sentence = f"{counted(left, 'process')} {were(left)} left running ({commands[0]})"
+    start, end, recovery = map(moments.get, (Stage.START, Stage.EPOCH, Stage.RECOVERY))
+    for later in (end, recovery):
+        expected = start.processes if start else {}
+        running = later.processes if start and later else {}
+        if commands := [command for pid, command in running.items() if pid not in expected]:
+            count = len(commands)
+            sentence = (
+                f"{pluralize(count, 'process')} {was_or_were(count)} left running ({commands[0]})"
+            )
             return Finding(Verdict.LEAKED, sentence)
-    if after and recovery and (more := _new_files(after, recovery)):
-        count = sum(more.values())
-        sentence = f"{counted(count, 'more descriptor')} {are(count)} open after a second pass"
-        return Finding(Verdict.LEAKED, f"{sentence} ({next(iter(more))})")
+    if end and recovery and (opened := _count_opened(end, recovery)):
+        count = sum(opened.values())
+        sentence = (
+            f"{pluralize(count, 'more descriptor')} {is_or_are(count)} open after the recovery pass"
+        )
+        return Finding(Verdict.LEAKED, f"{sentence} ({next(iter(opened))})")
     return None
 
 
-def _new_files(before: Resources, after: Resources) -> dict[str, int]:
-    more = Counter(after.descriptors.values()) - Counter(before.descriptors.values())
-    return {path: count for path, count in more.items() if not path.startswith(_HARMLESS)}
+def _count_opened(earlier: Resources, later: Resources) -> dict[str, int]:
+    opened = Counter(later.descriptors.values()) - Counter(earlier.descriptors.values())
+    return {path: count for path, count in opened.items() if not path.startswith(_IGNORED)}

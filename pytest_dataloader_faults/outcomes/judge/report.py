@@ -9,249 +9,259 @@ from collections.abc import Iterable, Iterator
 
 from pytest_dataloader_faults.faults import Fault, TruncatedFile, WorkerExited, WorkerKilled
 from pytest_dataloader_faults.faults.base import FiringKind
-from pytest_dataloader_faults.globs import is_excluded
+from pytest_dataloader_faults.faults.globs import is_excluded
 from pytest_dataloader_faults.outcomes import fault_facts, stacks
 from pytest_dataloader_faults.outcomes.chains import exception_lines
-from pytest_dataloader_faults.outcomes.contract import Compared, Comparison, Judgement, Verdict
-from pytest_dataloader_faults.outcomes.records import FaultFacts, Firing, FiringPlace, TrialFacts
-from pytest_dataloader_faults.outcomes.stages import Reason
+from pytest_dataloader_faults.outcomes.comparison import Compared, Comparison
+from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
+from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.stages import Absence, Reason, describe_phase
 from pytest_dataloader_faults.outcomes.text import (
-    counted,
-    listed,
+    join_some,
+    pluralize,
     printable,
     shown_fault,
     signal_name,
     without_binary,
 )
+from pytest_dataloader_faults.wire import FaultFacts, Firing, FiringPlace
 
 _MAX_LINES = 12
 _MAX_FIRINGS = 3
 _MAX_PROCESSES = 5
 _MAX_FILES = 3
 _TRIAL = f"{stacks.OURS}_trial/"
-_SEE_STDERR = (Verdict.HUNG, Verdict.CRASHED, Verdict.FAILED_UNCLEARLY)
-"""torch prints errors in a queue's feeder thread or before the fetch loop, and drops them."""
 
 
 def explain(
-    outcome: TrialFacts, judgement: Judgement, reproduce: str, notes: Iterable[str] = ()
+    outcome: TrialFacts, finding: Finding, reproduce: str, notes: Iterable[str] = ()
 ) -> str:
-    """The verdict, the evidence for it, and the line that repeats the trial.
+    """The verdict, its evidence, and the line that repeats the trial.
 
-    *notes* are sentences that come before the evidence.
+    *notes* are sentences that precede the evidence.
     """
-    sentence = judgement.sentence.removesuffix(".").replace("\n", "\n  ")
-    parts = [f"{judgement.verdict}: {sentence}."]
+    sentence = finding.sentence.removesuffix(".").replace("\n", "\n  ")
+    parts = [f"{finding.verdict}: {sentence}."]
     parts += [f"  {printable(note)}." for note in notes]
-    parts += [f"  {printable(line)}" for line in _evidence(outcome, judgement)]
+    parts += [f"  {printable(line)}" for line in _evidence(outcome, finding)]
     parts.append(f"  reproduce: {reproduce}")
     return "\n".join(parts)
 
 
-def _evidence(outcome: TrialFacts, judgement: Judgement) -> Iterator[str]:
-    for each in outcome.faults:
-        yield from _about_fault(each)
-    if outcome.engine == "python":
-        yield "engine: python, which sees only what Python code opens, reads and writes"
+def _evidence(outcome: TrialFacts, finding: Finding) -> Iterator[str]:
+    for facts in outcome.faults:
+        yield from _describe_fault(facts)
+    if outcome.request.engine == "python":
+        yield "engine: python, which sees only files that Python code opens, reads and writes"
     if hidden := fault_facts.unobserved_operations(outcome.workers):
-        yield f"hidden from the engine: {hidden}"
+        yield f"not visible to the engine: {hidden}"
     shared = fault_facts.shared_offset_files(outcome.workers)
     for path, workers in itertools.islice(shared.items(), _MAX_FILES):
-        before = f"{path}: opened before the fork"
-        yield f"{before}, so {counted(workers, 'worker')} share its file offset"
-    yield from _about_comparison(outcome)
+        yield f"{path}: opened before the fork, so {pluralize(workers, 'worker')} share its offset"
+    yield from _describe_comparison(outcome)
     if outcome.ranks:
-        yield from map(_about_rank, outcome.ranks)
+        yield from map(_describe_rank, outcome.ranks)
     else:
-        yield _about_delivery(outcome)
+        yield _describe_delivery(outcome)
     yield from (f"death: {each} (pid {each.pid})" for each in outcome.deaths)
     if outcome.exception is not None:
         yield "error:"
-        yield from _bounded(exception_lines(outcome.exception.text).split("\n"))
-    if outcome.stacks and judgement.verdict in (Verdict.HUNG, Verdict.POISONED):
-        yield from _about_stacks(outcome.stacks)
-    if judgement.verdict in _SEE_STDERR and outcome.stderr.strip():
-        yield "printed by the workers:"
-        yield from _bounded(stacks.for_reader(outcome.stderr.strip().splitlines()))
+        yield from _limit_lines(exception_lines(outcome.exception.text).split("\n"))
+    if outcome.end.stacks and finding.verdict in (Verdict.HUNG, Verdict.POISONED):
+        yield from _describe_stacks(outcome.end.stacks)
+    # torch prints some errors, in a queue's feeder thread or before the fetch loop, and drops them.
+    may_be_dropped = (Verdict.HUNG, Verdict.CRASHED, Verdict.FAILED_UNCLEARLY)
+    if finding.verdict in may_be_dropped and outcome.stderr.strip():
+        yield "output of the workers:"
+        yield from _limit_lines(stacks.sort_for_reader(outcome.stderr.strip().splitlines()))
 
 
-def _about_fault(each: FaultFacts) -> Iterator[str]:
+def _describe_fault(facts: FaultFacts) -> Iterator[str]:
     counts = (
-        f"reached by {counted(each.reached, 'operation')}, fired {counted(each.fired, 'time')},"
-        f" surfaced in {'an' if each.surfaced else 'no'} exception"
+        f"matched {pluralize(facts.matched, 'operation')}, fired {pluralize(facts.fired, 'time')},"
+        f" mentioned in {'an' if facts.mentioned else 'no'} exception"
     )
-    yield f"fault: {shown_fault(each.fault)} ({counts})"
-    # The printing of a traceback opens the source, and an import a module: no data is concerned.
-    data = [firing for firing in each.firings if not (firing.path and is_excluded(firing.path))]
-    first = (data or each.firings)[:_MAX_FIRINGS]
-    for firing in first:
-        yield f"  {_where(firing)}: {_what(firing, each.fault)}"
-    if each.fired > len(first):
-        yield f"  ... and {each.fired - len(first)} more"
+    yield f"fault: {shown_fault(facts.fault)} ({counts})"
+    # Printing a traceback opens source files, and an import opens modules. Neither is data.
+    data = [firing for firing in facts.firings if not (firing.path and is_excluded(firing.path))]
+    listed_firings = (data or facts.firings)[:_MAX_FIRINGS]
+    for firing in listed_firings:
+        yield f"  {_locate(firing)}: {_describe_firing(firing, facts.fault)}"
+    if facts.fired > len(listed_firings):
+        yield f"  ... and {facts.fired - len(listed_firings)} more"
 
 
-def _what(firing: Firing, fault: Fault) -> str:
+def _describe_firing(firing: Firing, fault: Fault) -> str:
     path = firing.path or ""
     if firing.kind is FiringKind.REPLACED:
-        how = "is cut off" if isinstance(fault, TruncatedFile) else "is damaged"
-        return f"{path} {how} under a handle from before the worker's first batch"
-    return f"{_call(firing, fault)} {path}".rstrip()
+        state = "is truncated" if isinstance(fault, TruncatedFile) else "is damaged"
+        return f"{path} {state} when read through a handle opened before the worker's first batch"
+    return f"{_describe_call(firing, fault)} {path}".rstrip()
 
 
-def _where(firing: Firing) -> str:
+def _locate(firing: Firing) -> str:
     if firing.place is FiringPlace.CONSTRUCTOR:
-        return f"while make_dataset() ran (pid {firing.pid})"
+        return f"in make_dataset() (pid {firing.pid})"
     if firing.worker is None:
-        return f"in the loader's process (pid {firing.pid})"
+        return f"in the main process (pid {firing.pid})"
     return f"in worker {firing.worker} (pid {firing.pid}), fetch {firing.fetch}"
 
 
-def _call(firing: Firing, fault: Fault) -> str:
-    """Signals with their names; system calls as they are."""
+def _describe_call(firing: Firing, fault: Fault) -> str:
+    """Signals by their names; system calls as they are."""
     match fault:
         case WorkerKilled():
-            done = "stopped" if fault.signal == signal.SIGSTOP else "killed"
-            return f"{done} by {signal_name(fault.signal)}"
+            verb = "stopped" if fault.signal == signal.SIGSTOP else "killed"
+            return f"{verb} by {signal_name(fault.signal)}"
         case WorkerExited():
             return f"exited by _exit({fault.code})"
         case _:
             return firing.call
 
 
-_OF_OTHERS = (
+_DRAW_GLOBALLY = (
     "If they are random, draw from the global generators of torch, NumPy or Python, which trials"
-    " seed. If they hold a time or an id, return it in a part of its own: the other parts are then"
-    " compared"
+    " seed. If they contain a time or an id, return it as a separate part, so that the other parts"
+    " can be compared"
 )
-_OF_ITSELF = (
-    "Its samples draw from the global generators, which trials seed, and still vary. If the dataset"
-    " seeds these generators, let the test turn that off; if it has another generator, draw from"
-    " the global ones instead"
+_SEEDS_ITSELF = (
+    "Its samples draw from the global generators, which trials seed, but vary anyway. If the"
+    " dataset seeds these generators itself, turn that off in the test; if it uses another"
+    " generator, draw from the global ones instead"
 )
 _IN_WORKERS = (
-    "samples vary from reading to reading in one process, as those of a dataset that seeds itself"
-    " do, so they were compared with those of an epoch of workers without a fault"
+    "samples differ each time they are read in one process, as in a dataset that seeds itself, so"
+    " they were compared with the samples that workers returned in a fault-free run"
 )
 
 
-def parts_that_vary(comparison: Comparison) -> str:
-    """The names of the parts that *comparison* leaves out."""
-    return listed(path or "all" for path, _ in comparison.varying)
+def varying_names(comparison: Comparison) -> str:
+    """The names of the parts that *comparison* does not compare."""
+    return join_some(path or "all" for path, _ in comparison.varying)
 
 
-def note_on(comparison: Comparison, *, draws: bool) -> Iterator[str]:
-    """What was not compared, which no check speaks for, and what to do.
+def comparison_notes(comparison: Comparison, *, draws: bool) -> Iterator[str]:
+    """What was not compared, so that no check covers it, and what to do.
 
-    *draws*: whether samples draw numbers of the global generators.
+    *draws*: whether samples draw numbers from the global generators.
     """
     if comparison.limit is not None:
         return
     if comparison.in_workers:
         yield _IN_WORKERS
-    if not comparison.is_of_content:
-        compared = "types and shapes" if comparison.what is Compared.SHAPES else "types"
+    if not comparison.compares_content:
+        compared = "types and shapes" if comparison.level is Compared.SHAPES else "types"
         yield (
-            f"samples vary from reading to reading, so only their {compared} were compared, and"
-            f" zeros in place of a sample would pass. {_OF_ITSELF if draws else _OF_OTHERS}"
+            f"samples differ each time they are read, so only their {compared} were compared, and"
+            f" zeros returned for a sample would pass. {_SEEDS_ITSELF if draws else _DRAW_GLOBALLY}"
         )
     if comparison.varying:
-        vary, their = ("varies", "its") if len(comparison.varying) == 1 else ("vary", "their")
+        is_one = len(comparison.varying) == 1
+        differ, their, them = ("differs", "its", "it") if is_one else ("differ", "their", "them")
         yield (
-            f"{parts_that_vary(comparison)} of a sample {vary} from reading to reading, so {their}"
-            f" content was not compared, and zeros in {their} place would pass. All other parts"
+            f"{varying_names(comparison)} of a sample {differ} from read to read, so {their}"
+            f" content was not compared, and zeros returned for {them} would pass. All other parts"
             " were compared"
         )
 
 
-_COMPARED = {
+_MANNERS = {
     Compared.SHAPES: "by types and shapes",
-    Compared.TYPES: "by types, since shapes differ, too",
+    Compared.TYPES: "by types only, since shapes differ as well",
 }
 
 
-def _about_comparison(outcome: TrialFacts) -> Iterator[str]:
-    found = outcome.comparison
-    how = _COMPARED.get(found.what)
-    if found.own:
-        of_each = f"{found.limit} of its own in each worker"
-        yield f"samples are random, {of_each}: compared {how}"
-    elif found.limit is not None:
-        first = f"the first {found.limit} of each worker"
-        yield f"the stream does not end: {first} were taken, and compared {how}"
-    elif how:
-        yield f"samples vary from reading to reading: compared {how}"
-    elif found.in_workers:
-        yield "samples vary from reading to reading: compared with an epoch of workers"
-    elif found.seeded is not None and outcome.kind == "map":
-        yield "samples are random: compared under seeds"
-    if found.varying:
-        yield f"compared: all parts but {parts_that_vary(found)}"
+def _describe_comparison(outcome: TrialFacts) -> Iterator[str]:
+    comparison = outcome.comparison
+    manner = _MANNERS.get(comparison.level)
+    if comparison.differs_per_worker:
+        yield f"samples are random, {comparison.limit} different ones per worker: compared {manner}"
+    elif comparison.limit is not None:
+        samples = f"the first {pluralize(comparison.limit, 'sample')} of each worker"
+        yield f"the stream is endless: {samples} were compared {manner}"
+    elif manner:
+        yield f"samples differ each time they are read, so they were compared {manner}"
+    elif comparison.in_workers:
+        yield (
+            "samples differ each time they are read, so they were compared with those from workers"
+            " in a fault-free run"
+        )
+    elif comparison.seeded is not None and outcome.kind == "map":
+        yield "samples are random, so they were compared with fixed seeds"
+    if comparison.varying:
+        yield f"compared: all parts except {varying_names(comparison)}"
 
 
-def _about_delivery(outcome: TrialFacts) -> str:
-    came, seconds = len(outcome.delivered), f"({outcome.duration:g} s)"
+def _describe_delivery(outcome: TrialFacts) -> str:
+    count = len(outcome.delivered)
+    batches, seconds = pluralize(count, "batch"), f"({outcome.duration:g} s)"
     if outcome.timed_out or outcome.died:
-        nothing = f"then nothing more in phase '{outcome.phase}'"
-        return f"delivered {counted(came, 'batch')}, {nothing} {seconds}"
-    # A stream's number of batches is not known beforehand, nor that of a process that was killed.
-    drawn = sum(len(one.drawn) for one in outcome.passes) if outcome.kind == "map" else 0
+        end = "the deadline passed" if outcome.timed_out else "the process died"
+        return f"delivered {batches}, then {end} {describe_phase(outcome.phase)} {seconds}"
+    # The number of batches is unknown for a stream, and for a process that was killed.
+    drawn = sum(len(epoch.drawn) for epoch in outcome.epochs) if outcome.kind == "map" else 0
     if drawn:
-        asked = counted(drawn, "batch")
-        return f"delivered {came} of {asked} asked for, {_how_it_ended(outcome)} {seconds}"
-    return f"delivered {counted(came, 'batch')}, {_how_it_ended(outcome)} {seconds}"
+        requested = pluralize(drawn, "batch")
+        return f"delivered {count} of {requested} requested, {_describe_end(outcome)} {seconds}"
+    return f"delivered {batches}, {_describe_end(outcome)} {seconds}"
 
 
-def _about_rank(one: TrialFacts) -> str:
-    absent = one.absence
+def _describe_rank(rank: TrialFacts) -> str:
+    absent = next(iter(rank.of(Absence)), None)
+    number = rank.request.rank
     if absent is None:
-        return f"rank {one.rank}: {_about_delivery(one)}"
-    batches = counted(len(one.delivered), "batch")
-    who = "a rank" if absent.rank is None else f"rank {absent.rank}"
-    return f"rank {one.rank}: delivered {batches}, then waited for {who}, {_ABSENT[absent.reason]}"
+        return f"rank {number}: {_describe_delivery(rank)}"
+    batches = pluralize(len(rank.delivered), "batch")
+    missing = "a rank" if absent.rank is None else f"rank {absent.rank}"
+    reason = _ABSENCE_REASONS[absent.reason]
+    return f"rank {number}: delivered {batches}, then waited for {missing}, {reason}"
 
 
-_ABSENT = {
-    Reason.FINISHED: "which had no more batches",
-    Reason.FAILED: "which an error had ended",
-    Reason.GONE: "whose process had ended",
+_ABSENCE_REASONS = {
+    Reason.FINISHED: "which had run out of batches",
+    Reason.FAILED: "which had stopped with an error",
+    Reason.GONE: "whose process had exited",
 }
 
 
-def _how_it_ended(outcome: TrialFacts) -> str:
+def _describe_end(outcome: TrialFacts) -> str:
     if outcome.exception is not None:
         return "then an exception"
-    if outcome.passes and outcome.passes[-1].complete:
-        count = len(outcome.passes)
-        if left := sum(not (one.complete or one.exception) for one in outcome.passes):
-            return f"{counted(left, 'epoch')} left early, {counted(count - left, 'epoch')} complete"
-        return "epoch complete" if count == 1 else f"{counted(count, 'epoch')} complete"
-    return "epoch not complete"
+    if outcome.epochs and outcome.epochs[-1].complete:
+        count = len(outcome.epochs)
+        unfinished = sum(not (epoch.complete or epoch.exception) for epoch in outcome.epochs)
+        complete = count - unfinished
+        if unfinished:
+            early = pluralize(unfinished, "epoch")
+            return f"{early} left early, {pluralize(complete, 'epoch')} complete"
+        return "epoch complete" if count == 1 else f"{pluralize(count, 'epoch')} complete"
+    return "epoch incomplete"
 
 
-def _about_stacks(text: str) -> Iterator[str]:
+def _describe_stacks(text: str) -> Iterator[str]:
     yield "stacks at the deadline:"
     blocks = re.split(r"\n(?=Process \d+)", text.strip())
     for block in blocks[:_MAX_PROCESSES]:
-        title, _, rest = block.partition("\n")
+        title, _, body = block.partition("\n")
         yield f"  {title}"
-        yield from _bounded(_innermost(rest.splitlines()))
+        yield from _limit_lines(_inner_frames(body.splitlines()))
     if len(blocks) > _MAX_PROCESSES:
-        yield f"  ... and {counted(len(blocks) - _MAX_PROCESSES, 'more process')}"
+        yield f"  ... and {pluralize(len(blocks) - _MAX_PROCESSES, 'more process')}"
 
 
-def _innermost(lines: list[str]) -> list[str]:
+def _inner_frames(lines: list[str]) -> list[str]:
     """The main thread's frames, from the call that hangs up to torch's loop or the trial's code."""
     starts = [place for place, line in enumerate(lines) if line.startswith("Current thread")]
     frames = lines[starts[0] + 1 :] if starts else lines
-    kept = itertools.takewhile(lambda line: not _is_outer(line), frames)
-    return stacks.for_reader([line for line in kept if line.strip()])
+    inner = itertools.takewhile(lambda line: not _is_outer(line), frames)
+    return stacks.sort_for_reader([line for line in inner if line.strip()])
 
 
 def _is_outer(line: str) -> bool:
     return line.endswith(" in _worker_loop") or f'"{_TRIAL}' in line
 
 
-def _bounded(lines: list[str]) -> Iterator[str]:
-    """The first and the last of *lines*. Of a chain of errors, the loop got the last one."""
-    shown = stacks.bounded(list(map(without_binary, lines)), _MAX_LINES)
-    yield from (f"  {line[:300]}" for line in shown)
+def _limit_lines(lines: list[str]) -> Iterator[str]:
+    """The first and the last of *lines*. The last error of a chain is the one that the loop got."""
+    visible = stacks.limit_lines(list(map(without_binary, lines)), _MAX_LINES)
+    yield from (f"  {line[:300]}" for line in visible)

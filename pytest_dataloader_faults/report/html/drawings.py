@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from pytest_dataloader_faults.outcomes import Event
-from pytest_dataloader_faults.outcomes.results import bounded
-from pytest_dataloader_faults.report.model import Usage
+from pytest_dataloader_faults.outcomes import Event, Footprint
+from pytest_dataloader_faults.outcomes.results import limit_events
 
 MOST_ROWS = 100
 """Events of a trial that the page lists. A thousand trials of 400 each would be slow to open."""
@@ -60,7 +59,7 @@ class Timeline:
 
 def timeline(events: Sequence[Event]) -> Timeline:
     """The drawing of *events*, of which there is at least one."""
-    ordered = sorted(events, key=lambda each: each.time)
+    ordered = sorted(events, key=lambda event: event.time)
     place, pause, paused = _scale([each.time for each in ordered])
     lanes: dict[str, dict[tuple[float, str], None]] = {
         process: {} for process in sorted({each.process for each in ordered}, key=_order)
@@ -74,9 +73,9 @@ def timeline(events: Sequence[Event]) -> Timeline:
         gaps[each.process].append((place(begin), place(end) - place(begin), each.text))
     begin, end = paused
     unseen = [
-        f"{each.text} ({each.process})" for at, to, each in spans if at <= begin and to >= end
+        f"{event.text} ({event.process})" for at, to, event in spans if at <= begin and to >= end
     ]
-    rows = bounded(ordered, MOST_ROWS)
+    rows = limit_events(ordered, MOST_ROWS)
     omitted = len(drawn) - sum(not each.omitted for each in rows)
     if folder := _folder(ordered):
         rows = [replace(each, text=each.text.replace(folder, "…/")) for each in rows]
@@ -85,12 +84,16 @@ def timeline(events: Sequence[Event]) -> Timeline:
 
 def _spans(events: Sequence[Event]) -> Iterator[tuple[float, float, Event]]:
     """Each gap, from when to when: up to the next event of its process and kind, or to the end."""
-    for number, each in enumerate(events):
-        if each.omitted:
-            group = (each.process, each.kind)
-            later = (one for one in events[number + 1 :] if (one.process, one.kind) == group)
+    for number, event in enumerate(events):
+        if event.omitted:
+            group = (event.process, event.kind)
+            later = (
+                successor
+                for successor in events[number + 1 :]
+                if (successor.process, successor.kind) == group
+            )
             following = next(later, events[-1])
-            yield each.time, following.time, each
+            yield event.time, following.time, event
 
 
 def _order(process: str) -> tuple[bool, int, str]:
@@ -112,10 +115,10 @@ def _scale(times: Sequence[float]) -> _Scale:
     """Where a time is drawn, the pause that is drawn shorter than it was, and the longest pause."""
     begin, end = max(pairwise([0.0, *times]), key=lambda pair: pair[1] - pair[0])
     length = end - begin
-    rest = times[-1] - length
-    if length <= _LONG * times[-1] or rest <= 0:
+    remainder = times[-1] - length
+    if length <= _LONG * times[-1] or remainder <= 0:
         return lambda time: round(100 * time / (times[-1] or 1), 1), None, (begin, end)
-    unit = (100 - _PAUSE) / rest
+    unit = (100 - _PAUSE) / remainder
 
     def place(time: float) -> float:
         is_after = time >= end
@@ -142,7 +145,7 @@ class Chart:
     lines: dict[str, str]
 
 
-def charts(usage: Sequence[Usage]) -> list[Chart]:
+def charts(usage: Sequence[Footprint]) -> list[Chart]:
     """Of descriptors and of memory, if there are epochs to compare."""
     if len({each.epoch for each in usage}) < 2:  # noqa: PLR2004  # two points make a line
         return []
@@ -152,13 +155,13 @@ def charts(usage: Sequence[Usage]) -> list[Chart]:
     ]
 
 
-def _chart(title: str, values: Sequence[tuple[Usage, float]]) -> Chart:
+def _chart(title: str, values: Sequence[tuple[Footprint, float]]) -> Chart:
     """The change of *values* since the first epoch, which shows a leak however much there was."""
     lines: dict[str, list[tuple[int, float]]] = {}
-    first: dict[str, float] = {}
-    for each, value in values:
-        change = value - first.setdefault(each.process, value)
-        lines.setdefault(each.process, []).append((each.epoch, change))
+    baselines: dict[str, float] = {}
+    for usage, value in values:
+        change = value - baselines.setdefault(usage.process, value)
+        lines.setdefault(usage.process, []).append((usage.epoch, change))
     changes = [change for line in lines.values() for _, change in line]
     low = min(changes)
     high = max(*changes, low + _LEAST)

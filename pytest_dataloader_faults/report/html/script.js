@@ -10,6 +10,9 @@
   }));
   const links = [...document.querySelectorAll(".cause a")];
   const table = document.querySelector(".matrix table");
+  const matrix = document.querySelector(".matrix");
+  const more = document.querySelector(".more");
+  const folds = [...document.querySelectorAll(".others")];
 
   const hide = (element, isHidden) => {
     if (element.hidden !== isHidden) element.hidden = isHidden;
@@ -45,13 +48,35 @@
     for (const each of document.querySelectorAll(selector)) hide(each, !isShown(each));
   };
 
+  const isFiltered = () => Boolean(text.value.trim() || word.value || check.value);
+
+  // Shadows where the matrix goes on, and how many datasets are out of view.
+  const hintAtMore = () => {
+    const { scrollLeft, scrollTop, clientWidth, clientHeight } = matrix;
+    const right = scrollLeft + clientWidth;
+    const marks = matrix.parentElement.classList;
+    marks.toggle("more-left", scrollLeft > 1);
+    marks.toggle("more-right", right < matrix.scrollWidth - 1);
+    marks.toggle("more-above", scrollTop > 1);
+    marks.toggle("more-below", scrollTop + clientHeight < matrix.scrollHeight - 1);
+    const cut = [...table.rows[0].cells].slice(1).filter(
+      (cell) => !cell.hidden && cell.offsetLeft + cell.offsetWidth > right + 1,
+    );
+    more.textContent = `${cut.length} more dataset${cut.length > 1 ? "s" : ""} \u2192`;
+    hide(more, !cut.length);
+  };
+
   const filter = () => {
     const shown = filterTrials();
     filterMatrix(shown);
+    document.documentElement.classList.toggle("filtered", isFiltered());
+    for (const fold of folds) fold.open = isFiltered();
     hideEmpty("section.of-test", (section) => section.querySelector(".trial:not([hidden])"));
     for (const a of links) a.classList.toggle("aside", !shown.has(a.getAttribute("href")));
     hideEmpty(".cause, .group", (group) => group.querySelector("a:not(.aside)"));
+    hideEmpty(".causes", (section) => section.querySelector(".cause:not([hidden])"));
     told.textContent = `${shown.size} of ${trials.length} checks shown`;
+    hintAtMore();
   };
 
   const showAll = () => {
@@ -63,7 +88,7 @@
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (!target || !target.matches(".trial")) return;
     if (target.hidden) showAll();
-    target.open = true;
+    for (let each = target; each; each = each.parentElement.closest("details")) each.open = true;
     target.scrollIntoView();
   };
 
@@ -83,6 +108,9 @@
   form.addEventListener("submit", (event) => event.preventDefault());
   form.querySelector("button").addEventListener("click", showAll);
   addEventListener("hashchange", openTarget);
+  matrix.addEventListener("scroll", hintAtMore, { passive: true });
+  new ResizeObserver(hintAtMore).observe(matrix);
+  more.addEventListener("click", () => matrix.scrollBy({ left: matrix.clientWidth / 2 }));
   addEventListener("click", (event) => {
     const button = event.target.closest(".copy");
     if (button) copy(button);

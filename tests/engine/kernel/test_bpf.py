@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import struct
+from fcntl import F_GETLK, LOCK_EX, LOCK_UN
 
 import pytest
 
 from pytest_dataloader_faults._engine.calls import CALLS as KNOWN
-from pytest_dataloader_faults._engine.calls import Role, reading, with_role, writing
+from pytest_dataloader_faults._engine.calls import (
+    Role,
+    calls_with_role,
+    reading_calls,
+    writing_calls,
+)
 from pytest_dataloader_faults._engine.kernel.bpf import program
 from pytest_dataloader_faults._engine.kernel.linux import (
     ARCHITECTURES,
@@ -15,6 +21,10 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     CLONE_NEWUSER,
     F_DUPFD,
     F_DUPFD_CLOEXEC,
+    F_OFD_SETLK,
+    F_OFD_SETLKW,
+    F_SETLK,
+    F_SETLKW,
     MAP_ANONYMOUS,
     SYSCALLS,
     Return,
@@ -32,11 +42,11 @@ MINUS_ONE = (1 << 64) - 1
 C_MINUS_ONE = (1 << 32) - 1
 
 CALLS = [(machine, name) for machine, table in SYSCALLS.items() for name in table]
-READING = [(machine, name) for machine, name in CALLS if name in reading() and name != "mmap"]
-WRITING = [(machine, name) for machine, name in CALLS if name in writing() and name != "mmap"]
+READING = [(machine, name) for machine, name in CALLS if name in reading_calls() and name != "mmap"]
+WRITING = [(machine, name) for machine, name in CALLS if name in writing_calls() and name != "mmap"]
 MACHINES = tuple(SYSCALLS)
-OPENS = with_role(Role.OPENS)
-MAKE_ONE = with_role(Role.ALLOCATES, Role.DUPLICATES)
+OPENS = calls_with_role(Role.OPENS)
+MAKE_ONE = calls_with_role(Role.ALLOCATES, Role.DUPLICATES)
 USED_FOR_MORE = ("clone", "prctl")
 """Calls whose arguments say whether they change an identity."""
 
@@ -71,7 +81,7 @@ def _compare(operation: int, accumulator: int, value: int) -> bool:
 def answer(machine: str, name: str, *arguments: int, **options) -> str:
     """What becomes of that call on that machine."""
     code = program(
-        SYSCALLS[machine], ARCHITECTURES[machine], **{"base": BASE, "held": HELD, **options}
+        SYSCALLS[machine], ARCHITECTURES[machine], **{"base": BASE, "listed_fds": HELD, **options}
     )
     return decide(code, SYSCALLS[machine][name], ARCHITECTURES[machine], arguments).name
 
@@ -120,14 +130,14 @@ OTHERS = {
 
 def test_arguments_are_where_the_manual_pages_have_them():
     """The other tests here take their places from the table of calls."""
-    stats = with_role(Role.STATS, Role.CHECKS)
+    stats = calls_with_role(Role.STATS, Role.CHECKS)
 
-    assert {name: KNOWN[name].reads_fd for name in reading()} == DESCRIPTORS
-    assert {name: KNOWN[name].writes_fd for name in writing()} == WRITTEN
+    assert {name: KNOWN[name].reads_fd for name in reading_calls()} == DESCRIPTORS
+    assert {name: KNOWN[name].writes_fd for name in writing_calls()} == WRITTEN
     assert {name: KNOWN[name].flags_at for name in stats} == FLAGS
-    for what, places in OTHERS.items():
-        found = {name: getattr(call, what) for name, call in KNOWN.items()}
-        assert {name: place for name, place in found.items() if place is not None} == places
+    for attribute, places in OTHERS.items():
+        attributes = {name: getattr(call, attribute) for name, call in KNOWN.items()}
+        assert {name: place for name, place in attributes.items() if place is not None} == places
 
 
 def on_descriptor(machine: str, name: str, fd: int, **options) -> str:
@@ -187,7 +197,6 @@ def test_mappings_of_files_are_handed_over(machine, flags, fd, expected):
 @rows(("machine", "name"), [each for each in CALLS if each[1] in ("dup", "dup2", "dup3")])
 @rows(("fd", "expected"), [(3, "ALLOW"), (BASE, "USER_NOTIF"), (HELD[1], "USER_NOTIF")])
 def test_duplicates_of_followed_descriptors_are_handed_over(machine, name, fd, expected):
-    """Others are nobody's business."""
     assert expected == answer(machine, name, fd, 9)
 
 
@@ -209,8 +218,39 @@ def test_fcntl_is_handed_over_when_it_duplicates(machine, fd, command, expected)
     assert expected == answer(machine, "fcntl", fd, command, 0)
 
 
+LOCKING = [
+    *(("fcntl", command) for command in (F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW)),
+    ("flock", LOCK_EX),
+    ("flock", LOCK_UN),
+]
+
+
+@rows("machine", MACHINES)
+@rows(("name", "operation"), LOCKING)
+def test_locks_are_handed_over_on_request(machine, name, operation):
+    """Of any descriptor: nothing is written to a lock file, so its descriptor has a low number."""
+    assert answer(machine, name, 3, operation, 0, locks=True) == "USER_NOTIF"
+    assert answer(machine, name, 3, operation, 0) == "ALLOW"
+
+
+@rows("machine", MACHINES)
+@rows(
+    ("fd", "command", "expected"),
+    [
+        (3, F_GETFD, "ALLOW"),
+        (3, F_GETLK, "ALLOW"),
+        (3, F_DUPFD, "ALLOW"),
+        (BASE, F_DUPFD, "USER_NOTIF"),
+    ],
+)
+def test_other_commands_of_fcntl_are_as_before_where_locks_are_handed_over(
+    machine, fd, command, expected
+):
+    assert expected == answer(machine, "fcntl", fd, command, 0, locks=True)
+
+
 @rows(("machine", "name"), [each for each in CALLS if each[1] in MAKE_ONE])
-def test_every_new_descriptor_is_seen_when_asked(machine, name):
+def test_every_new_descriptor_is_seen_on_request(machine, name):
     """Calls that make one are handed over for DescriptorExhaustion, and only then."""
     assert answer(machine, name, 3, 0, descriptors=True) == "USER_NOTIF"
     assert answer(machine, name, 3, 0) == "ALLOW"
@@ -224,12 +264,12 @@ def test_every_new_descriptor_is_seen_when_asked(machine, name):
         *((fd, "USER_NOTIF") for fd in (3, 1 << 40 | 3, HELD[0], BASE)),
     ],
 )
-def test_writes_are_handed_over_when_asked(machine, name, fd, expected):
+def test_writes_are_handed_over_on_request(machine, name, fd, expected):
     """Of all but the standard streams; where nobody asks, only what else the call is handed for."""
     arguments = [1] * 6
     arguments[KNOWN[name].writes_fd] = fd
     assert answer(machine, name, *arguments, writes=True) == expected
-    assert answer(machine, name, *arguments) == "ALLOW" or name in reading()
+    assert answer(machine, name, *arguments) == "ALLOW" or name in reading_calls()
 
 
 @rows("machine", MACHINES)
@@ -245,22 +285,22 @@ def test_writes_are_handed_over_when_asked(machine, name, fd, expected):
 )
 def test_mappings_that_are_written_back_are_handed_over(machine, protection, flags, expected):
     """Shared ones with the right to write."""
-    asked = (0, 4096, protection, flags, 3, 0)
-    assert answer(machine, "mmap", *asked, writes=True) == expected
-    assert answer(machine, "mmap", *asked) == "ALLOW"
+    arguments = (0, 4096, protection, flags, 3, 0)
+    assert answer(machine, "mmap", *arguments, writes=True) == expected
+    assert answer(machine, "mmap", *arguments) == "ALLOW"
 
 
 @rows(("machine", "name"), READING)
 def test_reads_are_handed_over_as_before_where_writes_are_too(machine, name):
     """By descriptor: sendfile(2) and its like have two of them."""
     assert on_descriptor(machine, name, BASE, writes=True) == "USER_NOTIF"
-    if name not in writing():
+    if name not in writing_calls():
         assert on_descriptor(machine, name, 3, writes=True) == "ALLOW"
 
 
 @rows("machine", MACHINES)
 @rows(
-    ("name", "first", "expected"),
+    ("name", "first_argument", "expected"),
     [
         ("clone", CLONE_NEWNS, "USER_NOTIF"),
         ("clone", CLONE_NEWUSER | CLONE_FS, "USER_NOTIF"),
@@ -271,34 +311,35 @@ def test_reads_are_handed_over_as_before_where_writes_are_too(machine, name):
         ("prctl", Prctl.SET_PDEATHSIG, "ALLOW"),
     ],
 )
-def test_a_change_of_identity_is_told_by_its_first_argument(machine, name, first, expected):
+def test_a_change_of_identity_is_reported_by_its_first_argument(
+    machine, name, first_argument, expected
+):
     """A process is made, and its attributes are set, for many other reasons."""
-    assert expected == answer(machine, name, first)
+    assert expected == answer(machine, name, first_argument)
 
 
 @rows(("machine", "name"), CALLS)
 def test_another_architecture_is_left_alone(machine, name):
     """Its numbers mean other calls."""
-    other = next(each for each in MACHINES if each != machine)
+    other_machine = next(each for each in MACHINES if each != machine)
     code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, descriptors=True)
-    decision = decide(code, SYSCALLS[machine][name], ARCHITECTURES[other], (0, 0))
+    decision = decide(code, SYSCALLS[machine][name], ARCHITECTURES[other_machine], (0, 0))
     assert decision is Return.ALLOW
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_calls_that_are_not_named_are_left_alone(machine):
-    """Whatever their number."""
     code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, descriptors=True)
-    asked_for = with_role(Role.STATS, Role.CHECKS, Role.RESERVES)
-    writes_alone = {*writing()} - {*reading()}
+    asked_for = calls_with_role(Role.STATS, Role.CHECKS, Role.RESERVES, Role.LISTS)
+    writes_alone = {*writing_calls()} - {*reading_calls()}
     names = {*KNOWN} - {*asked_for, *writes_alone, *USED_FOR_MORE}
-    named = {SYSCALLS[machine][name] for name in names if name in SYSCALLS[machine]}
+    known_numbers = {SYSCALLS[machine][name] for name in names if name in SYSCALLS[machine]}
     handed_over = {
         number
         for number in range(600)
         if decide(code, number, ARCHITECTURES[machine], (0, 0)) is not Return.ALLOW
     }
-    assert named == handed_over
+    assert known_numbers == handed_over
 
 
 @rows("machine", MACHINES)
@@ -306,11 +347,14 @@ def test_calls_that_are_not_named_are_left_alone(machine):
 def test_sixty_held_descriptors_fit(machine, fd):
     """The kernel takes 4096 instructions, and every test is still reached."""
     table = SYSCALLS[machine]
-    options = {"descriptors": True, "stats": True, "room": True, "writes": True}
-    code = program(table, ARCHITECTURES[machine], base=BASE, held=SIXTY, **options)
+    names = ["descriptors", "stats", "room", "listings", "writes", "locks"]
+    options = dict.fromkeys(names, True)
+    code = program(table, ARCHITECTURES[machine], base=BASE, listed_fds=SIXTY, **options)
     assert len(code) // 8 < MAX_INSTRUCTIONS
     decisions = {
-        name: on_descriptor(machine, name, fd, held=SIXTY) for name in reading() if name in table
+        name: on_descriptor(machine, name, fd, listed_fds=SIXTY)
+        for name in reading_calls()
+        if name in table
     }
     assert set(decisions.values()) == {"USER_NOTIF"}
-    assert on_descriptor(machine, "read", SIXTY[-1] + 1, held=SIXTY) == "ALLOW"
+    assert on_descriptor(machine, "read", SIXTY[-1] + 1, listed_fds=SIXTY) == "ALLOW"

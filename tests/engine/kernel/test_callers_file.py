@@ -12,18 +12,18 @@ from pytest_dataloader_faults._engine.kernel.caller import Syscall, open_request
 from support.attempts import CONTENT
 
 
-def _opened(path, flags=os.O_RDONLY):
+def _open_for_caller(path, flags=os.O_RDONLY):
     """What the supervisor opens for an openat(2) of this process."""
     call = Syscall(1, os.getpid(), "openat", (linux.AT_FDCWD, 0, flags, 0, 0, 0))
-    wanted = open_request(call, os.fsencode(path))
-    return callers_file.opened(call, wanted, content=True)
+    request = open_request(call, os.fsencode(path))
+    return callers_file.open_for_caller(call, request, content=True)
 
 
-def _content(found):
+def _read_and_close(opened_file):
     try:
-        return os.pread(found.source, 1000, 0)
+        return os.pread(opened_file.source, 1000, 0)
     finally:
-        os.close(found.source)
+        os.close(opened_file.source)
 
 
 @pytest.fixture(name="path")
@@ -38,9 +38,9 @@ def _to_fifo(path):
 
 
 def _to_link(path):
-    other = path.with_name("other.bin")
-    other.write_bytes(b"other")
-    path.symlink_to(other)
+    target = path.with_name("other.bin")
+    target.write_bytes(b"other")
+    path.symlink_to(target)
 
 
 @pytest.mark.parametrize("swap", [_to_fifo, _to_link])
@@ -55,56 +55,55 @@ def test_what_comes_in_its_place_meanwhile(monkeypatch, path, swap):
         return size
 
     monkeypatch.setattr(callers_file, "data_size", look_and_swap)
-    assert CONTENT == _content(_opened(path))
+    assert CONTENT == _read_and_close(_open_for_caller(path))
 
 
 def test_a_fifo(path):
     """Nobody waits for one who would write to it."""
     path.unlink()
     os.mkfifo(path)
-    assert None is _opened(path)
+    assert None is _open_for_caller(path)
 
 
 def test_nothing_stays_open(path):
     """Whether there is a file, none, or an error."""
-    before = os.listdir("/proc/self/fd")
-    _content(_opened(path))
-    assert (None, None) == _opened(path.with_name("none.bin"))
+    descriptors = os.listdir("/proc/self/fd")
+    _read_and_close(_open_for_caller(path))
+    assert (None, None) == _open_for_caller(path.with_name("none.bin"))
     with pytest.raises(NotADirectoryError):
-        _opened(path / "below")
-    assert before == os.listdir("/proc/self/fd")
+        _open_for_caller(path / "below")
+    assert descriptors == os.listdir("/proc/self/fd")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM])
 def test_a_container_that_refuses_openat2(monkeypatch, path, number):
-    """Files are found without it."""
     folder, name = os.path.split(path)
     monkeypatch.chdir(folder)
-    asked = []
+    calls = []
 
-    def refused(*_):
-        asked.append(1)
+    def refuse(*_):
+        calls.append(1)
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(linux, "openat2", refused)
-    assert CONTENT == _content(_opened(path))
-    assert CONTENT == _content(_opened(name))
-    assert (None, None) == _opened("none.bin")
-    assert [1] * 3 == asked
+    monkeypatch.setattr(linux, "openat2", refuse)
+    assert CONTENT == _read_and_close(_open_for_caller(path))
+    assert CONTENT == _read_and_close(_open_for_caller(name))
+    assert (None, None) == _open_for_caller("none.bin")
+    assert [1] * 3 == calls
 
 
-def test_another_process_is_asked_for_its_own_descriptor(path):
+def test_another_process_gets_its_own_descriptor(path):
     """/proc/PID/fd/N means descriptor N of process PID, whoever opens it."""
-    other = os.open(path, os.O_RDONLY)
+    fd = os.open(path, os.O_RDONLY)
     parent = f"/proc/{os.getppid()}/fd/0"
     call = Syscall(1, os.getpid(), "openat", (linux.AT_FDCWD, 0, os.O_RDONLY, 0, 0, 0))
     assert open_request(call, parent.encode()).path == os.readlink(parent)
-    assert open_request(call, f"/proc/{os.getpid()}/fd/{other}".encode()).path == str(path)
-    os.close(other)
+    assert open_request(call, f"/proc/{os.getpid()}/fd/{fd}".encode()).path == str(path)
+    os.close(fd)
 
 
 def test_files_of_procfs(path):
     """They show something of the process that opens them, so the caller has to."""
-    assert None is _opened("/proc/self/comm")
+    assert None is _open_for_caller("/proc/self/comm")
     path.write_bytes(b"")
-    assert b"" == _content(_opened(path))
+    assert b"" == _read_and_close(_open_for_caller(path))

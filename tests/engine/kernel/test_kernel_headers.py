@@ -10,7 +10,7 @@ import pytest
 
 from pytest_dataloader_faults._engine.calls import CALLS
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, SYSCALLS
-from support.kernel_headers import TABLE, expressions_for, ours, theirs
+from support.kernel_headers import TABLE, compile_values, engine_values, expressions_for
 
 VALUES = json.loads(TABLE.read_text(encoding="utf-8"))["values"]
 HANDED_OVER = {*CALLS}
@@ -29,7 +29,7 @@ def _compiler():
 @pytest.mark.parametrize("machine", SYSCALLS)
 def test_numbers_and_structs_are_the_kernels(machine):
     """By the headers of both machines; a call that a machine does not have is not in its table."""
-    assert ours(machine) == VALUES[machine]
+    assert engine_values(machine) == VALUES[machine]
 
 
 @pytest.mark.parametrize("machine", SYSCALLS)
@@ -42,18 +42,18 @@ def test_each_call_that_is_handed_over_has_its_number(machine):
 
 def test_the_table_is_what_the_headers_of_this_machine_say(compiler):
     """As far as its headers go: they may be older than some names, and then lack them."""
-    here = theirs(expressions_for(MACHINE), compiler)
+    header_values = compile_values(expressions_for(MACHINE), compiler)
 
-    assert here.items() <= VALUES[MACHINE].items()
-    assert {f"__NR_{name}" for name in HANDED_OVER} & {*VALUES[MACHINE]} <= {*here}
+    assert header_values.items() <= VALUES[MACHINE].items()
+    assert {f"__NR_{name}" for name in HANDED_OVER} & {*VALUES[MACHINE]} <= {*header_values}
 
 
 def test_another_number_is_seen(monkeypatch):
     """One that is wrong on one machine alone."""
     monkeypatch.setitem(SYSCALLS["aarch64"], "pread64", 68)
 
-    assert ours("aarch64").items() ^ VALUES["aarch64"].items() == {
+    assert engine_values("aarch64").items() ^ VALUES["aarch64"].items() == {
         ("__NR_pread64", 67),
         ("__NR_pread64", 68),
     }
-    assert ours("x86_64") == VALUES["x86_64"]
+    assert engine_values("x86_64") == VALUES["x86_64"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import glob
 import mmap
 import os
@@ -14,20 +16,12 @@ import pytest
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import ClosedDescriptor, ReadError, TruncatedFile
-from support.attempts import CONTENT, NEVER, attempt, error_of, undisturbed
+from support.attempts import CONTENT, NEVER, attempt, attempt_followed, error_of
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries, in_a_child, look_at, pread
 
 GB = 1 << 30
 EIO = os.strerror(errno.EIO)
-
-
-def left_alone(sources, way, *globs):
-    """What the way gives under a TruncatedFile of those files that leaves them as long."""
-    with inject(TruncatedFile(globs, keep=1 << 40), require_fired=False) as injection:
-        results = epoch(alone(Tries(sources, way))).batches
-    assert 0 == injection.fired
-    return [each.gave for each in results]
 
 
 # Paths.
@@ -43,10 +37,11 @@ def _roundabout(tmp_path):
     return str(tmp_path / "link" / ".." / "file.rec")
 
 
-@pytest.mark.parametrize("way", ["pread", "read", "thread"])
-def test_a_way_back_up_from_a_link_is_read_rightly(roundabout, way):
+def test_a_way_back_up_from_a_link_is_read_rightly(roundabout):
     """The parent of a linked folder is that of the folder, not that of the link."""
-    assert [b"the kernel's"] == undisturbed([roundabout], WAYS[way], "*.rec")[0]
+    ways = ["pread", "read", "thread"]
+    gave, _ = attempt_followed(ways, lambda way: WAYS[way](roundabout), "*.rec")
+    assert [b"the kernel's"] * len(ways) == gave
 
 
 def test_a_way_back_up_from_a_link_is_shortened_rightly(roundabout):
@@ -55,53 +50,45 @@ def test_a_way_back_up_from_a_link_is_shortened_rightly(roundabout):
     assert b"the" == gave
 
 
-@pytest.mark.parametrize("end", ["/", "/.", "/../file.rec"])
-def test_a_file_that_is_taken_for_a_folder_is_refused(tmp_path, end):
-    """By the kernel's ENOTDIR, as it is without the engine."""
-    path = tmp_path / "file.rec"
-    path.write_bytes(CONTENT)
-    (gave,), _ = undisturbed([f"{path}{end}"], WAYS["pread"], "*.rec")
-    assert os.strerror(errno.ENOTDIR) in str(gave)
+def _open_in_no_folder(name):
+    return os.open(name, os.O_RDONLY, dir_fd=999)
 
 
-def test_a_descriptor_of_a_folder_that_is_none(tmp_path):
-    """Is the dataset's error, EBADF, and none of the engine's."""
-
-    def read(name):
-        return os.open(name, os.O_RDONLY, dir_fd=999)
-
-    (gave,), _ = undisturbed(["file.rec"], read, "*.rec")
-    assert os.strerror(errno.EBADF) in gave
+def _open_at_address(address):
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.open(ctypes.c_void_p(address), os.O_RDONLY) == -1
+    return os.strerror(ctypes.get_errno())
 
 
-def test_an_address_that_is_none():
-    """Is the dataset's error, EFAULT, and none of the engine's."""
+def test_what_the_kernel_refuses(path):
+    """Is the dataset's error, as it is without the engine, and none of the engine's."""
+    ends = ("/", "/.", "/../file.rec")
+    refused = [
+        *((functools.partial(WAYS["pread"], f"{path}{end}"), errno.ENOTDIR) for end in ends),
+        (functools.partial(_open_in_no_folder, "file.rec"), errno.EBADF),
+        *((functools.partial(_open_at_address, address), errno.EFAULT) for address in (0, 8)),
+    ]
+    gave, _ = attempt_followed([call for call, _ in refused], lambda call: call(), "*.rec")
+    for text, (_, number) in zip(gave, refused, strict=True):
+        assert os.strerror(number) in text
 
-    def read(address):
-        libc = ctypes.CDLL(None, use_errno=True)
-        return libc.open(ctypes.c_void_p(address), os.O_RDONLY), ctypes.get_errno()
 
-    assert [(-1, errno.EFAULT)] * 2 == undisturbed([0, 8], read, "*.rec")[0]
-
-
-def test_a_descriptor_that_is_opened_again(tmp_path):
+def test_a_descriptor_that_is_opened_again(path):
     """By way of /proc it is the same file, and so are its reads."""
-    path = tmp_path / "file.rec"
-    path.write_bytes(CONTENT)
 
     def read(path):
         with open(path, "rb") as file, open(f"/proc/self/fd/{file.fileno()}", "rb") as again:
             return again.read()
 
-    (gave,), _ = attempt([str(path)], error_of(read), ReadError("*.rec"))
+    (gave,), _ = attempt([path], error_of(read), ReadError("*.rec"))
     assert EIO in gave
 
 
 # What is held when the worker is armed.
 
 
-@pytest.fixture(name="gone")
-def _gone(tmp_path):
+@pytest.fixture(name="unlinked_file")
+def _unlinked_file(tmp_path):
     """A file that is open, mapped, and unlinked."""
     path = tmp_path / "gone.rec"
     path.write_bytes(CONTENT)
@@ -111,11 +98,13 @@ def _gone(tmp_path):
             yield file.fileno(), mapping
 
 
-def test_a_held_file_that_has_no_name_any_more(gone):
+def test_a_held_file_that_has_no_name_any_more(unlinked_file):
     """It is read rightly, whatever the globs; nothing breaks down."""
-    fd, mapping = gone
-    assert [CONTENT] == left_alone([fd], pread, "*")
-    assert [CONTENT[7]] == left_alone([(mapping, 7)], look_at, "*")
+    fd, mapping = unlinked_file
+    calls = [functools.partial(pread, fd), functools.partial(look_at, (mapping, 7))]
+    with inject(TruncatedFile("*", keep=1 << 40), require_fired=False) as injection:
+        results = epoch(alone(Tries(calls, lambda call: call()))).batches
+    assert ([CONTENT, CONTENT[7]], 0) == ([each.gave for each in results], injection.fired)
 
 
 def test_a_glob_for_everything_spares_what_the_worker_prints_to(tmp_path, capfd):
@@ -134,21 +123,21 @@ def test_a_glob_for_everything_spares_what_the_worker_prints_to(tmp_path, capfd)
 NAMES = [b"two\nlines.rec", b"carriage\rreturn.rec", b"back\\slash.rec", b"latin \xe9.rec"]
 
 
-@pytest.fixture(name="mapped", params=NAMES, ids=repr)
-def _mapped(request, tmp_path):
-    """A file of an odd name: its path, and a mapping of it."""
-    path = os.path.join(tmp_path, os.fsdecode(request.param))
-    Path(path).write_bytes(CONTENT)
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        yield path, data
-
-
-def test_a_mapping_of_a_file_of_an_odd_name(mapped):
+def test_mappings_of_files_of_odd_names(tmp_path):
     """/proc/self/maps writes some names in a way of its own; they are told apart all the same."""
-    path, data = mapped
-    gave, injection = attempt([(data, 7)], look_at, TruncatedFile(glob.escape(path), keep=50))
-    assert CONTENT[7:8] == bytes(gave)
-    assert {path} == {firing.path for firing in injection.faults[0].firings}
+    paths = [os.path.join(tmp_path, os.fsdecode(name)) for name in NAMES]
+    with contextlib.ExitStack() as stack:
+        mappings = []
+        for number, path in enumerate(paths):
+            Path(path).write_bytes(bytes([number]) * 200)
+            file = stack.enter_context(open(path, "rb"))
+            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            mappings.append(stack.enter_context(mapping))
+        faults = [TruncatedFile(glob.escape(path), keep=50) for path in paths]
+        gave, injection = attempt([(each, 7) for each in mappings], look_at, *faults)
+    assert [*range(len(NAMES))] == gave
+    firings = [{firing.path for firing in facts.firings} for facts in injection.faults]
+    assert [{path} for path in paths] == firings
 
 
 # Substitutes.
@@ -183,12 +172,12 @@ def test_a_replaced_file_of_the_same_age(tmp_path):
     path = tmp_path / "file.rec"
     loader = alone(Tries([str(path)], WAYS["pread"]), persistent_workers=True)
     with inject(TruncatedFile("*.rec", keep=2)):
-        came = [_epoch_of(loader, path, text) for text in (b"1111", b"2222")]
+        epochs = [_replace_and_read(loader, path, text) for text in (b"1111", b"2222")]
     loader._iterator._shutdown_workers()
-    assert [b"11", b"22"] == came
+    assert [b"11", b"22"] == epochs
 
 
-def _epoch_of(loader, path, text):
+def _replace_and_read(loader, path, text):
     fresh = path.with_suffix(".new")
     fresh.write_bytes(text)
     os.utime(fresh, (1, 1))
@@ -200,26 +189,24 @@ def _epoch_of(loader, path, text):
 # What the supervisor shares with a worker.
 
 
-def test_a_lock_goes_with_its_descriptor(tmp_path):
+def test_a_lock_goes_with_its_descriptor(path):
     """flock(2) locks an open file until its last descriptor is closed, which is the worker's."""
-    path = tmp_path / "file.rec"
-    path.write_bytes(CONTENT)
 
     def read(path):
         with open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return file.read()
 
-    gave, injection = undisturbed([str(path)] * 3, read, "*.rec")
+    gave, injection = attempt_followed([path] * 3, read, "*.rec")
     assert [CONTENT] * 3 == gave
-    assert injection.reached
+    assert injection.matched
 
 
 def test_a_child_that_reads_late(records):
     """It keeps a file open while its worker opens hundreds: its read still fails."""
-    first, *others = sorted(map(str, records.iterdir()))
+    first_path, *other_paths = sorted(map(str, records.iterdir()))
 
-    def late(path):
+    def read_late(path):
         opened, go = os.pipe(), os.pipe()
 
         def open_wait_read():
@@ -230,13 +217,14 @@ def test_a_child_that_reads_late(records):
 
         def read_many():
             os.read(opened[0], 1)
-            assert all(Path(other).read_bytes() for other in others * 20)
+            assert all(Path(other_path).read_bytes() for other_path in other_paths * 20)
             os.write(go[1], b".")
 
         return in_a_child(open_wait_read, read_many)
 
     follow = ReadError("*.rec", nth=NEVER)
-    with inject(ReadError("*/00.rec"), follow, require_fired=False) as injection:
-        (result,) = epoch(alone(Tries([first], late))).batches
-    assert EIO in str(result.gave)
+    (gave,), injection = attempt(
+        [first_path], read_late, ReadError("*/00.rec"), follow, require_fired=False
+    )
+    assert EIO in str(gave)
     assert 1 == injection.fired

@@ -13,9 +13,9 @@ import pytest
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, SYSCALLS
 from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
-from support.attempts import CONTENT, by_each, file_of, fired_at
+from support.attempts import CONTENT, Case, attempt_each
 from support.epochs import alone, epoch
-from support.tries import WAYS, Tries
+from support.tries import FAMILIES, WAYS, Tries
 
 
 def _with_errno(call):
@@ -23,7 +23,7 @@ def _with_errno(call):
     return call(ctypes.CDLL(None, use_errno=True)), ctypes.get_errno()
 
 
-def _statx_nothing(_path):
+def _statx_null(_path):
     return _with_errno(lambda libc: libc.statx(0, None, 0, 0xFFF, None))
 
 
@@ -35,73 +35,50 @@ def _open_in_no_folder(_path):
     return _with_errno(lambda libc: libc.openat(9999, b"file.rec", os.O_RDONLY))
 
 
-SENSELESS = (_statx_nothing, _open_nothing, _open_in_no_folder)
+SENSELESS = (_statx_null, _open_nothing, _open_in_no_folder)
 
 
-SCHEDULES = {
-    "read": ReadError("*/data/*.rec"),
-    "closed": ClosedDescriptor("*/data/*.rec"),
-    "open": OpenError("*/data/*.rec", errno=errno.EACCES),
-    "shorter": TruncatedFile("*/data/*.rec", keep=50),
-    "later": ReadError("*.rec", nth=9999),
+EVERY_WAY = {**WAYS, **FAMILIES}
+MATRIX = {
+    "open": (lambda path: OpenError(path, errno=errno.EACCES), errno.EACCES),
+    "read": (ReadError, errno.EIO),
+    "closed": (ClosedDescriptor, errno.EBADF),
+    "shorter": (lambda path: TruncatedFile(path, keep=50), CONTENT[:50]),
+    "later": (lambda path: ReadError(path, nth=9999), CONTENT),
 }
+"""Faults, and what every way gives, or the errno that it meets."""
 
 
-@pytest.fixture(name="seen", scope="module")
-def _seen(tmp_path_factory):
-    """What every way gave of its file under one of these, the file, and the injection."""
-    found = {}
-
-    def seen(schedule, way):
-        if schedule not in found:
-            folder = tmp_path_factory.mktemp(schedule) / "data"
-            ways = {name: each for name, each in WAYS.items() if _is_tried(schedule, name)}
-            fault = SCHEDULES[schedule]
-            gave = by_each(ways, folder, fault, require_fired=schedule != "later")
-            found[schedule] = folder, *gave
-        folder, gave, injection = found[schedule]
-        return gave[way], file_of(folder, way), injection
-
-    return seen
+@pytest.fixture(name="row", scope="module", params=MATRIX)
+def _row(request, tmp_path_factory):
+    """What is expected of each way, what each way gave, and the worker."""
+    make_fault, expected = MATRIX[request.param]
+    cases = {name: Case(way, make_fault) for name, way in EVERY_WAY.items()}
+    if expected == errno.EACCES:
+        del cases["fread"]  # fopen(3) gives nothing that fread(3) could take.
+    folder = tmp_path_factory.mktemp(request.param)
+    results, injection = attempt_each(cases, folder, require_fired=False)
+    return expected, results, injection.workers[0]
 
 
-def _is_tried(schedule, way):
-    """fopen(3) of a file that cannot be opened gives nothing that fread(3) could take."""
-    return (schedule, way) != ("open", "fread")
+def test_each_way_meets_the_fault(row):
+    """The errno and no other, or what is left of the file, whoever reads it."""
+    expected, results, _ = row
+    if isinstance(expected, int):
+        messages = {name: str(each.gave) for name, each in results.items()}
+        assert [] == [name for name in messages if os.strerror(expected) not in messages[name]]
+    else:
+        assert dict.fromkeys(results, expected) == {name: results[name].gave for name in results}
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("schedule", "number"), [("read", errno.EIO), ("closed", errno.EBADF)])
-def test_each_way_meets_an_errno(seen, way, schedule, number):
-    """The one that the fault says, and no other."""
-    gave, path, injection = seen(schedule, way)
-    assert isinstance(gave, str)
-    assert os.strerror(number) in gave
-    assert fired_at(injection, path)
-    assert {each.path for each in injection.faults[0].firings} == {
-        str(path.with_stem(each)) for each in WAYS
-    }
-
-
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "fread"])
-def test_each_way_meets_a_failing_open(seen, way):
-    """Whichever of the three calls it is."""
-    assert os.strerror(errno.EACCES) in str(seen("open", way)[0])
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_each_way_meets_the_shorter_file(seen, way):
-    """And reads what is left of it rightly."""
-    assert CONTENT[:50] == seen("shorter", way)[0]
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_each_way_works_when_its_turn_has_not_come(seen, way):
-    """The file is followed, its reads are looked at, and nothing is changed."""
-    gave, path, injection = seen("later", way)
-    assert CONTENT == gave
-    assert 0 < injection.workers[0].files[str(path)].reads
-    assert (True, 0) == (injection.reached >= len(WAYS), injection.fired)
+def test_each_way_is_counted(row):
+    """As its worker's, also in another process. A file whose turn has not come is followed."""
+    expected, results, worker = row
+    for name, (path, _, facts) in results.items():
+        places = {(firing.worker, firing.path) for firing in facts.firings}
+        assert ({(0, str(path))} if expected != CONTENT else set()) == places, name
+        assert facts.matched, name
+        assert expected != CONTENT or worker.files[str(path)].reads > 0, name
 
 
 def test_a_senseless_call_is_refused_by_the_kernel(path):
@@ -112,7 +89,7 @@ def test_a_senseless_call_is_refused_by_the_kernel(path):
     assert [mistake(path) for mistake in SENSELESS] == [each.gave for each in results]
 
 
-def _by(name):
+def _call(name):
     def call(_path):
         ctypes.CDLL(None).syscall(SYSCALLS[MACHINE][name], -1, None, 0)
         return b""
@@ -135,7 +112,7 @@ def _with_a_ring(_path):
     return b""
 
 
-def _plainly(path):
+def _read_plainly(path):
     return Path(path).read_bytes()
 
 
@@ -152,9 +129,9 @@ def _through_dup2(path):
 OUT_OF_REACH = {
     _through_dup2: (CONTENT, {"dup2": 1}),
     _with_a_ring: (b"", {"io_uring_setup": 1}),
-    _by("pidfd_getfd"): (b"", {"pidfd_getfd": 1}),
-    _by("open_by_handle_at"): (b"", {"open_by_handle_at": 1}),
-    _plainly: (CONTENT, {"open of an excluded file": 1}),
+    _call("pidfd_getfd"): (b"", {"pidfd_getfd": 1}),
+    _call("open_by_handle_at"): (b"", {"open_by_handle_at": 1}),
+    _read_plainly: (CONTENT, {"open of an excluded file": 1}),
     _through_a_message: (CONTENT, {}),
 }
 """What each gives, and what is told of it."""
@@ -163,7 +140,7 @@ OUT_OF_REACH = {
 @pytest.mark.filterwarnings(
     "ignore:This DataLoader will create:UserWarning"  # More than processors, which is meant.
 )
-def test_what_is_out_of_reach_is_told(path, tmp_path):
+def test_what_is_out_of_reach_is_reported(path, tmp_path):
     """Of each worker; whether the kernel grants a ring or a descriptor does not matter.
 
     A glob that means everything spares installed packages. Descriptors that a library of its own
@@ -175,12 +152,14 @@ def test_what_is_out_of_reach_is_told(path, tmp_path):
     ways = list(OUT_OF_REACH)
     with inject(ReadError("*"), require_fired=False) as injection:
         loader = alone(
-            Tries(ways, lambda way: way(inside if way is _plainly else path)),
+            Tries(ways, lambda way: way(inside if way is _read_plainly else path)),
             num_workers=len(ways),
         )
         results = epoch(loader).batches
 
     assert [gave for gave, _ in OUT_OF_REACH.values()] == [each.gave for each in results]
-    told = {each.worker: each.unobserved for each in injection.workers}
-    assert dict(enumerate(hidden for _, hidden in OUT_OF_REACH.values())) == told
-    assert "Hidden from the engine: dup2 (1), io_uring_setup (1)" in str(injection.unfired())
+    hidden_by_worker = {each.worker: each.unobserved for each in injection.workers}
+    assert dict(enumerate(hidden for _, hidden in OUT_OF_REACH.values())) == hidden_by_worker
+    assert "Not visible to the engine: dup2 (1), io_uring_setup (1)" in str(
+        injection.explain_unfired()
+    )

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.plan import Plan
+from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.protocol import Channel, Hello, WorkerConfig
 from pytest_dataloader_faults._engine.worker.kernel_session import _hand_over
 from pytest_dataloader_faults.faults import ReadError
@@ -39,7 +39,11 @@ with inject(ReadError("*.bin"), require_fired=False) as armed:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("dont_write_bytecode", True), ("pycache_prefix", "elsewhere")]
+    ("name", "value"),
+    [
+        ("dont_write_bytecode", True),
+        pytest.param("pycache_prefix", "elsewhere", marks=pytest.mark.slow),
+    ],
 )
 def test_no_bytecode_beside_the_sources(tmp_path, engine, name, value):
     """Neither where it is forbidden, nor where it belongs into another folder."""
@@ -61,7 +65,7 @@ def test_a_supervisor_that_is_gone_when_the_listener_is_sent():
 
     def body():
         signal.alarm(PATIENCE)  # A process that waits for itself is ended by nothing else.
-        config = WorkerConfig("", os.getpid(), Plan((ReadError("*"),)), "kernel")
+        config = WorkerConfig("", os.getpid(), FaultPlan((ReadError("*"),)), "kernel")
         ours, theirs = socket.socketpair()
         theirs.close()
         hello = Hello(0, 1, os.getpid(), "kernel", high_fds=(512, 1024))
@@ -71,7 +75,7 @@ def test_a_supervisor_that_is_gone_when_the_listener_is_sent():
             os.open(os.devnull, os.O_RDONLY)
         assert errno.ENOSYS == refused.value.errno
 
-    assert not (told := in_a_process(body)), told
+    assert not (error_text := in_a_process(body)), error_text
 
 
 def test_a_lost_lock_is_named_while_torch_waits_for_it(records, capsys):
@@ -106,7 +110,7 @@ def _until_error(iterator):
         list(iterator)
 
 
-def test_an_iterator_goes_on_after_an_error(records):
+def test_an_iterator_continues_after_an_error(records):
     """Its other batches come, as without the plugin."""
     with inject(FAULT):
         iterator = iter(DataLoader(Records(records), num_workers=1))
@@ -161,7 +165,7 @@ with inject(ReadError("*.none"), require_fired=False):
 def test_nothing_is_printed_at_exit(records):
     """Iterators may live until the interpreter ends."""
     command = [sys.executable, "-c", SPAWNING, str(records)]
-    done = subprocess.run(
+    process = subprocess.run(
         command, env={"PYTHONPATH": PYTHONPATH}, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (process.returncode, process.stderr) == (0, "")

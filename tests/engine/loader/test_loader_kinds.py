@@ -6,11 +6,11 @@ import signal
 from pathlib import Path
 
 import pytest
-import torch
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from pytest_dataloader_faults import inject
+from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.faults import ReadError, SlowRead, WorkerKilled
 from support.datasets import COUNT, Records, write_records
 from support.epochs import alone, epoch
@@ -31,21 +31,21 @@ def _contents(folder):
     return [Path(path).read_bytes() for path in _paths(folder)]
 
 
-def _tries(folder, **options):
+def _loader(folder, **options):
     return alone(Tries(_paths(folder), WAYS["read"]), **options)
 
 
-def _gave(batches):
+def _contents_of(batches):
     return [each.gave for each in batches]
 
 
-def _keep(sample):
+def _identity(sample):
     return sample
 
 
 def _stateful(folder, workers=2):
     dataset = Tries(_paths(folder), WAYS["read"])
-    return StatefulDataLoader(dataset, batch_size=None, collate_fn=_keep, num_workers=workers)
+    return StatefulDataLoader(dataset, batch_size=None, collate_fn=_identity, num_workers=workers)
 
 
 class _Enumerated(DataLoader):
@@ -55,73 +55,72 @@ class _Enumerated(DataLoader):
         return enumerate(super()._get_iterator())
 
 
-@pytest.fixture(name="others")
-def _others(tmp_path):
+@pytest.fixture(name="other_records")
+def _other_records(tmp_path):
     """A second dataset."""
     return write_records(tmp_path / "others")
 
 
-def test_two_loaders_in_turns(records, others):
+def test_two_loaders_in_turns(records, other_records):
     """Each meets the fault that is of its files, and counts its own operations."""
     faults = [ReadError("*/records/*", nth=2, times=1), ReadError("*/others/*", nth=3, times=1)]
     with inject(*faults) as injection:
-        pairs = list(zip(_tries(records), _tries(others), strict=True))
-    first, second = (_gave(each) for each in zip(*pairs, strict=True))
-    assert (1, 2) == (first.index(FAILED), second.index(FAILED))
+        pairs = list(zip(_loader(records), _loader(other_records), strict=True))
+    first_epoch, second_epoch = (_contents_of(each) for each in zip(*pairs, strict=True))
+    assert (1, 2) == (first_epoch.index(FAILED), second_epoch.index(FAILED))
     assert [COUNT - 1] * 2 == [
         sum(a == b for a, b in zip(gave, _contents(folder), strict=True))
-        for gave, folder in ((first, records), (second, others))
+        for gave, folder in ((first_epoch, records), (second_epoch, other_records))
     ]
     assert [1, 1] == [each.fired for each in injection.faults]
 
 
-def test_a_death_in_one_of_two_loaders(records, others):
+def test_a_death_in_one_of_two_loaders(records, other_records):
     """The other has workers of the same ids, but fewer batches, and goes on."""
     with inject(WorkerKilled(at=9)) as injection:
-        short = iter(alone(Tries(_paths(others)[:8], WAYS["read"])))
-        assert _contents(others)[:4] == _gave([next(short) for _ in range(4)])
-        read = epoch(_tries(records))
-        assert _contents(others)[4:8] == _gave(short)
-    assert _contents(records)[:8] == _gave(read.batches)
+        short = iter(alone(Tries(_paths(other_records)[:8], WAYS["read"])))
+        assert _contents(other_records)[:4] == _contents_of([next(short) for _ in range(4)])
+        read = epoch(_loader(records))
+        assert _contents(other_records)[4:8] == _contents_of(short)
+    assert _contents(records)[:8] == _contents_of(read.batches)
     assert {signal.SIGKILL} == read.signals
     assert (1, 2) == (injection.fired, len(injection.workers))
 
 
-def test_a_loop_within_a_loop(records, others):
+def test_a_loop_within_a_loop(records, other_records):
     """As of training and validation: a fresh loader for every fourth batch."""
     with inject(ReadError("*/others/03.rec")) as injection:
-        for number, each in enumerate(_tries(records)):
-            assert each.gave == _contents(records)[number]
+        for number, result in enumerate(_loader(records)):
+            assert result.gave == _contents(records)[number]
             if number % 4 == 0:
-                assert _gave(_tries(others)).index(FAILED) == 3
+                assert _contents_of(_loader(other_records)).index(FAILED) == 3
     assert injection.fired == 4
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stateful_loader_gives_what_it_gives(records, workers):
     """With the fault where it is due, and everything else as without one."""
-    bare = _gave(_stateful(records, workers))
+    bare = _contents_of(_stateful(records, workers))
     with inject(ReadError("*/05.rec")) as injection:
-        armed = _gave(_stateful(records, workers))
+        armed = _contents_of(_stateful(records, workers))
     assert _contents(records) == bare
     assert [*bare[:5], FAILED, *bare[6:]] == armed
     assert injection.fired == 1
 
 
 def test_a_stateful_loader_reports_an_error(records):
-    """As any loader does."""
     with inject(ReadError("*/05.rec")) as injection:
         iterator = iter(StatefulDataLoader(Records(records), batch_size=2, num_workers=1))
         assert 2 == len([next(iterator) for _ in range(2)])
         with pytest.raises(OSError, match="Errno 5"):
             next(iterator)
-    assert (1, 1) == (injection.fired, injection.surfaced)
+    assert (1, 1) == (injection.fired, injection.mentioned)
 
 
 def test_a_loader_that_wraps_torchs_iterator(records):
     """Its workers meet the fault, and a death comes with the batch that it is due in."""
     dataset, batches = Tries(_paths(records), WAYS["read"]), []
-    loader = _Enumerated(dataset, batch_size=None, collate_fn=_keep, num_workers=1)
+    loader = _Enumerated(dataset, batch_size=None, collate_fn=_identity, num_workers=1)
     faults = [ReadError("*/01.rec"), WorkerKilled(at=4)]
     with inject(*faults) as injection, pytest.raises(RuntimeError, match="DataLoader worker"):
         batches.extend(loader)
@@ -130,19 +129,20 @@ def test_a_loader_that_wraps_torchs_iterator(records):
     assert 2 == injection.fired
 
 
-def _warned_at(records):
+def _warning_places(records):
     """Where torch's warning about memory that cannot be pinned comes from."""
-    with pytest.warns(UserWarning, match="pin_memory") as found:
+    with pytest.warns(UserWarning, match="pin_memory") as warnings:
         list(DataLoader(Records(records), num_workers=1, pin_memory=True))
-    return [(each.filename, each.lineno) for each in found]
+    return [(each.filename, each.lineno) for each in warnings]
 
 
-@pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator pins memory")
 def test_a_warning_of_torchs_iterator_comes_from_where_it_comes(records):
     """A filter of warnings by module holds under a fault, too."""
-    bare = _warned_at(records)
+    if missing_accelerator() is None:
+        pytest.skip("an accelerator pins memory")
+    bare = _warning_places(records)
     with inject(ReadError("*.nothing"), require_fired=False):
-        armed = _warned_at(records)
+        armed = _warning_places(records)
     assert bare == armed
 
 
@@ -151,13 +151,13 @@ def test_the_state_of_a_stateful_loader(records):
     with inject(ReadError("*/02.rec")):
         loader = _stateful(records)
         iterator = iter(loader)
-        before = _gave([next(iterator) for _ in range(6)])
+        first_batches = _contents_of([next(iterator) for _ in range(6)])
         state = loader.state_dict()
         iterator._shutdown_workers()
     fresh = _stateful(records)
     fresh.load_state_dict(state)
-    assert [2] == [number for number, each in enumerate(before) if each == FAILED]
-    assert _contents(records)[6:] == _gave(fresh)
+    assert [2] == [number for number, each in enumerate(first_batches) if each == FAILED]
+    assert _contents(records)[6:] == _contents_of(fresh)
 
 
 def test_the_state_is_loaded_under_a_fault(records):
@@ -171,9 +171,9 @@ def test_the_state_is_loaded_under_a_fault(records):
     with inject(ReadError("*/09.rec")):
         fresh = _stateful(records)
         fresh.load_state_dict(state)
-        rest = _gave(fresh)
+        remaining = _contents_of(fresh)
     expected = _contents(records)
-    assert [*expected[6:9], FAILED, *expected[10:]] == rest
+    assert [*expected[6:9], FAILED, *expected[10:]] == remaining
 
 
 @pytest.mark.filterwarnings(
@@ -182,7 +182,7 @@ def test_the_state_is_loaded_under_a_fault(records):
 def test_a_loader_that_a_thread_drives(records):
     """Faults, deaths and counters are as ever."""
     with inject(ReadError("*/05.rec")) as injection:
-        gave = in_a_thread(lambda: _gave(_tries(records, num_workers=2)))
+        gave = in_a_thread(lambda: _contents_of(_loader(records, num_workers=2)))
     assert [5] == [number for number, each in enumerate(gave) if each == FAILED]
     assert injection.fired == 1
 
@@ -191,7 +191,7 @@ def test_a_fault_out_of_order(records):
     """It is of its file, whenever that comes, and all the others come."""
     slow = SlowRead("*.rec", seconds=0.05, workers=(0,))
     with inject(slow, ReadError("*/05.rec")) as injection:
-        read = epoch(_tries(records, num_workers=2, in_order=False))
+        read = epoch(_loader(records, num_workers=2, in_order=False))
     gave = {each.index: each.gave for each in read.batches}
     expected = dict(enumerate(_contents(records)))
     assert {**expected, 5: FAILED} == gave
@@ -201,7 +201,7 @@ def test_a_fault_out_of_order(records):
 def test_a_death_out_of_order(records):
     """The loop ends with it, whatever has come by then. Only the first fetches are dealt out."""
     with inject(WorkerKilled(at=1)) as injection:
-        read = epoch(_tries(records, num_workers=2, in_order=False))
+        read = epoch(_loader(records, num_workers=2, in_order=False))
     assert {signal.SIGKILL} == read.signals
     expected = _contents(records)
     assert all(each.gave == expected[each.index] for each in read.batches)

@@ -65,29 +65,29 @@ KINDS = (Records, RecordStream)
 DIFFER_MOST = ("plain", "persistent", "no batches")
 
 
-def plainly(batch):
+def to_plain(batch):
     """*batch* as something that can be compared."""
     if isinstance(batch, torch.Tensor):
         return str(batch.dtype), batch.tolist()
     if isinstance(batch, (list, tuple)):
-        return [plainly(each) for each in batch]
+        return [to_plain(each) for each in batch]
     return batch
 
 
 def epochs(loader, count=2):
     """What comes in each of *count* passes."""
-    came = [[plainly(batch) for batch in loader] for _ in range(count)]
-    _end(loader)
-    return came
+    passes = [[to_plain(batch) for batch in loader] for _ in range(count)]
+    _stop_workers(loader)
+    return passes
 
 
-def _end(loader):
+def _stop_workers(loader):
     """End persistent workers, which would be left to the garbage collector."""
     if loader._iterator is not None:
         loader._iterator._shutdown_workers()
 
 
-def bare_and_armed(makes, passes=epochs, schedule=FOLLOWED):
+def run_bare_and_armed(makes, passes=epochs, schedule=FOLLOWED):
     """What *passes* gives of each loader without the engine, and of an equal one with it."""
     bare = _seeded(makes, passes)
     with inject(*schedule, require_fired=False) as injection:
@@ -129,7 +129,7 @@ def loaders_of(kinds, folder, *all_options):
 )
 def test_the_same_batches_come(records, kind, loaders):
     """In the same order, also in the one that samplers draw, in each of two epochs."""
-    bare, armed = bare_and_armed(loaders_of([kind], records, *loaders.values()))
+    bare, armed = run_bare_and_armed(loaders_of([kind], records, *loaders.values()))
     assert all(map(all, bare))
     assert dict(zip(loaders, bare, strict=True)) == dict(zip(loaders, armed, strict=True))
 
@@ -137,7 +137,7 @@ def test_the_same_batches_come(records, kind, loaders):
 @pytest.mark.parametrize("schedule", [LEFT_ALONE, LIMITED], ids=repr)
 def test_whatever_is_armed(records, schedule):
     """Faults of other files, or a limit that is far."""
-    bare, armed = bare_and_armed(loaders_of(KINDS, records, {}), schedule=schedule)
+    bare, armed = run_bare_and_armed(loaders_of(KINDS, records, {}), schedule=schedule)
     assert bare == armed
 
 
@@ -145,7 +145,7 @@ def test_each_file_is_followed_in_each_configuration(records):
     """Disarmed faults of this module are no idle ones: each meets every file."""
     with inject(*FOLLOWED, require_fired=False) as injection:
         epochs(loader_of(Records(records)), 1)
-    assert [True] * 4 == [each.reached >= COUNT for each in injection.faults[:4]]
+    assert [True] * 4 == [each.matched >= COUNT for each in injection.faults[:4]]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_other_start_methods(records, method, kind, persistent):
         "persistent_workers": persistent,
         "multiprocessing_context": multiprocessing.get_context(method),
     }
-    bare, armed = bare_and_armed(
+    bare, armed = run_bare_and_armed(
         loaders_of([kind], records, options),
         lambda loader: epochs(loader, 1 + persistent),
     )
@@ -174,22 +174,24 @@ def test_other_start_methods(records, method, kind, persistent):
 def test_out_of_order(records):
     """The same batches come, whichever is ready first."""
 
-    def gathered(loader):
-        return [sorted(map(str, came)) for came in epochs(loader)]
+    def gather_batches(loader):
+        return [sorted(map(str, batches)) for batches in epochs(loader)]
 
-    bare, armed = bare_and_armed(loaders_of(KINDS, records, {"in_order": False}), gathered)
+    bare, armed = run_bare_and_armed(
+        loaders_of(KINDS, records, {"in_order": False}), gather_batches
+    )
     assert bare == armed
 
 
 def test_a_loop_that_is_left_early(records):
     """The batch that had come is the same, and the next epoch is whole."""
 
-    def left_early(loader):
-        first = plainly(next(iter(loader)))
-        return first, epochs(loader)
+    def leave_early(loader):
+        first_batch = to_plain(next(iter(loader)))
+        return first_batch, epochs(loader)
 
     makes = loaders_of(KINDS, records, {}, {"persistent_workers": True})
-    bare, armed = bare_and_armed(makes, left_early)
+    bare, armed = run_bare_and_armed(makes, leave_early)
     assert bare == armed
 
 
@@ -198,7 +200,7 @@ def test_a_loop_that_is_left_early(records):
 )
 def test_a_loader_that_a_thread_drives(records):
     """Its iterator is made, drained and ended outside the main thread."""
-    bare, armed = bare_and_armed(
+    bare, armed = run_bare_and_armed(
         loaders_of(KINDS, records, {}), lambda loader: in_a_thread(lambda: epochs(loader))
     )
     assert bare == armed
@@ -207,7 +209,7 @@ def test_a_loader_that_a_thread_drives(records):
 def test_a_generator_is_used_as_ever(records):
     """It draws the same order, and stands where it stands after bare epochs."""
 
-    def with_generator(loader):
+    def read_with_generator(loader):
         return epochs(loader), loader.generator.get_state().tolist()
 
     def make(**options):
@@ -215,8 +217,8 @@ def test_a_generator_is_used_as_ever(records):
         return loader_of(Records(records), shuffle=True, generator=generator, **options)
 
     makes = [make, lambda: make(batch_size=None)]
-    bare, armed = bare_and_armed(makes, with_generator)
-    assert all(came[0] != came[1] for came, _ in bare)
+    bare, armed = run_bare_and_armed(makes, read_with_generator)
+    assert all(passes[0] != passes[1] for passes, _ in bare)
     assert bare == armed
 
 
@@ -228,7 +230,7 @@ def _random_states():
 
 def test_this_process_keeps_its_random_numbers(records):
     """Arming and a whole epoch draw what a bare epoch draws, and nothing more."""
-    bare, armed = bare_and_armed(
+    bare, armed = run_bare_and_armed(
         loaders_of([Records], records, {}, {"persistent_workers": True}),
         lambda loader: (epochs(loader), _random_states()),
     )
@@ -237,10 +239,10 @@ def test_this_process_keeps_its_random_numbers(records):
 
 def test_arming_alone_draws_nothing():
     """A scope without a loader leaves the random numbers as they are."""
-    before = _random_states()
+    states = _random_states()
     with inject(*FOLLOWED, require_fired=False):
         pass
-    assert before == _random_states()
+    assert states == _random_states()
 
 
 @pytest.mark.parametrize(
@@ -249,7 +251,7 @@ def test_arming_alone_draws_nothing():
 def test_workers_draw_the_same_random_numbers(method, workers):
     """Each is seeded by torch, and arming takes nothing out of its generators."""
     options = {"multiprocessing_context": method, "num_workers": workers}
-    bare, armed = bare_and_armed(
+    bare, armed = run_bare_and_armed(
         [lambda: loader_of(Drawing(), **options)], lambda loader: epochs(loader, 1)
     )
     assert bare == armed
@@ -261,7 +263,7 @@ def test_workers_draw_the_same_random_numbers(method, workers):
 def test_a_worker_init_function_runs_after_ours(method, workers):
     """In the worker, once: it sees one filter more there than bare workers have."""
     options = {"multiprocessing_context": method, "num_workers": workers, "batch_size": None}
-    (bare,), (armed,) = bare_and_armed(
+    (bare,), (armed,) = run_bare_and_armed(
         [lambda: loader_of(FilterCount(), worker_init_fn=keep_filter_count, **options)],
         lambda loader: epochs(loader, 1)[0],
     )
@@ -296,6 +298,8 @@ def test_no_workers_in_a_trial(records, kind, options):
     outcome = run_trial(
         lambda: kind(records), ReadError("*.rec", nth=NEVER), loader=options, epochs=2
     )
-    assert [bare, bare] == [[each.digest for each in one.delivered] for one in outcome.passes]
-    assert outcome.faults[0].reached >= 2 * COUNT
+    assert [bare, bare] == [
+        [each.digest for each in loader_pass.delivered] for loader_pass in outcome.epochs
+    ]
+    assert outcome.faults[0].matched >= 2 * COUNT
     assert {each.pid for each in outcome.workers}.isdisjoint({os.getpid()})

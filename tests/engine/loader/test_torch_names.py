@@ -6,6 +6,7 @@ A name counts as torch's if torch's loader has it and the package uses it of wha
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import inspect
 import re
@@ -20,31 +21,31 @@ from support.torch_names import NEWER, USED_OF_TORCH
 
 PACKAGE = Path(pytest_dataloader_faults.__file__).parent
 NAMES = [(owner, name) for owner, names in USED_OF_TORCH.items() for name in names]
-OTHERS = {"_fields"}
-"""Those of named tuples, which torch's loader has as well."""
+OTHERS = {"_C", "_fields"}
+"""torch's extension module, and those of named tuples, which torch's loader has as well."""
 TREES = {path: ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
 _BY_NAME = ("getattr", "hasattr", "setattr")
 
 
-def _private(name):
+def _is_private(name):
     return name.startswith("_") and not name.startswith("__")
 
 
-def _torchs():
+def _torch_names():
     """Every private word of torch's loader."""
     folder = Path(torch.utils.data.__file__).parent
     sources = [*folder.glob("*.py"), *folder.glob("_utils/*.py")]
     words = (re.findall(r"\b_\w+", path.read_text("utf-8")) for path in sources)
-    return {each for found in words for each in found if _private(each)}
+    return {each for matches in words for each in matches if _is_private(each)}
 
 
-def _imported(node):
+def _imported_names(node):
     """The private parts of what is imported from torch, such as ``_utils``, also by its name."""
     if isinstance(node, ast.Constant) and re.fullmatch(r"torch(\.\w+)+", str(node.value)):
-        return {each for each in node.value.split(".") if _private(each)}
+        return {each for each in node.value.split(".") if _is_private(each)}
     if isinstance(node, ast.ImportFrom) and str(node.module).startswith("torch"):
         parts = {part for each in node.names for part in each.name.split(".")}
-        return {each for each in {*str(node.module).split("."), *parts} if _private(each)}
+        return {each for each in {*str(node.module).split("."), *parts} if _is_private(each)}
     return set()
 
 
@@ -64,10 +65,12 @@ def _attributes(tree):
             yield from (each.value for each in node.args[1:2] if isinstance(each, ast.Constant))
 
 
-def _used():
-    attributes = {each for tree in TREES.values() for each in _attributes(tree) if _private(each)}
-    imports = [_imported(node) for tree in TREES.values() for node in ast.walk(tree)]
-    return (attributes & _torchs()).union(*imports)
+def _used_names():
+    attributes = {
+        name for tree in TREES.values() for name in _attributes(tree) if _is_private(name)
+    }
+    imports = [_imported_names(node) for tree in TREES.values() for node in ast.walk(tree)]
+    return (attributes & _torch_names()).union(*imports)
 
 
 def _owner(path):
@@ -75,12 +78,12 @@ def _owner(path):
     parts = path.split(".")
     for count in range(len(parts), 0, -1):
         try:
-            found = importlib.import_module(".".join(parts[:count]))
+            owner = importlib.import_module(".".join(parts[:count]))
         except ModuleNotFoundError:
             continue
         for name in parts[count:]:
-            found = getattr(found, name)
-        return found
+            owner = getattr(owner, name)
+        return owner
     raise AssertionError(path)
 
 
@@ -89,12 +92,14 @@ def test_torch_has_it(owner, name):
     """As an attribute of that module or class, or of its instances."""
     if Version(torch.__version__) < Version(NEWER.get(name, "0")):
         pytest.skip(f"it came with torch {NEWER[name]}, this is {torch.__version__}")
-    found = _owner(owner)
-    assert hasattr(found, name) or f"self.{name}" in inspect.getsource(found)
+    loaded_owner = _owner(owner)
+    with contextlib.suppress(ModuleNotFoundError):  # It is no submodule.
+        importlib.import_module(f"{owner}.{name}")
+    assert hasattr(loaded_owner, name) or f"self.{name}" in inspect.getsource(loaded_owner)
 
 
 def test_the_table_is_whole():
     """Nothing else of torch's is used, and all that it names is."""
-    names = {name for _, name in NAMES if _private(name)}
+    names = {name for _, name in NAMES if _is_private(name)}
     owners = {each for owner in USED_OF_TORCH for each in owner.split(".")}
-    assert [set(), set()] == [_used() - OTHERS - names - owners, names - _used()]
+    assert [set(), set()] == [_used_names() - OTHERS - names - owners, names - _used_names()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import socket
@@ -14,7 +15,7 @@ from torch.utils.data import Dataset
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.supervisor.answers.network import Relayed
-from pytest_dataloader_faults.exceptions import InjectionError
+from pytest_dataloader_faults.exceptions import HarnessError
 from pytest_dataloader_faults.faults import (
     ConnectError,
     ConnectionClosed,
@@ -26,6 +27,7 @@ from pytest_dataloader_faults.faults import (
 from support.attempts import attempt
 from support.epochs import alone, epoch
 from support.network_datasets import ByHttp, write_samples
+from support.rows import rows
 from support.servers import http_server, path_of, tcp_server
 from support.tries import Tries
 from support.waiting import until
@@ -34,7 +36,7 @@ SIZE = 100_000
 ANSWER = bytes(range(250)) * (SIZE // 250)
 
 
-def _answer(connection):
+def _answer_requests(connection):
     """Send the same after each byte that comes."""
     while connection.recv(1):
         connection.sendall(ANSWER)
@@ -42,128 +44,149 @@ def _answer(connection):
 
 @pytest.fixture(name="address", scope="module")
 def _address():
-    with tcp_server(_answer) as address:
+    with tcp_server(_answer_requests) as address:
         yield address
 
 
-def _asked(address, times=1, limit=20.0, pause=0.0):
+def _request(address, times=1, limit=20.0):
     """How many bytes of each answer came, and how the connection ended."""
-    came = []
+    sizes = []
     with socket.socket() as connection:
         connection.settimeout(limit)
         try:
             connection.connect(address)
             for _ in range(times):
                 connection.sendall(b"?")
-                came.append(0)
-                while came[-1] < SIZE:
+                sizes.append(0)
+                while sizes[-1] < SIZE:
                     data = connection.recv(1 << 12)
-                    assert ANSWER[came[-1] :].startswith(data)
+                    assert ANSWER[sizes[-1] :].startswith(data)
                     if not data:
-                        return (*came, "end")
-                    came[-1] += len(data)
+                        return (*sizes, "end")
+                    sizes[-1] += len(data)
         except OSError as error:
-            return (*came, errno.errorcode.get(error.errno, type(error).__name__))
-    return tuple(came)
+            return (*sizes, errno.errorcode.get(error.errno, type(error).__name__))
+    return tuple(sizes)
 
 
-@pytest.mark.parametrize(
-    ("fault", "times", "gave"),
-    [
-        (ConnectError("tcp://*"), 1, ("ECONNREFUSED",)),
-        (ConnectError("tcp://*", errno=errno.ENETUNREACH), 1, ("ENETUNREACH",)),
-        (ConnectionReset("tcp://*"), 1, (0, "ECONNRESET")),
-        (ConnectionReset("tcp://*", after=70_001), 1, (70_001, "ECONNRESET")),
-        (ConnectionReset("tcp://*", after=9, nth=2), 3, (SIZE, 9, "ECONNRESET")),
-        (ConnectionClosed("tcp://*"), 1, (0, "end")),
-        (ConnectionClosed("tcp://*", after=1), 1, (1, "end")),
-        (ConnectionClosed("tcp://*", after=SIZE - 1, nth=3), 3, (SIZE, SIZE, SIZE - 1, "end")),
-        (HungRead("tcp://*", nth=2), 2, (SIZE, 0, "TimeoutError")),
-    ],
-    ids=str,
-)
-def test_client_meets_the_fault(address, fault, times, gave):
-    """At the byte that the fault says, and as the kernel tells it."""
-    ask = functools.partial(_asked, times=times, limit=0.5 if isinstance(fault, HungRead) else 20)
-    (result,), injection = attempt([address], ask, fault)
-    assert gave == result
-    firing = injection.faults[0].firings[0]
-    is_connect = isinstance(fault, ConnectError)
-    assert ("connect" if is_connect else "recv", path_of(address)) == (firing.call, firing.path)
+ROWS = {
+    "refused": (ConnectError, 1, ("ECONNREFUSED",)),
+    "unreachable": (lambda glob: ConnectError(glob, errno.ENETUNREACH), 1, ("ENETUNREACH",)),
+    "reset": (ConnectionReset, 1, (0, "ECONNRESET")),
+    "reset within": (lambda glob: ConnectionReset(glob, after=70_001), 1, (70_001, "ECONNRESET")),
+    "reset in the second": (
+        lambda glob: ConnectionReset(glob, after=9, nth=2),
+        3,
+        (SIZE, 9, "ECONNRESET"),
+    ),
+    "closed": (ConnectionClosed, 1, (0, "end")),
+    "closed within": (lambda glob: ConnectionClosed(glob, after=1), 1, (1, "end")),
+    "closed in the third": (
+        lambda glob: ConnectionClosed(glob, after=SIZE - 1, nth=3),
+        3,
+        (SIZE, SIZE, SIZE - 1, "end"),
+    ),
+    "hung in the second": (lambda glob: HungRead(glob, nth=2), 2, (SIZE, 0, "TimeoutError")),
+    "too short for it": (lambda glob: ConnectionReset(glob, after=SIZE), 1, (SIZE,)),
+}
+"""A fault of the connections to a server, how many answers are requested, and what comes."""
+
+
+@pytest.fixture(name="clients", scope="module")
+def _clients():
+    """For each row, the server's path, what a client got, and the fault's facts."""
+    with contextlib.ExitStack() as stack:
+        addresses = [stack.enter_context(tcp_server(_answer_requests)) for _ in ROWS]
+        faults = [
+            make(path_of(at)) for at, (make, *_) in zip(addresses, ROWS.values(), strict=True)
+        ]
+        sources = list(zip(addresses, ROWS, strict=True))
+        with inject(*faults, require_fired=False) as injection:
+            results = epoch(alone(Tries(sources, _request_as_row_says))).batches
+    met = zip(
+        map(path_of, addresses), (each.gave for each in results), injection.faults, strict=True
+    )
+    return dict(zip(ROWS, met, strict=True))
+
+
+def _request_as_row_says(source):
+    address, row = source
+    return _request(address, ROWS[row][1], limit=0.5 if row.startswith("hung") else 20)
+
+
+@rows("row", ROWS)
+def test_client_meets_the_fault(clients, row):
+    """At the byte that the fault says, and as the kernel tells it.
+
+    An answer that has just as many bytes as are let through is whole, and does not count.
+    """
+    path, gave, facts = clients[row]
+    assert ROWS[row][2] == gave
+    if row == "too short for it":
+        assert (0, 0) == (facts.matched, facts.fired)
+        return
+    call = "connect" if isinstance(facts.fault, ConnectError) else "recv"
+    assert (call, path) == (facts.firings[0].call, facts.firings[0].path)
 
 
 def test_slow_answers_come_late_and_whole(address):
     """Each of them by as much."""
     began = time.monotonic()
     results, injection = attempt(
-        [address], functools.partial(_asked, times=2), SlowRead("tcp://*", seconds=0.3)
+        [address], functools.partial(_request, times=2), SlowRead("tcp://*", seconds=0.3)
     )
     assert ([(SIZE, SIZE)], 2) == (results, injection.fired)
     assert time.monotonic() - began >= 0.6
 
 
-def test_answers_that_are_too_short_do_not_count(address):
-    """An answer that has just as many bytes as are let through is whole."""
-    fault = ConnectionReset("tcp://*", after=SIZE)
-    with inject(fault, require_fired=False) as injection:
-        (result,) = epoch(alone(Tries([address], _asked))).batches
-    assert ((SIZE,), 0, 0) == (result.gave, injection.reached, injection.fired)
+def test_triggers_count_connections_and_answers():
+    with tcp_server(_answer_requests) as refusing, tcp_server(_answer_requests) as resetting:
+        paths = path_of(refusing), path_of(resetting)
+        faults = [
+            kind(path, nth=2, times=1)
+            for kind, path in zip((ConnectError, ConnectionReset), paths, strict=True)
+        ]
+        results, injection = attempt([refusing] * 3 + [resetting] * 3, _request, *faults)
+    assert [(SIZE,)] * 4 == [results[place] for place in (0, 2, 3, 5)]
+    assert ["ECONNREFUSED", "ECONNRESET"] == [results[place][-1] for place in (1, 4)]
+    assert [(3, 1)] * 2 == [(each.matched, each.fired) for each in injection.faults]
+    assert dict.fromkeys(paths, 3) == injection.workers[0].connections
 
 
-@pytest.mark.parametrize("fault", [ConnectError(nth=2, times=1), ConnectionReset(nth=2, times=1)])
-def test_triggers_count_connections_and_answers(address, fault):
-    """The second one alone."""
-    results, injection = attempt([address] * 3, _asked, fault)
-    assert [(SIZE,), (SIZE,)] == [results[0], results[2]]
-    assert results[1][-1] in ("ECONNREFUSED", "ECONNRESET")
-    assert (3, 1) == (injection.reached, injection.fired)
-    assert {path_of(address): 3} == injection.workers[0].connections
-
-
-@pytest.mark.parametrize(
-    "globs", ["tcp://192.0.2.1:*", "tcp://[[]::1]:*", "tcp://127.0.0.1:1"], ids=str
-)
-def test_other_addresses_are_left_alone(address, globs):
-    """Only that of the glob meets the fault."""
-    with inject(ConnectError(globs), require_fired=False) as injection:
-        (result,) = epoch(alone(Tries([address], _asked))).batches
-    assert ((SIZE,), 0) == (result.gave, injection.reached)
-
-
-def test_files_globs_mean_no_connection(address):
-    """A star means every file, and nothing that comes from a network."""
-    with inject(ReadError("*"), require_fired=False) as injection:
-        (result,) = epoch(alone(Tries([address], _asked))).batches
-    assert ((SIZE,), 0) == (result.gave, injection.reached)
+def test_other_addresses_and_files_are_left_alone(address):
+    """Only that of the glob meets the fault; a star means every file, and no connection."""
+    others = "tcp://192.0.2.1:*", "tcp://[[]::1]:*", "tcp://127.0.0.1:1"
+    faults = *map(ConnectError, others), ReadError("*")
+    (gave,), injection = attempt([address], _request, *faults, require_fired=False)
+    assert ((SIZE,), 0) == (gave, injection.matched)
 
 
 def _sockets_of_other_kinds(_address):
     """Datagram sockets are connected to choose an address; nobody listens to these."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         datagrams.connect(("127.0.0.1", 9))
-    one, other = socket.socketpair()
-    with one, other:
-        one.sendall(b"x")
-        return other.recv(1)
+    left_socket, right_socket = socket.socketpair()
+    with left_socket, right_socket:
+        left_socket.sendall(b"x")
+        return right_socket.recv(1)
 
 
 def test_only_tcp_counts():
     """Neither datagrams nor sockets of this machine meet a fault, or are counted."""
-    with inject(ConnectError(), require_fired=False) as injection:
-        (result,) = epoch(alone(Tries([0], _sockets_of_other_kinds))).batches
-    assert (b"x", {}) == (result.gave, injection.workers[0].connections)
+    (gave,), injection = attempt([0], _sockets_of_other_kinds, ConnectError(), require_fired=False)
+    assert (b"x", {}) == (gave, injection.workers[0].connections)
 
 
 def test_a_hung_answer_comes_at_the_end_of_the_scope(address):
     """Nothing is lost, once the scope is over."""
-    loader = alone(Tries([address], functools.partial(_asked, limit=60)))
+    loader = alone(Tries([address], functools.partial(_request, limit=60)))
     with inject(HungRead("tcp://*")) as injection:
         iterator = iter(loader)
         assert until(lambda: injection.fired)
     assert (SIZE,) == next(iterator).gave
 
 
-def _kept(address):
+def _request_on_kept_connection(address):
     """A connection that the worker keeps and uses for each sample."""
     connection = _KEPT.get(address)
     if connection is None:
@@ -175,12 +198,12 @@ def _kept(address):
 _KEPT: dict = {}
 
 
-def test_a_connection_that_is_kept_goes_on_after_the_scope(address):
+def test_a_connection_that_is_kept_continues_after_the_scope(address):
     """A worker that lives on uses it as before, and nothing of the scope happens to it."""
-    loader = alone(Tries([address] * 2, _kept), persistent_workers=True)
+    loader = alone(Tries([address] * 2, _request_on_kept_connection), persistent_workers=True)
     with inject(SlowRead("tcp://*", seconds=0.01)) as injection:
-        first = [each.gave for each in loader]
-    assert ([SIZE, SIZE], 2) == (first, injection.fired)
+        results = [each.gave for each in loader]
+    assert ([SIZE, SIZE], 2) == (results, injection.fired)
     assert [SIZE, SIZE] == [each.gave for each in loader]
 
 
@@ -214,7 +237,7 @@ def test_connections_are_counted_and_can_fail(url):
 @pytest.mark.usefixtures("_forbidden")
 def test_faults_of_answers_are_an_error_of_the_run(url):
     """It names the call that is missing, and what to do."""
-    with pytest.raises(InjectionError, match=r"pidfd_getfd\(2\).*--cap-add SYS_PTRACE"):
+    with pytest.raises(HarnessError, match=r"pidfd_getfd\(2\).*--cap-add SYS_PTRACE"):
         run_trial(lambda: ByHttp(url), ConnectionReset())
 
 
@@ -224,8 +247,8 @@ def test_a_failure_of_the_relay_is_an_error_of_the_run(url, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOBUFS, "no room")
 
-    monkeypatch.setattr(Relayed, "_under_faults", fail)
-    with pytest.raises(InjectionError, match="no room"):
+    monkeypatch.setattr(Relayed, "_apply_faults", fail)
+    with pytest.raises(HarnessError, match="no room"):
         run_trial(lambda: ByHttp(url), ConnectionReset())
 
 

@@ -25,17 +25,18 @@ from support.children import in_a_process
 from support.epochs import alone, epoch
 from support.servers import path_of, read_all, tcp_server
 from support.tries import Tries
+from support.waiting import allowed
 
 MEGABYTES = 50
 PART = bytes(range(256)) * 4096
 
 
-def passed(source, way):
-    """What *way* gives of *source* in a worker whose connections go through the supervisor."""
+def run_followed(*calls):
+    """What each call returns in a worker whose connections go through the supervisor."""
     with inject(SlowRead("tcp://*", nth=NEVER), require_fired=False) as injection:
-        (result,) = epoch(alone(Tries([source], way))).batches
+        results = epoch(alone(Tries(list(calls), lambda call: call()))).batches
     assert (0, []) == (injection.fired, injection.errors)
-    return result.gave, injection
+    return [each.gave for each in results], injection
 
 
 def _echo(connection):
@@ -55,7 +56,7 @@ def _echo_fixture(request):
         yield address
 
 
-def _sent_and_come(address):
+def _send_and_receive(address):
     with socket.create_connection(address) as connection:
         for _ in range(MEGABYTES):
             connection.sendall(PART)
@@ -64,30 +65,15 @@ def _sent_and_come(address):
     return data[:32] == hashlib.sha256(data[32:]).digest(), data[32:] == PART * MEGABYTES
 
 
-def test_large_transfers_and_half_closed_connections():
-    """50 MB each way, of which the second comes after this side has ended."""
-    with tcp_server(_digest_back) as address:
-        assert ((True, True), {path_of(address): 1}) == (
-            (gave := passed(address, _sent_and_come))[0],
-            gave[1].workers[0].connections,
-        )
-
-
-def _many(address):
+def _use_hundred_connections(address):
     """A hundred connections at a time, and what came back through each."""
     open_ones = [socket.create_connection(address) for _ in range(100)]
     for place, connection in enumerate(open_ones):
         connection.sendall(bytes([place]) * 1000)
-    came = [connection.recv(1000, socket.MSG_WAITALL) for connection in open_ones]
+    answers = [connection.recv(1000, socket.MSG_WAITALL) for connection in open_ones]
     for connection in open_ones:
         connection.close()
-    return [set(each) for each in came] == [{place} for place in range(100)]
-
-
-def test_many_connections_of_either_family(echo):
-    """None gets what is for another."""
-    gave, injection = passed(echo, _many)
-    assert (True, {path_of(echo): 100}) == (gave, injection.workers[0].connections)
+    return [set(each) for each in answers] == [{place} for place in range(100)]
 
 
 def _without_blocking(address):
@@ -106,12 +92,6 @@ def _without_blocking(address):
         return connection.recv(1)
 
 
-def test_connect_without_blocking(echo):
-    """The repeated call that asks for the result makes no second connection."""
-    gave, injection = passed(echo, _without_blocking)
-    assert (b"x", {path_of(echo): 1}) == (gave, injection.workers[0].connections)
-
-
 def _with_asyncio(address):
     async def ask(word):
         reader, writer = await asyncio.open_connection(*address[:2])
@@ -128,33 +108,40 @@ def _with_asyncio(address):
     return asyncio.run(ask_all())
 
 
-def test_asyncio(echo):
-    """Streams of asyncio, several at a time."""
-    assert passed(echo, _with_asyncio)[0] == [bytes([each]) * 9 for each in range(8)]
-
-
 def _in_threads(address):
-    came = []
+    answers = []
 
     def ask(word):
         with socket.create_connection(address) as connection:
             connection.sendall(word)
-            came.append(connection.recv(1))
+            answers.append(connection.recv(1))
 
     threads = [threading.Thread(target=ask, args=(bytes([each]),)) for each in range(8)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    return sorted(came)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(answers)
 
 
-def test_threads_of_a_worker(echo):
-    """A call of a thread is one of its process."""
-    assert passed(echo, _in_threads)[0] == [bytes([each]) for each in range(8)]
+ECHOED = {
+    "a hundred at a time": (_use_hundred_connections, True, 100),
+    "without blocking": (_without_blocking, b"x", 1),
+    "streams of asyncio": (_with_asyncio, [bytes([each]) * 9 for each in range(8)], 8),
+    "threads of a worker": (_in_threads, [bytes([each]) for each in range(8)], 8),
+}
+"""Ways to use connections to a server that echoes: what they give, and how many they make."""
 
 
-def _refused(address, timeout):
+def test_connections_of_either_family(echo):
+    """None gets what is for another. A repeated connect(2) makes no second connection."""
+    ways, expected, counts = zip(*ECHOED.values(), strict=True)
+    gave, injection = run_followed(*(functools.partial(way, echo) for way in ways))
+    assert [*expected] == gave
+    assert {path_of(echo): sum(counts)} == injection.workers[0].connections
+
+
+def _connect_refused(address, timeout):
     with socket.socket() as connection:
         connection.settimeout(timeout)
         try:
@@ -163,22 +150,13 @@ def _refused(address, timeout):
             return error.errno
 
 
-@pytest.mark.parametrize("timeout", [None, 10.0])
-def test_a_closed_port_refuses(timeout):
-    """As it does without the supervisor."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        address = listening.getsockname()
-    gave, _ = passed(address, functools.partial(_refused, timeout=timeout))
-    assert errno.ECONNREFUSED == gave
-
-
 def _reset_by_peer(connection):
     connection.recv(1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     connection.close()
 
 
-def _asked_once(address):
+def _request_once(address):
     with socket.create_connection(address) as connection:
         connection.sendall(b"?")
         try:
@@ -187,26 +165,21 @@ def _asked_once(address):
             return error.errno
 
 
-def test_a_reset_of_the_peer_is_handed_on():
-    """It is no orderly end."""
-    with tcp_server(_reset_by_peer) as address:
-        assert errno.ECONNRESET == passed(address, _asked_once)[0]
-
-
 def test_who_waits_for_the_peer_sleeps():
     """The worker, and the supervisor: that a socket takes more is no reason to wake."""
-    before, states = psutil.Process().children(), []
+    earlier, states = psutil.Process().children(recursive=True), []
 
     def answer_late(connection):
         connection.recv(1)
-        started = [each for each in psutil.Process().children() if each not in before]
+        below = psutil.Process().children(recursive=True)
+        started = [each for each in below if each not in earlier]
         for _ in range(20):
             time.sleep(0.02)
             states.extend(each.status() for each in started)
         connection.sendall(b"x")
 
     with tcp_server(answer_late) as address:
-        assert passed(address, _asked_once)[0] == b"x"
+        assert run_followed(functools.partial(_request_once, address))[0] == [b"x"]
     assert len(states) >= 40
     assert states.count(psutil.STATUS_SLEEPING) > 0.75 * len(states)
 
@@ -229,11 +202,11 @@ def test_an_end_of_the_worker_is_handed_on():
             return True
 
     with tcp_server(see_end) as address:
-        assert passed(address, leave)[0]
+        assert run_followed(functools.partial(leave, address))[0] == [True]
         assert ended.wait(20)
 
 
-def _slowly(address):
+def _read_slowly(address):
     """Small reads out of a small buffer: the peer is kept waiting."""
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -243,12 +216,6 @@ def _slowly(address):
         return read_all(connection, 700)[32:] == PART
 
 
-def test_a_slow_reader_gets_everything():
-    """What the peer sends meanwhile is kept."""
-    with tcp_server(_digest_back) as address:
-        assert passed(address, _slowly)[0]
-
-
 def _mapped(address):
     with socket.socket(socket.AF_INET6) as connection:
         connection.connect((f"::ffff:{address[0]}", address[1]))
@@ -256,12 +223,34 @@ def _mapped(address):
         return connection.recv(1)
 
 
-def test_an_ipv4_address_of_an_ipv6_socket():
-    """Its path is that of the address as it was given."""
-    with tcp_server(_echo) as address:
-        gave, injection = passed(address, _mapped)
-    assert b"x" == gave
-    assert {f"tcp://[::ffff:127.0.0.1]:{address[1]}": 1} == injection.workers[0].connections
+def test_what_comes_is_handed_on():
+    """As it comes without the supervisor.
+
+    Of 50 MB each way, the second come after this side has ended. What the peer sends to a slow
+    reader is kept. A closed port refuses, whether or not the client has a time limit, and the peer
+    may reset the connection. An IPv4 address of an IPv6 socket is counted as it was given.
+    """
+    with (
+        tcp_server(_digest_back) as digesting,
+        tcp_server(_reset_by_peer) as resetting,
+        tcp_server(_echo) as echoing,
+        socket.create_server(("127.0.0.1", 0)) as listening,
+    ):
+        closed = listening.getsockname()
+        listening.close()
+        gave, injection = run_followed(
+            functools.partial(_send_and_receive, digesting),
+            functools.partial(_read_slowly, digesting),
+            functools.partial(_connect_refused, closed, timeout=None),
+            functools.partial(_connect_refused, closed, timeout=10.0),
+            functools.partial(_request_once, resetting),
+            functools.partial(_mapped, echoing),
+        )
+    refused, reset = [errno.ECONNREFUSED] * 2, errno.ECONNRESET
+    assert [(True, True), True, *refused, reset, b"x"] == gave
+    connections = injection.workers[0].connections
+    assert 2 == connections[path_of(digesting)]
+    assert 1 == connections[f"tcp://[::ffff:127.0.0.1]:{echoing[1]}"]
 
 
 @pytest.fixture(name="full")
@@ -276,15 +265,14 @@ def _full():
         yield server.getsockname()
 
 
-def _impatient(address):
+def _connect_briefly(address):
     return socket.create_connection(address, timeout=0.3)
 
 
 def test_the_limit_of_a_client_holds_while_it_connects(full):
     """A server that does not accept is the worker's own to wait for, and no fault is on that."""
-    with inject(SlowRead("tcp://*", nth=NEVER), require_fired=False) as injection:
-        (result,) = epoch(alone(Tries([full], _impatient), timeout=20)).batches
-    assert "TimeoutError: timed out" == result.gave
+    (gave,), injection = run_followed(functools.partial(_connect_briefly, full))
+    assert "TimeoutError: timed out" == gave
     assert {"connect to a server that did not accept at once": 1} == injection.workers[0].unobserved
 
 
@@ -313,31 +301,30 @@ def _contexts(tmp_path_factory):
     return server, str(path)
 
 
-def _asked(source):
+def _request_by_tls(source):
     """What the server sends, to its end."""
     address, path = source
     context = ssl.create_default_context(cafile=path)
     context.check_hostname = False
     with (
-        socket.create_connection(address, timeout=20) as plain,
+        socket.create_connection(address, timeout=allowed(20)) as plain,
         context.wrap_socket(plain, suppress_ragged_eofs=False) as connection,
     ):
         connection.sendall(b"?")
         return read_all(connection)
 
 
-@pytest.mark.parametrize(
-    ("fault", "told"),
-    [
-        (SlowRead("tcp://*", seconds=0.01), None),
-        (ConnectionReset("tcp://*"), "ConnectionResetError"),
-        # Within a record, OpenSSL calls both an end that is against the protocol.
-        (ConnectionReset("tcp://*", after=50_000), "EOF occurred in violation of protocol"),
-        (ConnectionClosed("tcp://*", after=50_000), "EOF occurred in violation of protocol"),
-    ],
-    ids=str,
+VIOLATION = "EOF occurred in violation of protocol"
+"""Within a record, OpenSSL calls both an end and a reset that."""
+SECURED = (
+    (functools.partial(SlowRead, seconds=0.01), None),
+    (ConnectionReset, "ConnectionResetError"),
+    (functools.partial(ConnectionReset, after=50_000), VIOLATION),
+    (functools.partial(ConnectionClosed, after=50_000), VIOLATION),
 )
-def test_tls_meets_the_fault(contexts, fault, told):
+
+
+def test_tls_meets_the_fault(contexts):
     """In its handshake or its content; a late answer is right."""
     server, path = contexts
 
@@ -347,10 +334,15 @@ def test_tls_meets_the_fault(contexts, fault, told):
             secured.sendall(ANSWER)
             secured.unwrap()
 
-    with tcp_server(answer) as address:
-        (gave,), injection = attempt([(address, path)], _asked, fault)
-    assert injection.fired
-    assert gave == ANSWER if told is None else told in str(gave)
+    with contextlib.ExitStack() as stack:
+        addresses = [stack.enter_context(tcp_server(answer)) for _ in SECURED]
+        faults = [make(path_of(at)) for at, (make, _) in zip(addresses, SECURED, strict=True)]
+        sources = [(address, path) for address in addresses]
+        gave, injection = attempt(sources, _request_by_tls, *faults)
+    assert all(each.fired for each in injection.faults)
+    assert gave[0] == ANSWER
+    for (_, message), text in zip(SECURED[1:], gave[1:], strict=True):
+        assert message in text
 
 
 LIMIT = 256
@@ -375,7 +367,7 @@ def _under_a_limit(way, fault):
         return in_a_process(body)
 
 
-def _one_after_the_other(address):
+def _connect_in_turn(address):
     for _ in range(MANY):
         with socket.create_connection(address) as connection:
             connection.sendall(b"x")
@@ -383,7 +375,7 @@ def _one_after_the_other(address):
     return True
 
 
-def _cut_off(address):
+def _connect_and_reset(address):
     for _ in range(MANY):
         with socket.create_connection(address) as connection:
             connection.sendall(b"x")
@@ -397,21 +389,21 @@ def _cut_off(address):
 
 def test_connections_that_have_ended_take_none():
     """More connections than descriptors, one after the other."""
-    assert not _under_a_limit(_one_after_the_other, SlowRead("tcp://*", nth=NEVER))
+    assert not _under_a_limit(_connect_in_turn, SlowRead("tcp://*", nth=NEVER))
 
 
 def test_connections_that_were_cut_off_take_none():
     """Nor do those whose answer was cut off."""
-    assert not _under_a_limit(_cut_off, ConnectionReset())
+    assert not _under_a_limit(_connect_and_reset, ConnectionReset())
 
 
-def _at_a_time(address):
+def _open_connections(address):
     open_ones = [socket.create_connection(address) for _ in range(150)]
     return bool(open_ones)
 
 
 def test_more_at_a_time_than_it_can_have_is_an_error_of_the_run():
     """It says whose descriptors are short. The worker's own connections are made all the same."""
-    told = _under_a_limit(_at_a_time, SlowRead("tcp://*", nth=NEVER))
-    assert "InjectionError" in told
-    assert "has no descriptor left [EMFILE, its limit of 256]" in told
+    output = _under_a_limit(_open_connections, SlowRead("tcp://*", nth=NEVER))
+    assert "HarnessError" in output
+    assert "has no file descriptor left [EMFILE, its limit of 256]" in output

@@ -14,19 +14,12 @@ from pytest_dataloader_faults.faults import (
     ConnectError,
     ConnectionClosed,
     ConnectionReset,
+    HttpError,
     HungRead,
     SlowRead,
 )
-from support.epochs import alone, epoch
+from support.attempts import attempt
 from support.servers import path_of, tcp_server
-from support.tries import Tries
-
-
-def _tried(sources, way, fault):
-    """What the way gives of each source in one worker under the fault, and the injection."""
-    with inject(fault, engine="python", require_fired=False) as injection:
-        results = epoch(alone(Tries(sources, way))).batches
-    return [each.gave for each in results], injection
 
 
 @pytest.fixture(name="address", scope="module", params=["127.0.0.1", "::1"])
@@ -61,7 +54,7 @@ def _by_asyncio(address):
 def test_second_connection_is_refused(address, way):
     """And the others are not; each is counted once."""
     fault = ConnectError(path_of(address), nth=2, times=1)
-    results, injection = _tried([address] * 3, way, fault)
+    results, injection = attempt([address] * 3, way, fault, engine="python")
     assert (b"x", b"x") == (results[0], results[2])
     assert "refused" in results[1]
     assert {path_of(address): 3} == injection.workers[0].connections
@@ -77,17 +70,24 @@ def _datagrams(_address):
 
 def test_only_tcp_counts():
     """A socket of another kind meets no fault."""
-    results, injection = _tried([0], _datagrams, ConnectError())
+    options = {"engine": "python", "require_fired": False}
+    results, injection = attempt([0], _datagrams, ConnectError(), **options)
     assert ([b"x"], {}) == (results, injection.workers[0].connections)
 
 
 @pytest.mark.parametrize(
     "fault",
-    [ConnectionReset(), ConnectionClosed(), SlowRead("tcp://*"), HungRead(("*.bin", "tcp://*"))],
+    [
+        *(ConnectionReset(), ConnectionClosed(), HttpError()),
+        *(SlowRead("tcp://*"), HungRead(("*.bin", "tcp://*"))),
+    ],
     ids=str,
 )
 def test_faults_of_answers_are_refused(fault):
     """In words that name the other engine."""
-    told = "what comes through a socket is the kernel's. Use engine='kernel'"
-    with pytest.raises(InvalidArgumentError, match=re.escape(told)), inject(fault, engine="python"):
+    message = "the kernel handles data that arrives through a socket. Use engine='kernel'"
+    with (
+        pytest.raises(InvalidArgumentError, match=re.escape(message)),
+        inject(fault, engine="python"),
+    ):
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import io
 import os
 import pathlib
@@ -12,13 +13,14 @@ import threading
 import pytest
 
 from pytest_dataloader_faults._engine.file_copies import FileEdit, altered_copy
-from pytest_dataloader_faults._engine.plan import Plan, WorkerFaults
+from pytest_dataloader_faults._engine.plan import FaultPlan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import Delay, Fail, FaultPolicy, Hang, Short
 from pytest_dataloader_faults.faults import OpenError, ReadError
 from support.attempts import CONTENT
 from support.patching import patched
 from support.python_readers import PYTHON, descriptor, opened
-from support.schedules import counted, schedule
+from support.rows import rows
+from support.schedules import counters_of, schedule
 
 NEVER = ReadError("*.rec", nth=10**6)
 
@@ -27,12 +29,11 @@ class Script(FaultPolicy):
     """Answers reads with acts from a list, one after the other, and then with none."""
 
     def __init__(self, *actions):
-        super().__init__(WorkerFaults(Plan((NEVER,)), 0), 0, os.getpid())
+        super().__init__(WorkerFaults(FaultPlan((NEVER,)), 0), 0, os.getpid())
         self.actions = list(actions)
         self.readings = []
 
-    def read(self, operation, offset, length):
-        """The next."""
+    def read_actions(self, operation, offset, length):
         self.readings.append((operation.call, offset, length))
         return self.actions.pop(0) if self.actions else []
 
@@ -44,11 +45,9 @@ class Clock:
         self.log = []
 
     def sleep(self, seconds):
-        """Note it."""
         self.log.append(seconds)
 
     def hang(self):
-        """Note it."""
         self.log.append("hang")
 
 
@@ -64,16 +63,15 @@ SHORT = {
 }
 
 
-@pytest.mark.parametrize("how", SHORT)
-def test_a_short_read_gives_less(path, how):
+@rows("reader", SHORT)
+def test_a_short_read_gives_less(path, reader):
     """The next one goes on from there: whoever loops gets it all, whoever does not gets less."""
-    read, expected = SHORT[how]
+    read, expected = SHORT[reader]
     with patched(Script([Short(3)])):
         assert expected == read(path)
 
 
 def test_what_takes_time_comes_first(path):
-    """A late error is both."""
     clock = Clock()
     with patched(Script([Delay(0.5), Hang(), Fail(errno.EIO)]), clock):
         with pytest.raises(OSError, match="Input/output error"):
@@ -96,11 +94,11 @@ def test_a_read_is_described_by_place_and_length(path):
 
 def test_on_fired_hears_of_a_firing_before_it_takes_effect(path):
     """A worker that dies of it has told by then."""
-    told = []
-    policy = schedule(OpenError("*.rec"), on_fired=told.append)
+    firings = []
+    policy = schedule(OpenError("*.rec"), on_fired=firings.append)
     with patched(policy), pytest.raises(OSError, match="Input/output"):
         path.read_bytes()
-    (firing,) = told
+    (firing,) = firings
     assert ("openat", str(path), 0) == (firing.call, firing.path, firing.fault)
 
 
@@ -112,15 +110,15 @@ TYPES = {
 }
 
 
-@pytest.mark.parametrize("mode", TYPES)
-def test_files_are_of_the_types_that_open_gives(path, mode):
+def test_files_are_of_the_types_that_open_gives(path):
     """With their name, mode and place."""
-    with open(path, mode) as plain:
-        shown = repr(plain), plain.mode
-    with patched(schedule(NEVER)), open(path, mode) as file:
-        assert type(file) is TYPES[mode]
-        assert shown == (repr(file), file.mode)
-        assert isinstance(getattr(file, "buffer", file).raw, io.FileIO)
+    for mode, kind in TYPES.items():
+        with open(path, mode) as plain:
+            description = repr(plain), plain.mode
+        with patched(schedule(NEVER)), open(path, mode) as file:
+            assert type(file) is kind
+            assert description == (repr(file), file.mode)
+            assert isinstance(getattr(file, "buffer", file).raw, io.FileIO)
 
 
 def test_a_file_that_is_older_than_the_replacements_is_still_raw(path):
@@ -156,11 +154,10 @@ def test_a_path_may_be_relative_to_a_folder_or_a_descriptor(path, monkeypatch):
             os.read(fd, 1)
         os.close(fd)
     os.close(folder)
-    assert 4 == counted(policy)["faults"][0]["fired"]
+    assert 4 == counters_of(policy)["faults"][0]["fired"]
 
 
 def test_wrong_arguments_are_refused_as_before(path):
-    """By the same errors."""
     with patched(schedule(NEVER)):
         with pytest.raises(TypeError):
             open(1.5)
@@ -174,12 +171,12 @@ def test_wrong_arguments_are_refused_as_before(path):
 
 def test_a_number_that_c_code_has_closed_is_another_file_when_it_is_used_again(path, tmp_path):
     """A fault does not pass on with a number."""
-    other = tmp_path / "other.txt"
-    other.write_bytes(b"other")
+    other_path = tmp_path / "other.txt"
+    other_path.write_bytes(b"other")
     with patched(schedule(ReadError("*.rec"))) as files:
         fd = os.open(path, os.O_RDONLY)
         files.system.close(fd)
-        assert fd == files.system.open(other, os.O_RDONLY)
+        assert fd == files.system.open(other_path, os.O_RDONLY)
         assert b"other" == os.read(fd, 10)
         os.close(fd)
 
@@ -192,7 +189,7 @@ def test_what_is_disarmed_lets_everything_pass(path):
         policy.armed = False
         assert CONTENT[10:] == file.read(1000)
         assert CONTENT == path.read_bytes()
-    assert [1, 1] == [each["reached"] for each in counted(policy)["faults"]]
+    assert [1, 1] == [each["matched"] for each in counters_of(policy)["faults"]]
 
 
 def test_a_plan_that_watches_lists_what_is_opened_and_read(path):
@@ -201,12 +198,11 @@ def test_a_plan_that_watches_lists_what_is_opened_and_read(path):
     with patched(policy):
         path.read_bytes()
         pathlib.Path(os.__file__).read_bytes()
-    counts = counted(policy)["files"]
+    counts = counters_of(policy)["files"]
     assert {name: each[:4] for name, each in counts.items()} == {str(path): [1, 2, 200, 0]}
 
 
 def test_counts_are_right_when_threads_read_at_once(path):
-    """No operation is lost."""
     policy = schedule(NEVER)
     with patched(policy):
         threads = [threading.Thread(target=path.read_bytes) for _ in range(50)]
@@ -214,11 +210,10 @@ def test_counts_are_right_when_threads_read_at_once(path):
             thread.start()
         for thread in threads:
             thread.join()
-    assert counted(policy)["files"][str(path)][:4] == [50, 100, 10000, 0]
+    assert counters_of(policy)["files"][str(path)][:4] == [50, 100, 10000, 0]
 
 
 def test_a_system_without_nameless_files_gets_one_that_is_unlinked(path):
-    """Nothing stays behind."""
     with patched(schedule(NEVER)) as files:
         system = vars(files.system).copy()
     system["scratch"] = lambda: str(path.parent)
@@ -230,12 +225,14 @@ def test_a_system_without_nameless_files_gets_one_that_is_unlinked(path):
     os.close(fd)
 
 
-@pytest.mark.parametrize("name", PYTHON)
-def test_each_reader_reads_rightly_when_nothing_is_due(tmp_path, name):
+def test_each_reader_reads_rightly_when_nothing_is_due(tmp_path):
     """With the engine on, all is as without it."""
-    content, read = PYTHON[name]
-    path = tmp_path / "data.rec"
-    path.write_bytes(content)
-    expected = repr(read(path))
+    reads = []
+    for number, (content, read) in enumerate(PYTHON.values()):
+        path = tmp_path / f"{number}.rec"
+        path.write_bytes(content)
+        reads.append(functools.partial(read, path))
+    expected = [repr(read()) for read in reads]
     with patched(schedule(NEVER)):
-        assert expected == repr(read(path))
+        gave = [repr(read()) for read in reads]
+    assert dict(zip(PYTHON, expected, strict=True)) == dict(zip(PYTHON, gave, strict=True))

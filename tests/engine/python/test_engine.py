@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import errno
 import fcntl
+import itertools
 import mmap
 import multiprocessing
 import os
@@ -31,27 +32,37 @@ from support.attempts import CONTENT
 from support.epochs import alone, epoch
 from support.patching import patched
 from support.python_readers import PYTHON
-from support.schedules import counted, schedule
+from support.schedules import counters_of, schedule
 from support.tries import Tries
 
 FAULTS = {
-    "OpenError": lambda path: OpenError(path, errno=errno.EACCES),
-    "OpenError, second": lambda path: OpenError(path, nth=2),
-    "ReadError, first": ReadError,
-    "ReadError, second": lambda path: ReadError(path, nth=2),
-    "ReadError, third and fourth": lambda path: ReadError(path, nth=3, times=2),
-    "ReadError, never": lambda path: ReadError(path, nth=10**6),
-    "TruncatedFile": TruncatedFile,
-    "TruncatedFile, nothing": lambda path: TruncatedFile(path, keep=0),
-    "CorruptedFile": lambda path: CorruptedFile(path, flips=50),
-    "ClosedDescriptor": ClosedDescriptor,
-    "ClosedDescriptor, another file": lambda path: ClosedDescriptor(path, reuse=True),
-    "ReadError, from a place on": lambda path: ReadError(path, offset=100),
-    "ReadError, each third": lambda path: ReadError(path, every=3),
-    "ReadError, perhaps": lambda path: ReadError(path, probability=0.3),
-    "ShortRead": lambda path: ShortRead(path, max_bytes=700),
-    "SlowRead": lambda path: SlowRead(path, seconds=0.001, times=3),
+    "opens": {
+        "OpenError": lambda path: OpenError(path, errno=errno.EACCES),
+        "OpenError, second": lambda path: OpenError(path, nth=2),
+        "ReadError, never": lambda path: ReadError(path, nth=10**6),
+        "SlowRead": lambda path: SlowRead(path, seconds=0.001, times=3),
+    },
+    "reads": {
+        "ReadError, first": ReadError,
+        "ReadError, second": lambda path: ReadError(path, nth=2),
+        "ReadError, third and fourth": lambda path: ReadError(path, nth=3, times=2),
+        "ShortRead": lambda path: ShortRead(path, max_bytes=700),
+    },
+    "contents": {
+        "TruncatedFile": TruncatedFile,
+        "TruncatedFile, nothing": lambda path: TruncatedFile(path, keep=0),
+        "CorruptedFile": lambda path: CorruptedFile(path, flips=50),
+    },
+    "triggers": {
+        "ReadError, from a place on": lambda path: ReadError(path, offset=100),
+        "ReadError, each third": lambda path: ReadError(path, every=3),
+        "ReadError, perhaps": lambda path: ReadError(path, probability=0.3),
+    },
+    "closed": {"ClosedDescriptor": ClosedDescriptor},
+    "taken over": {"ClosedDescriptor": lambda path: ClosedDescriptor(path, reuse=True)},
 }
+"""Those of a group are armed at once. What closes numbers is alone: a reader may close one again
+later, when another file has it."""
 
 
 def gave(read, path):
@@ -72,58 +83,60 @@ def _path(tmp_path):
 @pytest.mark.filterwarnings("ignore:Exception ignored in")  # Pillow, under either engine: its
 @pytest.mark.filterwarnings("ignore:unclosed file")  # first read comes before its own try
 @pytest.mark.parametrize(
-    "fault",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name == "ClosedDescriptor, another file"))
-        for name in FAULTS
-    ],
+    "group",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name == "taken over")) for name in FAULTS],
 )
-def test_each_reader_meets_what_it_meets_under_the_kernel_engine(tmp_path, fault):
+def test_each_reader_meets_what_it_meets_under_the_kernel_engine(tmp_path, group):
     """The same result or error, from as many operations, of which the same ones failed."""
-    paths = [tmp_path / f"{number}.rec" for number in range(len(PYTHON))]
-    for path, (content, _) in zip(paths, PYTHON.values(), strict=True):
-        path.write_bytes(content)
-    faults = [FAULTS[fault](str(path)) for path in paths]
+    cells = list(itertools.product(FAULTS[group], PYTHON))
+    paths = [tmp_path / f"{number}.rec" for number in range(len(cells))]
+    for path, (_, reader) in zip(paths, cells, strict=True):
+        path.write_bytes(PYTHON[reader][0])
+    makes = [FAULTS[group][name] for name, _ in cells]
+    faults = [make(str(path)) for path, make in zip(paths, makes, strict=True)]
+    readers = [PYTHON[reader][1] for _, reader in cells]
 
-    assert _by_kernel(paths, faults) == _by_python(paths, faults)
+    by_kernel, by_python = _by_kernel(paths, readers, faults), _by_python(paths, readers, faults)
+
+    assert dict(zip(cells, by_kernel, strict=True)) == dict(zip(cells, by_python, strict=True))
 
 
-def _read_all(paths):
-    readers = [read for _, read in PYTHON.values()]
+def _read_all(paths, readers):
     return [gave(read, path) for path, read in zip(paths, readers, strict=True)]
 
 
-def _by_kernel(paths, faults):
+def _by_kernel(paths, readers, faults):
     with inject(*faults, require_fired=False) as injection:
-        (result,) = epoch(alone(Tries([paths], _read_all))).batches
+        loader = alone(Tries([paths], lambda paths: _read_all(paths, readers)))
+        (result,) = epoch(loader).batches
     facts = injection.faults
     calls = [[each.call for each in fact.firings] for fact in facts]
-    return _told(result.gave, [fact.reached for fact in facts], calls)
+    return _comparable(result.gave, [fact.matched for fact in facts], calls)
 
 
-def _by_python(paths, faults):
+def _by_python(paths, readers, faults):
     policy = schedule(*faults)
     with patched(policy):
-        found = _read_all(paths)
-    facts = counted(policy)["faults"]
+        contents = _read_all(paths, readers)
+    facts = counters_of(policy)["faults"]
     calls = [[each["call"] for each in fact["firings"]] for fact in facts]
-    return _told(found, [fact["reached"] for fact in facts], calls)
+    return _comparable(contents, [fact["matched"] for fact in facts], calls)
 
 
-def _told(found, reached, calls):
-    return {
-        name: (each if isinstance(each, str) else hash(repr(each)), count, called)
-        for name, each, count, called in zip(PYTHON, found, reached, calls, strict=True)
-    }
+def _comparable(contents, reached, calls):
+    return [
+        (content if isinstance(content, str) else hash(repr(content)), count, called)
+        for content, count, called in zip(contents, reached, calls, strict=True)
+    ]
 
 
 def test_every_original_is_back(path):
     """Afterwards each name of each module is for what it was for: the same, and not only equal."""
-    before = _names()
+    originals = _names()
     with patched(schedule(ReadError("*.rec"))):
-        assert builtins.open is not before["builtins", "open"]
-        assert {("os", "read"), ("tarfile", "bltn_open"), ("io", "FileIO")} <= _changed(before)
-    assert set() == _changed(before)
+        assert builtins.open is not originals["builtins", "open"]
+        assert {("os", "read"), ("tarfile", "bltn_open"), ("io", "FileIO")} <= _changed(originals)
+    assert set() == _changed(originals)
     assert bytes(range(200)) == path.read_bytes()
 
 
@@ -137,9 +150,9 @@ def _names():
     }
 
 
-def _changed(before):
-    after = _names()
-    return {place for place, value in before.items() if after.get(place) is not value}
+def _changed(originals):
+    names = _names()
+    return {place for place, value in originals.items() if names.get(place) is not value}
 
 
 NEVER = ReadError("*.rec", nth=10**6)
@@ -154,13 +167,12 @@ def test_a_mapping_that_should_fail_is_refused(path):
         pytest.raises(InvalidArgumentError, match="kernel"),
     ):
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    assert {"mmap": 1} == counted(policy)["unobserved"]
-    assert (1, 0) == tuple(counted(policy)["faults"][0][name] for name in ("reached", "fired"))
+    assert {"mmap": 1} == counters_of(policy)["unobserved"]
+    assert (1, 0) == tuple(counters_of(policy)["faults"][0][name] for name in ("matched", "fired"))
 
 
 @pytest.mark.parametrize("fault", [NEVER, ReadError("*.other")])
 def test_a_mapping_that_need_not_fail_is_one(path, fault):
-    """Of the type that it should be."""
     with patched(schedule(fault)), open(path, "rb") as file:
         mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         assert isinstance(mapping, mmap.mmap)
@@ -182,29 +194,28 @@ def test_np_load_reads_where_it_can_be_seen(tmp_path):
     policy = schedule(ReadError("*.npy", nth=2))
     with patched(policy), pytest.raises(OSError, match="Input/output error"):
         np.load(tmp_path / "data.npy")
-    assert {} == counted(policy)["unobserved"]
+    assert {} == counters_of(policy)["unobserved"]
 
 
-def test_a_number_handed_to_c_code_is_told(path):
+def test_a_number_handed_to_c_code_is_reported(path):
     """With the name of the function that asked for it."""
     policy = schedule(ReadError("*.rec"))
     with patched(policy):
         assert 200 == np.fromfile(path, np.uint8).size
-    name = f"{__name__}.test_a_number_handed_to_c_code_is_told"
-    assert {f"fileno in {name}", f"dup in {name}"} == set(counted(policy)["unobserved"])
+    name = f"{__name__}.test_a_number_handed_to_c_code_is_reported"
+    assert {f"fileno in {name}", f"dup in {name}"} == set(counters_of(policy)["unobserved"])
 
 
-def test_a_number_that_comes_back_is_not_told(path):
+def test_a_number_that_comes_back_is_not_reported(path):
     """Whoever only asks for the size has read nothing."""
     policy = schedule(NEVER)
     with patched(policy), open(path, "rb") as file:
         assert len(CONTENT) == os.fstat(file.fileno()).st_size
         assert CONTENT[:5] == os.pread(file.fileno(), 5, 0)
-    assert {} == counted(policy)["unobserved"]
+    assert {} == counters_of(policy)["unobserved"]
 
 
-def test_another_program_is_told(path):
-    """Its reads are its own."""
+def test_another_program_is_reported(path):
     policy = schedule(ReadError("*.rec"))
     with patched(policy):
         assert CONTENT == subprocess.run(["/bin/cat", path], check=True, capture_output=True).stdout
@@ -212,10 +223,10 @@ def test_another_program_is_told(path):
     spawns = hasattr(os, "POSIX_SPAWN_CLOSEFROM")
     call = "posix_spawn in subprocess._posix_spawn"
     call = call if spawns else "fork_exec in subprocess._execute_child"
-    assert {call: 1} == counted(policy)["unobserved"]
+    assert {call: 1} == counters_of(policy)["unobserved"]
 
 
-def test_another_process_is_told(path):
+def test_another_process_is_reported(path):
     """Its reads fail by a count of its own, which nobody gets."""
     policy = schedule(ReadError("*.rec"))
     with patched(policy):
@@ -223,7 +234,7 @@ def test_another_process_is_told(path):
         process.start()
         process.join()
     assert errno.EIO == process.exitcode
-    assert {"fork in multiprocessing.popen_fork._launch": 1} == counted(policy)["unobserved"]
+    assert {"fork in multiprocessing.popen_fork._launch": 1} == counters_of(policy)["unobserved"]
 
 
 def _leave_with_errno(path):
@@ -233,25 +244,24 @@ def _leave_with_errno(path):
         os._exit(error.errno)
 
 
-def test_what_was_open_before_is_told_and_its_number_followed(path):
+def test_what_was_open_before_is_reported_and_its_number_followed(path):
     """Functions that are given the number are replaced; the file object is not."""
     policy = schedule(ReadError("*.rec"))
     with open(path, "rb") as file, patched(policy):
         with pytest.raises(OSError, match="Input/output"):
             os.pread(file.fileno(), 10, 0)
         assert CONTENT == file.read()
-    assert {"inherited descriptor": 1} == counted(policy)["unobserved"]
+    assert {"inherited descriptor": 1} == counters_of(policy)["unobserved"]
 
 
-def test_a_mapping_that_was_there_before_is_told(path):
-    """Nobody sees who reads it."""
+def test_a_mapping_that_was_there_before_is_reported(path):
     policy = schedule(ReadError("*.rec"))
     with open(path, "rb") as file:
         mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     with patched(policy), mapping:
         pass
-    told = {"inherited mapping": 1, "inherited descriptor": 1}  # mmap keeps a duplicate.
-    assert told == counted(policy)["unobserved"]
+    hidden = {"inherited mapping": 1, "inherited descriptor": 1}  # mmap keeps a duplicate.
+    assert hidden == counters_of(policy)["unobserved"]
 
 
 @pytest.mark.parametrize("fault", [TruncatedFile("*.rec", keep=50), ClosedDescriptor("*.rec")])
@@ -268,24 +278,12 @@ def test_what_was_open_before_is_exchanged_or_closed(path, fault):
                 os.read(fd, 1)
 
 
-def _over_another(fd):
-    os.dup2(fd, 100)
-    return 100
-
-
-DUPLICATES = {
-    "dup2": _over_another,
-    "F_DUPFD": lambda fd: fcntl.fcntl(fd, fcntl.F_DUPFD, 50),
-}
-
-
-@pytest.mark.parametrize("way", ["dup2", "F_DUPFD"])
-def test_a_duplicate_is_followed(path, way):
-    """Wherever its number is."""
+def test_a_duplicate_is_followed(path):
     policy = schedule(ReadError("*.rec"))
     with patched(policy), open(path, "rb") as file:
-        fd = DUPLICATES[way](file.fileno())
-        with pytest.raises(OSError, match="Input/output"):
-            os.read(fd, 10)
-        os.close(fd)
-    assert {} == counted(policy)["unobserved"]
+        fds = [os.dup2(file.fileno(), 100), fcntl.fcntl(file.fileno(), fcntl.F_DUPFD, 50)]
+        for fd in fds:
+            with pytest.raises(OSError, match="Input/output"):
+                os.read(fd, 10)
+            os.close(fd)
+    assert {} == counters_of(policy)["unobserved"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import itertools
 import os
 import resource
 
@@ -15,7 +16,7 @@ from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.system.proc import descriptors
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._engine.worker.kernel_session import _high_fds
-from pytest_dataloader_faults.exceptions import InjectionError
+from pytest_dataloader_faults.exceptions import HarnessError
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     CorruptedFile,
@@ -23,7 +24,7 @@ from pytest_dataloader_faults.faults import (
     SlowRead,
     TruncatedFile,
 )
-from support.attempts import NEVER, attempt, error_of, undisturbed
+from support.attempts import NEVER, attempt, attempt_followed, epoch_of, error_of
 from support.children import in_a_process
 from support.epochs import alone, epoch
 from support.tries import ENOUGH, WAYS, Tries, pread
@@ -45,7 +46,7 @@ def _size_and_bytes(fd):
     return os.fstat(fd).st_size, os.pread(fd, ENOUGH, 0)
 
 
-def _opened(path):
+def _open_and_measure(path):
     fd = os.open(path, os.O_RDONLY)
     try:
         return _size_and_bytes(fd)
@@ -96,7 +97,7 @@ def _expected(lost_from):
     ]
 
 
-def _flat(batches):
+def _flatten(batches):
     return [sample for each in batches for sample in (each if isinstance(each, list) else [each])]
 
 
@@ -105,22 +106,22 @@ def _is_strange(size, data):
     return size == len(data) == len(CONTENT) and data.startswith(b"This descriptor belongs")
 
 
-def _are_kept_by_exec(path):
+def _survive_exec(path):
     """Whether each duplicate is: by the commands of fcntl(2), from 0 and from 1 on; by dup(2)."""
     fd = os.open(path, os.O_RDONLY)
     commands = (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC)
-    made = [fcntl.fcntl(fd, command, least) for command in commands for least in (0, 1)]
-    made.append(ctypes.CDLL(None).dup(fd))
-    kept = [os.get_inheritable(each) for each in made]
-    for each in (fd, *made):
-        os.close(each)
-    return kept
+    duplicates = [fcntl.fcntl(fd, command, lowest) for command in commands for lowest in (0, 1)]
+    duplicates.append(ctypes.CDLL(None).dup(fd))
+    inheritable = [os.get_inheritable(each) for each in duplicates]
+    for duplicate in (fd, *duplicates):
+        os.close(duplicate)
+    return inheritable
 
 
-def test_a_duplicate_is_closed_by_exec_where_that_is_asked_for(path):
+def test_a_duplicate_is_closed_by_exec_where_that_is_requested(path):
     """Its own number is not the kernel's choice, but all else is."""
-    (kept,), _ = undisturbed([path], _are_kept_by_exec, "*.bin")
-    assert kept == [True, True, False, False, True] == _are_kept_by_exec(path)
+    (inheritable,), _ = attempt_followed([path], _survive_exec, "*.bin")
+    assert inheritable == [True, True, False, False, True] == _survive_exec(path)
 
 
 def test_the_number_of_an_inherited_file_belongs_to_another(path):
@@ -135,11 +136,11 @@ def test_the_number_of_an_inherited_file_belongs_to_another(path):
 def test_the_number_of_an_own_file_belongs_to_another(path):
     """By the time that open(2) returns; the next one is right again with times=1."""
     with inject(ClosedDescriptor("*.bin", reuse=True, nth=2, times=1)) as injection:
-        read = epoch(alone(Tries([path] * 3, _opened)))
-    first, second, third = (each.gave for each in read.batches)
-    assert (len(CONTENT), CONTENT) == first == third
-    assert _is_strange(*second)
-    assert (3, 1) == (injection.reached, injection.fired)
+        read = epoch(alone(Tries([path] * 3, _open_and_measure)))
+    first_result, second_result, third_result = (each.gave for each in read.batches)
+    assert (len(CONTENT), CONTENT) == first_result == third_result
+    assert _is_strange(*second_result)
+    assert (3, 1) == (injection.matched, injection.fired)
 
 
 def test_an_empty_file_and_a_long_one_are_exchanged(tmp_path):
@@ -149,29 +150,36 @@ def test_an_empty_file_and_a_long_one_are_exchanged(tmp_path):
     for path, size in zip(paths, sizes, strict=True):
         path.write_bytes(b"x" * size)
     with inject(ClosedDescriptor("*.bin", reuse=True)):
-        read = epoch(alone(Tries([*map(str, paths)], _opened)))
+        read = epoch(alone(Tries([*map(str, paths)], _open_and_measure)))
     assert sizes == [each.gave[0] for each in read.batches]
     assert [True, False, False] == [b"x" * each.gave[0] == each.gave[1] for each in read.batches]
 
 
-@pytest.mark.parametrize("sample", [1, 3, 7])
-@pytest.mark.parametrize("size", [None, 1, 4])
-def test_a_kept_file_is_closed_at_a_sample(path, sample, size):
+def test_a_kept_file_is_closed_at_a_sample(tmp_path):
     """From exactly that one on, whether it comes alone or within a batch."""
-    with inject(ClosedDescriptor("*.bin", sample=sample)) as injection:
-        read = epoch(alone(Lazy(path), batch_size=size))
-    assert _expected(sample) == _flat(read.batches)
-    fetch = sample // (size or 1) + 1
-    assert [("close", path, fetch)] == [
-        (each.call, each.path, each.fetch) for each in injection.faults[0].firings
+    samples = [1, 3, 7]
+    paths = [tmp_path / f"{sample}.bin" for sample in samples]
+    for path in paths:
+        path.write_bytes(CONTENT)
+    faults = [
+        ClosedDescriptor(str(path), sample=sample)
+        for path, sample in zip(paths, samples, strict=True)
     ]
+    with inject(*faults) as injection:
+        for place, size in itertools.product(range(len(samples)), (None, 1, 4)):
+            path, sample = str(paths[place]), samples[place]
+            read, facts = epoch_of(injection, alone(Lazy(path), batch_size=size))
+            assert _expected(sample) == _flatten(read.batches)
+            (firing,) = facts[place].firings
+            fetch = sample // (size or 1) + 1
+            assert ("close", path, fetch) == (firing.call, firing.path, firing.fetch)
 
 
-def test_a_batch_that_is_asked_for_at_once_is_lost_as_a_whole(path):
+def test_a_batch_that_is_requested_at_once_is_lost_as_a_whole(path):
     """``__getitems__`` begins all its samples at once."""
     with inject(ClosedDescriptor("*.bin", sample=5)):
         read = epoch(alone(LazyBatches(path), batch_size=4))
-    assert _expected(4) == _flat(read.batches)
+    assert _expected(4) == _flatten(read.batches)
 
 
 @pytest.mark.parametrize("size", [None, 4])
@@ -179,7 +187,7 @@ def test_a_stream_counts_its_own_samples(path, size):
     """In each worker, from 0."""
     with inject(ClosedDescriptor("*.bin", sample=3)) as injection:
         read = epoch(alone(LazyStream(path), num_workers=2, batch_size=size))
-    assert sorted(map(str, _expected(3) * 2)) == sorted(map(str, _flat(read.batches)))
+    assert sorted(map(str, _expected(3) * 2)) == sorted(map(str, _flatten(read.batches)))
     assert [0, 1] == sorted(each.worker for each in injection.faults[0].firings)
 
 
@@ -212,13 +220,13 @@ def test_nothing_is_open_at_that_sample(path):
     with inject(ClosedDescriptor("*.bin", sample=2), require_fired=False) as injection:
         read = epoch(alone(Tries([path] * 4, WAYS["read"])))
     assert [CONTENT] * 4 == [each.gave for each in read.batches]
-    assert (0, 0) == (injection.reached, injection.fired)
+    assert (0, 0) == (injection.matched, injection.fired)
 
 
-def _beside(source):
+def _read_both(source):
     """What a file gives, and what is behind a descriptor that was there before."""
-    path, held = source
-    return error_of(WAYS["pread"])(path), os.pread(held, ENOUGH, 0)
+    path, fd = source
+    return error_of(WAYS["pread"])(path), os.pread(fd, ENOUGH, 0)
 
 
 @pytest.mark.parametrize(
@@ -228,16 +236,16 @@ def _beside(source):
 )
 def test_numbers_that_the_worker_inherited_are_not_taken(path, tmp_path, fault, gives):
     """Neither for one that is closed, nor for a file that is followed."""
-    other = tmp_path / "other.txt"
-    other.write_bytes(b"other")
-    first = _high_fds()[1] - 1
-    with open(other, "rb", buffering=0) as file:
-        os.dup2(file.fileno(), first)
+    other_path = tmp_path / "other.txt"
+    other_path.write_bytes(b"other")
+    first_high_fd = _high_fds()[1] - 1
+    with open(other_path, "rb", buffering=0) as file:
+        os.dup2(file.fileno(), first_high_fd)
     try:
-        ((ours, others),), _ = attempt([(path, first)], _beside, fault)
+        ((content, other_content),), _ = attempt([(path, first_high_fd)], _read_both, fault)
     finally:
-        os.close(first)
-    assert (len(gives), b"other") == (len(ours), others)
+        os.close(first_high_fd)
+    assert (len(gives), b"other") == (len(content), other_content)
 
 
 LIMIT = 256
@@ -255,14 +263,14 @@ def _paths(tmp_path):
     return list(map(str, paths))
 
 
-def _under_a_limit(body):
+def _run_with_few_descriptors(body):
     """Do *body* in a process that has few descriptors, as has all that it starts."""
 
     def limited():
         resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
         body()
 
-    assert not (told := in_a_process(limited)), told
+    assert not (error_text := in_a_process(limited)), error_text
 
 
 def _read(paths, *faults, read=WAYS["read"], workers=WORKERS):
@@ -280,7 +288,7 @@ def test_a_fault_of_every_file_happens_in_every_file(paths):
         assert len(paths) == injection.fired
         assert {f"[Errno 5] {EIO}"} == set(gave)
 
-    _under_a_limit(body)
+    _run_with_few_descriptors(body)
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -293,7 +301,7 @@ def test_the_last_of_many_files(paths):
         assert [f"[Errno 5] {EIO}"] == [each for each in gave if each != b"contents"]
         assert 1 == injection.faults[0].fired
 
-    _under_a_limit(body)
+    _run_with_few_descriptors(body)
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -305,7 +313,7 @@ def test_every_file_can_be_shorter(paths):
         assert {b"cont"} == set(gave)
         assert 2 * len(paths) == injection.fired
 
-    _under_a_limit(body)
+    _run_with_few_descriptors(body)
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -313,19 +321,19 @@ def test_more_open_files_than_it_can_have(paths):
     """Ends in an error of the run, which says whose limit it was and what to raise."""
 
     def body():
-        kept = []
+        descriptors = []
 
         def keep(path):
-            kept.append(os.open(path, os.O_RDONLY))
-            return pread(kept[-1])
+            descriptors.append(os.open(path, os.O_RDONLY))
+            return pread(descriptors[-1])
 
-        with pytest.raises(InjectionError, match="supervisor") as caught:
+        with pytest.raises(HarnessError, match="supervisor") as caught:
             _read(paths[:320], ReadError("*.bin", nth=NEVER), read=keep)
         text = str(caught.value)
         assert all(each in text for each in ("EMFILE", f"limit of {LIMIT}", "ulimit -Hn"))
-        assert 1 == text.count("no descriptor left")
+        assert 1 == text.count("no file descriptor left")
 
-    _under_a_limit(body)
+    _run_with_few_descriptors(body)
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -335,13 +343,13 @@ def test_nothing_is_kept_of_workers_that_have_ended(paths):
     def body():
         loader = alone(Tries(paths[:40], WAYS["read"]), num_workers=2)
         with inject(ReadError("*.bin", nth=NEVER), require_fired=False) as injection:
-            used = [_after(epoch(loader), injection) for _ in range(4)]
-        assert [used[0]] * 4 == used
+            usages = [_count_after_epoch(epoch(loader), injection) for _ in range(4)]
+        assert [usages[0]] * 4 == usages
 
-    _under_a_limit(body)
+    _run_with_few_descriptors(body)
 
 
-def _after(read, injection):
+def _count_after_epoch(read, injection):
     """How many descriptors the supervisor has once the workers of an epoch have ended."""
     assert [b"contents"] * 40 == [each.gave for each in read.batches]
     injection.refresh()
@@ -349,7 +357,7 @@ def _after(read, injection):
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-def test_a_dead_process_that_nobody_has_waited_for():
+def test_a_dead_process_that_no_process_has_waited_for():
     """Has no descriptors, though /proc refuses to list them to all but root."""
 
     def body():
@@ -362,4 +370,4 @@ def test_a_dead_process_that_nobody_has_waited_for():
         assert set() == descriptors(child)
         os.waitpid(child, 0)
 
-    assert not (told := in_a_process(body)), told
+    assert not (error_text := in_a_process(body)), error_text

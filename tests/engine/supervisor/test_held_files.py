@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 
 import pytest
@@ -12,12 +13,13 @@ from pytest_dataloader_faults import check_dataset, inject
 from pytest_dataloader_faults._engine.supervisor.events import Timers
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import (
     SharedOffsetBarrier,
-    are_one_description,
+    share_description,
 )
 from pytest_dataloader_faults.faults import ClosedDescriptor, TruncatedFile
+from support.attempts import epoch_of
 from support.corpus.archives import Unbuffered
 from support.corpus.handles import MappedInInit, PositionalAtFirstUse, UnbufferedInInit
-from support.epochs import alone, epoch
+from support.epochs import alone
 
 SIZE = 64
 COUNTS = [60, 61, 70, 300]
@@ -56,43 +58,31 @@ class Sizes(OpensAll):
             return -error.errno
 
 
-@pytest.fixture(name="folder", params=COUNTS, ids="{} files".format)
-def _folder(request, tmp_path):
-    return _filled(tmp_path, request.param)
-
-
-def _filled(tmp_path, count):
+def _fill_folder(folder, count):
+    folder.mkdir(parents=True)
     for number in range(count):
-        (tmp_path / f"{number:03}.bin").write_bytes(bytes([number % 256]) * SIZE)
-    return tmp_path
+        (folder / f"{number:03}.bin").write_bytes(bytes([number % 256]) * SIZE)
+    return folder
 
 
-@pytest.mark.parametrize(
-    ("fault", "gives"),
-    [
-        (TruncatedFile("*.bin"), SIZE // 2),
-        (ClosedDescriptor("*.bin"), -errno.EBADF),
-        (ClosedDescriptor("*.bin", sample=0), -errno.EBADF),
-    ],
-)
-def test_each_of_many_held_files_meets_the_fault(folder, fault, gives):
-    """However many messages that takes."""
-    dataset = Sizes(folder)
-    with inject(fault) as injection:
-        read = epoch(alone(dataset))
-
-    assert [int(each) for each in read.batches] == [gives] * len(dataset)
-    assert injection.fired == len(dataset)
+HELD = {
+    "shorter": (TruncatedFile, SIZE // 2),
+    "closed": (ClosedDescriptor, -errno.EBADF),
+    "closed at a sample": (lambda glob: ClosedDescriptor(glob, sample=0), -errno.EBADF),
+    "taken over": (lambda glob: ClosedDescriptor(glob, reuse=True), SIZE),
+}
+"""Faults, and what a read of a file gives then. Another file of that length takes a number over."""
 
 
-@pytest.mark.parametrize("reuse", [False, True])
-def test_numbers_of_many_held_files_belong_to_others(folder, reuse):
-    """Files of the same length stand in for all of them, or none does."""
-    dataset = Sizes(folder)
-    with inject(ClosedDescriptor("*.bin", reuse=reuse)):
-        read = epoch(alone(dataset))
-
-    assert {int(each) for each in read.batches} == {SIZE if reuse else -errno.EBADF}
+def test_each_of_many_held_files_meets_the_fault(tmp_path):
+    faults = [make(f"*/{name}/*.bin") for name, (make, _) in HELD.items()]
+    with inject(*faults) as injection:
+        for count, (place, name) in itertools.product(COUNTS, enumerate(HELD)):
+            dataset = Sizes(_fill_folder(tmp_path / str(count) / name, count))
+            read, facts = epoch_of(injection, alone(dataset))
+            assert [int(each) for each in read.batches] == [HELD[name][1]] * count
+            assert facts[place].fired == count
+            del dataset  # It closes its files.
 
 
 @pytest.mark.parametrize(
@@ -100,7 +90,7 @@ def test_numbers_of_many_held_files_belong_to_others(folder, reuse):
 )
 def test_a_healthy_dataset_with_many_open_files(tmp_path, count):
     """The battery's checks of damaged files fail it for none of the harness's own errors."""
-    folder = _filled(tmp_path, count)
+    folder = _fill_folder(tmp_path / "files", count)
     names = ["truncated-half", "corrupted-file"]
     results = check_dataset(lambda: OpensAll(folder), only=names, on_fail=None)
 
@@ -110,7 +100,7 @@ def test_a_healthy_dataset_with_many_open_files(tmp_path, count):
     ]
 
 
-def _shared(make):
+def _check_shared_offsets(make):
     (result,) = check_dataset(make, only="workers-agree", on_fail=None)
     shared = {path for worker in result.outcome.workers for path in worker.shared_offset_files}
     return result, {os.path.basename(path) for path in shared}
@@ -118,19 +108,18 @@ def _shared(make):
 
 def test_file_read_by_several_workers_through_one_offset_is_named(records):
     """The evidence says which file it is, beside the samples that are wrong."""
-    result, shared = _shared(lambda: UnbufferedInInit(records))
+    result, shared = _check_shared_offsets(lambda: UnbufferedInInit(records))
 
     assert {"records.pack"} == shared
     assert (
-        "records.pack: opened before the fork, so 2 workers share its file offset"
-        in result.explanation
+        "records.pack: opened before the fork, so 2 workers share its offset" in result.explanation
     )
 
 
 @pytest.mark.parametrize("kind", [Unbuffered, MappedInInit, PositionalAtFirstUse])
 def test_file_that_each_worker_reads_on_its_own_is_not(kind, records):
     """Neither an offset of one's own, nor a read at a place, nor a mapping is shared."""
-    result, shared = _shared(lambda: kind(records))
+    result, shared = _check_shared_offsets(lambda: kind(records))
 
     assert set() == shared
     assert result.passed
@@ -140,11 +129,11 @@ def test_duplicates_are_one_description_and_two_opens_are_not(tmp_path):
     """And looking leaves their flags as they were."""
     path = tmp_path / "file"
     path.touch()
-    with open(path) as one, open(path) as other:
-        duplicate = os.dup(one.fileno())
+    with open(path) as first_file, open(path) as second_file:
+        duplicate = os.dup(first_file.fileno())
         try:
-            assert are_one_description(one.fileno(), duplicate)
-            assert not are_one_description(one.fileno(), other.fileno())
+            assert share_description(first_file.fileno(), duplicate)
+            assert not share_description(first_file.fileno(), second_file.fileno())
             assert os.get_blocking(duplicate)
         finally:
             os.close(duplicate)
@@ -152,9 +141,9 @@ def test_duplicates_are_one_description_and_two_opens_are_not(tmp_path):
 
 def test_workers_at_two_files_take_turns_until_they_meet():
     """Whoever waits is relieved by the next one to come to another file."""
-    came: list[str] = []
+    events: list[str] = []
     meeting = SharedOffsetBarrier(Timers())
     for worker, path in (("A", "x"), ("B", "y"), ("A", "z"), ("B", "z")):
-        meeting.arrive(path, lambda text=f"{worker} read {path}": came.append(text))
+        meeting.arrive(path, lambda text=f"{worker} read {path}": events.append(text))
 
-    assert came == ["A read x", "B read y", "A read z", "B read z"]
+    assert events == ["A read x", "B read y", "A read z", "B read z"]

@@ -12,13 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, Memory, Syscall
+from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, ProcessMemory, Syscall
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults.faults import OpenError
 from support.attempts import attempt
-from support.epochs import alone, epoch
-from support.tries import WAYS, Tries
+from support.tries import WAYS
 from support.waiting import until
 
 EIO = os.strerror(errno.EIO)
@@ -27,15 +25,15 @@ libc = ctypes.CDLL(None, use_errno=True)
 libc.open.argtypes = (ctypes.c_void_p, ctypes.c_int)
 
 
-@pytest.fixture(name="other")
-def _other(path):
+@pytest.fixture(name="faulted_path")
+def _faulted_path(path):
     """A file beside the first one, whose name begins with the name of that one."""
     with open(f"{path}.faulted", "wb") as file:
         file.write(b"other")
     return file.name
 
 
-def _opened_at(address):
+def _open_at(address):
     """Open the path that is at *address*; "" or the error."""
     fd = libc.open(address, os.O_RDONLY)
     if fd < 0:
@@ -44,88 +42,89 @@ def _opened_at(address):
     return ""
 
 
-def _without_faults_there(sources, way):
-    with inject(OpenError("*.nothing"), require_fired=False) as injection:
-        results = epoch(alone(Tries(sources, way))).batches
-    return [each.gave for each in results], injection.workers[0]
+def _attempt_without_faults(sources, way):
+    gave, injection = attempt(sources, way, OpenError("*.nothing"), require_fired=False)
+    return gave, injection.workers[0]
 
 
 def test_every_open_is_counted(path):
     """By whatever call, thread or program: once, whether or not its path is known already."""
     names = [*WAYS, *WAYS, *WAYS]
-    gave, worker = _without_faults_there(names, lambda name: WAYS[name](path))
+    gave, worker = _attempt_without_faults(names, lambda name: WAYS[name](path))
     assert len(names) == worker.files[path].opens
     assert not [each for each in gave if isinstance(each, str)]
 
 
-def test_the_path_counts_and_not_its_place(path, other):
+def test_the_path_counts_and_not_its_place(path, faulted_path):
     """One buffer has the path of a file that is not faulted, and then that of one that is."""
     buffer = ctypes.create_string_buffer(4096)
 
-    def opened(name):
+    def open_path(name):
         buffer.value = os.fsencode(name)
-        return _opened_at(ctypes.addressof(buffer))
+        return _open_at(ctypes.addressof(buffer))
 
-    gave, _ = attempt([path, path, path, other, path, other], opened, OpenError("*.faulted"))
+    gave, _ = attempt(
+        [path, path, path, faulted_path, path, faulted_path], open_path, OpenError("*.faulted")
+    )
     assert ["", "", "", EIO, "", EIO] == gave
 
 
-def test_a_child_with_memory_of_its_own(path, other):
+def test_a_child_with_memory_of_its_own(path, faulted_path):
     """At the same place its worker has the path of a file that is not faulted."""
     buffer = ctypes.create_string_buffer(os.fsencode(path), 4096)
 
-    def opened(name):
+    def open_path(name):
         if name == path:
-            return _opened_at(ctypes.addressof(buffer))
+            return _open_at(ctypes.addressof(buffer))
         child = os.fork()
         if not child:
             buffer.value = os.fsencode(name)
-            os._exit(_opened_at(ctypes.addressof(buffer)) == EIO)
+            os._exit(_open_at(ctypes.addressof(buffer)) == EIO)
         return EIO if os.waitpid(child, 0)[1] else ""
 
-    gave, _ = attempt([path, path, other, path], opened, OpenError("*.faulted"))
+    gave, _ = attempt([path, path, faulted_path, path], open_path, OpenError("*.faulted"))
     assert ["", "", EIO, ""] == gave
 
 
 def test_a_pointer_to_nothing(path):
     """The kernel refuses it, and it is no error of the run."""
 
-    def opened(address):
-        return _opened_at(address) if address else WAYS["read"](path)
+    def open_path(address):
+        return _open_at(address) if address else WAYS["read"](path)
 
-    gave, _ = _without_faults_there([None, 1, (1 << 64) - 1], opened)
+    gave, _ = _attempt_without_faults([None, 1, (1 << 64) - 1], open_path)
     assert [os.strerror(errno.EFAULT)] * 2 == gave[1:]
 
 
-def test_a_path_that_crosses_a_page(path, other):
+def test_a_path_that_crosses_a_page(path, faulted_path):
     """Its first page ends where a known path would end; the second one makes it another path."""
     pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
     place = mmap.PAGESIZE - len(os.fsencode(path))
 
-    def opened(name):
+    def open_path(name):
         pages[place:] = os.fsencode(name).ljust(len(pages) - place, b"\0")
-        return _opened_at(start + place)
+        return _open_at(start + place)
 
-    gave, _ = attempt([path, path, other, path], opened, OpenError("*.faulted"))
+    gave, _ = attempt([path, path, faulted_path, path], open_path, OpenError("*.faulted"))
     assert ["", "", EIO, ""] == gave
 
 
-def test_a_long_path(path, other):
+def test_a_long_path(path, faulted_path):
     """A name of 250 letters in folders of such names: no part of it is taken for the whole."""
     deep = os.path.join(os.path.dirname(path), *["d" * 250] * 3)
     os.makedirs(deep)
     names = [os.path.join(deep, name) for name in ("a", "a.faulted")]
     for name in names:
-        os.link(other, name)
+        os.link(faulted_path, name)
     plain, faulted = names
 
-    def opened(name):
+    def open_path(name):
         buffer = ctypes.create_string_buffer(os.fsencode(name))
-        return _opened_at(ctypes.addressof(buffer))
+        return _open_at(ctypes.addressof(buffer))
 
-    tried = [plain, plain, faulted, plain]
-    gave, injection = attempt(tried, opened, OpenError("*/a.faulted"))
+    paths = [plain, plain, faulted, plain]
+    gave, injection = attempt(paths, open_path, OpenError("*/a.faulted"))
     assert ["", "", EIO, ""] == gave
     assert 3 == injection.workers[0].files[plain].opens
 
@@ -135,13 +134,13 @@ def test_a_known_file_that_is_made_again():
     fd, name = tempfile.mkstemp()
     os.close(fd)
 
-    def opened(flags):
+    def open_path(flags):
         if flags & os.O_CREAT:
             os.unlink(name)
         os.close(os.open(name, flags, _MODE))
 
     try:
-        _, worker = _without_faults_there([os.O_RDONLY] * 3 + [os.O_RDWR | os.O_CREAT], opened)
+        _, worker = _attempt_without_faults([os.O_RDONLY] * 3 + [os.O_RDWR | os.O_CREAT], open_path)
         assert (name,) == tuple(worker.leftover_files)
     finally:
         os.unlink(name)
@@ -156,7 +155,7 @@ def test_memory_that_was_replaced():
     if not pid:
         os.read(read, 1)
         os.execv("/bin/sleep", ["sleep", "60"])  # noqa: S606  # another program, the same process
-    memory = Memory(pid)
+    memory = ProcessMemory(pid)
     try:
         arguments = (_FOLDER, ctypes.addressof(text), os.O_RDONLY, 0, 0, 0)
         call = Syscall(1, pid, "openat", arguments)

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.system.proc import descriptors, room_below
+from pytest_dataloader_faults._engine.system.proc import descriptors, limit_for_headroom
 from pytest_dataloader_faults.faults import ClosedDescriptor, ReadError
-from support.attempts import CONTENT, NEVER, attempt, error_of
+from support.attempts import CONTENT, NEVER, Case, attempt, attempt_each, error_of
 from support.children import in_a_process
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries, in_a_child, pread
@@ -44,7 +44,7 @@ def _plain(tmp_path):
     return str(path)
 
 
-def _under_a_limit(body, limit=LIMIT):
+def _run_with_few_descriptors(body, limit=LIMIT):
     """Do *body* in a process that has few descriptors, as have its workers."""
 
     def limited():
@@ -52,7 +52,7 @@ def _under_a_limit(body, limit=LIMIT):
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
         body()
 
-    assert not (told := in_a_process(limited)), told
+    assert not (error_text := in_a_process(limited)), error_text
 
 
 def _number_of(path):
@@ -62,25 +62,13 @@ def _number_of(path):
     return fd
 
 
-def _take(number, path):
+def _open_until(number, path):
     """Open *path* until it has *number*, and no other."""
-    others = []
+    descriptors = []
     while (fd := os.open(path, os.O_RDONLY)) != number:
-        others.append(fd)
-    for each in others:
-        os.close(each)
-
-
-def _way(use):
-    """Have the victim's number belong to the plain file, and use it."""
-
-    def read(paths):
-        victim, plain = paths
-        number = _number_of(victim)
-        _take(number, plain)
-        return use(number)
-
-    return read
+        descriptors.append(fd)
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _map(fd):
@@ -99,16 +87,21 @@ def _child(fd):
 USES = {"pread": pread, "mmap": _map, "dup": _duplicate, "child": _child}
 
 
-@pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_a_file_that_has_the_number_of_a_faulted_one(victim, plain, use):
+def test_a_file_that_has_the_number_of_a_faulted_one(victim, plain):
     """It is read rightly, and no fault is said to have happened."""
+
+    def read(use):
+        number = _number_of(victim)
+        _open_until(number, plain)
+        return USES[use](number)
 
     def body():
         with inject(ReadError("*.bin"), require_fired=False) as injection:
-            (result,) = epoch(alone(Tries([(victim, plain)], _way(use)))).batches
-        assert (b"plain", 0) == (result.gave, injection.fired)
+            results = epoch(alone(Tries(list(USES), read))).batches
+        assert {b"plain"} == {each.gave for each in results}
+        assert injection.fired == 0
 
-    _under_a_limit(body)
+    _run_with_few_descriptors(body)
 
 
 def test_every_file_that_is_kept_open(victim, plain):
@@ -125,18 +118,17 @@ def test_every_file_that_is_kept_open(victim, plain):
         assert (f"[Errno 5] {EIO}", {b"plain"}) == gave
         assert 1 == injection.fired
 
-    _under_a_limit(body)
+    _run_with_few_descriptors(body)
 
 
-def test_a_number_that_nobody_has(victim):
+def test_a_number_that_no_process_has(victim):
     """Is refused by the kernel, as it is without the engine."""
 
     def read(path):
         return pread(_number_of(path))
 
-    with inject(ReadError("*.bin"), require_fired=False) as injection:
-        (result,) = epoch(alone(Tries([victim], read))).batches
-    assert (f"OSError: [Errno 9] {os.strerror(errno.EBADF)}", 0) == (result.gave, injection.fired)
+    (gave,), injection = attempt([victim], read, ReadError("*.bin"), require_fired=False)
+    assert (f"OSError: [Errno 9] {os.strerror(errno.EBADF)}", 0) == (gave, injection.fired)
 
 
 def test_what_is_closed_at_a_sample_is_the_victim(victim, plain):
@@ -145,7 +137,7 @@ def test_what_is_closed_at_a_sample_is_the_victim(victim, plain):
     def read(paths):
         if not _kept:
             _kept.append(_number_of(paths[0]))
-            _take(_kept[0], paths[1])
+            _open_until(_kept[0], paths[1])
         return pread(_kept[0])
 
     def body():
@@ -155,7 +147,7 @@ def test_what_is_closed_at_a_sample_is_the_victim(victim, plain):
         assert [b"plain"] * 2 == [each.gave for each in results]
         assert 0 == injection.fired
 
-    _under_a_limit(body)
+    _run_with_few_descriptors(body)
 
 
 class _Tensors(Tries):
@@ -178,7 +170,7 @@ def test_shared_memory_that_has_the_number_of_a_faulted_file(victim, free):
         calls = {each.call for each in injection.faults[0].firings}
         assert ({"pread64"}, 40) == (calls, injection.fired)
 
-    _under_a_limit(body, room_below(descriptors(os.getpid()), free))
+    _run_with_few_descriptors(body, limit_for_headroom(descriptors(os.getpid()), free))
 
 
 # Numbers that are taken, and do not show.
@@ -198,18 +190,18 @@ def _await(server):
     assert until(is_full)
 
 
-def _beside_waiting_threads(path):
+def _read_beside_waiting_threads(path):
     """Read the file while threads wait that have the first and the last of the high numbers."""
     ends = {LIMIT // 2, LIMIT - 1}
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("")
         server.listen()
-        taken = take_every_descriptor()
+        descriptors = take_every_descriptor()
         for number in ends:
             os.close(number)
             _await(server)
-        for each in set(taken) - ends:
-            os.close(each)
+        for descriptor in set(descriptors) - ends:
+            os.close(descriptor)
         return WAYS["pread"](path)
 
 
@@ -217,51 +209,49 @@ def test_a_number_that_a_thread_waits_with(victim):
     """It is none that a file can have: the next one is given, and the fault happens there."""
 
     def body():
-        (gave,), injection = attempt([victim], _beside_waiting_threads, ReadError("*.bin"))
+        (gave,), injection = attempt([victim], _read_beside_waiting_threads, ReadError("*.bin"))
         assert EIO in gave
         assert 1 == injection.fired
 
-    _under_a_limit(body)
+    _run_with_few_descriptors(body)
 
 
 # What is still the file, under whatever name.
 
 
-def test_a_file_that_is_removed_while_it_is_open(victim):
-    """It is the same file, and its reads fail."""
-
-    def read(path):
-        with open(path, "rb", buffering=0) as file:
-            os.unlink(path)
-            return file.read()
-
-    (gave,), _ = attempt([victim], read, ReadError("*.bin"))
-    assert EIO in gave
+def _remove_and_read(path):
+    with open(path, "rb", buffering=0) as file:
+        os.unlink(path)
+        return error_of(lambda file: file.read())(file)
 
 
-def test_a_file_that_is_open_twice(victim):
+def _read_twice(path):
     """The second number fails when the first one is closed, too."""
-
-    def read(path):
-        with open(path, "rb", buffering=0) as second:
-            return error_of(WAYS["read"])(path), error_of(lambda file: file.read())(second)
-
-    (gave,), injection = attempt([victim], read, ReadError("*.bin"))
-    assert [f"[Errno 5] {EIO}"] * 2 == list(gave)
-    assert 2 == injection.fired
+    with open(path, "rb", buffering=0) as second:
+        return [error_of(WAYS["read"])(path), error_of(lambda file: file.read())(second)]
 
 
-def test_a_file_that_was_mapped_and_is_read(victim):
+def _map_and_read(path):
     """What was put under its number for the mapping's sake is not another file's."""
+    fd = os.open(path, os.O_RDONLY)
+    mmap.mmap(fd, 0, access=mmap.ACCESS_READ).close()
+    return error_of(pread)(fd)
 
-    def read(path):
-        fd = os.open(path, os.O_RDONLY)
-        mmap.mmap(fd, 0, access=mmap.ACCESS_READ).close()
-        return pread(fd)
 
-    (gave,), injection = attempt([victim], read, ReadError("*.bin"))
-    assert EIO in gave
-    assert ["mmap", "pread64"] == [each.call for each in injection.faults[0].firings]
+SAME = {
+    "removed": (_remove_and_read, f"[Errno 5] {EIO}", ["read"]),
+    "open twice": (_read_twice, [f"[Errno 5] {EIO}"] * 2, ["read"] * 2),
+    "mapped and read": (_map_and_read, f"[Errno 5] {EIO}", ["mmap", "pread64"]),
+}
+
+
+def test_what_is_still_the_file(tmp_path):
+    """Its reads fail."""
+    cases = {name: Case(way, ReadError) for name, (way, *_) in SAME.items()}
+    results, _ = attempt_each(cases, tmp_path / "files")
+    for name, (_, expected, calls) in SAME.items():
+        firings = results[name].facts.firings
+        assert (expected, calls) == (results[name].gave, [each.call for each in firings])
 
 
 def test_a_held_file_that_gets_another_name(victim):
@@ -285,7 +275,6 @@ def test_a_file_that_is_kept_open_beside_many_that_are_closed(victim, plain):
             return file.read()
 
     faults = ReadError("*.bin"), ReadError("*.txt", nth=NEVER)
-    with inject(*faults, require_fired=False) as injection:
-        (result,) = epoch(alone(Tries([(victim, plain)], read))).batches
-    assert EIO in result.gave
+    (gave,), injection = attempt([(victim, plain)], read, *faults, require_fired=False)
+    assert EIO in gave
     assert 1 == injection.fired

@@ -21,16 +21,16 @@ from support.waiting import until
 NO_ROOM = "unable to allocate shared memory"
 
 
-def _left(facts):
+def _remaining_segments(facts):
     """What is still there of the segments that there was no room for."""
-    return [one.path for one in facts.firings if os.path.exists(one.path)]
+    return [firing.path for firing in facts.firings if os.path.exists(firing.path)]
 
 
 def _loader(records, **options):
     return DataLoader(Records(records), **{"batch_size": 4, "num_workers": 1, **options})
 
 
-def _data_only(samples):
+def _collate_data(samples):
     """A collate function that does not share by itself, as torch's own does in a worker."""
     return torch.stack([data for data, _ in samples])
 
@@ -46,8 +46,8 @@ def test_torchs_collate_function_reports_it(records, workers):
     assert "No space left on device" in read.text
     firing = injection.faults[0].firings[0]
     assert ("fallocate", True) == (firing.call, firing.path.startswith("/dev/shm/torch_"))
-    assert (1, [0] * workers) == (injection.surfaced, read.exit_codes)
-    assert [] == _left(injection.faults[0])
+    assert (1, [0] * workers) == (injection.mentioned, read.exit_codes)
+    assert [] == _remaining_segments(injection.faults[0])
 
 
 @reserves_shared_memory
@@ -69,14 +69,14 @@ def test_there_may_be_room_again(records):
             next(iterator)
         assert 3 == len(list(iterator))
     assert injection.fired == 1
-    assert injection.reached > 1
+    assert injection.matched > 1
 
 
 @reserves_shared_memory
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"collate_fn": _data_only}, id="collate_fn"),
+        pytest.param({"collate_fn": _collate_data}, id="collate_fn"),
         pytest.param({"batch_size": None}, id="batch_size", marks=pytest.mark.slow),
     ],
 )
@@ -92,13 +92,13 @@ def test_a_collate_function_of_ones_own_hangs(records, options):
     assert Verdict.HUNG == judgement.verdict, judgement.sentence
     assert NO_ROOM in outcome.stderr
     assert outcome.fired
-    assert [] == _left(outcome.faults[0])
+    assert [] == _remaining_segments(outcome.faults[0])
 
 
 # Descriptors of the loader.
 
 
-def _limit():
+def _descriptor_limit():
     return resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
@@ -110,34 +110,34 @@ def test_the_loader_cannot_take_a_batch(records, workers):
         read = epoch(_loader(records, num_workers=workers))
     assert [] == read.batches
     assert "Too many open files" in read.text or "ancdata" in read.text
-    assert (1, [0] * workers) == (injection.surfaced, read.exit_codes)
+    assert (1, [0] * workers) == (injection.mentioned, read.exit_codes)
     (firing,) = injection.faults[0].firings
     assert (None, os.getpid(), "recvmsg") == (firing.worker, firing.pid, firing.call)
 
 
 def test_the_limit_holds_only_while_a_batch_is_awaited(records):
     """This process can open what it likes in between, and afterwards."""
-    before = _limit()
+    limit = _descriptor_limit()
     with inject(DescriptorExhaustion(headroom=64, where="loader"), require_fired=False) as armed:
         for _ in _loader(records):
-            assert before == _limit()
+            assert limit == _descriptor_limit()
             os.close(os.open(os.devnull, os.O_RDONLY))
         assert armed.fired == 0
-    assert before == _limit()
+    assert limit == _descriptor_limit()
 
 
 def test_the_limit_is_restored_after_the_error(records):
     """And nothing is left open that was not."""
     epoch(_loader(records))  # The first one leaves torch's own things.
-    before, there = _limit(), set(os.listdir("/proc/self/fd"))
+    limit, descriptors = _descriptor_limit(), set(os.listdir("/proc/self/fd"))
     with inject(DescriptorExhaustion(where="loader")):
         assert epoch(_loader(records)).error is not None
-        assert before == _limit()
-    assert until(lambda: there >= _open_here())
+        assert limit == _descriptor_limit()
+    assert until(lambda: descriptors >= _open_descriptors())
     assert 4 == len(epoch(_loader(records)).batches)
 
 
-def _open_here():
+def _open_descriptors():
     gc.collect()  # torch's errors are in a cycle with its queues.
     return set(os.listdir("/proc/self/fd"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -54,7 +55,7 @@ def _descriptors(line):
             socket.send_fds(line, [b"x"], [file.fileno()] * 60)
 
 
-def _forged(engine):
+def _forge_hello(engine):
     def attack(line):
         with open(os.devnull, "rb") as file:
             socket.send_fds(line, [_hello(engine)], [file.fileno()])
@@ -62,7 +63,7 @@ def _forged(engine):
     return attack
 
 
-def _nothing(_line):
+def _say_nothing(_line):
     """It connects, and says nothing."""
 
 
@@ -70,35 +71,35 @@ ATTACKS = {
     "noise": _noise,
     "4 GiB": _endless,
     "descriptors": _descriptors,
-    "a forged worker": _forged("kernel"),
-    "a forged worker of the python engine": _forged("python"),
-    "nothing": _nothing,
+    "a forged worker": _forge_hello("kernel"),
+    "a forged worker of the python engine": _forge_hello("python"),
+    "nothing": _say_nothing,
 }
 
 
 def _addresses():
-    found = _NAME.findall(Path("/proc/net/unix").read_text(encoding="utf-8"))
-    return {f"\0{name}" for name in found}
+    names = _NAME.findall(Path("/proc/net/unix").read_text(encoding="utf-8"))
+    return {f"\0{name}" for name in names}
 
 
-def _attack_for_ever(attack, told):
+def _attack_forever(attack, counter_fd):
     """Each round connects to every supervisor there is; the number of connections is told."""
-    held = []
+    lines = []
     while True:
         for address in _addresses():
             line = socket.socket(socket.AF_UNIX)
             line.settimeout(1)
             with contextlib.suppress(OSError):
                 line.connect(address)
-                os.write(told, b"1")
+                os.write(counter_fd, b"1")
                 attack(line)
-            held.append(line)
-        while len(held) > _SLOW:
-            held.pop(0).close()
+            lines.append(line)
+        while len(lines) > _SLOW:
+            lines.pop(0).close()
 
 
 @contextlib.contextmanager
-def _attacked(attack):
+def _start_attack(attack):
     """A process that descends from none of ours attacks; given is the file of its connections."""
     ours, theirs = os.pipe()
     middle = fork()
@@ -107,7 +108,7 @@ def _attacked(attack):
         if not (stranger := fork()):
             with contextlib.suppress(BaseException):
                 until(lambda: os.getppid() != parent)
-                _attack_for_ever(attack, theirs)
+                _attack_forever(attack, theirs)
             os._exit(1)
         os.write(theirs, stranger.to_bytes(4, "little"))
         os._exit(0)
@@ -125,12 +126,12 @@ def _attacked(attack):
 
 
 def _wait_for_rounds(connections):
-    seen = []
+    sizes = []
 
     def enough():
         with contextlib.suppress(BlockingIOError):
-            seen.append(len(os.read(connections, 1 << 16)))
-        return sum(seen) >= _ROUNDS
+            sizes.append(len(os.read(connections, 1 << 16)))
+        return sum(sizes) >= _ROUNDS
 
     assert until(enough)
 
@@ -141,21 +142,22 @@ def _usage(pid):
     return len(os.listdir(f"/proc/{pid}/fd")), int(resident[1]) // 1024
 
 
-@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-def test_a_stranger_under_inject(records, attack):
+def test_strangers_under_inject(records):
     """The faults and their counts are the same, and the supervisor keeps nothing."""
-    with inject(ReadError("*/00.rec")) as injection, _attacked(attack) as connections:
-        injection.refresh()
-        descriptors, memory = _usage(injection._client.pid)
-        _wait_for_rounds(connections)
-        read = epoch(alone(Records(records)))
-        _wait_for_rounds(connections)
-        injection.refresh()
-        after = _usage(injection._client.pid)
-    assert "Errno 5" in read.text
-    assert (1, 1) == (injection.fired, len(injection.workers))
-    assert after[0] <= descriptors + 8
-    assert after[1] <= memory + 4
+    with inject(ReadError("*/00.rec")) as injection:
+        for number, (name, attack) in enumerate(ATTACKS.items(), 1):
+            injection.refresh()
+            descriptors, memory = _usage(injection._client.pid)
+            with _start_attack(attack) as connections:
+                _wait_for_rounds(connections)
+                read = epoch(alone(Records(records)))
+                _wait_for_rounds(connections)
+                injection.refresh()
+                usage = _usage(injection._client.pid)
+            assert ("Errno 5" in read.text, name) == (True, name)
+            assert (number, number) == (injection.fired, len(injection.workers))
+            assert usage[0] <= descriptors + 8, name
+            assert usage[1] <= memory + 4, name
 
 
 class _Attacked(Records):
@@ -171,19 +173,18 @@ class _Attacked(Records):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 @pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
-def test_a_stranger_in_a_trial(records, attack, method):
-    """The outcome is that of a trial without it; workers of a fork server are no strangers."""
+def test_strangers_in_a_trial(records, method):
+    """The outcome is that of a trial without them; workers of a fork server are no strangers."""
     loader = {"num_workers": 1, "multiprocessing_context": method}
-    plain = run_trial(lambda: Records(records), ReadError("*/01.rec"), loader=loader)
-    with _attacked(attack) as connections:
-        make = _Attacked if method == "fork" else lambda folder, _: Records(folder)
-        outcome = run_trial(
-            lambda: make(records, connections), ReadError("*/01.rec"), loader=loader
-        )
+    fault = ReadError("*/01.rec")
+    plain = run_trial(lambda: Records(records), fault, loader=loader)
     assert 1 == plain.fired
-    assert _facts(plain) == _facts(outcome)
+    make = _Attacked if method == "fork" else lambda folder, _: Records(folder)
+    for name, attack in ATTACKS.items():
+        with _start_attack(attack) as connections:
+            outcome = run_trial(functools.partial(make, records, connections), fault, loader=loader)
+        assert (name, _facts(plain)) == (name, _facts(outcome))
 
 
 def _facts(outcome):
@@ -201,30 +202,32 @@ def test_who_is_below():
             os.write(theirs, grandchild.to_bytes(4, "little"))
         signal.pause()
     grandchild = int.from_bytes(os.read(ours, 4), "little")
-    here = os.getpid()
+    own_pid = os.getpid()
     try:
-        found = [is_below(pid, {here}) for pid in (here, child, grandchild, os.getppid(), 1, 0)]
-        inner = [is_below(pid, {child}) for pid in (here, child, grandchild)]
+        below_here = [
+            is_below(pid, {own_pid}) for pid in (own_pid, child, grandchild, os.getppid(), 1, 0)
+        ]
+        below_child = [is_below(pid, {child}) for pid in (own_pid, child, grandchild)]
     finally:
         for pid in (grandchild, child):
             os.kill(pid, signal.SIGKILL)
         os.waitpid(child, 0)
         os.close(ours)
         os.close(theirs)
-    assert [True, True, True, False, False, False] == found
-    assert [False, True, True] == inner
-    assert not is_below(child, {here})
+    assert [True, True, True, False, False, False] == below_here
+    assert [False, True, True] == below_child
+    assert not is_below(child, {own_pid})
 
 
 def test_a_process_of_ours_that_says_nothing(records):
     """Only its latest connection is kept, so that it cannot use up the supervisor."""
     with inject(ReadError("*/00.rec")) as injection, contextlib.ExitStack() as lines:
         injection.refresh()
-        before, _ = _usage(injection._client.pid)
+        descriptors, _ = _usage(injection._client.pid)
         for _ in range(_SLOW):
             line = lines.enter_context(socket.socket(socket.AF_UNIX))
             line.connect(f"\0{injection._client.config.address}")
         injection.refresh()
-        assert until(lambda: _usage(injection._client.pid)[0] <= before + 1)
+        assert until(lambda: _usage(injection._client.pid)[0] <= descriptors + 1)
         read = epoch(alone(Records(records)))
     assert ("Errno 5" in read.text, 1) == (True, injection.fired)

@@ -12,11 +12,11 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.loader import client
-from pytest_dataloader_faults._engine.plan import Plan
+from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.protocol import Channel, EndFaults, Idle
 from pytest_dataloader_faults._engine.supervisor.events import Events
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
-from pytest_dataloader_faults.exceptions import InjectionError
+from pytest_dataloader_faults.exceptions import HarnessError
 from pytest_dataloader_faults.faults import OpenError, ReadError
 from support.attempts import error_of
 from support.children import in_a_process
@@ -28,7 +28,7 @@ from support.tries import WAYS, Tries
 def _answer_a_loader_that_is_gone():
     ours, theirs = socket.socketpair()
     with socket.socket(socket.AF_UNIX) as listening:
-        supervisor = Supervisor(Channel(ours), listening, Plan((ReadError(),)), os.getpid())
+        supervisor = Supervisor(Channel(ours), listening, FaultPlan((ReadError(),)), os.getpid())
         Channel(theirs).send(EndFaults())
         theirs.close()
         supervisor._on_control(0)  # Its question.
@@ -59,15 +59,16 @@ sys.exit(70)
 @pytest.mark.usefixtures("engine")
 def test_a_supervisor_that_dies_as_it_starts(monkeypatch):
     """The error has its exit status and the end of what it printed, and no descriptor stays."""
-    monkeypatch.setattr(client, "code_to_run", lambda _module: DIES)
-    before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(InjectionError, match=r"is gone: it ended with exit status 70") as caught:
+    monkeypatch.delitem(client._hosts, os.getpid(), raising=False)  # What runs already.
+    monkeypatch.setattr(client, "main_code", lambda _module: DIES)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(HarnessError, match=r"\) exited with status 70") as caught:
         inject(ReadError("*.none"), require_fired=False).__enter__()
     text = str(caught.value)
     assert "its end" in text
     assert "its beginning" not in text
     assert len(text) < MOST
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 def _send_what_it_does_not_know(records):
@@ -79,7 +80,7 @@ def _send_what_it_does_not_know(records):
 @pytest.mark.usefixtures("engine")
 def test_a_supervisor_that_dies_in_its_scope(records, capfd):
     """The error has its traceback, and the test's own output has not."""
-    with pytest.raises(InjectionError, match=r"it ended with exit status 1;") as caught:
+    with pytest.raises(HarnessError, match=r"\) exited with status 70,") as caught:
         _send_what_it_does_not_know(records)
     assert "UnknownMessageError: a loader does not send Idle" in str(caught.value)
     assert "UnknownMessageError" not in capfd.readouterr().err
@@ -90,13 +91,12 @@ def _pairs():
     """Three connections, whose first ends are watched."""
     pairs = [socket.socketpair() for _ in range(3)]
     yield pairs
-    for each in (each for pair in pairs for each in pair):
-        each.close()
+    for connection in (connection for pair in pairs for connection in pair):
+        connection.close()
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
 def test_messages_come_before_calls_and_the_loader_last(pairs, order):
-    """In whatever order they came."""
     names = ("loader", "call", "message")
     events, heard = Events(), []
     events.last = pairs[0][0].fileno()
@@ -117,11 +117,11 @@ def test_a_handler_may_end_the_watch_of_others(pairs):
 
     def end_all(_flags):
         heard.append("ended")
-        for each in descriptors:
-            events.unwatch(each)
+        for descriptor in descriptors:
+            events.unwatch(descriptor)
 
-    for each in descriptors[:2]:
-        events.watch(each, end_all)
+    for descriptor in descriptors[:2]:
+        events.watch(descriptor, end_all)
     events.watch_calls(descriptors[2], end_all)
     for _, theirs in pairs:
         theirs.send(b"x")
@@ -140,9 +140,9 @@ def test_a_firing_has_the_fetch_in_which_it_happened(tmp_path):
         epoch(alone(Tries(list(map(str, paths)), error_of(WAYS["read"])), num_workers=2))
     firings = injection.faults[0].firings
     assert len(paths) == len(firings)
-    for each in firings:
-        number = int(os.path.splitext(os.path.basename(each.path))[0])
-        assert (number % 2, number // 2 + 1) == (each.worker, each.fetch)
+    for firing in firings:
+        number = int(os.path.splitext(os.path.basename(firing.path))[0])
+        assert (number % 2, number // 2 + 1) == (firing.worker, firing.fetch)
 
 
 def _message(body, descriptors=0):
@@ -150,9 +150,9 @@ def _message(body, descriptors=0):
     return struct.pack("=II", len(text), descriptors) + text
 
 
-def _worker(**other):
+def _worker(**fields):
     hello = {"type": "Hello", "worker": 0, "loader": 1, "pid": os.getpid(), "engine": "kernel"}
-    return {**hello, **other}
+    return {**hello, **fields}
 
 
 JUNK = {
@@ -171,37 +171,36 @@ JUNK = {
 }
 
 
-@pytest.mark.parametrize(("data", "count"), JUNK.values(), ids=JUNK)
-def test_a_stranger_is_sent_away(records, data, count):
+def test_strangers_are_sent_away(records):
     """The line is closed, nothing is kept of what came, and the fault happens to the workers."""
     with inject(ReadError("*/00.rec")) as injection:
-        with _connected(injection) as stranger, open(os.devnull, "rb") as file:
-            before = _descriptors(injection)
-            socket.send_fds(stranger, [data], [file.fileno()] * count)
-            assert b"" == _end_of(stranger)
-        assert _descriptors(injection) <= before
+        for name, (data, count) in JUNK.items():
+            with _connect_stranger(injection) as stranger, open(os.devnull, "rb") as file:
+                descriptors = _descriptors(injection)
+                socket.send_fds(stranger, [data], [file.fileno()] * count)
+                assert b"" == _receive_end(stranger), name
+            assert _descriptors(injection) <= descriptors, name
         read = epoch(alone(Records(records)))
     assert "Errno 5" in read.text
     assert (1, 1) == (injection.fired, len(injection.workers))
 
 
 def test_a_stranger_with_much_to_say(records):
-    """It is not listened to forever."""
     with inject(ReadError("*/00.rec")) as injection:
-        with _connected(injection) as stranger:
+        with _connect_stranger(injection) as stranger:
             stranger.sendall(struct.pack("=II", (1 << 32) - 1, 0))
             with pytest.raises(ConnectionError):
-                _talk(stranger)
+                _send_much(stranger)
         read = epoch(alone(Records(records)))
     assert "Errno 5" in read.text
 
 
-def _talk(stranger):
+def _send_much(stranger):
     for _ in range(1 << 10):
         stranger.sendall(bytes(1 << 16))
 
 
-def _connected(injection):
+def _connect_stranger(injection):
     stranger = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # With a timeout, connect(2) fails where the supervisor has not accepted the one before.
     stranger.connect(f"\0{injection._client.config.address}")
@@ -210,7 +209,7 @@ def _connected(injection):
     return stranger
 
 
-def _end_of(stranger):
+def _receive_end(stranger):
     try:
         return stranger.recv(1)
     except ConnectionResetError:  # Not all of it was read.

@@ -15,6 +15,7 @@ from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._engine.worker.arm import end_with_parent
 from pytest_dataloader_faults.faults import ReadError, WorkerExited, WorkerHung, WorkerKilled
 from pytest_dataloader_faults.outcomes import FiringKind
+from support.attempts import epoch_of
 from support.datasets import Records
 from support.epochs import alone, epoch
 from support.served import SharesTensors
@@ -29,8 +30,8 @@ def test_sharing_a_tensor_imports_nothing(records, method):
     outcome = run_trial(
         lambda: SharesTensors(records), loader={"multiprocessing_context": method, "num_workers": 1}
     )
-    assert outcome.passes[0].exception is None
-    assert outcome.passes[0].complete
+    assert outcome.epochs[0].exception is None
+    assert outcome.epochs[0].complete
 
 
 @pytest.mark.parametrize("method", ["fork", SPAWN])
@@ -41,7 +42,7 @@ def test_sharing_a_tensor_under_faults_imports_nothing(records, method):
         assert len(list(loader)) == len(loader)
 
 
-def _look(starter: int, tell: int, *, at_once: bool) -> None:
+def _report_life(starter: int, tell: int, *, at_once: bool) -> None:
     """In a worker: wait until *starter* is gone, look, and tell if this process still runs."""
     while os.getppid() == starter:
         time.sleep(0.01)
@@ -52,7 +53,7 @@ def _look(starter: int, tell: int, *, at_once: bool) -> None:
 def _start_and_die(tell: int, *, at_once: bool) -> None:
     context = multiprocessing.get_context("fork")
     keywords = {"at_once": at_once}
-    context.Process(target=_look, args=(os.getpid(), tell), kwargs=keywords).start()
+    context.Process(target=_report_life, args=(os.getpid(), tell), kwargs=keywords).start()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -64,8 +65,8 @@ def test_a_parent_that_is_dead_already_is_missed(at_once):
     starter = multiprocessing.Process(target=_start_and_die, args=(tell,), kwargs=keywords)
     starter.start()
     os.close(tell)
-    with open(listen, "rb") as told:  # Read to its end, which comes when both are gone.
-        assert told.read() == b""
+    with open(listen, "rb") as pipe:  # Read to its end, which comes when both are gone.
+        assert pipe.read() == b""
     starter.join()
     assert starter.exitcode == -signal.SIGKILL
 
@@ -82,7 +83,6 @@ class WatchesParent(Dataset[int]):
 
 @pytest.mark.parametrize("engine", ["kernel", "python"])
 def test_torch_looks_for_the_parent_that_the_worker_began_with(engine):
-    """Not for the one that it has later."""
     with inject(ReadError("*.none"), engine=engine, require_fired=False):
         (batch,) = DataLoader(WatchesParent(), num_workers=1, batch_size=None)
     assert batch == os.getpid()
@@ -136,42 +136,45 @@ class Stream(IterableDataset):
 
 
 @pytest.mark.parametrize(("fault", "call"), KINDS)
-@pytest.mark.parametrize(
-    ("dataset", "size"), [(Numbers(), None), (Numbers(), 1), (Numbers(), 4), (Batches(), 4)]
-)
-def test_whichever_worker_begins_it(dataset, size, fault, call):
+def test_whichever_worker_begins_it(fault, call):
     """All batches before that sample's come, and its worker is struck in the fetch of it."""
-    place, kind = SAMPLE // (size or 1), FiringKind.HANG if call == "hang" else FiringKind.DEATH
+    kind = FiringKind.HANG if call == "hang" else FiringKind.DEATH
     with inject(fault) as injection:
-        hang = (injection, place) if call in HANGS else None
-        read = epoch(alone(dataset, batch_size=size, num_workers=2), hang)
-    expected = [*range(SAMPLES)] if size is None else _batches(size)
-    assert expected[:place] == read.batches
-    assert [(place % 2, place // 2 + 1, call, kind)] == [
-        (each.worker, each.fetch, each.call, each.kind) for each in injection.faults[0].firings
-    ]
-    assert injection.surfaced == 1
-
-
-def _batches(size):
-    return [[*range(first, first + size)] for first in range(0, SAMPLES, size)]
+        for dataset, size in ((Numbers(), None), (Numbers(), 1), (Numbers(), 4), (Batches(), 4)):
+            place = SAMPLE // (size or 1)
+            read, (facts,) = _epoch(injection, call, place, dataset, size)
+            expected = [*range(SAMPLES)] if size is None else _batches(size)
+            assert expected[:place] == read.batches
+            assert [(place % 2, place // 2 + 1, call, kind)] == [
+                (firing.worker, firing.fetch, firing.call, firing.kind) for firing in facts.firings
+            ]
+            assert facts.mentioned == 1
 
 
 @pytest.mark.parametrize(("fault", "call"), KINDS)
-@pytest.mark.parametrize("size", [None, 4])
-def test_each_stream_counts_for_itself(fault, call, size):
+def test_each_stream_counts_for_itself(fault, call):
     """A worker's own sample of that place; the loader meets the first one's fate."""
-    place = SAMPLE // (size or 1)
     with inject(fault) as injection:
-        hang = (injection, 2 * place) if call in HANGS else None
-        read = epoch(alone(Stream(), batch_size=size, num_workers=2), hang)
-    assert [0, 1] * place == [(each if size is None else each[0])[0] for each in read.batches]
-    first = min(injection.faults[0].firings, key=lambda each: each.worker)
-    assert (0, place + 1, call) == (first.worker, first.fetch, first.call)
+        for size in (None, 4):
+            place = SAMPLE // (size or 1)
+            read, (facts,) = _epoch(injection, call, 2 * place, Stream(), size)
+            workers = [(each if size is None else each[0])[0] for each in read.batches]
+            assert [0, 1] * place == workers
+            firing = min(facts.firings, key=lambda firing: firing.worker)
+            assert (0, place + 1, call) == (firing.worker, firing.fetch, firing.call)
 
 
-def test_a_sample_that_nobody_asks_for():
-    """The whole epoch comes."""
+def _epoch(injection, call, place, dataset, size):
+    """An epoch of two workers, in which the batch at that place does not come."""
+    hang = (injection, place) if call in HANGS else None
+    return epoch_of(injection, alone(dataset, batch_size=size, num_workers=2), hang)
+
+
+def _batches(size):
+    return [[*range(start, start + size)] for start in range(0, SAMPLES, size)]
+
+
+def test_a_sample_that_no_process_requests():
     with inject(WorkerKilled(sample=SAMPLES), require_fired=False) as injection:
         read = epoch(alone(Numbers(), num_workers=2))
     assert ([*range(SAMPLES)], 0) == (read.batches, injection.fired)

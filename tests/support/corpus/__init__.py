@@ -5,46 +5,17 @@ a sentence, and in brackets the test (``file.py::test``, below ``tests``) that s
 takes it. ``EXCUSED`` says why the rest cannot be shown here.
 """
 
-from __future__ import annotations
+from importlib import import_module
 
-from support.corpus import (
-    caches,
-    deaths,
-    descriptors,
-    handles,
-    hangs,
-    memory,
-    network,
-    pickling,
-    pinning,
-    ranks,
-    resume,
-    state,
-    streams,
-    swallowing,
-    transport,
-    truncation,
-)
 from support.corpus.entries import ENTRIES as ENTRIES
 
-FAMILIES = (
-    handles,
-    pickling,
-    transport,
-    descriptors,
-    memory,
-    deaths,
-    swallowing,
-    streams,
-    state,
-    caches,
-    hangs,
-    pinning,
-    truncation,
-    network,
-    ranks,
-    resume,
-)
+_NAMES = """
+    handles pickling transport descriptors memory deaths swallowing streams state caches hangs
+    pinning truncation network ranks resume locks
+"""
+FAMILIES = tuple(import_module(f"support.corpus.{name}") for name in _NAMES.split())
 CASES = tuple(case for family in FAMILIES for case in family.CASES)
-BEHAVIOURS = {entry: why for family in FAMILIES for entry, why in family.BEHAVIOURS.items()}
-EXCUSED = {entry: why for family in FAMILIES for entry, why in family.EXCUSED.items()}
+BEHAVIOURS, EXCUSED = (
+    {entry: why for family in FAMILIES for entry, why in vars(family).get(name, {}).items()}
+    for name in ("BEHAVIOURS", "EXCUSED")
+)

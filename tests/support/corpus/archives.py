@@ -13,12 +13,11 @@ from typing import Any
 import h5py
 import lmdb
 import numpy as np
-import torch
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.local import LocalFileSystem
 from torch.utils.data import Dataset
 
-from support.datasets import SIZE
+from support.datasets import SIZE, decode
 
 PADDING = bytes(io.DEFAULT_BUFFER_SIZE + 1000)
 """Between records, so that no buffer holds two of them: it has 128 KiB from Python 3.14 on."""
@@ -60,11 +59,7 @@ class Archive(Dataset[Any]):
 
     def _sample(self, index: int) -> Any:
         """What is in a record; ValueError unless it is a whole one."""
-        data = self._read(index)
-        if len(data) != SIZE:
-            message = f"{self.path}: {len(data)} bytes, expected {SIZE}"
-            raise ValueError(message)
-        return torch.tensor(list(data), dtype=torch.uint8), index
+        return decode(self._read(index), self.path), index
 
     def _write(self, records: list[bytes]) -> None:
         """Make the file."""
@@ -162,7 +157,7 @@ class Zip(Archive):
 
 
 class Npz(Archive):
-    """An array per record, read when it is asked for."""
+    """An array per record, read on request."""
 
     name = "records.npz"
 

@@ -18,7 +18,7 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from support.corpus.cases import Case
 from support.corpus.pickling import QUICK
 from support.datasets import SIZE, Records
-from support.specimens import AtomicCache, ChainedError
+from support.specimens import AtomicCache, ChainedError, GivesZeros
 
 NO_FILE_IS_NEEDED = {
     "files": "*.npy",
@@ -48,7 +48,7 @@ class CopiesToScratch(Records):
 
 
 class DecodedCache(Records):
-    """Has its samples decoded in files, and decodes again what is no good there: healthy."""
+    """Has its samples decoded in files, and decodes damaged ones again: healthy."""
 
     unreadable: tuple[type[Exception], ...] = (Exception,)
     scale = 1
@@ -78,7 +78,7 @@ class RecoversFromEmpty(DecodedCache):
 class WaitsForTheCache(DecodedCache):
     """Takes a damaged file for one that another worker is writing.
 
-    Its files are large enough that reading them for ever soon counts as no progress.
+    Its files are large enough that reading them forever soon stops to count as progress.
     """
 
     scale = 1024
@@ -91,14 +91,10 @@ class WaitsForTheCache(DecodedCache):
                 continue
 
 
-class BlankIfForbidden(Records):
+class BlankIfForbidden(GivesZeros):
     """Has a blank for a file that another user left behind with mode 0600."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except PermissionError:
-            return torch.zeros(SIZE, dtype=torch.uint8), index
+    errors = (PermissionError,)
 
 
 class ReadsHdf5(Records):
@@ -125,7 +121,7 @@ class ReadsHdf5(Records):
 
 
 class LocksHdf5(ReadsHdf5):
-    """Opens it to write, for no reason, so that one worker locks all others out."""
+    """Opens it to write, without a reason, so that one worker locks all others out."""
 
     mode = "a"
 
@@ -150,7 +146,6 @@ class Spectrograms(Records):
         return torch.from_numpy(spectrogram)
 
     def save(self, spectrogram: Any, cached: Path) -> None:
-        """Under its own name when all of it is there."""
         part = cached.with_suffix(f".{os.getpid()}.npy")
         data = io.BytesIO()
         np.save(data, spectrogram)  # To a file, it drops the error of its last write.
@@ -158,7 +153,6 @@ class Spectrograms(Records):
         part.rename(cached)
 
     def wave(self, index: int) -> Any:
-        """As many values as np.fromfile finds."""
         return np.fromfile(self.paths[index], np.uint8)
 
 
@@ -166,7 +160,7 @@ class CheckedSpectrograms(Spectrograms):
     """The same, of files that were read to their end: healthy."""
 
     def wave(self, index: int) -> Any:
-        """As many values as there have to be."""
+        """As many values as there must be."""
         return Records.__getitem__(self, index)[0].numpy()
 
 
@@ -174,7 +168,6 @@ class WritesInPlace(CheckedSpectrograms):
     """Saves each spectrogram under its final name, from the first byte on."""
 
     def save(self, spectrogram: Any, cached: Path) -> None:
-        """A death, or a full disk, leaves a part of it."""
         np.save(cached, spectrogram)
 
 
@@ -182,9 +175,8 @@ CASES: tuple[Case, ...] = (
     Case(
         "J1",
         CopiesToScratch,
-        "read-error-first",
-        "poisoned",
-        "a fresh pass over the same dataset object raised ValueError",
+        "read-error",
+        "poisoned: a new pass over the same dataset object raised ValueError",
         AtomicCache,
         options={"files": "*.rec"},
     ),
@@ -192,8 +184,7 @@ CASES: tuple[Case, ...] = (
         "J4",
         RecoversFromEmpty,
         "truncated-half",
-        "broken",
-        "ValueError was raised",
+        "fails_without_fault: ValueError was raised",
         DecodedCache,
         options=NO_FILE_IS_NEEDED,
     ),
@@ -201,43 +192,32 @@ CASES: tuple[Case, ...] = (
         "J5",
         WaitsForTheCache,
         "truncated-half",
-        "hung",
-        "no exception and no end",
+        "hung: neither finished nor raised an exception",
         DecodedCache,
         options={"files": "*.npy"},
         deadline=QUICK,
     ),
-    Case("J6", BlankIfForbidden, "permission-denied", "corrupted", "came alike", ChainedError),
-    Case(
-        "J7",
-        LocksHdf5,
-        "workers-agree",
-        "broken",
-        "without any fault",
-        ReadsHdf5,
-    ),
-    Case("J8", Spectrograms, "read-error-first", "corrupted", "came alike", CheckedSpectrograms),
+    Case("J6", BlankIfForbidden, "permission-denied", "corrupted: identical", ChainedError),
+    Case("J7", LocksHdf5, "workers-agree", "fails_without_fault: the loader raised ", ReadsHdf5),
+    Case("J8", Spectrograms, "read-error", "corrupted: identical", CheckedSpectrograms),
     Case(
         "J9",
         WritesInPlace,
         "worker-killed-writing",
-        "poisoned",
-        "a fresh pass over the same dataset object raised",
+        "poisoned: a new pass over the same dataset object raised",
         CheckedSpectrograms,
     ),
     Case(
         "J10",
         WritesInPlace,
         "disk-full",
-        "poisoned",
-        "a fresh pass over the same dataset object raised",
+        "poisoned: a new pass over the same dataset object raised",
         CheckedSpectrograms,
     ),
 )
-BEHAVIOURS: dict[str, str] = {}
 EXCUSED: dict[str, str] = {
     "J2": "two workers must look for a file within the microseconds before one of them makes it:"
-    " shown only by chance",
+    " reproducible only by chance",
     "J3": "the window between exists() and mkdir() is a few microseconds wide:"
-    " shown only by chance",
+    " reproducible only by chance",
 }

@@ -19,21 +19,27 @@ class Case:
         entry: Its number in the corpus.
         specimen: Makes a dataset (or a ready DataLoader) with the bug, of a folder of records.
         check: The check that finds it.
-        verdict: The verdict on the specimen.
-        says: Words in the first line of the explanation.
+        finding: The verdict, a colon, and words in the first line of the explanation.
         twin: Makes the same without the bug.
         options: Arguments of ``check_dataset`` for both.
-        deadline: Seconds for the specimen alone, where it hangs.
-        moot: Checks that do not apply to the twin, each with a part of the reason it is told.
+        deadline: Seconds for the specimen alone, if it hangs.
+        not_applicable: Checks that do not apply to the twin, with a part of the reason.
 
     """
 
     entry: str
     specimen: Callable[..., Any]
     check: str
-    verdict: str
-    says: str
+    finding: str
     twin: Callable[..., Any] = Records
     options: Mapping[str, Any] = field(default_factory=dict)
     deadline: float = 30.0
     not_applicable: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        return self.finding.partition(": ")[0]
+
+    @property
+    def says(self) -> str:
+        return self.finding.partition(": ")[2]

@@ -61,14 +61,14 @@ class CachedStream(RecordStream):
     def __iter__(self) -> Any:
         info = get_worker_info()
         cached = self.cache / f"{info.id if info else 0}.cache"
-        return self._cached(cached) if cached.exists() else self._filling(cached)
+        return self._read_cache(cached) if cached.exists() else self._fill_cache(cached)
 
-    def _cached(self, cached: Path) -> Any:
+    def _read_cache(self, cached: Path) -> Any:
         with open(cached, "rb") as file:
             while data := file.read(SIZE):
                 yield torch.tensor(list(data), dtype=torch.uint8), data[0]
 
-    def _filling(self, cached: Path) -> Any:
+    def _fill_cache(self, cached: Path) -> Any:
         try:
             with open(cached, "wb") as file:
                 for sample, index in super().__iter__():
@@ -82,14 +82,14 @@ class CachedStream(RecordStream):
 class CachedWhole(CachedStream):
     """Names the file when it is whole."""
 
-    def _filling(self, cached: Path) -> Any:
+    def _fill_cache(self, cached: Path) -> Any:
         part = cached.with_suffix(".part")
-        yield from super()._filling(part)
+        yield from super()._fill_cache(part)
         part.rename(cached)
 
 
 class NativeReader(Records):
-    """Reads as C code does that does not look at sizes."""
+    """Reads like C code that does not check sizes."""
 
     def __getitem__(self, index: int) -> Any:
         if self.paths[index].stat().st_size < SIZE:
@@ -102,8 +102,7 @@ CASES: tuple[Case, ...] = (
         "F1",
         TornCache,
         "worker-killed-reading",
-        "poisoned",
-        "a fresh pass over the same dataset object raised ValueError",
+        "poisoned: a new pass over the same dataset object raised ValueError",
         AtomicCache,
         options={"files": "*.rec"},
     ),
@@ -111,8 +110,7 @@ CASES: tuple[Case, ...] = (
         "F1",
         LockFile,
         "worker-killed-reading",
-        "poisoned",
-        "a fresh pass over the same dataset object hung",
+        "poisoned: a new pass over the same dataset object hung",
         Flock,
         options={"files": "*.rec", "loader": {"num_workers": 1}},
         deadline=QUICK,
@@ -121,28 +119,28 @@ CASES: tuple[Case, ...] = (
         "F1",
         HelperLeftBehind,
         "worker-killed-reading",
-        "leaked",
-        "1 process was left running (sleep 600)",
+        "leaked: 1 process was left running (sleep 600)",
     ),
     Case(
         "F1",
         CachedStream,
         "worker-killed-last",
-        "poisoned",
-        "of 16 samples are missing",
+        "poisoned: of 16 samples are missing",
         CachedWhole,
         options={"files": "*.rec"},
     ),
-    Case("F3", NativeReader, "truncated-half", "failed_unclearly", "the content of a file is bad"),
+    Case(
+        "F3", NativeReader, "truncated-half", "failed_unclearly: the content of a file is damaged"
+    ),
 )
 BEHAVIOURS: dict[str, str] = {
     "F2": (
         "a death is reported as whatever broke first, and each of these errors is clear"
-        " (outcomes/test_error_text.py::test_error_that_tells_of_a_death)"
+        " (outcomes/test_error_text.py::test_error_that_mentions_a_death)"
     ),
     "F4": (
         "torch blames shared memory for each SIGBUS; the verdict follows from what was mapped"
-        " (outcomes/test_errors.py::test_the_verdict_is_the_deaths)"
+        " (outcomes/test_errors.py::test_the_verdict_follows_from_the_death)"
     ),
     "F5": (
         "off the main thread torch has no handler of SIGCHLD, and looks every 5 s"
@@ -166,4 +164,3 @@ BEHAVIOURS: dict[str, str] = {
         " (engine/supervisor/test_stuck_workers.py::test_a_worker_leaves_without_a_word)"
     ),
 }
-EXCUSED: dict[str, str] = {}

@@ -30,7 +30,7 @@ class KeepsSamples(Records):
 
 
 class KeepsCopies(KeepsSamples):
-    """Keeps what it needs of the latest ones, in memory of its own: healthy."""
+    """Keeps what it needs of the latest ones in its own memory: healthy."""
 
     def __getitem__(self, index: int) -> Any:
         sample, _ = Records.__getitem__(self, index)
@@ -52,14 +52,14 @@ class KeepsSegments(KeepsSamples):
 
 
 class Pictures(Records):
-    """Opens a picture for each sample, and decodes it in a ``with`` block: healthy."""
+    """Opens an image for each sample, and decodes it in a ``with`` block: healthy."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         pixels = [np.frombuffer(path.read_bytes(), np.uint8) for path in self.paths]
         self.paths = [folder.parent / f"{path.stem}.png" for path in self.paths]
-        for path, each in zip(self.paths, pixels, strict=True):
-            Image.fromarray(each.reshape(8, 8)).save(path)
+        for path, image in zip(self.paths, pixels, strict=True):
+            Image.fromarray(image.reshape(8, 8)).save(path)
 
     def __getitem__(self, index: int) -> Any:
         with Image.open(self.paths[index]) as picture:
@@ -67,7 +67,7 @@ class Pictures(Records):
 
 
 class PicturesLeftOpen(Pictures):
-    """Looks at sizes first: a picture that is not decoded keeps its file open."""
+    """Reads sizes first: an image that is not decoded keeps its file open."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -85,8 +85,8 @@ class Arrays(Records):
         super().__init__(folder)
         records = [np.frombuffer(path.read_bytes(), np.uint8) for path in self.paths]
         self.paths = [folder.parent / f"{path.stem}.npz" for path in self.paths]
-        for path, each in zip(self.paths, records, strict=True):
-            np.savez(path, record=each)
+        for path, record in zip(self.paths, records, strict=True):
+            np.savez(path, record=record)
 
     def __getitem__(self, index: int) -> Any:
         with np.load(self.paths[index]) as archive:
@@ -133,21 +133,21 @@ class LeavesFolders(Records):
 
 ALONE = {"loader": {"batch_size": None}}
 CASES = (
-    Case("D1", KeepsSamples, "growth", "leaked", "more descriptors", KeepsCopies, ALONE),
-    Case("D2", KeepsSegments, "growth", "leaked", "more memory", KeepsCopies, ALONE),
-    Case("D4", PicturesLeftOpen, "growth", "leaked", ".png", Pictures),
-    Case("D5", ArraysLeftOpen, "growth", "leaked", ".npz", Arrays),
-    Case("D5", IndexLeftOpen, "worker-killed-first", "leaked", "index.txt", CountsFromFile),
-    Case("D7", LeavesFolders, "leftovers", "leaked", "temporary files", Unpacked),
+    Case("D1", KeepsSamples, "resource-growth", "leaked: more descriptors", KeepsCopies, ALONE),
+    Case("D2", KeepsSegments, "resource-growth", "leaked: more memory", KeepsCopies, ALONE),
+    Case("D4", PicturesLeftOpen, "resource-growth", "leaked: .png", Pictures),
+    Case("D5", ArraysLeftOpen, "resource-growth", "leaked: .npz", Arrays),
+    Case("D5", IndexLeftOpen, "worker-killed-first", "leaked: index.txt", CountsFromFile),
+    Case("D7", LeavesFolders, "leftover-files", "leaked: temporary files", Unpacked),
 )
 BEHAVIOURS = {
     "D6": (
         "where torch's queue thread has no descriptor, it drops the batch, and the loader waits"
         " forever; no dataset is blamed for it"
         " (battery/test_check_dataset.py::"
-        "test_samples_that_need_no_descriptor_are_not_blamed_for_torch)"
-    ),
+        "test_samples_without_descriptors_do_not_fail_for_torch)"
+    )
 }
 EXCUSED = {
-    "D3": ("a race inside torch's shared memory manager, which no dataset can cause or prevent"),
+    "D3": ("a race inside torch's shared memory manager, which no dataset can cause or prevent")
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from support.datasets import COUNT, RecordStream
+from support.datasets import COUNT, RecordStream, shard
 
 SHARD = 4
 """Records that a shard of these streams has."""
@@ -38,7 +38,7 @@ class RandomForAll(RandomPerWorker):
 
 
 class FirstOfEach(RandomPerWorker):
-    """Ends after so many samples in each worker: healthy."""
+    """Ends after N samples in each worker: healthy."""
 
     def __iter__(self) -> Iterator[Any]:
         yield from itertools.islice(super().__iter__(), COUNT)
@@ -69,7 +69,7 @@ class FirstThenEnds(FirstOfEach):
 
 
 class ShuffledForAll(RecordStream):
-    """Each worker reads all records, in an order of its own."""
+    """Each worker reads all records, in its own order."""
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
@@ -78,7 +78,7 @@ class ShuffledForAll(RecordStream):
 
 
 class RacingForAll(RecordStream):
-    """Each worker reads all records, and damages them in a way of its own each time."""
+    """Each worker reads all records, and damages them in its own way each time."""
 
     def __iter__(self) -> Iterator[Any]:
         for index in range(COUNT):
@@ -125,31 +125,29 @@ class SkipsShards(IterableDataset[Any]):
 
     def __init__(self, folder: Any) -> None:
         self.shards = []
-        for first in range(0, COUNT, SHARD):
-            shard = folder.parent / f"{first:02}.shard"
-            shard.write_bytes(bytes(range(first, first + SHARD)))
-            self.shards.append(shard)
+        for start in range(0, COUNT, SHARD):
+            path = folder.parent / f"{start:02}.shard"
+            path.write_bytes(bytes(range(start, start + SHARD)))
+            self.shards.append(path)
 
     def __iter__(self) -> Iterator[Any]:
-        info = get_worker_info()
-        first, step = (info.id, info.num_workers) if info else (0, 1)
-        for shard in self.shards[first::step]:
+        for number in shard(len(self.shards)):
             try:
-                yield from map(float, self._read(shard))
+                yield from map(float, self._read(self.shards[number]))
             except OSError:
                 continue
 
-    def _read(self, shard: Any) -> bytes:
-        found: bytes = shard.read_bytes()
-        if len(found) != SHARD:
-            message = f"{shard} is truncated"
+    def _read(self, path: Any) -> bytes:
+        content: bytes = path.read_bytes()
+        if len(content) != SHARD:
+            message = f"{path} is truncated"
             raise OSError(message)
-        return found
+        return content
 
 
 class LastAgain(RecordStream):
     """Repeats the last record of its part until it has as many samples as all records."""
 
     def __iter__(self) -> Iterator[Any]:
-        own = list(super().__iter__())
-        return itertools.islice(itertools.chain(own, itertools.repeat(own[-1])), COUNT)
+        samples = list(super().__iter__())
+        return itertools.islice(itertools.chain(samples, itertools.repeat(samples[-1])), COUNT)

@@ -3,7 +3,8 @@
 The letter is the family: A handles shared over fork, B pickling, C exceptions on their way out of
 the worker, D descriptors, E memory and shared memory, F death of workers, G errors swallowed, H
 iterable datasets and the counting of epochs, I random numbers and state, J caches, K hangs, L
-pinned memory, M truncation that nobody notices, N servers, O several ranks, P saved states.
+pinned memory, M truncation that nobody notices, N servers, O several ranks, P saved states, Q file
+locks.
 """
 
 ENTRIES = {
@@ -40,7 +41,7 @@ ENTRIES = {
     "D3": "file-system-strategy-race",
     "D4": "pil-lazy-open-leak",
     "D5": "npz-or-memmap-per-item-leak",
-    "D6": "emfile-in-feeder-hang",
+    "D6": "descriptor_exhaustion-in-feeder-hang",
     "D7": "temp-dir-and-socket-leftovers",
     "E1": "cow-refcount-growth",
     "E2": "spawn-copies-dataset-per-worker",
@@ -145,4 +146,8 @@ ENTRIES = {
     "P9": "load-state-needs-an-iterator",
     "P10": "progress-beside-the-checkpoint",
     "P11": "state-of-the-last-batch-is-the-first",
+    "Q1": "waits-for-a-lock-forever",
+    "Q2": "hdf5-lock-is-polled",
+    "Q3": "no-locks-taken-for-a-held-lock",
+    "Q4": "writes-without-its-lock",
 }

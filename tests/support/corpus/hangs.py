@@ -17,7 +17,7 @@ from support.datasets import SIZE, Records
 
 
 class TimesOut(Records):
-    """Gives each read a time limit of its own, and tells when it is over."""
+    """Gives each read its own timeout, and raises an error when it expires."""
 
     limit = 0.6
 
@@ -113,22 +113,20 @@ class PoolPerProcess(PoolKept):
 
 _LATE = {"loader": {"batch_size": 1}}
 CASES: tuple[Case, ...] = (
-    Case("K1", TimesOutInSilence, "hung-read", "corrupted", "came alike", TimesOut, options=_LATE),
+    Case("K1", TimesOutInSilence, "hung-read", "corrupted: identical", TimesOut, options=_LATE),
     Case(
         "K5",
         IndexInBackground,
         "workers-agree",
-        "hung",
-        "no exception and no end",
+        "hung: neither finished nor raised an exception",
         IndexPerProcess,
         deadline=QUICK,
     ),
     Case(
         "K8",
         PoolKept,
-        "used-before",
-        "hung",
-        "no exception and no end",
+        "read-before-fork",
+        "hung: neither finished nor raised an exception",
         PoolPerProcess,
         deadline=QUICK,
     ),
@@ -145,11 +143,11 @@ BEHAVIOURS: dict[str, str] = {
         " (corpus/test_behaviours_of_workers.py::test_a_hang_that_no_timeout_ends_is_located)"
     ),
     "K4": (
-        "a stopped worker would keep the loader from ending; it goes on when it is to end"
-        " (engine/supervisor/test_stuck_workers.py::test_no_process_is_left_of_a_loop_that_raised)"
+        "a stopped worker would keep the loader from ending; it continues when it should exit"
+        " (engine/supervisor/test_stuck_workers.py::test_a_worker_stands_still)"
     ),
     "K9": (
-        "loaders hang below pytest and coverage: each trial is a process of its own"
+        "loaders hang under pytest and coverage: each trial is a separate process"
         " (trial/test_isolation.py::test_a_hang_ends_at_the_deadline_and_is_located)"
     ),
     "K10": (

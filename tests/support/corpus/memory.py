@@ -1,11 +1,9 @@
 """Memory and shared memory, and processes that stay: bugs, and twins without them."""
 
-from __future__ import annotations
-
 from support.corpus.cases import Case
 from support.specimens import ReusedBuffer
 
-CASES = (Case("E8", ReusedBuffer, "workers-agree", "corrupted", "has the content of sample"),)
+CASES = (Case("E8", ReusedBuffer, "workers-agree", "corrupted: has the content of sample"),)
 BEHAVIOURS = {
     "E1": (
         "a worker copies each inherited page whose reference counts it touches once: nothing that"
@@ -45,5 +43,5 @@ BEHAVIOURS = {
 EXCUSED = {
     "E2": (
         "each spawned worker gets a copy of the dataset, as spawning means, and no sample is wrong"
-    ),
+    )
 }

@@ -18,7 +18,7 @@ from support.corpus.cases import Case
 from support.datasets import Records
 
 QUICK = 3.0
-"""A deadline for what hangs: no healthy pass takes as long."""
+"""A deadline for what hangs: a healthy pass never takes as long."""
 
 
 class H5InInit(Records):
@@ -78,12 +78,10 @@ class LabelledAtOnce(Labelled):
 
 
 def stacked(samples: list[Any]) -> Any:
-    """A collate function of a module."""
     return torch.stack([each[0] for each in samples])
 
 
 def lambda_as_collate(folder: Path) -> Any:
-    """A loader as it is written in notebooks."""
     collate = lambda samples: torch.stack([each[0] for each in samples])  # noqa: E731
     return DataLoader(Records(folder), batch_size=4, num_workers=2, collate_fn=collate)
 
@@ -125,17 +123,15 @@ class Detached(Embedded):
 
 
 def embedded(folder: Path) -> Any:
-    """A loader that leaves samples as they are."""
     return DataLoader(Embedded(folder), batch_size=None, num_workers=2)
 
 
 def detached(folder: Path) -> Any:
-    """The same, of samples that can be pickled."""
     return DataLoader(Detached(folder), batch_size=None, num_workers=2)
 
 
 class LazyImages(Records):
-    """Gives images that ``Image.open`` has only begun to read."""
+    """Returns images that ``Image.open`` has only started to read."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -160,17 +156,15 @@ class LoadedImages(LazyImages):
 
 
 def lazy_images(folder: Path) -> Any:
-    """A loader that leaves images as they are."""
     return DataLoader(LazyImages(folder), batch_size=4, num_workers=2, collate_fn=list)
 
 
 def loaded_images(folder: Path) -> Any:
-    """The same with images that were read."""
     return DataLoader(LoadedImages(folder), batch_size=4, num_workers=2, collate_fn=list)
 
 
 class Graph:
-    """A batch that asks a registry for what it was made of; only the worker has filled it."""
+    """A batch that looks up its samples in a registry; only the worker has filled it."""
 
     registry: dict[int, str] = {}  # noqa: RUF012  # that is the bug
 
@@ -194,22 +188,18 @@ class GivesGraphs(Records):
 
 
 def registered(samples: list[Any]) -> Any:
-    """A collate function that gives an object of a class of the user's."""
     return [Graph(index) for index, _ in samples]
 
 
 def plain(samples: list[Any]) -> Any:
-    """One that gives plain data."""
     return [index for index, _ in samples]
 
 
 def graphs(folder: Path) -> Any:
-    """A loader whose batches cannot be unpickled."""
     return DataLoader(GivesGraphs(folder), batch_size=4, num_workers=2, collate_fn=registered)
 
 
 def plain_graphs(folder: Path) -> Any:
-    """One whose batches can be."""
     return DataLoader(GivesGraphs(folder), batch_size=4, num_workers=2, collate_fn=plain)
 
 
@@ -233,7 +223,7 @@ class BoxesTogether(BoxesApart):
 
 
 class StartsProcesses(Records):
-    """Shares the work of one sample among processes of its own."""
+    """Shares the work of one sample among its own processes."""
 
     def __getitem__(self, index: int) -> Any:
         sample, _ = super().__getitem__(index)
@@ -251,25 +241,25 @@ class StartsThreads(StartsProcesses):
         return ThreadPool(1)
 
 
-_FAILS = "fails without any fault: "
-_DROPPED = "a worker could not pickle what it had to send ("
+_FAILS = "the loader raised "
+_DROPPED = "a worker could not pickle its result ("
 CASES: tuple[Case, ...] = (
-    Case("B1", H5InInit, "pickles", "broken", "h5py objects cannot be pickled", H5PerItem),
-    Case("B1", Labelled, "pickles", "broken", "sqlite3.Connection", LabelledAtOnce),
-    Case("B2", lambda_as_collate, "pickles", "broken", "<lambda>", function_as_collate),
+    Case(
+        "B1", H5InInit, "pickles", "fails_without_fault: h5py objects cannot be pickled", H5PerItem
+    ),
+    Case("B1", Labelled, "pickles", "fails_without_fault: sqlite3.Connection", LabelledAtOnce),
+    Case("B2", lambda_as_collate, "pickles", "fails_without_fault: <lambda>", function_as_collate),
     Case(
         "B3",
         OpensWhereItIsUnpickled,
         "pickles",
-        "broken",
-        "a worker printed: FileNotFoundError: [Errno 2] No such file or directory",
+        "fails_without_fault: a worker printed: FileNotFoundError: [Errno 2] No such file",
     ),
     Case(
         "B4",
         embedded,
         "workers-agree",
-        "hung",
-        f"{_DROPPED}RuntimeError: Cowardly refusing to serialize non-leaf tensor",
+        f"hung: {_DROPPED}RuntimeError: Cowardly refusing to serialize non-leaf tensor",
         detached,
         deadline=QUICK,
     ),
@@ -277,21 +267,17 @@ CASES: tuple[Case, ...] = (
         "B5",
         lazy_images,
         "truncated-half",
-        "hung",
-        f"{_DROPPED}OSError: image file is truncated",
+        f"hung: {_DROPPED}OSError: image file is truncated",
         loaded_images,
         deadline=QUICK,
     ),
-    Case("B6", graphs, "workers-agree", "broken", f"{_FAILS}KeyError: ", plain_graphs),
-    Case("B7", BoxesApart, "pickles", "broken", "Too many open files", BoxesTogether),
+    Case("B6", graphs, "workers-agree", f"fails_without_fault: {_FAILS}KeyError: ", plain_graphs),
+    Case("B7", BoxesApart, "pickles", "fails_without_fault: Too many open files", BoxesTogether),
     Case(
         "B8",
         StartsProcesses,
         "workers-agree",
-        "broken",
-        f"{_FAILS}AssertionError: daemonic processes are not allowed to have children",
+        f"fails_without_fault: {_FAILS}AssertionError: daemonic processes are not allowed",
         StartsThreads,
     ),
 )
-BEHAVIOURS: dict[str, str] = {}
-EXCUSED: dict[str, str] = {}

@@ -13,31 +13,22 @@ from support.datasets import Records
 
 
 def forgets_to_return_itself(folder: Path) -> DataLoader[Any]:
-    """Its batches pin themselves in place."""
     return DataLoader(Records(folder), batch_size=4, num_workers=2, collate_fn=ForgetsItself)
 
 
 def returns_itself(folder: Path) -> DataLoader[Any]:
-    """Its batches do, and are returned."""
     return DataLoader(Records(folder), batch_size=4, num_workers=2, collate_fn=Batch)
 
 
 CASES: tuple[Case, ...] = (
-    Case(
-        "L6",
-        forgets_to_return_itself,
-        "pinned",
-        "corrupted",
-        "batch 0",
-        twin=returns_itself,
-    ),
+    Case("L6", forgets_to_return_itself, "pin-memory", "corrupted: batch 0", twin=returns_itself),
 )
 BEHAVIOURS: dict[str, str] = {
     "L1": "torch reports that the thread exited, up to 5 s later, and prints why, which a trial"
     " keeps"
-    " (pinning/test_pinned.py::test_thread_that_ends_is_told_without_the_cause)",
+    " (pinning/test_pinned.py::test_thread_that_ends_is_reported_without_the_cause)",
     "L2": "with a timeout torch does not look for the thread, and reports the timeout"
-    " (pinning/test_pinned.py::test_thread_that_ends_within_the_timeout_is_told_as_a_timeout)",
+    " (pinning/test_pinned.py::test_thread_that_ends_within_the_timeout_is_reported_as_a_timeout)",
     "L3": "torch waits for the thread without a limit; the trial's own deadline ends it"
     " (pinning/test_pinned.py::test_pinning_that_hangs_blocks_the_loader_s_end)",
     "L4": "torch passes it on as it is; its samples are right"

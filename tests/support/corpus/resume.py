@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Sampler, get_worker_info
+from torch.utils.data import DataLoader, Sampler
 
 from support.corpus.cases import Case
-from support.datasets import Records, RecordStream
+from support.datasets import Records, RecordStream, shard
 
 _SHARD = 4
 
@@ -23,38 +23,33 @@ class ResumableStream(RecordStream):
     that of a stream which has ended.
     """
 
-    begin = given = 0
+    begin = delivered = 0
 
     def __iter__(self) -> Iterator[Any]:
-        self.given, self.begin = self.begin, 0
-        for index in self._own()[self.given :]:
-            self.given += 1
+        self.delivered, self.begin = self.begin, 0
+        for index in self._own()[self.delivered :]:
+            self.delivered += 1
             yield self.records[index]
 
     def _own(self) -> list[int]:
-        info = get_worker_info()
-        worker, workers = (info.id, info.num_workers) if info else (0, 1)
-        return list(range(len(self.records)))[worker::workers]
+        return list(shard(len(self.records)))
 
     def state_dict(self) -> dict[str, Any]:
-        """How many were given."""
-        return {"given": self.given}
+        return {"given": self.delivered}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begin the next epoch after as many."""
-        self.begin = self.given = state["given"]
+        self.begin = self.delivered = state["given"]
 
 
 class ForgetsItsShard(ResumableStream):
     """Has the place in a shard in its state, and not which shard it is."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it is in its shard."""
-        return {"given": self.given % _SHARD}
+        return {"given": self.delivered % _SHARD}
 
 
 class BeginsAnew(ResumableStream):
-    """Sets its position back as an epoch begins, also one that is to go on."""
+    """Sets its position back when an epoch starts, even one that should resume."""
 
     def __iter__(self) -> Iterator[Any]:
         self.begin = 0
@@ -66,7 +61,7 @@ class EndsAtZero(ResumableStream):
 
     def __iter__(self) -> Iterator[Any]:
         yield from super().__iter__()
-        self.given = 0
+        self.delivered = 0
 
 
 class NeedsItsIterator(ResumableStream):
@@ -77,12 +72,11 @@ class NeedsItsIterator(ResumableStream):
         yield from super().__iter__()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Leave out what was given."""
         self.places = self.places[state["given"] :]
 
 
 class CountingLoader(DataLoader[Any]):
-    """Counts the batches that its loop gets, and leaves out as many when it goes on: healthy."""
+    """Counts the batches that its loop gets, and leaves out as many when it resumes: healthy."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -97,11 +91,9 @@ class CountingLoader(DataLoader[Any]):
         self.had["batches"] = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """How many batches there were."""
         return dict(self.had)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Leave out as many of the next epoch."""
         self.begin = state["batches"]
 
 
@@ -119,7 +111,6 @@ class SharesItsState(CountingLoader):
     """Gives out the dict in which it counts."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Not a copy."""
         return self.had
 
 
@@ -133,7 +124,6 @@ class KeepsWhatCame(CountingLoader):
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """All of them."""
         return {**super().state_dict(), "seen": list(self.seen)}
 
 
@@ -141,7 +131,6 @@ class KeepsTheFile(CountingLoader):
     """Has an open file in its state."""
 
     def state_dict(self) -> dict[str, Any]:
-        """With the log to which it writes."""
         return {**super().state_dict(), "log": open(__file__, encoding="utf-8")}
 
 
@@ -165,16 +154,14 @@ class CountsInTheSampler(DataLoader[Any]):
     """Its state is that of its sampler, which is ahead of the loop."""
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the sampler is."""
         return {"drawn": self.sampler.drawn}  # type: ignore[attr-defined]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Draw on from there."""
         self.sampler.drawn = state["drawn"]  # type: ignore[attr-defined]
 
 
 class SeededSampler(Sampler[int]):
-    """Shuffles from a seed of its own, alike in each process: healthy."""
+    """Shuffles from its own seed, in the same way in each process: healthy."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -188,7 +175,7 @@ class SeededSampler(Sampler[int]):
 
 
 class KeepsProgressInAFile(CountingLoader):
-    """Writes how far it is to a file beside the checkpoint, which then does not belong to it."""
+    """Writes its position to a file next to the checkpoint, which then does not belong to it."""
 
     folder: Path
 
@@ -201,11 +188,10 @@ class KeepsProgressInAFile(CountingLoader):
         file.write_text("0")
 
     def state_dict(self) -> dict[str, Any]:
-        """Only where the file is."""
         return {"file": str(self.folder / "progress")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The file is read as the epoch begins."""
+        """The file is read when the epoch starts."""
 
 
 def _of(kind: type[DataLoader[Any]], folder: Path, **options: Any) -> Any:
@@ -213,32 +199,26 @@ def _of(kind: type[DataLoader[Any]], folder: Path, **options: Any) -> Any:
 
 
 def counting(folder: Path) -> Any:
-    """The healthy loader."""
     return _of(CountingLoader, folder)
 
 
 def staying_at_the_end(folder: Path) -> Any:
-    """A loader of that kind."""
     return _of(StaysAtTheEnd, folder)
 
 
 def sharing_its_state(folder: Path) -> Any:
-    """A loader of that kind."""
     return _of(SharesItsState, folder)
 
 
 def keeping_what_came(folder: Path) -> Any:
-    """Likewise."""
     return _of(KeepsWhatCame, folder)
 
 
 def keeping_the_file(folder: Path) -> Any:
-    """Likewise."""
     return _of(KeepsTheFile, folder)
 
 
 def counting_in_the_sampler(folder: Path) -> Any:
-    """Likewise."""
     return _of(CountsInTheSampler, folder, sampler=CountingSampler(len(Records(folder))))
 
 
@@ -254,9 +234,9 @@ def shuffled_by_seed(folder: Path) -> Any:
 
 def keeping_progress_in_a_file(folder: Path, cache: Path) -> Any:
     """A loader of that kind; the file is in *cache*, which the trial removes."""
-    made = _of(KeepsProgressInAFile, folder)
-    made.folder = cache
-    return made
+    loader = _of(KeepsProgressInAFile, folder)
+    loader.folder = cache
+    return loader
 
 
 CASES: tuple[Case, ...] = (
@@ -264,80 +244,64 @@ CASES: tuple[Case, ...] = (
         "P1",
         ForgetsItsShard,
         "resumes",
-        "corrupted",
-        "after 1 of 4 batches, the loader gave 4 samples (0, 2, 4, 6) twice",
+        "corrupted: after 1 of 4 batches, the loader repeated 4 samples (0, 2, 4, 6)",
         ResumableStream,
     ),
     Case(
         "P2",
         sharing_its_state,
         "resumes",
-        "corrupted",
-        "the state that was taken after 1 batch changed while the next batch was made",
+        "corrupted: the state taken after 1 batch changed while the next batch was made",
         counting,
     ),
-    Case(
-        "P3",
-        shuffled,
-        "resumes",
-        "corrupted",
-        " twice, and left out ",
-        shuffled_by_seed,
-    ),
+    Case("P3", shuffled, "resumes", "corrupted:  and skipped ", shuffled_by_seed),
     Case(
         "P4",
         keeping_what_came,
         "resumes",
-        "leaked",
-        "its state grows with each batch, from",
+        "leaked: the loader's state grows with every batch, from",
         counting,
     ),
     Case(
         "P5",
         keeping_the_file,
         "resumes",
-        "broken",
-        "its state after 1 batch cannot be saved",
+        "fails_without_fault: the loader's state after 1 batch cannot be saved",
         counting,
     ),
     Case(
         "P6",
         counting_in_the_sampler,
         "resumes",
-        "corrupted",
-        "after 1 of 8 batches, the loader left out 8 samples (2, 3, 4, 5, 6, ...)",
+        "corrupted: after 1 of 8 batches, the loader left out 8 samples (2, 3, 4, 5, 6, ...)",
         counting,
     ),
     Case(
         "P7",
         BeginsAnew,
         "resumes-after-death",
-        "corrupted",
-        "after its process was killed, begun again with its state after 2 of 4 batches",
+        "corrupted: resumed from its state after 2 of 4 batches (its process was killed)",
         ResumableStream,
     ),
     Case(
         "P8",
         staying_at_the_end,
         "resumes",
-        "corrupted",
-        "the loader had a next epoch of no sample, and a whole one has 16",
+        "corrupted: the loader delivered no samples instead of 16 in the next epoch",
         counting,
     ),
     Case(
         "P9",
         NeedsItsIterator,
         "resumes",
-        "broken",
-        "the loader raised AttributeError",
+        "fails_without_fault: the loader raised AttributeError",
         ResumableStream,
     ),
     Case(
         "P11",
         EndsAtZero,
         "resumes",
-        "corrupted",
-        "the loader gave 16 samples more, a whole epoch",
+        "corrupted: the loader delivered 16 more samples, a whole extra epoch",
         ResumableStream,
         options={"loader": {"batch_size": 3, "num_workers": 2}},
     ),
@@ -345,10 +309,7 @@ CASES: tuple[Case, ...] = (
         "P10",
         keeping_progress_in_a_file,
         "resumes-after-death",
-        "corrupted",
-        "the loader left out 2 samples",
+        "corrupted: the loader left out 2 samples",
         counting,
     ),
 )
-BEHAVIOURS: dict[str, str] = {}
-EXCUSED: dict[str, str] = {}

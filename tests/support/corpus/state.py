@@ -16,7 +16,7 @@ from support.datasets import COUNT, Records, RecordStream
 
 
 class Noisy(Records):
-    """Adds noise, of generators that torch seeds anew in each worker and epoch: healthy."""
+    """Adds noise, of generators that torch seeds again in each worker and epoch: healthy."""
 
     def __getitem__(self, index: int) -> Any:
         data, index = super().__getitem__(index)
@@ -25,7 +25,7 @@ class Noisy(Records):
 
 
 class GeneratorOnSelf(Records):
-    """Keeps a generator of its own, which each worker has a copy of."""
+    """Keeps its own generator, which each worker has a copy of."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -93,9 +93,9 @@ class Resumable(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
-        first, step = (info.id, info.num_workers) if info else (0, 1)
-        while first + self.position * step < COUNT:
-            yield self.records[first + self.position * step]
+        start, step = (info.id, info.num_workers) if info else (0, 1)
+        while start + self.position * step < COUNT:
+            yield self.records[start + self.position * step]
             self.position += 1
 
 
@@ -104,32 +104,20 @@ CASES: tuple[Case, ...] = (
         "I2",
         GeneratorOnSelf,
         "two-epochs",
-        "corrupted",
-        "bit by bit, those of epoch 1",
+        "corrupted: identical to those of epoch 1",
         GeneratorPerWorker,
     ),
     Case(
-        "I2",
-        TorchGeneratorOnSelf,
-        "two-epochs",
-        "corrupted",
-        "bit by bit, those of epoch 1",
-        Noisy,
+        "I2", TorchGeneratorOnSelf, "two-epochs", "corrupted: identical to those of epoch 1", Noisy
     ),
     Case(
-        "I2",
-        ChangesInPlace,
-        "two-epochs",
-        "corrupted",
-        "bit by bit, those of epoch 1",
-        ChangesACopy,
+        "I2", ChangesInPlace, "two-epochs", "corrupted: identical to those of epoch 1", ChangesACopy
     ),
     Case(
         "I5",
         Resumable,
         "persistent-workers",
-        "corrupted",
-        "in epoch 2, 16 of 16 samples are missing",
+        "corrupted: in epoch 2, 16 of 16 samples are missing",
         RecordStream,
     ),
 )
@@ -141,5 +129,5 @@ BEHAVIOURS: dict[str, str] = {
 }
 EXCUSED: dict[str, str] = {
     "I3": "the author's own loop sets an attribute between two epochs, which the battery"
-    " cannot know",
+    " cannot know"
 }

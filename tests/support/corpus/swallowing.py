@@ -15,21 +15,20 @@ from torch.utils.data import DataLoader, default_collate, get_worker_info
 from pytest_dataloader_faults import Contract
 from support.corpus.cases import Case
 from support.corpus.pickling import QUICK
-from support.datasets import SIZE, Records
-from support.specimens import BoundedRetry, ChainedError, Packed, ZerosOnError
+from support.datasets import SIZE, Records, Substitutes, zeros
+from support.specimens import BoundedRetry, ChainedError, GivesZeros, Packed, ZerosOnError
 
 SKIPS = {"contract": Contract(may_skip=True)}
-LEAVES_OUT = {"truncated-next-epoch": "gives other samples, and no error"}
+LEAVES_OUT = {"recovers-after-truncation": "returns other samples, and no error"}
 
 
-class NextOnError(Records):
+class NextOnError(Substitutes, Records):
     """Tries the next one instead, and the next, as long as it takes."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except OSError:
-            return self[(index + 1) % len(self)]
+    errors = (OSError,)
+
+    def substitute(self, index: int, _error: Exception) -> Any:
+        return self[(index + 1) % len(self)]
 
 
 class RandomOnError(Records):
@@ -57,7 +56,7 @@ class RetriesAndFallsThrough(Records):
 
 
 class LabelOfAnother(Records):
-    """Takes another picture where one cannot be read, and keeps the label."""
+    """Takes another image if one cannot be read, and keeps the label."""
 
     def __getitem__(self, index: int) -> Any:
         try:
@@ -68,21 +67,18 @@ class LabelOfAnother(Records):
 
 
 class OwnLabel(Records):
-    """The same without another picture: healthy."""
+    """The same without another image: healthy."""
 
     def __getitem__(self, index: int) -> Any:
         image, _ = super().__getitem__(index)
         return {"image": image, "label": index % 10}
 
 
-class NoneOnError(Records):
+class NoneOnError(Substitutes, Records):
     """Gives None for what cannot be read: healthy only with a loader that leaves it out."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except (OSError, ValueError):
-            return None
+    def substitute(self, _index: int, _error: Exception) -> Any:
+        return None
 
 
 def without_nones(samples: list[Any]) -> Any:
@@ -92,7 +88,7 @@ def without_nones(samples: list[Any]) -> Any:
 
 
 def nones_filtered(folder: Path) -> DataLoader[Any]:
-    """Leaves the unreadable out in ``collate_fn``, which nobody is told."""
+    """Leaves unreadable samples out in ``collate_fn``, without a report."""
     return DataLoader(NoneOnError(folder), batch_size=4, num_workers=2, collate_fn=without_nones)
 
 
@@ -115,18 +111,14 @@ class FirstGoodOnError(Records):
             self.good = super().__getitem__(index)
         except (OSError, ValueError):
             if self.good is None:
-                return torch.zeros(SIZE, dtype=torch.uint8), -1
+                return zeros(), -1
         return self.good
 
 
-class BareExcept(Records):
+class BareExcept(GivesZeros):
     """Swallows everything, Ctrl-C and sys.exit() too."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except:  # noqa: E722  # that is the bug
-            return torch.zeros(SIZE, dtype=torch.uint8), index
+    errors = (BaseException,)
 
 
 class ExceptOverSharedHandle(Packed):
@@ -145,11 +137,11 @@ class ExceptOverSharedHandle(Packed):
                 raise ValueError(message)
             return torch.from_numpy(record.copy())
         except ValueError:
-            return torch.zeros(SIZE, dtype=torch.uint8)
+            return zeros()
 
 
 class Skips(Records):
-    """Notes what it cannot read in a file beside the data, and never tries it again."""
+    """Records what it cannot read in a file next to the data, and never tries it again."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -205,7 +197,7 @@ class SkipsTooMany(Records):
     """Leaves the neighbour of what it cannot read out as well."""
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        found, after_error = [], False
+        loaded, after_error = [], False
         for index in indices:
             try:
                 sample = super().__getitem__(index)
@@ -213,9 +205,9 @@ class SkipsTooMany(Records):
                 after_error = True
                 continue
             if not after_error:
-                found.append(sample)
+                loaded.append(sample)
             after_error = False
-        return found
+        return loaded
 
 
 def _filtered(dataset: Any) -> DataLoader[Any]:
@@ -233,24 +225,23 @@ def skip_list_in_memory(folder: Path) -> DataLoader[Any]:
 
 
 def skips_the_unreadable(folder: Path) -> DataLoader[Any]:
-    """Each time anew: healthy, where that is the contract."""
+    """Each time again: healthy, if that is the contract."""
     return _filtered(NoneOnError(folder))
 
 
-class NextWithoutEnd(Records):
+class NextWithoutEnd(Substitutes, Records):
     """Tries the next one instead, and after the last one an index that is not there."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except OSError:
-            return self[index + 1]
+    errors = (OSError,)
+
+    def substitute(self, index: int, _error: Exception) -> Any:
+        return self[index + 1]
 
 
 class AnotherWithoutEnd(Records):
-    """Tries another one instead, until Python has no more room for calls: a very long text.
+    """Tries another one instead, until Python's stack is full: a very long message.
 
-    It has less room than usual, since Python takes a second to print so many calls.
+    Its stack is smaller than usual, because Python takes a second to print that many calls.
     """
 
     def __getitem__(self, index: int) -> Any:
@@ -268,15 +259,14 @@ class AnotherWithoutEnd(Records):
         return super().__getitem__(index)
 
 
-class SaysSoInHandler(Records):
-    """Says in words of its own that there is no sample: healthy, also without ``from``."""
+class SaysSoInHandler(Substitutes, Records):
+    """Says in its own words that a sample is missing: healthy, even without ``from``."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except OSError:
-            message = f"sample {index} cannot be had"
-            raise RuntimeError(message)  # noqa: B904  # users write it so
+    errors = (OSError,)
+
+    def substitute(self, index: int, _error: Exception) -> Any:
+        message = f"sample {index} cannot be had"
+        raise RuntimeError(message)
 
 
 class Unfinished(Records):
@@ -307,7 +297,7 @@ class Finished(Unfinished):
 
 
 class NextIfGone(Records):
-    """Takes the next file in place of one that is gone."""
+    """Takes the next file instead of a missing one."""
 
     def __getitem__(self, index: int) -> Any:
         for place in range(index, index + 3):
@@ -319,13 +309,12 @@ class NextIfGone(Records):
 
 
 CASES: tuple[Case, ...] = (
-    Case("G1", NextIfGone, "file-missing", "corrupted", "has the content"),
+    Case("G1", NextIfGone, "file-missing", "corrupted: has the content"),
     Case(
         "G1",
         NextWithoutEnd,
-        "read-error-first",
-        "failed_unclearly",
-        "its cause is [Errno 5] Input/output error, and was raised by accident",
+        "read-error",
+        "failed_unclearly: its cause is [Errno 5] Input/output error, and was raised by accident",
         SaysSoInHandler,
     ),
     *(
@@ -333,59 +322,58 @@ CASES: tuple[Case, ...] = (
             "G1",
             AnotherWithoutEnd,
             check,
-            "failed_unclearly",
-            "RecursionError does not say that its cause is",
+            "failed_unclearly: RecursionError does not say that its cause is",
             SaysSoInHandler,
         )
-        for check in ("open-error", "permission-denied", "read-error-later", "closed-descriptor")
+        for check in ("open-error", "permission-denied", "read-error-halfway", "closed-descriptor")
     ),
-    Case("G1", NextOnError, "read-error-transient", "corrupted", "has the content", BoundedRetry),
+    Case("G1", NextOnError, "read-error-transient", "corrupted: has the content", BoundedRetry),
     Case(
         "G2",
         RandomOnError,
-        "read-error-first",
-        "hung",
-        "no exception and no end",
+        "read-error",
+        "hung: neither finished nor raised an exception",
         BoundedRetry,
         deadline=QUICK,
     ),
     Case(
         "G3",
         RetriesAndFallsThrough,
-        "read-error-first",
-        "failed_unclearly",
-        "UnboundLocalError does not say",
+        "read-error",
+        "failed_unclearly: UnboundLocalError does not say",
         BoundedRetry,
     ),
     Case(
         "G4",
         LabelOfAnother,
         "read-error-transient",
-        "corrupted",
-        "is wrong: it has the content of sample",
+        "corrupted: is wrong: it has the content of sample",
         OwnLabel,
     ),
-    Case("G5", nones_filtered, "read-error-transient", "corrupted", "does not hold the samples"),
+    Case(
+        "G5",
+        nones_filtered,
+        "read-error-transient",
+        "corrupted: does not contain the requested samples",
+    ),
     Case(
         "G5",
         nones_filtered_unless_all,
-        "read-error-first",
-        "failed_unclearly",
-        "IndexError does not say",
+        "read-error",
+        "failed_unclearly: IndexError does not say",
         skips_the_unreadable,
         options=SKIPS,
         not_applicable=LEAVES_OUT,
     ),
-    Case("G6", ZerosOnError, "truncated-half", "corrupted", "came alike"),
-    Case("G6", FirstGoodOnError, "read-error-first", "corrupted", "came alike", ChainedError),
-    Case("G7", BareExcept, "read-error-first", "corrupted", "came alike", ChainedError),
-    Case("G8", ExceptOverSharedHandle, "workers-agree", "corrupted", "came alike", Packed),
+    Case("G6", ZerosOnError, "truncated-half", "corrupted: identical"),
+    Case("G6", FirstGoodOnError, "read-error", "corrupted: identical", ChainedError),
+    Case("G7", BareExcept, "read-error", "corrupted: identical", ChainedError),
+    Case("G8", ExceptOverSharedHandle, "workers-agree", "corrupted: identical", Packed),
     Case(
         "G9",
         skip_list_on_disk,
         "read-error-transient",
-        "poisoned",
-        "does not hold the samples",
+        "poisoned: does not contain the requested samples",
         skips_the_unreadable,
         options={**SKIPS, "files": "*.rec"},
         not_applicable=LEAVES_OUT,
@@ -393,22 +381,18 @@ CASES: tuple[Case, ...] = (
     Case(
         "G9",
         skip_list_in_memory,
-        "read-error-next-epoch",
-        "corrupted",
-        "in epoch 2",
+        "recovers-after-read-error",
+        "corrupted: in epoch 2",
         skips_the_unreadable,
         options=SKIPS,
         not_applicable=LEAVES_OUT,
     ),
-    Case("G9", RaisesAgain, "read-error-next-epoch", "poisoned", "the same workers raised"),
+    Case("G9", RaisesAgain, "recovers-after-read-error", "poisoned: the same workers raised"),
     Case(
         "G9",
         Unfinished,
-        "read-error-next-epoch",
-        "poisoned",
-        "the same workers raised RuntimeError: table already exists",
+        "recovers-after-read-error",
+        "poisoned: the same workers raised RuntimeError: table already exists",
         Finished,
     ),
 )
-BEHAVIOURS: dict[str, str] = {}
-EXCUSED: dict[str, str] = {}

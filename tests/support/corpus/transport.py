@@ -9,7 +9,7 @@ from typing import Any
 
 from support.corpus.cases import Case
 from support.corpus.pickling import QUICK
-from support.datasets import Records
+from support.datasets import Records, Substitutes
 from support.specimens import (
     BadSample,
     ChainedError,
@@ -46,18 +46,17 @@ class RaisesLocalClass(Records):
         return super().__getitem__(index)
 
 
-class RaisesBuiltin(RaisesLocalClass):
+class RaisesBuiltin(Substitutes, RaisesLocalClass):
     """Makes one of it that everybody knows."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except CorruptRecord as error:
-            raise ValueError(str(error)) from None
+    errors = (CorruptRecord,)
+
+    def substitute(self, _index: int, error: Exception) -> Any:
+        raise ValueError(str(error)) from None
 
 
 class NumberedError(Exception):
-    """Takes a number, and gets a text where torch makes it anew."""
+    """Takes a number, and gets a string when torch creates it again."""
 
     def __init__(self, number: Any) -> None:
         super().__init__(number)
@@ -67,64 +66,53 @@ class NumberedError(Exception):
         return os.strerror(self.number)
 
 
-class RaisesNumber(Records):
-    """Lets an error out that cannot be printed in the loader's process."""
+class RaisesNumber(Substitutes, Records):
+    """Lets an error out that cannot be printed in the main process."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except OSError as error:
-            raise NumberedError(error.errno) from None
+    errors = (OSError,)
+
+    def substitute(self, _index: int, error: Any) -> Any:
+        raise NumberedError(error.errno) from None
 
 
-class ExitsOnError(Records):
+class ExitsOnError(RaisesNumber):
     """Ends the program, as the script did that it was made of."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except OSError:
-            sys.exit(1)
+    def substitute(self, _index: int, _error: Any) -> Any:
+        sys.exit(1)
 
 
-class AbortsOnError(Records):
+class AbortsOnError(RaisesNumber):
     """Reads as C libraries do that print what is wrong, and abort."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except OSError as error:
-            os.write(2, f"reader.c:42: ReadError: {error.strerror}\n".encode())
-            os.abort()
+    def substitute(self, _index: int, error: Any) -> Any:
+        os.write(2, f"reader.c:42: ReadError: {error.strerror}\n".encode())
+        os.abort()
 
 
 _HIDES = "does not say that its cause is [Errno 5] Input/output error"
 CASES: tuple[Case, ...] = (
-    Case(
-        "C2", RaisesUnbuildable, "read-error-first", "failed_unclearly", "TypeError", ChainedError
-    ),
+    Case("C2", RaisesUnbuildable, "read-error", "failed_unclearly: TypeError", ChainedError),
     Case(
         "C3",
         RaisesLocalClass,
         "truncated-half",
-        "hung",
-        "what it had to send (AttributeError: Can't pickle local object",
+        "hung: could not pickle its result (AttributeError: Can't pickle local object",
         RaisesBuiltin,
         deadline=QUICK,
     ),
     Case(
         "C9",
         RaisesNumber,
-        "read-error-first",
-        "failed_unclearly",
-        "cannot be rebuilt from its message",
+        "read-error",
+        "failed_unclearly: cannot be rebuilt from its message",
         ChainedError,
     ),
-    Case("C6", ExitsOnError, "read-error-first", "failed_unclearly", _HIDES, ChainedError),
-    Case("C6", TakesTheJobDown, "read-error-first", "crashed", "signal 15 (SIGTERM)"),
-    Case("C6", TakesTheGroupDown, "read-error-first", "crashed", "died"),
-    Case("C7", AbortsOnError, "read-error-first", "failed_unclearly", _HIDES, ChainedError),
-    Case("C7", BadSample, "read-error-first", "failed_unclearly", _HIDES, ChainedError),
+    Case("C6", ExitsOnError, "read-error", f"failed_unclearly: {_HIDES}", ChainedError),
+    Case("C6", TakesTheJobDown, "read-error", "crashed: killed by SIGTERM"),
+    Case("C6", TakesTheGroupDown, "read-error", "crashed: killed by SIG"),
+    Case("C7", AbortsOnError, "read-error", f"failed_unclearly: {_HIDES}", ChainedError),
+    Case("C7", BadSample, "read-error", f"failed_unclearly: {_HIDES}", ChainedError),
 )
 BEHAVIOURS: dict[str, str] = {
     "C1": (
@@ -142,8 +130,7 @@ BEHAVIOURS: dict[str, str] = {
     ),
     "C8": (
         "a loop that goes on after an error of worker_init_fn gets an UnboundLocalError; a trial"
-        " ends with the first error"
-        " (corpus/test_behaviours_of_workers.py::test_an_error_of_worker_init_fn_is_the_one_told)"
+        " ends with the first error (corpus/test_behaviours_of_workers.py::"
+        "test_an_error_of_worker_init_fn_is_the_one_reported)"
     ),
 }
-EXCUSED: dict[str, str] = {}

@@ -14,23 +14,23 @@ import cv2
 import numpy as np
 import torch
 from PIL import Image, ImageFile
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset
 
 from pytest_dataloader_faults import Contract
 from support.corpus.cases import Case
 from support.corpus.streams import Shards
-from support.datasets import COUNT, SIZE, Records
+from support.datasets import COUNT, SIZE, Records, Substitutes, shard, zeros
 
 PROMISES = {"contract": Contract(detects_corruption=True)}
-_CLAIM = "but 'FileNotFoundError', which is another cause"
+_CLAIM = "but blames 'FileNotFoundError', which is not the cause"
 
 
 class EndsWithTheArchive(Shards):
     """Takes the end of the archive for the end of the samples."""
 
     def __iter__(self) -> Iterator[Any]:
-        for shard, _ in self._own():
-            yield from self._members(shard)
+        for archive, _ in self._own():
+            yield from self._members(archive)
 
 
 class FromFile(Records):
@@ -49,7 +49,7 @@ class CountsBytes(Records):
 
 
 class FromFileCounted(Records):
-    """As many values as there have to be: healthy."""
+    """As many values as there must be: healthy."""
 
     def __getitem__(self, index: int) -> Any:
         data = self.paths[index].read_bytes()
@@ -65,10 +65,9 @@ class Rows(IterableDataset[Any]):
             csv.writer(file).writerows([number, number**2] for number in range(COUNT))
 
     def __iter__(self) -> Iterator[Any]:
-        info = get_worker_info()
-        first, step = (info.id, info.num_workers) if info else (0, 1)
+        own = shard(COUNT)
         for place, row in enumerate(self._rows()):
-            if place % step == first:
+            if place in own:
                 yield torch.tensor([int(value) for value in row])
 
     def _rows(self) -> Iterator[list[str]]:
@@ -117,36 +116,34 @@ class LoadsTruncatedPictures(Pictures):
 
 
 class BlackIfNone(Pictures):
-    """Has a black picture for what ``imread`` has None for."""
+    """Returns a black image where ``imread`` returns None."""
 
     def __getitem__(self, index: int) -> Any:
         picture = cv2.imread(str(self._path(index)))
         return torch.from_numpy(np.zeros((32, 32, 3), np.uint8) if picture is None else picture)
 
 
-class NotFoundIfUnreadable(Pictures):
+class NotFoundIfUnreadable(Substitutes, Pictures):
     """Says that the file is not there, whatever is wrong with it."""
 
+    errors = (OSError, SyntaxError)  # PIL raises the latter for a truncated PNG.
     error: type[Exception] = FileNotFoundError
-    what = "Image Not Found"
+    reason = "Image Not Found"
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except (OSError, SyntaxError):  # PIL raises the latter for a PNG that lacks its end.
-            message = f"{self.what} {self._path(index).name}"
-            raise self.error(message) from None
+    def substitute(self, index: int, _error: Exception) -> Any:
+        message = f"{self.reason} {self._path(index).name}"
+        raise self.error(message) from None
 
 
 class SaysUnreadable(NotFoundIfUnreadable):
     """Says no more than it knows: healthy."""
 
     error = RuntimeError
-    what = "cannot read"
+    reason = "cannot read"
 
 
 class Checked(Records):
-    """Has a checksum of each record, and looks at it: healthy."""
+    """Has a checksum of each record, and compares it: healthy."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -221,53 +218,52 @@ class ZerosBehindAnIndex(Indexed):
         try:
             return super()._record(index)
         except (OSError, ValueError):
-            return torch.zeros(SIZE, dtype=torch.uint8), index
+            return zeros(), index
 
 
-class NextIfDamaged(Checked):
-    """Takes the next record in place of a damaged one."""
+class NextIfDamaged(Substitutes, Checked):
+    """Takes the next record instead of a damaged one."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except ValueError:
-            return super().__getitem__((index + 1) % len(self))
+    errors = (ValueError,)
+
+    def substitute(self, index: int, _error: Exception) -> Any:
+        return Checked.__getitem__(self, (index + 1) % len(self))
 
 
-class ZerosIfDamaged(Checked):
-    """Has zeros in place of a damaged record."""
+class ZerosIfDamaged(NextIfDamaged):
+    """Has zeros instead of a damaged record."""
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except ValueError:
-            return torch.zeros(SIZE, dtype=torch.uint8)
+    def substitute(self, _index: int, _error: Exception) -> Any:
+        return zeros()
 
 
 CASES: tuple[Case, ...] = (
-    Case("M1", EndsWithTheArchive, "truncated-tail", "corrupted", "are missing", Shards),
+    Case("M1", EndsWithTheArchive, "truncated-tail", "corrupted: are missing", Shards),
     Case(
         "M2",
         FromFile,
         "truncated-half",
-        "corrupted",
-        "is wrong: it is torch.Tensor torch.uint8 (32,) instead of",
+        "corrupted: is wrong: it is torch.Tensor torch.uint8 (32,) instead of",
         FromFileCounted,
     ),
-    Case("M2", CountsBytes, "truncated-at-rest", "corrupted", "0 of 16 samples are there"),
-    Case("M3", Rows, "truncated-tail", "corrupted", "are missing", CountedRows),
-    Case("M4", LoadsTruncatedPictures, "truncated-half", "corrupted", "is wrong", Pictures),
-    Case("M5", BlackIfNone, "open-error", "corrupted", "came alike", Pictures),
-    Case("M6", TrustsPayloads, "short-read", "corrupted", "is wrong", Framed),
-    Case("M5", NotFoundIfUnreadable, "truncated-empty", "failed_unclearly", _CLAIM, SaysUnreadable),
+    Case("M2", CountsBytes, "truncated-before-init", "corrupted: 0 of 16 samples are left"),
+    Case("M3", Rows, "truncated-tail", "corrupted: are missing", CountedRows),
+    Case("M4", LoadsTruncatedPictures, "truncated-half", "corrupted: is wrong", Pictures),
+    Case("M5", BlackIfNone, "open-error", "corrupted: identical", Pictures),
+    Case("M6", TrustsPayloads, "short-read", "corrupted: is wrong", Framed),
     Case(
-        "M5", NotFoundIfUnreadable, "permission-denied", "failed_unclearly", _CLAIM, SaysUnreadable
+        "M5", NotFoundIfUnreadable, "truncated-empty", f"failed_unclearly: {_CLAIM}", SaysUnreadable
     ),
-    Case("M7", ZerosBehindAnIndex, "read-error-first", "corrupted", "came alike", Indexed),
-    Case("M7", ZerosBehindAnIndex, "truncated-half", "corrupted", "came alike", Indexed),
-    Case("M2", Records, "corrupted-file", "corrupted", "is wrong", Checked, options=PROMISES),
-    Case("G1", NextIfDamaged, "corrupted-file", "corrupted", "it has the content of", Checked),
-    Case("G6", ZerosIfDamaged, "corrupted-file", "corrupted", "came alike", Checked),
+    Case(
+        "M5",
+        NotFoundIfUnreadable,
+        "permission-denied",
+        f"failed_unclearly: {_CLAIM}",
+        SaysUnreadable,
+    ),
+    Case("M7", ZerosBehindAnIndex, "read-error", "corrupted: identical", Indexed),
+    Case("M7", ZerosBehindAnIndex, "truncated-half", "corrupted: identical", Indexed),
+    Case("M2", Records, "corrupted-file", "corrupted: is wrong", Checked, options=PROMISES),
+    Case("G1", NextIfDamaged, "corrupted-file", "corrupted: it has the content of", Checked),
+    Case("G6", ZerosIfDamaged, "corrupted-file", "corrupted: identical", Checked),
 )
-BEHAVIOURS: dict[str, str] = {}
-EXCUSED: dict[str, str] = {}

@@ -6,11 +6,13 @@ from pytest_dataloader_faults._engine.calls import Role
 from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.policy import Operation
+from pytest_dataloader_faults._engine.supervisor.answers.listings import on_list
+from pytest_dataloader_faults._engine.supervisor.answers.locks import is_lock, on_lock
 from pytest_dataloader_faults._engine.supervisor.answers.network import on_connect
 from pytest_dataloader_faults._engine.supervisor.answers.opens import (
     on_duplicate,
+    on_fallocate,
     on_open,
-    on_room,
     on_stat,
 )
 from pytest_dataloader_faults._engine.supervisor.answers.reads import on_read
@@ -19,6 +21,13 @@ from pytest_dataloader_faults._engine.supervisor.answers.writes import on_write
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
 
+_ANSWERS = {
+    Role.DUPLICATES: on_duplicate,
+    Role.STATS: on_stat,
+    Role.CHECKS: on_stat,
+    Role.LISTS: on_list,
+    Role.RESERVES: on_fallocate,
+}
 _MAKE_DESCRIPTORS = (Role.OPENS, Role.ALLOCATES, Role.DUPLICATES)
 
 
@@ -30,26 +39,22 @@ def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> 
         return
     if call.facts.reads_fd is not None:
         on_read(worker, call, services)
-    elif not _try_answer(worker, call, services):
+        return
+    try_answer = on_lock if is_lock(call) else _try_answer
+    if not try_answer(worker, call, services):
         worker.listener.continue_syscall(call)
 
 
 def _try_answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
-    """Answer a call by what it does, or note it; False if the kernel is to make it."""
+    """Answer a call by what it does, or note it; False if the kernel should execute it."""
     role = call.facts.role
     if role is Role.OPENS:
         return on_open(worker, call, services.copies)
-    if role is Role.DUPLICATES:
-        return on_duplicate(worker, call)
-    if role in (Role.STATS, Role.CHECKS):
-        return on_stat(worker, call)
-    if role is Role.RESERVES:
-        return on_room(worker, call)
+    if role in _ANSWERS:
+        return _ANSWERS[role](worker, call)
     if role is Role.CONNECTS:
         return on_connect(worker, call, services.relay)
-    if role is Role.LOCKS:  # flock(2) is of the open file description, which ours would keep.
-        worker.files.stop_sharing(call.pid, caller.signed(call.arguments[0]))
-    elif role is Role.UNOBSERVABLE:
+    if role is Role.UNOBSERVABLE:
         worker.policy.unobserved[call.name] += 1
     elif role is Role.CHANGES_IDENTITY:
         worker.identities.note_change(call)
@@ -60,8 +65,8 @@ def _note_exhaustion(worker: WorkerState, call: Syscall) -> None:
     """The kernel itself refuses a call for want of a descriptor; the policy only counts it."""
     if call.facts.role not in _MAKE_DESCRIPTORS or call.facts.number_at is not None:
         return
-    used = proc.descriptors(call.pid)
-    is_full = all(number in used for number in range(worker.limit or 0))
+    numbers = proc.descriptors(call.pid)
+    is_full = all(number in numbers for number in range(worker.limit or 0))
     name = worker.memory.path(call) if is_full and call.facts.role is Role.OPENS else None
-    path = "" if name is None else caller.resolved_path(call, name).path
-    worker.policy.allocated(Operation(call.name, path, call.pid), is_full=is_full)
+    path = "" if name is None else caller.resolve_path(call, name).path
+    worker.policy.note_allocation(Operation(call.name, path, call.pid), is_full=is_full)

@@ -1,7 +1,7 @@
-"""Faults of a worker process itself, as a fetch or a sample begins [runs in the supervisor].
+"""Faults of a worker process itself, when a fetch or a sample starts [runs in the supervisor].
 
 They lower its limit of descriptors, end it, stop it, or keep it waiting. A death inside a read or
-a write is here, too.
+a write is also here.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pytest_dataloader_faults._engine.policy import Die
 from pytest_dataloader_faults._engine.supervisor import inherited_files
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler, Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
-from pytest_dataloader_faults._engine.system.proc import descriptors, room_below
+from pytest_dataloader_faults._engine.system.proc import descriptors, limit_for_headroom
 from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.faults.kinds import InOneWorker
 
 
 class FetchStart:
-    """The beginning of one fetch or sample. The worker waits until it may proceed."""
+    """The start of one fetch or sample. The worker waits until it may proceed."""
 
     def __init__(self, worker: WorkerState, sample: int | None, deaths: DeathScheduler) -> None:
         self._worker = worker
@@ -51,12 +51,12 @@ class FetchStart:
         """Let the worker proceed."""
         while self._orders:
             part = self._orders.pop(0)
-            self._send(part.message(self._worker, more=bool(self._orders)), part.descriptors)
-            part.sent()
+            self._send(part.message(self._worker, has_more=bool(self._orders)), part.descriptors)
+            part.close_own_fds()
 
     def _due_deaths(self) -> list[FaultCounter[InOneWorker]]:
-        every = self._worker.faults.of_kind(InOneWorker)
-        counters = [each for each in every if not faults.has_files(each.fault)]
+        counters_of_worker = self._worker.faults.counters_of_kind(InOneWorker)
+        counters = [each for each in counters_of_worker if not faults.has_files(each.fault)]
         if self._sample is not None:
             return [each for each in counters if each.fault.sample == self._sample]
         now = (None, self._worker.policy.fetch)
@@ -83,14 +83,14 @@ class FetchStart:
 
 def _lower_limit(worker: WorkerState) -> None:
     """Lower the worker's soft limit, once, to what it uses and the headroom."""
-    for counter in worker.faults.of_kind(faults.DescriptorExhaustion):
+    for counter in worker.faults.counters_of_kind(faults.DescriptorExhaustion):
         if worker.limit is None:
             try:
-                limit = room_below(descriptors(worker.pid), counter.fault.headroom)
+                limit = limit_for_headroom(descriptors(worker.pid), counter.fault.headroom)
                 _, hard = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
                 resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (limit, hard))
-            except PermissionError:  # It takes CAP_SYS_RESOURCE where the users differ.
-                worker.policy.unobserved["fetch by a worker that has become another user"] += 1
+            except PermissionError:  # It takes CAP_SYS_RESOURCE if the users differ.
+                worker.policy.unobserved["fetch by a worker that has changed its user"] += 1
             else:
                 worker.limit = limit
 
@@ -99,7 +99,7 @@ def _kill_now(
     worker: WorkerState, counter: FaultCounter[InOneWorker], deaths: DeathScheduler
 ) -> protocol.Task | None:
     fault = counter.fault
-    counter.reached += 1
+    counter.matched += 1
     if isinstance(fault, faults.WorkerExited):
         worker.policy.fire(counter, f"exit {fault.code}", kind=FiringKind.DEATH)
         return protocol.ExitNow(fault.code)
@@ -117,7 +117,7 @@ def _kill_now(
 
 _PATIENCE = 1.0
 """Seconds that a death in a call waits for the loader to wait for that batch. Code in C may keep
-the interpreter lock over its calls; batches that the worker has made before then never come."""
+the GIL over its calls; then batches that the worker has made before are never sent."""
 
 
 def end(worker: WorkerState, number: int, deaths: DeathScheduler) -> None:
@@ -134,24 +134,24 @@ def die_in_call(
     deaths: DeathScheduler,
     timers: Timers,
     answer: Action,
-    before: Action = lambda: None,
+    before_death: Action = lambda: None,
 ) -> None:
-    """Let *worker* die once its batch is awaited; the call that it is in gets its *answer* then.
+    """Let *worker* die once its batch is awaited, which gives the call that it is in its *answer*.
 
-    *before*: what becomes of the call before the death.
+    *before_death*: what becomes of the call before the death.
     """
     counter = death.counter
 
-    def strike() -> None:
+    def kill_worker() -> None:
         if worker.armed and worker.alive and not counter.fired:
             number = counter.fault.signal
             worker.policy.fire(counter, f"signal {number}", death.path, kind=FiringKind.DEATH)
-            before()
+            before_death()
             end(worker, number, deaths)
         answer()
 
-    deaths.schedule(worker.loader, worker.id, worker.position, strike)
-    timers.after(_PATIENCE, strike)
+    deaths.schedule(worker.loader, worker.id, worker.position, kill_worker)
+    timers.after(_PATIENCE, kill_worker)
 
 
 def _signal(worker: WorkerState, number: int) -> None:

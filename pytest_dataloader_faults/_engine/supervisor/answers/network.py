@@ -1,15 +1,15 @@
 """Connections of workers: which ones fail, and those that go through the supervisor [runs in it].
 
-Some facts about faults of a connection. A client waits in poll(2) or epoll_wait(2), mostly under a
-time limit of its own, and not in recv(2). So a recv(2) that is answered late, or with an errno, is
-nothing that a network does: an answer that stalls is no data, for each of these calls alike. So the
+Some facts about faults of a connection. A client waits in poll(2) or epoll_wait(2), mostly with its
+own timeout, and not in recv(2). So a recv(2) that is answered late, or with an errno, does not
+occur on a network: if a peer stalls, each of these calls sees that there is no data. So the
 supervisor makes the connection to the peer itself, and the worker's socket is connected to a socket
-of the supervisor, on the loopback address. What the worker's calls give is the kernel's own.
+of the supervisor, on the loopback address. The results of the worker's calls are the kernel's own.
 
-connect(2) is answered once the peer has accepted, also where the socket is not to block: a socket
-that is not connected cannot be made to look like one that is about to be. The worker's own limit
-does not hold meanwhile. So where the peer takes its time, the worker makes the connection itself,
-and no fault happens on it. getpeername(2) shows the loopback address.
+connect(2) is answered once the peer has accepted, even if the socket must not block: a socket that
+is not connected cannot be made to look like one that is about to be. The worker's own limit does
+not hold meanwhile. So if the peer is slow, the worker makes the connection itself, and no fault
+happens on it. getpeername(2) shows the loopback address.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pytest_dataloader_faults._engine.kernel import caller
-from pytest_dataloader_faults._engine.kernel.caller import Peer, Syscall, duplicate_of, waits_for
+from pytest_dataloader_faults._engine.kernel.caller import (
+    Peer,
+    Syscall,
+    duplicate_socket,
+    waits_for,
+)
 from pytest_dataloader_faults._engine.kernel.callers_file import INVISIBLE
 from pytest_dataloader_faults._engine.policy import (
     ANSWER,
@@ -34,6 +39,7 @@ from pytest_dataloader_faults._engine.policy import (
     Hang,
     Operation,
 )
+from pytest_dataloader_faults._engine.supervisor.answers.http import Answer, HttpRequests
 from pytest_dataloader_faults._engine.supervisor.events import (
     DeathScheduler,
     EventHandler,
@@ -43,7 +49,7 @@ from pytest_dataloader_faults._engine.supervisor.events import (
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 
 _AT_ONCE = 4
-"""So many sockets are served before the calls of workers are looked at again."""
+"""The number of sockets that are served before the calls of workers are checked again."""
 _PATIENCE = 5.0
 _ACCEPTED_WITHIN = 0.1
 """Seconds. A server that is there accepts at once, by its kernel, and limits are longer."""
@@ -66,7 +72,7 @@ class Relay:
 
     def connect(self, worker: WorkerState, call: Syscall, peer: Peer) -> None:
         """Connect the worker's socket to *peer* by way of this process, and answer *call*."""
-        connection = duplicate_of(call)
+        connection = duplicate_socket(call)
         far = socket.socket(peer.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
 
         def connected(_events: int) -> None:
@@ -80,8 +86,10 @@ class Relay:
             finally:
                 connection.close()
 
-        def let_go() -> None:
-            if not _can_be_written(far):  # Or it is connected, and that has not been handled yet.
+        def give_up_waiting() -> None:
+            if HttpRequests.of(worker.policy, Operation(ANSWER, peer.path)):
+                connected(0)  # The server is not needed for an answer, and may still accept.
+            elif not _can_be_written(far):  # Or it is connected, but not handled yet.
                 self.watch(worker, far, 0, connected)
                 worker.policy.unobserved[_LATE] += 1
                 worker.listener.continue_syscall(call)
@@ -91,7 +99,7 @@ class Relay:
         number = far.connect_ex(peer.address)
         if number in (0, errno.EINPROGRESS):
             self.watch(worker, far, select.EPOLLOUT, connected)
-            limit = self.timers.after(_ACCEPTED_WITHIN, let_go)
+            limit = self.timers.after(_ACCEPTED_WITHIN, give_up_waiting)
         else:
             worker.listener.fail(call, number)
             connection.close()
@@ -122,7 +130,7 @@ class Relay:
                 handler(events)
             except Exception as error:  # noqa: BLE001  # whatever it is, it must be reported
                 self._on_error(worker, None, error)
-                if self._handlers.pop(fd, None):  # Or it would come again and again.
+                if self._handlers.pop(fd, None):  # Or it would be reported again and again.
                     self._ready.unregister(fd)
 
     def _join(
@@ -142,7 +150,7 @@ class Relay:
             worker.listener.fail(call, number)
         else:
             number, near = _connect_here(connection, peer)
-            Relayed(self, worker, peer.path, near, far).go_on()
+            Relayed(self, worker, peer.path, near, far).wait_for_more()
             if number:  # EINPROGRESS, of a socket that is not to block.
                 worker.listener.fail(call, number)
             else:
@@ -173,9 +181,9 @@ def _connect_here(connection: socket.socket, peer: Peer) -> tuple[int, socket.so
 
 
 # Some facts about the end of a connection. close(2) with SO_LINGER 0 resets it, and drops what is
-# not sent yet; with TCP_NOTSENT_LOWAT 1 a socket is writable once all is sent. close(2) of a
-# socket that has unread bytes resets it, too: an orderly end needs shutdown(2), and reading until
-# the other side ends. Both are handed on as they come: the end of one direction, and a reset.
+# not sent yet; with TCP_NOTSENT_LOWAT 1 a socket is writable once all is sent. close(2) of a socket
+# that has unread bytes also resets it: an orderly end needs shutdown(2), and reading until the
+# other side ends. Both are passed on as received: the end of one direction, and a reset.
 
 
 _CHUNK = 1 << 18
@@ -196,7 +204,7 @@ class _Watcher(Protocol):
 
 
 class _Flow:
-    """One direction of a connection: what came from *source* and is to go to *sink*."""
+    """One direction of a connection: the data from *source* for *sink*."""
 
     def __init__(self, source: socket.socket, sink: socket.socket) -> None:
         self._source = source
@@ -209,11 +217,11 @@ class _Flow:
 
     @property
     def takes(self) -> bool:
-        """Whether there is room for more."""
+        """Whether the buffer can hold more."""
         return not self.data and not self.has_ended
 
     def receive(self) -> memoryview:
-        """What has come, which may be nothing yet."""
+        """What has arrived, which may be nothing yet."""
         try:
             data = self._source.recv(_CHUNK)
         except BlockingIOError:
@@ -249,18 +257,19 @@ class Relayed:
         self._watcher = watcher
         self._worker = worker
         self._operation = Operation(ANSWER, path)
+        self._http = HttpRequests.of(worker.policy, self._operation)
         self._near, self._far = near, far
         self._requests, self._answers = _Flow(near, far), _Flow(far, near)
         self._is_asked = True
-        self._came = 0
+        self._answered_bytes = 0
         """How many bytes of this answer."""
         self._is_held = False
         self._cut: CutOff | None = None
-        for each in (near, far):
-            each.setblocking(False)
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for connection in (near, far):
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def go_on(self) -> None:
+    def wait_for_more(self) -> None:
         """Wait for what may happen next, or close what is over."""
         is_half_over = self._requests.has_ended if self._cut else self._requests.is_over
         if self._answers.is_over and is_half_over:
@@ -268,15 +277,15 @@ class Relayed:
             return
         self._watcher.watch(self._worker, self._near, self._awaited_near(), self._on_near)
         if not self._cut:
-            taken = select.EPOLLIN if self._answers.takes and not self._is_held else 0
-            given = select.EPOLLOUT if self._requests.data else 0
-            self._watcher.watch(self._worker, self._far, taken | given, self._on_far)
+            readable = select.EPOLLIN if self._answers.takes and not self._is_held else 0
+            writable = select.EPOLLOUT if self._requests.data else 0
+            self._watcher.watch(self._worker, self._far, readable | writable, self._on_far)
 
     def _awaited_near(self) -> int:
         if self._cut and self._cut.is_reset:
             return 0 if self._is_held else select.EPOLLOUT
-        taken = select.EPOLLIN if self._requests.takes else 0
-        return taken | (select.EPOLLOUT if self._answers.data and not self._is_held else 0)
+        readable = select.EPOLLIN if self._requests.takes else 0
+        return readable | (select.EPOLLOUT if self._answers.data and not self._is_held else 0)
 
     def _on_near(self, events: int) -> None:
         if self._cut and self._cut.is_reset and not self._answers.data:
@@ -288,10 +297,39 @@ class Relayed:
             except OSError:  # The worker has reset the connection.
                 self.close(reset=True)
                 return
-            if data and not self._cut:
-                self._is_asked = True
-                self._requests.data = data
-        self._hand_on()
+            if not self._cut:
+                self._pass_requests(data)
+        self._flush()
+
+    def _pass_requests(self, data: memoryview) -> None:
+        """Pass on what the worker has sent, except for requests that are answered here."""
+        if self._http is None:
+            self._is_asked |= bool(data)
+            self._requests.data = data
+            return
+        passed = b""
+        parts = self._http.split(bytes(data), self._may_answer) if data else [self._http.rest()]
+        for part in parts:
+            if isinstance(part, Answer):
+                self._answer(part)
+            else:
+                self._is_asked |= bool(part)
+                passed += part
+        if not self._cut:
+            self._requests.data = memoryview(passed)
+
+    def _may_answer(self) -> bool:
+        """Whether the worker would take an answer for that of its latest request."""
+        awaits_another = self._is_asked and self._http is not None and self._http.has_passed
+        return not (awaits_another or self._answers.has_ended or self._cut)
+
+    def _answer(self, answer: Answer) -> None:
+        """Answer a request in the place of the peer."""
+        self._is_asked = True
+        data = self._apply_faults(memoryview(answer.data))
+        self._answers.data = memoryview(bytes(self._answers.data) + bytes(data))
+        if answer.closes and not self._cut:
+            self._cut_off(CutOff(len(answer.data), is_reset=False))
 
     def _on_far(self, events: int) -> None:
         if events & ~select.EPOLLOUT and self._answers.takes and not self._is_held:
@@ -300,30 +338,32 @@ class Relayed:
             except OSError:  # The peer has reset it.
                 self._cut_off(CutOff(0, is_reset=True))
             else:
-                self._answers.data = self._under_faults(data)
-        self._hand_on()
+                if data and self._http:
+                    self._http.expect_others()
+                self._answers.data = self._apply_faults(data)
+        self._flush()
 
-    def _hand_on(self) -> None:
+    def _flush(self) -> None:
         if not self._is_held:
             self._answers.send()
         if not self._cut:
             self._requests.send()
-        self.go_on()
+        self.wait_for_more()
 
-    def _under_faults(self, data: memoryview) -> memoryview:
-        """What of *data*, which the peer has sent, is to be handed on."""
+    def _apply_faults(self, data: memoryview) -> memoryview:
+        """The part of *data*, which the peer has sent, that should be passed on."""
         policy = self._worker.policy
         if data and self._is_asked:
-            self._is_asked, self._came = False, 0
-            for action in policy.answered(self._operation):
+            self._is_asked, self._answered_bytes = False, 0
+            for action in policy.answer_actions(self._operation):
                 self._hold(action)
-        begin = self._came
-        self._came += len(data)
-        cut = policy.cut_off(self._operation, begin, self._came)
+        begin = self._answered_bytes
+        self._answered_bytes += len(data)
+        cut = policy.answer_cut_off(self._operation, begin, self._answered_bytes)
         if cut is None:
             return data
         self._cut_off(cut)
-        return data[: cut.after - begin]
+        return data[: cut.offset - begin]
 
     def _hold(self, action: object) -> None:
         """Let the answer wait."""
@@ -343,10 +383,10 @@ class Relayed:
     def _release(self) -> None:
         self._is_held = False
         if self._near.fileno() >= 0:
-            self._hand_on()
+            self._flush()
 
     def _cut_off(self, cut: CutOff) -> None:
-        """The peer is gone; the worker gets what has come before, and then the end."""
+        """The peer has closed; the worker gets what was sent before, and then the end."""
         self._watcher.watch(self._worker, self._far, 0, self._on_far)
         self._far.close()
         self._cut = cut
@@ -358,31 +398,31 @@ class Relayed:
 
     def close(self, *, reset: bool = False) -> None:
         """Close both ends."""
-        for each, handler in ((self._near, self._on_near), (self._far, self._on_far)):
-            if each.fileno() >= 0:
-                self._watcher.watch(self._worker, each, 0, handler)
+        for connection, handler in ((self._near, self._on_near), (self._far, self._on_far)):
+            if connection.fileno() >= 0:
+                self._watcher.watch(self._worker, connection, 0, handler)
                 if reset:
                     with contextlib.suppress(OSError):
-                        each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-                each.close()
+                        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+                connection.close()
 
 
 def on_connect(worker: WorkerState, call: Syscall, relay: Relay) -> bool:
-    """Answer a connect(2), or have *relay* do it; False if the kernel is to make it."""
+    """Answer a connect(2), or have *relay* do it; False if the kernel should execute it."""
     try:
         peer = caller.peer_of(call)
     except PermissionError:
         worker.policy.unobserved[f"connect {INVISIBLE}"] += 1
         return False
-    if peer is None or caller.is_repeated(call):
+    if peer is None or caller.is_connecting(call):
         return False
-    for action in worker.policy.connected(Operation(CONNECT, peer.path, call.pid)):
+    for action in worker.policy.connect_actions(Operation(CONNECT, peer.path, call.pid)):
         if isinstance(action, Fail):
             worker.listener.fail(call, action.errno)
             return True
     if not worker.faults.needs_answers_of(peer.path):
         return False
-    if not caller.is_of_this_network(call.pid):
+    if not caller.shares_network_namespace(call.pid):
         worker.policy.unobserved["connect in another network namespace"] += 1
         return False
     relay.connect(worker, call, peer)

@@ -1,6 +1,6 @@
 """The answers to calls that name a file, or make a descriptor [runs in the supervisor].
 
-They open it, look at it, duplicate its descriptor, or reserve room for it.
+They open it, examine it, duplicate its descriptor, or reserve space for it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import errno
 import os
 import resource
 
-from pytest_dataloader_faults._engine.file_copies import FileCopies, reopen, unrelated_file
+from pytest_dataloader_faults._engine.file_copies import FileCopies, open_unrelated_file, reopen
 from pytest_dataloader_faults._engine.kernel import caller, callers_file
 from pytest_dataloader_faults._engine.kernel.caller import PathRequest, Syscall
 from pytest_dataloader_faults._engine.kernel.callers_file import (
@@ -32,33 +32,32 @@ from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
 
 _TOO_LOW = (
-    "the dataset has lowered its limit of descriptors to {}, and files under faults get numbers"
-    " from {} on. Have it keep a higher limit in this test"
+    "the dataset lowered its limit of file descriptors to {}, but files under faults get numbers"
+    " from {} up. Keep a higher limit in this test"
 )
 
 
 def on_open(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
-    """Answer an open(2) as the faults of its file demand; False if the kernel is to make it."""
+    """Answer an open(2) as its faults require; False if the kernel should execute it."""
     try:
         name = worker.memory.path(call)
-        known = worker.known_paths.get(name)
-        if known is not None and call.name == "openat" and not call.arguments[2] & os.O_CREAT:
-            known.opens += 1
-            worker.note_open(os.fsdecode(name))
+        is_known = name in worker.known_paths
+        if is_known and call.name == "openat" and not call.arguments[2] & os.O_CREAT:
+            worker.policy.count_open(os.fsdecode(name))
             return False
-        wanted = caller.open_request(call, name)
+        request = caller.open_request(call, name)
     except PermissionError:
         return _leave_to_kernel(worker, INVISIBLE)
-    if wanted.flags & os.O_CREAT:
-        worker.created.add(wanted.path, is_there=os.path.exists(wanted.raw))
-    if worker.policy.leaves_alone(wanted.path):
-        if worker.policy.spares_data(wanted.path) and os.path.isfile(wanted.raw):
+    if request.flags & os.O_CREAT:
+        worker.created.add(request.path, is_there=os.path.exists(request.raw))
+    if worker.policy.is_exempt(request.path):
+        if worker.policy.may_exempt_data(request.path) and os.path.isfile(request.raw):
             worker.policy.unobserved[OF_EXCLUDED] += 1
         return False
-    if worker.faults.concerns(wanted.path):
-        return _on_meant_open(worker, call, wanted, copies)
-    if os.path.isfile(wanted.raw):
-        worker.count_known_open(wanted.path)
+    if worker.faults.needs_answer(request.path):
+        return _on_targeted_open(worker, call, request, copies)
+    if os.path.isfile(request.raw):
+        worker.count_known_open(request.path)
     return False
 
 
@@ -68,37 +67,37 @@ def _leave_to_kernel(worker: WorkerState, why: str) -> bool:
     return False
 
 
-def _on_meant_open(
-    worker: WorkerState, call: Syscall, wanted: PathRequest, copies: FileCopies
+def _on_targeted_open(
+    worker: WorkerState, call: Syscall, request: PathRequest, copies: FileCopies
 ) -> bool:
     """A fault may be about the file. It is opened before it is decided which one is due."""
-    found = _opened(worker, call, wanted)
-    if found is None:
+    opened = _open_for_caller(worker, call, request)
+    if opened is None:
         return False
-    operation, source = Operation(call.name, wanted.path, call.pid), found.source
-    actions = worker.policy.opened(operation, found.size, reads=source is not None)
-    if source is not None and not actions and worker.faults.needs_reads_of(wanted.path):
-        _return_tracked(worker, call, wanted.path, source, wanted.flags)
+    operation, source = Operation(call.name, request.path, call.pid), opened.source
+    actions = worker.policy.open_actions(operation, opened.size, reads=source is not None)
+    if source is not None and not actions and worker.faults.needs_reads_of(request.path):
+        _return_tracked(worker, call, request.path, source, request.flags)
         return True
     try:
         for action in actions:
-            _carry_out(worker, call, wanted, action, copies, f"/proc/self/fd/{source}")
+            _carry_out(worker, call, request, action, copies, f"/proc/self/fd/{source}")
     finally:
         if source is not None:
             os.close(source)
     return bool(actions)
 
 
-def _opened(worker: WorkerState, call: Syscall, wanted: PathRequest) -> OpenedFile | None:
-    """The file as its caller would open it; None if the caller is to do that itself."""
+def _open_for_caller(worker: WorkerState, call: Syscall, request: PathRequest) -> OpenedFile | None:
+    """The file as its caller would open it; None if the caller should open it itself."""
     if difference := worker.identities.difference(call.pid):
         _leave_to_kernel(worker, difference)
         return None
-    content = wanted.reads and worker.faults.needs_content_of(wanted.path)
+    content = request.reads and worker.faults.needs_content_of(request.path)
     try:
-        return callers_file.opened(call, wanted, content=content)
+        return callers_file.open_for_caller(call, request, content=content)
     except MagicLinkError:
-        _leave_to_kernel(worker, "by way of a link of /proc")
+        _leave_to_kernel(worker, "through a link in /proc")
     except OSError as error:
         if is_shortage(error):
             raise
@@ -108,7 +107,7 @@ def _opened(worker: WorkerState, call: Syscall, wanted: PathRequest) -> OpenedFi
 def _carry_out(
     worker: WorkerState,
     call: Syscall,
-    wanted: PathRequest,
+    request: PathRequest,
     action: Action,
     copies: FileCopies,
     source: str,
@@ -117,11 +116,11 @@ def _carry_out(
     if isinstance(action, Fail):
         worker.listener.fail(call, action.errno)
     elif isinstance(action, Substitute):
-        copy = reopen(copies.altered(wanted.path, action.edit, source), wanted.flags)
-        _return_tracked(worker, call, wanted.path, copy, wanted.flags)
+        copy = reopen(copies.get_copy(request.path, action.edit, source), request.flags)
+        _return_tracked(worker, call, request.path, copy, request.flags)
     elif isinstance(action, Closed) and action.reuse:
-        other = unrelated_file(os, wanted.path, wanted.flags, source=source)
-        _return_tracked(worker, call, wanted.path, other, wanted.flags)
+        unrelated = open_unrelated_file(os, request.path, request.flags, source=source)
+        _return_tracked(worker, call, request.path, unrelated, request.flags)
     else:  # A number that is not open is what a descriptor looks like that was closed.
         worker.listener.return_value(call, worker.files.next_high_fd(call.pid))
 
@@ -129,31 +128,31 @@ def _carry_out(
 def on_stat(worker: WorkerState, call: Syscall) -> bool:
     """Answer a stat(2) or access(2) of a file that is missing, or a stat(2) of one that is shorter.
 
-    False if the kernel is to make it.
+    False if the kernel should execute it.
     """
     try:
-        wanted = caller.stat_request(call, worker.memory.path(call))
+        request = caller.stat_request(call, worker.memory.path(call))
     except PermissionError:
         return False
-    if not worker.faults.targets(wanted.path) or worker.identities.difference(call.pid):
+    if not worker.faults.targets(request.path) or worker.identities.difference(call.pid):
         return False
     try:
-        pin = callers_file.pinned(call, wanted)
+        pin = callers_file.pin_file(call, request)
     except (MagicLinkError, OSError) as error:
         if is_shortage(error):
             raise
         return False  # The caller gets the same error from its own call.
     try:
         size = callers_file.data_size(pin)
-        return size is not None and _look_at(worker, call, wanted.path, pin, size)
+        return size is not None and _answer_stat(worker, call, request.path, pin, size)
     finally:
         os.close(pin)
 
 
-def _look_at(worker: WorkerState, call: Syscall, path: str, pin: int, size: int) -> bool:
+def _answer_stat(worker: WorkerState, call: Syscall, path: str, pin: int, size: int) -> bool:
     """Answer as the file is under its faults; False if it is there, and has its own size."""
     operation = Operation(call.name, path, call.pid)
-    for action in worker.policy.named(operation):
+    for action in worker.policy.stat_actions(operation):
         if isinstance(action, Fail):
             worker.listener.fail(call, action.errno)
             return True
@@ -163,20 +162,20 @@ def _look_at(worker: WorkerState, call: Syscall, path: str, pin: int, size: int)
         write_stat(call, pin, size)  # As the kernel would, which shows whether the call succeeds.
     except OSError:
         return False
-    for action in worker.policy.size_of(operation, size):
-        if isinstance(action, Substitute) and action.edit.kept is not None:
-            write_stat(call, pin, action.edit.kept)
+    for action in worker.policy.stat_size_actions(operation, size):
+        if isinstance(action, Substitute) and action.edit.length is not None:
+            write_stat(call, pin, action.edit.length)
             worker.listener.return_value(call, 0)
             return True
     return False
 
 
 def on_duplicate(worker: WorkerState, call: Syscall) -> bool:
-    """Answer a dup(2) of a followed descriptor; False if the kernel is to make it.
+    """Answer a dup(2) of a followed descriptor; False if the kernel should execute it.
 
-    The duplicate must be followed, too, and so must have a high number.
+    The duplicate must also be followed, and so must have a high number.
     """
-    followed = worker.files.at(call.pid, caller.signed(call.arguments[0]))
+    followed = worker.files.at(call.pid, caller.to_signed(call.arguments[0]))
     if followed is None or followed.source is None or followed.reopened:
         return False
     if call.facts.number_at is not None:
@@ -187,10 +186,10 @@ def on_duplicate(worker: WorkerState, call: Syscall) -> bool:
     return True
 
 
-def on_room(worker: WorkerState, call: Syscall) -> bool:
-    """Fail a fallocate(2) in /dev/shm, as if that were full; False if the kernel is to make it."""
-    path = proc.link_of(call.pid, caller.signed(call.arguments[0]))
-    for action in worker.policy.reserved(Operation(call.name, path, call.pid)):
+def on_fallocate(worker: WorkerState, call: Syscall) -> bool:
+    """Fail a fallocate(2) in /dev/shm, as if full; False if the kernel should execute it."""
+    path = proc.link_of(call.pid, caller.to_signed(call.arguments[0]))
+    for action in worker.policy.reserve_actions(Operation(call.name, path, call.pid)):
         if isinstance(action, Fail):
             worker.leftover_shm.append(path)
             worker.listener.fail(call, action.errno)
@@ -206,7 +205,7 @@ def _return_tracked(worker: WorkerState, call: Syscall, path: str, source: int, 
         os.close(source)
         if not worker.keep_low_fds or error.errno != errno.EMFILE:
             raise
-        worker.listener.fail(call, errno.EMFILE)  # As the kernel would: no number is free.
+        worker.listener.fail(call, errno.EMFILE)  # As the kernel would if all numbers are in use.
     else:
         worker.files.add(number, path, source)
 

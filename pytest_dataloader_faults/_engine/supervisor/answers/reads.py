@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 
 from pytest_dataloader_faults._engine.file_copies import FileEdit
-from pytest_dataloader_faults._engine.kernel.caller import Syscall, TrackedFile, signed
+from pytest_dataloader_faults._engine.kernel.caller import Syscall, TrackedFile, to_signed
 from pytest_dataloader_faults._engine.kernel.callers_file import INVISIBLE
 from pytest_dataloader_faults._engine.kernel.syscalls import give_short, source_for, span
 from pytest_dataloader_faults._engine.policy import (
@@ -28,7 +28,7 @@ from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 
 def on_read(worker: WorkerState, call: Syscall, services: SupervisorServices) -> None:
     """Answer a read, or a mapping, of what may be a followed file."""
-    number = signed(call.argument(call.facts.reads_fd))
+    number = to_signed(call.argument(call.facts.reads_fd))
     try:
         file = worker.files.at(call.pid, number)
     except PermissionError:
@@ -40,9 +40,9 @@ def on_read(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
     if file.inherited and call.facts.shares_offset:
         worker.files.read_at_offset[file.path] = number
     source = source_for(call, file)
-    wanted = span(call, source)
+    read_span = span(call, source)
     operation = Operation(call.name, file.path, call.pid)
-    actions = worker.policy.read(operation, wanted.start, wanted.length)
+    actions = worker.policy.read_actions(operation, read_span.start, read_span.length)
     _Read(worker, call, file, source, services).answer(actions)
 
 
@@ -57,7 +57,7 @@ class _Read:
     def answer(self, actions: Actions) -> None:
         """After the death, hang or delays among *actions*; at once, if there are none."""
         answer, services = self._outcome(actions), self.services
-        later = self.worker.unless_gone(self.call, answer)
+        later = self.worker.answer_if_waiting(self.call, answer)
         for action in actions:
             if isinstance(action, Die):
                 die_in_call(self.worker, action, services.deaths, services.timers, later)
@@ -83,22 +83,22 @@ class _Read:
         plain = functools.partial(self.worker.listener.continue_syscall, self.call)
         is_shared = self.file.inherited and self.call.facts.shares_offset
         if self.services.provokes_races and is_shared:
-            late = self.worker.unless_gone(self.call, plain)
+            late = self.worker.answer_if_waiting(self.call, plain)
             return lambda: self.services.barrier.arrive(self.file.path, late)
         return plain
 
-    def _fail_mapping(self, kept: int) -> None:
-        """A page fault is no system call: let mmap(2) map a file that has no such page to give.
+    def _fail_mapping(self, length: int) -> None:
+        """A page fault is not a system call: let mmap(2) map a file that lacks the page.
 
-        The death that follows cannot be scheduled, as others are: Python's mmap keeps the
-        interpreter lock, and without it the worker cannot hand over the batches that it has made.
+        The death that follows cannot be scheduled, as others are: Python's mmap keeps the GIL, and
+        without it the worker cannot send the batches that it has made.
         """
         copies = self.services.copies
-        number = signed(self.call.argument(self.call.facts.reads_fd))
+        number = to_signed(self.call.argument(self.call.facts.reads_fd))
         mapped = f"/proc/{self.call.pid}/fd/{number}"
         unreadable = copies.empty
-        if kept:
-            unreadable = copies.altered(self.file.path, FileEdit(kept), mapped)
+        if length:
+            unreadable = copies.get_copy(self.file.path, FileEdit(length), mapped)
         self.worker.listener.replace_fd(self.call, unreadable, number)
         self.worker.files.set_stand_in(number, unreadable)
         self.worker.listener.continue_syscall(self.call)
@@ -106,7 +106,7 @@ class _Read:
     def _answer_short(self, source: int, length: int) -> None:
         try:
             count = give_short(self.call, source, length)
-            self.services.given.add(count)
+            self.services.bytes_read.add(count)
             self.worker.listener.return_value(self.call, count)
         finally:
             os.close(source)

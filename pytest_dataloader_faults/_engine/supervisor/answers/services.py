@@ -1,4 +1,4 @@
-"""What the answers need beside the worker and its call [runs in the supervisor]."""
+"""What the answers need in addition to the worker and its call [runs in the supervisor]."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class SupervisorServices:
     """What answers need. *provokes_races*: bring reads at a shared offset together.
 
-    *given*: how many bytes were read for workers.
+    *bytes_read*: how many bytes were read for workers.
     """
 
     copies: FileCopies
@@ -28,11 +28,11 @@ class SupervisorServices:
     barrier: SharedOffsetBarrier
     relay: Relay
     provokes_races: bool
-    given: SharedCount = field(default_factory=SharedCount)
+    bytes_read: SharedCount = field(default_factory=SharedCount)
 
     @classmethod
-    def made(cls, events: Events, on_error: ErrorHandler, provokes_races: bool) -> Self:
-        """Those of one supervisor. *on_error* gets what failed after a call was looked at."""
+    def create(cls, events: Events, on_error: ErrorHandler, provokes_races: bool) -> Self:
+        """The services of one supervisor; *on_error* gets errors raised later than the call."""
         timers, deaths = Timers(), DeathScheduler()
         relay = Relay(events, timers, deaths, on_error)
         return cls(FileCopies(), timers, deaths, SharedOffsetBarrier(timers), relay, provokes_races)

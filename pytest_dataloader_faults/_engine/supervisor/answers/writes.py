@@ -1,18 +1,18 @@
 """The answers to writes of regular files [runs in the supervisor].
 
 Some facts about which file a write is of. A descriptor that writes has a low number, as the kernel
-gave it, so that files, pipes, sockets and shared memory look alike to the filter. The link in
-/proc/PID/fd tells them apart, and has the name that the file has now, after a rename(2), too. A
-file without a name (O_TMPFILE, or unlinked) has no links: pytest keeps what a worker prints in one,
-so none of them is touched.
+gave it, so that files, pipes, sockets and shared memory look the same to the filter. The link in
+/proc/PID/fd distinguishes them, and has the current name of the file, even after a rename(2). A
+file without a name (O_TMPFILE, or unlinked) has a link count of 0: pytest keeps what a worker
+prints in one, so none of them is touched.
 
-Some facts about a part of a write. No answer to write(2) can change what the kernel writes: it is
-all of it, or nothing. So the supervisor writes the part itself, by a duplicate that pidfd_getfd(2)
-gives it. That is the same open file description, so the offset and O_APPEND are right by
-themselves. Docker's own seccomp profile refuses that call where a container lacks CAP_SYS_PTRACE.
-There the supervisor opens the file once more, and puts its own opening under the number of the
-descriptor, at the offset where the part ends. The duplicates that the worker has of the descriptor
-stay where they were, and a flock(2) is lost: so that is the second choice.
+Some facts about a part of a write. An answer to write(2) cannot change what the kernel writes: it
+writes everything, or nothing. So the supervisor writes the part itself, by a duplicate that
+pidfd_getfd(2) gives it. That is the same open file description, so the offset and O_APPEND are
+right by themselves. Docker's own seccomp profile refuses that call if a container lacks
+CAP_SYS_PTRACE. There the supervisor opens the file once more, and puts its own opening under the
+number of the descriptor, at the offset where the part ends. The duplicates that the worker has of
+the descriptor stay where they were, and a flock(2) is lost: so that is the second choice.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from typing import NamedTuple
 from pytest_dataloader_faults._engine.kernel.caller import (
     Syscall,
     duplicate,
-    reopened,
-    signed,
+    reopen_at_offset,
+    to_signed,
 )
 from pytest_dataloader_faults._engine.kernel.callers_file import INVISIBLE
 from pytest_dataloader_faults._engine.kernel.syscalls import (
@@ -45,7 +45,7 @@ from pytest_dataloader_faults._engine.policy import (
     Fail,
     Operation,
     Short,
-    written,
+    write_actions,
 )
 from pytest_dataloader_faults._engine.supervisor.answers.deaths import die_in_call
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
@@ -61,16 +61,16 @@ def on_write(worker: WorkerState, call: Syscall, services: SupervisorServices) -
     path = _written_path(worker, call.pid, number)
     if path is None:
         return False
-    meant = worker.faults.needs_writes_of(path)
+    is_meant = worker.faults.needs_writes_of(path)
     file = worker.files.at(call.pid, number)
     if call.name == "mmap" or (file is not None and file.inherited):
-        worker.policy.unobserved[BY_MAPPING if call.name == "mmap" else OF_INHERITED] += meant
+        worker.policy.unobserved[BY_MAPPING if call.name == "mmap" else OF_INHERITED] += is_meant
         return False
     try:
-        length = length_to_write(call) if meant and call.facts.writes_buffers else 0
-    except OSError:  # The kernel refuses the call, too.
+        length = length_to_write(call) if is_meant and call.facts.writes_buffers else 0
+    except OSError:  # The kernel also refuses the call.
         return False
-    actions = written(worker.policy, Operation(call.name, path, call.pid), length)
+    actions = write_actions(worker.policy, Operation(call.name, path, call.pid), length)
     return any(_carry_out(worker, call, each, length, services) for each in actions)
 
 
@@ -91,19 +91,19 @@ def _written_path(worker: WorkerState, pid: int, number: int) -> str | None:
     """The name of the file, if it is a regular one that has a name and that matters."""
     try:
         path = link_of(pid, number)
-        if not path.startswith("/") or worker.policy.leaves_alone(path):
+        if not path.startswith("/") or worker.policy.is_exempt(path):
             return None
-        found = os.stat(f"/proc/{pid}/fd/{number}")
+        status = os.stat(f"/proc/{pid}/fd/{number}")
     except PermissionError:
         worker.policy.unobserved[f"write {INVISIBLE}"] += 1
         return None
     except (FileNotFoundError, ProcessLookupError):  # The kernel refuses the call.
         return None
-    return path if stat.S_ISREG(found.st_mode) and found.st_nlink else None
+    return path if stat.S_ISREG(status.st_mode) and status.st_nlink else None
 
 
 def _write_part(worker: WorkerState, call: Syscall, length: int) -> bool:
-    """Write the first *length* bytes in place of *call*; False if that cannot be done here."""
+    """Write the first *length* bytes instead of *call*; False if that cannot be done here."""
     target = _target(worker, call)
     if target is None:
         return False
@@ -123,9 +123,14 @@ def _die_after_half(
     target = _target(worker, call) if half else None
     if half and target is None:
         return False
-    last = _LastWrite(worker, call, target, half)
+    last_write = _LastWrite(worker, call, target, half)
     die_in_call(
-        worker, death, services.deaths, services.timers, last.answer, before=last.write_half
+        worker,
+        death,
+        services.deaths,
+        services.timers,
+        last_write.answer,
+        before_death=last_write.write_half,
     )
     return True
 
@@ -139,58 +144,58 @@ class _LastWrite:
 
     worker: WorkerState
     call: Syscall
-    target: _Target | None
+    target: _WrittenFile | None
     half: int
-    done: int | None = None
+    count: int | None = None
 
     def write_half(self) -> None:
         if self.target is not None:
             with contextlib.suppress(OSError):  # The disk is full in truth.
-                self.done = self.target.write(self.worker, self.call, self.half)
+                self.count = self.target.write(self.worker, self.call, self.half)
 
     def answer(self) -> None:
-        """For a caller that was stopped and goes on, or where no fault may happen any more."""
+        """For a caller that was stopped and continues, or if faults must not fire any more."""
         if self.target is not None:
             os.close(self.target.descriptor)
             self.target = None
         listener = self.worker.listener
-        go_on = functools.partial(listener.continue_syscall, self.call)
-        if self.done is not None:
-            go_on = functools.partial(listener.return_value, self.call, self.done)
-        self.worker.unless_gone(self.call, go_on)()
+        resume = functools.partial(listener.continue_syscall, self.call)
+        if self.count is not None:
+            resume = functools.partial(listener.return_value, self.call, self.count)
+        self.worker.answer_if_waiting(self.call, resume)()
 
 
-class _Target(NamedTuple):
-    """Our descriptor of the file that a call writes to; *own*: it has an offset of its own."""
+class _WrittenFile(NamedTuple):
+    """Our descriptor of the file that a call writes to; the caller may not share its offset."""
 
     descriptor: int
-    own: bool
+    has_own_offset: bool
 
     def write(self, worker: WorkerState, call: Syscall, length: int) -> int:
         """Write *length* bytes of *call*, and move the caller's offset; how many were written."""
         count = write_part(call, self.descriptor, length)
-        if self.own and moves_offset(call):
+        if self.has_own_offset and moves_offset(call):
             worker.listener.replace_fd(call, self.descriptor, _number(call))
         return count
 
 
 def _number(call: Syscall) -> int:
-    return signed(call.argument(call.facts.writes_fd))
+    return to_signed(call.argument(call.facts.writes_fd))
 
 
-def _target(worker: WorkerState, call: Syscall) -> _Target | None:
+def _target(worker: WorkerState, call: Syscall) -> _WrittenFile | None:
     """Where a part of *call* can be written; None, which is refused, if nowhere."""
     try:
-        return _Target(duplicate(call.pid, _number(call)), own=False)
+        return _WrittenFile(duplicate(call.pid, _number(call)), has_own_offset=False)
     except OSError as error:
         if error.errno not in _FORBIDDEN:
             raise
     try:
-        return _Target(reopened(call.pid, _number(call)), own=True)
+        return _WrittenFile(reopen_at_offset(call.pid, _number(call)), has_own_offset=True)
     except PermissionError as error:
         worker.refuse(
-            f"a part of a {call.name} cannot be written: pidfd_getfd(2) is forbidden here (the"
-            f" container's seccomp profile?), and the file cannot be opened again: {error}. Use"
-            " WriteError, or docker run --cap-add SYS_PTRACE"
+            f"a {call.name} cannot be shortened: pidfd_getfd(2) is forbidden here (the container's"
+            f" seccomp profile?), and the file cannot be opened again: {error}. Use WriteError, or"
+            " docker run --cap-add SYS_PTRACE"
         )
         return None

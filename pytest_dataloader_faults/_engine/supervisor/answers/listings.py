@@ -1,0 +1,117 @@
+"""The answers to calls that list a folder [runs in the supervisor].
+
+Some facts about a listing. It takes one call for a few hundred entries, and one more that returns
+none. What a fault changes is decided at the first call, at which the offset of the descriptor is 0.
+The entries are kept for the calls that follow, as the folder may change in between.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+from pytest_dataloader_faults._engine.kernel import caller
+from pytest_dataloader_faults._engine.kernel.caller import Syscall
+from pytest_dataloader_faults._engine.kernel.syscalls import Entry, give_entries, read_entries
+from pytest_dataloader_faults._engine.plan import FaultCounter
+from pytest_dataloader_faults._engine.policy import Operation
+from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
+from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults._engine.system import proc
+from pytest_dataloader_faults.faults import ListingError, ListingOrder, MissingEntry
+
+_NO_DUPLICATE = "listing of a folder, without pidfd_getfd(2)"
+_DOTS = (b".", b"..")
+
+
+def on_list(worker: WorkerState, call: Syscall) -> bool:
+    """Answer a getdents64(2) whose entries a fault changes.
+
+    False if the kernel should execute it.
+    """
+    number = caller.to_signed(call.arguments[0])
+    try:
+        is_first = proc.fd_info(number, call.pid).offset == 0
+        path = proc.link_of(call.pid, number)
+    except OSError:  # No descriptor: the kernel refuses it.
+        return False
+    if is_first:
+        worker.listings.pop((call.pid, number), None)
+        if worker.policy.is_exempt(path):
+            return False
+        operation = Operation(call.name, path, call.pid)
+        worker.policy.listings[path] += 1
+        if fault := worker.policy.fire_first_due(ListingError, operation):
+            worker.listener.fail(call, fault.errno)
+            return True
+        _begin(worker, call, operation)
+    entries = worker.listings.get((call.pid, number))
+    if entries is not None:
+        _return_entries(worker, call, entries)
+    return entries is not None
+
+
+def _begin(worker: WorkerState, call: Syscall, operation: Operation) -> None:
+    """Keep the entries of the folder if faults change them."""
+    orders = list(worker.faults.counters_for_path(ListingOrder, operation.path))
+    hiding = list(worker.faults.counters_of_kind(MissingEntry))
+    if not orders and not hiding:
+        return
+    number = caller.to_signed(call.arguments[0])
+    try:
+        os.close(caller.duplicate(call.pid, number))
+    except PermissionError:
+        worker.policy.unobserved[_NO_DUPLICATE] += 1
+        return
+    folder = os.open(f"/proc/{call.pid}/fd/{number}", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        entries = read_entries(folder)
+    finally:
+        os.close(folder)
+    changed = list(_remove_hidden(worker, operation, hiding, entries))
+    for counter in orders:
+        reordered = _reorder(counter.fault, operation.path, changed)
+        if counter.reach() and reordered != changed:
+            worker.policy.fire(counter, *operation)
+            changed = reordered
+    if changed != entries:
+        worker.listings[call.pid, number] = changed
+
+
+def _remove_hidden(
+    worker: WorkerState,
+    operation: Operation,
+    hiding: list[FaultCounter[MissingEntry]],
+    entries: list[Entry],
+) -> Iterator[Entry]:
+    for entry in entries:
+        path = os.path.join(operation.path, os.fsdecode(entry.name))
+        counter = next((each for each in hiding if each.matches(path)), None)
+        if counter is None or entry.name in _DOTS:
+            yield entry
+        elif counter.reach():
+            worker.policy.fire(counter, operation.call, path, operation.pid)
+
+
+def _reorder(fault: ListingOrder, path: str, entries: list[Entry]) -> list[Entry]:
+    """*entries* in the order of *fault*, which does not change from one listing to the next."""
+    dots = [entry for entry in entries if entry.name in _DOTS]
+    others = [entry for entry in entries if entry.name not in _DOTS]
+    if fault.order == "reversed":
+        return [*dots, *reversed(others)]
+    others.sort(key=lambda entry: entry.name)
+    random.Random(f"{fault.seed}/{path}").shuffle(others)
+    return [*dots, *others]
+
+
+def _return_entries(worker: WorkerState, call: Syscall, entries: list[Entry]) -> None:
+    folder = caller.duplicate(call.pid, caller.to_signed(call.arguments[0]))
+    try:
+        worker.listener.return_value(call, give_entries(call, entries, folder))
+    except OSError as error:
+        if is_shortage(error):
+            raise
+        worker.listener.fail(call, error.errno or 0)
+    finally:
+        os.close(folder)

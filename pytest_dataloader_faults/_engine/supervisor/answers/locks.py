@@ -1,0 +1,116 @@
+"""The answers to flock(2), and to fcntl(2) if it locks a file [runs in the supervisor].
+
+Some facts about waiting for a lock. A signal with a handler interrupts such a wait: a dataset may
+limit it by alarm(2), and torch ends its workers by SIGTERM. But a call that the filter holds wakes
+for fatal signals only. So the supervisor looks for pending signals now and then, and answers with
+EINTR: then the handler runs, and Python makes the call again unless the handler raises an error.
+
+Some facts about descriptors. A lock of flock(2), and one of F_OFD_SETLK, belongs to the open file
+description, and lasts until its last duplicate is closed. So the supervisor must not keep one. The
+others belong to the process and the file.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import functools
+import sys
+
+from pytest_dataloader_faults._engine.kernel import linux
+from pytest_dataloader_faults._engine.kernel.caller import Syscall, to_signed
+from pytest_dataloader_faults._engine.kernel.callers_file import INVISIBLE
+from pytest_dataloader_faults._engine.policy import FaultPolicy, Operation
+from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
+from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults._engine.system.proc import has_signal_to_handle, link_of
+from pytest_dataloader_faults.faults import LockError
+
+_OF_DESCRIPTION = (linux.F_OFD_SETLK, linux.F_OFD_SETLKW)
+_WAITING = (linux.F_SETLKW, linux.F_OFD_SETLKW)
+_COMMANDS = (linux.F_SETLK, linux.F_SETLKW, *_OF_DESCRIPTION)
+_TYPE_SIZE = 2
+"""Of l_type, the first field of struct flock, in bytes."""
+_LOOK_EVERY = 0.05
+"""Seconds between two looks for a signal."""
+
+
+def is_lock(call: Syscall) -> bool:
+    """Whether *call* locks or unlocks a file."""
+    return call.name == "flock" or (call.name == "fcntl" and _command(call) in _COMMANDS)
+
+
+def on_lock(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
+    """Answer *call*, which locks or unlocks a file, as its faults demand; False if it has none."""
+    number = to_signed(call.arguments[0])
+    if call.name == "flock" or _command(call) in _OF_DESCRIPTION:
+        worker.files.stop_sharing(call.pid, number)
+    if not worker.faults.sees_locks:
+        return False
+    path = _locked_path(worker, call, number)
+    if path is None:
+        return False
+    fault = _fire_due(worker.policy, Operation(call.name, path, call.pid))
+    if fault is None:
+        return False
+    if fault.is_held and _waits(call):
+        _hold(worker, call, services)
+    else:
+        worker.listener.fail(call, fault.errno)
+    return True
+
+
+def _command(call: Syscall) -> int:
+    return to_signed(call.arguments[1])
+
+
+def _locked_path(worker: WorkerState, call: Syscall, number: int) -> str | None:
+    """The file that *call* locks; None if it unlocks one, or if the file does not matter."""
+    try:
+        path = link_of(call.pid, number)
+        is_exempt = not path.startswith("/") or worker.policy.is_exempt(path)
+        return None if is_exempt or _unlocks(call) else path
+    except PermissionError:
+        worker.policy.unobserved[f"lock {INVISIBLE}"] += 1
+    except OSError:  # The kernel also refuses the call.
+        pass
+    return None
+
+
+def _unlocks(call: Syscall) -> bool:
+    if call.name == "flock":
+        return bool(call.arguments[1] & fcntl.LOCK_UN)
+    lock_type = linux.read_memory(call.pid, call.arguments[2], _TYPE_SIZE)
+    return int.from_bytes(lock_type, sys.byteorder) == fcntl.F_UNLCK
+
+
+def _waits(call: Syscall) -> bool:
+    """Whether *call* waits until it has the lock."""
+    if call.name == "flock":
+        return not call.arguments[1] & fcntl.LOCK_NB
+    return _command(call) in _WAITING
+
+
+def _fire_due(policy: FaultPolicy, operation: Operation) -> LockError | None:
+    """The first fault whose turn it is; it fires by that."""
+    with policy.lock:
+        policy.count(operation.path, locks=1)
+        return policy.fire_first_due(LockError, operation)
+
+
+def _hold(worker: WorkerState, call: Syscall, services: SupervisorServices) -> None:
+    """Let the caller wait until nothing may hang any more, or until a signal interrupts it."""
+    resume = functools.partial(worker.listener.continue_syscall, call)
+    worker.hung = True
+    services.deaths.add_hung(worker.loader, worker.answer_if_waiting(call, resume))
+
+    def interrupt() -> None:
+        if not worker.listener.is_waiting(call):
+            return
+        if has_signal_to_handle(call.pid):
+            worker.hung = False
+            worker.listener.fail(call, errno.EINTR)
+        elif worker.armed:
+            services.timers.after(_LOOK_EVERY, interrupt)
+
+    services.timers.after(_LOOK_EVERY, interrupt)

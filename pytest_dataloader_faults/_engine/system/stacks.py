@@ -1,0 +1,91 @@
+"""Stacks of other processes: each writes its stacks to its own file when it gets a signal.
+
+Some facts about faulthandler. Its handler writes to a number, whatever file that is by then, and a
+fork inherits both. If several processes write to one file, their lines get mixed on a busy machine.
+The kernel blocks the signal for the thread that handles it, until that has written all.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import time
+
+from pytest_dataloader_faults._engine.system import proc
+from pytest_dataloader_faults._engine.system.ownership import OwnedDescriptor
+from pytest_dataloader_faults._engine.system.patience import SIGN_OF_LIFE, Patience
+
+_SIGNAL = getattr(signal, "SIGRTMAX", 64) - 3
+"""A number that programs do not use."""
+_NAME = "pytest-dataloader-faults-stacks-of-process"
+_PATIENCE, _IDLE_PATIENCE = 1.0, 0.1
+"""Seconds for the stacks of a process, and for those of an idle one, as in a held call."""
+_own: list[OwnedDescriptor] = []
+"""The file of this process, if it has one."""
+
+
+def write_on_signal() -> None:
+    """Have this process and its forks write their stacks on request, even if they hang."""
+    if not _own:
+        _register()
+        os.register_at_fork(after_in_child=_register_anew)
+
+
+def _register() -> None:
+    descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
+    _own.append(OwnedDescriptor(descriptor))
+    faulthandler.register(_SIGNAL, file=descriptor, all_threads=True)
+
+
+def _register_anew() -> None:
+    inherited = _own.pop()
+    try:
+        _register()
+    except OSError:  # No descriptor is free.
+        faulthandler.unregister(_SIGNAL)
+    finally:
+        inherited.close()
+
+
+class StackRequest:
+    """Request the stacks of the process *pid*.
+
+    Raises:
+        OSError: The process has ended, or may not be inspected.
+        LookupError: It does not write its stacks. The user's code may have closed the file, and
+            opened another one with its number.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        if not proc.status(pid).caught >> (_SIGNAL - 1) & 1:
+            raise LookupError(pid)
+        links = proc.descriptor_links(pid).items()
+        number = next((number for number, link in links if _NAME in link), None)
+        if number is None:
+            raise LookupError(pid)
+        self._descriptor = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
+        self._before = os.fstat(self._descriptor).st_size
+        self._blocking = proc.threads_that_block(pid, _SIGNAL)
+        self._most = Patience(_PATIENCE, [pid])
+        self._least = Patience(_IDLE_PATIENCE, [pid], SIGN_OF_LIFE)
+        os.kill(pid, _SIGNAL)
+
+    def text(self) -> str:
+        """What it has written, once that is all, unless it cannot write."""
+        while self._is_writing():
+            runs = proc.state_of(self._pid) == "R"
+            if self._most.is_over() or (self._least.is_over() and not runs):
+                break
+            time.sleep(0.002)
+        try:
+            size = os.fstat(self._descriptor).st_size - self._before
+            return os.pread(self._descriptor, size, self._before).decode(errors="replace")
+        finally:
+            os.close(self._descriptor)
+
+    def _is_writing(self) -> bool:
+        has_begun = os.fstat(self._descriptor).st_size > self._before
+        blocking = proc.threads_that_block(self._pid, _SIGNAL)
+        return not has_begun or bool(blocking - self._blocking)

@@ -1,0 +1,261 @@
+"""Checks of files that are already damaged when the dataset is created. Pure.
+
+Their workload is that of the constructor, the main process and the workers together.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytest_dataloader_faults import faults
+from pytest_dataloader_faults._settings.jobs import TrialOptions
+from pytest_dataloader_faults.battery.checks._base import (
+    FLIPS,
+    HALF,
+    Check,
+    Plan,
+    Planned,
+    Scenario,
+    TrialKind,
+    faults_at_tails,
+    for_each_kind,
+    on,
+)
+from pytest_dataloader_faults.battery.checks.before_init.rules import COPIED, DAMAGED_CACHE
+from pytest_dataloader_faults.battery.targets import (
+    OwnFolders,
+    last_change,
+    names_of,
+    paths_with,
+)
+from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
+from pytest_dataloader_faults.faults.globs import GlobMatcher
+from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Verdict, WorkerFacts
+from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
+from pytest_dataloader_faults.outcomes.text import pluralize
+from pytest_dataloader_faults.steps import Arm, Epoch, Processes, arm_before_init, run_epochs
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
+
+_WATCHED = TrialOptions(processes=run_epochs(before_init=True), watch_files=True)
+_TWICE = TrialOptions(processes=arm_before_init(Epoch(), after_faults=False))
+_KERNEL_ONLY = (
+    "files can be damaged before the dataset is created with the kernel engine only: the python"
+    " engine replaces file access in workers"
+)
+_FAILS_FOLLOWED = (
+    "it fails even without a fault while its files are monitored from the constructor on: {}"
+)
+_FAILS_AGAIN = "it raised {} without a fault while its constructor was monitored"
+_NOT_FOLLOWED = "its constructor cannot be monitored"
+_FROM_START = Scenario(processes=run_epochs(before_init=True))
+BY_FACTORY = "make_dataset writes or touches the files that it reads"
+BY_WORKERS = "the workers write or touch the files that they read"
+_REMEDIES = {
+    BY_FACTORY: "Write them before the test, for example in a fixture, so that make_dataset only"
+    " opens them",
+    BY_WORKERS: "Open data files for reading only in the workers, so that they stay unchanged",
+}
+ELSEWHERE = "The *-before-init checks, such as truncated-before-init, cover such files"
+_NO_FILE = "neither its constructor nor its workers read a data file"
+_EMPTY = "the files that its constructor and its workers read are empty"
+_BEFORE = (
+    "The file was already damaged when make_dataset() was called, so the constructor saw the damage"
+    " as well"
+)
+_COMPARE = (
+    "Compare the file with what you expect: its size, a record count in its header, or a checksum"
+    " stored next to it"
+)
+
+
+@dataclass(frozen=True)
+class FollowedRun:
+    """An epoch without a fault, in which files are monitored from the constructor on. Plain data.
+
+    Files that a run rewrites, or creates in its own folder, cannot be damaged before the next run.
+
+    Attributes:
+        outcome: Its facts, without these files.
+        rewritten: The rewritten files that it read, except for *own_files*.
+        own_files: The created files that it read in its own folder.
+        writer: BY_FACTORY or BY_WORKERS.
+    """
+
+    outcome: Outcome
+    rewritten: tuple[str, ...] = ()
+    own_files: tuple[str, ...] = ()
+    writer: str = BY_FACTORY
+
+    @classmethod
+    def of(cls, run: Outcome, began: int, folders: OwnFolders) -> FollowedRun:
+        """The facts of *run*, which *began* at that time, in ns, with its own *folders*."""
+        used_paths = {path for each in run.processes for path in each.files}
+        own_paths = set(filter(folders.is_made_by_dataset, used_paths))
+        changed = {
+            path for path in used_paths - own_paths if last_change(folders.original(path)) > began
+        }
+        without = partial(_without_files, own_paths | changed)
+        reduced_run = replace(run, processes=tuple(map(without, run.processes)))
+        read, written = paths_with(run.processes, "reads"), paths_with(run.workers, "writes")
+        by_main = paths_with([run.main] if run.main else [], "writes")
+        is_by_workers = (own_paths | changed) & read <= written - by_main
+        writer = BY_WORKERS if is_by_workers else BY_FACTORY
+        return cls(
+            reduced_run, tuple(sorted(changed & read)), tuple(sorted(own_paths & read)), writer
+        )
+
+    def refusal(self, globs: tuple[str, ...]) -> NotApplicable | None:
+        """Why the files that match *globs* cannot be damaged beforehand, and advice; or None."""
+        is_meant = GlobMatcher(globs)
+        paths = tuple(filter(is_meant, (*self.rewritten, *self.own_files)))
+        if not paths or any(map(is_meant, paths_with(self.outcome.processes, "reads"))):
+            return None
+        files = f"({names_of(paths)}), so they cannot be damaged before it is called"
+        return NotApplicable(f"{self.writer} {files}", self.writer, remedy=_REMEDIES[self.writer])
+
+    def notes(self, globs: tuple[str, ...]) -> tuple[str, ...]:
+        """A note about rewritten files, if other files can be damaged beforehand."""
+        paths = tuple(filter(GlobMatcher(globs), self.rewritten))
+        files = f"{pluralize(len(paths), 'file')} that each run writes ({names_of(paths)})"
+        return (f"{files} cannot be damaged before make_dataset() is called",) if paths else ()
+
+
+def _without_files(paths: Collection[str], process: WorkerFacts) -> WorkerFacts:
+    files = {path: counts for path, counts in process.files.items() if path not in paths}
+    return replace(process, files=files)
+
+
+class BeforeInit(TrialKind):
+    """Trials whose faults are armed before the dataset is created."""
+
+    def includes(self, processes: Processes) -> bool:
+        """Whether the first of *processes* arms the faults before all else."""
+        return isinstance(processes[0][0], Arm)
+
+    def run_epochs(self, count: int = 1) -> Processes:
+        """*count* epochs with faults in the constructor, the main process and the workers."""
+        return run_epochs(count, before_init=True)
+
+    def fault_free_outcome(self, run: FaultFreeRun) -> Outcome:
+        """An epoch without a fault, in which files are followed from the constructor on."""
+        return _follow(run).outcome
+
+    def workload(self, run: FaultFreeRun) -> Workload:
+        """What the constructor, the main process and the workers do in the fault-free run."""
+        if run.settings.engine == "python":
+            raise NotApplicable(_KERNEL_ONLY)
+        outcome = self.fault_free_outcome(run)
+        error, trial = outcome.exception, JudgedTrial(outcome, run.judge(outcome, Contract()))
+        group = _FAILS_AGAIN.format(error.type) if error else _NOT_FOLLOWED
+        run.require_pass(trial, _FAILS_FOLLOWED, group)
+        return Workload.of(outcome, run.settings.files, run.own_folders)
+
+    def refusal(self, run: FaultFreeRun) -> NotApplicable | None:
+        """That each run writes its files, if it does, so none can be damaged beforehand."""
+        return _follow(run).refusal(run.settings.files)
+
+    def notes(self, run: FaultFreeRun) -> tuple[str, ...]:
+        """A note about files that cannot be damaged beforehand."""
+        return _follow(run).notes(run.settings.files)
+
+    def refine(self, finding: Finding, run: FaultFreeRun) -> Finding:
+        """*finding*, or what is wrong with a second call of make_dataset without a fault."""
+        if finding.verdict is not Verdict.POISONED:
+            return finding
+        # If make_dataset takes no folder, every trial calls it again in the same way.
+        if run.own_folders.paths and not (second := _call_twice(run).finding).passed:
+            return second
+        is_copied = finding.cause == DAMAGED_CACHE and _copies_sources(run)
+        return replace(finding, cause=COPIED) if is_copied else finding
+
+
+def _follow(run: FaultFreeRun) -> FollowedRun:
+    def follow() -> FollowedRun:
+        began = time.time_ns()
+        return FollowedRun.of(run.run_fault_free(options=_WATCHED)[-1], began, run.own_folders)
+
+    return run.find_once("followed", follow)
+
+
+def _call_twice(run: FaultFreeRun) -> JudgedTrial:
+    """A second call of make_dataset with the same folder, without a fault."""
+
+    def call() -> JudgedTrial:
+        outcome = run.run_trial(options=_TWICE)
+        return JudgedTrial(outcome, run.judge(outcome, Contract()))
+
+    return run.find_once("second call", call)
+
+
+def _copies_sources(run: FaultFreeRun) -> bool:
+    """Whether make_dataset copies files that it reads into the trial's folder."""
+    main, folders = _follow(run).outcome.main, run.own_folders
+    files = {path for worker in run.working.workers for path in worker.files}
+    copies = set(map(os.path.basename, filter(folders.is_made_by_dataset, files)))
+    return main is not None and any(os.path.basename(path) in copies for path in main.files)
+
+
+def _no_target(workload: Workload) -> NotApplicable:
+    return NotApplicable(_EMPTY if workload.read.paths else _NO_FILE)
+
+
+_on = partial(on, no_target=_no_target)
+
+
+@for_each_kind
+def _truncated(workload: Workload) -> Planned:
+    """Truncate in the middle, and where the files still look complete, if there is such a place."""
+    if not workload.filled.paths:
+        raise _no_target(workload)
+    half = faults.TruncatedFile(workload.filled.path, keep=HALF)
+    tails = faults_at_tails(workload)
+    if not tails:
+        return half
+    return (
+        Scenario(faults=(half,), title="the second half is missing"),
+        Scenario(faults=tails, title="the end is missing, but the file looks complete"),
+    )
+
+
+def _check(name: str, promise: str, plan: Plan, advice: str = "") -> Check:
+    return Check(name, promise, plan, scenario=_FROM_START, preface=_BEFORE, advice=advice)
+
+
+BEFORE_INIT = (
+    _check(
+        "truncated-before-init",
+        "handles files that were already truncated when the dataset is created",
+        _truncated,
+        _COMPARE,
+    ),
+    _check(
+        "empty-before-init",
+        "handles a file that is already empty when the dataset is created",
+        _on("filled", faults.TruncatedFile, single=True, keep=0),
+        _COMPARE,
+    ),
+    _check(
+        "missing-before-init",
+        "handles a file that is already missing when the dataset is created",
+        _on("read", faults.OpenError, single=True, errno=errno.ENOENT),
+    ),
+    _check(
+        "corrupted-before-init",
+        "handles files with bytes already damaged when the dataset is created",
+        _on("filled", faults.CorruptedFile, flips=FLIPS),
+        _COMPARE,
+    ),
+    _check(
+        "read-error-before-init",
+        "handles a disk that cannot read the files, even in the constructor",
+        _on("read", faults.ReadError),
+    ),
+)

@@ -1,0 +1,250 @@
+"""How a dataset handles files that were damaged before it was created. Pure.
+
+Some facts about a dataset that counts. Its constructor divides the size of a file by that of a
+record, lists files, or reads an index. In a half-downloaded file it finds half of the samples, and
+the loop over them ends normally, because torch relies on the dataset's length. If an early file is
+skipped, all later samples have different indices. So the number of samples is compared first, and
+if it differs, the samples at each index are not compared.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from dataclasses import replace
+
+from pytest_dataloader_faults.faults import (
+    CorruptedFile,
+    Fault,
+    OpenError,
+    ReadError,
+    TruncatedFile,
+)
+from pytest_dataloader_faults.outcomes.contract import (
+    SKIPS,
+    Cause,
+    Contract,
+    Finding,
+    Verdict,
+    Wrong,
+)
+from pytest_dataloader_faults.outcomes.judge import Judge
+from pytest_dataloader_faults.outcomes.judge.streams import digests
+from pytest_dataloader_faults.outcomes.judge.tolerance import Tolerance, may_be_damaged
+from pytest_dataloader_faults.outcomes.records import Delivery, Pass, TrialFacts
+from pytest_dataloader_faults.outcomes.reference import Reference
+from pytest_dataloader_faults.outcomes.stages import START
+from pytest_dataloader_faults.outcomes.text import is_or_are, pluralize
+from pytest_dataloader_faults.wire import FaultFacts
+
+_SECOND_CALL = (
+    "without a fault, a second call of make_dataset with the same folder, in a new process,"
+)
+_DESCRIPTIONS: dict[type[Fault], str] = {
+    ReadError: "cannot be read",
+    CorruptedFile: "has damaged bytes",
+}
+_USE_COPY = (
+    "pass copy=FOLDER to the check: each trial then copies FOLDER before the fault is injected, and"
+    " passes the copy to make_dataset"
+)
+NOT_TWICE = Cause(
+    "cannot be created twice in the same folder",
+    "The recovery pass calls make_dataset again with the trial's folder, so make_dataset must"
+    f" accept the files that are already there. If it copies the data into the folder, {_USE_COPY}",
+    overrides=True,
+    fix="accept existing files in the folder, or pass copy=FOLDER to the check",
+)
+DAMAGED_CACHE = Cause(
+    "keeps an index or a cache built from damaged files",
+    "A later run trusted an index or a cache that was built from damaged files. Check that the"
+    " source is intact before you write anything derived from it, write to a temporary name in the"
+    " same folder, and rename it with os.replace(). Store the size and mtime of the source with it,"
+    " and compare them in every run",
+    overrides=True,
+    fix="check the source before you build a cache from it, and rename the cache with os.replace()",
+)
+COPIED = Cause(
+    "copies damaged files in make_dataset",
+    "make_dataset copied the files while the fault was active, so the copy itself is damaged."
+    f" Instead of copying in make_dataset, {_USE_COPY}",
+    overrides=True,
+    fix="pass copy=FOLDER to the check",
+)
+LISTS_FILES = Cause(
+    SKIPS,
+    "The dataset lists its files, and a listing does not show that a file is missing. Compare the"
+    " number of files with a count that you store elsewhere, and raise an error if they differ. If"
+    " skipping is intentional, declare Contract(may_skip=True)",
+    overrides=True,
+    fix="compare the number of files with a count that you store elsewhere",
+)
+_MAPPED_BEYOND_END = (
+    ". It accessed a mapped file beyond the point where it was truncated. Check the size of a file"
+    " before you map it"
+)
+_MAPPED_UNREADABLE = (
+    ". It accessed a page of a mapped file that the disk could not deliver. The kernel can report"
+    " that only with a signal (mmap(2)). If you read the file instead of mapping it, you get an"
+    " OSError"
+)
+
+
+class BeforeInitJudge(Judge):
+    """The rules for a dataset that was created under faults, and again in the recovery pass."""
+
+    recovery_name = (
+        "after the fault was removed, a dataset that a new process created from the same files"
+    )
+
+    def __init__(self, outcome: TrialFacts, reference: Reference, contract: Contract) -> None:
+        super().__init__(outcome, reference, contract)
+        if not outcome.schedule:
+            self.recovery_name = _SECOND_CALL
+        if outcome.phase == START:
+            self.has_dataset = False
+            self.main_process = "the process that calls make_dataset()"
+            self.part = "make_dataset()"
+
+    @classmethod
+    def is_for(cls, outcome: TrialFacts) -> bool:
+        """Whether the faults were armed before the dataset was created."""
+        return outcome.before_init
+
+    @property
+    def unknown_batches(self) -> list[Delivery]:
+        """The same, without those of a dataset with another length, which are not compared."""
+        passes = tuple(each for each in self.outcome.passes if not self._is_resized(each))
+        return self.reference.unknown_batches(replace(self.outcome, passes=passes))
+
+    def judge(self) -> Finding:
+        """The verdict, with a cause that only a dataset has which is created under faults."""
+        finding = super().judge()
+        cause = finding.cause
+        if finding.verdict is Verdict.POISONED:
+            if not self.outcome.schedule:
+                return Finding(Verdict.FAILS_WITHOUT_FAULT, finding.sentence, NOT_TWICE)
+            cause = cause or DAMAGED_CACHE
+        is_missing = finding.verdict is Verdict.CORRUPTED and finding.wrong is Wrong.MISSING
+        fired = [each.fault for each in self.outcome.faults if each.fired]
+        if is_missing and any(isinstance(each, OpenError) and each.hides_file for each in fired):
+            cause = cause or LISTS_FILES
+        return replace(finding, cause=cause)
+
+    def _is_resized(self, epoch: Pass) -> bool:
+        """Whether the dataset of *epoch* has another length than that of the intact files."""
+        lengths = epoch.length, self.reference.readable
+        return None not in lengths and lengths[0] != lengths[1]
+
+    def count_skipped(self) -> int:
+        """The same, with the samples that the dataset lacks because a file does."""
+        lengths = (each.length or 0 for each in self.outcome.epochs[:1] if self._is_resized(each))
+        lacking = sum(expected_length(self.reference) - length for length in lengths)
+        return super().count_skipped() + lacking
+
+    def describe_tolerated(self) -> str:
+        """The same, or how many samples the dataset has."""
+        if self.outcome.fired and any(map(self._is_resized, self.outcome.epochs)):
+            return self._describe_damage()
+        return super().describe_tolerated()
+
+    def explain_crash(self) -> str:
+        """Why the main process got SIGBUS, as the end of a sentence; empty if it did not."""
+        if self.outcome.end.exitcode != -signal.SIGBUS:
+            return ""
+        fired = [each.fault for each in self.outcome.faults if each.fired]
+        if any(isinstance(each, TruncatedFile) for each in fired):
+            return _MAPPED_BEYOND_END
+        return _MAPPED_UNREADABLE if any(isinstance(each, ReadError) for each in fired) else ""
+
+    def find_corruption(self) -> Finding | None:
+        """The same, or a dataset of another length that was created without an error."""
+        if not any(map(self._is_resized, self.outcome.epochs)):
+            return super().find_corruption()
+        outcome, contract = self.outcome, self.contract
+        if outcome.exception is not None or not outcome.fired:
+            return None
+        if may_be_damaged(outcome, contract):
+            return None
+        is_shorter = (outcome.epochs[0].length or 0) < expected_length(self.reference)
+        if is_shorter and contract.may_skip:
+            return self._find_unknown_samples()
+        sentence = f"{self._describe_damage()}, and no exception was raised"
+        wrong = Wrong.MISSING if is_shorter else Wrong.DIFFERS
+        return Finding(Verdict.CORRUPTED, sentence, wrong=wrong)
+
+    def find_wrong_recovery(self, recovery: Pass, may: Tolerance) -> Finding | None:
+        """The same, or that the dataset has another length."""
+        if not self._is_resized(recovery):
+            return super().find_wrong_recovery(recovery, may)
+        if may.content:
+            return None
+        sentence = length_clause(recovery, self.reference)
+        return Finding(Verdict.POISONED, sentence, wrong=Wrong.MISSING)
+
+    def _find_unknown_samples(self) -> Finding | None:
+        """Delivered samples, under any index, that are not in the intact dataset."""
+        reference = self.reference
+        if len(reference.samples) < expected_length(reference):  # Not all of them are recorded.
+            return None
+        expected = Counter(digest for _, digest in reference.samples)
+        delivered = Counter(digest for each in self.outcome.delivered for digest in digests(each))
+        count = (delivered - expected).total()
+        if not count:
+            return None
+        samples = f"{pluralize(count, 'sample')} {is_or_are(count)}"
+        text = f"{samples} not among the samples of the intact files"
+        sentence = f"{_describe_files(self.outcome)}; {text}, and no exception was raised"
+        return Finding(Verdict.CORRUPTED, sentence, wrong=Wrong.DIFFERS)
+
+    def _describe_damage(self) -> str:
+        """What is wrong with the files, and how many samples the dataset then has."""
+        length = self.outcome.epochs[0].length or 0
+        total = expected_length(self.reference)
+        if length > total:
+            clause = f"the dataset has {pluralize(length, 'sample')} instead of {total}"
+        else:
+            clause = f"only {length} of {pluralize(total, 'sample')} {is_or_are(length)} left"
+        return f"{_describe_files(self.outcome)}; {clause}"
+
+
+def expected_length(reference: Reference) -> int:
+    """The length of the dataset of intact files."""
+    assert reference.readable is not None  # Otherwise no length could differ from it.
+    return reference.readable
+
+
+def length_clause(epoch: Pass, reference: Reference) -> str:
+    """How many samples the dataset of *epoch* has, as the predicate of a sentence about it."""
+    length, total = epoch.length or 0, expected_length(reference)
+    if length > total:
+        return f"has {pluralize(length, 'sample')} instead of {total}"
+    return f"has only {length} of {pluralize(total, 'sample')}"
+
+
+def _describe_files(outcome: TrialFacts) -> str:
+    fired = next(each for each in outcome.faults if each.fired)
+    return f"{_file_name(fired)} {_describe_fault(fired)}"
+
+
+def _file_name(facts: FaultFacts) -> str:
+    names = {os.path.basename(each.path) for each in facts.firings if each.path}
+    return names.pop() if len(names) == 1 else "each file"
+
+
+def _describe_fault(facts: FaultFacts) -> str:
+    fault = facts.fault
+    if isinstance(fault, TruncatedFile):
+        return _describe_truncation(fault.keep)
+    if isinstance(fault, OpenError):
+        return "is missing" if fault.hides_file else "cannot be opened"
+    return _DESCRIPTIONS.get(type(fault), f"is under {type(fault).__name__}")
+
+
+def _describe_truncation(keep: float) -> str:
+    if not keep:
+        return "is empty"
+    if isinstance(keep, int):
+        return f"ends after {pluralize(keep, 'byte', ',')}"
+    return f"has {100 * (1 - keep):.0f} % fewer bytes"

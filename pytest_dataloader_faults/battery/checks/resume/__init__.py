@@ -1,0 +1,204 @@
+"""Checks of a loader's state: a job that was stopped resumes from a checkpoint. Pure.
+
+The steps are here. What they do in a trial is in ``states``, which is imported there only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pytest_dataloader_faults import faults
+from pytest_dataloader_faults.battery.checks._base import Check, Scenario, Scenarios
+from pytest_dataloader_faults.battery.checks.resume.rules import describe, find_violation
+from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
+from pytest_dataloader_faults.outcomes.stages import LoadedState, Phase, Stage, StateOf
+from pytest_dataloader_faults.steps import (
+    Arm,
+    Disarm,
+    EndWorkers,
+    Epoch,
+    FaultFreePass,
+    Look,
+    Make,
+    OwnStep,
+    Process,
+    Processes,
+)
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+    from pytest_dataloader_faults._trial.journal import Journal
+    from pytest_dataloader_faults._trial.run import TrialProcess
+
+_WITHOUT_STATE = {
+    StateOf.NONE: partial(
+        NotApplicable,
+        "its loader has no state_dict() and load_state_dict(), so a stopped job starts its epoch"
+        " from scratch. torchdata's StatefulDataLoader has both",
+    ),
+    StateOf.UNAVAILABLE: partial(
+        NotApplicable,
+        "its dataset has state_dict(), but torch's DataLoader never calls it, and torchdata, whose"
+        " StatefulDataLoader does, is not installed: pip install torchdata",
+        "torchdata is not installed",
+    ),
+}
+_NO_END = partial(
+    NotApplicable,
+    "the stream is endless or very long, so there is no rest of an epoch to compare",
+    "its stream is endless or very long",
+)
+_RANDOM = partial(
+    NotApplicable,
+    "its samples are random and each worker draws its own, so the rest of an epoch is unknown",
+    "its samples are random",
+)
+_ONE_BATCH = "its epoch has only one batch, which leaves nothing to resume"
+_SEEDS_APART = 7_919
+_FEW_TO_DIE = 6
+"""Batches of an epoch, so that the loop has received one before a worker starts its third."""
+_DIES_AT = 3
+_OF_PROCESS, _OF_WORKER = "the process was killed", "a worker was killed"
+_AGAIN = (
+    "The state was taken with state_dict() between two batches, and pickled. A new process called"
+    " make_dataset and then load_state_dict() on the new loader, and iterated with other random"
+    " seeds"
+)
+
+
+@dataclass(frozen=True)
+class SaveStates(OwnStep):
+    """Save the state of the loader after each batch, and keep some for other processes.
+
+    Attributes:
+        after_batches: After how many batches of the epoch a state is kept.
+        at_end: Whether one is kept after the epoch.
+        killed_after: After how many batches the process gets SIGKILL; None to let it live.
+    """
+
+    after_batches: tuple[int, ...]
+    at_end: bool = False
+    killed_after: int | None = None
+
+    def run(self, process: TrialProcess) -> None:
+        """Save them from now on."""
+        from pytest_dataloader_faults.battery.checks.resume.states import StateSaver
+
+        if process.loader is not None:
+            options = self.after_batches, self.at_end, self.killed_after
+            saver = StateSaver(process.journal, process.loader, *options)
+            process.start_driver().after_batch = saver
+
+
+@dataclass(frozen=True)
+class LoadState(OwnStep):
+    """Have the loader resume from the kept state *number*, from 0, or the last one if it is -1.
+
+    The process is left out if no such state was kept.
+    """
+
+    number: int
+
+    def may_run(self, journal: Journal) -> bool:
+        """Whether there is such a state."""
+        from pytest_dataloader_faults._trial.journal import Kept
+
+        count = len(list(journal.of(Kept)))
+        return -count <= self.number < count
+
+    def run(self, process: TrialProcess) -> None:
+        """Load it before the next pass."""
+        from pytest_dataloader_faults._trial.journal import Kept, Noted
+        from pytest_dataloader_faults.battery.checks.resume.states import load_state
+
+        state = list(process.journal.of(Kept))[self.number]
+        process.journal.write(Noted(LoadedState(state.number)))
+        process.prepare = partial(load_state, state.text)
+
+
+def _make_stateful(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """*loader*, or one with a state, if only its dataset has one."""
+    from pytest_dataloader_faults.battery.checks.resume import states
+
+    return states.make_stateful(loader)
+
+
+def _count_batches_to_resume(workload: Workload) -> int:
+    """How many batches an epoch has; raises NotApplicable if the loader cannot resume."""
+    run = workload.fault_free
+    if refusal := _WITHOUT_STATE.get(run.loader.state_of):
+        raise refusal()
+    if run.comparison.limit is not None:
+        raise _RANDOM() if run.comparison.differs_per_worker else _NO_END()
+    count = len(run.epochs[0].delivered)
+    if count <= 1:
+        raise NotApplicable(_ONE_BATCH)
+    return count
+
+
+def save_states(step: SaveStates, *following: Process) -> Processes:
+    """An epoch that saves the states of its loader, and the processes that follow."""
+    begin = (Make(adapt=_make_stateful), Look(Stage.START), Arm(), step)
+    return (*begin, Epoch(), EndWorkers(), Look(Stage.EPOCH), Disarm()), *following
+
+
+def _resume_from(state: int, number: int = 1) -> Process:
+    """A process that knows only the *state*. Its random numbers are those of another run."""
+    return _run_again(Phase(Stage.RESUMED, number), LoadState(state))
+
+
+def _run_again(phase: Phase, *before: LoadState) -> Process:
+    seed = 1 + _SEEDS_APART * (phase.epoch or 0)
+    make, again = Make(phase, _make_stateful), FaultFreePass(phase, seed=seed, after_faults=False)
+    return (make, *before, again, EndWorkers())
+
+
+FROM_LAST_STATE = _resume_from(-1), _run_again(Phase(Stage.UNINTERRUPTED))
+
+
+def _plan_stop(workload: Workload) -> Scenario:
+    count = _count_batches_to_resume(workload)
+    after = tuple(sorted({1, count // 2, count}))
+    processes = (_resume_from(number, number + 1) for number in range(len(after) + 1))
+    return Scenario(processes=save_states(SaveStates(after, at_end=True), *processes))
+
+
+def _plan_death(workload: Workload) -> Scenarios:
+    """In the middle of an epoch, at the batch after the one whose state was saved."""
+    count = _count_batches_to_resume(workload)
+    half = count // 2
+    killed = save_states(SaveStates((half,), killed_after=half + 1), *FROM_LAST_STATE)
+    of_process = Scenario(title=_OF_PROCESS, processes=killed)
+    if count < _FEW_TO_DIE:
+        return (of_process,)
+    states = SaveStates(tuple(range(1, count + 1)))
+    of_worker = Scenario(
+        faults=(faults.WorkerKilled(at=_DIES_AT),),
+        title=_OF_WORKER,
+        loader={"prefetch_factor": 1},
+        processes=save_states(states, *FROM_LAST_STATE),
+    )
+    return (of_process, of_worker)
+
+
+RESUME = (
+    Check(
+        "resumes",
+        "a loader resumed from its saved state delivers the rest of the epoch exactly once",
+        _plan_stop,
+        rule=find_violation,
+        describe=describe,
+        preface=_AGAIN,
+    ),
+    Check(
+        "resumes-after-death",
+        "the same from the last state saved before the process, or one of its workers, was killed",
+        _plan_death,
+        rule=find_violation,
+        describe=describe,
+        preface=_AGAIN,
+    ),
+)

@@ -1,0 +1,372 @@
+"""The samples of a loader that resumes from a saved state, together with the earlier ones. Pure.
+
+Some facts about the expected samples. The part before the state and the part after it form one
+epoch. The process that saved the state shows which samples that epoch has, if it lived to the end.
+Otherwise, a process that did the same and was not killed shows it; if a sampler draws other samples
+at random, only their number is known. The rest may be delivered in a different order, because it
+may be shuffled again. But if a complete epoch keeps its order with other random numbers, so must
+the rest.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from pytest_dataloader_faults.outcomes.chains import error_line
+from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
+from pytest_dataloader_faults.outcomes.judge.streams import digests
+from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
+from pytest_dataloader_faults.outcomes.reference import Reference
+from pytest_dataloader_faults.outcomes.stages import (
+    ChangedState,
+    LoadedState,
+    Phase,
+    SavedState,
+    Stage,
+)
+from pytest_dataloader_faults.outcomes.text import join_some, pluralize
+
+STATE_NOT_SAVED = Cause(
+    "returns a state that cannot be saved",
+    "Return plain data from state_dict(): numbers, strings, tensors, and lists and dicts of"
+    " them. Leave out open resources, such as files and generators, and recreate them in"
+    " load_state_dict()",
+    fix="return plain data from state_dict()",
+)
+STATE_NOT_LOADED = Cause(
+    "cannot resume from its own state",
+    "A new process created the dataset and then called load_state_dict(), so that method must"
+    " not rely on anything that only iterating creates",
+    fix="use only what the constructor creates in load_state_dict()",
+)
+STATE_CHANGES = Cause(
+    "returns a state that keeps changing",
+    "state_dict() returned an object that the loader keeps using. A checkpoint written in the"
+    " background would hold a later state than the model's: return copy.deepcopy() of it",
+    fix="return copy.deepcopy() of the state",
+)
+STATE_GROWS = Cause(
+    "returns a state that grows with every batch",
+    "Store a position, such as a sample count or an offset in a shard, instead of the samples"
+    " delivered so far",
+    fix="store a position instead of samples",
+)
+RESTARTED = Cause(
+    "restarts the epoch instead of resuming it",
+    "The state that load_state_dict() sets has no effect on the next epoch. Either __iter__"
+    " resets it, or it is the main process's state while each worker counts in its own copy of"
+    " the dataset",
+    fix="start __iter__ at the position that load_state_dict() set",
+)
+NEXT_EPOCH_BEGAN = Cause(
+    "starts another epoch after the last batch",
+    "A loop that saves after the last batch is still in that epoch and resumes it, so it would"
+    " train for one epoch too many. Have the loader yield nothing then, save after the epoch"
+    " instead, or take the epoch number from the loader's state",
+    fix="deliver nothing when resumed after the last batch",
+)
+STATE_AHEAD = Cause(
+    "saves a state that is ahead of the loop",
+    "Workers prefetch batches. Count a batch when the loop receives it, or send a worker's"
+    " state with its batch, as torchdata's StatefulDataLoader does",
+    fix="count a batch when the loop receives it",
+)
+STATE_BEHIND = Cause(
+    "saves a state that is behind the loop",
+    "Save the state of the last sample delivered: for a sharded stream, the shard and"
+    " the position in it, for each worker",
+    fix="save the position of the last sample delivered",
+)
+ORDER_NOT_RESTORED = Cause(
+    "does not restore its shuffled order",
+    "Save the source of the order with the position: the generator's state at the start of the"
+    " epoch, or the seed and the epoch. torchdata's samplers do; torch's RandomSampler has no"
+    " state",
+    fix="save the seed or the generator's state with the position",
+)
+NO_NEXT_EPOCH = Cause(
+    "returns an incomplete epoch after a resumed one",
+    "A state saved after the epoch must describe the start of the next one. Apply a restored"
+    " position to one epoch only, and count from zero in the others",
+    fix="apply a restored position to one epoch only",
+)
+_SHOWN = 5
+_FEWEST_BATCHES = 8
+_LEAST_GROWTH = 2
+"""Bytes per batch. A counter grows by one byte at 256, and by the next one at 65,536."""
+_CONSTANT_STEPS = 2 / 3
+"""The share of batches that may leave the size unchanged."""
+
+
+def find_violation(outcome: TrialFacts, reference: Reference) -> Finding | None:
+    """What is wrong with the states of *outcome*, or with the epochs resumed from them, or None."""
+    return (
+        _find_unsaved_state(outcome)
+        or _find_nothing_shown(outcome)
+        or next(_find_wrong_epochs(outcome, reference), None)
+        or _find_changed_state(outcome)
+        or _find_growth(outcome)
+    )
+
+
+def describe(outcome: TrialFacts, finding: Finding) -> str:
+    """The sentence of *finding*, with the states that new processes resumed from."""
+    states = _resumed_states(outcome)
+    if states and outcome.phase.stage is Stage.RESUMED:
+        return f"{_describe_resumption(states[-1], outcome)}: {finding.sentence}"
+    if not (finding.passed and states):
+        return finding.sentence
+    success = _success_sentence(outcome)
+    is_fault_free = finding.verdict is Verdict.SURVIVED
+    return success if is_fault_free else f"{finding.sentence}; {success}"
+
+
+def _resumed_states(outcome: TrialFacts) -> list[SavedState]:
+    """The states that new processes resumed from."""
+    states = outcome.of(SavedState)
+    return [states[each.number] for each in outcome.of(LoadedState)]
+
+
+def _success_sentence(outcome: TrialFacts) -> str:
+    """The sentence for states from which the loader delivered the rest."""
+    states = _resumed_states(outcome)
+    counts = [str(each.batches) for each in states if not each.at_end]
+    final = counts.pop()
+    beginning = f"{', '.join(counts)} and " if counts else ""
+    end = " and after the epoch" if any(each.at_end for each in states) else ""
+    batches = "batch" if not beginning and final == "1" else "batches"
+    samples = "each exactly once" if outcome.comparison.compares_content else "as many as expected"
+    place = f"after {beginning}{final} {batches}{end}"
+    return f"{_resumed_at(place, outcome)}, the loader delivered the remaining samples, {samples}"
+
+
+def _place(state: SavedState) -> str:
+    return "after the epoch" if state.at_end else f"after {pluralize(state.batches, 'batch')}"
+
+
+def _describe_resumption(state: SavedState, outcome: TrialFacts) -> str:
+    epoch = _compared_epoch(outcome)
+    place = _place(state)
+    if not state.at_end and epoch.complete:
+        place = f"after {state.batches} of {pluralize(len(epoch.delivered), 'batch')}"
+    return _resumed_at(place, outcome)
+
+
+def _resumed_at(place: str, outcome: TrialFacts) -> str:
+    """The start of a sentence, which mentions a killed main process, but not a killed worker."""
+    was_killed = bool(outcome.passes_in(Stage.UNINTERRUPTED)) and not outcome.deaths
+    killed = " (its process was killed)" if was_killed else ""
+    return f"resumed from its state {place}{killed}"
+
+
+def _find_unsaved_state(outcome: TrialFacts) -> Finding | None:
+    failed = next((each for each in outcome.of(SavedState) if each.error), None)
+    if failed is None:
+        return None
+    sentence = f"the loader's state {_place(failed)} cannot be saved: {failed.error}"
+    return Finding(Verdict.FAILS_WITHOUT_FAULT, sentence, STATE_NOT_SAVED)
+
+
+def _find_wrong_epochs(outcome: TrialFacts, reference: Reference) -> Iterator[Finding]:
+    """What is wrong with the rest of the epoch after each state."""
+    interrupted = _first_epoch(outcome)
+    uninterrupted = _compared_epoch(outcome)
+    if not uninterrupted.complete:
+        return
+    states = list(zip(_resumed_states(outcome), outcome.passes_in(Stage.RESUMED), strict=False))
+    is_fixed = any(_keys(epoch) == _keys(uninterrupted) for state, epoch in states if state.at_end)
+    for state, resumed in states:
+        finding: Finding | None
+        if resumed.exception is not None:
+            sentence = f"raised {error_line(resumed.exception)}"
+            finding = Finding(Verdict.FAILS_WITHOUT_FAULT, sentence, STATE_NOT_LOADED)
+        elif state.at_end:
+            samples = _limit_to_epoch(resumed, uninterrupted, reference)
+            finding = _check_next_epoch(samples, uninterrupted, outcome)
+        else:
+            parts = _Parts(interrupted, state, resumed, uninterrupted, reference)
+            finding = parts.find_mistake(is_fixed=is_fixed)
+        if finding is not None:
+            sentence = f"{_describe_resumption(state, outcome)}, the loader {finding.sentence}"
+            yield replace(finding, sentence=sentence)
+
+
+def _compared_epoch(outcome: TrialFacts) -> Pass:
+    """The complete epoch that the parts are compared with."""
+    return next(iter(outcome.passes_in(Stage.UNINTERRUPTED)), _first_epoch(outcome))
+
+
+def _first_epoch(outcome: TrialFacts) -> Pass:
+    return next(iter(outcome.epochs), Pass(Phase(Stage.EPOCH, 1)))
+
+
+def _keys(epoch: Pass) -> list[str]:
+    """The delivered samples; batches if these cannot be split."""
+    return list(itertools.chain(*map(digests, epoch.delivered)))
+
+
+def _check_next_epoch(samples: list[str], epoch: Pass, outcome: TrialFacts) -> Finding | None:
+    """What is wrong with the *samples* of the next epoch, after the complete *epoch*."""
+    keys = _keys(epoch)
+    may_differ = not outcome.comparison.compares_content or _draws_new_indices(epoch, outcome)
+    if len(samples) == len(keys) and (may_differ or Counter(samples) == Counter(keys)):
+        return None
+    has = pluralize(len(samples), "sample") if samples else "no samples"
+    sentence = f"delivered {has} instead of {len(keys)} in the next epoch"
+    if len(samples) == len(keys):
+        wrong = len(_surplus(samples, keys))
+        sentence = f"delivered different samples in the next epoch: {wrong} of {len(keys)}"
+    return Finding(Verdict.CORRUPTED, sentence, NO_NEXT_EPOCH)
+
+
+def _draws_new_indices(epoch: Pass, outcome: TrialFacts) -> bool:
+    """Whether the sampler of a map-style dataset may draw different indices in each epoch."""
+    drawn = [index for indices in epoch.drawn for index in indices]
+    return outcome.kind == "map" and not len(set(drawn)) == len(drawn) == epoch.length
+
+
+def _limit_to_epoch(
+    resumed: Pass, uninterrupted: Pass, reference: Reference, delivered: int = 0
+) -> list[str]:
+    """The samples of *resumed* that belong to the epoch, of which *delivered* came before.
+
+    For a dataset with many samples, an epoch is limited to the first batches. The part after a
+    state may continue beyond these.
+    """
+    samples, count = _keys(resumed), len(_keys(uninterrupted))
+    is_limited = reference.kind == "map" and reference.limit is not None
+    if is_limited and count >= (reference.limit or 0) and uninterrupted.length != count:
+        return samples[: max(0, count - delivered)]
+    return samples
+
+
+def _surplus(samples: Sequence[str], expected: Sequence[str]) -> list[str]:
+    """The keys that are in *samples* more often than in *expected*, in order."""
+    surplus = Counter(samples) - Counter(expected)
+    return list(surplus.elements())
+
+
+class _Parts(NamedTuple):
+    """An epoch in two parts, *interrupted* at *state* and *resumed*, and an *uninterrupted* one."""
+
+    interrupted: Pass
+    state: SavedState
+    resumed: Pass
+    uninterrupted: Pass
+    reference: Reference
+
+    @property
+    def saved_samples(self) -> list[str]:
+        """The samples that were delivered before the state was taken."""
+        batches = self.interrupted.delivered[: self.state.batches]
+        return _keys(replace(self.interrupted, delivered=batches))
+
+    def find_mistake(self, *, is_fixed: bool) -> Finding | None:
+        """What is wrong with the parts; *is_fixed*: whether the order must be that of one epoch."""
+        expected, saved = _keys(self.uninterrupted), self.saved_samples
+        rest = _limit_to_epoch(self.resumed, self.uninterrupted, self.reference, len(saved))
+        samples = [*saved, *rest]
+        if not self._is_known:
+            return self._find_wrong_count(len(samples), len(expected))
+        repeated, skipped = _surplus(samples, expected), _surplus(expected, samples)
+        if not skipped and len(saved) == len(expected) and len(samples) == 2 * len(expected):
+            sentence = f"delivered {pluralize(len(repeated), 'more sample')}, a whole extra epoch"
+            return Finding(Verdict.CORRUPTED, sentence, NEXT_EPOCH_BEGAN)
+        if repeated or skipped:
+            return self._describe_mistakes(repeated, skipped)
+        if is_fixed and samples != expected:
+            sentence = "delivered the rest in a different order than an uninterrupted epoch"
+            return Finding(Verdict.CORRUPTED, sentence, ORDER_NOT_RESTORED)
+        return None
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether both epochs have the same samples, by content: samplers may draw others."""
+        is_part = not Counter(_keys(self.interrupted)) - Counter(_keys(self.uninterrupted))
+        return is_part and self.reference.comparison.compares_content
+
+    def _find_wrong_count(self, total: int, count: int) -> Finding | None:
+        if total == count:
+            return None
+        sentence = f"delivered {pluralize(total, 'sample')} in total, but an epoch has {count}"
+        cause = STATE_BEHIND if total > count else STATE_AHEAD
+        return Finding(Verdict.CORRUPTED, sentence, cause)
+
+    def _describe_mistakes(self, repeated: list[str], skipped: list[str]) -> Finding:
+        mistakes = [f"repeated {self._name_samples(repeated)}"] if repeated else []
+        mistakes += [f"skipped {self._name_samples(skipped)}"] if skipped else []
+        cause = self._cause_of_mistake(repeated, skipped)
+        return Finding(Verdict.CORRUPTED, " and ".join(mistakes), cause)
+
+    def _name_samples(self, keys: list[str]) -> str:
+        """How many samples they are, and their names, if they have any."""
+        names_by_digest = {digest: name for name, digest in reversed(self.reference.samples)}
+        names = [names_by_digest[each] for each in keys if each in names_by_digest]
+        if all(isinstance(each, int) for each in names):
+            names.sort()
+        noun = "sample" if self.interrupted.delivered[0].rows is not None else "batch"
+        examples = f" ({join_some(names, _SHOWN)})" if names and noun == "sample" else ""
+        return f"{pluralize(len(keys), noun)}{examples}"
+
+    def _cause_of_mistake(self, repeated: list[str], skipped: list[str]) -> Cause:
+        if not skipped:
+            is_restarted = Counter(repeated) == Counter(self.saved_samples)
+            return RESTARTED if is_restarted else STATE_BEHIND
+        return ORDER_NOT_RESTORED if repeated else STATE_AHEAD
+
+
+def _find_nothing_shown(outcome: TrialFacts) -> Finding | None:
+    """A trial that shows nothing about states: no process resumed from one, or none was killed."""
+    if not outcome.of(SavedState) or (outcome.exception and not outcome.deaths):
+        return None
+    sentence = ""
+    if not outcome.passes_in(Stage.RESUMED):
+        sentence = "no state was saved that a new process could resume from"
+    elif outcome.passes_in(Stage.UNINTERRUPTED) and outcome.epochs[0].complete:
+        sentence = "the epoch ended before its process, or one of its workers, was killed"
+    elif not _compared_epoch(outcome).complete:
+        sentence = "no epoch was completed that the resumed parts could be compared with"
+    return Finding(Verdict.NOT_EXERCISED, sentence) if sentence else None
+
+
+def _changed_states(outcome: TrialFacts) -> Iterator[SavedState]:
+    """The states that were followed by a note of their change."""
+    states = [each for each in outcome.notes if isinstance(each, (SavedState, ChangedState))]
+    for state, following in itertools.pairwise(states):
+        if isinstance(state, SavedState) and isinstance(following, ChangedState):
+            yield state
+
+
+def _find_changed_state(outcome: TrialFacts) -> Finding | None:
+    changed = next(_changed_states(outcome), None)
+    if changed is None:
+        return None
+    sentence = (
+        f"the state taken {_place(changed)} changed while the next batch was made: state_dict()"
+        " returns an object that the loader keeps using"
+    )
+    return Finding(Verdict.CORRUPTED, sentence, STATE_CHANGES)
+
+
+def _find_growth(outcome: TrialFacts) -> Finding | None:
+    """A state that grew after nearly every batch of the second half.
+
+    In the first half, a worker may have had its first batch, or a buffer may have been filled.
+    """
+    states = [each for each in outcome.of(SavedState) if not each.at_end]
+    late = [each.size for each in states[len(states) // 2 :]]
+    if len(states) < _FEWEST_BATCHES:
+        return None
+    steps = [later - earlier for earlier, later in itertools.pairwise(late)]
+    constant = sum(step == 0 for step in steps)
+    is_small = late[-1] - late[0] < _LEAST_GROWTH * len(steps)
+    if min(steps) < 0 or constant > len(steps) * _CONSTANT_STEPS or is_small:
+        return None
+    ends = states[0], states[-1]
+    sizes = [f"{pluralize(state.size, 'byte', ',')} {_place(state)}" for state in ends]
+    sentence = f"the loader's state grows with every batch, from {sizes[0]} to {sizes[1]}"
+    return Finding(Verdict.LEAKED, sentence, STATE_GROWS)

@@ -1,0 +1,123 @@
+"""The state of a loader: save it as a checkpoint does, and resume from it [in the trial].
+
+Some facts about state_dict(). By torch's convention it may return an object that the loader still
+uses. A checkpoint that is written at once holds the right state then, and one that another thread
+writes during the next batch holds a later one. So each state is pickled at once, and once more when
+the next batch has come.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import os
+import pickle
+import signal
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+
+from pytest_dataloader_faults._trial.journal import Journal, Kept, Noted, PhaseStarted
+from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of, outer_loader
+from pytest_dataloader_faults._trial.samplers import STATEFUL, state_of
+from pytest_dataloader_faults.outcomes.chains import shorten_chain
+from pytest_dataloader_faults.outcomes.stages import (
+    DONE,
+    ChangedState,
+    SavedState,
+    StateOf,
+)
+from pytest_dataloader_faults.outcomes.text import format_value, shorten
+
+_OPTIONS = (
+    "num_workers collate_fn pin_memory drop_last timeout worker_init_fn multiprocessing_context"
+    " generator prefetch_factor persistent_workers in_order"
+).split()
+
+
+def make_stateful(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """*loader*, or one with a state, if only its dataset has one."""
+    if state_of(loader, outer_loader(loader)) is not StateOf.DATASET:
+        return loader
+    options = {name: getattr(loader, name) for name in _OPTIONS if hasattr(loader, name)}
+    kind = importlib.import_module(STATEFUL).StatefulDataLoader
+    stateful: DataLoader[Any] = kind(loader.dataset, **_drawing_options(loader), **options)
+    return stateful
+
+
+def _drawing_options(loader: DataLoader[Any]) -> dict[str, Any]:
+    """The options by which *loader* draws. torchdata has samplers with a state for torch's own."""
+    sampler: Any = loader.sampler
+    if kind_of(loader.dataset) == "iterable":
+        return {"batch_size": loader.batch_size}
+    if loader.batch_size is None and loader.batch_sampler is not None:
+        return {"batch_sampler": loader.batch_sampler}
+    if type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None:
+        return {"batch_size": loader.batch_size, "shuffle": True}
+    if type(sampler) is SequentialSampler:
+        return {"batch_size": loader.batch_size}
+    return {"batch_size": loader.batch_size, "sampler": sampler}
+
+
+@dataclass
+class StateSaver:
+    """Takes the state of *loader* after each batch of an epoch, until that fails.
+
+    Attributes:
+        after_batches: After how many batches of the epoch a state is kept.
+        at_end: Whether one is kept after the epoch.
+        killed_after: After how many batches the process gets SIGKILL; None to let it live.
+    """
+
+    journal: Journal
+    loader: DataLoader[Any]
+    after_batches: tuple[int, ...]
+    at_end: bool
+    killed_after: int | None
+
+    def __post_init__(self) -> None:
+        self._last: tuple[Any, bytes] | None = None
+        self._has_failed = False
+        self._count = 0
+
+    def __call__(self, batches: int, *, at_end: bool = False) -> None:
+        """That many *batches* were delivered; *at_end*: and the epoch is over."""
+        self._look_again()
+        if batches == self.killed_after:
+            self.journal.write(PhaseStarted(DONE, time.monotonic()))
+            os.kill(os.getpid(), signal.SIGKILL)
+        state = SavedState(batches, at_end=at_end)
+        if self._has_failed:
+            return
+        try:
+            state_dict = outer_loader(self.loader).state_dict()
+            pickled = pickle.dumps(state_dict)
+        except USERS_ERRORS as error:
+            text = shorten(shorten_chain(format_value(error)))
+            self.journal.write(Noted(replace(state, error=text)))
+            self._has_failed = True
+            return
+        # What is pickled in another way each time cannot be seen to change.
+        self._last = (state_dict, pickled) if pickle.dumps(state_dict) == pickled else None
+        is_kept = self.at_end if at_end else batches in self.after_batches
+        self.journal.write(Noted(replace(state, size=len(pickled))))
+        if is_kept:
+            packed = base64.b64encode(pickled).decode()
+            self.journal.write(Kept(self._count, packed))
+        self._count += 1
+
+    def _look_again(self) -> None:
+        if self._last is None:
+            return
+        state_dict, pickled = self._last
+        self._last = None
+        if pickle.dumps(state_dict) != pickled:
+            self.journal.write(Noted(ChangedState()))
+
+
+def load_state(packed: str, loader: DataLoader[Any]) -> None:
+    """Pass the *packed* state to the *loader*, as a job does that restarts."""
+    state = pickle.loads(base64.b64decode(packed))  # noqa: S301  # the loader's own
+    outer_loader(loader).load_state_dict(state)

@@ -1,0 +1,496 @@
+"""What a dataset returns and does when nothing is wrong.
+
+The outcome of a fault is compared with it. It consists of the reference, which is read sample by
+sample without workers, and of the fault-free epoch, which has workers and an engine, but no fault.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, TypeVar
+
+from pytest_dataloader_faults._engine.scope import engine_for_files
+from pytest_dataloader_faults._settings import SAMPLES, Settings, check
+from pytest_dataloader_faults._settings.jobs import (
+    ONE_EPOCH,
+    Deadlines,
+    TrialJob,
+    TrialOptions,
+)
+from pytest_dataloader_faults._trial import repeat_if_killed, run_trial_job, take_reference
+from pytest_dataloader_faults._trial.factory import DatasetFactory, bind_factory
+from pytest_dataloader_faults.battery import progress
+from pytest_dataloader_faults.battery.shares import (
+    KnownRanks,
+    WorkerEpoch,
+    are_equal,
+    count_drawn,
+    count_own_samples,
+    most_bytes_of,
+    shares_of,
+    take_worker_epoch,
+)
+from pytest_dataloader_faults.battery.targets import (
+    OwnFolders,
+    find_new_files,
+    notes_on_changed,
+)
+from pytest_dataloader_faults.battery.workload import NotApplicable
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
+from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.outcomes import (
+    Contract,
+    Finding,
+    Outcome,
+    Reference,
+    reference,
+)
+from pytest_dataloader_faults.outcomes.comparison import (
+    EXACT,
+    SHAPES,
+    TYPES,
+    Compared,
+    Comparison,
+    SampleHandling,
+)
+from pytest_dataloader_faults.outcomes.contract import comparisons_for, handling_for
+from pytest_dataloader_faults.outcomes.judge import judge, judge_for
+from pytest_dataloader_faults.outcomes.reference import Share, merge_levels
+from pytest_dataloader_faults.outcomes.repeats import JudgedTrial, was_killed
+from pytest_dataloader_faults.steps import run_epochs
+
+ONE_WORKER: Mapping[str, Any] = {"num_workers": 1}
+_TWO_WORKERS: Mapping[str, Any] = {"num_workers": 2}
+_WATCHED = TrialOptions(watch_files=True)
+_Found = TypeVar("_Found")
+
+
+class FaultFreeRun:
+    """A dataset without faults: its reference, and one epoch.
+
+    Attributes:
+        comparison: How samples are compared.
+        runs: The epochs without a fault, with the loader that was passed: one, or two if a process
+            of the first was killed.
+        working: The epoch that faults are chosen by. It is the last of *runs*, unless that fails.
+        changes: Loader options that the dataset needs to work without a fault.
+        cached: The files that the workers read, and that were created while the dataset was read.
+        unusable_reason: Why the dataset does not work with these options either, or None.
+        fails_when_monitored: Whether the dataset failed without a fault, but with more processes
+            or files monitored than in the fault-free run.
+    """
+
+    fails_when_monitored = False
+    _shares: tuple[Share, ...] = ()
+    _drawn: int | None = None
+    _own_samples: int | None = None
+
+    def __init__(
+        self,
+        make_dataset: DatasetFactory,
+        settings: Settings,
+        *,
+        attempts: Sequence[Mapping[str, Any]] = ({}, ONE_WORKER),
+        earlier_run: EarlierRun | None = None,
+        is_valid: bool = False,
+    ) -> None:
+        """*attempts*: loader options for the fault-free epoch, and for repeats if it fails.
+
+        *is_valid*: whether *earlier_run* still holds. If not, the reference is taken again, and
+        OutdatedRunError raised if it differs.
+        """
+        check(make_dataset=make_dataset)
+        self.make_dataset = make_dataset
+        self.settings = replace(settings, engine=engine_for_files(settings.engine))
+        self.contract = settings.contract
+        self.deadlines = Deadlines(settings)
+        self.comparison = earlier_run.comparison if earlier_run else EXACT
+        self.changes: Mapping[str, Any] = {}
+        self.whole_batches = bool(earlier_run and earlier_run.whole_batches)
+        self.of_workers = bool(earlier_run and earlier_run.of_workers)
+        self.unusable_reason: str | None = None
+        self._references = _ReferenceStore(make_dataset, self.settings, self.deadlines.record_epoch)
+        began = time.time_ns()
+        if earlier_run is None:
+            self._take(attempts)
+        else:
+            self._start_from(earlier_run, is_valid=is_valid)
+        self._findings = dict(earlier_run.findings) if earlier_run else {}
+        cached_files = earlier_run.cached if earlier_run else ()
+        self.cached = cached_files or find_new_files(began, self.working)
+
+    def _start_from(self, earlier_run: EarlierRun, *, is_valid: bool) -> None:
+        self._references.limit(earlier_run.reference.limit)
+        if is_valid:
+            self._references.put(self.comparison, earlier_run.reference)
+        elif self.reference != earlier_run.reference:
+            raise OutdatedRunError
+        self.runs, self.working = [earlier_run.fault_free], earlier_run.working
+        self.changes = earlier_run.changes
+        self.deadlines.record_epoch(self.outcome.duration)
+        self._shares, self._drawn = shares_of(self.outcome), count_drawn(self.working)
+
+    @property
+    def outcome(self) -> Outcome:
+        """The epoch without a fault, with the loader that was passed."""
+        return self.runs[-1]
+
+    @property
+    def reusable(self) -> EarlierRun | None:
+        """What another fault-free run may start with, without ranks; None if something is wrong."""
+        is_of_author = self.comparison.level is Compared.AUTHOR
+        if self.unusable_reason or is_of_author or was_killed(self.outcome):
+            return None
+        parts = (self.reference, self.outcome, self.working, self.changes)
+        findings = {name: each for name, each in self._findings.items() if not _is_of_killed(each)}
+        measures = (self.comparison, self.cached, findings)
+        return EarlierRun(*parts, *measures, self.whole_batches, self.of_workers)
+
+    def find_once(self, name: str, find: Callable[[], _Found]) -> _Found:
+        """What *find* returns about the dataset; it is called if no earlier run has found that."""
+        if name not in self._findings:
+            self._findings[name] = find()
+        result: _Found = self._findings[name]
+        return result
+
+    def require_pass(self, trial: JudgedTrial, reason: str, group: str) -> None:
+        """Raise NotApplicable if the dataset fails in *trial*, which has no fault."""
+        if not trial.finding.passed:
+            self.fails_when_monitored = True
+            fatal = trial if was_killed(trial.outcome) else None
+            raise NotApplicable(reason.format(trial.finding.sentence), group, fatal)
+
+    @cached_property
+    def second_epoch(self) -> Finding:
+        """The finding on two epochs without a fault, each with new workers."""
+        return self.judge(self.run_trial(options=TrialOptions(processes=run_epochs(2))), Contract())
+
+    @property
+    def worker_epoch(self) -> WorkerEpoch:
+        """An epoch of workers, if only that shows the content of samples."""
+        if self.unusable_reason is not None:
+            return WorkerEpoch()
+        facts = (self.reference, self.contract, self.settings.seed, self.run_fault_free)
+        return self.find_once("epoch of workers", partial(take_worker_epoch, *facts))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know about every trial with faults of files."""
+        return notes_on_changed(self.cached, self.outcome)
+
+    @property
+    def own_folders(self) -> OwnFolders:
+        """The folders that belong to a single trial."""
+        return folders_of_trial(self.make_dataset, self.settings)
+
+    @property
+    def reference(self) -> Reference:
+        """The reference for the comparison of this run."""
+        return self._references.get(self.comparison)
+
+    @property
+    def without_seeds(self) -> Comparison:
+        """The comparison for trials that do not seed random numbers."""
+        if self.comparison.seeded is None:
+            return self.comparison
+        references = zip((SHAPES, TYPES), map(self._references.get, (SHAPES, TYPES)), strict=True)
+        stable = (loose for loose, reference in references if reference.unstable_index is None)
+        return next(stable, self.comparison)
+
+    def handling(self, comparison: Comparison) -> SampleHandling:
+        """What *comparison* needs: the reference's samples as well, if the author compares them."""
+        handling = handling_for(self.contract, comparison)
+        reference = self.reference if comparison.in_workers else self._references.get(comparison)
+        return reference.add_to(handling)
+
+    @property
+    def limited_settings(self) -> Settings:
+        """The settings, with the number of samples that are checked."""
+        return replace(self.settings, samples=self._references.samples)
+
+    def run_trial(self, *faults: Fault, **arguments: Any) -> Outcome:
+        """One trial; *arguments* are those of ``job``."""
+        return run_trial_job(self.job(*faults, **arguments))
+
+    def run_fault_free(self, **arguments: Any) -> list[Outcome]:
+        """A trial without a fault, and another one if a process of it was killed."""
+        return repeat_if_killed(lambda: self.run_trial(**arguments), was_killed)
+
+    def job(
+        self,
+        *faults: Fault,
+        changes: Mapping[str, Any] | None = None,
+        comparison: Comparison | None = None,
+        deadline: float | None = None,
+        options: TrialOptions = ONE_EPOCH,
+        may_take_longer: bool = True,
+        recovers_in_workers: bool = False,
+    ) -> TrialJob:
+        """A trial; *changes*: loader options in place of the fault-free run's own changes."""
+        comparison = comparison or self.comparison
+        whole_batches = options.whole_batches or self.whole_batches
+        return TrialJob(
+            make_dataset=self.make_dataset,
+            faults=faults,
+            settings=replace(self.limited_settings, deadline=deadline or self.deadlines.for_trial),
+            changes=self._allowed_changes(self.changes if changes is None else changes),
+            comparison=comparison,
+            handling=self.handling(comparison),
+            options=replace(options, whole_batches=whole_batches, of_workers=self.of_workers),
+            needs_workers=True,
+            recovers_in_workers=self._references.get(comparison).is_of_worker
+            or recovers_in_workers,
+            may_take_longer=may_take_longer,
+            most_bytes=most_bytes_of(getattr(self, "working", None)),
+        )
+
+    def _allowed_changes(self, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The *changes* of loader options that the dataset allows: it may reject other numbers."""
+        if not self.reference.is_of_all_workers:
+            return changes
+        return {name: value for name, value in changes.items() if name != "num_workers"}
+
+    def judge(self, outcome: Outcome, contract: Contract | None = None) -> Finding:
+        """The verdict on *outcome*, by *contract* or else by the fault-free run's own."""
+        return judge(outcome, self.reference_for(outcome), contract or self.contract)
+
+    def reference_for(self, outcome: Outcome) -> Reference:
+        """The reference for *outcome*; missing samples are read now."""
+        if outcome.ranks:
+            return self.reference
+        if outcome.comparison.in_workers and (worker_reference := self.worker_epoch.reference):
+            return replace(worker_reference, shares=self._shares, drawn=self._drawn)
+        reference = self._references.for_outcome(outcome, self.comparison)
+        return replace(reference, shares=self._shares, drawn=self._drawn)
+
+    def _take(self, attempts: Sequence[Mapping[str, Any]]) -> None:
+        """Reference and fault-free epoch, by the most exact comparison that shows nothing wrong."""
+        for comparison in self._comparisons():
+            self.comparison = comparison
+            if not (self._is_unstable or self._is_uncertain or self._is_endless):
+                if self.reference.is_of_all_workers:
+                    attempts = [self._allowed_changes(attempts[0])]
+                self._run_fault_free(attempts)
+                self._own_samples = self._count_own_samples(attempts[0])
+                is_done = self.unusable_reason is None or not self.comparison.allows_for_randomness
+                if is_done and self._own_samples is None:
+                    return
+        if self._is_unstable:
+            message = reference.nondeterminism_message(self.reference, self.contract)
+            raise UnusableDatasetError(message)
+
+    def _comparisons(self) -> Iterator[Comparison]:
+        """The comparisons of the contract that are still useful after the previous one failed."""
+        for comparison in comparisons_for(self.contract, self.settings.seed):
+            is_stream = bool(self._references) and self.reference.kind == "iterable"
+            if comparison.seeded is None or not is_stream:
+                yield comparison
+                yield from self._without_varying_parts(comparison)
+            is_own = self._own_samples is not None
+            if (limit := self._own_samples if is_own else self.reference.stream_limit) is not None:
+                for loose in (SHAPES, TYPES):
+                    yield replace(loose, limit=limit, differs_per_worker=is_own)
+                return
+
+    def _without_varying_parts(self, comparison: Comparison) -> Iterator[Comparison]:
+        """*comparison* without the parts of samples that differed between two reads."""
+        may_draw = comparison.seeded is None and self.reference.draws_random_numbers
+        if comparison.level is not Compared.BYTES or self.contract.deterministic or may_draw:
+            return
+        for _ in range(_MOST_READINGS):
+            levels = tuple((part.path, part.compared) for part in self.reference.varying)
+            levels = merge_levels(self.comparison.varying, levels)
+            if not self._is_unstable or levels == self.comparison.varying:
+                return
+            yield replace(comparison, varying=levels)
+
+    def _count_own_samples(self, options: Mapping[str, Any]) -> int | None:
+        """How many separate random samples each worker delivered, or None."""
+        if self.comparison.limit is not None or self.reference.kind == "map":
+            return None
+        changes = _TWO_WORKERS if options == ONE_WORKER else options
+        is_same_loader = changes == options
+        outcome = self.outcome if is_same_loader else self.run_fault_free(changes=changes)[-1]
+        if self.judge(outcome, Contract()).passed:
+            return None
+        count = count_own_samples(outcome, self.reference)
+        if count is None or not self.comparison.compares_content:
+            return count
+        # The reference was the same twice; samples that depend on a race between workers are not.
+        return count if are_equal(outcome, self.run_fault_free(changes=changes)[-1]) else None
+
+    def can_make_whole_batches(self, outcome: Outcome) -> bool:
+        """Whether there is time for batches as large as the loader's, if *outcome* has none."""
+        count = len(self.reference.samples) or sum(len(each) for each, _ in self.reference.batches)
+        needed = (outcome.loader.reduced_from or 0) * max(1, len(outcome.workers))
+        seconds = self.reference.duration / max(1, count) * needed
+        return 0 < needed <= _MOST_IN_BATCHES and seconds <= self.deadlines.most / 2
+
+    @property
+    def draws_global_numbers(self) -> bool:
+        """Whether samples draw from generators that trials seed, as far as that is known."""
+        return self._references.draws_random_numbers
+
+    @property
+    def _is_unstable(self) -> bool:
+        return self.reference.unstable_index is not None
+
+    @property
+    def _is_endless(self) -> bool:
+        """Whether the stream did not end, and the comparison does not end it either."""
+        return self.reference.stream_limit is not None and self.comparison.limit is None
+
+    @property
+    def _is_uncertain(self) -> bool:
+        """Whether samples draw random numbers, which may have had no effect so far.
+
+        Or whether too little of them is compared: nothing, or what many samples of a stream have.
+        """
+        if self.comparison.varying:
+            rows = [digest for _, digest in self.reference.samples]
+            is_same = self.reference.kind == "iterable" and len(set(rows)) * 2 < len(rows)
+            return is_same or not self.reference.has_content
+        is_asked = self.contract.deterministic is None and self.comparison == EXACT
+        return is_asked and self.reference.draws_random_numbers
+
+    def _run_fault_free(self, attempts: Sequence[Mapping[str, Any]]) -> None:
+        """Trials without a fault until one of them shows nothing wrong."""
+        reference.require_samples(self.reference, self.contract)
+        self.whole_batches |= self.reference.whole_batches
+        runs = []
+        for self.changes in attempts:
+            progress.step(f"with workers (without workers: {self.reference.duration:.1f} s)")
+            run, finding = self._run_and_judge()
+            self.deadlines.record_epoch(0 if run[-1].timed_out else run[-1].duration)
+            if not finding.passed and self.can_make_whole_batches(run[-1]):
+                self.whole_batches = True
+                run, finding = self._run_and_judge()
+            batches = (each for epoch in run[-1].epochs for each in epoch.delivered)
+            if not finding.passed and any(each.is_own for each in batches):
+                self.of_workers = True
+                run, finding = self._run_and_judge()
+            runs.append(run)
+            if finding.passed:
+                break
+        self.runs, self.working = runs[0], runs[-1][-1]
+        suffix = " and with one worker" if self.changes == ONE_WORKER else ""
+        why = f"it fails even without a fault{suffix} ({finding.sentence}); see workers-agree"
+        self.unusable_reason = None if finding.passed else why
+        self._shares = shares_of(self.working) if finding.passed else ()
+        self._drawn = count_drawn(self.working) if finding.passed else None
+
+    def _run_and_judge(self) -> tuple[list[Outcome], Finding]:
+        run = self.run_fault_free(options=_WATCHED)
+        return run, self.judge(run[-1], Contract())
+
+
+_MOST_IN_BATCHES = 1024
+"""The most samples that are checked for a batch of the loader's own size per worker."""
+_MOST_READINGS = 3
+"""A part that rarely varies may be the same in the first two of them."""
+_ENOUGH_SECONDS = 5.0
+"""If reading the usual number of samples would take longer, fewer are checked."""
+
+
+class _ReferenceStore:
+    """The references of the dataset, by comparison.
+
+    The first one may have fewer samples than *settings* say; the others then have as many.
+    *learn* is called with the seconds that each reference took.
+    """
+
+    def __init__(
+        self,
+        make_dataset: DatasetFactory,
+        settings: Settings,
+        learn: Callable[[float], None],
+    ) -> None:
+        self._make_dataset = make_dataset
+        self._settings = settings
+        self._seconds = _ENOUGH_SECONDS if settings.samples == SAMPLES else None
+        self._learn = learn
+        self._by_comparison: dict[Comparison, Reference] = {}
+
+    @property
+    def samples(self) -> int | None:
+        """About how many samples are checked; None for all."""
+        return self._settings.samples
+
+    def __bool__(self) -> bool:
+        """Whether a reference has been recorded."""
+        return bool(self._by_comparison)
+
+    @property
+    def draws_random_numbers(self) -> bool:
+        """Whether a reference shows that samples draw numbers from the global generators."""
+        return any(each.draws_random_numbers for each in self._by_comparison.values())
+
+    def put(self, comparison: Comparison, reference: Reference) -> None:
+        """Use *reference* as the reference for *comparison*."""
+        self._by_comparison[comparison] = reference
+
+    def limit(self, samples: int | None) -> None:
+        """Check this many *samples*, and not fewer."""
+        self._settings, self._seconds = replace(self._settings, samples=samples), None
+
+    def get(self, comparison: Comparison) -> Reference:
+        """The reference for *comparison*."""
+        if comparison not in self._by_comparison:
+            progress.step("without workers")
+            new_reference = self._take(comparison, seconds=self._seconds)
+            self._learn(new_reference.duration)
+            self._by_comparison[comparison] = new_reference
+            self.limit(new_reference.limit)  # From now on the same for all.
+        return self._by_comparison[comparison]
+
+    def for_outcome(self, outcome: Outcome, otherwise: Comparison) -> Reference:
+        """The reference for *outcome*; missing samples are read now.
+
+        *otherwise*: the comparison to use if the outcome's own has no reference.
+        """
+        comparison = outcome.comparison if outcome.comparison in self._by_comparison else otherwise
+        reference = self.get(comparison)
+        if unknown := judge_for(outcome, reference, self._settings.contract).unknown_batches:
+            batches = [(each.indices or (), each.packed) for each in unknown]
+            new_reference = self._take(comparison, batches=batches)
+            self._by_comparison[comparison] = reference = reference.merge_with(new_reference)
+        return reference
+
+    def _take(self, comparison: Comparison, **arguments: Any) -> Reference:
+        handling = handling_for(self._settings.contract, comparison)
+        arguments |= {"comparison": comparison, "handling": handling}
+        return take_reference(self._make_dataset, self._settings, **arguments)
+
+
+def folders_of_trial(make_dataset: DatasetFactory, settings: Settings) -> OwnFolders:
+    """The folder that *make_dataset* gets in each trial, if it takes one."""
+    return OwnFolders(bind_factory(make_dataset, copy=settings.copy)[1], settings.copy)
+
+
+def _is_of_killed(finding: object) -> bool:
+    """Whether it is about a trial of which a process was killed."""
+    outcome = getattr(finding, "outcome", None)
+    return outcome is not None and was_killed(outcome)
+
+
+class OutdatedRunError(Exception):
+    """The dataset does not return the same samples as before."""
+
+
+@dataclass(frozen=True)
+class EarlierRun:
+    """What another fault-free run of the same dataset may start with. Plain data."""
+
+    reference: Reference
+    fault_free: Outcome
+    working: Outcome
+    changes: Mapping[str, Any]
+    comparison: Comparison = EXACT
+    cached: tuple[str, ...] = ()
+    findings: Mapping[str, Any] = field(default_factory=dict)
+    whole_batches: bool = False
+    of_workers: bool = False
+    ranks: KnownRanks | None = None

@@ -1,0 +1,206 @@
+"""Run one check, and explain its result: the likely cause, and how to fix it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from pytest_dataloader_faults._settings.jobs import has_step
+from pytest_dataloader_faults._trial.process import fork_server
+from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery.checks import CHECKS, kind_of
+from pytest_dataloader_faults.battery.targets import note_on_workers
+from pytest_dataloader_faults.battery.workload import NotApplicable
+from pytest_dataloader_faults.faults import has_files
+from pytest_dataloader_faults.faults.globs import host_of
+from pytest_dataloader_faults.outcomes import CheckResult, FaultFacts, Finding, Outcome, Verdict
+from pytest_dataloader_faults.outcomes.comparison import Comparison
+from pytest_dataloader_faults.outcomes.contract import Cause
+from pytest_dataloader_faults.outcomes.judge.causes import (
+    INTERMITTENT,
+    Clues,
+    inherited_files,
+    likely_cause,
+)
+from pytest_dataloader_faults.outcomes.judge.hangs import loader_timed_out, waits_for_thread
+from pytest_dataloader_faults.outcomes.judge.report import comparison_notes, explain
+from pytest_dataloader_faults.outcomes.libraries import add_advice
+from pytest_dataloader_faults.outcomes.repeats import JudgedTrial, deciding_trial
+from pytest_dataloader_faults.outcomes.text import (
+    headline,
+    join_some,
+    pluralize,
+    printable,
+    printable_lines,
+    was_or_were,
+)
+from pytest_dataloader_faults.steps import ReadSample
+
+_OTHER_FILES = (
+    "The workers opened none of the files that they opened in the fault-free run: {files}."
+    " make_dataset must use the same files on every call, so create them outside it"
+)
+_UNSEEN = (
+    "{name}: the loader's timeout, which the check sets, ended the wait before the dataset's own"
+    " timeout, so that timeout was not tested"
+)
+_NOT_RUN = (
+    "{} was not run: it needs this fault-free run, in which a process was killed twice. Find out"
+    " what kills processes on this machine, then run the check again"
+)
+_SMALL_BATCHES = (
+    "its batches had fewer samples than the loader's batch size of {size}, because full batches"
+    " take too long here. If the failure depends on the batch size, pass a loader with smaller"
+    " batches"
+)
+_FILE_CHECKS_ONLY = "file checks do not cover data from these connections"
+_UNEXPECTED = "passes although it was expected to fail"
+
+
+def prepare(names: Iterable[str]) -> None:
+    """Start what the checks *names* need and what is slow to start, while the first of them run."""
+    contexts = [CHECKS[name].scenario.loader.get("multiprocessing_context") for name in names]
+    if "forkserver" in contexts:
+        fork_server.begin()
+
+
+def run_check(
+    battery: Battery, name: str, *, expected: str | None = None, reproduce: str | None = None
+) -> CheckResult:
+    """Run the check *name*, and explain its result.
+
+    *expected*: why it is expected to fail. *reproduce*: the command that repeats it, if there is a
+    better one than a call of ``check_dataset``.
+    """
+    reproduce = reproduce or battery.reproduce("check_dataset", only=name)
+    try:
+        result = battery.check(name, should_fail=bool(expected))
+    except NotApplicable as reason:
+        return _skipped_result(name, reason, reproduce, expected)
+    trial = deciding_trial(result)
+    outcome, cause = trial.outcome, _cause(battery, name, trial)
+    of_files = any(has_files(each) for each in outcome.schedule)
+    run, kind = battery.fault_free_run, kind_of(CHECKS[name].scenario.processes)
+    about_files = (*run.notes, *kind.notes(run)) if of_files else ()
+    notes = (*_notes_on_dataset(battery, outcome), *about_files)
+    untested = (*_untested_timeout(name, trial), *_small_batches(trial))
+    evidence = (*_advice(name, trial, cause or Cause("")), *untested, *result.notes, *notes)
+    result = _explain_result(replace(result, notes=evidence), cause, reproduce, expected)
+    # Readers of files rarely have a timeout, so summaries do not mention that it was not tested.
+    return replace(result, notes=notes if of_files else (*notes, *untested))
+
+
+def _notes_on_dataset(battery: Battery, outcome: Outcome) -> tuple[str, ...]:
+    """Remarks on the dataset, for a result with this *outcome*."""
+    reference = battery.fault_free_run.reference
+    about_loader = (*note_on_workers(reference), *_note_on_connections(battery))
+    noted = (*_note_on_comparison(battery, outcome.comparison), *about_loader)
+    sample_count = len(reference.samples) or sum(len(batch) for batch, _ in reference.batches)
+    if reference.limit is None or reference.total is None or sample_count >= reference.total:
+        return noted
+    samples = pluralize(reference.total, "sample", ",")
+    return (f"{sample_count:,} of {samples} {was_or_were(sample_count)} checked", *noted)
+
+
+def _note_on_comparison(battery: Battery, comparison: Comparison) -> Iterator[str]:
+    """What a trial did not compare, unless its check never seeds random numbers."""
+    run_comparison = battery.fault_free_run.comparison
+    is_looser = run_comparison.compares_content and not comparison.compares_content
+    draws = battery.fault_free_run.draws_global_numbers
+    return iter(()) if is_looser else comparison_notes(comparison, draws=draws)
+
+
+def _note_on_connections(battery: Battery) -> tuple[str, ...]:
+    """The hosts that data came from, because file checks do not cover that data."""
+    workers = battery.fault_free_run.working.workers
+    # The server of a test may have a different port in each item.
+    hosts = sorted({host_of(path) for worker in workers for path in worker.connections})
+    if not hosts:
+        return ()
+    return (f"the workers made TCP connections to {join_some(hosts)}: {_FILE_CHECKS_ONLY}",)
+
+
+def _skipped_result(
+    name: str, reason: NotApplicable, reproduce: str, expected: str | None
+) -> CheckResult:
+    """The result if the check *name* does not apply, or if its fault-free run was killed."""
+    if reason.fatal is not None:
+        outcome, finding = reason.fatal
+        finding = replace(finding, sentence=reason.reason)
+        evidence = (_NOT_RUN.format(name),)
+        fatal = CheckResult(name, finding, outcome=outcome, notes=evidence, trials=(outcome,))
+        return replace(_explain_result(fatal, None, reproduce, expected), notes=())
+    reason_text = printable_lines(reason.full_reason)  # It may quote names of files.
+    text = f"{name} does not apply to this dataset: {reason_text}"
+    finding = Finding(Verdict.NOT_EXERCISED, headline(text), Cause(reason.group))
+    notes = (reason.full_reason,) if reason.remedy else ()
+    return CheckResult(name, finding, text, applies=False, expected=expected, notes=notes)
+
+
+def _cause(battery: Battery, name: str, trial: JudgedTrial) -> Cause | None:
+    if trial.finding.cause is INTERMITTENT:
+        return add_advice(trial.outcome, INTERMITTENT)
+    check, outcome, fault_free = CHECKS[name], trial.outcome, battery.fault_free_run.outcome
+    is_poisoned = trial.finding.verdict is Verdict.POISONED and check.scenario.recovers_in_place
+    inherits = is_poisoned and bool(inherited_files(outcome, fault_free, by_calls=True))
+    clues = Clues(
+        is_caught=battery.catches_errors(check, trial),
+        waits_for_thread=waits_for_thread(outcome),
+        was_read_before_fork=has_step(check.scenario.processes, ReadSample),
+        second_epoch_fails=inherits and not battery.fault_free_run.second_epoch.passed,
+    )
+    return likely_cause(outcome, trial.finding, fault_free, clues)
+
+
+def _explain_result(
+    result: CheckResult, cause: Cause | None, reproduce: str, expected: str | None
+) -> CheckResult:
+    """*result* with its *cause*, and an explanation that includes its notes."""
+    text = explain(*deciding_trial(result), reproduce, result.notes)
+    sentence = f"{result.sentence.removesuffix('.')}."
+    if result.passed and expected:
+        sentence = f"expected to fail ({expected}), but passed. Remove it from expected_failures."
+        text, cause = f"{sentence}\n{text}", Cause(_UNEXPECTED)
+    finding = replace(result.finding, sentence=sentence, cause=cause)
+    return replace(
+        result, finding=finding, explanation=text, expected=expected, reproduce=reproduce
+    )
+
+
+def _advice(name: str, trial: JudgedTrial, cause: Cause) -> tuple[str, ...]:
+    """How to fix a failure: by the facts or, if they do not show it, by the check's own advice."""
+    if trial.finding.passed:
+        return ()
+    of_files = [each for each in trial.outcome.faults if has_files(each.fault)]
+    check = CHECKS[name]
+    if trial.finding.verdict is Verdict.NOT_EXERCISED and of_files and not check.origin:
+        return () if any(each.matched for each in of_files) else (_other_files(of_files),)
+    if _fails_without_fault(trial) and not (check.is_about_errors or check.origin):
+        return (cause.advice,) if cause.advice else ()
+    advice = cause.advice if cause.overrides else check.advice.rstrip(".") or cause.advice
+    return (". ".join(filter(None, (check.preface, advice))),) if advice else ()
+
+
+def _fails_without_fault(trial: JudgedTrial) -> bool:
+    """Whether it raised an error without a fault, which may happen in any check."""
+    return trial.finding.verdict is Verdict.FAILS_WITHOUT_FAULT
+
+
+def _untested_timeout(name: str, trial: JudgedTrial) -> tuple[str, ...]:
+    """What a trial did not test because the loader's timeout ended it."""
+    is_patient = CHECKS[name].scenario.patience is not None
+    is_unseen = is_patient and trial.finding.passed and loader_timed_out(trial.outcome)
+    return (_UNSEEN.format(name=name),) if is_unseen else ()
+
+
+def _small_batches(trial: JudgedTrial) -> tuple[str, ...]:
+    """A remark if a failure was not repeated with batches of the loader's own size."""
+    size = trial.outcome.loader.reduced_from
+    if trial.finding.passed or size is None or not trial.outcome.schedule:
+        return ()
+    return (_SMALL_BATCHES.format(size=size),)
+
+
+def _other_files(unfired: list[FaultFacts]) -> str:
+    globs = (glob for each in unfired for glob in each.fault.globs)
+    return _OTHER_FILES.format(files=join_some(map(printable, globs)))

@@ -1,0 +1,498 @@
+"""The workload of a fault-free run, by which checks, sweeps and searches choose faults. Pure."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Literal, TypeAlias, TypeVar
+
+from pytest_dataloader_faults._settings import EVERY_FILE
+from pytest_dataloader_faults.battery import targets
+from pytest_dataloader_faults.faults.globs import NETWORK, GlobMatcher, is_below, is_network_glob
+from pytest_dataloader_faults.outcomes import FileCounts, Outcome, Reference
+from pytest_dataloader_faults.outcomes.fault_facts import unobserved_operations
+from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
+from pytest_dataloader_faults.outcomes.text import pluralize
+
+_SERVED = (
+    ". With loader={'multiprocessing_context': 'forkserver'} this check applies to a dataset that"
+    " leaves its handles out of pickling, and opens the files at its first sample"
+)
+_NO_CONNECTION = (
+    "its workers open no TCP connection. A connection opened before they started is not visible:"
+    " open it in the worker, at its first sample"
+)
+_ALL_MAPPED = (
+    "its workers read only files that were mapped before they started, which a truncation does not"
+    " reach"
+)
+_TAKE_FOLDER = "Let make_dataset take a folder, and write to files in it"
+
+Files: TypeAlias = Literal["opened", "read", "content", "cut", "filled"]
+"""Some of the files of a workload: the name of its property."""
+Operation: TypeAlias = Literal["opens", "reads", "writes", "locks", "connections"]
+"""What a worker does to a file: a field of ``FileCounts``. Or that it opens connections."""
+_NO_FOLDERS = targets.OwnFolders()
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+_OPEN_BEFORE = "its files were opened or mapped before the workers started"
+_Explanation: TypeAlias = "Callable[[], NotApplicable]"
+
+
+@dataclass(eq=False)
+class NotApplicable(Exception):  # noqa: N818  # an answer rather than an error
+    """A check does not apply to a dataset, as its plan or its own trial shows.
+
+    Attributes:
+        reason: Why, as a sentence.
+        group: A short form of the reason, by which a summary groups skipped checks. Empty if the
+            dataset does not have what the check is about.
+        fatal: The fault-free trial that the check needs, if one of its processes was killed each
+            time. Then the check fails, because it is unknown whether it applies.
+        remedy: How to change the dataset so that the check applies. The summary shows it as well.
+    """
+
+    reason: str
+    group: str = ""
+    fatal: JudgedTrial | None = None
+    remedy: str = ""
+
+    @property
+    def full_reason(self) -> str:
+        """The reason and the remedy."""
+        return ". ".join(filter(None, (self.reason, self.remedy)))
+
+
+def map_applicable(
+    function: Callable[[_Item], _Result], items: Iterable[_Item]
+) -> Iterator[_Result]:
+    """The results of *function* for the *items* to which it applies.
+
+    If it applies to none of them, the first NotApplicable is raised.
+    """
+    refusals, has_result = [], False
+    for item in items:
+        try:
+            result = function(item)
+        except NotApplicable as refusal:
+            refusals.append(refusal)
+        else:
+            has_result = True
+            yield result
+    if refusals and not has_result:
+        raise refusals[0]
+
+
+@dataclass(frozen=True)
+class FileSet:
+    """Some of the data files or connections.
+
+    Attributes:
+        paths: In alphabetical order; empty if there are none.
+        globs: Globs for exactly these.
+        explain_absence: Why there are none.
+    """
+
+    paths: tuple[str, ...]
+    globs: tuple[str, ...]
+    explain_absence: _Explanation
+
+    @property
+    def path(self) -> str | tuple[str, ...]:
+        """The argument of a fault that hits all of them; raises NotApplicable if there are none."""
+        self.require()
+        return targets.path_of(self.globs)
+
+    @property
+    def middle(self) -> str:
+        """A glob for one of them, next to intact files that a dataset could use instead."""
+        self.require()
+        return glob.escape(self.paths[len(self.paths) // 2])
+
+    def __bool__(self) -> bool:
+        return bool(self.paths)
+
+    def require(self) -> None:
+        """Raise NotApplicable if there are none."""
+        if not self.paths:
+            raise self.explain_absence()
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What the workers do in the fault-free run with some of the data files.
+
+    Attributes:
+        fault_free: One epoch with workers, the engine on and no fault.
+        globs: The globs that the user passed.
+        paths: The data files that faults may hit.
+        own_folders: Folders that only the trial uses, so writes there may fail.
+        cached: Files that the workers read, and that were created while the reference was taken.
+        stream_count: The number of samples of a stream; None if the stream is endless, or if the
+            dataset is map-style.
+        in_workers_only: Whether only workers can read the dataset.
+        in_all_workers_only: Whether only the loader's own number of workers can read it.
+        elsewhere: Which checks cover files that were opened before the workers started, with the
+            kernel engine: a sentence, or "".
+    """
+
+    fault_free: Outcome
+    globs: tuple[str, ...]
+    paths: frozenset[str]
+    own_folders: targets.OwnFolders = _NO_FOLDERS
+    cached: tuple[str, ...] = ()
+    stream_count: int | None = None
+    in_workers_only: bool = False
+    in_all_workers_only: bool = False
+    elsewhere: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        fault_free: Outcome,
+        globs: tuple[str, ...],
+        own_folders: targets.OwnFolders = _NO_FOLDERS,
+        cached: tuple[str, ...] = (),
+        reference: Reference | None = None,
+    ) -> Workload:
+        """The workload of *fault_free*, with the files that match *globs*."""
+        workload = cls(fault_free, globs, frozenset(), own_folders, cached)
+        if reference is not None:
+            workload = replace(
+                workload,
+                stream_count=reference.stream_count,
+                in_workers_only=reference.is_of_worker,
+                in_all_workers_only=reference.is_of_all_workers,
+            )
+        matching_paths = filter(GlobMatcher(globs), workload.known_paths)
+        scratch = targets.scratch_files(fault_free, own_folders)
+        data_files = targets.existing_files(matching_paths, fault_free.lasting_files, scratch)
+        return replace(workload, paths=frozenset(data_files))
+
+    @cached_property
+    def known_paths(self) -> set[str]:
+        """All files that workers used, including those that no fault may hit."""
+        return {path for each in self.fault_free.processes for path in each.files}
+
+    @cached_property
+    def opened(self) -> FileSet:
+        """The data files that workers open."""
+        return self._files_with(lambda counts: counts.opens, partial(self.no_target, "open"))
+
+    @cached_property
+    def read(self) -> FileSet:
+        """The data files that workers read or map."""
+        return self._files_with(lambda counts: counts.reads, partial(self.no_target, "read"))
+
+    @cached_property
+    def filled(self) -> FileSet:
+        """The data files that workers read or map, except for empty ones."""
+        original = self.own_folders.original
+        paths = (path for path in self.read.paths if targets.has_content(original(path)))
+        return self._file_set(paths, partial(self.no_target, "read"))
+
+    @property
+    def written(self) -> FileSet:
+        """The files that workers write in the trial's own folders; the globs match all of these."""
+        paths = sorted({path for files in self._written.values() for path in files})
+        globs = self.globs
+        if globs == EVERY_FILE:
+            folders = targets.lasting_folders(paths, self.own_folders.paths)
+            globs = tuple(f"{glob.escape(folder)}/*" for folder in folders)
+        return FileSet(tuple(paths), globs, self._writes_nothing)
+
+    @property
+    def writers(self) -> tuple[int, ...]:
+        """The workers that write in the trial's own folders."""
+        return tuple(worker for worker, files in self._written.items() if files)
+
+    @property
+    def writes(self) -> int:
+        """How often the busiest worker writes there."""
+        return self._count_busiest("writes")
+
+    @cached_property
+    def _written(self) -> dict[int, dict[str, FileCounts]]:
+        is_meant = GlobMatcher(self.globs)
+        return {
+            worker.worker: {
+                path: counts
+                for path, counts in worker.files.items()
+                if counts.writes and is_below(path, self.own_folders.paths) and is_meant(path)
+            }
+            for worker in self.fault_free.processes
+            if worker.worker is not None
+        }
+
+    def _writes_nothing(self) -> NotApplicable:
+        items = (item for worker in self.fault_free.processes for item in worker.files.items())
+        if written := [path for path, counts in items if counts.writes]:
+            return NotApplicable(
+                f"its workers write {min(written)}, but writes only fail in the trial's own folder."
+                f" {_TAKE_FOLDER}"
+            )
+        if self.cached:
+            return NotApplicable(
+                "its workers found the files that the fault-free run had written, and wrote no"
+                f" file. {_TAKE_FOLDER}"
+            )
+        if self.is_python_engine:
+            return NotApplicable(
+                "the python engine saw its workers write no file, but C code may do so unseen."
+                " engine='kernel' sees all writes"
+            )
+        return NotApplicable("its workers write no file")
+
+    @property
+    def content(self) -> FileSet:
+        """The files that are read, or that C code may read without being monitored."""
+        is_unseen = self.is_python_engine and not self.read.paths and self.opened.paths
+        return self.opened if is_unseen else self.read
+
+    @property
+    def cut(self) -> FileSet:
+        """The files whose truncation a worker can notice: it opens or reads them by system calls.
+
+        If a mapped file is truncated, the kernel returns zeros up to the end of the page and sends
+        SIGBUS after that. A dataset can prevent neither.
+        """
+        if self.is_python_engine:
+            return self.content
+        return self._files_with(
+            lambda counts: counts.reads and (counts.opens or counts.bytes), self._no_file_to_cut
+        )
+
+    def _no_file_to_cut(self) -> NotApplicable:
+        return self.out_of_reach(_ALL_MAPPED) if self.read else self.no_target("read")
+
+    def out_of_reach(self, reason: str) -> NotApplicable:
+        """An error with that *reason*, and advice if files were open before the workers started."""
+        if not self.read.paths or self.opened.paths:
+            return NotApplicable(reason)
+        is_forked = self.fault_free.loader.start_method == "fork"
+        covered = f". {self.elsewhere}" if self.elsewhere and not self.is_python_engine else ""
+        return NotApplicable(reason + covered + (_SERVED if is_forked else ""), _OPEN_BEFORE)
+
+    @property
+    def reads(self) -> int:
+        """How often the busiest worker reads."""
+        return self._count_busiest("reads")
+
+    @property
+    def longest_read(self) -> tuple[str, FileCounts] | None:
+        """The file with the longest read after its first one, and its worker's counts."""
+        items = (item for files in self.used.values() for item in sorted(files.items()))
+        candidates = [(path, counts) for path, counts in items if counts.longest]
+        return max(candidates, key=lambda candidate: candidate[1].longest_bytes, default=None)
+
+    @property
+    def mean_read(self) -> int:
+        """The average number of bytes that a read returns."""
+        file_counts = [counts for files in self.used.values() for counts in files.values()]
+        read_count = sum(each.reads for each in file_counts)
+        return sum(each.bytes for each in file_counts) // max(1, read_count)
+
+    @property
+    def readers(self) -> tuple[int, ...]:
+        """The workers that read by system calls, not only from earlier mappings."""
+        engine = self.fault_free.request.engine
+        uses = [each for each in self.used.items() if _reads(each[1], engine)]
+        return tuple(worker for worker, _ in uses if worker is not None)
+
+    @property
+    def fetches(self) -> int:
+        """How many batches of the epoch worker 0 makes, without those that it prefetches."""
+        counts = (each.fetches for each in self.fault_free.processes if each.worker == 0)
+        fetch_count = max(counts, default=0)
+        if self.fault_free.kind != "map":
+            return fetch_count
+        delivery_count = sum(each.worker == 0 for each in self.fault_free.delivered)
+        return min(fetch_count, delivery_count) if delivery_count else fetch_count
+
+    @cached_property
+    def connections(self) -> FileSet:
+        """The TCP connections that workers open; none if the globs mean only files."""
+        network_globs = tuple(filter(is_network_glob, self.globs))
+        globs = (f"{NETWORK}*",) if self.globs == EVERY_FILE else network_globs
+        paths = {path for worker in self.fault_free.processes for path in worker.connections}
+        matching_paths = tuple(sorted(filter(GlobMatcher(globs), paths)))
+        return FileSet(matching_paths, globs, lambda: NotApplicable(_NO_CONNECTION))
+
+    @cached_property
+    def truncation_points(self) -> tuple[tuple[str, int], ...]:
+        """Offsets at which some of these files could end and still look complete."""
+        return targets.truncation_points(self.read.paths, self.own_folders)
+
+    @property
+    def is_python_engine(self) -> bool:
+        """Whether C code may open and read files without being monitored."""
+        return self.fault_free.request.engine == "python"
+
+    @property
+    def kinds(self) -> tuple[Workload, ...]:
+        """A workload for each kind of file; only this one if all files are of one kind."""
+        kinds = kinds_of({worker: _sources(files) for worker, files in self.used.items()})
+        if len(kinds) < 2:  # noqa: PLR2004  # kinds
+            return (self,)
+        return tuple(replace(self, paths=frozenset(each)) for each in kinds)
+
+    @property
+    def title(self) -> str:
+        """The files, in a few words."""
+        name, *others = sorted(map(os.path.basename, self.paths))
+        return f"{name} and {pluralize(len(others), 'file')} like it" if others else name
+
+    def no_target(self, verb: str) -> NotApplicable:
+        """An error that says why a check has no target: the workers *verb* no data file."""
+        if self.is_python_engine:
+            return NotApplicable(
+                f"the python engine saw its workers {verb} no data file, but C code may do so"
+                " unseen. engine='kernel' sees all reads"
+            )
+        if self.read.paths and not self.opened.paths:
+            reason = "its workers only use files that were opened or mapped before they started"
+            return self.out_of_reach(reason)
+        if self.connections.paths:
+            return NotApplicable(
+                f"its workers {verb} no data file, but they open network connections, which checks"
+                " such as connect-error cover"
+            )
+        if hidden := unobserved_operations(self.fault_free.processes):
+            return NotApplicable(f"its workers {verb} no data file that the engine sees: {hidden}")
+        return NotApplicable(f"its workers {verb} no data file")
+
+    @cached_property
+    def used(self) -> dict[int | None, dict[str, FileCounts]]:
+        """What each worker did to each data file; the key None stands for the main process."""
+        return {
+            worker.worker: {path: each for path, each in worker.files.items() if path in self.paths}
+            for worker in self.fault_free.processes
+        }
+
+    def _files_with(self, count: Callable[[FileCounts], int], explain: _Explanation) -> FileSet:
+        paths = {path for files in self.used.values() for path in files if count(files[path])}
+        return self._file_set(paths, explain)
+
+    def _file_set(self, paths: Iterable[str], explain: _Explanation) -> FileSet:
+        ordered_paths = tuple(sorted(paths))
+        globs = targets.shortest_globs(ordered_paths, self.known_paths, self.globs)
+        return FileSet(ordered_paths, globs, explain)
+
+    def _count_busiest(self, operation: Operation) -> int:
+        """How often the busiest worker does that in an epoch, over all its files."""
+        counts_by_worker = self._counts_by_worker(operation)
+        return max((sum(counts.values()) for counts in counts_by_worker), default=0)
+
+    def count_per_file(self, operation: Operation) -> dict[str, int]:
+        """How often one worker does that in an epoch, at most, by path, in alphabetical order."""
+        highest: Counter[str] = Counter()
+        for counts in self._counts_by_worker(operation):
+            highest |= Counter(counts)
+        return dict(sorted(highest.items()))
+
+    def _counts_by_worker(self, operation: Operation) -> Iterator[dict[str, int]]:
+        if operation == "connections":
+            for worker in self.fault_free.processes:
+                yield {path: worker.connections.get(path, 0) for path in self.connections.paths}
+            return
+        for files in (self._written if operation == "writes" else self.used).values():
+            yield {path: getattr(counts, operation) for path, counts in files.items()}
+
+
+def _sources(files: Mapping[str, FileCounts]) -> dict[str, FileCounts]:
+    """The *files* that are opened or read, not only written."""
+    return {path: each for path, each in files.items() if each.opens or each.reads}
+
+
+def _reads(files: Mapping[str, FileCounts], engine: str) -> bool:
+    """Whether a worker reads by system calls, other than the one read that a mapping counts as."""
+    # A mapping from before the worker started is of a file that the worker never opened.
+    return any(
+        counts.reads and (counts.opens or counts.bytes or engine == "python")
+        for counts in files.values()
+    )
+
+
+# Some facts about kinds of files. A dataset that reads an index first never reads a shard if the
+# index cannot be read. If a fault hit all files at once, each trial would end at the index, and the
+# effect of a damaged shard would remain unknown. Files do not say what they are for. But files with
+# the same purpose have the same extension. Images and their masks are in two folders, under the
+# same names. The names of a shard's arrays differ in more than the number of the shard. An index
+# without a separate extension is read by every worker, while other files are read for one sample.
+# Names can also be arbitrary, such as those of people: then there are many, with one file each.
+
+
+_Uses = Mapping[int | None, Mapping[str, FileCounts]]
+"""What each worker did to each file."""
+_MOST = 4
+_NUMBER = re.compile(r"\.?\d+$")
+_DIGITS = re.compile(r"\d+")
+
+
+def kinds_of(uses: _Uses) -> list[set[str]]:
+    """The kinds of the files in *uses*, at most four, ordered by the bytes that were read.
+
+    If there are more, the last one combines the kinds of which the least was read.
+    """
+    paths = {path for files in uses.values() for path in files}
+    by_extension = _group_paths((_extension(path), path) for path in paths)
+    kinds = [
+        kind
+        for group in by_extension
+        for kind in _group_by_folder(group) or _group_by_name(group) or _group_by_use(group, uses)
+    ]
+    kinds.sort(key=lambda kind: (-_bytes(kind, uses), min(kind)))
+    return [*kinds[: _MOST - 1], set().union(*kinds[_MOST - 1 :])] if len(kinds) > _MOST else kinds
+
+
+def _extension(path: str) -> str:
+    """The extension without a number: ``part.0`` and ``part.1`` have the same."""
+    return os.path.splitext(_NUMBER.sub("", os.path.basename(path)))[1].lower()
+
+
+def _group_by_folder(paths: set[str]) -> list[set[str]]:
+    """One kind per folder, if two to four folders have files of the same names; else nothing."""
+    folders = _group_paths((os.path.dirname(path), path) for path in paths)
+    names = {frozenset(map(_stem, folder)) for folder in folders}
+    return folders if 1 < len(folders) <= _MOST and len(names) == 1 else []
+
+
+def _group_by_name(paths: set[str]) -> list[set[str]]:
+    """One kind for names that differ only in digits, if there are few kinds; else nothing.
+
+    Each kind must have several files, or there must be a file of each kind for each number.
+    """
+    kinds = _group_paths((_DIGITS.sub("0", os.path.basename(path)), path) for path in paths)
+    numbers = [{tuple(_DIGITS.findall(os.path.basename(path))) for path in kind} for kind in kinds]
+    has_several = all(len(kind) > 1 for kind in kinds)
+    is_complete = all(each == numbers[0] and all(each) for each in numbers)
+    return kinds if 1 < len(kinds) <= _MOST and (has_several or is_complete) else []
+
+
+def _group_by_use(paths: set[str], uses: _Uses) -> list[set[str]]:
+    """The only file that every worker reads, and the other files; else all files as one kind."""
+    users = [set(files) for files in uses.values()]
+    common = paths.intersection(*users) if len(users) > 1 else set()
+    return [common, paths - common] if len(common) == 1 and len(paths) > 2 else [paths]  # noqa: PLR2004  # an index, and more than one other
+
+
+def _stem(path: str) -> str:
+    return os.path.splitext(os.path.basename(path))[0]
+
+
+def _group_paths(pairs: Iterable[tuple[Hashable, str]]) -> list[set[str]]:
+    groups: defaultdict[Hashable, set[str]] = defaultdict(set)
+    for key, path in pairs:
+        groups[key].add(path)
+    return list(groups.values())
+
+
+def _bytes(paths: set[str], uses: _Uses) -> int:
+    return sum(
+        counts.bytes for files in uses.values() for path, counts in files.items() if path in paths
+    )

@@ -1,0 +1,48 @@
+"""The fault of file locks: another job holds one, or the file system has none."""
+
+from __future__ import annotations
+
+import errno as _errno
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pytest_dataloader_faults.faults.base import (
+    Effect,
+    FileFault,
+    Place,
+    Triggered,
+    errno_numbers,
+    kind,
+)
+
+# What flock(2) and fcntl(2) document for requests of a lock, except for mistakes of the caller.
+LOCK_ERRNOS = errno_numbers("EACCES EAGAIN EDEADLK EINTR ENOLCK")
+
+
+@kind
+@dataclass(frozen=True, slots=True, repr=False)
+class LockError(Triggered, FileFault):
+    """Locking a matching file fails with EAGAIN, or the errno of your choice.
+
+    Applies to flock(2), and to fcntl(2) with F_SETLK, F_SETLKW, F_OFD_SETLK and F_OFD_SETLKW, which
+    fail with *errno*.
+
+    With EAGAIN, another job holds the lock: a call that waits for the lock does not return until
+    the scope ends or the loader ends its workers, and any other call fails. A signal that the
+    worker handles interrupts the wait. With ENOLCK, the file system has no locks. A file can always
+    be unlocked.
+    """
+
+    happens_in: ClassVar = Place.LOCK
+    effects: ClassVar = Effect.ERROR | Effect.DELAY
+    needs_worker: ClassVar = False
+    errnos: ClassVar = LOCK_ERRNOS
+    of_connections: ClassVar = "ConnectError"
+    errno: int = _errno.EAGAIN
+    nth: int = 1
+    times: int | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether another job holds the lock, so that it can be waited for."""
+        return self.errno == _errno.EAGAIN

@@ -1,0 +1,125 @@
+"""What several trials show of one check. Pure.
+
+Some facts about a trial that fails once. A fault fires at the same operation in each trial, but two
+workers are two processes, and either may be first. So a race in the dataset may show in one trial
+and not in the next, and so may a problem of this machine. A failed trial is therefore repeated
+before its check fails. If the second one passes, a third decides: a dataset that fails in two of
+three trials fails the check. One that fails in one of three passes, unless its workers read a file
+through a shared offset, which is known to be a race in the dataset.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from pytest_dataloader_faults.outcomes.contract import Finding
+from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
+from pytest_dataloader_faults.outcomes.judge.hangs import dataset_lines
+from pytest_dataloader_faults.outcomes.results import CheckResult, Outcome
+from pytest_dataloader_faults.outcomes.text import pluralize
+
+_MOST = 3
+_FORK_LINE = re.compile(r"^.*\bfork(?:ed|ing|s|\(\))?\b.*$", re.IGNORECASE | re.MULTILINE)
+
+
+class JudgedTrial(NamedTuple):
+    """The facts of one trial of a check, and the finding on them."""
+
+    outcome: Outcome
+    finding: Finding
+
+
+def deciding_trial(result: CheckResult) -> JudgedTrial:
+    """The trial that decided about *result*: the first that failed, if any."""
+    assert result.outcome is not None  # A check without a trial is not concluded.
+    return JudgedTrial(result.outcome, result.finding)
+
+
+def hangs_or_dies(trial: JudgedTrial) -> bool:
+    """Whether it failed in a way that may also occur without a fault, intermittently."""
+    outcome = trial.outcome
+    deaths = (*outcome.deaths, *(outcome.recovery.deaths if outcome.recovery else ()))
+    return not trial.finding.passed and bool(outcome.timed_out or outcome.died or deaths)
+
+
+def was_killed(outcome: Outcome) -> bool:
+    """Whether a process of the trial or of a rank died as if another program had killed it."""
+    deaths = (death for each in outcome.epochs for death in each.deaths)
+    is_own = bool(outcome.end.exitcode) or any(death.exitcode < 0 for death in deaths)
+    return is_own or any(map(was_killed, outcome.ranks))
+
+
+def describe_fault_free_failure(trial: JudgedTrial) -> str:
+    """The failure of a *trial* without a fault, as a sentence; empty if it passed."""
+    if trial.finding.passed:
+        return ""
+    lines = {line for _, line in dataset_lines(trial.outcome)} if trial.outcome.timed_out else set()
+    where = f", at {' and at '.join(sorted(lines))}" if lines else ""
+    printed = _FORK_LINE.search(trial.outcome.stderr)
+    output = f". It printed: {printed[0].strip()}" if printed else ""
+    verdict = f"{trial.finding.verdict}: {trial.finding.sentence}"
+    showed = f"as a fault-free trial just showed ({verdict}{where})"
+    return f"it also fails without a fault, {showed}{output}"
+
+
+def needs_another_trial(trials: Sequence[JudgedTrial], *, should_fail: bool) -> bool:
+    """Whether one more trial is needed: the first was not as expected, and is not confirmed."""
+    if not trials:
+        return True
+    as_expected = [each.finding.passed != should_fail for each in trials]
+    if as_expected[0] or len(trials) == _MOST:
+        return False
+    return len(trials) == 1 or as_expected[1]
+
+
+def conclude(check: str, trials: Sequence[JudgedTrial], fault_free: Outcome) -> CheckResult:
+    """What *trials* of the *check* show together. *fault_free* is an epoch without faults."""
+    failed = [each for each in trials if not each.finding.passed]
+    outcome, finding = failed[0] if failed else trials[0]
+    outcomes = tuple(each.outcome for each in trials)
+    result = CheckResult(check, finding, outcome=outcome, trials=outcomes)
+    if len(trials) == 1 or trials[0].finding.passed:  # In the second case, it should have failed.
+        return result
+    if len(failed) == len(trials):
+        return replace(result, notes=(_confirmation(failed),))
+    details = [f"trial {number}: {_describe(each)}" for number, each in enumerate(trials, start=1)]
+    count = f"{len(failed)} of {pluralize(len(trials), 'trial')} failed"
+    if len(failed) > 1:
+        return replace(result, notes=(count, *details))
+    shared = shared_offset_files((*fault_free.workers, *outcome.workers))
+    if shared:
+        path = next(iter(shared))
+        why = f"{count}: a race, because the workers share the file offset of {path}"
+        return replace(result, notes=(why, *details))
+    return replace(result, reproduced=False, notes=(f"flaky: {count}", *details))
+
+
+def combine(results: Sequence[tuple[str, CheckResult]]) -> CheckResult:
+    """The most severe of the *results* of a check's scenarios, each with the scenario's title.
+
+    Its last note lists the scenarios, if they have titles.
+    """
+    decides = min((result for _, result in results), key=_priority)
+    trials = tuple(trial for _, result in results for trial in result.trials)
+    titles = [f"{title} ({result.verdict})" for title, result in results if title]
+    notes = (*decides.notes, f"tried: {'; '.join(titles)}") if titles else decides.notes
+    return replace(decides, notes=notes, trials=trials)
+
+
+def _priority(result: CheckResult) -> int:
+    """Sort confirmed failures before flaky ones, and those before passes."""
+    return 2 if result.passed else int(not result.reproduced)
+
+
+def _confirmation(failed: Sequence[JudgedTrial]) -> str:
+    text = f"confirmed: {len(failed)} of {pluralize(len(failed), 'trial')} failed"
+    if len({each.finding.verdict for each in failed}) == 1:
+        return text
+    return f"{text}, the second one with {_describe(failed[1])}"
+
+
+def _describe(trial: JudgedTrial) -> str:
+    return f"{trial.finding.verdict}: {trial.finding.sentence}"

@@ -1,0 +1,334 @@
+"""Files that are bad before the dataset is made: each specimen fails its checks, each twin none.
+
+Most are slow: every run has a pair for each check, and for each verdict that it can give.
+"""
+
+import functools
+import os
+from dataclasses import replace
+
+import pytest
+from torch.utils.data import DataLoader, Sampler
+
+from pytest_dataloader_faults import Contract, check_dataset, run_trial, sweep
+from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
+from pytest_dataloader_faults._trial import run_trial_job, take_reference
+from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT, BY_FACTORY, BY_WORKERS
+from pytest_dataloader_faults.battery.runner import run_check
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
+from pytest_dataloader_faults.faults import ReadError, TruncatedFile
+from pytest_dataloader_faults.steps import run_epochs
+from support.before_init_formats import PAIRS_OF_FORMATS
+from support.before_init_specimens import (
+    COUNT,
+    CUT,
+    DAMAGED,
+    EMPTY,
+    MISSING,
+    PAIRS_OF_FILES,
+    CountsBytes,
+    KnowsItsSize,
+    Lines,
+    LineStream,
+    ReadMean,
+    WaitsForTheRest,
+    write_block,
+    write_lines,
+)
+from support.datasets import Records
+from support.infinite_loaders import Lazy, infinite
+
+NAMES = [each.name for each in BEFORE_INIT]
+PAIRS = {pair.specimen.__name__: pair for pair in PAIRS_OF_FILES} | PAIRS_OF_FORMATS
+FAILURES = [(name, check) for name, pair in PAIRS.items() for check in pair.fails]
+IN_EVERY_RUN = {
+    (check, PAIRS[name].fails[check].verdict): (name, check)
+    for name, check in sorted(FAILURES, key=lambda failure: len(PAIRS[failure[0]].fails))
+}.values()
+"""Of pairs that fail many checks, which then share a battery."""
+EVERY = [
+    pytest.param(*failure, marks=[] if failure in IN_EVERY_RUN else pytest.mark.slow)
+    for failure in FAILURES
+]
+
+
+@pytest.fixture(name="check_pair", scope="module")
+def _run_check(tmp_path_factory):
+    """A function that asks a specimen or twin a check once; all its checks share a battery."""
+
+    def filled(name):
+        folder = tmp_path_factory.mktemp("before_init")
+        PAIRS[name].write(folder)
+        return folder
+
+    @functools.cache
+    def battery(name, role):
+        pair = PAIRS[name]
+        make = functools.partial(getattr(pair, role), filled(name))
+        return Battery(make, Settings(**pair.options))
+
+    return functools.cache(lambda name, role, check: run_check(battery(name, role), check))
+
+
+def _require_failure(result, expected):
+    headline = result.explanation.splitlines()[0]
+    assert (expected.verdict, True, True) == (result.verdict, result.failed, result.reproduced), (
+        headline
+    )
+    assert expected.words in headline
+
+
+def _require_pass(result):
+    assert (result.applies, result.failed) == (True, False), result.explanation
+    assert result.outcome.fired
+
+
+@pytest.mark.parametrize(("name", "check"), EVERY)
+def test_specimen_fails_that_check(name, check, check_pair):
+    _require_failure(check_pair(name, "specimen", check), PAIRS[name].fails[check])
+
+
+@pytest.mark.parametrize(("name", "check"), EVERY)
+def test_twin_passes_that_check(name, check, check_pair):
+    _require_pass(check_pair(name, "twin", check))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("role", ["specimen", "twin"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_five_runs_in_a_row_agree(name, role, tmp_path):
+    pair = PAIRS[name]
+    for run in range(5):
+        folder = tmp_path / str(run)
+        folder.mkdir()
+        pair.write(folder)
+        make = functools.partial(getattr(pair, role), folder)
+        for result in check_dataset(make, only=NAMES, on_fail=None, **pair.options):
+            if role == "specimen" and result.check in pair.fails:
+                _require_failure(result, pair.fails[result.check])
+            else:
+                _require_pass(result)
+
+
+@pytest.fixture(name="block", scope="module")
+def _block(tmp_path_factory):
+    """A folder with all samples in one file."""
+    folder = tmp_path_factory.mktemp("block")
+    write_block(folder)
+    return folder
+
+
+@pytest.fixture(name="armed_trials", scope="module")
+def _known(block):
+    """A healthy dataset that reads in its constructor alone, what it gives, and what is found."""
+    make = functools.partial(ReadMean, block)
+    results = check_dataset(make, only=NAMES, on_fail=None)
+    return make, take_reference(make), {each.check: each for each in results}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_check_that_is_disarmed_is_not_exercised(name, armed_trials):
+    make, reference, armed = armed_trials
+    schedule = armed[name].outcome.schedule
+    job = TrialJob(
+        make_dataset=make,
+        faults=tuple(replace(each, path="/nothing/has/this/name") for each in schedule),
+        settings=Settings(loader={"num_workers": 2, "batch_size": 4}),
+        options=CHECKS[name].scenario.options,
+    )
+
+    assert armed[name].verdict in ("survived", "failed_cleanly")
+    assert run_trial_job(job).judge(reference).verdict == "not_exercised"
+
+
+@pytest.mark.parametrize("dataset", [Lines, LineStream])
+def test_a_contract_that_allows_to_skip(dataset, tmp_path):
+    write_lines(tmp_path)
+    make, skips = functools.partial(dataset, tmp_path), Contract(may_skip=True)
+    cut, empty = check_dataset(make, only=(CUT, EMPTY), contract=skips)
+
+    assert (cut.verdict, empty.verdict) == ("failed_cleanly", "survived")
+    assert "the end is missing, but the file looks complete (survived)" in cut.explanation
+    assert f"{COUNT} samples hit by a fault are missing" in empty.explanation
+
+
+def test_damage_that_need_not_be_noticed(check_pair):
+    result = check_pair("json", "specimen", DAMAGED)
+
+    assert result.verdict == "survived"
+    assert f"samples has damaged bytes; only 0 of {COUNT} samples are left" in result.explanation
+
+
+def test_what_the_constructor_writes_was_not_there_before(check_pair):
+    result = check_pair("KeepsAnIndex", "specimen", CUT)
+
+    assert {os.path.basename(each.path) for each in result.outcome.schedule} == {"samples.bin"}
+    assert "trusted an index or a cache that was built from damaged files" in result.explanation
+
+
+def test_a_constructor_that_waits_for_the_rest(block):
+    """It is told that make_dataset() did not end, and no worker is named, since there is none."""
+    make = functools.partial(WaitsForTheRest, block)
+    outcome = run_trial(make, TruncatedFile("*/samples.bin"), before_init=True, deadline=1)
+    finding = outcome.judge(take_reference(make))
+
+    assert finding.verdict == "hung"
+    assert finding.sentence.startswith("make_dataset() neither ")
+    assert "within 1 s: it was computing, or retrying" in finding.sentence
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_worker_that_ends_interrupts_no_call_of_the_loader(tmp_path):
+    write_lines(tmp_path)
+    job = TrialJob(
+        make_dataset=functools.partial(LineStream, tmp_path),
+        settings=Settings(loader={"num_workers": 2, "batch_size": 4}, engine="kernel"),
+        options=TrialOptions(processes=run_epochs(before_init=True), watch_files=True),
+    )
+
+    errors = [run_trial_job(job).exception for _ in range(100)]
+
+    assert [each.text for each in errors if each] == []
+
+
+_DAMAGES = {
+    CUT: lambda path: os.truncate(path, path.stat().st_size // 2),
+    EMPTY: lambda path: os.truncate(path, 0),
+    MISSING: lambda path: path.unlink(),
+}
+
+
+@pytest.mark.slow
+# NumPy leaves the file to the garbage collector where it is no archive.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("name", PAIRS_OF_FORMATS)
+def test_error_is_that_of_a_file_that_is_really_so(name, check_pair, tmp_path):
+    path = tmp_path / "samples"
+    for check, damage in _DAMAGES.items():
+        PAIRS[name].write(tmp_path)
+        damage(path)
+        with pytest.raises(Exception) as real:  # noqa: PT011  # each library has its own
+            PAIRS[name].twin(tmp_path)
+        error = check_pair(name, "twin", check).outcome.exception
+
+        assert error.type == type(real.value).__name__
+        folder = check_pair(name, "twin", check).outcome.schedule[0].path.removesuffix("/samples")
+        assert error.message.replace(folder, str(tmp_path)) == str(real.value)
+        path.unlink(missing_ok=True)
+
+
+class Backwards(Sampler[int]):
+    """A sampler of the user's own."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __iter__(self):
+        return iter(range(len(self.dataset))[::-1])
+
+
+def _in_own_order(dataset):
+    return DataLoader(dataset, 4, num_workers=2, sampler=Backwards(dataset))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "verdict"), [(CountsBytes, "corrupted"), (KnowsItsSize, "failed_cleanly")]
+)
+@pytest.mark.parametrize("load", [functools.partial(infinite, Lazy), _in_own_order])
+def test_samples_that_no_known_sampler_draws_are_missing(load, dataset, verdict, tmp_path):
+    write_block(tmp_path)
+    (result,) = check_dataset(
+        lambda: load(dataset(tmp_path)), only="truncated-before-init", on_fail=None
+    )
+
+    assert verdict == result.verdict, result.explanation
+    if verdict == "corrupted":
+        assert f"of {COUNT} samples are left" in result.sentence
+
+
+class Marked(ReadMean):
+    """Reads a file that says by its name alone that the others are whole."""
+
+    def __init__(self, folder):
+        assert not (folder / "_SUCCESS").read_bytes()
+        super().__init__(folder)
+
+
+def test_a_file_that_is_empty_by_itself_can_only_be_missing(tmp_path):
+    write_block(tmp_path)
+    (tmp_path / "_SUCCESS").touch()
+    results = check_dataset(lambda: Marked(tmp_path), only=NAMES)
+
+    assert [each.passed for each in results] == [True] * len(NAMES)
+
+
+class MadeAnew(ReadMean):
+    """Writes its file each time that it is made, and reads it back."""
+
+    def __init__(self, folder):
+        write_block(folder)
+        super().__init__(folder)
+
+
+def test_what_a_constructor_rewrites_cannot_be_damaged(tmp_path):
+    write_block(tmp_path)
+    results = check_dataset(lambda: MadeAnew(tmp_path), only=NAMES)
+
+    assert [each.applies for each in results] == [False] * len(NAMES)
+    assert {each.cause for each in results} == {BY_FACTORY}
+    for result in results:
+        (note,) = result.notes
+        assert note.startswith(f"{result.cause} ({tmp_path.name}/samples.bin), so they cannot be")
+        assert "for example in a fixture" in note
+        assert result.explanation.endswith(note)
+
+
+def test_files_in_the_folder_of_a_trial_cannot_be_damaged_beforehand(tmp_path):
+    (result,) = check_dataset(lambda folder: MadeAnew(folder), only=CUT)  # noqa: PLW0108
+
+    assert (result.applies, result.cause) == (False, BY_FACTORY)
+
+
+def test_other_files_than_those_that_a_run_writes_are_damaged(tmp_path):
+    write_block(tmp_path)
+
+    class WithLog(ReadMean):
+        def __init__(self, folder):
+            (folder / "log").write_text("made")
+            self.log = (folder / "log").read_text()
+            super().__init__(folder)
+
+    (result,) = check_dataset(lambda: WithLog(tmp_path), only=CUT)
+
+    name = f"{tmp_path.name}/log"
+    assert (result.applies, result.passed) == (True, True)
+    assert result.notes == (
+        f"1 file that each run writes ({name}) cannot be damaged before make_dataset() is called",
+    )
+
+
+class WrittenBack(Records):
+    """Its workers write each file that they have read."""
+
+    def __getitem__(self, index):
+        sample = super().__getitem__(index)
+        self.paths[index].write_bytes(self.paths[index].read_bytes())
+        return sample
+
+
+def test_files_that_workers_write_are_not_said_to_be_those_of_the_factory(records):
+    """To write them before would be no remedy."""
+    (result,) = check_dataset(lambda: WrittenBack(records), only=CUT)
+
+    assert (result.applies, result.cause) == (False, BY_WORKERS)
+    assert "for reading only in the workers" in result.notes[0]
+
+
+def test_a_sweep_of_what_each_run_writes_says_so(tmp_path):
+    with pytest.raises(UnusableDatasetError, match=BY_FACTORY):
+        sweep(lambda: MadeAnew(tmp_path), faults=[ReadError()], before_init=True)

@@ -1,0 +1,145 @@
+"""Datasets that list a folder: those that depend on its order fail, and their twins do not."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from torch.utils.data import IterableDataset
+
+from pytest_dataloader_faults import Contract, check_dataset, run_trial
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.faults import ListingOrder
+
+LISTING_ORDER = "listing-order"
+COUNT = 16
+CAUSE = "depends on the order in which a folder is listed"
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory):
+    """Images and masks with the same names."""
+    folder = tmp_path_factory.mktemp("data")
+    for name in ("images", "masks"):
+        (folder / name).mkdir()
+        for number in range(COUNT):
+            content = f"{name} {number:03d} ".encode() * 10_000
+            (folder / name / f"{number:03d}.bin").write_bytes(content)
+    return folder
+
+
+class Images:
+    """All images of a folder, in the order in which it is listed."""
+
+    def __init__(self, folder):
+        self.images = self.list_folder(folder / "images")
+
+    def list_folder(self, folder):
+        return [folder / name for name in os.listdir(folder)]
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        return self.images[index].read_bytes()
+
+
+class SortedImages(Images):
+    def list_folder(self, folder):
+        return sorted(super().list_folder(folder))
+
+
+class Pairs(SortedImages):
+    """An image and a mask by their places in two lists, one of which is not sorted."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.masks = Images.list_folder(self, folder / "masks")
+
+    def __getitem__(self, index):
+        return super().__getitem__(index), self.masks[index].read_bytes()
+
+
+class PairsByName(Pairs):
+    def __getitem__(self, index):
+        image = self.images[index]
+        return image.read_bytes(), (image.parent.parent / "masks" / image.name).read_bytes()
+
+
+class Scans(SortedImages):
+    """Each worker lists the folder again for each sample, and takes one by its place."""
+
+    def __getitem__(self, index):
+        return Images.list_folder(self, self.images[0].parent)[index].read_bytes()
+
+
+class Stream(IterableDataset):
+    """A stream of the images, which has no indices."""
+
+    def __init__(self, folder):
+        self.images = Images(folder)
+
+    def __iter__(self):
+        yield from map(self.images.__getitem__, range(COUNT))
+
+
+class Named(SortedImages):
+    """A dataset that knows its files without a listing."""
+
+    def list_folder(self, folder):
+        return [folder / f"{number:03d}.bin" for number in range(COUNT)]
+
+
+def _check(make, folder, **arguments):
+    (result,) = check_dataset(lambda: make(folder), only=LISTING_ORDER, on_fail=None, **arguments)
+    return result
+
+
+@pytest.mark.parametrize("specimen", [Images, Pairs, Scans])
+def test_a_dataset_that_depends_on_the_order_fails(folder, specimen):
+    result = _check(specimen, folder)
+    assert (result.verdict, result.finding.cause.phrase) == ("corrupted", CAUSE)
+    assert result.sentence.startswith("when its folders are listed in another order, sample 0")
+    assert len(result.trials) == 2
+
+
+@pytest.mark.parametrize("twin", [SortedImages, PairsByName])
+def test_a_dataset_that_sorts_its_files_passes(folder, twin):
+    result = _check(twin, folder)
+    assert (result.verdict, result.outcome.fired > 0) == ("survived", True)
+
+
+def test_a_contract_allows_another_order(folder):
+    """But no pair that does not exist."""
+    contract = Contract(may_reorder=True)
+    result = _check(Images, folder, contract=contract)
+    assert result.verdict == "survived"
+    assert "every sample was delivered, some under another index" in result.sentence
+    assert _check(Pairs, folder, contract=contract).verdict == "corrupted"
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [(Stream, "the samples of a stream have no index"), (Named, "list a folder that contains")],
+)
+def test_it_applies_to_datasets_that_list_a_folder_and_have_indices(folder, make, reason):
+    result = _check(make, folder)
+    assert not result.applies
+    assert reason in result.explanation
+
+
+def test_disarmed_it_shows_nothing(folder):
+    reference = take_reference(lambda: Images(folder))
+    fault = ListingOrder("/nothing/has/this/name")
+    outcome = run_trial(lambda: Images(folder), fault, before_init=True)
+    assert outcome.judge(reference).verdict == "not_exercised"
+
+
+def test_a_random_order_is_the_same_in_each_process(folder):
+    """The main process and the workers of a dataset that lists in each of them agree."""
+    reference = take_reference(lambda: Scans(folder))
+    fault = ListingOrder("*/images", "random", seed=3)
+    outcomes = [run_trial(lambda: Scans(folder), fault, before_init=True) for _ in range(2)]
+    assert {each.judge(reference).verdict for each in outcomes} == {"corrupted"}
+    first, second = ([batch.rows for batch in each.delivered] for each in outcomes)
+    assert first == second

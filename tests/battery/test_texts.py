@@ -1,0 +1,220 @@
+"""The complete texts of checks, of reasons why they do not apply, and of refused arguments."""
+
+import errno
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+
+from pytest_dataloader_faults import _settings, exceptions, faults
+from pytest_dataloader_faults.battery import checking, sweeping, targets
+from pytest_dataloader_faults.battery.checks import CHECKS, WITHOUT_RANKS, before_init
+from pytest_dataloader_faults.battery.workload import Workload
+from pytest_dataloader_faults.faults.base import explain_invalid_fault
+from pytest_dataloader_faults.injection import inject
+from pytest_dataloader_faults.outcomes import (
+    FaultFacts,
+    FileCounts,
+    Footprint,
+    Pass,
+    Reference,
+    WorkerFacts,
+)
+from pytest_dataloader_faults.outcomes.comparison import EXACT
+from pytest_dataloader_faults.outcomes.stages import StateOf
+from support.applicability import refusal_of
+from support.facts import EIO, EPOCH_1, fired, ordinary, raised, revised, unfired
+
+DATA, TEXT = "/data/a.bin", "/data/index.json"
+READ, OPENED, MAPPED = FileCounts(1, 2, 64), FileCounts(1, 0, 0), FileCounts(0, 1, 0)
+WRITTEN = FileCounts(1, 0, 0, 1)
+EXHAUSTED = faults.DescriptorExhaustion()
+
+
+def _workload(*files, globs=("*",), changes=None, fetches=1, **counts):
+    """A workload whose workers used *files* like that."""
+    workers = tuple(
+        WorkerFacts(number, 7 + number, fetches, files=counts_by_path, **counts)
+        for number, counts_by_path in enumerate(files)
+    )
+    fault_free = revised(ordinary(Pass(EPOCH_1, complete=True)), processes=workers, **changes or {})
+    paths = frozenset(path for counts_by_path in files for path in counts_by_path)
+    return Workload(fault_free, globs, paths, elsewhere=before_init.ELSEWHERE)
+
+
+NOTHING = _workload({})
+READS = _workload({DATA: READ})
+PYTHON = {"engine": "python"}
+PLANS = {
+    "nothing is read": ("read-error", NOTHING),
+    "unobserved reads": ("read-error", _workload({DATA: OPENED}, unobserved={"io_uring_setup": 2})),
+    "reads of the python engine": ("read-error", _workload({}, changes=PYTHON)),
+    "connections": ("read-error", _workload({}, connections={"tcp://192.0.2.1:443": 1})),
+    "open before": ("open-error", _workload({DATA: MAPPED}, changes={"start_method": "spawn"})),
+    "open before the fork": (
+        "open-error",
+        _workload({DATA: MAPPED}, changes={"start_method": "fork"}),
+    ),
+    "one read": ("read-error-halfway", _workload({DATA: FileCounts(1, 1, 64)})),
+    "mapped before": ("truncated-half", _workload({DATA: MAPPED})),
+    "one batch": ("worker-killed-middle", READS),
+    "one batch is the last": ("worker-killed-last", READS),
+    "fork server": (
+        "worker-killed-sending",
+        _workload({DATA: READ}, changes={"start_method": "forkserver"}),
+    ),
+    "no file": ("read-error-before-init", NOTHING),
+    "writes elsewhere": ("write-error", _workload({DATA: WRITTEN})),
+    "writes nothing": ("write-error", READS),
+    "written before": ("write-error", replace(READS, cached=(DATA,))),
+    "writes of the python engine": ("write-error", _workload({}, changes=PYTHON)),
+    "no connection": ("connect-error", READS),
+    "in workers only": ("read-before-fork", replace(READS, in_workers_only=True)),
+    "files of the python engine": ("leftover-files", _workload({}, changes=PYTHON)),
+    "no state": ("resumes", READS),
+    "state of the dataset": (
+        "resumes",
+        _workload({DATA: READ}, changes={"state_of": StateOf.UNAVAILABLE}),
+    ),
+}
+
+
+_LISTENING = {"connections": {"tcp://192.0.2.1:443": 1}}
+_ENDLESS = replace(EXACT, limit=10)
+APPLICABILITY = {
+    "nothing is used": NOTHING,
+    "nothing that the python engine sees": _workload({}, changes=PYTHON),
+    "unobserved reads": _workload({DATA: OPENED}, unobserved={"io_uring_setup": 2}),
+    "connections only": _workload({}, **_LISTENING),
+    "connections and reads": _workload({DATA: READ}, fetches=4, **_LISTENING),
+    "opened only": _workload({DATA: OPENED}),
+    "opened only, by the python engine": _workload({DATA: OPENED}, changes=PYTHON),
+    "mapped before the fork": _workload({DATA: MAPPED}, changes={"start_method": "fork"}),
+    "mapped before, next to files that are read": _workload({DATA: MAPPED, TEXT: READ}),
+    "several kinds": _workload({DATA: OPENED, TEXT: FileCounts(1, 1, 64)}),
+    "written in the trial's folder": replace(
+        _workload({DATA: READ, "/trial/copy.bin": WRITTEN}),
+        own_folders=targets.OwnFolders(("/trial",)),
+    ),
+    "endless, with a state": _workload(
+        {DATA: READ}, changes={"state_of": StateOf.LOADER, "comparison": _ENDLESS}
+    ),
+    "random, with a state": _workload(
+        {DATA: READ},
+        changes={
+            "state_of": StateOf.LOADER,
+            "comparison": replace(_ENDLESS, differs_per_worker=True),
+        },
+    ),
+}
+"""Workloads to which several checks do not apply, for which more than one reason is true."""
+
+
+def test_which_checks_apply(golden):
+    tables = {}
+    for title, workload in APPLICABILITY.items():
+        names_by_reason = defaultdict(list)
+        for name, check in CHECKS.items():
+            if refusal := refusal_of(check.plan_scenarios, workload):
+                group = f" [{refusal.group}]" if refusal.group else ""
+                names_by_reason[f"{refusal.full_reason}{group}"].append(name)
+        reasons = (f"{', '.join(names)}: {text}" for text, names in names_by_reason.items())
+        tables[title] = "\n".join(reasons)
+    golden("applicability", tables)
+
+
+def test_texts_of_checks(golden):
+    texts = {
+        f"{check.name}: {name}": text
+        for check in CHECKS.values()
+        for name in ("promise", "preface", "advice")
+        if (text := getattr(check, name))
+    }
+    golden("checks", {**texts, "without ranks": WITHOUT_RANKS})
+
+
+def test_reasons_why_checks_do_not_apply(golden):
+    plans = {
+        f"{name}: {title}": refusal_of(CHECKS[name].plan_scenarios, workload).full_reason
+        for title, (name, workload) in PLANS.items()
+    }
+    trial = READS.fault_free
+    closed = FaultFacts(faults.ClosedDescriptor(TEXT), 0)
+    footprints = tuple(Footprint(epoch, "worker 0", 0, 0, 1) for epoch in range(1, 3))
+    trials = {
+        "short-read": revised(trial, faults=(FaultFacts(EIO, 0),)),
+        "recovers-after-read-error": revised(trial, faults=unfired(EIO)),
+        "closed-descriptor": revised(trial, schedule=(closed.fault,), faults=(closed,)),
+        "descriptor-exhaustion": revised(trial, faults=fired(EXHAUSTED, path=None), timed_out=True),
+        "connection-reset": revised(trial, faults=(FaultFacts(EIO, 0),)),
+        "resource-growth": revised(trial, footprints=footprints),
+    }
+    skips = {
+        f"{name}: after its trial": refusal_of(
+            CHECKS[name].scenario.require_effect, READS, trial
+        ).full_reason
+        for name, trial in trials.items()
+    }
+    golden("reasons", plans | skips)
+
+
+def test_sentences_of_checks(golden):
+    failing = Pass(EPOCH_1, exception=raised("OSError", "late"))
+    trial = revised(READS.fault_free, epochs=(Pass(EPOCH_1, complete=True), failing))
+    (facts,) = fired(EIO)
+    in_epoch_1 = replace(facts, firings=tuple(replace(each, epoch=1) for each in facts.firings))
+    worker = WorkerFacts(0, 7, 1, {}, leftover_files=("/tmp/a", "/tmp/b"))
+    sentences = {
+        "two-epochs": (trial, Reference("iterable", ((0, "d0"),), second_pass_count=0)),
+        "recovers-after-read-error": (revised(trial, faults=(in_epoch_1,)), None),
+        "leftover-files": (revised(trial, processes=(worker,)), None),
+    }
+    golden("rules", {name: CHECKS[name].rule(*facts).sentence for name, facts in sentences.items()})
+
+
+def test_notes_on_files(golden):
+    run = _workload({DATA: READ, TEXT: FileCounts(1, 2, 64, 1)}).fault_free
+    rewritten = before_init.FollowedRun(run, rewritten=("/cache/a.npy", "/cache/b.npy"))
+    (created,) = targets.notes_on_changed((DATA,), run)
+    (written,) = targets.notes_on_changed((TEXT,), run)
+    (workers,) = targets.note_on_workers(replace(Reference("map", ()), lacks_workers=True))
+    refusals = {
+        f"refusal: {writer}": replace(rewritten, writer=writer).refusal(("*.npy",)).full_reason
+        for writer in (before_init.BY_FACTORY, before_init.BY_WORKERS)
+    }
+    notes = {"made": created, "written": written, "workers": workers, **refusals}
+    golden("notes", {**notes, "rewritten": "\n".join(rewritten.notes(("*.npy",)))})
+
+
+ARGUMENTS = {
+    "class": lambda: inject(faults.ReadError),
+    "list": lambda: inject([faults.ReadError()]),
+    "no fault": inject,
+    "glob": lambda: inject("*.jpg"),
+    "errno": lambda: faults.ReadError(errno=errno.ENOENT),
+    "host name": lambda: faults.ConnectError("tcp://localhost:80"),
+    "connection": lambda: faults.ReadError("tcp://*"),
+    "file": lambda: faults.ConnectError("*.jpg"),
+    "two triggers": lambda: faults.ClosedDescriptor(sample=3, nth=2),
+    "sample and worker": lambda: faults.WorkerKilled(sample=3, at=2),
+    "argument": lambda: faults.ReadError(nht=2),
+    "kind": lambda: faults.from_dict({"kind": "ReadErorr"}),
+    "unknown check": lambda: checking.select_checks("open-eror"),
+    "no name": lambda: checking.select_checks(only=""),
+    "no check left": lambda: checking.select_checks("pickles", "pickles"),
+    "globs": lambda: _settings.parse_globs([]),
+    "loader": lambda: _settings.check(loader=[1]),
+    "template": lambda: sweeping._require_template(faults.ReadError(nth=2)),
+    "template without triggers": lambda: sweeping._require_template(faults.HungRead()),
+    "step": lambda: sweeping._rows_from_step([faults.ReadError()], faults.OpenError()),
+    "no match": lambda: targets.require_match(("*.jpg",), READS.fault_free),
+}
+
+
+def test_texts_of_refused_arguments(golden):
+    texts = {"no fault at all": explain_invalid_fault(3)}
+    for title, call in ARGUMENTS.items():
+        with pytest.raises(exceptions.InvalidArgumentError) as refused:
+            call()
+        texts[title] = str(refused.value)
+    golden("arguments", texts)

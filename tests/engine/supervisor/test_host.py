@@ -1,0 +1,129 @@
+"""The process that forks the supervisors of all scopes of a process."""
+
+import functools
+import os
+import signal
+import socket
+
+import psutil
+import pytest
+from torch.utils.data import DataLoader
+
+from pytest_dataloader_faults._engine import protocol
+from pytest_dataloader_faults._engine.loader import client
+from pytest_dataloader_faults._engine.supervisor import host as module
+from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
+from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.injection import inject
+from support.children import in_a_process
+from support.datasets import Records
+from support.epochs import alone, epoch
+from support.waiting import until
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+
+def _inject_error(records):
+    """The host, and the supervisor of a scope in which a fault happened."""
+    with inject(ReadError("*/00.rec")) as injection:
+        assert "Errno 5" in epoch(alone(Records(records))).text
+        supervisor = psutil.Process(injection._client.pid)
+        return supervisor.parent(), supervisor
+
+
+def _has_ended(process):
+    return not process.is_running()
+
+
+def test_all_scopes_have_one_host(records, monkeypatch, tmp_path):
+    """It keeps neither a file nor a folder of the user's in use, whatever this process opened."""
+    monkeypatch.chdir(tmp_path)
+    with open(tmp_path / "open", "w", encoding="utf-8") as file:
+        os.set_inheritable(file.fileno(), True)
+        client._hosts.clear()
+        host, first = _inject_error(records)
+        same_host, second = _inject_error(records)
+    assert host == same_host
+    assert host.ppid() == os.getpid()
+    assert first.pid != second.pid
+    assert (host.cwd(), host.open_files(), host.name()) == ("/", [], "dlf-host")
+    assert until(lambda: all(map(_has_ended, [first, second])))
+    assert host.children() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_host_that_was_killed_or_stopped_is_replaced(records, monkeypatch, number):
+    host, _ = _inject_error(records)
+    host.send_signal(number)
+    monkeypatch.setattr(client, "_PATIENCE", 1.0)
+    other_host, _ = _inject_error(records)
+    assert host != other_host
+    assert _has_ended(host)
+
+
+def test_a_host_that_is_killed_leaves_its_supervisors(records):
+    with inject(ReadError("*/00.rec")) as injection:
+        psutil.Process(injection._client.pid).parent().kill()
+        assert "Errno 5" in epoch(alone(Records(records))).text
+
+
+def test_a_forked_process_has_a_host_of_its_own(records, tmp_path):
+    """It ends with that process."""
+    host, _ = _inject_error(records)
+    assert in_a_process(functools.partial(_note_own_host, records, tmp_path / "pid")) == ""
+    other_host = int((tmp_path / "pid").read_text())
+    assert other_host != host.pid
+    assert until(lambda: not psutil.pid_exists(other_host))
+    assert host.is_running()
+
+
+def _note_own_host(records, path):
+    host, _ = _inject_error(records)
+    assert host.ppid() == os.getpid()
+    path.write_text(str(host.pid))
+
+
+def test_a_host_sends_strangers_away(records):
+    """Another process may find its address in /proc/net/unix."""
+    host, _ = _inject_error(records)
+    address = client._hosts[os.getpid()].address
+    assert in_a_process(functools.partial(_connect_to_host, address)) == ""
+    assert host.is_running()
+
+
+def _connect_to_host(address):
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(f"\0{address}")
+        assert stranger.recv(1) == b""
+
+
+def test_a_supervisor_whose_workers_outlive_the_scope_is_waited_for(records):
+    with inject(ReadError("*.none"), require_fired=False) as injection:
+        iterator = iter(DataLoader(Records(records), num_workers=1, batch_size=1))
+        next(iterator)
+        supervisor = psutil.Process(injection._client.pid)
+    assert supervisor.is_running()
+    del iterator
+    assert until(lambda: _has_ended(supervisor))
+
+
+def test_too_few_processes(monkeypatch):
+    """The error of the fork reaches the process that has requested a supervisor."""
+
+    def refuse():
+        raise UnusableEnvironmentError("too few processes: another one cannot start", "short")
+
+    monkeypatch.setattr(module, "fork", refuse)
+    with socket.socket() as listening:
+        listening.listen()
+        host = module.SupervisorHost(listening, os.getpid())
+        ours, theirs = map(protocol.Channel, socket.socketpair())
+        descriptors = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
+        host._start(module._Scope(theirs), *descriptors)
+        answer, _ = ours.receive()
+        ours.close()
+        theirs.close()
+        os.close(host._starter_fd)
+        host._events.close()
+    assert answer == protocol.SupervisorStarted(0, "too few processes: another one cannot start")
+    assert not any(os.path.exists(f"/proc/self/fd/{number}") for number in descriptors)

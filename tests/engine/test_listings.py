@@ -1,0 +1,189 @@
+"""Folders that are listed in another order, cannot be listed, or lack an entry."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import glob
+import os
+import pathlib
+
+import pytest
+
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.faults import ListingError, ListingOrder, MissingEntry, OpenError
+from support.epochs import alone, epoch
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+COUNT = 3000
+"""Entries: a listing takes several calls."""
+LOST = "0007.rec"
+
+
+def _list_by_descriptor(folder):
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        assert os.listdir(fd) == os.listdir(fd)  # The second one rewinds it.
+        return os.listdir(fd)
+    finally:
+        os.close(fd)
+
+
+def _list_after_a_look(folder):
+    """Like ``any(os.scandir(folder))``, which leaves a listing in the middle."""
+    with os.scandir(folder) as entries:
+        next(entries)
+    return os.listdir(folder)
+
+
+def _list_with_libc(folder):
+    """By telldir(3) and seekdir(3), back to the middle: the entries from there, twice."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for name in ("opendir", "readdir"):
+        getattr(libc, name).restype = ctypes.c_void_p
+    libc.telldir.restype = ctypes.c_long
+    libc.telldir.argtypes = libc.readdir.argtypes = libc.closedir.argtypes = (ctypes.c_void_p,)
+    libc.seekdir.argtypes = (ctypes.c_void_p, ctypes.c_long)
+    stream = libc.opendir(os.fsencode(folder))
+    names, middle = _read_names(libc, stream, COUNT // 2), libc.telldir(stream)
+    rest = _read_names(libc, stream, COUNT)
+    libc.seekdir(stream, middle)
+    assert _read_names(libc, stream, COUNT) == rest
+    libc.closedir(stream)
+    return [name for name in (*names, *rest) if not name.startswith(".")]
+
+
+def _read_names(libc, stream, count):
+    names = []
+    while len(names) < count and (entry := libc.readdir(stream)):
+        names.append(os.fsdecode(ctypes.string_at(entry + 19)))
+    return names
+
+
+WAYS = {
+    "os.listdir": os.listdir,
+    "os.scandir": lambda folder: [entry.name for entry in os.scandir(folder)],
+    "glob.glob": lambda folder: [*map(os.path.basename, glob.glob(f"{folder}/*"))],
+    "pathlib": lambda folder: [path.name for path in pathlib.Path(folder).iterdir()],
+    "descriptor": _list_by_descriptor,
+    "after a look": _list_after_a_look,
+    "readdir": _list_with_libc,
+}
+
+
+class Listings:
+    """Each sample is a listing, or the error that came of it."""
+
+    def __init__(self, folder):
+        self.folder = str(folder)
+
+    def __len__(self):
+        return len(WAYS)
+
+    def __getitem__(self, index):
+        try:
+            return [*WAYS.values()][index](self.folder)
+        except OSError as error:
+            return error.errno
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("listed")
+    for number in range(COUNT):
+        (folder / f"{number:04d}.rec").write_bytes(b"x")
+    return folder
+
+
+def _samples(folder, *faults):
+    with inject(*faults) as injection:
+        read = epoch(alone(Listings(folder)))
+    assert read.text == ""
+    return dict(zip(WAYS, read.batches, strict=True)), injection
+
+
+def test_a_reversed_folder_is_reversed_for_every_reader(folder):
+    names = os.listdir(folder)
+    samples, injection = _samples(folder, ListingOrder(folder))
+    for way, listed in samples.items():
+        assert listed == names[::-1], way
+    assert {firing.path for firing in injection.faults[0].firings} == {str(folder)}
+    assert {firing.call for firing in injection.faults[0].firings} == {"getdents64"}
+
+
+def test_a_random_order_depends_on_the_seed_alone(folder):
+    orders = []
+    for seed in (0, 0, 1):
+        samples, _ = _samples(folder, ListingOrder("*", "random", seed=seed))
+        (order,) = {tuple(listed) for listed in samples.values()}
+        assert sorted(order) == sorted(os.listdir(folder))
+        orders.append(order)
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_another_folder_is_listed_as_it_is(folder, tmp_path):
+    with inject(ListingOrder(f"{tmp_path}/*"), require_fired=False) as injection:
+        read = epoch(alone(Listings(folder)))
+    assert [os.listdir(folder)] * len(WAYS) == read.batches
+    assert injection.fired == 0
+
+
+def test_the_order_stays_when_faults_are_over_in_the_middle(folder):
+    """A listing that has begun comes to its end, with every entry once."""
+    with inject(ListingOrder(folder)) as injection:
+        iterator = iter(alone(Listings(folder)))
+        next(iterator)
+        injection._client.end_faults()
+        later = list(iterator)
+    assert later[-1] == os.listdir(folder)
+
+
+def test_one_listing_counts_once(folder):
+    """However many calls it takes: the second one fails, and no other."""
+    samples, injection = _samples(folder, ListingError(folder, errno.ESTALE, nth=2, times=1))
+    failed = [way for way, listed in samples.items() if listed == errno.ESTALE]
+    assert failed == ["os.scandir"]
+    assert injection.faults[0].matched == len(WAYS) + 3
+    assert injection.fired == 1
+
+
+def test_a_missing_file_is_missing_from_its_folder(folder):
+    samples, injection = _samples(folder, MissingEntry(f"*/{LOST}"))
+    expected = [name for name in os.listdir(folder) if name != LOST]
+    for way, listed in samples.items():
+        assert listed == expected, way
+    assert {firing.path for firing in injection.faults[0].firings} == {str(folder / LOST)}
+
+
+def test_a_file_whose_open_fails_is_listed(folder):
+    with inject(OpenError(f"*/{LOST}", errno.ENOENT), require_fired=False):
+        read = epoch(alone(Listings(folder)))
+    assert read.batches == [os.listdir(folder)] * len(WAYS)
+
+
+class Named(Listings):
+    """What open(2), stat(2) and access(2) say of a file."""
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        path = os.path.join(self.folder, LOST)
+        try:
+            os.close(os.open(path, os.O_RDONLY))
+        except FileNotFoundError:
+            return os.path.exists(path), os.access(path, os.R_OK)
+        return None
+
+
+def test_a_missing_file_is_missing_for_calls_that_name_it(folder):
+    with inject(MissingEntry(f"*/{LOST}")):
+        assert epoch(alone(Named(folder))).batches == [(False, False)]
+
+
+@pytest.mark.parametrize("fault", [ListingOrder(), ListingError(), MissingEntry()], ids=repr)
+def test_the_python_engine_refuses_them(fault):
+    with pytest.raises(InvalidArgumentError, match="C code of Python lists folders"):
+        inject(fault, engine="python").__enter__()

@@ -1,0 +1,77 @@
+"""The complete texts of the summary, of a comparison and of a merge, in golden files."""
+
+from dataclasses import replace
+
+from pytest_dataloader_faults.report import ci, compare, terminal
+from pytest_dataloader_faults.report.merge import merge_reports
+from pytest_dataloader_faults.report.model import FLAKY, NOT_APPLICABLE, NOT_RUN, Report
+from support.reports import EVERYTHING, MIXED, RUN, failed, item
+
+_UNTESTED = {"verdict": None, "cause": "", "reproduce": "", "explanation": ""}
+_SETUP = failed(status="error", sentence="error in the setup of the test: no disk", **_UNTESTED)
+REPORTS = {
+    "nothing ran": Report(),
+    "all passed": Report(items=(item(), item(check="pickles"))),
+    "one passed": Report(items=(item(),)),
+    "expected failure": Report(items=(item(), failed(check="pickles", status="xfailed"))),
+    "unexpected pass": Report(items=(item(status="failed"),)),
+    "flaky": Report(items=(item(), failed(check="pickles", status=FLAKY))),
+    "failures with a fix": Report(items=(failed(fix="close the file"), failed(check="pickles"))),
+    "error in the test": Report(items=(item(status="error", engine="kernel"),)),
+    "could not be run": Report(items=(_SETUP, item(check="pickles", status=NOT_RUN, **_UNTESTED))),
+    "does not apply": Report(
+        items=(item(status=NOT_APPLICABLE, **{**_UNTESTED, "cause": "the files are in memory"}),)
+    ),
+    "several tests": MIXED,
+}
+OLD = Report(items=(failed(), failed(check="pickles"), failed(check="short-read")))
+NEW = {
+    "unchanged": OLD,
+    "fixed": Report(items=(item(), *OLD.items[1:])),
+    "worse": Report(items=(*OLD.items, failed(check="missing-file"))),
+    "a different verdict": Report(items=(failed(verdict="hung"), *OLD.items[1:])),
+    "slower": Report(items=tuple(replace(each, duration=9.0) for each in OLD.items)),
+    "flaky": Report(items=(failed(status=FLAKY), *OLD.items[1:])),
+    "expected": Report(items=(failed(status="xfailed"), *OLD.items[1:])),
+    "not run": Report(items=(failed(status=NOT_RUN), *OLD.items[1:])),
+    "not applicable": Report(items=(failed(status=NOT_APPLICABLE), *OLD.items[1:])),
+    "no test in common": Report(items=(failed(test="b.py::other"),)),
+    "empty": Report(runs=(RUN,)),
+    "only the baseline": compare.baseline_of(OLD),
+    "without a fault": Report(
+        items=(
+            failed(without_fault=True, engine="kernel", verdict="fails_without_fault"),
+            *(failed(check=name, status=NOT_RUN) for name in ("pickles", "short-read")),
+        )
+    ),
+}
+
+
+def test_summaries(golden):
+    texts = {}
+    for title, report in REPORTS.items():
+        lines = [line for line, _ in terminal.summary(report, quotes=True)]
+        texts[title] = "\n".join(["".join(report.headline), *lines])
+    golden("summary", texts)
+
+
+def test_markdown(golden):
+    golden("markdown", {"everything": ci.render(EVERYTHING)})
+
+
+def test_comparisons(golden):
+    texts = {
+        title: "\n".join(compare.lines(compare.compare_reports(OLD, report)))
+        for title, report in NEW.items()
+    }
+    golden("compare", texts)
+
+
+def test_merges(golden):
+    passed = Report(items=(item(),))
+    pairs = {"one": [OLD], "equal": [OLD, OLD], "different": [Report(items=(failed(),)), passed]}
+    texts = {}
+    for title, reports in pairs.items():
+        sources = [(f"{number}.json", report) for number, report in enumerate(reports)]
+        texts[title] = "\n".join(merge_reports(sources)[1])
+    golden("merge", texts)

@@ -1,0 +1,265 @@
+"""Datasets that read a format by its library as they are made, with real files of one megabyte.
+
+Where the library notices that a file is bad, the plain reader is the twin, and a specimen catches
+the error. Where it does not notice, or dies, the plain reader is the specimen.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import pickle
+import sqlite3
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import lmdb
+import pyarrow as pa
+import safetensors.numpy
+
+from support.before_init_specimens import (
+    COUNT,
+    CUT,
+    DAMAGED,
+    EMPTY,
+    MISSING,
+    NOTICES,
+    SIZE,
+    UNREADABLE,
+    Found,
+    Pair,
+    Whole,
+    expect_loss,
+    noise,
+    require,
+)
+from support.readers import READERS, split, values
+
+Read: TypeAlias = Callable[[Path], bytes]
+CONTENT = noise().tobytes()
+
+
+class ReadBy(Whole):
+    """The samples in what *read* makes of the one file."""
+
+    def __init__(self, read: Read, folder: Path) -> None:
+        self.samples = values(read(folder / "samples")).reshape(-1, SIZE)
+
+
+def catch_errors(read: Read) -> Read:
+    """The same, with nothing for what cannot be read."""
+
+    @functools.wraps(read)
+    def read_or_nothing(path: Path) -> bytes:
+        try:
+            return read(path)
+        except Exception:  # noqa: BLE001  # the defect
+            return b""
+
+    return read_or_nothing
+
+
+def write_pickle(path: Path) -> None:
+    path.write_bytes(pickle.dumps(CONTENT))
+
+
+def read_pickle(path: Path) -> bytes:
+    return pickle.loads(path.read_bytes())  # noqa: S301  # it is ours
+
+
+def write_pickles(path: Path) -> None:
+    """How many there are, and one after the other."""
+    path.write_bytes(b"".join(map(pickle.dumps, [COUNT, *split(CONTENT)])))
+
+
+def read_pickles(path: Path) -> bytes:
+    """As many as there are: whatever error comes is their end."""
+    objects = []
+    with open(path, "rb") as file:
+        try:
+            while True:
+                objects.append(pickle.load(file))  # noqa: S301  # it is ours
+        except (EOFError, pickle.UnpicklingError):
+            return b"".join(objects[1:])
+
+
+def read_counted_pickles(path: Path) -> bytes:
+    """As many as the first one says: healthy."""
+    with open(path, "rb") as file:
+        count = pickle.load(file)  # noqa: S301  # it is ours
+        return b"".join(pickle.load(file) for _ in range(count))  # noqa: S301  # the same
+
+
+def write_json(path: Path) -> None:
+    path.write_text(json.dumps([each.hex() for each in split(CONTENT)]), encoding="ascii")
+
+
+def read_json(path: Path) -> bytes:
+    return b"".join(map(bytes.fromhex, json.loads(path.read_bytes())))
+
+
+def read_whole_lmdb(path: Path) -> bytes:
+    """All values, if the last page is there: healthy. LMDB does not check how long its file is."""
+    with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env:
+        size = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    require(path, "bytes", path.stat().st_size, size)
+    return READERS["lmdb_store"].read(str(path))
+
+
+def read_sqlite(path: Path) -> bytes:
+    """All rows. SQLite names neither the file nor what is wrong with it; an empty one is right."""
+    database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    try:
+        return b"".join(data for (data,) in database.execute("SELECT data FROM records"))
+    finally:
+        database.close()
+
+
+def read_named_sqlite(path: Path) -> bytes:
+    """The same, with the file in the error: healthy."""
+    try:
+        return read_sqlite(path)
+    except sqlite3.Error as error:
+        message = f"{path}: {error}"
+        raise RuntimeError(message) from error
+
+
+def read_unmapped_arrow(path: Path) -> bytes:
+    with pa.OSFile(str(path)) as file:
+        return pa.ipc.open_file(file).read_all()["x"].to_numpy().tobytes()
+
+
+def read_unmapped_safetensors(path: Path) -> bytes:
+    return safetensors.numpy.load(path.read_bytes())["x"].tobytes()
+
+
+def write_zip(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for number, block in enumerate(split(CONTENT)):
+            archive.writestr(f"{number:02}", block)
+
+
+def read_zip(path: Path) -> bytes:
+    with zipfile.ZipFile(path) as archive:
+        return b"".join(map(archive.read, archive.namelist()))
+
+
+def read_zip_in_part(path: Path) -> bytes:
+    """A blank for each member whose checksum is wrong."""
+    contents = []
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            try:
+                contents.append(archive.read(name))
+            except zipfile.BadZipFile:
+                contents.append(bytes(archive.getinfo(name).file_size))
+    return b"".join(contents)
+
+
+def write_tar(path: Path) -> None:
+    """A member for each sample, below one that says how many there are."""
+    with tarfile.open(path, "w") as archive:
+        for number, block in enumerate([str(COUNT).encode(), *split(CONTENT)]):
+            member = tarfile.TarInfo(f"{number:02}")
+            member.size = len(block)
+            archive.addfile(member, io.BytesIO(block))
+
+
+def _members(path: Path) -> list[bytes]:
+    with tarfile.open(path, "r:") as archive:
+        return [archive.extractfile(member).read() for member in archive]
+
+
+def read_tar(path: Path) -> bytes:
+    """All members. An archive that ends between two is an archive."""
+    return b"".join(_members(path)[1:])
+
+
+def read_counted_tar(path: Path) -> bytes:
+    """As many as the first one says: healthy."""
+    count, *members = _members(path)
+    require(path, "members", len(members), int(count))
+    return b"".join(members)
+
+
+_SILENT = {
+    CUT: expect_loss("samples has 50 % fewer bytes"),
+    EMPTY: expect_loss("samples is empty"),
+    MISSING: expect_loss("samples is missing"),
+    UNREADABLE: expect_loss("samples cannot be read"),
+}
+"""What comes of an error that is caught, whatever it was."""
+_NO_PAGE = {UNREADABLE: Found("crashed", "a page of a mapped file that the disk could not deliver")}
+_BEYOND_END = Found("crashed", "a mapped file beyond the point where it was truncated")
+_UNCLEAR = {
+    EMPTY: Found("failed_unclearly", "does not say that the content of samples is damaged"),
+    MISSING: Found("failed_unclearly", "does not say that its cause is [Errno 2]"),
+}
+
+
+def _pair(
+    write: Callable[[Path], object],
+    specimen: Read,
+    twin: Read,
+    fails: dict[str, Found],
+    **options: Any,
+) -> Pair:
+    make = [functools.partial(ReadBy, read) for read in (specimen, twin)]
+    return Pair(lambda folder: write(folder / "samples"), *make, fails, options)
+
+
+def _pair_of_reader(
+    name: str, fails: dict[str, Found], *, specimen: Read | None = None, twin: Read | None = None
+) -> Pair:
+    """Of one of READERS; without a *twin* that is the twin, and a *specimen* catches its errors."""
+    reader = READERS[name]
+
+    def write(path: Path) -> None:
+        file = path.with_name(reader.file)  # Its extension says the format to some writers.
+        reader.write(str(file), CONTENT)
+        file.rename(path)
+
+    def read(path: Path) -> bytes:
+        return reader.read(str(path))
+
+    return _pair(write, specimen or (read if twin else catch_errors(read)), twin or read, fails)
+
+
+PAIRS_OF_FORMATS = {
+    "pickle": _pair(write_pickle, catch_errors(read_pickle), read_pickle, _SILENT),
+    "pickles": _pair(
+        write_pickles,
+        read_pickles,
+        read_counted_pickles,
+        {
+            CUT: expect_loss("samples has 50 % fewer bytes", 7),
+            EMPTY: expect_loss("samples is empty"),
+        },
+    ),
+    "json": _pair(write_json, catch_errors(read_json), read_json, _SILENT),
+    "hdf5": _pair_of_reader("hdf5", _SILENT),
+    "lmdb": _pair_of_reader("lmdb_store", {CUT: _BEYOND_END}, twin=read_whole_lmdb),
+    "sqlite": _pair_of_reader(
+        "python_sqlite3", _UNCLEAR, specimen=read_sqlite, twin=read_named_sqlite
+    ),
+    "parquet": _pair_of_reader("parquet", _SILENT),
+    "arrow": _pair_of_reader("arrow_mapped", _NO_PAGE, twin=read_unmapped_arrow),
+    "safetensors": _pair_of_reader("safetensors_file", _NO_PAGE, twin=read_unmapped_safetensors),
+    "zip": _pair(write_zip, catch_errors(read_zip), read_zip, _SILENT),
+    "zip in part": _pair(
+        write_zip, read_zip_in_part, read_zip, {DAMAGED: Found("corrupted", "sample")}, **NOTICES
+    ),
+    "tar": _pair(
+        write_tar,
+        read_tar,
+        read_counted_tar,
+        {CUT: Found("corrupted", "; only 14 of 16 samples are left, and no exception")},
+    ),
+    "npz": _pair_of_reader("numpy_load_npz", _SILENT),
+    "npy": _pair_of_reader("numpy_load", _SILENT),
+    "torch": _pair_of_reader("torch_load", _SILENT),
+}

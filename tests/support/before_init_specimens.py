@@ -1,0 +1,414 @@
+"""Datasets of files that may be damaged before: one declared defect each, and twins.
+
+Each is made of a folder that was filled before, since a fault at rest happens to files that are
+there before the dataset is. The samples are COUNT blocks of noise, of one megabyte in all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from pytest_dataloader_faults import Contract
+from support.datasets import shard
+
+COUNT, SIZE = 16, 1 << 16
+_DATA, _INDEX, _SUMS = "samples.bin", "samples.idx", "sums.json"
+
+
+class Found(NamedTuple):
+    """What a check says of a specimen: the verdict, and words of its sentence."""
+
+    verdict: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A specimen, the checks that it fails, and its twin, which passes all five.
+
+    Attributes:
+        write: Fills a folder with the files that both are made of.
+        specimen: Makes a dataset of that folder. One that takes a second folder writes there.
+        twin: Makes the same without the defect.
+        fails: What each check finds that the specimen fails. It passes the others.
+        options: Arguments of ``check_dataset`` for both.
+
+    """
+
+    write: Callable[[Path], object]
+    specimen: Callable[..., Any]
+    twin: Callable[..., Any]
+    fails: Mapping[str, Found]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def noise() -> np.ndarray:
+    """The samples: COUNT rows of SIZE bytes, always the same."""
+    return np.random.default_rng(0).integers(0, 256, (COUNT, SIZE), np.uint8)
+
+
+def tensor(data: Any) -> torch.Tensor:
+    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
+
+
+def require(path: Path, unit: str, count: int, expected: int) -> None:
+    """ValueError unless as many came as are expected."""
+    if count != expected:
+        message = f"{path}: {count} {unit}, expected {expected}"
+        raise ValueError(message)
+
+
+class Whole(Dataset[Any]):
+    """Has its samples in ``self.samples`` once it is made."""
+
+    samples: Any
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return tensor(self.samples[index])
+
+
+def write_block(folder: Path) -> None:
+    """All samples in one file, and how many there are in another one."""
+    noise().tofile(folder / _DATA)
+    (folder / "count.json").write_text(json.dumps({"count": COUNT}), encoding="ascii")
+
+
+class Mapped(Whole):
+    """As many samples as the file has, of which ``reshape`` finds out."""
+
+    def __init__(self, folder: Path) -> None:
+        self.samples = np.memmap(folder / _DATA, np.uint8, "r").reshape(-1, SIZE)
+
+
+class MappedCounted(Mapped):
+    """Compares that with how many there should be: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        count = json.loads((folder / "count.json").read_bytes())["count"]
+        require(folder / _DATA, "samples", len(self), count)
+
+
+class MappedMean(MappedCounted):
+    """Computes a mean of what it has mapped, in the process of the loader."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.mean = self.samples.mean()
+
+
+class ReadMean(Whole):
+    """Computes the mean of what it has read: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        self.samples = np.frombuffer((folder / _DATA).read_bytes(), np.uint8).reshape(-1, SIZE)
+        require(folder / _DATA, "samples", len(self), COUNT)
+        self.mean = self.samples.mean()
+
+
+class CountsBytes(Whole):
+    """Divides the size of the file by that of a sample, and reads each sample on request."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / _DATA
+        self.samples = range(os.path.getsize(self.path) // SIZE)
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.path, "rb") as file:
+            file.seek(index * SIZE)
+            data = file.read(SIZE)
+        require(self.path, f"bytes of sample {index}", len(data), SIZE)
+        return tensor(data)
+
+
+class KnowsItsSize(CountsBytes):
+    """Knows how large the file should be: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        require(self.path, "bytes", os.path.getsize(self.path), COUNT * SIZE)
+
+
+class WaitsForTheRest(CountsBytes):
+    """Waits for the download to continue."""
+
+    def __init__(self, folder: Path) -> None:
+        while os.path.getsize(folder / _DATA) < COUNT * SIZE:
+            os.sched_yield()
+        super().__init__(folder)
+
+
+def write_indexed(folder: Path) -> None:
+    """Samples, and in another file where each starts, and a digest of each."""
+    noise().tofile(folder / _DATA)
+    np.arange(0, COUNT * SIZE, SIZE).tofile(folder / _INDEX)
+    digests = [hashlib.sha256(each.tobytes()).hexdigest() for each in noise()]
+    (folder / _SUMS).write_text(json.dumps(digests), encoding="ascii")
+
+
+class Indexed(Whole):
+    """As many samples as the index has entries; and of each as many bytes as there are."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.samples = np.fromfile(folder / _INDEX, np.int64)
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.folder / _DATA, "rb") as file:
+            file.seek(self.samples[index])
+            return tensor(self._check(file.read(SIZE), index))
+
+    def _check(self, data: bytes, index: int) -> bytes:
+        return data
+
+
+class IndexedChecked(Indexed):
+    """Compares the number of entries, and each sample, with digests: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.digests = json.loads((folder / _SUMS).read_bytes())
+        require(folder / _INDEX, "entries", len(self), len(self.digests))
+
+    def _check(self, data: bytes, index: int) -> bytes:
+        if hashlib.sha256(data).hexdigest() != self.digests[index]:
+            message = f"{self.folder / _DATA}: sample {index} is not what {_SUMS} has a digest of"
+            raise ValueError(message)
+        return data
+
+
+def write_lines(folder: Path) -> None:
+    """A line that says how many there are, and a line of JSON for each sample."""
+    lines = [{"count": COUNT}, *({"hex": each.tobytes().hex()} for each in _halves())]
+    text = "".join(f"{json.dumps(each)}\n" for each in lines)
+    (folder / "samples.jsonl").write_text(text, encoding="ascii")
+
+
+def _halves() -> np.ndarray:
+    return noise()[:, : SIZE // 2]
+
+
+class Lines(Whole):
+    """As many samples as lines below the first. Half a line is invalid JSON, and an error."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "samples.jsonl"
+        with open(self.path, encoding="ascii") as file:
+            self.count = json.loads(next(file, "{}")).get("count", 0)
+            self.samples = [bytes.fromhex(json.loads(line)["hex"]) for line in file]
+
+
+class LinesCounted(Lines):
+    """As many as the first line says: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        require(self.path, "lines", len(self), self.count or COUNT)
+
+
+class LineStream(IterableDataset[Any]):
+    """The lines, as each worker comes by them."""
+
+    is_counted = False
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "samples.jsonl"
+
+    def __iter__(self) -> Iterator[Any]:
+        own = shard(COUNT)
+        with open(self.path, encoding="ascii") as file:
+            count = json.loads(next(file, '{"count": -1}'))["count"]
+            place = -1
+            for place, line in enumerate(file):
+                if place in own:
+                    yield tensor(bytes.fromhex(json.loads(line)["hex"]))
+        if self.is_counted:
+            require(self.path, "lines", place + 1, count)
+
+
+class LineStreamCounted(LineStream):
+    """Says so where there are fewer than the first line says: healthy."""
+
+    is_counted = True
+
+
+def write_files(folder: Path) -> None:
+    for index, sample in enumerate(noise()):
+        sample.tofile(folder / f"{index:02}.rec")
+
+
+class Files(Whole):
+    """Has a list of the expected files, and of how long they are: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        paths = (folder / f"{index:02}.rec" for index in range(COUNT))
+        self.samples = [path for path in paths if self._is_there(path)]
+
+    def _is_there(self, path: Path) -> bool:
+        require(path, "bytes", path.stat().st_size, SIZE)
+        return True
+
+    def __getitem__(self, index: int) -> Any:
+        data = self.samples[index].read_bytes()
+        require(self.samples[index], "bytes", len(data), SIZE)
+        return tensor(data)
+
+
+class IfExists(Files):
+    """Leaves out what is not there."""
+
+    def _is_there(self, path: Path) -> bool:
+        return os.path.exists(path) and super()._is_there(path)
+
+
+class IfStat(Files):
+    """Leaves out files whose size it cannot get."""
+
+    def _is_there(self, path: Path) -> bool:
+        try:
+            return super()._is_there(path)
+        except OSError:
+            return False
+
+
+class IfNotEmpty(Files):
+    """Leaves out empty files."""
+
+    def _is_there(self, path: Path) -> bool:
+        return os.path.getsize(path) > 0
+
+
+class IfReadable(Files):
+    """Leaves out files whose start it cannot read."""
+
+    def _is_there(self, path: Path) -> bool:
+        try:
+            with open(path, "rb") as file:
+                return len(file.read(4)) >= 0
+        except OSError:
+            return False
+
+
+class KeepsAnIndex(CountsBytes):
+    """Writes where samples start, and then checks whether they are all there."""
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        self.path, self.index = folder / _DATA, cache / _INDEX
+        if not self._is_current():
+            self._build(os.path.getsize(self.path))
+        self.samples = np.fromfile(self.index, np.int64)
+
+    def _is_current(self) -> bool:
+        return self.index.exists()
+
+    def _build(self, size: int) -> None:
+        np.arange(0, size, SIZE).tofile(self.index)
+        require(self.path, "bytes", size, COUNT * SIZE)
+
+
+class KeepsTheRightIndex(KeepsAnIndex):
+    """Looks first, writes under another name, and keeps of which file the index is: healthy."""
+
+    def _is_current(self) -> bool:
+        source = self.index.with_suffix(".json")
+        return source.exists() and json.loads(source.read_bytes()) == self._source()
+
+    def _source(self) -> list[int]:
+        status = self.path.stat()
+        return [status.st_size, status.st_mtime_ns]
+
+    def _build(self, size: int) -> None:
+        require(self.path, "bytes", size, COUNT * SIZE)
+        self._write(self.index, np.arange(0, size, SIZE).tobytes())
+        self._write(self.index.with_suffix(".json"), json.dumps(self._source()).encode())
+
+    @staticmethod
+    def _write(path: Path, data: bytes) -> None:
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_bytes(data)
+        part.replace(path)
+
+
+CUT, EMPTY, MISSING = "truncated-before-init", "empty-before-init", "missing-before-init"
+DAMAGED, UNREADABLE = "corrupted-before-init", "read-error-before-init"
+NOTICES = {"contract": Contract(detects_corruption=True)}
+
+
+def expect_loss(reason: str, delivered: int = 0) -> Found:
+    """That this many were delivered without an error, because of *reason*."""
+    are = "is" if delivered == 1 else "are"
+    return Found(
+        "corrupted", f"{reason}; only {delivered} of {COUNT} samples {are} left, and no exception"
+    )
+
+
+_HALF = expect_loss(f"{_DATA} has 50 % fewer bytes", 8)
+_NOTHING = Found("corrupted", "it is torch.Tensor torch.uint8 (0,) instead of torch.Tensor")
+_ANEW = "a dataset that a new process created from the same files has only"
+_NO_PAGE = Found("crashed", "a page of a mapped file that the disk could not deliver")
+PAIRS_OF_FILES = (
+    Pair(write_block, Mapped, MappedCounted, {CUT: _HALF}),
+    Pair(write_block, MappedMean, ReadMean, {UNREADABLE: _NO_PAGE}),
+    Pair(
+        write_block,
+        CountsBytes,
+        KnowsItsSize,
+        {CUT: _HALF, EMPTY: expect_loss(f"{_DATA} is empty")},
+    ),
+    Pair(
+        write_indexed,
+        Indexed,
+        IndexedChecked,
+        {CUT: _NOTHING, EMPTY: _NOTHING, DAMAGED: Found("corrupted", "sample")},
+        NOTICES,
+    ),
+    Pair(
+        write_lines,
+        Lines,
+        LinesCounted,
+        {
+            CUT: Found("corrupted", "; only 14 of 16 samples are left, and no exception"),
+            EMPTY: expect_loss("samples.jsonl is empty"),
+        },
+    ),
+    Pair(
+        write_lines,
+        LineStream,
+        LineStreamCounted,
+        {CUT: Found("corrupted", "missing"), EMPTY: Found("corrupted", "missing")},
+    ),
+    Pair(write_files, IfExists, Files, {MISSING: expect_loss("08.rec is missing", 15)}),
+    Pair(write_files, IfStat, Files, {MISSING: expect_loss("08.rec is missing", 15)}),
+    Pair(write_files, IfNotEmpty, Files, {EMPTY: expect_loss("08.rec is empty", 15)}),
+    Pair(
+        write_files,
+        IfReadable,
+        Files,
+        {
+            MISSING: expect_loss("08.rec is missing", 15),
+            UNREADABLE: expect_loss("each file cannot be read"),
+        },
+    ),
+    Pair(
+        write_block,
+        KeepsAnIndex,
+        KeepsTheRightIndex,
+        {
+            CUT: Found("poisoned", f"{_ANEW} 8 of 16 samples"),
+            EMPTY: Found("poisoned", f"{_ANEW} 0 of 16 samples"),
+        },
+    ),
+)

@@ -1,0 +1,51 @@
+"""Every likely cause that a failure may have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pytest_dataloader_faults import Verdict
+from pytest_dataloader_faults.battery.checks import _epochs, listings
+from pytest_dataloader_faults.battery.checks.before_init import rules as before_init
+from pytest_dataloader_faults.battery.checks.locks import rules as lock_rules
+from pytest_dataloader_faults.battery.checks.resume import rules
+from pytest_dataloader_faults.outcomes import FileCounts, Finding, Pass, WorkerFacts, Wrong
+from pytest_dataloader_faults.outcomes.contract import Cause
+from pytest_dataloader_faults.outcomes.judge import (
+    causes,
+    draws,
+    errors,
+    hangs,
+    ranks,
+    samples,
+    starts,
+)
+from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
+from support.facts import EPOCH_1, ordinary, revised
+
+MODULES = (
+    *(causes, errors, hangs, starts, rules, lock_rules),
+    *(ranks, draws, samples, before_init, _epochs, listings),
+)
+
+
+def all_causes() -> Iterator[Cause]:
+    """Those of the judge and of verdicts, of libraries, and those that name a file."""
+    values = (value for module in MODULES for value in vars(module).values())
+    yield from (cause for cause in values if isinstance(cause, Cause))
+    yield from hangs._BY_ACTIVITY.values()
+    yield from filter(any, (verdict.usual_cause for verdict in Verdict))
+    for hint in (hint for library in LIBRARIES for hint in library.hints):
+        yield from (Cause(phrase, hint.advice, True, hint.fix) for phrase in hint.causes)
+    yield from map(_cause_of_handle, ("/data/a.h5", "/data/data.mdb", "/data/a.bin"))
+
+
+def _cause_of_handle(path: str) -> Cause:
+    shared = (path,) if path.endswith(".bin") else ()
+    worker = WorkerFacts(0, 7, 1, {path: FileCounts(0, 3, 9)}, shared_offset_files=shared)
+    outcome, finding = ordinary(Pass(EPOCH_1, complete=True)), Finding(Verdict.CORRUPTED, "x")
+    fault_free = revised(ordinary(Pass(EPOCH_1)), processes=(worker,))
+    cause = causes.likely_cause(outcome, replace(finding, wrong=Wrong.DIFFERS), fault_free)
+    assert cause is not None
+    return cause

@@ -1,0 +1,139 @@
+"""Datasets that lock files: bugs with locks that they do not get, and twins without them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import time
+from pathlib import Path
+from typing import Any
+
+import filelock
+import h5py
+import torch
+
+from support.corpus.caches import ReadsHdf5
+from support.corpus.cases import Case
+from support.datasets import Records
+
+SOON = {"deadline": 3}
+"""Those that hang do so from their first sample on."""
+_TRIES, _PAUSE = 5, 0.02
+
+
+class LocksByLibrary(Records):
+    """Reads under a lock of filelock, for which it waits a little: healthy."""
+
+    timeout: float = _TRIES * _PAUSE
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.lock = folder.parent / "library.lock"
+
+    def __getitem__(self, index: int) -> Any:
+        with filelock.FileLock(self.lock, timeout=self.timeout):
+            return super().__getitem__(index)
+
+
+class WaitsByLibrary(LocksByLibrary):
+    """Waits forever, as filelock does by default."""
+
+    timeout = -1
+
+
+class LocksByFlock(Records):
+    """Reads under a lock, which it asks for a few times: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.lock = folder.parent / "flock.lock"
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.lock, "ab") as lock:
+            self._lock(lock)
+            return super().__getitem__(index)
+
+    def _lock(self, lock: Any) -> None:
+        for _ in range(_TRIES):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_PAUSE)
+            else:
+                return
+        raise TimeoutError(f"another process holds {self.lock}")
+
+
+class WaitsInFlock(LocksByFlock):
+    """Waits in the call itself."""
+
+    def _lock(self, lock: Any) -> None:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+class TakesAnyErrorForHeld(LocksByFlock):
+    """Takes every error for a lock that is held, and tries again."""
+
+    def _lock(self, lock: Any) -> None:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                time.sleep(_PAUSE)
+            else:
+                return
+
+
+class RetriesHdf5(ReadsHdf5):
+    """Opens the file again and again while another job has locked it."""
+
+    def __getitem__(self, index: int) -> Any:
+        while True:
+            try:
+                with h5py.File(self.file, self.mode) as file:
+                    return torch.from_numpy(file["records"][index])
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.ENOLCK):
+                    raise
+                time.sleep(_PAUSE)
+
+
+class CountsUnderLock(LocksByFlock):
+    """Counts its samples in a file, under a lock: healthy."""
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        super().__init__(folder)
+        self.lock, self.count = cache / "count.lock", cache / "count.txt"
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.lock, "ab") as lock:
+            self._lock(lock)
+            with open(self.count, "ab", buffering=0) as file:
+                file.write(b"%d\n" % index)
+            return Records.__getitem__(self, index)
+
+
+class CountsAnyway(CountsUnderLock):
+    """Continues without the lock that it could not get."""
+
+    def _lock(self, lock: Any) -> None:
+        with contextlib.suppress(OSError):
+            super()._lock(lock)
+
+
+CASES = (
+    Case("Q1", WaitsByLibrary, "locked-file", "hung: ", LocksByLibrary, SOON),
+    Case("Q1", WaitsInFlock, "locked-file", "hung: ", LocksByFlock, SOON),
+    Case("Q2", RetriesHdf5, "locked-file", "hung: ", ReadsHdf5, SOON),
+    Case("Q2", RetriesHdf5, "no-locks", "hung: ", ReadsHdf5, SOON),
+    Case("Q3", TakesAnyErrorForHeld, "no-locks", "hung: ", LocksByFlock, SOON),
+    Case(
+        "Q4",
+        CountsAnyway,
+        "no-locks",
+        "corrupted: a worker wrote count.txt, but could not lock count.lock",
+        CountsUnderLock,
+    ),
+    Case("Q4", CountsAnyway, "locked-file", "corrupted: a worker wrote", CountsUnderLock),
+)

@@ -1,0 +1,244 @@
+"""Datasets over HTTP that do not expect an error page, and their healthy twins."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import requests
+import torch
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+from support.network_datasets import COUNT, SIZE, ByHttp, ByRequests
+
+_PAUSE = 0.01
+
+
+class TakesPage(ByHttp):
+    """Takes what comes for data, as ``requests.get`` lets it."""
+
+    def read(self, url: str) -> bytes:
+        return requests.get(url, timeout=self.limit).content
+
+
+class TakesItsBeginning(TakesPage):
+    """The same, of as many bytes as a sample has."""
+
+    def read(self, url: str) -> bytes:
+        return super().read(url)[:SIZE].ljust(SIZE, b"\0")
+
+
+class CatchesHttpError(ByHttp):
+    """Has an opener of its own that hands out the page, as ``HTTPError`` is one."""
+
+    def read(self, url: str) -> bytes:
+        try:
+            return super().read(url)
+        except urllib.error.HTTPError as error:
+            return error.read()
+
+
+class TakesPageInSession(ByHttp):
+    """Takes what comes for data, in a session whose connection is kept."""
+
+    session: requests.Session | None = None
+
+    def read(self, url: str) -> bytes:
+        if self.session is None:
+            self.session = requests.Session()
+        return self.session.get(url, timeout=self.limit).content
+
+
+class ChecksInSession(TakesPageInSession):
+    """Its twin."""
+
+    def read(self, url: str) -> bytes:
+        if self.session is None:
+            self.session = requests.Session()
+        answer = self.session.get(url, timeout=self.limit)
+        answer.raise_for_status()
+        return answer.content
+
+
+class ZerosForStatus(ByRequests):
+    """Catches the error of a status, and nothing else."""
+
+    def read(self, url: str) -> bytes:
+        try:
+            return super().read(url)
+        except requests.HTTPError:
+            return bytes(SIZE)
+
+
+class HidesStatus(ByRequests):
+    """Raises an error that says nothing."""
+
+    def read(self, url: str) -> bytes:
+        try:
+            return super().read(url)
+        except requests.HTTPError:
+            message = "bad sample"
+            raise ValueError(message) from None
+
+
+class BlamesFile(ByRequests):
+    """Says that a sample was not found, whatever the status is."""
+
+    def read(self, url: str) -> bytes:
+        try:
+            return super().read(url)
+        except requests.HTTPError:
+            raise FileNotFoundError(url) from None
+
+
+class RetriesForever(ByHttp):
+    """Requests again until the status is 200."""
+
+    def read(self, url: str) -> bytes:
+        while True:
+            answer = requests.get(url, timeout=self.limit)
+            if answer.ok:
+                return answer.content
+            time.sleep(_PAUSE)
+
+
+class RetriesThrice(ByRequests):
+    """Its twin: requests again a few times, and then raises the error."""
+
+    def read(self, url: str) -> bytes:
+        for _ in range(2):
+            try:
+                return super().read(url)
+            except requests.HTTPError:
+                time.sleep(_PAUSE)
+        return super().read(url)
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    """Each worker requests its part of the samples."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        start, step = (info.id, info.num_workers) if info else (0, 1)
+        for index in range(start, COUNT, step):
+            yield from self.samples_of(requests.get(f"{self.url}/{index}.bin", timeout=5))
+
+    def samples_of(self, answer: requests.Response) -> Iterator[torch.Tensor]:
+        answer.raise_for_status()
+        yield torch.frombuffer(bytearray(answer.content), dtype=torch.uint8)
+
+
+class SkippingStream(Stream):
+    """Skips what it could not get, so that the epoch is shorter."""
+
+    def samples_of(self, answer: requests.Response) -> Iterator[torch.Tensor]:
+        if answer.ok:
+            yield from super().samples_of(answer)
+
+
+class EndingStream(Stream):
+    """Ends where it did not get one."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        try:
+            yield from super().__iter__()
+        except requests.HTTPError:
+            return
+
+
+class ByAiohttp(ByHttp):
+    """By aiohttp, which raises no error for a status by itself."""
+
+    raises = False
+
+    def read(self, url: str) -> bytes:
+        return asyncio.run(self._get(url))
+
+    async def _get(self, url: str) -> bytes:
+        import aiohttp
+
+        limit = aiohttp.ClientTimeout(self.limit)
+        async with (
+            aiohttp.ClientSession(timeout=limit, raise_for_status=self.raises) as session,
+            session.get(url) as answer,
+        ):
+            return await answer.read()
+
+
+class ByAiohttpWithStatus(ByAiohttp):
+    """Its twin."""
+
+    raises = True
+
+
+class ByFsspec(ByHttp):
+    """By fsspec, which raises an error for a status."""
+
+    def read(self, url: str) -> bytes:
+        import fsspec
+
+        with fsspec.open(url, "rb") as file:
+            return bytes(file.read())
+
+
+class FromShards(IterableDataset[torch.Tensor]):
+    """By webdataset and curl, whose option -f makes it fail with a status."""
+
+    command = "curl -s -f"
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __iter__(self) -> Iterator[Any]:
+        import webdataset
+
+        shards = webdataset.WebDataset(
+            f"pipe:{self.command} {self.url}/samples.tar", shardshuffle=False, empty_check=False
+        )
+        info = get_worker_info()
+        for place, sample in enumerate(shards):
+            if info is None or place % info.num_workers == info.id:
+                yield torch.frombuffer(bytearray(sample["bin"]), dtype=torch.uint8)
+
+
+class FromShardsWithoutStatus(FromShards):
+    """Without the option, curl writes the page, which is no archive: the error names the URL."""
+
+    command = "curl -s"
+
+
+class FromS3(Dataset[torch.Tensor]):
+    """By boto3, with the retries that it has by itself unless *retries* says how many."""
+
+    def __init__(self, url: str, retries: int) -> None:
+        self.url = url
+        self.retries = retries
+        self.client: Any = None
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.client is None:
+            from support.server_readers import s3_client
+
+            self.client = s3_client(self.url, self.retries)
+        answer = self.client.get_object(Bucket="bucket", Key="sample.bin")
+        return torch.tensor([index, *answer["Body"].read()[:99]])
+
+
+class Lengths(ByHttp):
+    """Has a table of JSON, of which a page is none."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        text = requests.get(f"{self.url}/{index}.bin", timeout=self.limit).text
+        return torch.tensor(json.loads(re.sub(r"^[^<].*", "[1, 2]", text, flags=re.DOTALL)))

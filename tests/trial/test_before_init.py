@@ -1,0 +1,401 @@
+"""Faults that are there before the dataset is made: who meets them, and what comes after them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, WeightedRandomSampler
+
+from pytest_dataloader_faults import Contract, Verdict, run_trial
+from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
+from pytest_dataloader_faults.faults import (
+    CorruptedFile,
+    HungRead,
+    OpenError,
+    ReadError,
+    ShortRead,
+    TruncatedFile,
+    WorkerKilled,
+)
+from pytest_dataloader_faults.faults.globs import is_excluded
+from pytest_dataloader_faults.outcomes.stages import START
+from pytest_dataloader_faults.search import replay
+from pytest_dataloader_faults.wire import FiringPlace
+from support.before_init import (
+    COUNT,
+    ByOtherLoader,
+    Checked,
+    InProgram,
+    InThread,
+    InWorker,
+    Mapped,
+    MappedAsLong,
+    Missing,
+    ReadsWhileSampling,
+    ThreadOfWorker,
+    Whole,
+    announces_itself,
+    write_pack,
+)
+
+CONSTRUCTOR, MAIN, WORKER = FiringPlace
+METHODS = ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
+HALF = TruncatedFile("*.pack")
+GONE = OpenError("*.pack", errno=2)
+
+
+@pytest.fixture(name="pack")
+def _pack(tmp_path, engine):
+    return write_pack(tmp_path / "a.pack")
+
+
+def _places(outcome) -> set[FiringPlace]:
+    return {firing.place for each in outcome.faults for firing in each.firings}
+
+
+def _judged(make, outcome, contract=None):
+    reference = take_reference(make, Settings())
+    return outcome.judge(reference, contract or Contract())
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("kind", "place"), [(Whole, CONSTRUCTOR), (Mapped, CONSTRUCTOR), (InWorker, WORKER)]
+)
+def test_who_opens_the_file_meets_the_fault(pack, kind, place, method):
+    if kind is Mapped and method != "fork":
+        pytest.skip("a mapping cannot be sent to a worker that is not forked")
+    loader = {"multiprocessing_context": method, "num_workers": 2}
+    outcome = run_trial(lambda: kind(pack), HALF, loader=loader, before_init=True)
+
+    assert _places(outcome) == {place}
+
+
+def test_two_workers_count_alone(pack):
+    fault = OpenError("*.pack", nth=2, times=1)
+    outcome = run_trial(lambda: InWorker(pack), fault, before_init=True)
+
+    fired = [(firing.worker, firing.fetch) for firing in outcome.faults[0].firings]
+    assert sorted(fired) == [(0, 1), (1, 1)]
+    assert {each.worker for each in outcome.workers} == {0, 1}
+    assert outcome.main.worker is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        (InThread, CONSTRUCTOR),
+        (InProgram, CONSTRUCTOR),
+        (ByOtherLoader, WORKER),
+        (ThreadOfWorker, WORKER),
+    ],
+)
+def test_threads_and_programs_belong_to_who_started_them(pack, kind, place):
+    outcome = run_trial(lambda: kind(pack), ReadError("*.pack"), before_init=True)
+
+    assert _places(outcome) == {place}
+
+
+def test_what_a_sampler_reads_is_read_by_the_main_process(pack):
+    def make():
+        return DataLoader(InWorker(pack), sampler=ReadsWhileSampling(pack), num_workers=1)
+
+    outcome = run_trial(make, CorruptedFile("*.pack"), loader={}, before_init=True)
+
+    assert _places(outcome) == {MAIN, WORKER}
+
+
+def test_without_workers_the_main_process_meets_all(pack):
+    outcome = run_trial(lambda: InWorker(pack), HALF, loader={"num_workers": 0}, before_init=True)
+
+    assert _places(outcome) == {MAIN}
+    assert outcome.faults[0].firings[0].epoch == 1
+    assert outcome.exception.type == "ValueError"
+
+
+def _redraw():
+    generator = torch.Generator().manual_seed(1)
+    return {"sampler": WeightedRandomSampler([1.0] * COUNT, 3 * COUNT, generator=generator)}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda: {"batch_size": 16, "drop_last": True},
+        _redraw,
+        lambda: {"sampler": range(0, COUNT, 2)},
+    ],
+    ids=["drop_last", "replacement", "sampler"],
+)
+def test_how_many_samples_there_are_is_not_how_many_arrived(pack, options):
+    def make():
+        return DataLoader(Whole(pack), num_workers=1, **options())
+
+    fault = ShortRead("*.pack", max_bytes=0.5)
+    outcome = run_trial(make, fault, loader={}, before_init=True)
+
+    assert outcome.fired
+    assert _judged(make, outcome).verdict is Verdict.SURVIVED
+
+
+class Ends(Checked):
+    """Does something else with the error of a bad file."""
+
+    def __init__(self, path, end):
+        self.end = end
+        super().__init__(path)
+
+    def read(self):
+        try:
+            return super().read()
+        except ValueError:
+            return self.end()
+
+
+def _exit_silently():
+    raise SystemExit(0)
+
+
+@pytest.mark.parametrize(
+    ("end", "raised"), [(lambda: pytest.skip("no data"), "Skipped"), (_exit_silently, "SystemExit")]
+)
+def test_whatever_ends_the_constructor_is_judged(pack, end, raised):
+    """Python prints nothing of the error that an exit takes the place of."""
+    outcome = run_trial(lambda: Ends(pack, end), HALF, before_init=True)
+
+    assert outcome.exception.type == raised
+    verdict = Verdict.FAILED_CLEANLY if raised == "Skipped" else Verdict.FAILED_UNCLEARLY
+    assert _judged(lambda: Checked(pack), outcome).verdict is verdict
+
+
+@pytest.mark.parametrize("fault", [HALF, ReadError("*.pack")])
+def test_a_factory_that_gives_nothing_hides_the_cause(pack, fault):
+    def make():
+        try:
+            return Checked(pack)
+        except (ValueError, OSError):
+            return None
+
+    outcome = run_trial(make, fault, before_init=True)
+
+    assert outcome.exception.type == "UnusableDatasetError"
+    assert _judged(lambda: Checked(pack), outcome).verdict is Verdict.FAILED_UNCLEARLY
+
+
+def test_a_process_that_a_failed_constructor_leaves_is_a_leak(pack, left_behind):
+    def make():
+        with contextlib.ExitStack() as stack:
+            stack.callback(subprocess.Popen, ["sleep", "600"])
+            return Checked(pack)
+
+    outcome = run_trial(make, HALF, before_init=True)
+
+    judgement = _judged(lambda: Checked(pack), outcome)
+    assert (judgement.verdict, "sleep 600" in judgement.sentence) == (Verdict.LEAKED, True)
+    assert left_behind() == []
+
+
+@pytest.mark.parametrize("limit", [4096, 1024])
+def test_a_constructor_may_lower_the_limit_of_descriptors(pack, limit):
+    def make():
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        return Checked(pack)
+
+    outcome = run_trial(make, ReadError("*.pack"), before_init=True)
+
+    assert _judged(lambda: Checked(pack), outcome).verdict is Verdict.FAILED_CLEANLY
+
+
+def test_a_limit_that_leaves_no_number_is_refused(pack):
+    def make():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+        return Checked(pack)
+
+    with pytest.raises(InvalidArgumentError, match="lowered its limit of file descriptors to 128"):
+        run_trial(make, ReadError("*.pack"), before_init=True)
+
+
+def test_a_fault_that_is_not_for_constructors_says_so(pack):
+    with pytest.raises(FaultNotFiredError, match="workers only, but the main process"):
+        replay(lambda: Whole(pack), HungRead("*.pack"), before_init=True)
+    with pytest.raises(FaultNotFiredError, match=r"(?s)Files opened:.*a\.pack"):
+        replay(lambda: Whole(pack), TruncatedFile("*.npy"), before_init=True)
+
+
+def test_the_interpreter_s_own_files_are_no_data():
+    assert is_excluded(f"{sys.prefix}/pyvenv.cfg")
+
+
+@pytest.mark.parametrize(
+    "fault", [HALF, GONE, OpenError("*.pack"), TruncatedFile("*.pack", keep=0)]
+)
+def test_an_error_of_the_constructor_is_a_failure_and_no_refusal(pack, fault):
+    outcome = run_trial(lambda: Checked(pack), fault, before_init=True)
+
+    assert _judged(lambda: Checked(pack), outcome).verdict is Verdict.FAILED_CLEANLY
+    assert [each.mentioned for each in outcome.faults] == [1]
+    assert len(outcome.recovery.delivered) == COUNT // 4
+
+
+def test_an_unclear_error_of_the_constructor_is_one(pack):
+    """Its reader would not find the file."""
+
+    class Hides(Checked):
+        def read(self):
+            try:
+                return super().read()
+            except ValueError:
+                message = "bad dataset"
+                raise RuntimeError(message) from None
+
+    outcome = run_trial(lambda: Hides(pack), HALF, before_init=True)
+
+    assert _judged(lambda: Hides(pack), outcome).verdict is Verdict.FAILED_UNCLEARLY
+
+
+@pytest.mark.parametrize("ask", [os.path.exists, os.path.isfile, lambda path: os.access(path, 4)])
+def test_a_missing_file_is_missing_for_each_call_that_names_it(pack, ask):
+    outcome = run_trial(lambda: Missing(pack, ask), GONE, before_init=True)
+
+    judgement = _judged(lambda: Missing(pack), outcome)
+    assert judgement.sentence.startswith("a.pack is missing; only 0 of 40 samples are left")
+
+
+def test_a_missing_file_is_listed(pack):
+    outcome = run_trial(lambda: Whole(next(pack.parent.glob("*.pack"))), GONE, before_init=True)
+    assert outcome.exception.type == "FileNotFoundError"
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "phrase"),
+    [
+        (HALF, MappedAsLong, "beyond the point where it was truncated"),
+        (ReadError("*.pack"), MappedAsLong, "that the disk could not deliver"),
+    ],
+)
+def test_a_death_by_a_mapping_is_explained(pack, left_behind, fault, kind, phrase):
+    for _ in range(5):
+        outcome = run_trial(lambda: kind(pack), fault, before_init=True)
+        assert (outcome.end.exitcode, outcome.phase) == (-signal.SIGBUS, START)
+        assert outcome.fired == 1
+    judgement = _judged(lambda: kind(pack), outcome)
+    assert judgement.verdict is Verdict.CRASHED
+    assert judgement.sentence.startswith(
+        "the process that calls make_dataset() was killed by SIGBUS"
+    )
+    assert phrase in judgement.sentence
+    assert left_behind() == []
+
+
+def test_a_worker_may_die_of_what_the_constructor_mapped(pack):
+    """The kernel has no other way to say that a page cannot be read: that is clear."""
+    outcome = run_trial(lambda: Mapped(pack), ReadError("*.pack"), before_init=True)
+
+    assert {each.exitcode for each in outcome.deaths} == {-signal.SIGBUS}
+    assert _judged(lambda: Mapped(pack), outcome).verdict is Verdict.FAILED_CLEANLY
+
+
+def test_a_constructor_that_hangs_is_ended_at_the_deadline(pack, left_behind):
+    def make():
+        try:
+            return Whole(pack)
+        except OSError:
+            threading.Event().wait()
+
+    outcome = run_trial(make, ReadError("*.pack"), deadline=2, before_init=True)
+
+    assert (outcome.timed_out, outcome.phase, outcome.recovery) == (True, START, None)
+    judgement = _judged(lambda: Whole(pack), outcome)
+    assert judgement.verdict is Verdict.HUNG
+    assert judgement.sentence.startswith("make_dataset() neither finished")
+    assert left_behind() == []
+
+
+def test_the_recovery_is_made_by_another_process(pack, tmp_path):
+    pids = tmp_path / "pids"
+    outcome = run_trial(lambda: announces_itself(pack, pids), HALF, before_init=True)
+
+    main_pid, second = pids.read_text(encoding="ascii").split()
+    assert main_pid != second
+    assert str(outcome.main.pid) == main_pid
+    assert outcome.recovery.complete
+
+
+class OfWorkers(InWorker):
+    """Refuses to be read elsewhere."""
+
+    def __getitem__(self, index):
+        if torch.utils.data.get_worker_info() is None:
+            message = "in workers only"
+            raise RuntimeError(message)
+        return super().__getitem__(index)
+
+
+def test_what_only_workers_can_read_recovers_in_workers(pack):
+    outcome = run_trial(lambda: OfWorkers(pack), GONE, before_init=True)
+
+    assert outcome.fired
+    assert outcome.recovery.exception is None
+    assert outcome.recovery.complete
+    assert {each.worker for each in outcome.recovery.delivered} == {0, 1}
+    assert _judged(lambda: OfWorkers(pack), outcome).verdict is Verdict.FAILED_CLEANLY
+    assert replay(lambda: OfWorkers(pack), GONE, before_init=True) is Verdict.FAILED_CLEANLY
+
+
+def test_the_folder_of_a_factory_is_the_same_for_the_recovery(pack):
+    def make(folder):
+        copy = folder / "copy.pack"
+        if not copy.exists():
+            copy.write_bytes(pack.read_bytes())
+        return Whole(copy)
+
+    outcome = run_trial(make, TruncatedFile("*/a.pack"), before_init=True)
+
+    judgement = _judged(make, outcome, Contract(may_skip=True))
+    assert judgement.verdict is Verdict.POISONED
+
+
+def test_faults_of_workers_can_be_armed_as_well(pack):
+    outcome = run_trial(lambda: Whole(pack), WorkerKilled(worker=1), before_init=True)
+
+    assert [firing.worker for firing in outcome.faults[0].firings] == [1]
+    assert [each.worker for each in outcome.deaths] == [1]
+
+
+@pytest.mark.parametrize("argument", ["yes", 1, None])
+def test_what_is_neither_true_nor_false_is_refused(pack, argument):
+    with pytest.raises(
+        InvalidArgumentError, match=f"before_init={argument!r} must be True or False"
+    ):
+        run_trial(lambda: Whole(pack), HALF, before_init=argument)
+
+
+def test_the_python_engine_is_refused(pack):
+    """It replaces what workers call, and the constructor would not meet the fault."""
+    with pytest.raises(InvalidArgumentError, match="needs the kernel engine"):
+        run_trial(lambda: Whole(pack), HALF, engine="python", before_init=True)
+
+
+def test_without_a_fault_the_dataset_is_as_ever(pack):
+    outcome = run_trial(lambda: Whole(pack), before_init=True)
+
+    assert _judged(lambda: Whole(pack), outcome).verdict is Verdict.SURVIVED
+    assert outcome.recovery is None
+
+
+def test_the_trial_can_be_repeated(pack):
+    outcome = run_trial(lambda: Whole(pack), HALF, before_init=True)
+
+    assert "before_init=True" in outcome.reproduce()
+    assert type(outcome).from_dict(outcome.to_dict()) == outcome
