@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import gc
 import itertools
 import linecache
@@ -200,9 +201,14 @@ _trials = itertools.count(1)
 
 
 def collapse_after_two_trials() -> None:
-    """Use huge pages from the third trial of this process on, if the kernel has them."""
-    if next(_trials) != _TRIALS_BEFORE:
-        return
+    """Use huge pages from the third trial of this process on."""
+    if next(_trials) == _TRIALS_BEFORE:
+        collapse_memory()
+
+
+@functools.cache
+def collapse_memory() -> None:
+    """Use huge pages from now on, if the kernel has them. Further calls do nothing."""
     with contextlib.suppress(OSError):  # Without /proc forks take longer, and that is all.
         for start, end in list(_full_ranges(private_memory())):
             collapse(start, end - start)

@@ -15,7 +15,7 @@ from pytest_dataloader_faults._trial.ranks import require_ranks
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS, names_of_checks, require_checks
-from pytest_dataloader_faults.battery.runner import run_check
+from pytest_dataloader_faults.battery.runner import prepare, run_check
 from pytest_dataloader_faults.outcomes import CheckResult, Contract
 from pytest_dataloader_faults.outcomes.text import printable
 
@@ -136,6 +136,7 @@ def run_checks(
     flaky: str,
 ) -> Iterator[CheckResult]:
     """The result of each check for each part; each check is a step of the innermost stage."""
+    prepare(names)
     for name in progress.step_through(names):
         expected = (expected_failures or {}).get(name)
         arguments = {

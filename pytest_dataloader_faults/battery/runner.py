@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from pytest_dataloader_faults._settings.jobs import has_step
@@ -55,13 +55,21 @@ _SMALL_BATCHES = (
 )
 _FILE_CHECKS_ONLY = "file checks do not cover data from these connections"
 _UNEXPECTED = "passes although it was expected to fail"
+_CHECKS_THAT_REPAY = 10
 
 
-def prepare(names: Iterable[str]) -> None:
-    """Start what the checks *names* need and what is slow to start, while the first of them run."""
+def prepare(names: Collection[str]) -> None:
+    """Prepare pytest's process for the checks *names*, before the first of them runs.
+
+    It starts what is slow to start, and moves memory into huge pages if so many forks repay that.
+    """
     contexts = [CHECKS[name].scenario.loader.get("multiprocessing_context") for name in names]
     if "forkserver" in contexts:
         fork_server.begin()
+    if len(names) > _CHECKS_THAT_REPAY:
+        from pytest_dataloader_faults._trial import child  # It imports torch.
+
+        child.collapse_memory()
 
 
 def run_check(

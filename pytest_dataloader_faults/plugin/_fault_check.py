@@ -129,7 +129,7 @@ class FaultCheck:
         places, stash = _item_numbers(self._node), self._node.config.stash
         if _stage not in stash:
             stash[_stage] = progress.ProgressStage("checks")
-            prepare(name for name in map(check_name_of, places) if name in CHECKS)
+            prepare([name for name in map(check_name_of, places) if name in CHECKS])
         stage = stash[_stage]
         stage.step(self.name, places.get(self._node, 0), len(places))
         return progress.within(stage)

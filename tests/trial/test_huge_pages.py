@@ -20,14 +20,17 @@ Rss:                {used} kB
 Anonymous:          {used} kB
 VmFlags: rd wr mr mw me ac
 """
-COLLAPSE = """
+HUGE = """
 import re
-from pytest_dataloader_faults._trial import child
 
 def huge():
     return int(re.search(r"AnonHugePages: +(\\d+)", open("/proc/self/smaps_rollup").read())[1])
 
 held = [b"%064d" % n for n in range(200_000)]
+"""
+COLLAPSE = """
+from pytest_dataloader_faults._trial import child
+
 before = huge()
 child.collapse_after_two_trials()
 child.collapse_after_two_trials()
@@ -36,6 +39,21 @@ child.collapse_after_two_trials()
 assert held == [b"%064d" % n for n in range(200_000)]
 print(before, first, huge())
 """
+PREPARE = """
+from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.battery.runner import prepare
+
+names = [name for name in CHECKS if name != "pickles"]  # It would start a fork server.
+before = huge()
+prepare(names[:10])
+few = huge()
+prepare(names[:11])
+print(before, few, huge())
+"""
+NEEDS_HUGE_PAGES = pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage/enabled").exists(),
+    reason="this kernel has no transparent huge pages",
+)
 
 
 def _range(
@@ -64,16 +82,26 @@ def test_only_private_memory_that_is_in_use_is_moved() -> None:
     ]
 
 
+@NEEDS_HUGE_PAGES
 def test_the_third_trial_moves_memory_and_keeps_what_is_in_it() -> None:
-    huge = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    if not huge.exists():
-        pytest.skip("this kernel has no transparent huge pages")
-    process = subprocess.run(
-        [sys.executable, "-c", COLLAPSE], capture_output=True, text=True, check=True
-    )
-    pages_at_start, pages_after_one, pages_at_end = map(int, process.stdout.split())
+    pages_at_start, pages_after_one, pages_at_end = _huge_pages(COLLAPSE)
     assert pages_at_start == pages_after_one
     assert pages_at_end > pages_after_one or not _has_collapse(), "no page was moved"
+
+
+@NEEDS_HUGE_PAGES
+def test_more_than_ten_checks_move_memory_before_their_first_trial() -> None:
+    pages_at_start, pages_for_few, pages_for_many = _huge_pages(PREPARE)
+    assert pages_at_start == pages_for_few
+    assert pages_for_many > pages_for_few or not _has_collapse(), "no page was moved"
+
+
+def _huge_pages(code: str) -> list[int]:
+    """The kB of huge pages that *code* prints, in a process of its own."""
+    process = subprocess.run(
+        [sys.executable, "-c", HUGE + code], capture_output=True, text=True, check=True
+    )
+    return [int(number) for number in process.stdout.split()]
 
 
 def _has_collapse() -> bool:
