@@ -132,13 +132,14 @@ def main(job: Job, around: Surroundings) -> NoReturn:
     _run_then_exit(warden, around.facts)
 
 
-def _list_following(job: Job, around: Surroundings) -> list[int]:
-    """The numbers of the processes that follow the first one, as far as they can run."""
-    return [
-        number
-        for number, process in enumerate(job.processes[1:], start=1)
-        if all(step.may_run(around.facts) for step in steps_of((process,), OwnStep))
-    ]
+def _list_following(job: Job, around: Surroundings) -> Iterator[int]:
+    """The numbers of the processes that follow the first one, as far as they can run.
+
+    Whether the next one can may depend on what the one before it has written to the journal.
+    """
+    for number, process in enumerate(job.processes[1:], start=1):
+        if all(step.may_run(around.facts) for step in steps_of((process,), OwnStep)):
+            yield number
 
 
 def _run_then_exit(action: Callable[[], None], facts: Journal) -> NoReturn:

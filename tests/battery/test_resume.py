@@ -27,7 +27,7 @@ from pytest_dataloader_faults.faults import WorkerKilled
 from pytest_dataloader_faults.outcomes import LoadedState
 from pytest_dataloader_faults.outcomes.stages import Stage
 from support.corpus.resume import CountingLoader, ResumableStream, counting
-from support.datasets import Records, RecordStream, joined
+from support.datasets import Records, joined
 
 BOTH = "resumes, resumes-after-death"
 
@@ -135,7 +135,6 @@ HEALTHY = {
     "persistent workers": lambda folder: _stateful(Records(folder), persistent_workers=True),
     "a snapshot now and then": lambda folder: _stateful(Records(folder), snapshot_every_n_steps=3),
     "batches that stay whole": lambda folder: _stateful(Records(folder), collate_fn=joined),
-    "a stream that is iterated anew": lambda folder: _stateful(RecordStream(folder)),
     "a stream with a state": lambda folder: _stateful(ResumableStream(folder)),
     "torch's loader over such a stream": lambda folder: DataLoader(ResumableStream(folder)),
     "such a stream alone": ResumableStream,
@@ -154,10 +153,43 @@ def test_each_state_is_named_from_which_a_process_continued(records):
     (result,) = _run_checks(functools.partial(counting, records), "resumes")
 
     assert result.sentence == (
-        "resumed from its state after 1, 4 and 8 batches and after the epoch, the loader delivered"
-        " the remaining samples, each exactly once."
+        "resumed from its state after 1, 4 and 8 batches and after the epoch, also twice in a row,"
+        " the loader delivered the remaining samples, each exactly once."
     )
-    assert [each.number for each in result.outcome.of(LoadedState)] == [0, 3, 7, 8]
+    # Nine states of the first process, and eight of the one that resumed after one batch.
+    loaded = [each.number for each in result.outcome.of(LoadedState)]
+    assert loaded == [0, 3, 7, 8, 9 + 2, 9 + 8 + 3]
+
+
+def test_a_short_epoch_is_stopped_once(records):
+    make = lambda: CountingLoader(Records(records), batch_size=8, num_workers=2)  # noqa: E731
+
+    (result,) = _run_checks(make, "resumes")
+
+    assert result.passed
+    assert [each.number for each in result.outcome.of(LoadedState)] == [0, 1, 2]
+    assert "twice" not in result.sentence
+
+
+class ForgetsInTheNextEpoch(CountingLoader):
+    """Counts from zero after a state that was taken after an epoch."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.is_new = not state["batches"]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"batches": 1} if getattr(self, "is_new", False) else super().state_dict()
+
+
+def test_a_state_in_the_next_epoch_counts_as_well(records):
+    make = lambda: ForgetsInTheNextEpoch(Records(records), batch_size=2, num_workers=2)  # noqa: E731
+
+    (result,) = _run_checks(make, "resumes")
+
+    assert result.verdict == "corrupted"
+    assert "after the epoch and again 4 batches later, the loader repeated" in result.sentence
+    assert result.cause == "returns a wrong state after it has resumed"
 
 
 def test_death_is_tried_in_two_ways(records):

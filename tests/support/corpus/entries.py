@@ -146,6 +146,8 @@ ENTRIES = {
     "P9": "load-state-needs-an-iterator",
     "P10": "progress-beside-the-checkpoint",
     "P11": "state-of-the-last-batch-is-the-first",
+    "P12": "position-from-zero-after-resuming",
+    "P13": "stream-without-state-resumed-twice",
     "Q1": "waits-for-a-lock-forever",
     "Q2": "hdf5-lock-is-polled",
     "Q3": "no-locks-taken-for-a-held-lock",

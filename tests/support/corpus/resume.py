@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Sampler
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from support.corpus.cases import Case
 from support.datasets import Records, RecordStream, shard
@@ -95,6 +96,18 @@ class CountingLoader(DataLoader[Any]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.begin = state["batches"]
+
+
+class CountsFromZero(CountingLoader):
+    """Counts only the batches of its own process."""
+
+    def __iter__(self) -> Iterator[Any]:
+        start, self.begin = self.begin, 0
+        self.had["batches"] = 0
+        for batch in itertools.islice(DataLoader.__iter__(self), start, None):
+            self.had["batches"] += 1
+            yield batch
+        self.had["batches"] = 0
 
 
 class StaysAtTheEnd(CountingLoader):
@@ -200,6 +213,19 @@ def _of(kind: type[DataLoader[Any]], folder: Path, **options: Any) -> Any:
 
 def counting(folder: Path) -> Any:
     return _of(CountingLoader, folder)
+
+
+def counting_from_zero(folder: Path) -> Any:
+    return _of(CountsFromZero, folder)
+
+
+def resuming_without_state(folder: Path) -> Any:
+    """Resumes a stream by skipping samples; counts those twice."""
+    return StatefulDataLoader(RecordStream(folder), batch_size=4, num_workers=2)
+
+
+def resuming_with_state(folder: Path) -> Any:
+    return StatefulDataLoader(ResumableStream(folder), batch_size=4, num_workers=2)
 
 
 def staying_at_the_end(folder: Path) -> Any:
@@ -311,5 +337,19 @@ CASES: tuple[Case, ...] = (
         "resumes-after-death",
         "corrupted: the loader left out 2 samples",
         counting,
+    ),
+    Case(
+        "P12",
+        counting_from_zero,
+        "resumes",
+        "corrupted: resumed from its state after 1 of 8 batches and again 3 batches later",
+        counting,
+    ),
+    Case(
+        "P13",
+        resuming_without_state,
+        "resumes",
+        "fails_without_fault: resumed from its state after 1 of 4 batches and again 1 batch later",
+        resuming_with_state,
     ),
 )

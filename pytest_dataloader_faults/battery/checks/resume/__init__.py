@@ -13,7 +13,13 @@ from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.battery.checks._base import Check, Scenario, Scenarios
 from pytest_dataloader_faults.battery.checks.resume.rules import describe, find_violation
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
-from pytest_dataloader_faults.outcomes.stages import LoadedState, Phase, Stage, StateOf
+from pytest_dataloader_faults.outcomes.stages import (
+    LoadedState,
+    Phase,
+    SavedState,
+    Stage,
+    StateOf,
+)
 from pytest_dataloader_faults.steps import (
     Arm,
     Disarm,
@@ -58,6 +64,8 @@ _RANDOM = partial(
 )
 _ONE_BATCH = "its epoch has only one batch, which leaves nothing to resume"
 _SEEDS_APART = 7_919
+_FEW_TO_RESUME_TWICE = 3
+"""Batches of an epoch, so that it can be stopped in its rest as well."""
 _FEW_TO_DIE = 6
 """Batches of an epoch, so that the loop has received one before a worker starts its third."""
 _DIES_AT = 3
@@ -85,11 +93,13 @@ class SaveStates(OwnStep):
 
     def run(self, process: TrialProcess) -> None:
         """Save them from now on."""
+        from pytest_dataloader_faults._trial.journal import Noted
         from pytest_dataloader_faults.battery.checks.resume.states import StateSaver
 
         if process.loader is not None:
-            options = self.after_batches, self.at_end, self.killed_after
-            saver = StateSaver(process.journal, process.loader, *options)
+            notes = [each.note for each in process.journal.of(Noted)]
+            first = sum(isinstance(note, SavedState) for note in notes)
+            saver = StateSaver(process.journal, process.loader, self, first)
             process.start_driver().after_batch = saver
 
 
@@ -145,12 +155,12 @@ def save_states(step: SaveStates, *following: Process) -> Processes:
     return (*begin, Epoch(), EndWorkers(), Look(Stage.EPOCH), Disarm()), *following
 
 
-def _resume_from(state: int, number: int = 1) -> Process:
+def _resume_from(state: int, number: int = 1, *saving: SaveStates) -> Process:
     """A process that knows only the *state*. Its random numbers are those of another run."""
-    return _run_again(Phase(Stage.RESUMED, number), LoadState(state))
+    return _run_again(Phase(Stage.RESUMED, number), LoadState(state), *saving)
 
 
-def _run_again(phase: Phase, *before: LoadState) -> Process:
+def _run_again(phase: Phase, *before: OwnStep) -> Process:
     seed = 1 + _SEEDS_APART * (phase.epoch or 0)
     make, again = Make(phase, _make_stateful), FaultFreePass(phase, seed=seed, after_faults=False)
     return (make, *before, again, EndWorkers())
@@ -162,7 +172,16 @@ FROM_LAST_STATE = _resume_from(-1), _run_again(Phase(Stage.UNINTERRUPTED))
 def _plan_stop(workload: Workload) -> Scenario:
     count = _count_batches_to_resume(workload)
     after = tuple(sorted({1, count // 2, count}))
-    processes = (_resume_from(number, number + 1) for number in range(len(after) + 1))
+    again = {}
+    if count >= _FEW_TO_RESUME_TWICE:
+        # After the first batch, and after the epoch: the rest of the next epoch counts as well.
+        again = {0: SaveStates(((count - 1) // 2,)), len(after): SaveStates((count // 2,))}
+    processes = [
+        _resume_from(number, number + 1, *filter(None, [again.get(number)]))
+        for number in range(len(after) + 1)
+    ]
+    twice = range(len(processes), len(processes) + len(again))
+    processes += [_resume_from(number, number + 1) for number in twice]
     return Scenario(processes=save_states(SaveStates(after, at_end=True), *processes))
 
 

@@ -94,6 +94,14 @@ NO_NEXT_EPOCH = Cause(
     " position to one epoch only, and count from zero in the others",
     fix="apply a restored position to one epoch only",
 )
+POSITION_FROM_ZERO = Cause(
+    "returns a wrong state after it has resumed",
+    "A job may be stopped more than once. Start counting at the position that load_state_dict()"
+    " restored, so that the state describes the position in the whole epoch. (torchdata's"
+    " StatefulDataLoader cannot do that for a stream that has no state of its own: give the stream"
+    " state_dict() and load_state_dict())",
+    fix="start counting at the restored position",
+)
 _SHOWN = 5
 _FEWEST_BATCHES = 8
 _LEAST_GROWTH = 2
@@ -115,32 +123,68 @@ def find_violation(outcome: TrialFacts, reference: Reference) -> Finding | None:
 
 def describe(outcome: TrialFacts, finding: Finding) -> str:
     """The sentence of *finding*, with the states that new processes resumed from."""
-    states = _resumed_states(outcome)
-    if states and outcome.phase.stage is Stage.RESUMED:
-        return f"{_describe_resumption(states[-1], outcome)}: {finding.sentence}"
-    if not (finding.passed and states):
+    resumptions = _resumptions(outcome)
+    if resumptions and outcome.phase.stage is Stage.RESUMED:
+        return f"{_describe_resumption(resumptions[-1], outcome)}: {finding.sentence}"
+    if not (finding.passed and resumptions):
         return finding.sentence
     success = _success_sentence(outcome)
     is_fault_free = finding.verdict is Verdict.SURVIVED
     return success if is_fault_free else f"{finding.sentence}; {success}"
 
 
-def _resumed_states(outcome: TrialFacts) -> list[SavedState]:
-    """The states that new processes resumed from."""
-    states = outcome.of(SavedState)
-    return [states[each.number] for each in outcome.of(LoadedState)]
+class _Resumption(NamedTuple):
+    """A new process that resumed from *state*.
+
+    *origin* is the resumed process that had saved it, or None if the first process had. *epoch* is
+    what it delivered, or None if it did not come to an end.
+    """
+
+    state: SavedState
+    origin: _Resumption | None
+    epoch: Pass | None
+
+
+class _History(NamedTuple):
+    """The states of a trial, each with the process that saved it, and the processes that resumed.
+
+    The first process, which resumed from nothing, is None.
+    """
+
+    saved: list[tuple[SavedState, _Resumption | None]]
+    resumptions: list[_Resumption]
+
+
+def _history(outcome: TrialFacts) -> _History:
+    """What was saved and resumed, in order. The notes of a process follow the state it loaded."""
+    history = _History([], [])
+    passes = iter(outcome.passes_in(Stage.RESUMED))
+    process = None
+    for note in outcome.notes:
+        if isinstance(note, SavedState):
+            history.saved.append((note, process))
+        elif isinstance(note, LoadedState):
+            process = _Resumption(*history.saved[note.number], next(passes, None))
+            history.resumptions.append(process)
+    return history
+
+
+def _resumptions(outcome: TrialFacts) -> list[_Resumption]:
+    return _history(outcome).resumptions
 
 
 def _success_sentence(outcome: TrialFacts) -> str:
     """The sentence for states from which the loader delivered the rest."""
-    states = _resumed_states(outcome)
+    resumptions = _resumptions(outcome)
+    states = [each.state for each in resumptions if not each.origin]
     counts = [str(each.batches) for each in states if not each.at_end]
     final = counts.pop()
     beginning = f"{', '.join(counts)} and " if counts else ""
     end = " and after the epoch" if any(each.at_end for each in states) else ""
+    twice = ", also twice in a row" if any(each.origin for each in resumptions) else ""
     batches = "batch" if not beginning and final == "1" else "batches"
     samples = "each exactly once" if outcome.comparison.compares_content else "as many as expected"
-    place = f"after {beginning}{final} {batches}{end}"
+    place = f"after {beginning}{final} {batches}{end}{twice}"
     return f"{_resumed_at(place, outcome)}, the loader delivered the remaining samples, {samples}"
 
 
@@ -148,7 +192,11 @@ def _place(state: SavedState) -> str:
     return "after the epoch" if state.at_end else f"after {pluralize(state.batches, 'batch')}"
 
 
-def _describe_resumption(state: SavedState, outcome: TrialFacts) -> str:
+def _describe_resumption(resumption: _Resumption, outcome: TrialFacts) -> str:
+    state, origin, _ = resumption
+    if origin is not None:
+        later = pluralize(state.batches, "batch")
+        return f"{_describe_resumption(origin, outcome)} and again {later} later"
     epoch = _compared_epoch(outcome)
     place = _place(state)
     if not state.at_end and epoch.complete:
@@ -173,26 +221,46 @@ def _find_unsaved_state(outcome: TrialFacts) -> Finding | None:
 
 def _find_wrong_epochs(outcome: TrialFacts, reference: Reference) -> Iterator[Finding]:
     """What is wrong with the rest of the epoch after each state."""
-    interrupted = _first_epoch(outcome)
     uninterrupted = _compared_epoch(outcome)
     if not uninterrupted.complete:
         return
-    states = list(zip(_resumed_states(outcome), outcome.passes_in(Stage.RESUMED), strict=False))
-    is_fixed = any(_keys(epoch) == _keys(uninterrupted) for state, epoch in states if state.at_end)
-    for state, resumed in states:
-        finding: Finding | None
-        if resumed.exception is not None:
-            sentence = f"raised {error_line(resumed.exception)}"
-            finding = Finding(Verdict.FAILS_WITHOUT_FAULT, sentence, STATE_NOT_LOADED)
-        elif state.at_end:
-            samples = _limit_to_epoch(resumed, uninterrupted, reference)
-            finding = _check_next_epoch(samples, uninterrupted, outcome)
-        else:
-            parts = _Parts(interrupted, state, resumed, uninterrupted, reference)
-            finding = parts.find_mistake(is_fixed=is_fixed)
+    resumptions = _resumptions(outcome)
+    is_fixed = any(
+        each.epoch is not None and _keys(each.epoch) == _keys(uninterrupted)
+        for each in resumptions
+        if each.state.at_end
+    )
+    for resumption in resumptions:
+        finding = _find_mistake(resumption, outcome, reference, is_fixed=is_fixed)
         if finding is not None:
-            sentence = f"{_describe_resumption(state, outcome)}, the loader {finding.sentence}"
+            sentence = f"{_describe_resumption(resumption, outcome)}, the loader {finding.sentence}"
             yield replace(finding, sentence=sentence)
+
+
+def _find_mistake(
+    resumption: _Resumption, outcome: TrialFacts, reference: Reference, *, is_fixed: bool
+) -> Finding | None:
+    """What is wrong with the epoch of *resumption*, or None, also if it did not end."""
+    state, origin, resumed = resumption
+    if resumed is None:
+        return None
+    if resumed.exception is not None:
+        sentence = f"raised {error_line(resumed.exception)}"
+        cause = POSITION_FROM_ZERO if origin else STATE_NOT_LOADED
+        return Finding(Verdict.FAILS_WITHOUT_FAULT, sentence, cause)
+    interrupted, uninterrupted = _first_epoch(outcome), _compared_epoch(outcome)
+    if state.at_end:
+        samples = _limit_to_epoch(resumed, uninterrupted, reference)
+        return _check_next_epoch(samples, uninterrupted, outcome)
+    if origin is None:
+        parts = _Parts(interrupted, state, resumed, uninterrupted, reference)
+        return parts.find_mistake(is_fixed=is_fixed)
+    if origin.epoch is None:
+        return None
+    # That process went on after it had saved the state, to the end of its epoch.
+    parts = _Parts(origin.epoch, state, resumed, origin.epoch, reference)
+    finding = parts.find_mistake(is_fixed=is_fixed)
+    return finding and replace(finding, cause=POSITION_FROM_ZERO)
 
 
 def _compared_epoch(outcome: TrialFacts) -> Pass:
@@ -357,7 +425,8 @@ def _find_growth(outcome: TrialFacts) -> Finding | None:
 
     In the first half, a worker may have had its first batch, or a buffer may have been filled.
     """
-    states = [each for each in outcome.of(SavedState) if not each.at_end]
+    first = [state for state, process in _history(outcome).saved if process is None]
+    states = [each for each in first if not each.at_end]
     late = [each.size for each in states[len(states) // 2 :]]
     if len(states) < _FEWEST_BATCHES:
         return None

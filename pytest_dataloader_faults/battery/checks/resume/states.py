@@ -15,7 +15,7 @@ import pickle
 import signal
 import time
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
@@ -30,6 +30,9 @@ from pytest_dataloader_faults.outcomes.stages import (
     StateOf,
 )
 from pytest_dataloader_faults.outcomes.text import format_value, shorten
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults.battery.checks.resume import SaveStates
 
 _OPTIONS = (
     "num_workers collate_fn pin_memory drop_last timeout worker_init_fn multiprocessing_context"
@@ -66,26 +69,23 @@ class StateSaver:
     """Takes the state of *loader* after each batch of an epoch, until that fails.
 
     Attributes:
-        after_batches: After how many batches of the epoch a state is kept.
-        at_end: Whether one is kept after the epoch.
-        killed_after: After how many batches the process gets SIGKILL; None to let it live.
+        step: Which of them are kept, and whether the process is killed.
+        count: How many states have been saved in this trial.
     """
 
     journal: Journal
     loader: DataLoader[Any]
-    after_batches: tuple[int, ...]
-    at_end: bool
-    killed_after: int | None
+    step: SaveStates
+    count: int = 0
 
     def __post_init__(self) -> None:
         self._last: tuple[Any, bytes] | None = None
         self._has_failed = False
-        self._count = 0
 
     def __call__(self, batches: int, *, at_end: bool = False) -> None:
         """That many *batches* were delivered; *at_end*: and the epoch is over."""
         self._look_again()
-        if batches == self.killed_after:
+        if batches == self.step.killed_after:
             self.journal.write(PhaseStarted(DONE, time.monotonic()))
             os.kill(os.getpid(), signal.SIGKILL)
         state = SavedState(batches, at_end=at_end)
@@ -101,12 +101,12 @@ class StateSaver:
             return
         # What is pickled in another way each time cannot be seen to change.
         self._last = (state_dict, pickled) if pickle.dumps(state_dict) == pickled else None
-        is_kept = self.at_end if at_end else batches in self.after_batches
+        is_kept = self.step.at_end if at_end else batches in self.step.after_batches
         self.journal.write(Noted(replace(state, size=len(pickled))))
         if is_kept:
             packed = base64.b64encode(pickled).decode()
-            self.journal.write(Kept(self._count, packed))
-        self._count += 1
+            self.journal.write(Kept(self.count, packed))
+        self.count += 1
 
     def _look_again(self) -> None:
         if self._last is None:
