@@ -7,6 +7,7 @@ them identify a library or a format, for which causes that matters, and what to 
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -70,6 +71,8 @@ class Library(NamedTuple):
         how_to_open: How to open such a file instead.
         errors: A regular expression for its errors about a handle that did not survive; "" if the
             error does not name it.
+        lock_errors: A regular expression for its error if another process holds a lock.
+        how_to_share: How several processes can read such a file at the same time.
     """
 
     name: str
@@ -82,6 +85,8 @@ class Library(NamedTuple):
     handles: tuple[str, ...] = ()
     how_to_open: str = ""
     errors: str = ""
+    lock_errors: str = ""
+    how_to_share: str = ""
 
 
 def _reads(*suffixes: str) -> Callable[[TrialFacts], bool]:
@@ -365,6 +370,8 @@ LIBRARIES = (
         },
         handles=(".h5", ".hdf5", ".hdf"),
         how_to_open="HDF5 does not survive a fork: open h5py.File in the worker, on first access",
+        lock_errors="unable to lock file",
+        how_to_share="Open it for reading only: h5py.File(path, 'r')",
     ),
     Library(
         "LMDB",
@@ -398,7 +405,25 @@ LIBRARIES = (
         words={r"should be at least \d+KB": "ArrayRecord file should be at least 64KB big"},
     ),
     Library("SciPy", words={r"not (understood|recogni[sz]ed)": "File format b'' not understood"}),
-    Library("SQLite", words={r"malformed": "database disk image is malformed"}),
+    Library(
+        "SQLite",
+        words={r"malformed": "database disk image is malformed"},
+        lock_errors="database is locked",
+        how_to_share=(
+            "Open it for reading only: sqlite3.connect(f'file:{path}?mode=ro', uri=True). Workers"
+            " that write to it must end each transaction at once"
+        ),
+    ),
+    Library(
+        "DuckDB",
+        lock_errors="Could not set lock on file",
+        how_to_share="Open it for reading only: duckdb.connect(path, read_only=True)",
+    ),
+    Library(
+        "filelock",
+        lock_errors=r"The file lock .* could not be acquired",
+        how_to_share="Release the lock as soon as the file is written, and wait for it longer",
+    ),
     Library(
         "tfrecord", words={r"failed to read the (record|start|end)": "Failed to read the record."}
     ),
@@ -452,6 +477,14 @@ LIBRARIES = (
     Library("Zstandard", words={r"checksum": "Restored data doesn't match checksum"}),
 )
 """All libraries. If the hints of several apply, those of the first are used."""
+
+
+def library_of_lock(outcome: TrialFacts) -> Library | None:
+    """The library whose error says that another process holds a lock, if one does."""
+    text = outcome.exception.text if outcome.exception else ""
+    return next(
+        (each for each in LIBRARIES if each.lock_errors and re.search(each.lock_errors, text)), None
+    )
 
 
 def add_advice(outcome: TrialFacts, cause: Cause) -> Cause:

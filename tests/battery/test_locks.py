@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import h5py
 import lmdb
 import pytest
 import torch
+from filelock import FileLock
+from torch.utils.data import get_worker_info
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._engine import explain_missing_kernel_engine
@@ -71,6 +77,84 @@ class ReadsLmdb(Records):
             env.begin() as transaction,
         ):
             return torch.tensor(list(transaction.get(b"%d" % index)))
+
+
+class ReadsDuckdb(Records):
+    """Reads each record from a database that it opens for each of them: healthy."""
+
+    def __init__(self, folder: Path, *, read_only: bool = True) -> None:
+        super().__init__(folder)
+        self.database, self.read_only = str(folder.parent / "records.duckdb"), read_only
+        if not Path(self.database).exists():
+            with duckdb.connect(self.database) as connection:
+                connection.execute("create table records (number integer, data blob)")
+                rows = [(number, path.read_bytes()) for number, path in enumerate(self.paths)]
+                connection.executemany("insert into records values (?, ?)", rows)
+
+    def __getitem__(self, index: int) -> Any:
+        with duckdb.connect(self.database, read_only=self.read_only) as connection:
+            query = "select data from records where number = ?"
+            ((data,),) = connection.execute(query, (index,)).fetchall()
+        return torch.tensor(list(data))
+
+
+class KeepsLock(Records):
+    """Has *lock* keep a lock from the first sample in a process to its end."""
+
+    def __init__(self, folder: Path, lock: Callable[[Path], object]) -> None:
+        super().__init__(folder)
+        self.lock, self.folder, self.kept = lock, folder.parent, None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.kept is None:
+            self.kept = self.lock(self.folder)
+        return super().__getitem__(index)
+
+
+def _lock_sqlite(folder: Path) -> object:
+    connection = sqlite3.connect(folder / "index.db", timeout=0)
+    connection.execute("begin exclusive")
+    return connection
+
+
+def _lock_by_library(folder: Path) -> object:
+    return FileLock(folder / "index.lock").acquire(timeout=0)
+
+
+def _refuse_workers(_folder: Path) -> None:
+    if get_worker_info():
+        raise BlockingIOError(errno.EAGAIN, "the dataset is busy")
+
+
+@rows(
+    ("lock", "remedy"),
+    [
+        (lambda folder: h5py.File(folder / "index.h5", "a"), "h5py.File(path, 'r')"),
+        (_lock_sqlite, "?mode=ro"),
+        (lambda folder: duckdb.connect(folder / "index.duckdb"), "read_only=True"),
+        (_lock_by_library, "as soon as the file is written"),
+    ],
+)
+def test_workers_that_lock_each_other_out_are_a_cause(records, lock, remedy):
+    make = functools.partial(KeepsLock, records, lock)
+    (result,) = check_dataset(make, only="workers-agree", on_fail=None)
+
+    assert result.verdict == "fails_without_fault"
+    assert result.cause == "locks a file that its other workers need"
+    assert remedy in result.explanation
+
+
+def test_an_error_that_mentions_no_lock_has_another_cause(records):
+    make = functools.partial(KeepsLock, records, _refuse_workers)
+    (result,) = check_dataset(make, only="workers-agree", on_fail=None)
+
+    assert result.verdict == "fails_without_fault"
+    assert result.cause == "fails without a fault"
+
+
+def test_duckdb_raises_a_clear_error(records):
+    for result in _results(functools.partial(ReadsDuckdb, records)).values():
+        assert result.verdict == "failed_cleanly", result.explanation
 
 
 def test_sqlite_raises_a_clear_error(records):

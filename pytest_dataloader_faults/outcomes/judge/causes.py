@@ -47,7 +47,12 @@ from pytest_dataloader_faults.outcomes.judge.starts import (
     start_cause,
 )
 from pytest_dataloader_faults.outcomes.judge.streams import digests
-from pytest_dataloader_faults.outcomes.libraries import LIBRARIES, Library, add_advice
+from pytest_dataloader_faults.outcomes.libraries import (
+    LIBRARIES,
+    Library,
+    add_advice,
+    library_of_lock,
+)
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 
@@ -58,6 +63,12 @@ _ENDS_WORKER = Cause(
     " descriptors it does not own. If the worker crashed, run with num_workers=0 under python -X"
     " faulthandler to see the line",
     fix="remove os._exit, sys.exit and signals from the dataset",
+)
+_LOCKED_BY_WORKER = Cause(
+    "locks a file that its other workers need",
+    "One of the dataset's processes holds a lock of the file, and another one cannot get it.",
+    overrides=True,
+    fix="open the file for reading only",
 )
 _WRITES_DATA = Cause(
     "opens its data for writing",
@@ -185,6 +196,9 @@ def _hang_cause(outcome: TrialFacts, clues: Clues) -> Cause | None:
 def _fault_free_cause(outcome: TrialFacts) -> Cause:
     if find_explaining_deaths(outcome) and not last_printed_error(outcome):
         return _ENDS_WORKER._replace(overrides=is_not_forked(outcome))
+    if library := library_of_lock(outcome):
+        advice = f"{_LOCKED_BY_WORKER.advice} {library.how_to_share}"
+        return _LOCKED_BY_WORKER._replace(advice=advice)
     return Verdict.FAILS_WITHOUT_FAULT.usual_cause
 
 
