@@ -26,6 +26,7 @@ from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
 from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
+from pytest_dataloader_faults._trial.connections import note_connections
 from pytest_dataloader_faults._trial.driver import LoaderDriver, describe_error, idle_at_once
 from pytest_dataloader_faults._trial.journal import (
     REFUSALS,
@@ -232,7 +233,8 @@ class TrialProcess:
                 accelerator.use()
                 self._use_batch = accelerator.copy_to_device
             case ReadSample():
-                _read_first_sample(loader)
+                with self._watch_connections():
+                    _read_first_sample(loader)
             case RepeatDraws():
                 repeat_draws(loader, loaders.outer_loader(loader))
 
@@ -288,13 +290,14 @@ class TrialProcess:
         # needed: the faults act on what this process makes of the files.
         job = self.job
         is_alone = step.in_main_process and self._may_lack_workers
-        loader = loaders.make_loader(
-            job.make_dataset,
-            job.settings.loader,
-            {**job.changes, **_WITHOUT_WORKERS} if is_alone else job.changes,
-            needs_workers=job.needs_workers and not is_alone,
-            rank=job.rank_of_several,
-        )
+        with self._watch_connections():
+            loader = loaders.make_loader(
+                job.make_dataset,
+                job.settings.loader,
+                {**job.changes, **_WITHOUT_WORKERS} if is_alone else job.changes,
+                needs_workers=job.needs_workers and not is_alone,
+                rank=job.rank_of_several,
+            )
         if step.adapt is not None:
             loader = step.adapt(loader)
         outer, reduced_from = loaders.outer_loader(loader), None
@@ -319,6 +322,10 @@ class TrialProcess:
         kind, method = loaders.kind_of(loader.dataset), loaders.start_method_of(loader)
         self.journal.write(LoaderMade(kind, method, *facts))
         return loader
+
+    def _watch_connections(self) -> contextlib.AbstractContextManager[None]:
+        """Note what the main process opens, unless faults could hit the look at its descriptors."""
+        return contextlib.nullcontext() if self._monitor else note_connections(self.journal)
 
     def start_driver(self) -> LoaderDriver:
         """The driver of the loader, which exists from now on."""

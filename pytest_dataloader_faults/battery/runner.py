@@ -19,11 +19,11 @@ from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge.causes import (
     INTERMITTENT,
     Clues,
-    inherited_files,
     likely_cause,
 )
 from pytest_dataloader_faults.outcomes.judge.hangs import loader_timed_out, waits_for_thread
 from pytest_dataloader_faults.outcomes.judge.report import comparison_notes, explain
+from pytest_dataloader_faults.outcomes.judge.sharing import inherited_files
 from pytest_dataloader_faults.outcomes.libraries import add_advice
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial, deciding_trial
 from pytest_dataloader_faults.outcomes.text import (

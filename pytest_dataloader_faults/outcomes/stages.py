@@ -208,4 +208,15 @@ class LoadedState(Note):
     number: int
 
 
-register(Absence, ChangedState, EpochsApart, LoadedState, SavedState)
+@dataclass(frozen=True)
+class OpenConnection(Note):
+    """A connection or pipe that the dataset had opened before the workers started.
+
+    Attributes:
+        name: What it leads to, such as ``"a connection to 127.0.0.1:9000"``.
+    """
+
+    name: str
+
+
+register(Absence, ChangedState, EpochsApart, LoadedState, OpenConnection, SavedState)

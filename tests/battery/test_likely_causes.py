@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import multiprocessing
 import os
 import re
 import signal
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +23,11 @@ from torch.utils.data import Dataset, IterableDataset
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.outcomes import OpenConnection
 from support.corpus.endless import LastAgain
 from support.datasets import SIZE, BySet, Records, RecordStream, Substitutes
+from support.network_datasets import ByConnection, ByProcess, answer_last_first
+from support.servers import tcp_server
 from support.specimens import ZerosOnError
 from support.started_anew import EndsItsWorker, HoldsDelegating, RaisesAtLoading
 
@@ -67,6 +73,86 @@ class OneBuffer(Records):
         with self.paths[index].open("rb", buffering=0) as file:
             file.readinto(self.buffer)
         return torch.frombuffer(bytes(self.buffer), dtype=torch.uint8)
+
+
+CONNECTION = "uses a connection that was opened before the fork"
+
+
+def test_a_connection_from_before_the_fork_is_named(records):
+    make = functools.partial(ByConnection, in_worker=False)
+    with tcp_server(answer_last_first) as address:
+        result = _run_checks(make, records, address, only="workers-agree")["workers-agree"]
+
+    assert result.verdict == "corrupted"
+    assert result.cause == CONNECTION
+    host, port = address
+    assert f"a connection to {host}:{port}" in result.explanation
+
+
+def test_a_connection_of_each_worker_is_healthy(records):
+    make = functools.partial(ByConnection, in_worker=True)
+    with tcp_server(answer_last_first) as address:
+        result = _run_checks(make, records, address, only="workers-agree")["workers-agree"]
+
+    assert result.passed, result.explanation
+
+
+class ConnectsOnce(ByConnection):
+    """Does not know that it has been forked."""
+
+    def _connect(self) -> None:
+        if not hasattr(self, "connection"):
+            super()._connect()
+
+
+def test_a_connection_of_a_sample_before_the_fork_is_named(records):
+    make = functools.partial(ConnectsOnce, in_worker=True)
+    checks = "workers-agree, read-before-fork"
+    with tcp_server(answer_last_first) as address:
+        results = _run_checks(make, records, address, only=checks)
+
+    assert results["workers-agree"].passed
+    assert results["read-before-fork"].cause == CONNECTION
+
+
+def test_an_open_connection_explains_no_failure_under_a_fault(records):
+    def make():
+        dataset = ZerosOnError(records)
+        dataset.connection = socket.create_connection(address)
+        return dataset
+
+    with tcp_server(answer_last_first) as address:
+        (result,) = check_dataset(make, only="read-error", on_fail=None)
+
+    assert result.outcome.of(OpenConnection)
+    assert result.cause == IN_PLACE
+
+
+def test_pipes_to_a_process_from_before_the_fork_are_named(records):
+    result = _run_checks(ByProcess, records, only="workers-agree")["workers-agree"]
+
+    assert not result.passed
+    assert result.cause == CONNECTION
+    assert "a pipe to another process" in result.explanation
+
+
+class OwnQueue(Records):
+    """Has a queue, whose pipe is for several processes, and makes each sample differently."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.queue = multiprocessing.Queue()
+
+    def __getitem__(self, index: int) -> Any:
+        return index, os.getpid()
+
+
+def test_a_queue_is_made_to_be_shared(records):
+    result = _run_checks(OwnQueue, records, only="workers-agree")["workers-agree"]
+
+    assert result.verdict == "corrupted"
+    assert not result.outcome.of(OpenConnection)
+    assert result.cause != CONNECTION
 
 
 class GivesNext(Records):

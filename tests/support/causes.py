@@ -10,7 +10,14 @@ from pytest_dataloader_faults.battery.checks import _epochs, listings
 from pytest_dataloader_faults.battery.checks.before_init import rules as before_init
 from pytest_dataloader_faults.battery.checks.locks import rules as lock_rules
 from pytest_dataloader_faults.battery.checks.resume import rules
-from pytest_dataloader_faults.outcomes import FileCounts, Finding, Pass, WorkerFacts, Wrong
+from pytest_dataloader_faults.outcomes import (
+    FileCounts,
+    Finding,
+    OpenConnection,
+    Pass,
+    WorkerFacts,
+    Wrong,
+)
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge import (
     causes,
@@ -19,6 +26,7 @@ from pytest_dataloader_faults.outcomes.judge import (
     hangs,
     ranks,
     samples,
+    sharing,
     starts,
 )
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
@@ -38,7 +46,16 @@ def all_causes() -> Iterator[Cause]:
     yield from filter(any, (verdict.usual_cause for verdict in Verdict))
     for hint in (hint for library in LIBRARIES for hint in library.hints):
         yield from (Cause(phrase, hint.advice, True, hint.fix) for phrase in hint.causes)
+    yield _cause_of_connection()
     yield from map(_cause_of_handle, ("/data/a.h5", "/data/data.mdb", "/data/a.bin"))
+
+
+def _cause_of_connection() -> Cause:
+    notes = (OpenConnection("a connection to 127.0.0.1:9000"),)
+    outcome = revised(ordinary(Pass(EPOCH_1, complete=True)), notes=notes)
+    cause = sharing.connection_cause(outcome, Verdict.CORRUPTED)
+    assert cause is not None
+    return cause
 
 
 def _cause_of_handle(path: str) -> Cause:

@@ -5,17 +5,26 @@ Each is made of the URL of a folder with the files ``0.bin``, ``1.bin``, ...
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import socket
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import requests
 import torch
 from torch.utils.data import Dataset
 
+from support.datasets import Records
+
 COUNT, SIZE = 8, 4000
+_PATIENCE = 0.05
+"""Seconds in which the other worker sends its request."""
 
 
 def write_samples(folder: Path) -> Path:
@@ -104,3 +113,64 @@ class Impatient(ByHttp):
     """Has a short timeout."""
 
     limit = 0.3
+
+
+class ByConnection(Records):
+    """Requests each record by its number, on a connection that it opens when it is made.
+
+    With *in_worker*, each process opens its own: healthy.
+    """
+
+    def __init__(self, folder: Path, address: tuple[str, int], *, in_worker: bool) -> None:
+        super().__init__(folder)
+        self.address, self.pid = address, 0
+        if not in_worker:
+            self._connect()
+            self.pid = -1
+
+    def _connect(self) -> None:
+        self.connection = socket.create_connection(self.address).makefile("rwb")
+
+    def __getitem__(self, index: int) -> Any:
+        if self.pid not in (-1, os.getpid()):
+            self._connect()
+            self.pid = os.getpid()
+        self.connection.write(b"%d\n" % index)
+        self.connection.flush()
+        return index, int(self.connection.readline())
+
+
+def answer_last_first(connection: socket.socket) -> None:
+    """Return the square of each number. If a second request waits, it is answered first."""
+    while data := connection.recv(64):
+        if select.select([connection], [], [], _PATIENCE)[0]:
+            data += connection.recv(64)
+        for number in reversed(data.split()):
+            connection.sendall(b"%d\n" % int(number) ** 2)
+
+
+_PROGRAM = f"""
+import os, select
+while data := os.read(0, 64):
+    if select.select([0], [], [], {_PATIENCE})[0]:
+        data += os.read(0, 64)
+    for number in reversed(data.split()):
+        os.write(1, b"%d\\n" % int(number) ** 2)
+"""
+
+
+class ByProcess(Records):
+    """Has a process of its own compute each sample, which it starts when it is made."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen([sys.executable, "-c", _PROGRAM], stdin=pipe, stdout=pipe)
+
+    def __getitem__(self, index: int) -> Any:
+        numbers, squares = self.process.stdin, self.process.stdout
+        assert numbers
+        assert squares
+        numbers.write(b"%d\n" % index)
+        numbers.flush()
+        return index, int(squares.readline())

@@ -8,10 +8,9 @@ them. So a cause is named after what the dataset does, not after the fault that 
 
 from __future__ import annotations
 
-import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from pytest_dataloader_faults.faults import (
@@ -22,7 +21,7 @@ from pytest_dataloader_faults.faults import (
     ShortRead,
     TruncatedFile,
 )
-from pytest_dataloader_faults.faults.base import FiringKind, Place
+from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.outcomes.contract import (
     DAMAGED,
     SHORT,
@@ -34,8 +33,7 @@ from pytest_dataloader_faults.outcomes.contract import (
     Verdict,
     Wrong,
 )
-from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
-from pytest_dataloader_faults.outcomes.judge import draws, hangs
+from pytest_dataloader_faults.outcomes.judge import draws, hangs, sharing
 from pytest_dataloader_faults.outcomes.judge.errors import (
     find_explaining_deaths,
     last_printed_error,
@@ -48,8 +46,6 @@ from pytest_dataloader_faults.outcomes.judge.starts import (
 )
 from pytest_dataloader_faults.outcomes.judge.streams import digests
 from pytest_dataloader_faults.outcomes.libraries import (
-    LIBRARIES,
-    Library,
     add_advice,
     library_of_lock,
 )
@@ -112,10 +108,6 @@ _STAYS_IN_WORKER = Cause(
     " sample",
     fix="discard everything from the failed read",
 )
-_HANDLE = "uses a file that was opened before the fork"
-_SHARED_OFFSET = (
-    "The workers therefore share its file offset: open it in the worker, on first access"
-)
 
 
 class Clues(NamedTuple):
@@ -152,19 +144,17 @@ def likely_cause(
 def _find_cause(
     outcome: TrialFacts, finding: Finding, fault_free: TrialFacts, clues: Clues
 ) -> Cause:
-    path = next(_open_before_fork(outcome, finding.verdict, fault_free, clues), None)
-    if path is not None and finding.verdict is not Verdict.NOT_EXERCISED:
-        library = _library_of(path)
-        opened = f"{os.path.basename(path)} was opened before the workers started."
-        how_to_open = library.how_to_open if library else _SHARED_OFFSET
-        overrides = library is not None and bool(library.errors)
-        return Cause(
-            _HANDLE,
-            f"{opened} {how_to_open}",
-            overrides,
-            fix="open the file in the worker, on first access",
+    if finding.verdict is not Verdict.NOT_EXERCISED and (
+        cause := sharing.file_cause(
+            outcome, finding.verdict, fault_free, fails_again=clues.second_epoch_fails
         )
-    if cause := finding.cause or _write_cause(outcome, finding.verdict, fault_free):
+    ):
+        return cause
+    if cause := (
+        finding.cause
+        or _write_cause(outcome, finding.verdict, fault_free)
+        or sharing.connection_cause(outcome, finding.verdict)
+    ):
         return cause
     if finding.verdict in _CONTENT_VERDICTS and not clues.is_caught and lengthens_data(outcome):
         return _WRITES_DATA
@@ -217,49 +207,6 @@ def _write_cause(outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts) 
 
 def _writes_files(fault_free: TrialFacts) -> bool:
     return any(each.writes for worker in fault_free.workers for each in worker.files.values())
-
-
-def _open_before_fork(
-    outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts, clues: Clues
-) -> Iterator[str]:
-    """The files that workers use through handles from before the fork, if that is the cause.
-
-    Wrong content is not caused by the handle, unless workers read the file at a shared offset:
-    pread(2) and mappings do not use one.
-    """
-    shared = shared_offset_files((*fault_free.workers, *outcome.workers))
-    if verdict is Verdict.POISONED and clues.second_epoch_fails:
-        yield from inherited_files(outcome, fault_free, by_calls=True)
-    if not outcome.fired:
-        yield from shared
-        text = outcome.exception.text if outcome.exception else ""
-        for library in LIBRARIES:
-            if library.errors and re.search(library.errors, text):
-                yield f"data{library.handles[0]}"
-        yield from filter(_library_of, inherited_files(outcome, fault_free))
-    firings = (firing for each in outcome.faults for firing in each.firings)
-    replaced = (firing.path for firing in firings if firing.kind is FiringKind.REPLACED)
-    yield from (path for path in replaced if path in shared)
-
-
-def inherited_files(
-    outcome: TrialFacts, fault_free: TrialFacts, *, by_calls: bool = False
-) -> list[str]:
-    """The files that workers read but did not open; *by_calls*: and did not map."""
-    files = [
-        item for worker in (*fault_free.workers, *outcome.workers) for item in worker.files.items()
-    ]
-    return [
-        path
-        for path, counts in files
-        if counts.reads and not counts.opens and (counts.bytes or not by_calls)
-    ]
-
-
-def _library_of(path: str) -> Library | None:
-    """The library whose handles of a file like *path* do not survive a fork."""
-    suffix = os.path.splitext(path)[1]
-    return next((library for library in LIBRARIES if suffix in library.handles), None)
 
 
 # Some facts about caught errors. A truncated file and a short read do not raise an error

@@ -1,0 +1,99 @@
+"""What workers share if the dataset opened it before they were forked. Pure."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from pytest_dataloader_faults.faults.base import FiringKind
+from pytest_dataloader_faults.outcomes.contract import Cause, Verdict
+from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
+from pytest_dataloader_faults.outcomes.judge.starts import is_not_forked
+from pytest_dataloader_faults.outcomes.libraries import LIBRARIES, Library
+from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.stages import OpenConnection
+
+_HANDLE = "uses a file that was opened before the fork"
+_SHARED_OFFSET = (
+    "The workers therefore share its file offset: open it in the worker, on first access"
+)
+_CONNECTION = "uses a connection that was opened before the fork"
+_SHARED_CONNECTION = (
+    "The dataset opened {} before the workers started. They all send and receive on it, so that one"
+    " may get the answer for another: open it in the worker, on first access"
+)
+_OF_CONNECTION = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.HUNG, Verdict.POISONED)
+
+
+def file_cause(
+    outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts, *, fails_again: bool
+) -> Cause | None:
+    """The cause, if it is a file that was opened before the fork.
+
+    *fails_again*: whether a second epoch fails without a fault as well.
+    """
+    path = next(_open_before_fork(outcome, verdict, fault_free, fails_again=fails_again), None)
+    if path is None:
+        return None
+    library = _library_of(path)
+    opened = f"{os.path.basename(path)} was opened before the workers started."
+    how_to_open = library.how_to_open if library else _SHARED_OFFSET
+    return Cause(
+        _HANDLE,
+        f"{opened} {how_to_open}",
+        overrides=library is not None and bool(library.errors),
+        fix="open the file in the worker, on first access",
+    )
+
+
+def connection_cause(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
+    """The cause, if no fault fired and workers share a connection."""
+    connections = outcome.of(OpenConnection)
+    if not connections or outcome.fired or verdict not in _OF_CONNECTION or is_not_forked(outcome):
+        return None
+    advice = _SHARED_CONNECTION.format(connections[0].name)
+    return Cause(_CONNECTION, advice, fix="open the connection in the worker, on first access")
+
+
+def _open_before_fork(
+    outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts, *, fails_again: bool
+) -> Iterator[str]:
+    """The files that workers use through handles from before the fork, if that is the cause.
+
+    Wrong content is not caused by the handle, unless workers read the file at a shared offset:
+    pread(2) and mappings do not use one.
+    """
+    shared = shared_offset_files((*fault_free.workers, *outcome.workers))
+    if verdict is Verdict.POISONED and fails_again:
+        yield from inherited_files(outcome, fault_free, by_calls=True)
+    if not outcome.fired:
+        yield from shared
+        text = outcome.exception.text if outcome.exception else ""
+        for library in LIBRARIES:
+            if library.errors and re.search(library.errors, text):
+                yield f"data{library.handles[0]}"
+        yield from filter(_library_of, inherited_files(outcome, fault_free))
+    firings = (firing for each in outcome.faults for firing in each.firings)
+    replaced = (firing.path for firing in firings if firing.kind is FiringKind.REPLACED)
+    yield from (path for path in replaced if path in shared)
+
+
+def inherited_files(
+    outcome: TrialFacts, fault_free: TrialFacts, *, by_calls: bool = False
+) -> list[str]:
+    """The files that workers read but did not open; *by_calls*: and did not map."""
+    files = [
+        item for worker in (*fault_free.workers, *outcome.workers) for item in worker.files.items()
+    ]
+    return [
+        path
+        for path, counts in files
+        if counts.reads and not counts.opens and (counts.bytes or not by_calls)
+    ]
+
+
+def _library_of(path: str) -> Library | None:
+    """The library whose handles of a file like *path* do not survive a fork."""
+    suffix = os.path.splitext(path)[1]
+    return next((library for library in LIBRARIES if suffix in library.handles), None)
