@@ -77,9 +77,10 @@ _WRITES_DATA = Cause(
 )
 _PARTIAL_FILE = Cause(
     "leaves a partially written file behind",
-    "A later read accepted a file that a failed write had left incomplete. Write to a temporary"
-    " name in the same folder, and rename the file with os.replace() once it is complete. Some"
-    " writers ignore write errors (np.save, for the data), so check the size before you rename",
+    "A later read accepted a file that was incomplete, because a write had failed or not ended."
+    " Write to a temporary name in the same folder, and rename the file with os.replace() once it"
+    " is complete. Some writers ignore write errors (np.save, for the data), so check the size"
+    " before you rename",
     overrides=True,
     fix="write to a temporary name, and rename the file with os.replace()",
 )
