@@ -9,8 +9,8 @@ import pytest
 from pytest_dataloader_faults import check_dataset, sweep
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import process_group
-from pytest_dataloader_faults.battery.checks._ranks import RANKS
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT as BEFORE_INIT_CHECKS
+from pytest_dataloader_faults.battery.checks.ranks import RANKS
 from pytest_dataloader_faults.battery.fault_free_cache import FaultFreeCache
 from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError

@@ -8,8 +8,8 @@ import pytest
 
 from pytest_dataloader_faults import Contract, Outcome, Verdict
 from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.battery.checks.ranks import rules
 from pytest_dataloader_faults.outcomes import Compared, Comparison, Pass, Reference
-from pytest_dataloader_faults.outcomes.judge import ranks
 from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.stages import Absence, EpochsApart, Position, Reason
@@ -51,7 +51,7 @@ def test_a_rank_with_fewer_batches_is_waited_for():
     outcome = waiting(together(of_map((0,), (2,)), of_map((1, 3))), 0, FINISHED)
     finding = outcome.judge(REFERENCE)
 
-    assert (finding.verdict, finding.cause) == (Verdict.HUNG, ranks.UNEVEN)
+    assert (finding.verdict, finding.cause) == (Verdict.HUNG, rules.UNEVEN)
     assert "rank 0 was waiting in batch 2" in finding.sentence
     assert finding.sentence.endswith("rank 1 had only 1 batch")
 
@@ -89,26 +89,26 @@ def test_samples_that_a_rank_skipped_are_counted(contract, says):
     [
         (
             (of_map((0, 1)), of_map((2, 1), (3,))),
-            ranks.ON_SEVERAL_RANKS,
+            rules.ON_SEVERAL_RANKS,
             ("1 of 4 samples (1)", "ranks 0 and 1"),
         ),
         (
             (of_map((0, 1)), of_map((0, 1))),
-            ranks.ON_SEVERAL_RANKS,
+            rules.ON_SEVERAL_RANKS,
             ("2 of 4 samples (0, 1)", "ranks 0 and 1, and 2 were delivered on no rank"),
         ),
         (
             (of_map((0, 0)), of_map((1, 2), (3,))),
-            ranks.ON_SEVERAL_RANKS,
+            rules.ON_SEVERAL_RANKS,
             ("1 of 4 samples (0)", "rank 0"),
         ),
-        ((of_map((0,)), of_map((2, 3))), ranks.ON_NO_RANK, ("1 of 4 samples (1)", "no rank")),
+        ((of_map((0,)), of_map((2, 3))), rules.ON_NO_RANK, ("1 of 4 samples (1)", "no rank")),
         (
             (stream("d0 d1"), stream("d1 d2 d3")),
-            ranks.ON_SEVERAL_RANKS,
+            rules.ON_SEVERAL_RANKS,
             ("1 of 4 samples (1)", "ranks 0 and 1"),
         ),
-        ((stream("d0"), stream("d2 d3")), ranks.ON_NO_RANK, ("1 of 4 samples (1)", "no rank")),
+        ((stream("d0"), stream("d2 d3")), rules.ON_NO_RANK, ("1 of 4 samples (1)", "no rank")),
     ],
 )
 def test_samples_on_several_ranks_or_on_none(passes, cause, parts):
@@ -188,7 +188,7 @@ def test_batches_that_cannot_be_split_are_counted_by_their_indices():
     reference = Reference("map", (), batches=batches, request_count=2)
 
     assert halves.judge(reference).verdict is Verdict.SURVIVED
-    assert twice.judge(reference).cause is ranks.ON_SEVERAL_RANKS
+    assert twice.judge(reference).cause is rules.ON_SEVERAL_RANKS
 
 
 @rows("second, verdict", [("c d", Verdict.SURVIVED), ("a b", Verdict.CORRUPTED)])
@@ -233,7 +233,7 @@ def test_ranks_in_different_epochs_are_corrupted():
     outcome = together(*epochs, notes=notes)
     finding = outcome.judge(stream_reference("a b c d"))
 
-    assert (finding.verdict, finding.cause) == (Verdict.CORRUPTED, ranks.EPOCHS_APART)
+    assert (finding.verdict, finding.cause) == (Verdict.CORRUPTED, rules.EPOCHS_APART)
     assert "rank 0 was in batch 2 of epoch 1" in finding.sentence
     assert "rank 1 was in batch 1 of epoch 2" in finding.sentence
 
@@ -251,7 +251,7 @@ def test_a_length_that_counts_all_ranks(lengths, verdict):
     finding = together(*passes).judge(stream_reference("a b c d"))
 
     assert finding.verdict is verdict
-    assert verdict is Verdict.SURVIVED or finding.cause is ranks.LENGTH_OF_ALL
+    assert verdict is Verdict.SURVIVED or finding.cause is rules.LENGTH_OF_ALL
 
 
 def test_a_length_of_batches_that_counts_all_ranks():
@@ -259,7 +259,7 @@ def test_a_length_of_batches_that_counts_all_ranks():
     outcome = together(of_map((0, 2), batches=2), of_map((1, 3), batches=2))
     reference = replace(REFERENCE, drawn=4, ranks=(replace(REFERENCE, drawn=None),) * 2)
 
-    assert outcome.judge(reference).cause is ranks.LENGTH_OF_ALL
+    assert outcome.judge(reference).cause is rules.LENGTH_OF_ALL
     assert outcome.judge(replace(reference, drawn=None)).verdict is Verdict.SURVIVED
 
 
@@ -356,7 +356,7 @@ def test_the_same_order_in_both_epochs_is_not_shuffled(drawn, fails):
     finding = CHECKS["ranks-next-epoch"].rule(together((epoch, epoch)), REFERENCE)
 
     assert (finding is not None) is fails
-    assert not fails or finding.cause is ranks.SAME_ORDER
+    assert not fails or finding.cause is rules.SAME_ORDER
 
 
 def test_evidence_names_the_ranks():

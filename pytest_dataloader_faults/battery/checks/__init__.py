@@ -16,14 +16,15 @@ from pytest_dataloader_faults.battery.checks._base import TrialKind as TrialKind
 from pytest_dataloader_faults.battery.checks._base import no_fault as no_fault
 from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, PINNING
 from pytest_dataloader_faults.battery.checks._faults import FAULTS, NETWORK, WRITES
-from pytest_dataloader_faults.battery.checks._ranks import RANKS
-from pytest_dataloader_faults.battery.checks._ranks import RANKS_AGREE as RANKS_AGREE
-from pytest_dataloader_faults.battery.checks._ranks import WITHOUT_RANKS as WITHOUT_RANKS
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT, ELSEWHERE, BeforeInit
 from pytest_dataloader_faults.battery.checks.before_init.rules import BeforeInitJudge
 from pytest_dataloader_faults.battery.checks.http import HTTP
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.locks import LOCKS
+from pytest_dataloader_faults.battery.checks.ranks import RANKS
+from pytest_dataloader_faults.battery.checks.ranks import RANKS_AGREE as RANKS_AGREE
+from pytest_dataloader_faults.battery.checks.ranks import WITHOUT_RANKS as WITHOUT_RANKS
+from pytest_dataloader_faults.battery.checks.ranks.rules import RanksJudge
 from pytest_dataloader_faults.battery.checks.resume import RESUME
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.text import format_value, shorten
@@ -40,7 +41,7 @@ CHECKS: dict[str, Check] = {
 """All checks by name: those of this package, then those that users have registered."""
 IN_WORKERS = TrialKind(ELSEWHERE)
 _KINDS = (BeforeInit(), IN_WORKERS)
-JUDGES = (BeforeInitJudge,)
+JUDGES = (RanksJudge, BeforeInitJudge)
 """The judges of trials that are judged by rules of their own."""
 HOOK = "pytest_dataloader_faults_checks"
 """The pytest hook that returns the checks of a user."""

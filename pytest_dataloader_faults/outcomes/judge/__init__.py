@@ -6,6 +6,7 @@ fault fired. But without a fault that fired, a trial is never a pass.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 
@@ -13,7 +14,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.comparison import Compared
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
-from pytest_dataloader_faults.outcomes.judge import draws, errors, hangs, ranks, samples
+from pytest_dataloader_faults.outcomes.judge import draws, errors, hangs, samples
 from pytest_dataloader_faults.outcomes.judge.leaks import find_leak, judge_growth
 from pytest_dataloader_faults.outcomes.judge.tolerance import (
     Tolerance,
@@ -41,20 +42,18 @@ def judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Find
         InvalidArgumentError: The reference's samples were compared in a different way.
     """
     _require_same_comparison(outcome, reference)
-    if outcome.ranks:
-        findings = [
-            judge_for(rank, ranks.rank_reference(number, outcome, reference), contract).judge()
-            for number, rank in enumerate(outcome.ranks)
-        ]
-        return ranks.judge_ranks(outcome, findings, reference, contract)
     return judge_for(outcome, reference, contract).judge()
 
 
 def judge_for(outcome: TrialFacts, reference: Reference, contract: Contract) -> Judge:
-    """The judge of *outcome*: that of the checks with such trials, if they bring one."""
+    """The judge of *outcome*."""
+    return judge_kind_for(outcome)(outcome, reference, contract)
+
+
+def judge_kind_for(outcome: TrialFacts) -> type[Judge]:
+    """The kind of judge for *outcome*: that of the checks with such trials, if they bring one."""
     kinds = (kind for kind in import_module(_REGISTRY).JUDGES if kind.is_for(outcome))
-    kind: type[Judge] = next(kinds, Judge)
-    return kind(outcome, reference, contract)
+    return next(kinds, Judge)
 
 
 def _require_same_comparison(outcome: TrialFacts, reference: Reference) -> None:
@@ -90,6 +89,13 @@ class Judge:
     def is_for(cls, outcome: TrialFacts) -> bool:
         """Whether its rules hold for *outcome*."""
         raise NotImplementedError
+
+    @classmethod
+    def list_deliveries(
+        cls, outcome: TrialFacts, describe: Callable[[TrialFacts], str]
+    ) -> Iterator[str]:
+        """What the trial delivered, as lines of evidence; *describe* returns the usual line."""
+        yield describe(outcome)
 
     @property
     def unknown_batches(self) -> list[Delivery]:

@@ -14,8 +14,9 @@ from pytest_dataloader_faults.outcomes import fault_facts, stacks
 from pytest_dataloader_faults.outcomes.chains import exception_lines
 from pytest_dataloader_faults.outcomes.comparison import Compared, Comparison
 from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
+from pytest_dataloader_faults.outcomes.judge import judge_kind_for
 from pytest_dataloader_faults.outcomes.records import TrialFacts
-from pytest_dataloader_faults.outcomes.stages import Absence, Reason, describe_phase
+from pytest_dataloader_faults.outcomes.stages import describe_phase
 from pytest_dataloader_faults.outcomes.text import (
     join_some,
     pluralize,
@@ -59,10 +60,7 @@ def _evidence(outcome: TrialFacts, finding: Finding) -> Iterator[str]:
     for path, workers in itertools.islice(shared.items(), _MAX_FILES):
         yield f"{path}: opened before the fork, so {pluralize(workers, 'worker')} share its offset"
     yield from _describe_comparison(outcome)
-    if outcome.ranks:
-        yield from map(_describe_rank, outcome.ranks)
-    else:
-        yield _describe_delivery(outcome)
+    yield from judge_kind_for(outcome).list_deliveries(outcome, _describe_delivery)
     yield from (f"death: {each} (pid {each.pid})" for each in outcome.deaths)
     if outcome.exception is not None:
         yield "error:"
@@ -204,24 +202,6 @@ def _describe_delivery(outcome: TrialFacts) -> str:
         requested = pluralize(drawn, "batch")
         return f"delivered {count} of {requested} requested, {_describe_end(outcome)} {seconds}"
     return f"delivered {batches}, {_describe_end(outcome)} {seconds}"
-
-
-def _describe_rank(rank: TrialFacts) -> str:
-    absent = next(iter(rank.of(Absence)), None)
-    number = rank.request.rank
-    if absent is None:
-        return f"rank {number}: {_describe_delivery(rank)}"
-    batches = pluralize(len(rank.delivered), "batch")
-    missing = "a rank" if absent.rank is None else f"rank {absent.rank}"
-    reason = _ABSENCE_REASONS[absent.reason]
-    return f"rank {number}: delivered {batches}, then waited for {missing}, {reason}"
-
-
-_ABSENCE_REASONS = {
-    Reason.FINISHED: "which had run out of batches",
-    Reason.FAILED: "which had stopped with an error",
-    Reason.GONE: "whose process had exited",
-}
 
 
 def _describe_end(outcome: TrialFacts) -> str:

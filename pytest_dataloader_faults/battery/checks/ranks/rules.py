@@ -14,12 +14,13 @@ from __future__ import annotations
 import errno
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pytest_dataloader_faults.outcomes.comparison import Compared
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
+from pytest_dataloader_faults.outcomes.judge import Judge, judge_for
 from pytest_dataloader_faults.outcomes.judge.streams import digests
 from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
@@ -50,12 +51,53 @@ SAME_ORDER = Cause(
     "shuffles every epoch identically",
     fix="shuffle with the seed plus the epoch of set_epoch()",
 )
+_ABSENCE_REASONS = {
+    Reason.FINISHED: "which had run out of batches",
+    Reason.FAILED: "which had stopped with an error",
+    Reason.GONE: "whose process had exited",
+}
 _SHOWN = 5
 _DECISIVE = (Verdict.HUNG, Verdict.CRASHED)
 _MAY_SKIP = (
     ". Contract(may_skip=True) allows a rank to skip samples, but DDP does not: all ranks must"
     " agree on the number of batches"
 )
+
+
+class RanksJudge(Judge):
+    """The rules for several ranks: first those for each rank, then those for all of them."""
+
+    @classmethod
+    def is_for(cls, outcome: TrialFacts) -> bool:
+        """Whether the trial had several ranks."""
+        return bool(outcome.ranks)
+
+    @classmethod
+    def list_deliveries(
+        cls, outcome: TrialFacts, describe: Callable[[TrialFacts], str]
+    ) -> Iterator[str]:
+        """The same for each rank, or why it waited for another one."""
+        return (
+            f"rank {each.request.rank}: {_describe_rank(each, describe)}" for each in outcome.ranks
+        )
+
+    def judge(self) -> Finding:
+        """The verdict on all ranks."""
+        outcome, reference, contract = self.outcome, self.reference, self.contract
+        findings = [
+            judge_for(rank, rank_reference(number, outcome, reference), contract).judge()
+            for number, rank in enumerate(outcome.ranks)
+        ]
+        return _judge_ranks(outcome, findings, reference, contract)
+
+
+def _describe_rank(rank: TrialFacts, describe: Callable[[TrialFacts], str]) -> str:
+    absent = next(iter(rank.of(Absence)), None)
+    if absent is None:
+        return describe(rank)
+    batches = pluralize(len(rank.delivered), "batch")
+    missing = "a rank" if absent.rank is None else f"rank {absent.rank}"
+    return f"delivered {batches}, then waited for {missing}, {_ABSENCE_REASONS[absent.reason]}"
 
 
 def rank_reference(number: int, outcome: TrialFacts, reference: Reference) -> Reference:
@@ -77,7 +119,7 @@ def rank_reference(number: int, outcome: TrialFacts, reference: Reference) -> Re
     return replace(reference, samples=tuple(enumerate(rows)), shares=())
 
 
-def judge_ranks(
+def _judge_ranks(
     outcome: TrialFacts, findings: Sequence[Finding], reference: Reference, contract: Contract
 ) -> Finding:
     """The verdict on all ranks of *outcome*; *findings*: what each rank shows by itself."""

@@ -8,10 +8,10 @@ from typing import Any
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.battery.checks._base import Check, Scenario, for_each_kind, no_fault
+from pytest_dataloader_faults.battery.checks.ranks.rules import SAME_ORDER
 from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes.contract import Finding
-from pytest_dataloader_faults.outcomes.judge.ranks import SAME_ORDER
 from pytest_dataloader_faults.steps import run_epochs
 
 RANKS_AGREE = "ranks-agree"
