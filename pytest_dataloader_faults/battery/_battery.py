@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from pytest_dataloader_faults._settings import Settings
@@ -14,8 +14,7 @@ from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery.checks import (
     CHECKS,
     IN_WORKERS,
-    RANKS_AGREE,
-    WITHOUT_RANKS,
+    WORKERS_AGREE,
     Check,
     Scenario,
     TrialKind,
@@ -23,7 +22,6 @@ from pytest_dataloader_faults.battery.checks import (
     no_fault,
 )
 from pytest_dataloader_faults.battery.fault_free_run import EarlierRun, FaultFreeRun
-from pytest_dataloader_faults.battery.ranks import Ranks
 from pytest_dataloader_faults.battery.targets import errors_of_files, require_match
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload, map_applicable
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -55,7 +53,6 @@ from pytest_dataloader_faults.outcomes.text import (
 from pytest_dataloader_faults.steps import Processes
 
 _ORDINARY = Settings()
-WORKERS_AGREE = "workers-agree"
 _SHARE_OF_DEADLINE = 0.8
 """The share of a deadline for which a loader waits, because stopping it takes time as well."""
 _ENOUGH_SOUND_RUNS = 3
@@ -64,7 +61,6 @@ _OTHER_KIND = (
     "its plan: the processes of a Scenario must arm the faults when those of the scenario of the"
     " check do, which its plan cannot change"
 )
-_RANKS_FAIL = "its ranks fail even without a fault ({}); see ranks-agree"
 _SWEEP = Check("sweep", "handles the failure of one operation", no_fault)
 
 
@@ -105,7 +101,6 @@ class Battery:
         with progress.stage("fault-free run"):
             run = FaultFreeRun(make_dataset, settings, earlier_run=earlier_run, is_valid=is_valid)
         self.fault_free_run = run
-        self.ranks = Ranks(run, earlier_run)
         self.workload = IN_WORKERS.workload(run)
         if not run.unusable_reason:
             require_match(run.settings.files, run.working)
@@ -118,19 +113,19 @@ class Battery:
         check = CHECKS[name]
         if check.scenario.uses_accelerator and (lacking := missing_accelerator()):
             raise NotApplicable(lacking)
-        if check.scenario.ranks and self.fault_free_run.settings.ranks is None:
-            raise NotApplicable(WITHOUT_RANKS)
+        if requirement := kind_of(check.scenario).requirement(self.fault_free_run.settings):
+            raise NotApplicable(requirement)
         if self.fault_free_run.unusable_reason and name != WORKERS_AGREE:
             raise NotApplicable(self.fault_free_run.unusable_reason)
         scenarios = check.plan_scenarios(self._workload_for(check))
-        if len({kind_of(each.processes) for each in (check.scenario, *scenarios)}) > 1:
+        if len(set(map(kind_of, (check.scenario, *scenarios)))) > 1:
             raise check.error(_OTHER_KIND)
         return self._run_scenarios(check, scenarios, should_fail)
 
     def _workload_for(self, check: Check) -> Workload:
-        if check.scenario.ranks and check.name != RANKS_AGREE:
-            return self.faulty_rank
-        kind = kind_of(check.scenario.processes)
+        kind = kind_of(check.scenario)
+        if check.name == kind.fault_free_check:
+            return self.workload
         workload = self.workload_of(kind)
         if refusal := kind.refusal(self.fault_free_run):
             raise refusal
@@ -140,23 +135,15 @@ class Battery:
         """The workload for trials of this *kind*."""
         return self.workload if kind is IN_WORKERS else kind.workload(self.fault_free_run)
 
-    @cached_property
-    def faulty_rank(self) -> Workload:
-        """What the workers of the rank with the faults do in the fault-free run."""
-        ranks, files = self.ranks, self.fault_free_run.settings.files
-        run = ranks.fault_free
-        trial = JudgedTrial(run, ranks.judge(run, Contract()))
-        self.fault_free_run.require_pass(trial, _RANKS_FAIL, "its ranks do not agree")
-        return Workload.of(run.ranks[ranks.faulty_rank], files)
-
     def catches_errors(self, check: Check, trial: JudgedTrial) -> bool:
         """Whether the dataset does the same in *trial*, with bad content, as after an error."""
         if not is_silent_fault(trial.outcome, trial.finding):
             return False
-        options = TrialOptions(processes=kind_of(check.scenario.processes).run_epochs())
+        kind = kind_of(check.scenario)
+        options = TrialOptions(processes=kind.run_epochs())
         errors = errors_of_files(trial.outcome)
         trials = (self._after_error(each, options) for each in errors)
-        return is_caught(trial, trials, self.ranks.reference_for(trial.outcome))
+        return is_caught(trial, trials, kind.reference_for(self.fault_free_run, trial.outcome))
 
     def _after_error(self, errors: tuple[Fault, ...], options: TrialOptions) -> JudgedTrial | None:
         """The trial under the first of the *errors* that fires."""
@@ -169,7 +156,7 @@ class Battery:
     def _with_error(self, fault: Fault, options: TrialOptions) -> JudgedTrial:
         deadline = self.fault_free_run.deadlines.for_look
         outcome = self.fault_free_run.run_trial(fault, deadline=deadline, options=options)
-        return JudgedTrial(outcome, self.ranks.judge(outcome))
+        return JudgedTrial(outcome, self.fault_free_run.judge(outcome))
 
     def run_faults(self, *faults: Fault, processes: Processes) -> CheckResult:
         """Run *faults* that belong to no check, and repeat a trial that fails."""
@@ -253,7 +240,7 @@ class Battery:
         if scenario.faults and not memory.flakiness and memory.sound_runs < _ENOUGH_SOUND_RUNS:
             changes = self._changes_for(scenario)
             outcome = self.fault_free_run.run_trial(changes=changes, may_take_longer=False)
-            finding = self.ranks.judge(outcome, Contract())
+            finding = self.fault_free_run.judge(outcome, Contract())
             memory.flakiness = repeats.describe_fault_free_failure(JudgedTrial(outcome, finding))
             memory.sound_runs += not memory.flakiness
         if not memory.flakiness:
@@ -309,11 +296,11 @@ class Battery:
 
     def _runs_of(self, check: Check, scenario: Scenario) -> list[Outcome]:
         """The first trials of *check*, if the fault-free run has already made them."""
-        if scenario.whole_batches:
+        kind = kind_of(scenario)
+        is_fault_free = check.name == kind.fault_free_check
+        if not is_fault_free or scenario.whole_batches or scenario.loader:
             return []
-        if check.name == WORKERS_AGREE and not scenario.loader:
-            return self.fault_free_run.runs
-        return self.ranks.runs if check.name == RANKS_AGREE else []
+        return kind.fault_free_runs(self.fault_free_run)
 
     def _judge_patiently(
         self, check: Check, scenario: Scenario, outcome: Outcome, trials: list[JudgedTrial]
@@ -343,9 +330,9 @@ class Battery:
         seconds = self.fault_free_run.deadlines.most / 2
         processes = limit_measurement(scenario.processes, seconds)
         options, alone = replace(scenario.options, processes=processes), check.name == WORKERS_AGREE
-        source = self.ranks if scenario.ranks else self.fault_free_run
         run = partial(
-            source.run_trial,
+            kind_of(scenario).run_trial,
+            self.fault_free_run,
             *scenario.faults,
             changes=scenario.loader if alone else self._changes_for(scenario),
             deadline=deadline,
@@ -369,8 +356,9 @@ class Battery:
         return {**self.fault_free_run.changes, **scenario.loader}
 
     def _judge(self, outcome: Outcome, check: Check, scenario: Scenario) -> Finding:
-        finding = kind_of(scenario.processes).refine(self.ranks.judge(outcome), self.fault_free_run)
-        finding = check.refine(finding, outcome, self.ranks.reference_for(outcome))
+        kind, run = kind_of(scenario), self.fault_free_run
+        finding = kind.refine(kind.judge(run, outcome), run)
+        finding = check.refine(finding, outcome, kind.reference_for(run, outcome))
         if not scenario.circumstance:
             return finding
         return replace(finding, sentence=f"{scenario.circumstance}, {finding.sentence}")
@@ -388,10 +376,11 @@ class Battery:
 
 def _is_like_worker_epoch(check: Check, scenario: Scenario) -> bool:
     """Whether new workers make one epoch, in which each error lasts until the next attempt."""
-    is_changed = scenario.loader or scenario.ranks or check.name == WORKERS_AGREE
+    kind = kind_of(scenario)
+    is_changed = scenario.loader or check.name == WORKERS_AGREE
     has_retries = any(map(_spares_retry, scenario.faults))
     processes = change_epochs(scenario.processes, lambda epoch: replace(epoch, patience=None))
-    is_one_epoch = processes == kind_of(processes).run_epochs()
+    is_one_epoch = kind.may_compare_workers and processes == kind.run_epochs()
     is_plain = not scenario.watch_files and scenario.descriptors is None
     return bool(scenario.faults) and is_one_epoch and is_plain and not (is_changed or has_retries)
 

@@ -40,9 +40,11 @@ from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, is_ready
-from pytest_dataloader_faults.battery._battery import WORKERS_AGREE, Battery, CheckMemory
+from pytest_dataloader_faults.battery._battery import Battery, CheckMemory
+from pytest_dataloader_faults.battery.checks import WORKERS_AGREE
 from pytest_dataloader_faults.battery.fault_free_run import (
     EarlierRun,
+    FaultFreeRun,
     OutdatedRunError,
 )
 from pytest_dataloader_faults.battery.runner import run_check
@@ -89,7 +91,7 @@ class FaultFreeCache:
                 moved = entry.with_home(home)
                 proven = moved is entry or entry.is_movable
                 result, battery, holds = _run_by_entry(moved, battery_of, check, is_proven=proven)
-                self._found[key] = entry = entry.with_findings(battery.ranks.reusable, home)
+                self._found[key] = entry = entry.with_findings(battery.fault_free_run, home)
                 # After a hang without a fault, another run without one would hang as well.
                 is_exercised = result.verdict is not Verdict.NOT_EXERCISED
                 is_shown = is_exercised or entry.fault_free_run.changes
@@ -103,7 +105,7 @@ class FaultFreeCache:
         if base.unusable_reason and name != WORKERS_AGREE:
             return _failure_without_fault(battery, name, reproduce), False
         result = check(battery)
-        if key is not None and (run := battery.ranks.reusable) is not None:
+        if key is not None and (run := base.reusable) is not None:
             facts = (run, home, versions, _contents(versions, home), call, base.own_folders)
             self._found[key] = None if stale else _Entry(*facts, bool(entry and entry.is_movable))
         return result, not battery.fault_free_run.unusable_reason
@@ -164,13 +166,12 @@ class _Entry(NamedTuple):
             return False
         return self.contents == _contents(now, self.home)
 
-    def with_findings(self, earlier_run: EarlierRun | None, home: str | None) -> _Entry:
-        """The same with what an item that has the folder *home* has found out beyond it."""
+    def with_findings(self, later_run: FaultFreeRun, home: str | None) -> _Entry:
+        """The same with what *later_run*, of an item with the folder *home*, has found."""
         run, folders = self.fault_free_run, self._folders(home)
-        later = None if earlier_run is None else (earlier_run.findings, earlier_run.ranks)
-        if later is not None:
-            findings, ranks = _Mover(*reversed(folders))(later) if folders else later
-            run = replace(run, findings={**findings, **run.findings}, ranks=run.ranks or ranks)
+        if (later := later_run.reusable) is not None:
+            findings = _Mover(*reversed(folders))(later.findings) if folders else later.findings
+            run = replace(run, findings={**findings, **run.findings})
         is_movable = self.is_movable or folders is not None
         return self._replace(fault_free_run=run, is_movable=is_movable)
 

@@ -24,7 +24,6 @@ from pytest_dataloader_faults._trial import repeat_if_killed, run_trial_job, tak
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bind_factory
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery.shares import (
-    KnownRanks,
     WorkerEpoch,
     are_equal,
     count_drawn,
@@ -140,7 +139,7 @@ class FaultFreeRun:
 
     @property
     def reusable(self) -> EarlierRun | None:
-        """What another fault-free run may start with, without ranks; None if something is wrong."""
+        """What another fault-free run may start with; None if something is wrong."""
         is_of_author = self.comparison.level is Compared.AUTHOR
         if self.unusable_reason or is_of_author or was_killed(self.outcome):
             return None
@@ -155,6 +154,10 @@ class FaultFreeRun:
             self._findings[name] = find()
         result: _Found = self._findings[name]
         return result
+
+    def replace_finding(self, name: str, finding: object) -> None:
+        """Have ``find_once`` return *finding* from now on."""
+        self._findings[name] = finding
 
     def require_pass(self, trial: JudgedTrial, reason: str, group: str) -> None:
         """Raise NotApplicable if the dataset fails in *trial*, which has no fault."""
@@ -259,8 +262,6 @@ class FaultFreeRun:
 
     def reference_for(self, outcome: Outcome) -> Reference:
         """The reference for *outcome*; missing samples are read now."""
-        if outcome.ranks:
-            return self.reference
         if outcome.comparison.in_workers and (worker_reference := self.worker_epoch.reference):
             return replace(worker_reference, shares=self._shares, drawn=self._drawn)
         reference = self._references.for_outcome(outcome, self.comparison)
@@ -493,4 +494,3 @@ class EarlierRun:
     findings: Mapping[str, Any] = field(default_factory=dict)
     whole_batches: bool = False
     of_workers: bool = False
-    ranks: KnownRanks | None = None

@@ -88,7 +88,7 @@ def run_check(
     trial = deciding_trial(result)
     outcome, cause = trial.outcome, _cause(battery, name, trial)
     of_files = any(has_files(each) for each in outcome.schedule)
-    run, kind = battery.fault_free_run, kind_of(CHECKS[name].scenario.processes)
+    run, kind = battery.fault_free_run, kind_of(CHECKS[name].scenario)
     about_files = (*run.notes, *kind.notes(run)) if of_files else ()
     notes = (*_notes_on_dataset(battery, outcome), *about_files)
     untested = (*_untested_timeout(name, trial), *_small_batches(trial))

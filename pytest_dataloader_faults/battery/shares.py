@@ -1,4 +1,4 @@
-"""The samples that each worker and each rank delivers in a fault-free run."""
+"""The samples that each worker delivers in a fault-free run."""
 
 from __future__ import annotations
 
@@ -28,14 +28,6 @@ from pytest_dataloader_faults.steps import Epoch, arm_workers
 # worker seeds its generator with its id. So n samples of the stream are n in each worker, and none
 # of them need be among those that the main process draws. A stream that forgot to share its data
 # among workers has as many, but each worker has the same samples, in this order or another.
-
-
-@dataclass(frozen=True)
-class KnownRanks:
-    """The samples of each rank, and an epoch of all ranks without a fault. Plain data."""
-
-    references: tuple[Reference, ...]
-    fault_free: Outcome
 
 
 _MOST_SHARED = 3 / 4

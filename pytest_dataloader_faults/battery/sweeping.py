@@ -16,9 +16,9 @@ from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._settings import SAMPLES, Files, Settings, check
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery import progress
-from pytest_dataloader_faults.battery._battery import WORKERS_AGREE, Battery
+from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checking import report
-from pytest_dataloader_faults.battery.checks import kind_of
+from pytest_dataloader_faults.battery.checks import WORKERS_AGREE, Scenario, kind_of
 from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.battery.targets import note_on_workers, path_of
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
@@ -122,7 +122,7 @@ def _target_of(
         prefix = "" if is_named else "the dataset fails without a fault: "
         raise exceptions.CheckFailedError(f"{prefix}{result.explanation}")
     try:
-        workload = battery.workload_of(kind_of(processes))
+        workload = battery.workload_of(kind_of(Scenario(processes=processes)))
     except NotApplicable as refusal:
         if refusal.fatal is not None:
             raise exceptions.CheckFailedError(refusal.reason) from None
@@ -135,7 +135,9 @@ def _rows_for(target: _SweepTarget, faults: Iterable[Fault], start_at: Any) -> l
     rows = _rows_from_step(_first_steps(faults), start_at)
     rows = [each for each in rows if _with_target(each, target.workload)]
     if not rows:
-        refusal = kind_of(target.processes).refusal(target.battery.fault_free_run)
+        refusal = kind_of(Scenario(processes=target.processes)).refusal(
+            target.battery.fault_free_run
+        )
         raise exceptions.UnusableDatasetError(refusal.full_reason if refusal else _NOTHING)
     return rows
 

@@ -85,12 +85,14 @@ def options_of(node: pytest.Item) -> ItemOptions:
 def check_of(node: pytest.Item, name: str) -> FaultCheck:
     """The check *name* for the item; skips or fails the item if no engine can run."""
     options = options_of(node)
-    from pytest_dataloader_faults.battery.checks import CHECKS, WITHOUT_RANKS
+    from pytest_dataloader_faults._settings import Settings
+    from pytest_dataloader_faults.battery.checks import CHECKS, kind_of
     from pytest_dataloader_faults.plugin._fault_check import FaultCheck
 
-    if CHECKS[name].scenario.ranks and options.settings["ranks"] is None:
-        node.stash[_options.NOT_APPLICABLE] = WITHOUT_RANKS
-        pytest.skip(f"{name} does not apply to this dataset: {WITHOUT_RANKS}")
+    settings = Settings(**options.settings)
+    if requirement := kind_of(CHECKS[name].scenario).requirement(settings):
+        node.stash[_options.NOT_APPLICABLE] = requirement
+        pytest.skip(f"{name} does not apply to this dataset: {requirement}")
     node.stash[CHECK] = FaultCheck(name, options, node)
     return node.stash[CHECK]
 

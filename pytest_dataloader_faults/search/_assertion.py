@@ -18,7 +18,7 @@ from pytest_dataloader_faults._trial.factory import (
     takes_folder,
 )
 from pytest_dataloader_faults.battery import progress
-from pytest_dataloader_faults.battery.checks import kind_of
+from pytest_dataloader_faults.battery.checks import Scenario, kind_of
 from pytest_dataloader_faults.battery.fault_free_run import ONE_WORKER, FaultFreeRun
 from pytest_dataloader_faults.battery.targets import require_match
 from pytest_dataloader_faults.battery.workload import Workload
@@ -68,7 +68,7 @@ class Survey:
             self._fault_free_run = FaultFreeRun(make_dataset, settings, attempts=[ONE_WORKER])
         self.make_dataset = make_dataset
         self.contract = self._fault_free_run.contract
-        self.kind = kind_of(processes)
+        self.kind = kind_of(Scenario(processes=processes))
         run = self._fault_free_run
         monitored = self.kind.fault_free_outcome(run)
         require_match(run.settings.files, monitored)

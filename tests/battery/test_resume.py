@@ -296,7 +296,8 @@ def _outcome(folder, states, *faults, following=FROM_LAST_STATE):
     options = TrialOptions(processes=save_states(states, *following))
     changes = {"prefetch_factor": 1}
     outcome = battery.fault_free_run.run_trial(*faults, options=options, changes=changes)
-    finding, reference = battery.ranks.judge(outcome), battery.ranks.reference_for(outcome)
+    run = battery.fault_free_run
+    finding, reference = run.judge(outcome), run.reference_for(outcome)
     return outcome, CHECKS["resumes"].refine(finding, outcome, reference)
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from pytest_dataloader_faults import _settings, exceptions, faults
 from pytest_dataloader_faults.battery import checking, sweeping, targets
-from pytest_dataloader_faults.battery.checks import CHECKS, WITHOUT_RANKS, before_init
+from pytest_dataloader_faults.battery.checks import CHECKS, before_init
+from pytest_dataloader_faults.battery.checks.ranks import WITHOUT_RANKS
 from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.faults.base import explain_invalid_fault
 from pytest_dataloader_faults.injection import inject

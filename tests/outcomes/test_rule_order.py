@@ -12,6 +12,7 @@ from pytest_dataloader_faults import Contract, Outcome
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.before_init import FollowedRun
+from pytest_dataloader_faults.battery.checks.ranks.fault_free import FaultFreeRanks
 from pytest_dataloader_faults.battery.checks.resume import RESUME
 from pytest_dataloader_faults.battery.targets import OwnFolders
 from pytest_dataloader_faults.faults import CorruptedFile, WriteError
@@ -743,14 +744,16 @@ def _judge_by_check(
     """The verdict of the battery, and whether the judge, the check or a second call decides."""
     again = _with_facts(FAULT_FREE, second) if second else FAULT_FREE
     second_call = JudgedTrial(again, again.judge(REFERENCE)) if second else None
+    findings = {"second call": second_call, "followed": FOLLOWED, "ranks": FaultFreeRanks((), ())}
     run = SimpleNamespace(
-        judge=lambda outcome: outcome.judge(reference),
+        contract=Contract(),
+        reference=reference,
         reference_for=lambda _outcome: reference,
         own_folders=OwnFolders(("/folder",) if second else ()),
-        find_once=lambda name, _find: {"second call": second_call, "followed": FOLLOWED}[name],
+        find_once=lambda name, _find: findings[name],
         working=revised(FAULT_FREE, processes=(COPY,) if copies else ()),
     )
-    battery = SimpleNamespace(fault_free_run=run, ranks=run)
+    battery = SimpleNamespace(fault_free_run=run)
     check = CHECKS[name]
     finding = Battery._judge(battery, outcome, check, check.scenario)
     cause = likely_cause(outcome, finding, FAULT_FREE)

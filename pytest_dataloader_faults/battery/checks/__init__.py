@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from pytest_dataloader_faults._arguments import suggest_name
+from pytest_dataloader_faults.battery.checks._base import WORKERS_AGREE as WORKERS_AGREE
 from pytest_dataloader_faults.battery.checks._base import Check as Check
 from pytest_dataloader_faults.battery.checks._base import Scenario as Scenario
 from pytest_dataloader_faults.battery.checks._base import TrialKind as TrialKind
@@ -21,14 +22,11 @@ from pytest_dataloader_faults.battery.checks.before_init.rules import BeforeInit
 from pytest_dataloader_faults.battery.checks.http import HTTP
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.locks import LOCKS
-from pytest_dataloader_faults.battery.checks.ranks import RANKS
-from pytest_dataloader_faults.battery.checks.ranks import RANKS_AGREE as RANKS_AGREE
-from pytest_dataloader_faults.battery.checks.ranks import WITHOUT_RANKS as WITHOUT_RANKS
+from pytest_dataloader_faults.battery.checks.ranks import RANKS, RankTrials
 from pytest_dataloader_faults.battery.checks.ranks.rules import RanksJudge
 from pytest_dataloader_faults.battery.checks.resume import RESUME
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.text import format_value, shorten
-from pytest_dataloader_faults.steps import Processes
 
 CHECKS: dict[str, Check] = {
     check.name: check
@@ -40,7 +38,7 @@ CHECKS: dict[str, Check] = {
 }
 """All checks by name: those of this package, then those that users have registered."""
 IN_WORKERS = TrialKind(ELSEWHERE)
-_KINDS = (BeforeInit(), IN_WORKERS)
+_KINDS = (RankTrials(), BeforeInit(), IN_WORKERS)
 JUDGES = (RanksJudge, BeforeInitJudge)
 """The judges of trials that are judged by rules of their own."""
 HOOK = "pytest_dataloader_faults_checks"
@@ -63,9 +61,9 @@ classes of docs/evidence/datasets.md, for a part of the time; tests/battery/test
 """
 
 
-def kind_of(processes: Processes) -> TrialKind:
-    """The kind of the trials that *processes* make."""
-    return next(kind for kind in _KINDS if kind.includes(processes))
+def kind_of(scenario: Scenario) -> TrialKind:
+    """The kind of the trial of *scenario*."""
+    return next(kind for kind in _KINDS if kind.includes(scenario))
 
 
 def register(entries: object, origin: str) -> None:

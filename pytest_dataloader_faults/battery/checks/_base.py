@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from pytest_dataloader_faults import _arguments as allow
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialOptions, count_epochs, has_step, steps_of
 from pytest_dataloader_faults.battery.workload import (
     Files,
@@ -23,7 +24,8 @@ from pytest_dataloader_faults.battery.workload import (
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, InvalidCheckError
 from pytest_dataloader_faults.faults import Fault, TruncatedFile
 from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
-from pytest_dataloader_faults.outcomes.contract import Cause, Finding
+from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding
+from pytest_dataloader_faults.outcomes.judge import judge
 from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import (
     PROCESSES,
@@ -37,6 +39,7 @@ from pytest_dataloader_faults.steps import (
 if TYPE_CHECKING:
     from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 
+WORKERS_AGREE = "workers-agree"
 HALF = 0.5
 FLIPS = 8
 """The number of damaged bytes in a file."""
@@ -140,14 +143,25 @@ class TrialKind:
     A package of checks brings a subclass if it needs something else for its own trials.
 
     *elsewhere*: which checks cover files that these trials do not reach, as in a ``Workload``.
+
+    Attributes:
+        fault_free_check: The check whose trials are those of the fault-free run.
+        may_compare_workers: Whether its trials may be compared with an epoch of workers.
     """
+
+    fault_free_check = WORKERS_AGREE
+    may_compare_workers = True
 
     def __init__(self, elsewhere: str = "") -> None:
         self._elsewhere = elsewhere
 
-    def includes(self, processes: Processes) -> bool:  # noqa: ARG002  # for subclasses
-        """Whether *processes* make a trial of this kind."""
+    def includes(self, scenario: Scenario) -> bool:  # noqa: ARG002  # for subclasses
+        """Whether the trial of *scenario* is of this kind."""
         return True
+
+    def requirement(self, settings: Settings) -> str:  # noqa: ARG002
+        """What *settings* must have for such trials; empty if they have it."""
+        return ""
 
     def run_epochs(self, count: int = 1) -> Processes:
         """The processes of an ordinary trial with *count* epochs."""
@@ -156,6 +170,24 @@ class TrialKind:
     def fault_free_outcome(self, run: FaultFreeRun) -> Outcome:
         """The epoch without a fault by which faults are chosen."""
         return run.working
+
+    def fault_free_runs(self, run: FaultFreeRun) -> list[Outcome]:
+        """The trials of the fault-free check: two if a process of the first was killed."""
+        return run.runs
+
+    def run_trial(self, run: FaultFreeRun, *faults: Fault, **arguments: Any) -> Outcome:
+        """One trial with *faults*; *arguments* are those of ``FaultFreeRun.job``."""
+        return run.run_trial(*faults, **arguments)
+
+    def reference_for(self, run: FaultFreeRun, outcome: Outcome) -> Reference:
+        """The reference for *outcome*; missing samples are read now."""
+        return run.reference_for(outcome)
+
+    def judge(
+        self, run: FaultFreeRun, outcome: Outcome, contract: Contract | None = None
+    ) -> Finding:
+        """The verdict on *outcome*, by *contract* or else by the dataset's own."""
+        return judge(outcome, self.reference_for(run, outcome), contract or run.contract)
 
     def workload(self, run: FaultFreeRun) -> Workload:
         """What plans get; raises NotApplicable if there are no such trials of the dataset."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from pytest_dataloader_faults._settings import DEADLINE
 from pytest_dataloader_faults.battery.checks._base import (
+    WORKERS_AGREE,
     Check,
     Planned,
     Scenario,
@@ -334,7 +335,7 @@ def _measure(*epochs: Epoch) -> MeasureEpochs:
 
 EPOCHS = (
     Check(
-        "workers-agree",
+        WORKERS_AGREE,
         "N workers return the same samples as the main process",
         _numbers_of_workers,
         scenario=Scenario(watch_files=True),

@@ -136,9 +136,9 @@ def _without_files(paths: Collection[str], process: WorkerFacts) -> WorkerFacts:
 class BeforeInit(TrialKind):
     """Trials whose faults are armed before the dataset is created."""
 
-    def includes(self, processes: Processes) -> bool:
-        """Whether the first of *processes* arms the faults before all else."""
-        return isinstance(processes[0][0], Arm)
+    def includes(self, scenario: Scenario) -> bool:
+        """Whether its first process arms the faults before all else."""
+        return isinstance(scenario.processes[0][0], Arm)
 
     def run_epochs(self, count: int = 1) -> Processes:
         """*count* epochs with faults in the constructor, the main process and the workers."""

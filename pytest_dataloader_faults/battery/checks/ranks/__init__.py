@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import faults
-from pytest_dataloader_faults.battery.checks._base import Check, Scenario, for_each_kind, no_fault
+from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults.battery.checks._base import (
+    Check,
+    Scenario,
+    TrialKind,
+    for_each_kind,
+    no_fault,
+)
 from pytest_dataloader_faults.battery.checks.ranks.rules import SAME_ORDER
 from pytest_dataloader_faults.battery.workload import Workload
-from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
-from pytest_dataloader_faults.outcomes.contract import Finding
+from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Reference, Verdict
+from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.steps import run_epochs
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults.battery.checks.ranks.fault_free import FaultFreeRanks
+    from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 
 RANKS_AGREE = "ranks-agree"
 WITHOUT_RANKS = (
     "it applies to training with several processes: pass ranks=2, or --dataloader-faults-ranks=2"
 )
+_RANKS_FAIL = "its ranks fail even without a fault ({}); see ranks-agree"
 _HALVES = 2
 _FAULT_IN_ONE_RANK = (
     "The fault was injected into one rank, as if one of several machines had a failing disk"
@@ -38,6 +51,54 @@ _STEP_ADVICE = (
     "Raise the error, so that the job stops and can be restarted. If a rank may skip samples, have"
     " the ranks agree on a number of batches, or substitute other samples for the skipped ones"
 )
+
+
+class RankTrials(TrialKind):
+    """Trials of several ranks, with faults in one of them."""
+
+    fault_free_check = RANKS_AGREE
+    may_compare_workers = False
+
+    def includes(self, scenario: Scenario) -> bool:
+        """Whether it has several ranks."""
+        return scenario.ranks
+
+    def requirement(self, settings: Settings) -> str:
+        """How many ranks there are."""
+        return WITHOUT_RANKS if settings.ranks is None else ""
+
+    def fault_free_outcome(self, run: FaultFreeRun) -> Outcome:
+        """An epoch of all ranks without a fault."""
+        return _find_ranks(run).outcome
+
+    def fault_free_runs(self, run: FaultFreeRun) -> list[Outcome]:
+        """The epochs of all ranks without a fault: two if a process of the first was killed."""
+        return list(_find_ranks(run).runs)
+
+    def run_trial(self, run: FaultFreeRun, *faults: Fault, **arguments: Any) -> Outcome:
+        """One trial of all ranks, with *faults* in one of them."""
+        from pytest_dataloader_faults.battery.checks.ranks.fault_free import run_faulty_rank
+
+        return run_faulty_rank(run, *faults, **arguments)
+
+    def reference_for(self, run: FaultFreeRun, outcome: Outcome) -> Reference:
+        """The reference, with that of each rank."""
+        from pytest_dataloader_faults.battery.checks.ranks.fault_free import reference_for
+
+        return reference_for(run, outcome)
+
+    def workload(self, run: FaultFreeRun) -> Workload:
+        """What the workers of the rank with the faults do in the fault-free run."""
+        ranks = _find_ranks(run)
+        trial = JudgedTrial(ranks.outcome, self.judge(run, ranks.outcome, Contract()))
+        run.require_pass(trial, _RANKS_FAIL, "its ranks do not agree")
+        return Workload.of(ranks.outcome.ranks[ranks.faulty_rank], run.settings.files)
+
+
+def _find_ranks(run: FaultFreeRun) -> FaultFreeRanks:
+    from pytest_dataloader_faults.battery.checks.ranks.fault_free import find_ranks
+
+    return find_ranks(run)
 
 
 @for_each_kind

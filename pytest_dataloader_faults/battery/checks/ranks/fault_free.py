@@ -1,0 +1,182 @@
+"""The samples of each rank of a dataset, and an epoch of all ranks without a fault."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from pytest_dataloader_faults._settings.jobs import Drawn, ReferenceJob, TrialOptions
+from pytest_dataloader_faults._trial import repeat_if_killed, run_ranks, take_references
+from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
+from pytest_dataloader_faults.battery.shares import count_drawn, shares_of
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
+from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.outcomes import Outcome, Reference
+from pytest_dataloader_faults.outcomes.comparison import Compared
+from pytest_dataloader_faults.outcomes.contract import handling_for
+from pytest_dataloader_faults.outcomes.judge.streams import digests
+from pytest_dataloader_faults.outcomes.repeats import was_killed
+
+_WATCHED = TrialOptions(watch_files=True)
+_NAME = "ranks"
+"""Of what ``FaultFreeRun.find_once`` finds."""
+
+
+@dataclass(frozen=True)
+class FaultFreeRanks:
+    """The samples of each rank, and epochs of all ranks without a fault. Plain data.
+
+    Attributes:
+        references: The samples of each rank; none of a stream that fails.
+        runs: One epoch, or two if a process of the first was killed.
+    """
+
+    references: tuple[Reference, ...]
+    runs: tuple[Outcome, ...]
+
+    @property
+    def outcome(self) -> Outcome:
+        """The epoch that counts."""
+        return self.runs[-1]
+
+    @property
+    def faulty_rank(self) -> int:
+        """The rank that gets the faults: the last one whose own workers make its batches.
+
+        accelerate may have rank 0 read for all of them.
+        """
+        ranks = self.outcome.ranks
+        reading_ranks = [
+            number
+            for number, rank in enumerate(ranks)
+            if any(len(epoch.drawn) >= len(epoch.delivered) for epoch in rank.epochs[:1])
+        ]
+        return reading_ranks[-1] if reading_ranks else len(ranks) - 1
+
+
+def _divide_references(
+    references: Sequence[Reference], run: Outcome, whole_reference: Reference
+) -> Sequence[Reference]:
+    """*references*, or the samples of each rank in *run* if all are in *whole_reference*.
+
+    The samples of a rank may depend on the number of workers, or on ``drop_last``. And accelerate
+    may divide a stream behind the dataset: rank 0 reads, and sends the others their part.
+    """
+    if (
+        whole_reference.stream_count is None
+        or whole_reference.comparison.level is not Compared.BYTES
+    ):
+        return references
+    rows = [[row for each in rank.delivered for row in digests(each)] for rank in run.ranks]
+    delivered_rows, known_rows = (
+        Counter(itertools.chain(*rows)),
+        Counter(row for _, row in whole_reference.samples),
+    )
+    if delivered_rows - known_rows or (known_rows - delivered_rows and not run.loader.drop_last):
+        return references
+    pairs = zip(references, rows, strict=True)
+    return [
+        replace(reference, samples=tuple(enumerate(rank_rows))) for reference, rank_rows in pairs
+    ]
+
+
+def find_ranks(run: FaultFreeRun) -> FaultFreeRanks:
+    """The ranks of the dataset of *run*, compared in the same way."""
+    return run.find_once(_NAME, partial(_record, run))
+
+
+def run_faulty_rank(run: FaultFreeRun, *faults: Fault, **arguments: Any) -> Outcome:
+    """One trial with *faults* in one rank; *arguments* are those of ``FaultFreeRun.job``."""
+    ranks = find_ranks(run)
+    return _run(run, ranks.references, faults, on_rank=ranks.faulty_rank, **arguments)
+
+
+def reference_for(run: FaultFreeRun, outcome: Outcome) -> Reference:
+    """The reference for *outcome*; missing samples of ranks are read now."""
+    whole_reference, references = run.reference, find_ranks(run).references
+    if not references:
+        return whole_reference
+    rank_pairs = list(zip(references, outcome.ranks, strict=True))
+    unknown = [reference.unknown_batches(rank) for reference, rank in rank_pairs]
+    if any(unknown):
+        batch_lists = [
+            [(each.indices or (), each.packed) for each in batches] for batches in unknown
+        ]
+        new_references = zip(references, _take(run, batch_lists), strict=True)
+        references = tuple(reference.merge_with(new) for reference, new in new_references)
+        run.replace_finding(_NAME, replace(find_ranks(run), references=references))
+    is_whole = _is_whole(run, references)
+    return replace(whole_reference, ranks=references, is_whole=is_whole)
+
+
+def _record(run: FaultFreeRun) -> FaultFreeRanks:
+    """The samples and an epoch of the ranks; a stream that fails has only the epoch."""
+    try:
+        references = _take(run, [None] * (run.settings.ranks or 0))
+    except UnusableDatasetError:
+        epochs = _run_fault_free(run, [])
+        if epochs[-1].kind == "map" or epochs[-1].exception is None:
+            raise
+        return FaultFreeRanks((), epochs)
+    epochs = _run_fault_free(run, references)
+    if was_killed(epochs[-1]):  # It does not show what a rank delivers.
+        return FaultFreeRanks(tuple(references), epochs)
+    divided = _divide_references(references, epochs[-1], run.reference)
+    with_runs = (
+        replace(reference, shares=shares_of(rank), drawn=count_drawn(rank))
+        for reference, rank in zip(divided, epochs[-1].ranks, strict=True)
+    )
+    return FaultFreeRanks(tuple(with_runs), epochs)
+
+
+def _run_fault_free(run: FaultFreeRun, references: Sequence[Reference]) -> tuple[Outcome, ...]:
+    """An epoch of all ranks without a fault; another one if a process of it was killed."""
+    start = partial(_run, run, references, (), options=_WATCHED)
+    return tuple(repeat_if_killed(start, was_killed))
+
+
+def _is_whole(run: FaultFreeRun, references: Sequence[Reference]) -> bool:
+    """Whether the sampler draws the same samples for each epoch, in any order.
+
+    It has drawn them for the reference, and for the epoch without a fault by another seed. A
+    dataset that is divided by its author, and has random samples, is not known.
+    """
+    whole_reference = run.reference
+    if whole_reference.kind == "iterable":
+        return True
+    names = [name for name, _ in whole_reference.samples] or [
+        index for indices, _ in whole_reference.batches for index in indices
+    ]
+    (epoch,) = run.working.epochs
+    drawn = Counter(each for indices in epoch.drawn for each in indices)
+    if Counter(names[: whole_reference.request_count]) != drawn:
+        return False
+    known_digests = whole_reference.digests
+    seeded = whole_reference.comparison.seeded is not None
+    parts = (pair for reference in references for pair in reference.samples)
+    return not seeded or all(known_digests.get(index, row) == row for index, row in parts)
+
+
+def _take(run: FaultFreeRun, batches: Sequence[Sequence[Drawn] | None]) -> list[Reference]:
+    job = ReferenceJob(
+        make_dataset=run.make_dataset,
+        settings=run.limited_settings,
+        comparison=run.comparison,
+        handling=handling_for(run.contract, run.comparison),
+    )
+    return take_references(job, batches)
+
+
+def _run(
+    run: FaultFreeRun,
+    references: Sequence[Reference],
+    faults: tuple[Fault, ...],
+    on_rank: int | None = None,
+    **arguments: Any,
+) -> Outcome:
+    job = run.job(*faults, **arguments)
+    return run_ranks(job, on_rank, [each.add_to(job.handling) for each in references])
