@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults.faults import Fault
@@ -111,39 +111,57 @@ Drawn: TypeAlias = tuple[tuple[Any, ...], str | None]
 these."""
 
 
-LOOPBACK = "127.0.0.1"
+class Meetings(Protocol):
+    """How the process of a job waits for those of the other members of its group."""
+
+    def meet(self, epoch: int, batch: int) -> bool:
+        """Wait with *batch* of *epoch*, from 1, until each has one; False if one has none."""
+
+    def leave(self, *, failed: bool) -> None:
+        """Announce to the others that this process has run out of batches."""
+
+    def renew(self) -> None:
+        """Prepare for the recovery pass of all members."""
+
+    def end(self) -> None:
+        """Wait until each member is here."""
 
 
-class Rank(NamedTuple):
-    """One of the processes that train together, as torchrun numbers them.
+@dataclass(frozen=True)
+class Member:
+    """A member of a group of jobs that run at once. Checks with such jobs bring a subclass.
 
     Attributes:
-        number: Its rank, from 0.
-        world_size: How many ranks there are.
-        store: The descriptor of an anonymous file, by which ranks find each other; -1 for one rank.
-        port: MASTER_PORT.
-        recovers: Whether it makes a recovery pass, even if faults were armed in other ranks only.
+        number: Its number in the group, from 0.
+        size: How many members the group has.
+        recovers: Whether it makes a recovery pass, even if faults were armed in other members only.
     """
 
     number: int = 0
-    world_size: int = 1
-    store: int = -1
-    port: int = 0
+    size: int = 1
     recovers: bool = False
 
     @property
+    def name(self) -> str:
+        """Its name in a message."""
+        raise NotImplementedError
+
+    @property
     def environment(self) -> dict[str, str]:
-        """The variables that torchrun sets, and the one by which gloo uses the loopback alone."""
-        number, size = str(self.number), str(self.world_size)
-        return {
-            "RANK": number,
-            "LOCAL_RANK": number,
-            "WORLD_SIZE": size,
-            "LOCAL_WORLD_SIZE": size,
-            "MASTER_ADDR": LOOPBACK,
-            "MASTER_PORT": str(self.port),
-            "GLOO_SOCKET_IFNAME": "lo",
-        }
+        """The variables of its process."""
+        raise NotImplementedError
+
+    def join(self, journal: Any) -> Meetings | None:
+        """Prepare the process of the job; what it waits for others by, if there are others."""
+        raise NotImplementedError
+
+    def options_for(self, dataset: Any, options: dict[str, Any]) -> dict[str, Any]:
+        """*options* of a loader that delivers the part of this member of a map-style *dataset*."""
+        raise NotImplementedError
+
+    def require_loader(self, loader: Any) -> None:
+        """Refuse a ready *loader* that no member can use; raises UnusableDatasetError."""
+        raise NotImplementedError
 
 
 class Limits(NamedTuple):
@@ -168,7 +186,7 @@ class Job:
     *changes*: options of the DataLoader, which overrule those of the settings, and those of a ready
     loader. *may_take_longer*: whether it gets more time if it moves or sleeps at its deadline.
     *most_bytes*: how many bytes a pass may read before more reads no longer count as progress; None
-    if unknown. *rank*: which rank its process is; None for a process that is not a rank.
+    if unknown. *member*: its place in a group of jobs; None for a job that is in no group.
     """
 
     make_dataset: Any
@@ -180,7 +198,7 @@ class Job:
     options: TrialOptions = ONE_EPOCH
     may_take_longer: bool = False
     most_bytes: int | None = None
-    rank: Rank | None = None
+    member: Member | None = None
 
     def __post_init__(self) -> None:
         """Raise InvalidArgumentError for an invalid dataset."""
@@ -208,14 +226,14 @@ class Job:
         return Limits(self.deadline, self.may_take_longer, byte_limit)
 
     @property
-    def rank_of_several(self) -> Rank | None:
-        """Its rank, if there are others."""
-        return self.rank if self.rank is not None and self.rank.world_size > 1 else None
+    def member_of_several(self) -> Member | None:
+        """Its place in its group, if that has other members."""
+        return self.member if self.member is not None and self.member.size > 1 else None
 
     @property
     def processes(self) -> Processes:
         """What its processes do; without faults there is nothing to recover from."""
-        has_faults = bool(self.faults) or (self.rank is not None and self.rank.recovers)
+        has_faults = bool(self.faults) or (self.member is not None and self.member.recovers)
         processes = self.options.processes
         return processes if has_faults else drop_recovery(processes)
 

@@ -8,8 +8,9 @@ import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_dataloader_faults._engine import not_linux
@@ -40,12 +41,6 @@ from pytest_dataloader_faults._trial.process.deadline import (
     MORE_SECONDS,
 )
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings, surroundings_for
-from pytest_dataloader_faults._trial.ranks import (
-    combine_outcomes,
-    make_only_rank,
-    require_ranks,
-    split_by_rank,
-)
 from pytest_dataloader_faults.exceptions import HarnessError, LostProcessError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference, TrialRequest
@@ -60,6 +55,9 @@ from pytest_dataloader_faults.outcomes.text import to_plain
 from pytest_dataloader_faults.steps import Arm, run_epochs
 
 _ORDINARY = Settings()
+_CHECKS = "pytest_dataloader_faults.battery.checks"
+"""Imported by its name, because checks are above trials. It runs the jobs of several processes."""
+_Job = TypeVar("_Job", bound=jobs.Job)
 _Result = TypeVar("_Result")
 _STDERR_SHOWN = 4000
 _FRAMES_SHOWN = 12
@@ -78,10 +76,6 @@ by which torch ends what it writes of a signal."""
 _KERNEL_ONLY = (
     "before_init=True needs the kernel engine, but engine={!r} selects the {} engine, which damages"
     " files in workers only. Remove before_init, or pass engine='kernel'"
-)
-_EXCLUDES_RANKS = (
-    "ranks={} and before_init=True exclude each other, because rank faults are armed after the"
-    " datasets are created. Remove one of them"
 )
 _NO_GUARD = (
     "a worker of a trial has imported the main module, which starts another trial. Move the"
@@ -164,45 +158,30 @@ def run_trial(
         may_take_longer=True,
         recovers_in_workers=True,
     )
-    require_ranks(ranks, on_rank)
-    if ranks is None:
+    if ranks is None and on_rank is None:
         return run_trial_job(job)
-    if before_init:
-        raise exceptions.InvalidArgumentError(_EXCLUDES_RANKS.format(ranks))
-    return run_ranks(job, on_rank)
+    outcome: Outcome = import_module(_CHECKS).run_ranks(job, on_rank)
+    return outcome
 
 
 def run_trial_job(request: jobs.TrialJob) -> Outcome:
     """``run_trial``, with every option that a check or a search can set."""
-    job = make_only_rank(_with_engine(request), request.settings.ranks)
-    (record,) = _run(job)
-    return _outcome(job, record)
+    job = _job_for(with_engine(request))
+    (record,) = run_together(job)
+    return outcome_of(job, record)
 
 
-def run_ranks(
-    request: jobs.TrialJob,
-    on_rank: int | str | None = None,
-    handlings: Sequence[SampleHandling] = (),
-) -> Outcome:
-    """Run the job in as many processes at once as its settings have ranks.
-
-    *handlings*: of the samples of each rank, if those differ.
-    """
-    job = _with_engine(request)
-    assert job.settings.ranks is not None
-    with split_by_rank(job, job.settings.ranks, on_rank) as rank_jobs:
-        for number, handling in enumerate(handlings):
-            rank_jobs[number] = replace(rank_jobs[number], handling=handling)
-        records = _run(*rank_jobs)
-    outcomes = [_outcome(*each) for each in zip(rank_jobs, records, strict=True)]
-    return combine_outcomes(
-        job, list(zip(outcomes, [each.events for each in records], strict=True))
-    )
+def _job_for(request: _Job) -> _Job:
+    """*request*, as a job that is alone in its group if its settings are for several processes."""
+    if request.settings.ranks is None:
+        return request
+    job: _Job = import_module(_CHECKS).make_only_rank(request)
+    return job
 
 
 def _request_of(job: jobs.TrialJob) -> TrialRequest:
     """What an outcome says about the *job*."""
-    rank = job.rank_of_several
+    member = job.member_of_several
     return TrialRequest(
         schedule=job.faults,
         loader=to_plain(job.loader),
@@ -211,25 +190,27 @@ def _request_of(job: jobs.TrialJob) -> TrialRequest:
         deadline=job.deadline,
         engine=job.settings.engine,
         comparison=job.comparison,
-        before_init=_is_armed_before_init(job),
-        rank=rank.number if rank else None,
+        before_init=is_armed_before_init(job),
+        rank=member.number if member else None,
         copy=job.settings.copy,
     )
 
 
-def _is_armed_before_init(job: jobs.TrialJob) -> bool:
+def is_armed_before_init(job: jobs.TrialJob) -> bool:
     """Whether the faults are armed before the dataset is created."""
     return isinstance(job.options.processes[0][0], Arm)
 
 
-def _with_engine(request: jobs.TrialJob) -> jobs.TrialJob:
+def with_engine(request: jobs.TrialJob) -> jobs.TrialJob:
+    """*request*, with the engine that it can use here."""
     engine = engine_for(request.settings.engine, request.faults)
-    if _is_armed_before_init(request) and engine != "kernel":
+    if is_armed_before_init(request) and engine != "kernel":
         raise exceptions.InvalidArgumentError(_KERNEL_ONLY.format(request.settings.engine, engine))
     return replace(request, settings=replace(request.settings, engine=engine))
 
 
-def _outcome(job: jobs.TrialJob, record: _Record) -> Outcome:
+def outcome_of(job: jobs.TrialJob, record: Record) -> Outcome:
+    """The outcome of *job*, which wrote the *record*."""
     outcome = from_journal.outcome_from(_request_of(job), record.events)
     end = replace(outcome.end, stacks=record.stacks)
     return replace(outcome, end=end, stderr=record.stderr)
@@ -253,31 +234,9 @@ def take_reference(
         batches=batches,
         seconds=seconds,
     )
-    job = make_only_rank(request, settings.ranks)
-    (record,) = repeat_if_killed(lambda: _run(job), _has_died)[-1]
-    return _reference(job, record)
-
-
-def take_references(
-    request: jobs.ReferenceJob, batches: Sequence[Sequence[jobs.Drawn] | None]
-) -> list[Reference]:
-    """Read the samples of each rank; *batches*: what to request in each of them."""
-    ranks = request.settings.ranks
-    assert ranks is not None
-
-    def run() -> list[_Record]:
-        # A store cannot be used again by other ranks.
-        with split_by_rank(request, ranks, None) as rank_jobs:
-            return _run(*map(_limit_batches, rank_jobs, batches))
-
-    records = repeat_if_killed(run, _has_died)[-1]
-    return [_reference(request, each, rank=number) for number, each in enumerate(records)]
-
-
-def _limit_batches(
-    job: jobs.ReferenceJob, batches: Sequence[jobs.Drawn] | None
-) -> jobs.ReferenceJob:
-    return replace(job, batches=batches)
+    job = _job_for(request)
+    (record,) = repeat_if_killed(lambda: run_together(job), has_died)[-1]
+    return reference_of(job, record)
 
 
 def repeat_if_killed(
@@ -292,12 +251,14 @@ def repeat_if_killed(
     return [result, run()] if was_killed(result) else [result]
 
 
-def _has_died(records: Sequence[_Record]) -> bool:
+def has_died(records: Iterable[Record]) -> bool:
+    """Whether a process of the jobs that wrote the *records* died."""
     return any(each.end.exitcode for each in records)
 
 
-def _reference(job: jobs.ReferenceJob, record: _Record, rank: int | None = None) -> Reference:
-    prefix = "" if rank is None else f"rank {rank}: "
+def reference_of(job: jobs.ReferenceJob, record: Record) -> Reference:
+    """The reference of *job*, which wrote the *record*."""
+    prefix = _prefix_of(job)
     if record.end.timed_out:
         message = (
             f"{prefix}no reference after {job.deadline:g} s, without faults or workers. Make the"
@@ -316,7 +277,7 @@ def _readable(stacks: str) -> str:
     return "\n".join(sort_for_reader(_OUR_FRAMES.sub("", stacks).strip().split("\n")))
 
 
-class _Record(NamedTuple):
+class Record(NamedTuple):
     """The events of a trial that is over, what its processes printed, and their stacks."""
 
     events: Sequence[JournalEvent]
@@ -334,8 +295,8 @@ class _Started(NamedTuple):
 
 
 @environment.report_shortages()
-def _run(*requests: jobs.Job) -> list[_Record]:
-    """Do all *requests* at once, each below a warden; if there are several, they are ranks."""
+def run_together(*requests: jobs.Job) -> list[Record]:
+    """Do all *requests* at once, each below a warden; if there are several, they form a group."""
     import torch.utils.data  # noqa: F401  # once here, not again in every trial
 
     if getattr(multiprocessing.current_process(), "_inheriting", False):
@@ -363,8 +324,8 @@ def _start(request: jobs.Job, scope: contextlib.ExitStack) -> _Started:
     """Start a warden for *request*; what is around it lasts as long as *scope*."""
     from pytest_dataloader_faults._trial import child
 
-    rank = request.rank_of_several
-    number = rank.number if rank else None
+    member = request.member_of_several
+    number = member.number if member else None
     make_dataset, private = bind_factory(request.make_dataset, number, request.settings.copy)
     job = replace(request, make_dataset=make_dataset)
     around = scope.enter_context(surroundings_for(job, private))
@@ -379,25 +340,25 @@ def _start(request: jobs.Job, scope: contextlib.ExitStack) -> _Started:
 def _await_warden(started: _Started) -> int | None:
     """Wait until the warden has ended; its exit code, if that is known."""
     job, around, warden = started
-    # The harness's work in the trial also has some seconds; and a rank may wait for another one.
+    # The harness's work in the trial also has some seconds; and it may wait for another job.
     longest = job.longest(BUSY_SECONDS + MORE_SECONDS) + HARNESS_SECONDS
-    return harness.wait_for(warden, longest * (2 if job.rank_of_several else 1), around.facts)
+    return harness.wait_for(warden, longest * (2 if job.member_of_several else 1), around.facts)
 
 
-def _collect_records(started: Sequence[_Started], ends: Sequence[int | None]) -> list[_Record]:
+def _collect_records(started: Sequence[_Started], ends: Sequence[int | None]) -> list[Record]:
     """The result of each job. Raises the error of a job that could not be done."""
     journals, printed = [], []
     for job, around, _ in started:
         journals.append(around.facts.events())
         printed.append(_NOISE.sub("", around.printed.text(_STDERR_READ)))
         environment.require_environment(job, journals[-1], printed[-1])
-    _raise_refusals(journals, printed)
+    _raise_refusals([each.job for each in started], journals, printed)
     return [_make_record(*each) for each in zip(started, ends, journals, printed, strict=True)]
 
 
 def _make_record(
     started: _Started, code: int | None, events: list[JournalEvent], printed: str
-) -> _Record:
+) -> Record:
     _, around, warden = started
     end = next((event for event in events if isinstance(event, TrialEnded)), None)
     if end is None:
@@ -406,7 +367,7 @@ def _make_record(
         raise LostProcessError(
             harness.lost_warden_message(warden.pid, code, _format_printed(printed))
         )
-    return _Record(events, end, _cut_printed(printed), around.stacks.text())
+    return Record(events, end, _cut_printed(printed), around.stacks.text())
 
 
 def _cut_printed(printed: str) -> str:
@@ -420,14 +381,23 @@ def _format_printed(printed: str) -> str:
     return printed[-_STDERR_SHOWN:].strip() or "nothing"
 
 
-def _raise_refusals(journals: Sequence[Sequence[JournalEvent]], printed: Sequence[str]) -> None:
+def _prefix_of(job: jobs.Job) -> str:
+    """The start of a message about one of several jobs; empty for a job that runs alone."""
+    return f"{job.member.name}: " if job.member and job.member_of_several else ""
+
+
+def _raise_refusals(
+    requests: Sequence[jobs.Job],
+    journals: Sequence[Sequence[JournalEvent]],
+    printed: Sequence[str],
+) -> None:
     """Raise the error of the job that was refused first, if one was."""
     failures = [
         (event, number)
         for number, events in enumerate(journals)
         for event in events
         if isinstance(event, HarnessFailed | Refused | SeveralLoaders | InternalError)
-        and not _waited_for_dead_rank(number, event, journals)
+        and not _waited_for_killed_job(number, event, journals)
     ]
     for event, number in sorted(failures, key=lambda each: _order(each[0])):
         match event:
@@ -439,19 +409,19 @@ def _raise_refusals(journals: Sequence[Sequence[JournalEvent]], printed: Sequenc
             case Refused():
                 lacking = [] if event.lacking is None else [event.lacking]
                 is_of_dataset = REFUSALS[event.error] is exceptions.UnusableDatasetError
-                rank = f"rank {number}: " if len(journals) > 1 and is_of_dataset else ""
-                raise REFUSALS[event.error](f"{rank}{event.why}", *lacking)
+                prefix = _prefix_of(requests[number]) if is_of_dataset else ""
+                raise REFUSALS[event.error](f"{prefix}{event.why}", *lacking)
             case SeveralLoaders():
                 raise exceptions.MultipleLoadersError(event.why, event.parts)
             case InternalError():
                 raise HarnessError(f"the trial's own code failed:\n{event.text}")
 
 
-def _waited_for_dead_rank(
-    rank: int, event: object, journals: Sequence[Sequence[JournalEvent]]
+def _waited_for_killed_job(
+    number: int, event: object, journals: Sequence[Sequence[JournalEvent]]
 ) -> bool:
-    """Whether *rank* failed in our own code, waiting for a rank that was killed."""
-    other_journals = (events for number, events in enumerate(journals) if number != rank)
+    """Whether job *number* failed in our own code, waiting for a job that was killed."""
+    other_journals = (events for other, events in enumerate(journals) if other != number)
     ends = (event for events in other_journals for event in events if isinstance(event, TrialEnded))
     environment = exceptions.UnusableEnvironmentError.__name__
     waits = isinstance(event, InternalError) or getattr(event, "error", None) == environment
@@ -461,7 +431,7 @@ def _waited_for_dead_rank(
 def _order(event: object) -> tuple[bool, float]:
     """Failures of the harness are raised first, because they may cause other errors.
 
-    A rank may be refused, or fail, because another one was: that one's process has exited.
+    A job may be refused, or fail, because another one was: that one's process has exited.
     """
     at = math.inf if isinstance(event, InternalError) else getattr(event, "at", 0.0)
     return not isinstance(event, HarnessFailed), at

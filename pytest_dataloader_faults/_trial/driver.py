@@ -91,8 +91,8 @@ class LoaderDriver(IteratorListener):
         use_batch: Does with a batch what a training loop does, and returns the result.
         wait_until_idle: Waits until the workers have made what was requested, or hang. Its argument
             is the number of seconds to wait for the others if one hangs.
-        meet: Waits for other ranks after a batch, called with the epoch and the batch, both from 1;
-            returns whether the epoch continues. None without ranks.
+        meet: Waits for other jobs after a batch, called with the epoch and the batch, both from 1;
+            returns whether the epoch continues. None for a job that runs alone.
         of_workers: Whether to compare what workers returned instead of what the loader makes of it.
         after_batch: Called after each batch of an epoch with their number, and once more after the
             epoch; or None.
@@ -206,7 +206,7 @@ class LoaderDriver(IteratorListener):
         return True
 
     def _take_in_step(self, batches: Iterator[Any], meet: Callable[[int, int], bool]) -> bool:
-        """Take batches as long as the other ranks also have one; whether all were taken."""
+        """Take batches as long as the other jobs also have one; whether all were taken."""
         for batch in batches:
             self._write_batch(batch)
             if not meet(self._phase.epoch or 0, self._received):

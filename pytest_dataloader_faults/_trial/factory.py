@@ -408,14 +408,15 @@ class WithEmptyFolder(functools.partial[Any]):
 
 
 def bind_factory(
-    make_dataset: Any, rank: int | None = None, copy: str | None = None
+    make_dataset: Any, number: int | None = None, copy: str | None = None
 ) -> tuple[Callable[[], Any], tuple[str, ...]]:
     """*make_dataset* for one trial, and the folder that it gets, which is not made yet.
 
-    *rank*: of several, each of which has its own folder. *copy*: what the folder is a copy of.
+    *number*: that of one of several jobs, each of which has its own folder. *copy*: what the folder
+    is a copy of.
     """
     if is_a(make_dataset, PartOf):
-        source, folders = bind_factory(make_dataset.source, rank, copy)
+        source, folders = bind_factory(make_dataset.source, number, copy)
         return dataclasses.replace(make_dataset, source=source), folders
     asks = takes_folder(make_dataset, with_data=copy is not None)
     if copy is not None and not asks:
@@ -427,8 +428,8 @@ def bind_factory(
     if not asks:
         return make_dataset, ()
     path = _path(os.getpid(), threading.get_ident(), os.path.realpath(tempfile.gettempdir()))
-    if rank is not None:
-        path = path.with_name(f"{path.name}-{rank}")
+    if number is not None:
+        path = path.with_name(f"{path.name}-{number}")
     kind = WithEmptyFolder if copy is None else functools.partial
     return kind(make_dataset, path), (str(path),)
 

@@ -13,7 +13,7 @@ The main process     When                                            Who reads i
 ``PhaseStarted``     the next part of the trial starts               warden, outcome, timeline
 ``LoaderTime``       from now on the loader's time passes            warden
 ``HarnessTime``      from now on the trial's own time passes         warden
-``MeetingTime``      from now on it waits for other ranks            warden
+``MeetingTime``      from now on it waits for other jobs             warden
 ``Noted``            a fact that only some trials have               outcome
 ``Kept``             a step has something for a later process        that process
 ``WorkersStarting``  an iterator has started workers                 warden
@@ -115,13 +115,13 @@ class HarnessTime(NamedTuple):
 
 
 class MeetingTime(NamedTuple):
-    """This rank waits for the others."""
+    """This process waits for those of other jobs."""
 
     at: float
 
 
 class Noted(NamedTuple):
-    """One of the notes of an ``Outcome``, such as a rank that is missing in a collective."""
+    """One of the notes of an ``Outcome``, such as the state that a loader saved."""
 
     note: Note
 

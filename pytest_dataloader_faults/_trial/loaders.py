@@ -23,7 +23,7 @@ from pytest_dataloader_faults._engine.system.patience import has_ended
 from pytest_dataloader_faults._engine.system.processes import end_if_interrupted
 from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
 from pytest_dataloader_faults._engine.worker.late_imports import FOR_FORK_SERVER
-from pytest_dataloader_faults._settings.jobs import Rank
+from pytest_dataloader_faults._settings.jobs import Member
 from pytest_dataloader_faults._trial import samplers
 from pytest_dataloader_faults._trial.factory import advice_for, name_of, origin_of, require_one
 from pytest_dataloader_faults._trial.process.fork_server import method_of
@@ -124,12 +124,12 @@ def make_loader(
     changes: Mapping[str, Any],
     *,
     needs_workers: bool = False,
-    rank: Rank | None = None,
+    member: Member | None = None,
 ) -> DataLoader[Any]:
     """The loader to try; *changes* overrule its options, also those of a ready ``DataLoader``.
 
     One without workers gets two if it *needs_workers*: data modules have such loaders by default.
-    A map-style dataset of one *rank* of several gets torch's ``DistributedSampler``.
+    *member*: the place of the job in a group with others, which then divide the samples.
     """
     result = _call_factory(make_dataset)
     if isinstance(result, DataLoader):
@@ -145,17 +145,17 @@ def make_loader(
         added = workers if lacks_workers else {}
         for name, value in {**added, **changes}.items():
             object.__setattr__(result, name, value)  # torch forbids it, since workers may run.
-        loader = result if rank else _with_last_batches(result)
+        loader = result if member else _with_last_batches(result)
         _detach_parent_workers(loader)
-        if rank is not None:
-            _require_own_batches(loader)
+        if member is not None:
+            member.require_loader(loader)
     else:
         is_lacking = needs_workers and (options or {}).get("num_workers") == 0
         added = {"num_workers": _DEFAULTS["num_workers"]} if is_lacking else {}
         all_options = {**(options or {}), **added, **changes}
-        if kind_of(result) == "map":
-            all_options = samplers.options_for(result, all_options, rank)
-        loader = _loader_for(result, all_options, is_of_ranks=rank is not None)
+        if member is not None and kind_of(result) == "map":
+            all_options = member.options_for(result, all_options)
+        loader = _loader_for(result, all_options, drops_last=member is not None)
     if kind_of(loader.dataset) == "map":
         _require_samples(loader)
     return loader
@@ -201,20 +201,6 @@ def _unwrap(loader: Any) -> Any:
         return loader
     _outer[inner] = loader
     return inner
-
-
-_DISPATCHED = (
-    "accelerate's dispatch_batches=True makes rank 0 draw the batches of all ranks, so it is not"
-    " known which samples of a map-style dataset each rank gets. Prepare the loader with"
-    " dispatch_batches=False"
-)
-
-
-def _require_own_batches(loader: DataLoader[Any]) -> None:
-    """Refuse a map-style dataset of which one rank draws what others get."""
-    is_dispatched = type(outer_loader(loader)).__name__ == "DataLoaderDispatcher"
-    if is_dispatched and kind_of(loader.dataset) == "map":
-        raise UnusableDatasetError(_DISPATCHED)
 
 
 def _call_factory(make_dataset: Callable[[], Any]) -> Any:
@@ -267,10 +253,10 @@ def _wraps_loader(result: Any) -> bool:
     return type(pipeline) is list and any(isinstance(each, DataLoader) for each in pipeline)
 
 
-def _loader_for(dataset: Any, options: Mapping[str, Any], *, is_of_ranks: bool) -> DataLoader[Any]:
+def _loader_for(dataset: Any, options: Mapping[str, Any], *, drops_last: bool) -> DataLoader[Any]:
     """A loader over *dataset* with *options*, and with the default options of trials.
 
-    *is_of_ranks*: whether ``drop_last`` also applies to streams, which may keep ranks in step.
+    *drops_last*: whether ``drop_last`` also applies to streams, which may keep jobs in step.
     """
     defaults = {"num_workers": 2} if "batch_sampler" in options else _DEFAULTS
     has_sampler = any(options.get(name) is not None for name in ("sampler", "batch_sampler"))
@@ -278,7 +264,7 @@ def _loader_for(dataset: Any, options: Mapping[str, Any], *, is_of_ranks: bool) 
         raise EmptyDatasetError(empty_message(dataset))
     try:
         loader: DataLoader[Any] = DataLoader(dataset, **{**defaults, **options})
-        return loader if is_of_ranks else _with_last_batches(loader)
+        return loader if drops_last else _with_last_batches(loader)
     except (TypeError, ValueError) as error:
         parameters = inspect.signature(DataLoader).parameters
         questions = [

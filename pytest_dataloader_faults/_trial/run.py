@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch.utils.data
 
@@ -24,7 +24,7 @@ from pytest_dataloader_faults._engine.scope import Injection, arm_faults
 from pytest_dataloader_faults._engine.system.ownership import ClosedByUserError
 from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
-from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob, TrialJob
+from pytest_dataloader_faults._settings.jobs import Job, Meetings, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
 from pytest_dataloader_faults._trial.connections import note_connections
 from pytest_dataloader_faults._trial.driver import LoaderDriver, describe_error, idle_at_once
@@ -79,9 +79,6 @@ from pytest_dataloader_faults.steps import (
     UseAccelerator,
 )
 
-if TYPE_CHECKING:
-    from pytest_dataloader_faults._trial.process_group import Meetings
-
 Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]
 """The scope of a job's faults."""
 _WITHOUT_WORKERS: Mapping[str, Any] = {
@@ -112,7 +109,7 @@ def run(
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool lacks the threads.
     seed_everything(job.settings.seed)
     try:
-        meetings = _join(job, journal)
+        meetings = job.member.join(journal) if job.member else None
         if isinstance(job, ReferenceJob):
             _take_reference(job, journal)
             if meetings:
@@ -128,19 +125,10 @@ def run(
         journal.write(refusal(exceptions.UnusableDatasetError(str(error))))
 
 
-def _join(job: Job, journal: Journal) -> Meetings | None:
-    """Make this process the rank of *job*, if it has one."""
-    if job.rank is None:
-        return None
-    from pytest_dataloader_faults._trial import process_group
-
-    return process_group.join(job.rank, journal)
-
-
 def _take_reference(job: ReferenceJob, journal: Journal) -> None:
     arguments = (job.make_dataset, job.settings.loader, job.changes)
     with explain_emptiness(job.make_dataset):
-        loader = loaders.make_loader(*arguments, rank=job.rank_of_several)
+        loader = loaders.make_loader(*arguments, member=job.member_of_several)
         lacks_workers = not (loader.num_workers or "num_workers" in job.changes)
         reference = replace(take_reference(loader, job), lacks_workers=lacks_workers)
         journal.write(ReferenceTaken(reference))
@@ -296,7 +284,7 @@ class TrialProcess:
                 job.settings.loader,
                 {**job.changes, **_WITHOUT_WORKERS} if is_alone else job.changes,
                 needs_workers=job.needs_workers and not is_alone,
-                rank=job.rank_of_several,
+                member=job.member_of_several,
             )
         if step.adapt is not None:
             loader = step.adapt(loader)
@@ -313,7 +301,7 @@ class TrialProcess:
                     keeps_sampler=step.adapt is not None,
                     whole_batches=job.options.whole_batches,
                 )
-        elif job.rank_of_several:
+        elif job.member_of_several:
             self._length = loaders.length_of(loader.dataset)
         if loader.num_workers:
             self.free.require_for(loader.num_workers)

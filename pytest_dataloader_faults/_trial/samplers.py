@@ -1,4 +1,4 @@
-"""Which samples a loader draws: some of many, and the part of one rank [in a trial]."""
+"""Which samples a loader draws, and how it draws some of many [in a trial]."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from pytest_dataloader_faults._settings.jobs import Rank
 from pytest_dataloader_faults.outcomes.stages import StateOf
 
 STATEFUL = "torchdata.stateful_dataloader"
@@ -91,14 +90,18 @@ class _SpreadSampler(Sampler[int]):
         return iter([self._indices[place] for place in order.tolist()])
 
 
+_DISTRIBUTED = tuple(inspect.signature(DistributedSampler).parameters)
+"""The arguments of torch's sampler, which keeps each of them as an attribute."""
+
+
 class _SpreadDistributedSampler(DistributedSampler[Any]):
-    """The part of some indices that one rank has, by torch's own rule."""
+    """The part of some indices that a ``DistributedSampler`` like *like* draws."""
 
     def __init__(self, indices: Sequence[int], like: DistributedSampler[Any]) -> None:
         sorted_indices: Any = sorted(indices)
         self._indices = sorted_indices
-        options: Any = {name: getattr(like, name) for name in ("shuffle", "seed", "drop_last")}
-        super().__init__(sorted_indices, like.num_replicas, like.rank, **options)
+        options: Any = {name: getattr(like, name) for name in _DISTRIBUTED if name != "dataset"}
+        super().__init__(sorted_indices, **options)
 
     def __iter__(self) -> Iterator[Any]:
         return iter([self._indices[place] for place in super().__iter__()])
@@ -313,14 +316,14 @@ def _limited(sampler: Any, limit: int, at_least: int, full_batches: int) -> Any:
         return _take_first(sampler, limit, at_least)
     is_batched = type(sampler) is BatchSampler
     inner: Any = sampler.sampler if is_batched else sampler
-    ranks = inner.num_replicas if type(inner) is DistributedSampler else 1
-    limit = max(limit, ranks * at_least, ranks * full_batches * _batch_size(sampler))
+    replicas = inner.num_replicas if type(inner) is DistributedSampler else 1
+    limit = max(limit, replicas * at_least, replicas * full_batches * _batch_size(sampler))
     chosen = _spread_like(inner, limit)
     if chosen is None:
         return sampler
     if not is_batched:
         return chosen
-    several = max(1, limit // (ranks * at_least))
+    several = max(1, limit // (replicas * at_least))
     size = sampler.batch_size if full_batches else min(sampler.batch_size, several)
     return BatchSampler(chosen, size, sampler.drop_last)
 
@@ -383,12 +386,12 @@ def repeat_draws(loader: DataLoader[Any], outer: Any) -> None:
 
 def _spread_like(sampler: Any, limit: int) -> Sampler[Any] | None:
     """A sampler that draws *limit* indices as *sampler* does; None unless that draws more."""
-    is_of_rank = type(sampler) is DistributedSampler
-    count = len(sampler.dataset if is_of_rank else sampler)
+    is_distributed = type(sampler) is DistributedSampler
+    count = len(sampler.dataset if is_distributed else sampler)
     if count <= limit:
         return None
     indices = spread_indices(count, limit)
-    if is_of_rank:
+    if is_distributed:
         return _SpreadDistributedSampler(indices, sampler)
     return _SpreadSampler(indices, sampler)
 
@@ -417,7 +420,7 @@ def count_samples(loader: DataLoader[Any], outer: Any) -> int | None:
 
 
 def _draws_all(sampler: Any) -> bool:
-    """Whether torch's own samplers draw every index of the dataset once, in all ranks together."""
+    """Whether torch's own samplers draw every index once, in all processes together."""
     inner = sampler.sampler if type(sampler) is BatchSampler else sampler
     if type(inner) is RandomSampler:
         return not inner.replacement and inner._num_samples is None
@@ -431,18 +434,6 @@ def _is_batched(loader: DataLoader[Any]) -> bool:
 def _replace(loader: DataLoader[Any], sampler: Any) -> None:
     name = "batch_sampler" if _is_batched(loader) else "sampler"
     object.__setattr__(loader, name, sampler)  # torch forbids it, since workers may run.
-
-
-def options_for(dataset: Any, options: dict[str, Any], rank: Rank | None) -> dict[str, Any]:
-    """*options* of a loader that delivers the part of one *rank* of a map-style *dataset*."""
-    names = ("sampler", "batch_sampler")
-    if rank is None or any(options.get(each) for each in names):
-        return options
-    shuffle = options.get("shuffle", True)
-    sampler: Sampler[Any] = DistributedSampler(
-        dataset, rank.world_size, rank.number, shuffle=shuffle
-    )
-    return {**options, "shuffle": None, "sampler": sampler}
 
 
 def set_epoch(loader: DataLoader[Any], outer: Any, epoch: int) -> None:
@@ -465,6 +456,6 @@ def set_epoch(loader: DataLoader[Any], outer: Any, epoch: int) -> None:
 
 
 def drops_last(loader: DataLoader[Any]) -> bool:
-    """Whether *loader* leaves out samples that do not fill a batch, or are not enough for ranks."""
+    """Whether *loader* leaves out samples that do not fill a batch, or are not enough to divide."""
     of_sampler = type(loader.sampler) is DistributedSampler and loader.sampler.drop_last
     return bool(loader.drop_last or of_sampler)

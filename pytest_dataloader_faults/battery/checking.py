@@ -11,7 +11,6 @@ from typing import Any
 from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._settings import SAMPLES, Files, Settings, check
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, part_of
-from pytest_dataloader_faults._trial.ranks import require_ranks
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS, names_of_checks, require_checks
@@ -100,7 +99,7 @@ def check_dataset(
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
     """
     settings = Settings.of(locals(), may_be_auto=True)
-    require_ranks(settings.ranks)
+    check(ranks=settings.ranks)
     check(on_fail=on_fail, flaky=flaky)
     names = select_checks(only, exclude, expected_failures)
     batteries = batteries_for(make_dataset, settings)

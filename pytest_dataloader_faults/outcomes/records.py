@@ -17,7 +17,6 @@ from pytest_dataloader_faults.outcomes.stages import (
     Phase,
     Stage,
     StateOf,
-    is_peer_lost_error,
 )
 from pytest_dataloader_faults.outcomes.text import call, describe_end, describe_exit, run_settings
 from pytest_dataloader_faults.wire import (
@@ -409,11 +408,6 @@ class TrialFacts:
     def fired(self) -> int:
         """How often faults fired, of all kinds and in all workers."""
         return sum(each.fired for each in self.faults)
-
-    @property
-    def has_lost_rank(self) -> bool:
-        """Whether the end of another rank caused its error."""
-        return self.exception is not None and is_peer_lost_error(self.exception.message)
 
     @property
     def unobserved(self) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import Enum
 
@@ -98,14 +97,6 @@ class AtDeadline:
 # meet. So a rank that has one batch fewer than the others meets them one batch later in its next
 # epoch, and in the last epoch they wait for it forever: NCCL for half an hour, and gloo until the
 # process of that rank exits.
-
-
-_LOST = re.compile(r"gloo/transport/")
-
-
-def is_peer_lost_error(message: str) -> bool:
-    """Whether *message* is gloo's error about a rank that has exited."""
-    return bool(_LOST.search(message))
 
 
 class Reason(StrEnum):

@@ -8,9 +8,9 @@ import pytest
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialJob
-from pytest_dataloader_faults._trial import run_ranks, run_trial_job, take_reference
+from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
-from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.battery.checks import CHECKS, run_ranks
 from pytest_dataloader_faults.battery.checks._base import no_fault
 from pytest_dataloader_faults.battery.checks._faults import NETWORK, WRITES
 from pytest_dataloader_faults.battery.checks.http import HTTP

@@ -8,9 +8,8 @@ import pytest
 
 from pytest_dataloader_faults import check_dataset, sweep
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._trial import process_group
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT as BEFORE_INIT_CHECKS
-from pytest_dataloader_faults.battery.checks.ranks import RANKS
+from pytest_dataloader_faults.battery.checks.ranks import RANKS, process_group
 from pytest_dataloader_faults.battery.fault_free_cache import FaultFreeCache
 from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError
@@ -86,7 +85,7 @@ def test_a_rank_that_is_killed_before_it_joins_the_others_is_repeated(
         with log.open("ab") as file:
             file.write(b"x")
             file.flush()
-            if name == "harness" and rank.world_size > 1 and file.tell() == number:
+            if name == "harness" and rank.size > 1 and file.tell() == number:
                 os.kill(os.getpid(), signal.SIGKILL)
         form_group(rank, store, name)
 

@@ -13,6 +13,7 @@ import torch.distributed
 from pytest_dataloader_faults import Contract, Verdict, check_dataset, run_trial
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.battery.checks.ranks.rules import is_peer_lost_error
 from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
     UnusableDatasetError,
@@ -25,7 +26,6 @@ from pytest_dataloader_faults.outcomes.stages import (
     EpochsApart,
     Position,
     Reason,
-    is_peer_lost_error,
 )
 from support import ranked
 from support.corpus.ranks import RankedStream, SkipsUnreadable, skips_unreadable

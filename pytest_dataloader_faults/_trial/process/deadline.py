@@ -11,7 +11,7 @@ which imports the user's libraries first, and some take longer for that than an 
 armed after that and before it makes a sample. So until all workers are armed, the time does not
 count for the loader or the trial.
 
-A rank that waits for other ranks waits as long as they do: each of them has its own deadline.
+A process that waits for other jobs waits as long as they do: each of them has its own deadline.
 
 Some facts about a machine that is busy. A process that hangs waits for a lock, a timer or another
 process, and does not use a processor. One that is slow because others run waits for a processor
@@ -62,7 +62,7 @@ WatchedEvent: TypeAlias = (
 )
 """What the warden reads while the trial runs."""
 
-LOADER, START, HARNESS, RANKS = "loader", "start", "harness", "ranks"
+LOADER, START, HARNESS, OTHERS = "loader", "start", "harness", "others"
 HARNESS_SECONDS = 60.0
 """For all of the trial's own work together."""
 BUSY_SECONDS = 60.0
@@ -160,7 +160,7 @@ def deadline_after(
     nobody. All times are of the clock that all processes share.
     """
     budgets = {LOADER: deadline, START: max(deadline, DEADLINE), HARNESS: HARNESS_SECONDS}
-    budgets[RANKS] = math.inf
+    budgets[OTHERS] = math.inf
     whose, since = LOADER, began
     for at, following, is_anew in _turns(events):
         budgets[whose] -= at - since - _sum_pauses(pauses, since, at)
@@ -200,7 +200,7 @@ def _turns(events: Iterable[WatchedEvent]) -> Iterator[tuple[float, str, bool]]:
                 yield at, HARNESS, False
             case MeetingTime(at):
                 awaited = set()
-                yield at, RANKS, False
+                yield at, OTHERS, False
             case WorkersStarting(pids, float() as at):
                 awaited = set(pids) - armed
                 if awaited:

@@ -23,6 +23,8 @@ from pytest_dataloader_faults.battery.checks.http import HTTP
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.locks import LOCKS
 from pytest_dataloader_faults.battery.checks.ranks import RANKS, RankTrials
+from pytest_dataloader_faults.battery.checks.ranks import make_only_rank as make_only_rank
+from pytest_dataloader_faults.battery.checks.ranks import run_ranks as run_ranks
 from pytest_dataloader_faults.battery.checks.ranks.rules import RanksJudge
 from pytest_dataloader_faults.battery.checks.resume import RESUME
 from pytest_dataloader_faults.exceptions import InvalidArgumentError

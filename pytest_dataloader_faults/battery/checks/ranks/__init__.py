@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults._settings.jobs import Job, TrialJob
 from pytest_dataloader_faults.battery.checks._base import (
     Check,
     Scenario,
@@ -31,6 +32,7 @@ WITHOUT_RANKS = (
     "it applies to training with several processes: pass ranks=2, or --dataloader-faults-ranks=2"
 )
 _RANKS_FAIL = "its ranks fail even without a fault ({}); see ranks-agree"
+_Job = TypeVar("_Job", bound=Job)
 _HALVES = 2
 _FAULT_IN_ONE_RANK = (
     "The fault was injected into one rank, as if one of several machines had a failing disk"
@@ -93,6 +95,23 @@ class RankTrials(TrialKind):
         trial = JudgedTrial(ranks.outcome, self.judge(run, ranks.outcome, Contract()))
         run.require_pass(trial, _RANKS_FAIL, "its ranks do not agree")
         return Workload.of(ranks.outcome.ranks[ranks.faulty_rank], run.settings.files)
+
+
+def run_ranks(job: TrialJob, on_rank: int | str | None = None) -> Outcome:
+    """Run the *job* in as many processes at once as its settings have ranks.
+
+    *on_rank*: the rank in which the faults are armed, or ``"all"``; None for the last one.
+    """
+    from pytest_dataloader_faults.battery.checks.ranks import trials
+
+    return trials.run_ranks(job, on_rank)
+
+
+def make_only_rank(job: _Job) -> _Job:
+    """*job* as the only rank, although its dataset is one for several ranks."""
+    from pytest_dataloader_faults.battery.checks.ranks import trials
+
+    return trials.make_only_rank(job)
 
 
 def _find_ranks(run: FaultFreeRun) -> FaultFreeRanks:

@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any
 
 from pytest_dataloader_faults._settings.jobs import Drawn, ReferenceJob, TrialOptions
-from pytest_dataloader_faults._trial import repeat_if_killed, run_ranks, take_references
+from pytest_dataloader_faults._trial import repeat_if_killed
+from pytest_dataloader_faults.battery.checks.ranks.trials import run_ranks, take_references
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 from pytest_dataloader_faults.battery.shares import count_drawn, shares_of
 from pytest_dataloader_faults.exceptions import UnusableDatasetError

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -56,6 +57,7 @@ _ABSENCE_REASONS = {
     Reason.FAILED: "which had stopped with an error",
     Reason.GONE: "whose process had exited",
 }
+_LOST = re.compile(r"gloo/transport/")
 _SHOWN = 5
 _DECISIVE = (Verdict.HUNG, Verdict.CRASHED)
 _MAY_SKIP = (
@@ -159,8 +161,18 @@ def _prefix_rank(number: int, finding: Finding) -> Finding:
     return replace(finding, sentence=f"rank {number}: {finding.sentence}")
 
 
+def has_lost_rank(rank: TrialFacts) -> bool:
+    """Whether the end of another rank caused the error of *rank*."""
+    return rank.exception is not None and is_peer_lost_error(rank.exception.message)
+
+
+def is_peer_lost_error(message: str) -> bool:
+    """Whether *message* is gloo's error about a rank that has exited."""
+    return bool(_LOST.search(message))
+
+
 def _is_consequence(rank: TrialFacts) -> bool:
-    return bool(rank.of(Absence)) or rank.has_lost_rank
+    return bool(rank.of(Absence)) or has_lost_rank(rank)
 
 
 def _find_waiting_rank(

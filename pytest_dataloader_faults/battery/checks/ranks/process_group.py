@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -26,7 +25,7 @@ from typing import Any
 
 import torch
 
-from pytest_dataloader_faults._settings.jobs import LOOPBACK, Rank
+from pytest_dataloader_faults._settings.jobs import Member
 from pytest_dataloader_faults._trial.journal import (
     HarnessTime,
     Journal,
@@ -46,20 +45,16 @@ _INIT = "init_process_group"
 _ENVIRONMENT = (None, "env://")
 
 
-def free_port() -> int:
-    """A port for MASTER_PORT, on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+def join(rank: Member, descriptor: int, journal: Journal) -> Meetings | None:
+    """Make this process *rank*, as one that torchrun has started; None for a single rank.
 
-
-def join(rank: Rank, journal: Journal) -> Meetings | None:
-    """Make this process *rank*, as one that torchrun has started; None for a single rank."""
+    *descriptor*: of an anonymous file, by which ranks find each other.
+    """
     os.environ.update(rank.environment)
     journal.write(HarnessTime(time.monotonic()))
     store: Any = _distributed.HashStore()
-    if rank.world_size > 1:
-        store = _distributed.FileStore(f"/proc/self/fd/{rank.store}", rank.world_size)
+    if rank.size > 1:
+        store = _distributed.FileStore(f"/proc/self/fd/{descriptor}", rank.size)
     try:
         _init(rank, store, "harness")
     except RuntimeError as error:
@@ -67,18 +62,18 @@ def join(rank: Rank, journal: Journal) -> Meetings | None:
         raise UnusableEnvironmentError(message, "no loopback interface") from error
     _replace_init(_members(rank, store, "dataset"))
     # Its first collective waits until every rank has the other group: one may destroy that soon.
-    meetings = Meetings(rank, store, journal) if rank.world_size > 1 else None
+    meetings = Meetings(rank, store, journal) if rank.size > 1 else None
     journal.write(LoaderTime(time.monotonic()))
     return meetings
 
 
-def _init(rank: Rank, store: Any, name: str) -> None:
+def _init(rank: Member, store: Any, name: str) -> None:
     _distributed.init_process_group("gloo", **_members(rank, store, name))
 
 
-def _members(rank: Rank, store: Any, name: str) -> dict[str, Any]:
+def _members(rank: Member, store: Any, name: str) -> dict[str, Any]:
     """How *rank* finds the others of the group *name*."""
-    place = {"rank": rank.number, "world_size": rank.world_size}
+    place = {"rank": rank.number, "world_size": rank.size}
     return {"store": _part(store, name), **place}
 
 
@@ -134,9 +129,9 @@ class Meetings:
     so nobody waits for it in a collective of the dataset's own.
     """
 
-    def __init__(self, rank: Rank, store: Any, journal: Journal) -> None:
+    def __init__(self, rank: Member, store: Any, journal: Journal) -> None:
         self._rank, self._store, self._journal = rank, store, journal
-        place = rank.number, rank.world_size
+        place = rank.number, rank.size
         self._group = _distributed.ProcessGroupGloo(_part(store, "meetings"), *place)
         self._are_over = self._are_apart = self._has_failed = False
         self._exchange(_State.HAS_BATCH, Position(0, 0))
@@ -197,7 +192,7 @@ class Meetings:
     def _exchange(self, state: _State, position: Position) -> list[tuple[_State, Position]]:
         """What each rank brings, in the order of their numbers."""
         ours = torch.tensor([state, position.epoch, position.batch])
-        tensors = [torch.zeros_like(ours) for _ in range(self._rank.world_size)]
+        tensors = [torch.zeros_like(ours) for _ in range(self._rank.size)]
         self._group.allgather([tensors], [ours]).wait()
         states = [
             (_State(state), Position(*position))
