@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import re
 import statistics
 import subprocess
 import sys
@@ -25,6 +26,9 @@ MOST_ENTRIES_OF_THE_ROOT, MOST_ENTRIES = 17, 16
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 500, 40
 MOST_MODULES = 195
 MOST_FIELDS_OF_AN_OUTCOME = 16
+SLICES = {"before_init": r"\bbefore.?init", "ranks": r"\brank", "resume": r"\bresum"}
+"""Packages of ``battery.checks`` with trials of their own, and words for what they are about."""
+MOST_NAMING_A_SLICE = 8
 NINE_IN_TEN, HALF = 30, 10
 NO_ENTRIES = {"__pycache__", "py.typed"}
 
@@ -251,6 +255,31 @@ def test_what_is_private_is_imported_in_its_folder_only():
     private = [each for each in MODULES if "." in each and each.rpartition(".")[2][0] == "_"]
 
     assert {module: _outside_users(module) for module in private if _outside_users(module)} == {}
+
+
+def _is_in_slice(module: str) -> bool:
+    """Whether *module* is in a package of checks."""
+    return MODULES["battery.checks"].parent in MODULES[module].parent.parents
+
+
+@rows("words", SLICES.values())
+def test_few_modules_name_what_is_in_a_slice(words):
+    """A reader of the others needs to know nothing of it, and it can change alone."""
+    pattern = re.compile(words, re.IGNORECASE)
+    core = {name: path for name, path in MODULES.items() if not _is_in_slice(name)}
+    naming = [name for name, path in core.items() if pattern.search(path.read_text("utf-8"))]
+
+    assert len(naming) <= MOST_NAMING_A_SLICE, naming
+
+
+@rows("folder", SLICES)
+def test_only_the_register_of_checks_imports_a_slice(folder):
+    package = f"battery.checks.{folder}"
+    users = [each for each in MODULES if package in _own_modules(each, into_functions=True)]
+
+    assert [each for each in users if not f"{each}.".startswith(f"{package}.")] == [
+        "battery.checks"
+    ]
 
 
 def test_there_are_few_modules():

@@ -18,18 +18,23 @@ from pytest_dataloader_faults.outcomes.records import (
     WorkerDeath,
 )
 from pytest_dataloader_faults.outcomes.reference import Reference, Share
-from pytest_dataloader_faults.outcomes.results import CheckResult, Outcome, SweepResult, SweepStep
-from pytest_dataloader_faults.outcomes.stages import (
+from pytest_dataloader_faults.outcomes.results import (
     Absence,
+    CheckResult,
+    EpochsApart,
+    Outcome,
+    Position,
+    Reason,
+    SweepResult,
+    SweepStep,
+)
+from pytest_dataloader_faults.outcomes.stages import (
     Activity,
     AtDeadline,
     ChangedState,
-    EpochsApart,
     LoadedState,
     OpenConnection,
     Phase,
-    Position,
-    Reason,
     SavedState,
     Stage,
     StateOf,

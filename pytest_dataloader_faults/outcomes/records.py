@@ -332,6 +332,11 @@ class TrialFacts:
     ranks: tuple[TrialFacts, ...] = ()
 
     @property
+    def jobs(self) -> tuple[TrialFacts, ...]:
+        """The outcomes of the jobs that ran at once: this one, and those of all ranks."""
+        return (self, *self.ranks)
+
+    @property
     def schedule(self) -> tuple[Fault, ...]:
         """The injected faults, in order."""
         return self.request.schedule

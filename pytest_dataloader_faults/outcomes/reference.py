@@ -64,12 +64,12 @@ class Reference:
         request_count: How many of the samples were requested at first; the others were added later.
         is_whole: Whether each epoch has each of these samples exactly once; a sampler may draw some
             at random.
-        ranks: The reference of each rank, if there are several.
+        members: The reference of each member of a group of jobs, if this is that of the group.
         parts: The digests of the rows of each batch, for a stream that makes its own batches.
         is_of_worker: Whether a worker has read the samples, because no other process could.
         is_of_all_workers: Whether all workers have read them, because one worker alone could not.
-        undivided_samples: The digests that all ranks return together of a stream; the part of each
-            rank may differ from epoch to epoch. Empty if this reference is complete.
+        undivided_samples: The digests that all members of a group return together of a stream; the
+            part of each may differ from epoch to epoch. Empty if this reference is complete.
         lacks_workers: Whether the loader has ``num_workers=0``, torch's default.
     """
 
@@ -95,7 +95,7 @@ class Reference:
     duration: float = field(default=0.0, compare=False)
     request_count: int | None = field(default=None, compare=False)
     is_whole: bool = field(default=True, compare=False)
-    ranks: tuple[Reference, ...] = field(default=(), repr=False, compare=False)
+    members: tuple[Reference, ...] = field(default=(), repr=False, compare=False)
     parts: tuple[tuple[str, ...], ...] = field(default=(), repr=False, compare=False)
     is_of_worker: bool = field(default=False, compare=False)
     is_of_all_workers: bool = field(default=False, compare=False)

@@ -46,10 +46,10 @@ def hangs_or_dies(trial: JudgedTrial) -> bool:
 
 
 def was_killed(outcome: Outcome) -> bool:
-    """Whether a process of the trial or of a rank died as if another program had killed it."""
-    deaths = (death for each in outcome.epochs for death in each.deaths)
-    is_own = bool(outcome.end.exitcode) or any(death.exitcode < 0 for death in deaths)
-    return is_own or any(map(was_killed, outcome.ranks))
+    """Whether a process of the trial died as if another program had killed it."""
+    jobs = outcome.jobs
+    deaths = (death for job in jobs for each in job.epochs for death in each.deaths)
+    return any(job.end.exitcode for job in jobs) or any(each.exitcode < 0 for each in deaths)
 
 
 def describe_fault_free_failure(trial: JudgedTrial) -> str:

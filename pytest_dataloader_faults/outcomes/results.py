@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from pytest_dataloader_faults._arguments import PrintsItself
+from pytest_dataloader_faults._arguments import PrintsItself, StrEnum
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes.comparison import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
@@ -18,6 +18,7 @@ from pytest_dataloader_faults.outcomes.records import Event, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import pluralize, printable, printable_lines
+from pytest_dataloader_faults.wire import Note, register
 
 _MOST = 200
 """Characters of a value that is shown on one line: a schedule may list thousands of paths."""
@@ -60,6 +61,67 @@ def _row(name: str, cell: str) -> str:
 def _on_one_line(value: object) -> str:
     text = printable(str(value))
     return text if len(text) <= _MOST else f"{text[:_MOST]}..."
+
+
+# Some facts about ranks. In a training job of several processes, each has a rank and its own
+# loader. After each batch, the ranks average their gradients in a collective, which waits until all
+# of them have joined. A collective does not know batches or epochs: the n-th calls of all ranks
+# meet. So a rank that has one batch fewer than the others meets them one batch later in its next
+# epoch, and in the last epoch they wait for it forever: NCCL for half an hour, and gloo until the
+# process of that rank exits.
+
+
+class Reason(StrEnum):
+    """Why a rank is missing in a collective in which others wait."""
+
+    FINISHED = "finished"
+    """It has received all batches of its last epoch."""
+    FAILED = "failed"
+    """An error ended its epoch."""
+    GONE = "gone"
+    """Its process has exited."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """The position of a rank when it met the others.
+
+    Attributes:
+        epoch: The epoch of the trial, from 1.
+        batch: The batch of that epoch, from 1.
+    """
+
+    epoch: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Absence(Note):
+    """A rank that was missing in a collective, which ended the epochs of another one.
+
+    Attributes:
+        rank: The missing rank; None if it is unknown.
+        reason: Why it was missing.
+        position: Where the rank was that waited.
+    """
+
+    rank: int | None
+    reason: Reason
+    position: Position
+
+
+@dataclass(frozen=True)
+class EpochsApart(Note):
+    """Ranks that met each other in different epochs.
+
+    Attributes:
+        positions: Where each rank was when that first happened.
+    """
+
+    positions: tuple[Position, ...]
+
+
+register(Absence, EpochsApart)
 
 
 @dataclass(frozen=True, repr=False)

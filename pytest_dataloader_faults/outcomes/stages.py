@@ -1,4 +1,4 @@
-"""The parts of a trial, how far it got, and what ended it: its deadline or another rank. Pure."""
+"""The parts of a trial, how far it got, and what it did at its deadline. Pure."""
 
 from __future__ import annotations
 
@@ -91,64 +91,6 @@ class AtDeadline:
     asleep: tuple[int, ...] = ()
 
 
-# Some facts about ranks. In a training job of several processes, each has a rank and its own
-# loader. After each batch, the ranks average their gradients in a collective, which waits until all
-# of them have joined. A collective does not know batches or epochs: the n-th calls of all ranks
-# meet. So a rank that has one batch fewer than the others meets them one batch later in its next
-# epoch, and in the last epoch they wait for it forever: NCCL for half an hour, and gloo until the
-# process of that rank exits.
-
-
-class Reason(StrEnum):
-    """Why a rank is missing in a collective in which others wait."""
-
-    FINISHED = "finished"
-    """It has received all batches of its last epoch."""
-    FAILED = "failed"
-    """An error ended its epoch."""
-    GONE = "gone"
-    """Its process has exited."""
-
-
-@dataclass(frozen=True)
-class Position:
-    """The position of a rank when it met the others.
-
-    Attributes:
-        epoch: The epoch of the trial, from 1.
-        batch: The batch of that epoch, from 1.
-    """
-
-    epoch: int
-    batch: int
-
-
-@dataclass(frozen=True)
-class Absence(Note):
-    """A rank that was missing in a collective, which ended the epochs of another one.
-
-    Attributes:
-        rank: The missing rank; None if it is unknown.
-        reason: Why it was missing.
-        position: Where the rank was that waited.
-    """
-
-    rank: int | None
-    reason: Reason
-    position: Position
-
-
-@dataclass(frozen=True)
-class EpochsApart(Note):
-    """Ranks that met each other in different epochs.
-
-    Attributes:
-        positions: Where each rank was when that first happened.
-    """
-
-    positions: tuple[Position, ...]
-
-
 # Some facts about saved states. A checkpoint contains the result of the loader's state_dict()
 # between two batches, and a restarted job passes it to load_state_dict(). torch's own loader has
 # neither method, and never requests a state from its dataset; StatefulDataLoader of torchdata has
@@ -210,4 +152,4 @@ class OpenConnection(Note):
     name: str
 
 
-register(Absence, ChangedState, EpochsApart, LoadedState, OpenConnection, SavedState)
+register(ChangedState, LoadedState, OpenConnection, SavedState)

@@ -9,7 +9,7 @@ from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery import fault_free_cache
 from pytest_dataloader_faults.battery.fault_free_cache import FaultFreeCache
-from pytest_dataloader_faults.outcomes.stages import Absence, Position, Reason
+from pytest_dataloader_faults.outcomes import Absence, Position, Reason
 from support.corpus.state import Noisy
 from support.datasets import SIZE, Records, write_records
 from support.random_samples import OwnNoise

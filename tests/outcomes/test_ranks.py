@@ -9,10 +9,18 @@ import pytest
 from pytest_dataloader_faults import Contract, Outcome, Verdict
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.ranks import rules
-from pytest_dataloader_faults.outcomes import Compared, Comparison, Pass, Reference
+from pytest_dataloader_faults.outcomes import (
+    Absence,
+    Compared,
+    Comparison,
+    EpochsApart,
+    Pass,
+    Position,
+    Reason,
+    Reference,
+)
 from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from pytest_dataloader_faults.outcomes.judge.report import explain
-from pytest_dataloader_faults.outcomes.stages import Absence, EpochsApart, Position, Reason
 from support.facts import (
     EPOCH_1,
     changed,
@@ -78,7 +86,7 @@ def test_samples_that_a_rank_skipped_are_counted(contract, says):
     outcome = waiting(together(stream("a", "b"), stream("c"), main=1), 0, FINISHED)
     outcome = faulty(outcome, 1, recovery=stream("c d"))
     ranks = (stream_reference("a b"), stream_reference("c d"))
-    reference = replace(stream_reference("a b c d"), ranks=ranks)
+    reference = replace(stream_reference("a b c d"), members=ranks)
     finding = outcome.judge(reference, contract)
 
     assert (finding.verdict, says in finding.sentence) == (Verdict.HUNG, True)
@@ -257,7 +265,7 @@ def test_a_length_that_counts_all_ranks(lengths, verdict):
 def test_a_length_of_batches_that_counts_all_ranks():
     """The length of a sampler counts if it is correct for a single process."""
     outcome = together(of_map((0, 2), batches=2), of_map((1, 3), batches=2))
-    reference = replace(REFERENCE, drawn=4, ranks=(replace(REFERENCE, drawn=None),) * 2)
+    reference = replace(REFERENCE, drawn=4, members=(replace(REFERENCE, drawn=None),) * 2)
 
     assert outcome.judge(reference).cause is rules.LENGTH_OF_ALL
     assert outcome.judge(replace(reference, drawn=None)).verdict is Verdict.SURVIVED
@@ -314,7 +322,7 @@ def test_each_rank_has_its_own_reference():
     )
     ranks = (map_reference(2), Reference("map", ((0, "d2"), (1, "d3"))))
 
-    assert outcome.judge(replace(REFERENCE, ranks=ranks)).verdict is Verdict.SURVIVED
+    assert outcome.judge(replace(REFERENCE, members=ranks)).verdict is Verdict.SURVIVED
 
 
 @rows(
@@ -335,7 +343,7 @@ def test_a_shuffled_stream_gives_a_rank_different_samples_in_each_epoch(second, 
         for first_epoch, second_epoch in pairs
     ]
     ranks = tuple(map(stream_reference, parts))
-    finding = together(*passes).judge(replace(stream_reference("a b c d"), ranks=ranks))
+    finding = together(*passes).judge(replace(stream_reference("a b c d"), members=ranks))
 
     assert (finding.verdict, says in finding.sentence) == (verdict, True), finding
 
@@ -401,7 +409,7 @@ def _text_cases():
     yield "hangs", hangs, REFERENCE
     skipped = waiting(together(stream("a", "b"), stream("c"), main=1), 0, FINISHED)
     parts = (stream_reference("a b"), stream_reference("c d"))
-    reference = replace(stream_reference("a b c d"), ranks=parts)
+    reference = replace(stream_reference("a b c d"), members=parts)
     yield "skipped", faulty(skipped, 1, recovery=stream("c d")), reference
 
 

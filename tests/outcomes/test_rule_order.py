@@ -17,15 +17,19 @@ from pytest_dataloader_faults.battery.checks.resume import RESUME
 from pytest_dataloader_faults.battery.targets import OwnFolders
 from pytest_dataloader_faults.faults import CorruptedFile, WriteError
 from pytest_dataloader_faults.outcomes import (
+    Absence,
     Activity,
     AtDeadline,
     ChangedState,
     Compared,
     Comparison,
+    EpochsApart,
     FileCounts,
     Finding,
     Footprint,
     Pass,
+    Position,
+    Reason,
     Reference,
     SavedState,
     WorkerFacts,
@@ -35,10 +39,6 @@ from pytest_dataloader_faults.outcomes.judge.causes import Clues, likely_cause
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.outcomes.stages import (
     RECOVERY,
-    Absence,
-    EpochsApart,
-    Position,
-    Reason,
     Stage,
 )
 from support.facts import (
@@ -388,7 +388,7 @@ WRONG_RANK = replace(of_map((1, 3)), delivered=(delivery((1, 3), ("d1", "d9")),)
 UNCLEAR_RANK = of_map((1, 3), exception=UNCLEAR, complete=False)
 WRONG = together(of_map((0, 2)), WRONG_RANK)
 TWICE = together(of_map((0, 1)), of_map((0, 1)))
-OF_RANKS = replace(REFERENCE, drawn=4, ranks=(replace(REFERENCE, drawn=None),) * 2)
+OF_RANKS = replace(REFERENCE, drawn=4, members=(replace(REFERENCE, drawn=None),) * 2)
 
 
 @rows(

@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from pytest_dataloader_faults import Outcome
 from pytest_dataloader_faults.faults import Fault, ReadError, TruncatedFile, WorkerKilled
 from pytest_dataloader_faults.outcomes import (
+    Absence,
     Delivery,
     FaultFacts,
     Firing,
@@ -23,7 +24,7 @@ from pytest_dataloader_faults.outcomes import (
     TrialEnd,
     TrialRequest,
 )
-from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, Absence, Phase, Stage
+from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, Phase, Stage
 
 EPOCH_1, EPOCH_2 = Phase(Stage.EPOCH, 1), Phase(Stage.EPOCH, 2)
 EIO = ReadError("*.rec", errno=errno.EIO)

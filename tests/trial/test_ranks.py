@@ -20,13 +20,8 @@ from pytest_dataloader_faults.exceptions import (
     UnusableEnvironmentError,
 )
 from pytest_dataloader_faults.faults import HungRead, ReadError, WorkerKilled
-from pytest_dataloader_faults.outcomes.stages import (
-    DONE,
-    Absence,
-    EpochsApart,
-    Position,
-    Reason,
-)
+from pytest_dataloader_faults.outcomes import Absence, EpochsApart, Position, Reason
+from pytest_dataloader_faults.outcomes.stages import DONE
 from support import ranked
 from support.corpus.ranks import RankedStream, SkipsUnreadable, skips_unreadable
 from support.datasets import Records

@@ -9,9 +9,9 @@ Some facts about endless streams. Each worker is stopped after the same number o
 samples these are depends on the workers, and often on random numbers, so only types and shapes are
 known. But workers that return the same samples in the same order read the same shards.
 
-Some facts about the ranks of a stream. A shuffled stream gives each rank a different part of the
-samples in each epoch. So a rank may have samples in the second epoch that it did not have in the
-first; only all ranks together show which samples are repeated or missing.
+Some facts about a stream that several jobs divide. If it is shuffled, each job has a different part
+of the samples in each epoch. So a job may have samples in the second epoch that it did not have in
+the first; only all jobs together show which samples are repeated or missing.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ def count_samples(epoch: Pass, reference: Reference) -> tuple[Counter[str], Coun
     return expected, delivered
 
 
-def _own_part(all_ranks: Counter[str], rank: Counter[str], delivered: Counter[str]) -> Counter[str]:
-    """As many samples as *rank* has, including those of *all_ranks* that were *delivered*."""
-    moved = (delivered - rank) & (all_ranks - rank)
-    absent = itertools.islice((rank - delivered).elements(), moved.total())
-    return rank - Counter(absent) + moved
+def _own_part(whole: Counter[str], part: Counter[str], delivered: Counter[str]) -> Counter[str]:
+    """As many samples as *part* has, including those of the *whole* that were *delivered*."""
+    moved = (delivered - part) & (whole - part)
+    absent = itertools.islice((part - delivered).elements(), moved.total())
+    return part - Counter(absent) + moved
 
 
 def count_missing(epoch: Pass, reference: Reference) -> int:

@@ -111,7 +111,7 @@ def reference_for(run: FaultFreeRun, outcome: Outcome) -> Reference:
         references = tuple(reference.merge_with(new) for reference, new in new_references)
         run.replace_finding(_NAME, replace(find_ranks(run), references=references))
     is_whole = _is_whole(run, references)
-    return replace(whole_reference, ranks=references, is_whole=is_whole)
+    return replace(whole_reference, members=references, is_whole=is_whole)
 
 
 def _record(run: FaultFreeRun) -> FaultFreeRanks:

@@ -34,7 +34,7 @@ from pytest_dataloader_faults._trial.journal import (
     Noted,
 )
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
-from pytest_dataloader_faults.outcomes.stages import Absence, EpochsApart, Position, Reason
+from pytest_dataloader_faults.outcomes.results import Absence, EpochsApart, Position, Reason
 
 _distributed: Any = torch.distributed
 _NO_LOOPBACK = (

@@ -25,7 +25,7 @@ from pytest_dataloader_faults.outcomes.judge import Judge, judge_for
 from pytest_dataloader_faults.outcomes.judge.streams import digests
 from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
-from pytest_dataloader_faults.outcomes.stages import Absence, EpochsApart, Position, Reason
+from pytest_dataloader_faults.outcomes.results import Absence, EpochsApart, Position, Reason
 from pytest_dataloader_faults.outcomes.text import join_some, pluralize, was_or_were
 
 UNEVEN = Cause(
@@ -107,8 +107,8 @@ def rank_reference(number: int, outcome: TrialFacts, reference: Reference) -> Re
 
     If only the complete stream is known, each rank may have any part of it.
     """
-    if reference.ranks:
-        rank_reference = reference.ranks[number]
+    if reference.members:
+        rank_reference = reference.members[number]
         is_stream = rank_reference.stream_count is not None and _is_of_content(rank_reference)
         return (
             replace(rank_reference, undivided_samples=tuple(each for _, each in reference.samples))
