@@ -198,7 +198,6 @@ def _split_by_rank(job: _Job, ranks: int, on_rank: int | str | None) -> Iterator
     Each rank has its own random numbers, like ranks that are not seeded.
     """
     _require_gloo(ranks)
-
     store = AnonymousFile("ranks")
     try:
         port, recovers, seed = _free_port(), bool(job.faults), job.settings.seed
