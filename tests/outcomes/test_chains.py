@@ -6,11 +6,14 @@ import errno
 import os
 import re
 import traceback
+from pathlib import Path
 
 import pytest
 from torch._utils import ExceptionWrapper
 
+import pytest_dataloader_faults
 from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.outcomes import chains
 from pytest_dataloader_faults.outcomes.chains import (
     MOST,
     MOST_LINKS,
@@ -210,3 +213,11 @@ def test_an_error_in_one_line(message, line):
 
 def test_a_short_text_stays_as_it_is():
     assert shorten_chain(_text(_io_errors(3))) == _text(_io_errors(3))
+
+
+def test_the_modules_that_call_user_code_exist():
+    """The name of a module that was moved would make an error of the user's one of ours."""
+    root = Path(pytest_dataloader_faults.__file__).parent
+    names = {*chains._CALLERS_OF_USER_CODE, *(name for name, _ in chains._FUNCTIONS_CALLING)}
+
+    assert [name for name in sorted(names) if not (root / name).exists()] == []
