@@ -37,6 +37,7 @@ from pytest_dataloader_faults.faults import (
     ShortRead,
     ShortWrite,
     SlowRead,
+    StrayEntry,
     TruncatedFile,
     WorkerExited,
     WorkerHung,
@@ -208,6 +209,7 @@ def test_an_errno_is_an_error(kind):
         (ListingOrder, {**PATH, "order": "reversed", "workers": None, "seed": 0}),
         (ListingError, {**PATH, "errno": errno.EIO, **WHICH, **TRIGGERS}),
         (MissingEntry, {**PATH, "workers": None}),
+        (StrayEntry, {**PATH, "name": ".DS_Store", "workers": None}),
     ],
 )
 def test_defaults(kind, defaults):
@@ -371,6 +373,10 @@ REFUSED = {
     "headroom": ((-1, 0.5, "0", None, True), "an int, 0 or more descriptors"),
     "stage": (("put", "", None, 1), "'take' or 'pin'"),
     "where": (("nowhere", "", None), "'worker' or 'loader'"),
+    "name": (
+        ("", ".", "..", "*", "*.*", "a/b", "a\0b", "\ud800", b"a", 1, None),
+        "a file name such as '.DS_Store', or one with a '*' such as '*.part'",
+    ),
     "order": (("sorted", "", None, 1), "'reversed' or 'random'"),
     "signal": ((0, int(signal.SIGCHLD), 10**6, "SIGKILL", None, [9]), "one of SIGABRT, SIGBUS, "),
     "at": (NOT_A_COUNT, "an int, 1 or more (1 is the worker's first fetch)"),

@@ -60,7 +60,12 @@ from pytest_dataloader_faults.faults.kinds import (
     WorkerKilled,
     WriteError,
 )
-from pytest_dataloader_faults.faults.listings import ListingError, ListingOrder, MissingEntry
+from pytest_dataloader_faults.faults.listings import (
+    ListingError,
+    ListingOrder,
+    MissingEntry,
+    StrayEntry,
+)
 from pytest_dataloader_faults.faults.locks import LockError
 
 __all__ = (
@@ -84,6 +89,7 @@ __all__ = (
     "ShortRead",
     "ShortWrite",
     "SlowRead",
+    "StrayEntry",
     "TruncatedFile",
     "WorkerExited",
     "WorkerHung",

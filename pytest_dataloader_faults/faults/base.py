@@ -26,6 +26,8 @@ _FATAL_SIGNALS = frozenset(  # Not SIGINT: Python makes it an exception, which t
     for name in "KILL SEGV BUS ABRT FPE ILL TERM HUP QUIT TRAP SYS XCPU XFSZ".split()
 )
 SIGNALS = _FATAL_SIGNALS | {_signal.SIGSTOP}
+MAX_NAME = 255
+"""Bytes in the name of a file, by the rules of Linux."""
 
 
 def errno_numbers(names: str) -> frozenset[int]:
@@ -63,6 +65,16 @@ def _is_keep(value: object) -> bool:
     return allow.is_int(value, 0) or (isinstance(value, float) and 0.0 <= value < 1.0)
 
 
+def _is_entry_name(value: object) -> bool:
+    """Whether *value* can be the name of a file, by the rules of Linux; with one ``*`` at most."""
+    if not isinstance(value, str) or value in ("", ".", "..", "*") or value.count("*") > 1:
+        return False
+    try:
+        return not {"/", "\0"} & {*value} and len(os.fsencode(value)) <= MAX_NAME
+    except UnicodeEncodeError:
+        return False
+
+
 _RULES = {
     "path": allow.ArgumentRule(_is_globs, "a glob such as '*.jpg', a path, or a tuple of them"),
     "reading": allow.optional(_is_globs, "a glob such as '*.jpg', a tuple of globs, or None"),
@@ -93,6 +105,9 @@ _RULES = {
     ),
     "flips": allow.ints(1, allowed="an int, 1 or more bytes"),
     "seed": allow.ints(0),
+    "name": allow.ArgumentRule(
+        _is_entry_name, "a file name such as '.DS_Store', or one with a '*' such as '*.part'"
+    ),
     "order": allow.ArgumentRule(
         lambda value: value in ("reversed", "random"), "'reversed' or 'random'"
     ),

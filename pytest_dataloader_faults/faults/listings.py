@@ -1,12 +1,14 @@
-"""Faults of folders: how their entries are listed, and which are missing."""
+"""Faults of folders: how their entries are listed, which are missing, and which are added."""
 
 from __future__ import annotations
 
 import errno as _errno
+import os
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from pytest_dataloader_faults.faults.base import (
+    MAX_NAME,
     Effect,
     FileFault,
     InWorkers,
@@ -84,3 +86,51 @@ class MissingEntry(InWorkers, FileFault):
     def hides_file(self) -> bool:
         """Always."""
         return True
+
+
+@kind
+@dataclass(frozen=True, slots=True, repr=False)
+class StrayEntry(InWorkers, FileFault):
+    """Each matching folder contains one more file, which no one meant as data.
+
+    Listings contain it. open(2), stat(2) and access(2) treat it as a regular file, whose content
+    read(2) returns. The folder itself does not change.
+
+    *path* matches folders. *name* is the name of the file, which is empty. A ``*`` in it stands for
+    the name of the first visible file in the folder, in alphabetical order, and the content is the
+    first half of that file: ``"*.part"`` is what an interrupted copy leaves. A folder stays as it
+    is if it already contains that name, or no file to copy.
+    """
+
+    happens_in: ClassVar = Place.OPEN | Place.STAT | Place.LISTING
+    effects: ClassVar = Effect.BAD_DATA
+    needs_worker: ClassVar = False
+    in_words: ClassVar = "{} was added to its folder"
+    of_connections: ClassVar = "ConnectError"
+    name: str = ".DS_Store"
+
+    @property
+    def true_errnos(self) -> frozenset[int]:
+        """Those of a path that goes through the file, or to a partner that it does not have."""
+        return frozenset({_errno.ENOTDIR, _errno.ENOENT})
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it is a copy of another file."""
+        return "*" in self.name
+
+    def copy_of(self, name: str) -> str:
+        """The name of the file of which *name*, an entry by this fault, is a copy.
+
+        It is "" if *name* cannot be a copy by this fault.
+        """
+        head, _, tail = self.name.partition("*")
+        is_longer = len(name) > len(head) + len(tail)
+        if not (is_longer and name.startswith(head) and name.endswith(tail)):
+            return ""
+        return name[len(head) : len(name) - len(tail)]
+
+    def entry_for(self, original: str) -> str:
+        """The name of the entry that is a copy of *original*; "" if it would be too long."""
+        entry = self.name.replace("*", original)
+        return entry if len(os.fsencode(entry)) <= MAX_NAME else ""

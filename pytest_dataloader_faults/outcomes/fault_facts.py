@@ -175,6 +175,18 @@ def _hint_nothing_locked(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
     return "no worker locked a file"
 
 
+def _hint_no_stray(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
+    """Why no folder could get another entry."""
+    if not isinstance(fault, vocabulary.StrayEntry):
+        return ""
+    is_meant = GlobMatcher(fault.globs)
+    folders = {path for each in workers for path in each.listings if is_meant(path)}
+    if not folders:
+        return "no worker listed a matching folder"
+    text = f"{printable(min(folders))} already contains such an entry"
+    return f"{text}, or no file to copy" if fault.is_copy else text
+
+
 def _hint_small_operations(fault: Fault, _: Sequence[WorkerFacts]) -> str:
     if not isinstance(fault, (vocabulary.ShortRead, vocabulary.ShortWrite)):
         return ""
@@ -197,6 +209,7 @@ _HINTS: tuple[Callable[[Fault, Sequence[WorkerFacts]], str], ...] = (
     _hint_later_fetches,
     _hint_no_pinning,
     _hint_globs,
+    _hint_no_stray,
     _hint_small_operations,
     _hint_nothing_written,
     _hint_nothing_locked,

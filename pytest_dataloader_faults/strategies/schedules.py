@@ -50,11 +50,12 @@ DEFAULT_KINDS: tuple[type[Fault], ...] = (
 """The faults that a healthy dataset survives, or fails from cleanly, with any loader.
 
 The other faults need more. Only a dataset that sorts its files is the same under ``ListingOrder``,
-and only one that counts them notices a ``MissingEntry``. Only a checksum can detect
-``CorruptedFile``, and only a reader that knows the length of a response can detect
-``ConnectionClosed``. Faults that hang need a loader with a ``timeout``, and so does ``LockError``:
-a dataset that waits for a lock waits for the job that holds it. After ``SharedMemoryExhaustion``,
-torch may wait forever. ``PinMemoryThreadDeath`` needs an accelerator.
+only one that selects them by name is the same under ``StrayEntry``, and only one that counts them
+notices a ``MissingEntry``. Only a checksum can detect ``CorruptedFile``, and only a reader that
+knows the length of a response can detect ``ConnectionClosed``. Faults that hang need a loader with
+a ``timeout``, and so does ``LockError``: a dataset that waits for a lock waits for the job that
+holds it. After ``SharedMemoryExhaustion``, torch may wait forever. ``PinMemoryThreadDeath`` needs
+an accelerator.
 """
 
 _FEW = (1, 2, 3)
@@ -97,6 +98,7 @@ _OPERATIONS: dict[type[Fault], _Operation] = {
     vocabulary.ListingOrder: _Operation("list", {"order": ("reversed", "random")}),
     vocabulary.ListingError: _Operation("list", {"errno": _READ_ERRNOS, "times": _TIMES}),
     vocabulary.MissingEntry: _Operation("open", {}),
+    vocabulary.StrayEntry: _Operation("list", {"name": (".DS_Store", "*.part")}),
     vocabulary.ClosedDescriptor: _Operation("keep", {"times": _TIMES}),
     vocabulary.SlowRead: _Operation("read", {"seconds": (0.05,), "times": _FEW}),
     vocabulary.HungRead: _Operation("read", {}),

@@ -26,6 +26,7 @@ from pytest_dataloader_faults.faults import (
     ShortRead,
     ShortWrite,
     SlowRead,
+    StrayEntry,
     TruncatedFile,
     WorkerExited,
     WorkerHung,
@@ -116,7 +117,7 @@ def _leave(iterator, end, injection):
 def test_every_kind_is_here():
     """A fault that is added to the vocabulary is added here, if it needs files and workers only."""
     excluded = {PinMemoryThreadDeath, WriteError, ShortWrite}
-    excluded |= {ListingError, ListingOrder, MissingEntry, LockError}
+    excluded |= {ListingError, ListingOrder, MissingEntry, StrayEntry, LockError}
     excluded |= {kind for kind in KINDS.values() if has_connections(kind())}
     assert set(KINDS.values()) - excluded == {type(each) for each in FAULTS}
 

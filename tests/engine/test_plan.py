@@ -27,6 +27,7 @@ from pytest_dataloader_faults.faults import (
     ReadError,
     SharedMemoryExhaustion,
     SlowRead,
+    StrayEntry,
     TruncatedFile,
     WorkerKilled,
     WriteError,
@@ -164,6 +165,7 @@ def test_exhaustion_wants_every_descriptor_to_be_seen(faults, expected):
         (FaultPlan((SharedMemoryExhaustion(),)), {"room"}),
         (FaultPlan((WriteError("*.a"),)), {"writes"}),
         (FaultPlan((LockError("*.a"),)), {"writes", "locks"}),
+        (FaultPlan((StrayEntry("*/a"),)), {"stats", "listings"}),
         (FaultPlan((WorkerKilled(writing="*.a"),)), {"writes", "fetches"}),
         (FaultPlan((DescriptorExhaustion(),)), {"descriptors", "fetches"}),
         (

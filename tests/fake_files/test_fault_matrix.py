@@ -21,6 +21,7 @@ from pytest_dataloader_faults.faults import (
     ReadError,
     SharedMemoryExhaustion,
     ShortWrite,
+    StrayEntry,
     WorkerKilled,
     WriteError,
     has_connections,
@@ -42,6 +43,7 @@ REFUSED = {
     ListingOrder: "C code of Python lists folders",
     ListingError: "C code of Python lists folders",
     MissingEntry: "C code of Python lists folders",
+    StrayEntry: "C code of Python lists folders",
     LockError: "libraries lock their files in C",
 }
 """What happens to no fake file, and what is said of it."""

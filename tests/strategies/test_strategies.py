@@ -55,6 +55,7 @@ SIMPLEST = [
     faults.ListingOrder(FOLDER),
     faults.ListingError(FOLDER),
     faults.MissingEntry(ONE),
+    faults.StrayEntry(FOLDER),
     faults.LockError(ONE),
 ]
 each_kind = pytest.mark.parametrize("simplest", SIMPLEST, ids=lambda fault: type(fault).__name__)

@@ -117,6 +117,11 @@ ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
         **TRIGGERS,
     },
     faults.MissingEntry: {"path": PATHS, "workers": WORKERS},
+    faults.StrayEntry: {
+        "path": PATHS,
+        "name": st.sampled_from([".DS_Store", ".nfs0001", "*.part", "._*"]),
+        "workers": WORKERS,
+    },
 }
 
 

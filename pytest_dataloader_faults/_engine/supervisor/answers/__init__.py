@@ -17,6 +17,7 @@ from pytest_dataloader_faults._engine.supervisor.answers.opens import (
 )
 from pytest_dataloader_faults._engine.supervisor.answers.reads import on_read
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
+from pytest_dataloader_faults._engine.supervisor.answers.stray_entries import on_stray
 from pytest_dataloader_faults._engine.supervisor.answers.writes import on_write
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
@@ -25,9 +26,9 @@ _ANSWERS = {
     Role.DUPLICATES: on_duplicate,
     Role.STATS: on_stat,
     Role.CHECKS: on_stat,
-    Role.LISTS: on_list,
     Role.RESERVES: on_fallocate,
 }
+_NAME_FILES = (Role.OPENS, Role.STATS, Role.CHECKS)
 _MAKE_DESCRIPTORS = (Role.OPENS, Role.ALLOCATES, Role.DUPLICATES)
 
 
@@ -48,8 +49,12 @@ def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> 
 def _try_answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
     """Answer a call by what it does, or note it; False if the kernel should execute it."""
     role = call.facts.role
+    if role in _NAME_FILES and on_stray(worker, call, services.copies):
+        return True
     if role is Role.OPENS:
         return on_open(worker, call, services.copies)
+    if role is Role.LISTS:
+        return on_list(worker, call, services.copies)
     if role in _ANSWERS:
         return _ANSWERS[role](worker, call)
     if role is Role.CONNECTS:

@@ -11,21 +11,23 @@ import os
 import random
 from collections.abc import Iterator
 
+from pytest_dataloader_faults._engine.file_copies import FileCopies
 from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.kernel.syscalls import Entry, give_entries, read_entries
 from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.policy import Operation
+from pytest_dataloader_faults._engine.supervisor.answers.stray_entries import add_entries
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults.faults import ListingError, ListingOrder, MissingEntry
+from pytest_dataloader_faults.faults import ListingError, ListingOrder, MissingEntry, StrayEntry
 
 _NO_DUPLICATE = "listing of a folder, without pidfd_getfd(2)"
 _DOTS = (b".", b"..")
 
 
-def on_list(worker: WorkerState, call: Syscall) -> bool:
+def on_list(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
     """Answer a getdents64(2) whose entries a fault changes.
 
     False if the kernel should execute it.
@@ -45,18 +47,19 @@ def on_list(worker: WorkerState, call: Syscall) -> bool:
         if fault := worker.policy.fire_first_due(ListingError, operation):
             worker.listener.fail(call, fault.errno)
             return True
-        _begin(worker, call, operation)
+        _begin(worker, call, operation, copies)
     entries = worker.listings.get((call.pid, number))
     if entries is not None:
         _return_entries(worker, call, entries)
     return entries is not None
 
 
-def _begin(worker: WorkerState, call: Syscall, operation: Operation) -> None:
+def _begin(worker: WorkerState, call: Syscall, operation: Operation, copies: FileCopies) -> None:
     """Keep the entries of the folder if faults change them."""
     orders = list(worker.faults.counters_for_path(ListingOrder, operation.path))
     hiding = list(worker.faults.counters_of_kind(MissingEntry))
-    if not orders and not hiding:
+    strays = any(worker.faults.counters_for_path(StrayEntry, operation.path))
+    if not orders and not hiding and not strays:
         return
     number = caller.to_signed(call.arguments[0])
     try:
@@ -69,7 +72,8 @@ def _begin(worker: WorkerState, call: Syscall, operation: Operation) -> None:
         entries = read_entries(folder)
     finally:
         os.close(folder)
-    changed = list(_remove_hidden(worker, operation, hiding, entries))
+    changed = add_entries(worker, operation, entries, copies) if strays else entries
+    changed = list(_remove_hidden(worker, operation, hiding, changed))
     for counter in orders:
         reordered = _reorder(counter.fault, operation.path, changed)
         if counter.reach() and reordered != changed:

@@ -77,7 +77,7 @@ def _on_targeted_open(
     operation, source = Operation(call.name, request.path, call.pid), opened.source
     actions = worker.policy.open_actions(operation, opened.size, reads=source is not None)
     if source is not None and not actions and worker.faults.needs_reads_of(request.path):
-        _return_tracked(worker, call, request.path, source, request.flags)
+        return_tracked(worker, call, request.path, source, request.flags)
         return True
     try:
         for action in actions:
@@ -117,10 +117,10 @@ def _carry_out(
         worker.listener.fail(call, action.errno)
     elif isinstance(action, Substitute):
         copy = reopen(copies.get_copy(request.path, action.edit, source), request.flags)
-        _return_tracked(worker, call, request.path, copy, request.flags)
+        return_tracked(worker, call, request.path, copy, request.flags)
     elif isinstance(action, Closed) and action.reuse:
         unrelated = open_unrelated_file(os, request.path, request.flags, source=source)
-        _return_tracked(worker, call, request.path, unrelated, request.flags)
+        return_tracked(worker, call, request.path, unrelated, request.flags)
     else:  # A number that is not open is what a descriptor looks like that was closed.
         worker.listener.return_value(call, worker.files.next_high_fd(call.pid))
 
@@ -182,7 +182,7 @@ def on_duplicate(worker: WorkerState, call: Syscall) -> bool:
         worker.policy.unobserved[call.name] += 1
         return False
     flags = 0 if call.name == "dup" or call.arguments[1] == F_DUPFD else os.O_CLOEXEC
-    _return_tracked(worker, call, followed.path, os.dup(followed.source), flags)
+    return_tracked(worker, call, followed.path, os.dup(followed.source), flags)
     return True
 
 
@@ -197,7 +197,7 @@ def on_fallocate(worker: WorkerState, call: Syscall) -> bool:
     return False
 
 
-def _return_tracked(worker: WorkerState, call: Syscall, path: str, source: int, flags: int) -> None:
+def return_tracked(worker: WorkerState, call: Syscall, path: str, source: int, flags: int) -> None:
     """Answer *call* with a descriptor of *source*, opened with *flags*, and follow it."""
     try:
         number = _return_descriptor(worker, call, source, bool(flags & os.O_CLOEXEC))

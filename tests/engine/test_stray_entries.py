@@ -1,0 +1,310 @@
+"""Folders with an entry that no one meant as data: listed, examined, opened and read."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import glob
+import os
+import pathlib
+import stat
+import subprocess
+import tempfile
+
+import pytest
+
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults._engine.kernel.linux import raw_call
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.faults import ListingOrder, ReadError, StrayEntry
+from support.epochs import alone, epoch
+from support.rows import rows
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+COUNT = 3000
+"""Entries: a listing takes several calls."""
+HIDDEN, PART = ".DS_Store", "0000.rec.part"
+CONTENT = b"0123456789" * 3
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("listed")
+    for number in range(COUNT):
+        (folder / f"{number:04d}.rec").write_bytes(CONTENT)
+    return folder
+
+
+class Attempts:
+    """Each sample is what one function gives for the folder, or the errno that it raised."""
+
+    def __init__(self, folder, *functions):
+        self.folder, self.functions = str(folder), functions
+
+    def __len__(self):
+        return len(self.functions)
+
+    def __getitem__(self, index):
+        try:
+            return self.functions[index](self.folder)
+        except OSError as error:
+            return error.errno
+
+
+def _attempt(folder, functions, *faults, **options):
+    """The results of *functions*, which get the folder, in a worker under *faults*."""
+    with inject(*faults, **options) as injection:
+        results = epoch(alone(Attempts(folder, *functions)))
+    assert results.text == ""
+    return results.batches, injection
+
+
+def _list_by_descriptor(folder):
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        assert os.listdir(fd) == os.listdir(fd)  # The second one rewinds it.
+        return os.listdir(fd)
+    finally:
+        os.close(fd)
+
+
+WAYS = (
+    os.listdir,
+    lambda folder: [entry.name for entry in os.scandir(folder) if entry.is_file()],
+    lambda folder: [path.name for path in pathlib.Path(folder).iterdir()],
+    lambda folder: [path.name for path in pathlib.Path(folder).glob("*") if path.is_file()],
+    lambda folder: [*map(os.path.basename, glob.glob(f"{folder}/*", include_hidden=True))],
+    lambda folder: next(os.walk(folder))[2],
+    _list_by_descriptor,
+)
+
+
+@rows("name", [HIDDEN, "*.part"])
+def test_every_listing_contains_the_entry_once(folder, name):
+    names = os.listdir(folder)
+    listings, injection = _attempt(folder, WAYS, StrayEntry(folder, name))
+    entry = {HIDDEN: HIDDEN, "*.part": PART}[name]
+    for listing in listings:
+        assert listing == listings[0]
+        assert sorted(listing) == sorted([*names, entry])
+    assert {firing.path for firing in injection.faults[0].firings} == {str(folder / entry)}
+    assert os.listdir(folder) == names
+
+
+def _read(folder, name=PART):
+    with open(os.path.join(folder, name), "rb") as file:
+        return file.read()
+
+
+def _read_by_descriptor(folder):
+    """By a path relative to a descriptor, and a name that leads there through the parent."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        name = os.path.join("..", os.path.basename(folder), PART)
+        file = os.open(name, os.O_RDONLY, dir_fd=fd)
+        size = os.stat(PART, dir_fd=fd).st_size, os.fstat(file).st_size
+        content = os.pread(file, 100, 0), os.read(file, 100)
+        os.close(file)
+        return size, content
+    finally:
+        os.close(fd)
+
+
+def _read_from_cwd(folder):
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        return _read(""), os.path.getsize(PART), os.path.abspath(PART)
+    finally:
+        os.chdir(before)
+
+
+def _read_with_openat2(folder):
+    how = bytes(24)
+    fd = raw_call("openat2", -100, os.fsencode(f"{folder}/{PART}"), how, len(how))
+    try:
+        return os.read(fd, 100)
+    finally:
+        os.close(fd)
+
+
+def _read_through_a_link(folder):
+    link = f"{folder}.link"
+    os.symlink(folder, link)
+    try:
+        return _read(link), os.lstat(f"{link}/{PART}").st_size
+    finally:
+        os.unlink(link)
+
+
+def test_the_content_is_half_of_the_first_file_by_every_path(folder):
+    ways = (_read, _read_by_descriptor, _read_from_cwd, _read_with_openat2, _read_through_a_link)
+    results, _ = _attempt(folder, ways, StrayEntry(folder, "*.part"))
+    half = CONTENT[:15]
+    assert results == [
+        half,
+        ((15, 15), (half, half)),
+        (half, 15, str(folder / PART)),
+        half,
+        (half, 15),
+    ]
+
+
+def _examine(folder):
+    """What each call says of a hidden entry: its kind, its size, its inode and its rights."""
+    path = os.path.join(folder, HIDDEN)
+    (entry,) = (entry for entry in os.scandir(folder) if entry.name == HIDDEN)
+    with open(path, "rb") as file:
+        facts = [os.stat(path), os.lstat(path), entry.stat(), os.fstat(file.fileno())]
+    assert len({(each.st_ino, each.st_dev, each.st_mtime_ns) for each in facts}) == 1
+    assert entry.inode() == facts[0].st_ino
+    modes = {(stat.S_IFMT(each.st_mode), each.st_size) for each in facts}
+    rights = [os.access(path, mode) for mode in (os.F_OK, os.R_OK, os.W_OK, os.X_OK)]
+    follows = os.access(path, os.R_OK, follow_symlinks=False)
+    return modes, rights, follows, _statx_size(path), entry.is_dir(), entry.is_symlink()
+
+
+def _statx_size(path):
+    everything, size_at, data = 0x7FF, 40, ctypes.create_string_buffer(256)
+    raw_call("statx", -100, os.fsencode(path), 0, everything, data)
+    return int.from_bytes(data.raw[size_at : size_at + 8], "little")
+
+
+def test_calls_that_examine_the_entry_agree(folder):
+    (facts,), injection = _attempt(folder, [_examine], StrayEntry(folder))
+    rights = [True, True, True, False]
+    assert facts == ({(stat.S_IFREG, 0)}, rights, True, 0, False, False)
+    calls = {firing.call for firing in injection.faults[0].firings}
+    assert {"getdents64", "openat", "newfstatat", "statx"} <= calls
+
+
+def _call_find(folder):
+    """A program of C that lists and examines the folder."""
+    command = ["find", folder, "-type", "f", "-name", "*.part", "-size", "15c"]
+    return subprocess.run(command, check=True, capture_output=True).stdout
+
+
+def test_a_child_process_sees_the_entry(folder):
+    (printed,), _ = _attempt(folder, [_call_find], StrayEntry(folder, "*.part"))
+    assert printed.decode().split() == [str(folder / PART)]
+
+
+def test_the_entry_is_no_folder(folder):
+    """Whatever treats it as one gets the error of a regular file."""
+    ways = (
+        lambda folder: os.listdir(f"{folder}/{HIDDEN}"),
+        lambda folder: os.stat(f"{folder}/{HIDDEN}/"),
+        lambda folder: open(f"{folder}/{HIDDEN}/0.rec"),
+        lambda folder: os.stat(f"{folder}/{HIDDEN}/0.rec"),
+        lambda folder: os.path.isdir(f"{folder}/{HIDDEN}"),
+    )
+    results, _ = _attempt(folder, ways, StrayEntry(folder))
+    assert results == [*[errno.ENOTDIR] * 4, False]
+
+
+def _write_and_rename(folder):
+    """Like a dataset that writes its cache under the name of the entry first."""
+    path = os.path.join(folder, HIDDEN)
+    with open(path, "wb") as file:
+        file.write(b"own")
+    content = _read(folder, HIDDEN), os.listdir(folder).count(HIDDEN)
+    os.rename(path, os.path.join(folder, "cache"))
+    with open(os.path.join(folder, "cache"), "rb") as file:
+        return content, file.read(), os.path.exists(path)
+
+
+def test_a_file_that_the_dataset_creates_takes_its_place(tmp_path):
+    (tmp_path / "0.rec").write_bytes(CONTENT)
+    (results,), _ = _attempt(tmp_path, [_write_and_rename], StrayEntry(tmp_path))
+    assert results == ((b"own", 1), b"own", True)
+    assert sorted(os.listdir(tmp_path)) == ["0.rec", "cache"]
+
+
+def test_a_real_file_of_that_name_wins(tmp_path):
+    (tmp_path / HIDDEN).write_bytes(b"own")
+    ways = (os.listdir, lambda folder: _read(folder, HIDDEN))
+    results, injection = _attempt(tmp_path, ways, StrayEntry(tmp_path), require_fired=False)
+    assert results == [[HIDDEN], b"own"]
+    assert injection.fired == 0
+    reason = f"no operation matched it: {tmp_path} already contains such an entry"
+    assert reason in injection.explain_unfired()
+
+
+@rows(
+    ("files", "name", "entry"),
+    [
+        (["b.rec", "a.rec", ".hidden"], "*.part", "a.rec.part"),
+        (["a.rec", "a"], ".*.swp", ".a.swp"),
+        (["a.rec", "a.rec.part"], "*.part", None),
+        ([], "*.part", None),
+        ([".hidden"], "*.part", None),
+        (["a" * 251], "*.part", None),
+    ],
+)
+def test_the_first_visible_file_is_copied(tmp_path, files, name, entry):
+    folder = pathlib.Path(tempfile.mkdtemp(dir=tmp_path))
+    for file in files:
+        (folder / file).write_bytes(CONTENT)
+    (folder / "0").mkdir()
+    (folder / "1").write_bytes(b"")
+    fault = StrayEntry(folder, name)
+    (names,), _ = _attempt(folder, [os.listdir], fault, require_fired=False)
+    assert set(names) - set(files) - {"0", "1"} == ({entry} if entry else set())
+
+
+def test_a_linked_file_is_copied(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "file").write_bytes(CONTENT)
+    (tmp_path / "a.rec").symlink_to(tmp_path / "real" / "file")
+    ways = (lambda folder: _read(folder, "a.rec.part"), os.listdir)
+    results, _ = _attempt(tmp_path, ways, StrayEntry(tmp_path, "*.part"))
+    assert (results[0], sorted(results[1])) == (CONTENT[:15], ["a.rec", "a.rec.part", "real"])
+
+
+def test_another_folder_has_no_entry(folder, tmp_path):
+    ways = (os.listdir, lambda folder: os.path.exists(f"{folder}/{HIDDEN}"))
+    results, injection = _attempt(folder, ways, StrayEntry(tmp_path), require_fired=False)
+    assert results == [os.listdir(folder), False]
+    assert "no worker listed a matching folder" in injection.explain_unfired()
+
+
+def test_other_faults_apply_to_the_entry(tmp_path):
+    (tmp_path / "0.rec").write_bytes(CONTENT)
+    faults = (StrayEntry(tmp_path, "*.part"), ListingOrder(tmp_path), ReadError("*.part"))
+    ways = (os.listdir, lambda folder: _read(folder, "0.rec.part"))
+    results, injection = _attempt(tmp_path, ways, *faults)
+    assert results == [["0.rec", "0.rec.part"], errno.EIO]
+    assert [each.fired > 0 for each in injection.faults] == [True] * 3
+
+
+def test_two_entries_of_one_name_are_one(tmp_path):
+    (names,), _ = _attempt(tmp_path, [os.listdir], *[StrayEntry(tmp_path)] * 2, require_fired=False)
+    assert names == [HIDDEN]
+
+
+def test_only_some_workers_see_it(tmp_path):
+    (names,), injection = _attempt(
+        tmp_path, [os.listdir], StrayEntry(tmp_path, workers=(7,)), require_fired=False
+    )
+    assert (names, injection.fired) == ([], 0)
+
+
+def test_the_entry_is_over_with_the_faults(tmp_path):
+    with inject(StrayEntry(tmp_path)) as injection:
+        iterator = iter(alone(Attempts(tmp_path, *[os.listdir] * 40)))
+        first = next(iterator)
+        injection._client.end_faults()
+        names = list(iterator)[-1]
+    assert (first, names) == ([HIDDEN], [])
+
+
+def test_a_name_is_as_long_as_a_file_system_allows():
+    StrayEntry("*", "é" * 127)
+    with pytest.raises(InvalidArgumentError, match=r"name=.* must be a file name such as"):
+        StrayEntry("*", "é" * 128)
+
+
+def test_the_python_engine_refuses_it():
+    with pytest.raises(InvalidArgumentError, match="C code of Python lists folders"):
+        inject(StrayEntry(), engine="python").__enter__()
