@@ -13,6 +13,7 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._faults import NETWORK, WRITES
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT
 from pytest_dataloader_faults.battery.checks.http import HTTP
+from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.locks import LOCKS
 from pytest_dataloader_faults.battery.checks.ranks import RANKS
 from pytest_dataloader_faults.battery.checks.resume import RESUME
@@ -24,8 +25,9 @@ TWINS = {f"{case.entry}-{case.twin.__name__}": case for case in CASES}
 RARE = {check.name for check in (*WRITES, *LOCKS, *NETWORK, *HTTP, *RANKS, *RESUME)}
 """Most datasets neither write nor lock files nor connect to a network, and know no ranks and no
 state."""
-OF_FILES_BEFORE = [check.name for check in BEFORE_INIT]
-"""Twins make their files of the records as they are made. test_before_init.py has others."""
+OF_FILES_BEFORE = [check.name for check in (*BEFORE_INIT, *LISTINGS)]
+"""Twins make their files of the records as they are made, and list all of these. For others, see
+test_before_init.py, test_listings.py and test_stray_entries.py."""
 IN_EVERY_RUN = {
     key: case for case in reversed(CASES) for key in (case.check, case.verdict)
 }.values()

@@ -19,6 +19,7 @@ from pytest_dataloader_faults.faults import (
     Fault,
     OpenError,
     ReadError,
+    StrayEntry,
     TruncatedFile,
 )
 from pytest_dataloader_faults.outcomes.contract import (
@@ -44,6 +45,7 @@ _SECOND_CALL = (
 _DESCRIPTIONS: dict[type[Fault], str] = {
     ReadError: "cannot be read",
     CorruptedFile: "has damaged bytes",
+    StrayEntry: "was added to its folder",
 }
 _USE_COPY = (
     "pass copy=FOLDER to the check: each trial then copies FOLDER before the fault is injected, and"
@@ -140,7 +142,7 @@ class BeforeInitJudge(Judge):
     def count_skipped(self) -> int:
         """The same, with the samples that the dataset lacks because a file does."""
         lengths = (each.length or 0 for each in self.outcome.epochs[:1] if self._is_resized(each))
-        lacking = sum(expected_length(self.reference) - length for length in lengths)
+        lacking = sum(max(0, expected_length(self.reference) - length) for length in lengths)
         return super().count_skipped() + lacking
 
     def describe_tolerated(self) -> str:
@@ -161,14 +163,15 @@ class BeforeInitJudge(Judge):
     def find_corruption(self) -> Finding | None:
         """The same, or a dataset of another length that was created without an error."""
         if not any(map(self._is_resized, self.outcome.epochs)):
-            return super().find_corruption()
+            return None if self._rejects_entry else super().find_corruption()
         outcome, contract = self.outcome, self.contract
         if outcome.exception is not None or not outcome.fired:
             return None
         if may_be_damaged(outcome, contract):
             return None
         is_shorter = (outcome.epochs[0].length or 0) < expected_length(self.reference)
-        if is_shorter and contract.may_skip:
+        # A longer one may have skipped what does not belong to it.
+        if contract.may_skip and (is_shorter or self._has_full_reference):
             return self._find_unknown_samples()
         sentence = f"{self._describe_damage()}, and no exception was raised"
         wrong = Wrong.MISSING if is_shorter else Wrong.DIFFERS
@@ -183,12 +186,26 @@ class BeforeInitJudge(Judge):
         sentence = length_clause(recovery, self.reference)
         return Finding(Verdict.POISONED, sentence, wrong=Wrong.MISSING)
 
+    @property
+    def _rejects_entry(self) -> bool:
+        """Whether a stream raised an error after an entry was added to a folder.
+
+        Its length is unknown, but its other samples have moved, as those of a resized dataset.
+        """
+        outcome = self.outcome
+        is_stray = any(isinstance(each.fault, StrayEntry) for each in outcome.faults if each.fired)
+        return outcome.kind == "iterable" and outcome.exception is not None and is_stray
+
+    @property
+    def _has_full_reference(self) -> bool:
+        """Whether all samples of the intact dataset are recorded."""
+        return len(self.reference.samples) >= expected_length(self.reference)
+
     def _find_unknown_samples(self) -> Finding | None:
         """Delivered samples, under any index, that are not in the intact dataset."""
-        reference = self.reference
-        if len(reference.samples) < expected_length(reference):  # Not all of them are recorded.
+        if not self._has_full_reference:
             return None
-        expected = Counter(digest for _, digest in reference.samples)
+        expected = Counter(digest for _, digest in self.reference.samples)
         delivered = Counter(digest for each in self.outcome.delivered for digest in digests(each))
         count = (delivered - expected).total()
         if not count:
