@@ -46,7 +46,7 @@ from pytest_dataloader_faults.outcomes import (
 from pytest_dataloader_faults.outcomes.chains import error_line
 from pytest_dataloader_faults.outcomes.error_text import FROM_OUTSIDE, likely_sender
 from pytest_dataloader_faults.outcomes.results import gap, limit_events
-from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
+from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, START
 from pytest_dataloader_faults.outcomes.text import (
     describe_end,
     describe_exit,
@@ -225,7 +225,7 @@ class _Timeline:
         received: Counter[Phase] = Counter()
         for event in self._events:
             match event:
-                case PhaseStarted(phase, at) if phase != DONE:
+                case PhaseStarted(phase, at) if phase not in (START, DONE):
                     yield Event(at, _LOADER, "epoch", f"{_phase_name(phase)} starts")
                 case BatchReceived(phase, at, batch):
                     text = f"batch {received[phase]} of {_phase_name(phase)}{_contents(batch)}"

@@ -12,6 +12,7 @@ from pytest_dataloader_faults._arguments import (
     ArgumentRule,
     Checked,
     StrEnum,
+    at_least,
     one_of,
     optional,
 )
@@ -212,6 +213,7 @@ class Contract(Checked):
             comparing their bytes.
         split: ``split(batch)`` returns the list of samples in a batch, for batches that the plugin
             cannot split: padded ones, or objects of the ``collate_fn``'s own class.
+        worker_memory: How many bytes reading all samples may add to the memory of each worker.
 
     *may_skip*: a dataset that skips must deliver less: a batch with fewer samples, or None or an
     empty list instead of a batch. A sample in the place of another one is still wrong. Once the
@@ -262,6 +264,7 @@ class Contract(Checked):
     deterministic: bool | None = None
     compare: Callable[[Any, Any], Any] | None = None
     split: Callable[[Any], Iterable[Any]] | None = None
+    worker_memory: int = 256 << 20
 
     _rules: ClassVar = {
         **dict.fromkeys(
@@ -270,6 +273,7 @@ class Contract(Checked):
         ),
         "deterministic": optional(FLAG.allows, f"{FLAG.allowed}, or None to find out"),
         **dict.fromkeys(["compare", "split"], optional(callable, "a function or None")),
+        "worker_memory": ArgumentRule(at_least(1), "an int, 1 or more: a number of bytes"),
     }
 
     @classmethod

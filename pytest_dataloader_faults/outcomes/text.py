@@ -80,6 +80,20 @@ def describe_end(code: int) -> str:
     return f"exited with status {code}" if code >= 0 else f"was killed by {signal_name(-code)}"
 
 
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+_FEWEST_DIGITS = 9.95
+"""A smaller number has one digit after the point."""
+
+
+def format_size(size: float) -> str:
+    """*size* in bytes, with a unit: ``1.9 KiB``."""
+    unit = 0
+    while size >= 1023.5 and unit < len(_UNITS) - 1:  # noqa: PLR2004  # It would round to 1024.
+        size, unit = size / 1024, unit + 1
+    has_point = unit > 0 and size < _FEWEST_DIGITS
+    return f"{size:.{int(has_point)}f} {_UNITS[unit]}"
+
+
 def shown_fault(fault: Fault) -> str:
     """*fault* as code; of many globs, the first ones and the number of others."""
     code = repr(fault)

@@ -16,16 +16,17 @@ from pytest_dataloader_faults.battery.checks._faults import NETWORK, WRITES
 from pytest_dataloader_faults.battery.checks.http import HTTP
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.locks import LOCKS
+from pytest_dataloader_faults.battery.checks.memory import MEMORY
 from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
 from support.corpus.ranks import RankedStream
 from support.datasets import CopiedRecords, write_records
 from support.ranked import RankedStreamWithState
 
 _WITHOUT_FAULTS = (
-    *("workers-agree", "read-before-fork", "two-epochs", "leftover-files"),
+    *("workers-agree", "read-before-fork", "two-epochs", "leftover-files", "copy-on-write"),
     *("resumes", "resumes-after-death"),
 )
-"""In the last one deaths are no faults of files: see test_resume.py."""
+"""In the last one deaths are no faults of files: see test_resume.py and test_copy_on_write.py."""
 FAULTY = [
     name
     for name, check in CHECKS.items()
@@ -52,7 +53,7 @@ def _results(records_of_module):
 def test_healthy_dataset_passes_every_check(results):
     assert list(results) == list(CHECKS)
     assert [each.explanation for each in results.values() if each.applies != each.passed] == []
-    rare = {each.name for each in (*WRITES, *NETWORK, *HTTP, *LOCKS)} | {"listing-order"}
+    rare = {each.name for each in (*WRITES, *NETWORK, *HTTP, *LOCKS, *MEMORY)} | {"listing-order"}
     lacking = {
         name
         for name, check in CHECKS.items()

@@ -16,13 +16,15 @@ from pytest_dataloader_faults.injection import inject
 from pytest_dataloader_faults.outcomes import (
     FaultFacts,
     FileCounts,
+    Finding,
     Footprint,
     Pass,
     Reference,
+    Verdict,
     WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes.comparison import EXACT
-from pytest_dataloader_faults.outcomes.stages import StateOf
+from pytest_dataloader_faults.outcomes.stages import DONE, StateOf, WorkerMemory
 from support.applicability import refusal_of
 from support.facts import EIO, EPOCH_1, fired, ordinary, raised, revised, unfired
 
@@ -41,6 +43,12 @@ def _workload(*files, globs=("*",), changes=None, fetches=1, **counts):
     fault_free = revised(ordinary(Pass(EPOCH_1, complete=True)), processes=workers, **changes or {})
     paths = frozenset(path for counts_by_path in files for path in counts_by_path)
     return Workload(fault_free, globs, paths, elsewhere=before_init.ELSEWHERE)
+
+
+def _of_length(length, **changes):
+    """A workload of a dataset with that many samples."""
+    changes = {"start_method": "fork", **changes}
+    return _workload({DATA: READ}, changes={**changes, "epochs": (Pass(EPOCH_1, length=length),)})
 
 
 NOTHING = _workload({})
@@ -72,6 +80,10 @@ PLANS = {
     "no connection": ("connect-error", READS),
     "in workers only": ("read-before-fork", replace(READS, in_workers_only=True)),
     "files of the python engine": ("leftover-files", _workload({}, changes=PYTHON)),
+    "a stream": ("copy-on-write", _of_length(None, kind="iterable")),
+    "its own sampler": ("copy-on-write", _of_length(None)),
+    "few samples": ("copy-on-write", _of_length(1023)),
+    "spawned workers": ("copy-on-write", _of_length(1024, start_method="spawn")),
     "no state": ("resumes", READS),
     "state of the dataset": (
         "resumes",
@@ -150,11 +162,23 @@ def test_reasons_why_checks_do_not_apply(golden):
         "connection-reset": revised(trial, faults=(FaultFacts(EIO, 0),)),
         "resource-growth": revised(trial, footprints=footprints),
     }
+    memories = {
+        "not measured": (),
+        "too few in time": (WorkerMemory(2048, 2, 1, (64,), (0,), (0,)),),
+        "an error": (WorkerMemory(2048, 2, 1, error="ValueError: sample 777 is damaged"),),
+    }
     skips = {
         f"{name}: after its trial": refusal_of(
             CHECKS[name].scenario.require_effect, READS, trial
         ).full_reason
         for name, trial in trials.items()
+    }
+    require_effect = CHECKS["copy-on-write"].scenario.require_effect
+    skips |= {
+        f"copy-on-write: {title}": refusal_of(
+            require_effect, READS, revised(trial, notes=notes, phase=DONE)
+        ).full_reason
+        for title, notes in memories.items()
     }
     golden("reasons", plans | skips)
 
@@ -170,7 +194,31 @@ def test_sentences_of_checks(golden):
         "recovers-after-read-error": (revised(trial, faults=(in_epoch_1,)), None),
         "leftover-files": (revised(trial, processes=(worker,)), None),
     }
-    golden("rules", {name: CHECKS[name].rule(*facts).sentence for name, facts in sentences.items()})
+    rules = {name: CHECKS[name].rule(*facts).sentence for name, facts in sentences.items()}
+    golden("rules", rules | _texts_on_memory(trial))
+
+
+def _texts_on_memory(trial):
+    check = CHECKS["copy-on-write"]
+    steady, constant = tuple(range(0, 16 << 20, 1 << 20)), (0,) * 16
+    samples = tuple(range(64, 1025, 64))
+    kinds = {
+        "copies": WorkerMemory(20_000, 2, 256 << 20, samples, steady, constant, 1 << 30),
+        "keeps": WorkerMemory(20_000, 1, 256 << 20, samples, steady, steady),
+        "shares": WorkerMemory(20_000, 2, 256 << 20, samples, constant, constant),
+    }
+    outcomes = {kind: revised(trial, notes=(memory,)) for kind, memory in kinds.items()}
+    texts = {
+        f"copy-on-write: {kind}": check.rule(outcomes[kind], None).sentence
+        for kind in ("copies", "keeps")
+    }
+    passing = {
+        f"copy-on-write: a dataset that {kind}": check.describe(
+            outcome, Finding(Verdict.SURVIVED, "every sample was delivered")
+        )
+        for kind, outcome in outcomes.items()
+    }
+    return texts | passing
 
 
 def test_notes_on_files(golden):

@@ -15,6 +15,7 @@ from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT
 from pytest_dataloader_faults.battery.checks.http import HTTP
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.locks import LOCKS
+from pytest_dataloader_faults.battery.checks.memory import MEMORY
 from pytest_dataloader_faults.battery.checks.ranks import RANKS
 from pytest_dataloader_faults.battery.checks.resume import RESUME
 from support.corpus import CASES
@@ -22,9 +23,9 @@ from support.datasets import write_records
 from support.waiting import allowed
 
 TWINS = {f"{case.entry}-{case.twin.__name__}": case for case in CASES}
-RARE = {check.name for check in (*WRITES, *LOCKS, *NETWORK, *HTTP, *RANKS, *RESUME)}
+RARE = {check.name for check in (*WRITES, *LOCKS, *NETWORK, *HTTP, *RANKS, *RESUME, *MEMORY)}
 """Most datasets neither write nor lock files nor connect to a network, and know no ranks and no
-state."""
+state, and all are short."""
 OF_FILES_BEFORE = [check.name for check in (*BEFORE_INIT, *LISTINGS)]
 """Twins make their files of the records as they are made, and list all of these. For others, see
 test_before_init.py, test_listings.py and test_stray_entries.py."""

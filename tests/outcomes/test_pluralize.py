@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest_dataloader_faults
-from pytest_dataloader_faults.outcomes.text import is_or_are, pluralize, was_or_were
+from pytest_dataloader_faults.outcomes.text import format_size, is_or_are, pluralize, was_or_were
 from support.rows import rows
 
 NOUNS = """
@@ -37,6 +37,24 @@ ALWAYS_MANY = {"len(self._files)"}
 )
 def test_a_number_and_its_noun(number, noun, text):
     assert pluralize(number, noun) == text
+
+
+@rows(
+    ("size", "text"),
+    [
+        (0, "0 bytes"),
+        (36.4, "36 bytes"),
+        (1023, "1023 bytes"),
+        (1023.9, "1.0 KiB"),
+        (1946, "1.9 KiB"),
+        (10 * 1024, "10 KiB"),
+        (16 << 20, "16 MiB"),
+        (1.8 * 2**30, "1.8 GiB"),
+        (2.0**52, "4096 TiB"),
+    ],
+)
+def test_a_size_and_its_unit(size, text):
+    assert format_size(size) == text
 
 
 def test_a_number_and_its_verb():

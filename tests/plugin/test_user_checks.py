@@ -80,6 +80,23 @@ def test_a_rule_decides(checks):
     result.stdout.no_fnmatch_line("*survives=True*")
 
 
+@rows(
+    ("note", "says"),
+    [
+        ("str(outcome.fired)", "note: *"),
+        ("''", "*passed"),
+        ("3", "check 'stale-handle' in conftest.py: its note: result=3 must be a str"),
+        ("1 // 0", "check 'stale-handle' in conftest.py: its note: it raised ZeroDivision*"),
+    ],
+)
+def test_a_note_on_a_dataset_that_passes(checks, note, says):
+    check = STALE.format(plan=OPENS)[:-1] + f", note=lambda outcome: {note})"
+    result = checks(f"[{check}]", ONLY)
+
+    result.stdout.fnmatch_lines([f"*{says}*"])
+    assert (" note: " in result.stdout.str()) == (note != "''")
+
+
 def test_several_scenarios(checks):
     scenarios = (
         "[Scenario(title=each, faults=(faults.OpenError(workload.opened.path, nth=nth),))"

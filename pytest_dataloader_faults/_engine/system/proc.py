@@ -17,6 +17,7 @@ import os
 import re
 import signal
 import stat
+from array import array
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple, TypeAlias
 
@@ -432,9 +433,9 @@ _PRIVATE = re.compile(
 )
 
 
-def private_memory() -> Iterator[PrivateMemory]:
-    """That of this process which it may write, but its stacks."""
-    return parse_private_memory(_read("/proc/self/smaps"))
+def private_memory(pid: Pid = "self") -> Iterator[PrivateMemory]:
+    """That of a process which it may write, but its stacks."""
+    return parse_private_memory(_read(f"/proc/{pid}/smaps"))
 
 
 def parse_private_memory(text: str) -> Iterator[PrivateMemory]:
@@ -443,10 +444,43 @@ def parse_private_memory(text: str) -> Iterator[PrivateMemory]:
         yield PrivateMemory(int(start, 16), int(end, 16), int(resident) << 10)
 
 
+PAGE = os.sysconf("SC_PAGE_SIZE")
+"""Bytes of a page of memory."""
+_UNSHARED, _OF_FILE, _PRESENT = 1 << 56, 1 << 61, 1 << 63
+_SPARSE = 64
+"""A stretch with so many times as much address space as memory is only reserved."""
+
+
+def unshared_pages(pid: Pid) -> set[int]:
+    """The pages of private memory that no other process has, by the number of their address."""
+    pages: set[int] = set()
+    with open(f"/proc/{pid}/pagemap", "rb", buffering=0) as file:
+        for start, end, resident in private_memory(pid):
+            if end - start > _SPARSE * resident:
+                continue
+            first, count = start // PAGE, (end - start) // PAGE
+            entries = array("Q", os.pread(file.fileno(), 8 * count, 8 * first))
+            pages.update(page for page, entry in enumerate(entries, first) if _is_unshared(entry))
+    return pages
+
+
+def _is_unshared(entry: int) -> bool:
+    return entry & (_UNSHARED | _OF_FILE | _PRESENT) == _UNSHARED | _PRESENT
+
+
 def memory_of(pid: Pid, parts: Collection[str]) -> int:
     """Bytes: the sum of those *parts* of its memory which /proc/PID/smaps_rollup has."""
-    fields = _fields(f"/proc/{pid}/smaps_rollup")
-    return sum(int(fields[part].split()[0]) << 10 for part in parts if part in fields)
+    return sum_parts(parts_of_memory(pid), parts)
+
+
+def parts_of_memory(pid: Pid) -> dict[str, str]:
+    """The parts of its memory, as in /proc/PID/smaps_rollup."""
+    return _fields(f"/proc/{pid}/smaps_rollup")
+
+
+def sum_parts(memory: dict[str, str], parts: Collection[str]) -> int:
+    """Bytes: the sum of those *parts* that *memory* has."""
+    return sum(int(memory[part].split()[0]) << 10 for part in parts if part in memory)
 
 
 def memory_left() -> int | None:

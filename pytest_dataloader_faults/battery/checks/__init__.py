@@ -22,6 +22,7 @@ from pytest_dataloader_faults.battery.checks.before_init.rules import BeforeInit
 from pytest_dataloader_faults.battery.checks.http import HTTP
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.locks import LOCKS
+from pytest_dataloader_faults.battery.checks.memory import MEMORY
 from pytest_dataloader_faults.battery.checks.ranks import RANKS, RankTrials
 from pytest_dataloader_faults.battery.checks.ranks import make_only_rank as make_only_rank
 from pytest_dataloader_faults.battery.checks.ranks import run_ranks as run_ranks
@@ -33,7 +34,7 @@ from pytest_dataloader_faults.outcomes.text import format_value, shorten
 CHECKS: dict[str, Check] = {
     check.name: check
     for group in (
-        *(EPOCHS, FAULTS, BEFORE_INIT, LISTINGS, WRITES, LOCKS, NETWORK, HTTP),
+        *(EPOCHS, MEMORY, FAULTS, BEFORE_INIT, LISTINGS, WRITES, LOCKS, NETWORK, HTTP),
         *(RESUME, RANKS, PINNING),
     )
     for check in group

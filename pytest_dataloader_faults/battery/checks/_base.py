@@ -26,6 +26,7 @@ from pytest_dataloader_faults.faults import Fault, TruncatedFile
 from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding
 from pytest_dataloader_faults.outcomes.judge import judge
+from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import (
     PROCESSES,
@@ -258,6 +259,8 @@ class Check(allow.Checked):
             error, or nothing.
         describe: A function of the outcome and the finding, which may be a pass. Returns the
             sentence of the finding.
+        note: A function of the outcome. Returns what to know about a dataset that passes, which
+            the summary shows, or "".
         cause: The likely cause of wrong samples, if the check itself shows it; or None.
         advice: How to fix a failure, in addition to the evidence.
         preface: What the check does, for readers of the advice.
@@ -274,6 +277,7 @@ class Check(allow.Checked):
     _: KW_ONLY
     rule: Rule | None = None
     describe: Callable[[Outcome, Finding], str] | None = None
+    note: Callable[[Outcome], str] | None = None
     cause: Cause | None = None
     advice: str = ""
     preface: str = ""
@@ -290,6 +294,7 @@ class Check(allow.Checked):
         "plan": allow.ArgumentRule(callable, "a function of the workload"),
         "rule": allow.optional(callable, "a function of the outcome and the reference, or None"),
         "describe": allow.optional(callable, "a function of the outcome and the finding, or None"),
+        "note": allow.optional(callable, "a function of the outcome, or None"),
         "cause": allow.optional(lambda value: isinstance(value, Cause), "a Cause, or None"),
         "scenario": allow.ArgumentRule(lambda value: isinstance(value, Scenario), "a Scenario"),
         "is_about_errors": allow.FLAG,
@@ -333,6 +338,15 @@ class Check(allow.Checked):
             return finding
         with self._report_errors("describe"):
             return replace(finding, sentence=self.describe(outcome, finding))
+
+    def note_on(self, trial: JudgedTrial) -> tuple[str, ...]:
+        """What to know about a dataset that passes in *trial*; at most one sentence."""
+        if self.note is None or not trial.finding.passed:
+            return ()
+        with self._report_errors("note"):
+            text = self.note(trial.outcome)
+            _TEXT.check("result", text)
+        return (text,) if text else ()
 
     def _apply_rule(self, outcome: Outcome, reference: Reference) -> Finding | None:
         """The violation that only this check looks for, if there is one."""

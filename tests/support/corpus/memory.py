@@ -1,15 +1,60 @@
 """Memory and shared memory, and processes that stay: bugs, and twins without them."""
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pytest_dataloader_faults import Contract
 from support.corpus.cases import Case
+from support.datasets import Records
 from support.specimens import ReusedBuffer
 
-CASES = (Case("E8", ReusedBuffer, "workers-agree", "corrupted: has the content of sample"),)
-BEHAVIOURS = {
-    "E1": (
-        "a worker copies each inherited page whose reference counts it touches once: nothing that"
-        " grows from epoch to epoch"
-        " (battery/test_growth.py::test_what_settles_is_no_growth)"
+_COUNT, _LENGTH = 12_000, 1400
+
+
+class CaptionsInOneText(Records):
+    """Many samples of few files, each with a caption in one string: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.captions: Any = "".join(f"{number:0{_LENGTH}}" for number in range(_COUNT))
+
+    def __len__(self) -> int:
+        return _COUNT
+
+    def __getitem__(self, index: int) -> Any:
+        data, _ = super().__getitem__(index % len(self.paths))
+        return data, self.number_of(index)
+
+    def number_of(self, index: int) -> int:
+        """The number in a caption."""
+        return int(self.captions[index * _LENGTH : (index + 1) * _LENGTH][-9:])
+
+
+class ListOfCaptions(CaptionsInOneText):
+    """A string for each caption, in a list."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.captions = [f"{number:0{_LENGTH}}" for number in range(_COUNT)]
+
+    def number_of(self, index: int) -> int:
+        return int(self.captions[index][-9:])
+
+
+CASES = (
+    Case(
+        "E1",
+        ListOfCaptions,
+        "copy-on-write",
+        "leaked: of the dataset's objects",
+        CaptionsInOneText,
+        {"contract": Contract(worker_memory=8 << 20)},
     ),
+    Case("E8", ReusedBuffer, "workers-agree", "corrupted: has the content of sample"),
+)
+BEHAVIOURS = {
     "E3": (
         "torch's own collate function reports that there is no room in /dev/shm"
         " (engine/supervisor/test_scarcity.py::test_torchs_collate_function_reports_it)"

@@ -1,0 +1,84 @@
+"""The check of the memory that workers add to that of the main process. Pure.
+
+Its step is here. What that does in a trial is in ``measure``, which is imported there only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_dataloader_faults.battery.checks._base import Check, Scenario
+from pytest_dataloader_faults.battery.checks.memory.rules import (
+    FEWEST_SAMPLES,
+    describe,
+    find_growth,
+    note,
+    require_measurement,
+)
+from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
+from pytest_dataloader_faults.outcomes.text import pluralize
+from pytest_dataloader_faults.steps import Epoch, OwnStep, arm_workers
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults._trial.run import TrialProcess
+
+_STREAM = "a stream has no length by which the memory of a whole epoch could be computed"
+_OWN_SAMPLER = "its sampler draws indices that only the sampler knows"
+_NOT_FORKED = (
+    "its workers are not forked, so each has a separate copy of the dataset from the start"
+)
+_READS_IN_A_ROW = (
+    "A forked worker shares the memory of the main process, page by page, until one of them writes"
+    " to a page. Python counts the references to an object in the object itself, so reading an"
+    " object writes to its page. The check reads samples in a row in one worker, and counts the"
+    " pages that the worker no longer shares"
+)
+
+
+@dataclass(frozen=True)
+class MeasureMemory(OwnStep):
+    """Read a row of new samples in one worker, and measure its memory in between."""
+
+    def run(self, process: TrialProcess) -> None:
+        """Measure it, if there is a loader."""
+        from pytest_dataloader_faults.battery.checks.memory.measure import measure
+
+        if process.loader is not None:
+            measure(process, process.loader)
+
+
+def _plan(workload: Workload) -> Scenario:
+    """Most datasets are so short that their memory needs no trial."""
+    run = workload.fault_free
+    if run.kind != "map":
+        raise NotApplicable(_STREAM)
+    length = run.epochs[0].length
+    if length is None:
+        raise NotApplicable(_OWN_SAMPLER)
+    if length < FEWEST_SAMPLES:
+        reason = (
+            f"it has {pluralize(length, 'sample')}, and the memory that each sample adds to a"
+            f" worker shows only from {FEWEST_SAMPLES:,} samples on"
+        )
+        raise NotApplicable(reason)
+    if run.loader.start_method != "fork":
+        raise NotApplicable(_NOT_FORKED)
+    return Scenario()
+
+
+MEMORY = (
+    Check(
+        "copy-on-write",
+        "reading samples does not copy the dataset into every worker",
+        _plan,
+        scenario=Scenario(
+            processes=arm_workers(Epoch(), before=(MeasureMemory(),)),
+            require_effect=require_measurement,
+        ),
+        rule=find_growth,
+        describe=describe,
+        note=note,
+        preface=_READS_IN_A_ROW,
+    ),
+)

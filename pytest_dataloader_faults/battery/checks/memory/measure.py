@@ -1,0 +1,215 @@
+"""Measure the memory of one worker that reads samples in a row [in the trial].
+
+Some facts about pages of a forked process. Each is shared with the parent until either writes to
+it; the writer gets a copy, and the other one has the page for itself. So a page that a worker does
+not share may be one that the main process wrote to. A third process, which is forked at the same
+time and sleeps, shares all pages, so that only those that the worker wrote to are the worker's
+alone. A copy is a page, also of a huge page: the kernel splits it first.
+
+Some facts about free memory. Python and malloc(3) put new objects between the inherited ones, where
+others were freed, and so copy pages with every sample for a long time. A worker that has filled
+these places first puts new objects into new pages, which it uses again for the next sample. The
+garbage collector writes to every object: so it leaves out those that the worker inherited.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import DataLoader, Sampler
+
+from pytest_dataloader_faults._engine.system import proc
+from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
+from pytest_dataloader_faults._engine.system.processes import fork
+from pytest_dataloader_faults._engine.worker.arm import EndsWithParent, end_with_parent
+from pytest_dataloader_faults._trial.journal import Noted, PhaseStarted
+from pytest_dataloader_faults._trial.loaders import (
+    USERS_ERRORS,
+    end_workers,
+    length_of,
+    reraise_own_error,
+)
+from pytest_dataloader_faults.battery.checks.memory.rules import (
+    BLOCKS,
+    TIMES_TO_CONFIRM,
+    block_size,
+    estimate_scattered,
+    growth_of,
+)
+from pytest_dataloader_faults.outcomes.chains import shorten_chain
+from pytest_dataloader_faults.outcomes.stages import START, WorkerMemory
+from pytest_dataloader_faults.outcomes.text import format_value, shorten
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults._trial.run import TrialProcess
+
+_SHARE_OF_DEADLINE = 0.6
+_UNSHARED = ("Private_Dirty", "Private_Hugetlb", "SwapPss")
+_ALLOCATED = ("Anonymous", "Pss_Shmem", "Private_Hugetlb", "Swap")
+_SMALL_SIZES, _SMALL_COUNT, _BYTES_HEADER = range(48, 513, 16), 2000, 33
+_LARGE_SIZES, _LARGE_BYTES = (
+    (600, 1000, 1600, 2600, 4200, 7000, 12_000, 20_000, 40_000, 80_000),
+    1 << 20,
+)
+_BATCH_SIZE = 32
+"""A batch costs as much time as dozens of small samples."""
+_SNAPSHOTS = (BLOCKS // 4, BLOCKS * 5 // 8, BLOCKS)
+"""After these blocks the pages themselves are noted."""
+
+
+class _Blocks(Sampler[int]):
+    """Draws the next block of *size* samples each time it is iterated, from *start* on."""
+
+    def __init__(self, size: int, start: int) -> None:
+        self.size = size
+        self.start = start
+        self.drawn = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[int]:
+        begin = self.start + self.drawn
+        self.drawn += self.size
+        return iter(range(begin, begin + self.size))
+
+
+class _FillFreeMemory:
+    """A ``worker_init_fn`` that runs the user's own, and then fills the free memory.
+
+    From then on, new memory comes in small pages.
+    """
+
+    def __init__(self, init_fn: Any) -> None:
+        self._then = init_fn
+        self._fillers: list[Any] = []
+
+    def __call__(self, worker: int) -> None:
+        """Run in the worker, before it makes its first sample."""
+        prctl(Prctl.SET_THP_DISABLE, 1)
+        if self._then is not None:
+            self._then(worker)
+        self._fillers += [object() for _ in range(_SMALL_COUNT)]
+        self._fillers += map(float, range(_SMALL_COUNT))
+        for size in _SMALL_SIZES:
+            self._fillers += [bytes(size - _BYTES_HEADER) for _ in range(_SMALL_COUNT)]
+        for size in _LARGE_SIZES:
+            self._fillers += [bytearray(size) for _ in range(_LARGE_BYTES // size)]
+
+
+@contextlib.contextmanager
+def _shared_memory() -> Iterator[None]:
+    """Have a process that sleeps share the memory of this one as it is now."""
+    gc.collect()
+    gc.freeze()
+    sleeper = fork()
+    if not sleeper:
+        try:
+            end_with_parent(at_once=True)
+            signal.pause()
+        finally:
+            os._exit(0)
+    try:
+        yield
+    finally:
+        os.kill(sleeper, signal.SIGKILL)
+        os.waitpid(sleeper, 0)
+        gc.unfreeze()
+
+
+def measure(process: TrialProcess, loader: DataLoader[Any]) -> None:
+    """Write down the memory of a worker that reads the samples of *loader* in a row."""
+    process.journal.write(PhaseStarted(START, time.monotonic()))
+    settings = process.job.settings
+    length = length_of(loader.dataset) or 0
+    memory = WorkerMemory(
+        length, loader.num_workers, settings.contract.worker_memory, page=proc.PAGE
+    )
+    seconds = _SHARE_OF_DEADLINE * process.job.deadline
+    row = _Row(loader, memory, time.monotonic() + seconds)
+    try:
+        with _shared_memory():
+            row.read()
+    except USERS_ERRORS as error:
+        if not isinstance(error, OSError):  # This package raises one if the worker has ended.
+            reraise_own_error(error)
+        text = shorten(shorten_chain(format_value(error)))
+        row.memory = replace(row.memory, error=text)
+    process.journal.write(Noted(row.memory))
+
+
+@dataclass
+class _Row:
+    """Reads samples in one worker, block by block, until the *memory* shows enough."""
+
+    loader: DataLoader[Any]
+    memory: WorkerMemory
+    until: float
+    _snapshots: list[set[int]] = field(default_factory=list)
+
+    def read(self) -> None:
+        """Read the blocks, and measure the worker after each."""
+        length, size = self.memory.length, block_size(self.memory.length)
+        # The first objects of a dataset fill gaps between older ones, and copy more than others.
+        start = max(0, length - TIMES_TO_CONFIRM * BLOCKS * size) // 2
+        blocks = _Blocks(size, start)
+        loader = _one_worker(self.loader, blocks)
+        try:
+            while self._needs_more(blocks) and start + blocks.drawn + blocks.size <= length:
+                for _ in loader:
+                    if time.monotonic() > self.until:
+                        return
+                self._measure(loader._iterator._workers[0].pid, blocks.drawn)  # type: ignore[union-attr]
+        finally:
+            end_workers(loader._iterator)
+
+    def _needs_more(self, blocks: _Blocks) -> bool:
+        """Whether more blocks follow: growth is confirmed by larger ones."""
+        if len(self.memory.samples) < BLOCKS:
+            return True
+        size = block_size(self.memory.length)
+        blocks.size = TIMES_TO_CONFIRM * size
+        is_confirmed = blocks.drawn >= TIMES_TO_CONFIRM * BLOCKS * size
+        return not is_confirmed and growth_of(self.memory) is not None
+
+    def _measure(self, pid: int, drawn: int) -> None:
+        memory, parts = self.memory, proc.parts_of_memory(pid)
+        unshared, allocated = (proc.sum_parts(parts, names) for names in (_UNSHARED, _ALLOCATED))
+        self.memory = replace(
+            memory,
+            samples=(*memory.samples, drawn),
+            unshared=(*memory.unshared, unshared),
+            allocated=(*memory.allocated, allocated),
+            shared=memory.shared or max(0, allocated - unshared),
+        )
+        if len(self.memory.samples) in _SNAPSHOTS:
+            self._take_snapshot(pid)
+
+    def _take_snapshot(self, pid: int) -> None:
+        """Note the pages themselves; the last snapshot shows whether they are scattered."""
+        self._snapshots.append(proc.unshared_pages(pid))
+        if len(self._snapshots) == len(_SNAPSHOTS):
+            first, second, third = self._snapshots
+            scattered = estimate_scattered(second - first, third - second, proc.PAGE)
+            self.memory = replace(self.memory, scattered=scattered)
+
+
+def _one_worker(loader: DataLoader[Any], blocks: _Blocks) -> DataLoader[Any]:
+    """A loader like *loader* with one worker, which stays, and the samples of *blocks*."""
+    return DataLoader(
+        loader.dataset,
+        batch_size=_BATCH_SIZE if loader._auto_collation else None,
+        sampler=blocks,
+        num_workers=1,
+        collate_fn=loader.collate_fn,
+        multiprocessing_context="fork",
+        worker_init_fn=EndsWithParent(_FillFreeMemory(loader.worker_init_fn)),
+        persistent_workers=True,
+    )

@@ -1,0 +1,299 @@
+"""A dataset that is copied into every worker is told from one that the workers share."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import itertools
+import mmap
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from pytest_dataloader_faults import Contract, check_dataset
+from pytest_dataloader_faults._engine.system.proc import PAGE, memory_of, unshared_pages
+from pytest_dataloader_faults._trial import child
+from pytest_dataloader_faults.battery.checks.memory import MeasureMemory
+from pytest_dataloader_faults.battery.checks.memory.rules import (
+    BLOCKS,
+    COPIES,
+    FEWEST_SAMPLES,
+    KEEPS,
+    block_size,
+    estimate_scattered,
+    growth_of,
+    is_enough,
+    note,
+)
+from pytest_dataloader_faults.outcomes import Pass
+from pytest_dataloader_faults.outcomes.stages import WorkerMemory
+from support.datasets import Records, RecordStream
+from support.facts import EPOCH_1, ordinary, revised
+from support.in_memory import (
+    Arrow,
+    Caches,
+    InMemory,
+    OneBytes,
+    array,
+    dicts,
+    shuffled_texts,
+    tensor,
+    texts,
+    tokens,
+)
+from support.rows import rows
+
+MIB = 1 << 20
+COUNT = 20_000
+"""Samples of 1.4 KiB, 28 MiB in all."""
+LIMITED = Contract(worker_memory=16 * MIB)
+
+
+def _check(make_dataset: Callable[[], Any], **options: Any) -> Any:
+    (result,) = check_dataset(make_dataset, only="copy-on-write", on_fail=None, **options)
+    return result
+
+
+def test_a_list_of_strings_is_copied() -> None:
+    result = _check(functools.partial(texts, 200_000))
+
+    assert result.verdict == "leaked", result.explanation
+    assert result.finding.cause.phrase == COPIES.phrase
+    assert re.fullmatch(
+        r"every sample copies 1\.[3-6] KiB of the dataset's objects: (2[6-9]|3[01])\d MiB in"
+        r" each of 2 workers for 200,000 samples, but the contract allows each worker 256 MiB\.",
+        result.sentence,
+    )
+
+
+@pytest.mark.parametrize(
+    ("make_dataset", "cause"),
+    [(dicts, COPIES), (tokens, COPIES), (Caches, KEEPS)],
+    ids=["dicts", "tokens", "cache"],
+)
+def test_many_objects_are_found(make_dataset: Any, cause: Any) -> None:
+    result = _check(functools.partial(make_dataset, COUNT), contract=LIMITED)
+
+    assert result.verdict == "leaked", result.explanation
+    assert result.finding.cause.phrase == cause.phrase
+
+
+@pytest.mark.parametrize(
+    "make_dataset",
+    [array, OneBytes, tensor, Arrow, functools.partial(Caches, limit=1500), shuffled_texts],
+    ids=["array", "bytes", "tensor", "arrow", "limited cache", "shuffled"],
+)
+def test_what_workers_share_is_not_found(make_dataset: Any) -> None:
+    result = _check(functools.partial(make_dataset, COUNT), contract=LIMITED)
+
+    assert result.verdict == "survived", result.explanation
+    assert not [each for each in result.notes if "every sample" in each]
+
+
+def test_less_than_the_limit_is_a_note() -> None:
+    result = _check(functools.partial(texts, COUNT))
+
+    assert result.verdict == "survived", result.explanation
+    assert re.match(
+        r"every sample copies 1\.[3-6] KiB .*: (2[6-9]|3[01]) MiB in each", result.notes[0]
+    )
+    assert result.sentence == f"{result.notes[0]}."
+
+
+def test_without_the_measurement_there_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disarmed, the check of a dataset that it would find shows nothing."""
+    monkeypatch.setattr(MeasureMemory, "run", lambda *_: None)
+
+    result = _check(functools.partial(texts, COUNT), contract=LIMITED)
+
+    assert not result.applies
+    assert "was not measured" in result.explanation
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage/enabled").exists(),
+    reason="this kernel has no transparent huge pages",
+)
+def test_huge_pages_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dataset is pytest's, so that its memory becomes huge pages in between."""
+    dataset, totals, huge = texts(COUNT), [], []
+    for trials in (itertools.count(1000), itertools.count(child._TRIALS_BEFORE)):
+        monkeypatch.setattr(child, "_trials", trials)
+        child.collapse_memory.cache_clear()
+        result = _check(lambda: dataset, contract=LIMITED)
+        assert result.verdict == "leaked", result.explanation
+        growth = growth_of(result.outcome.of(WorkerMemory)[0])
+        assert growth is not None
+        totals.append(growth.total)
+        huge.append(memory_of("self", ["AnonHugePages"]))
+
+    assert huge[1] > huge[0]
+    assert totals[1] == pytest.approx(totals[0], rel=0.05)
+
+
+class Reversed(Sampler[int]):
+    """A sampler of a user's."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Any:
+        return iter(range(self.length - 1, -1, -1))
+
+
+class Raises(InMemory):
+    """One record cannot be read, and no other check reads it."""
+
+    def __getitem__(self, index: int) -> int:
+        if index == 777:
+            raise ValueError("sample 777 is damaged")
+        return super().__getitem__(index)
+
+
+class Slow(InMemory):
+    """Samples take too long for a row of them."""
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.05)
+        return super().__getitem__(index)
+
+
+def _with_sampler(dataset: Dataset[int]) -> DataLoader[int]:
+    return DataLoader(dataset, num_workers=2, sampler=Reversed(len(dataset)))  # type: ignore[arg-type]
+
+
+@rows(
+    ("make_dataset", "options", "reason"),
+    [
+        (lambda: texts(FEWEST_SAMPLES - 1), {}, "it has 1023 samples"),
+        (lambda: _with_sampler(texts(2000)), {}, "its sampler draws"),
+        (lambda: Raises(["x"] * 2000), {}, "ValueError: sample 777 is damaged"),
+        (lambda: Slow(["x"] * 2000), {"deadline": 4}, "could be read in time"),
+        (
+            functools.partial(texts, 2000),
+            {"loader": {"multiprocessing_context": "forkserver"}},
+            "its workers are not forked",
+        ),
+    ],
+    ids=["short", "sampler", "raises", "slow", "forkserver"],
+)
+def test_where_it_does_not_apply(make_dataset: Any, options: Any, reason: str) -> None:
+    result = _check(make_dataset, **options)
+
+    assert not result.applies, result.explanation
+    assert reason in result.explanation
+
+
+def test_streams_and_small_datasets_cost_no_trial(records: Any) -> None:
+    for make_dataset in (Records, RecordStream):
+        result = _check(lambda make_dataset=make_dataset: make_dataset(records))
+        assert not result.applies
+        assert result.trials == ()
+
+
+def test_pages_that_a_process_writes_are_no_longer_shared() -> None:
+    """Exactly these, while the other process sleeps."""
+    count, written = 64, range(10, 20)
+    with mmap.mmap(-1, count * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.write(b"x" * count * PAGE)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory)) // PAGE
+        sleeper = os.fork()
+        if not sleeper:
+            signal.pause()
+            os._exit(0)
+        try:
+            before = unshared_pages("self")
+            for page in written:
+                memory[page * PAGE] = 1
+            after = unshared_pages("self")
+        finally:
+            os.kill(sleeper, signal.SIGKILL)
+            os.waitpid(sleeper, 0)
+        gc.collect()  # ctypes has the memory in a cycle.
+
+    pages = {start + page for page in range(count)}
+    assert (before & pages, after & pages) == (set(), {start + page for page in written})
+
+
+# The rules, by numbers.
+
+
+def _memory(rates: list[int], length: int = 200_000, **fields: Any) -> WorkerMemory:
+    """As if each sample of the next block copied so many bytes, after half a megabyte at first."""
+    size = block_size(length)
+    samples = tuple(size * number for number in range(1, len(rates) + 1))
+    unshared = tuple(MIB // 2 + size * total for total in itertools.accumulate(rates))
+    memory = WorkerMemory(length, 2, 256 * MIB, samples, unshared, (0,) * len(rates), 1 << 40)
+    return replace(memory, **fields)
+
+
+@rows(
+    ("memory", "total"),
+    [
+        (_memory([1400] * BLOCKS), 1400 * 200_000),
+        (_memory([9000] * 4 + [1400] * 12), 1400 * 200_000),
+        (_memory([1400] * 8 + [90_000] + [1400] * 7), 1400 * 200_000),
+        (_memory([1400] * BLOCKS, shared=MIB), MIB),
+        (_memory([1400] * BLOCKS, scattered=2 * MIB), 2 * MIB),
+        (_memory([1400] * 12 + [0] * 4), None),
+        (_memory([50] * BLOCKS), None),
+        (_memory([0] * BLOCKS), None),
+        (_memory([1400] * 2), None),
+        (_memory([]), None),
+    ],
+    ids=[
+        *("steady", "warming up", "one jump", "little is shared", "scattered"),
+        *("full cache", "below the noise", "constant", "too few", "none"),
+    ],
+)
+def test_growth(memory: WorkerMemory, total: float | None) -> None:
+    growth = growth_of(memory)
+
+    assert (growth and growth.total) == (None if total is None else pytest.approx(total))
+
+
+def test_memory_that_is_kept_is_not_limited_by_what_was_shared() -> None:
+    memory = _memory([1400] * BLOCKS, shared=MIB)
+
+    growth = growth_of(replace(memory, allocated=memory.unshared))
+
+    assert growth is not None
+    assert growth.kept == pytest.approx(1400)
+    assert growth.total == pytest.approx(1400 * 200_000)
+
+
+def test_the_limit_is_found_among_any_number_of_samples() -> None:
+    """Half of the default limit is more than the noise, if enough samples were read."""
+    for length in (FEWEST_SAMPLES, 40_000, 1_000_000, 5_000_000):
+        rate = 128 * MIB // length + 1
+        size = block_size(length)
+        blocks = next(n for n in range(BLOCKS + 1) if is_enough(_memory([rate] * n, length)))
+        assert blocks * size <= length
+        growth = growth_of(_memory([rate] * blocks, length))
+        assert growth is not None, length
+
+
+def test_spread_samples_are_counted_by_common_areas() -> None:
+    """Two rows that each touch 400 of 1000 areas of 16 pages have some 160 in common."""
+    earlier, later = range(0, 400 * 16, 16), range(240 * 16, 640 * 16, 16)
+
+    assert estimate_scattered(earlier, later, 4096) == 1000 * 16 * 4096
+    assert estimate_scattered(earlier, range(400 * 16, 800 * 16, 16), 4096) is None
+    assert estimate_scattered(range(1600), range(1600), 4096) is None
+
+
+def test_the_note_begins_at_16_mib() -> None:
+    trial = ordinary(Pass(EPOCH_1, complete=True))
+
+    assert note(revised(trial, notes=(_memory([1400] * BLOCKS, scattered=16 * MIB),)))
+    assert note(revised(trial, notes=(_memory([1400] * BLOCKS, scattered=16 * MIB - 1),))) == ""
+    assert note(trial) == ""
