@@ -87,6 +87,18 @@ def test_many_objects_are_found(make_dataset: Any, cause: Any) -> None:
     assert result.finding.cause.phrase == cause.phrase
 
 
+def test_what_fills_free_memory_is_kept_and_not_copied() -> None:
+    """As after a test that had a large dataset: the worker's cache lands in inherited memory."""
+    dropped = [bytes(2000) for _ in range(50_000)]
+    remaining = dropped[::50]
+    del dropped
+    result = _check(functools.partial(Caches, COUNT), contract=LIMITED)
+
+    assert result.verdict == "leaked", result.explanation
+    assert result.finding.cause.phrase == KEEPS.phrase
+    assert len(remaining) == 1000
+
+
 @pytest.mark.parametrize(
     "make_dataset",
     [array, OneBytes, tensor, Arrow, functools.partial(Caches, limit=1500), shuffled_texts],

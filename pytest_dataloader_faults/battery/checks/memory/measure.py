@@ -8,8 +8,10 @@ alone. A copy is a page, also of a huge page: the kernel splits it first.
 
 Some facts about free memory. Python and malloc(3) put new objects between the inherited ones, where
 others were freed, and so copy pages with every sample for a long time. A worker that has filled
-these places first puts new objects into new pages, which it uses again for the next sample. The
-garbage collector writes to every object: so it leaves out those that the worker inherited.
+these places first puts new objects into new pages, which it uses again for the next sample. Whole
+pages that are free in the heap of malloc(3), megabytes after a large dataset was dropped, are
+returned before the fork: then they count as new ones. The garbage collector writes to every object:
+so it leaves out those that the worker inherited.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from pytest_dataloader_faults._trial.loaders import (
     length_of,
     reraise_own_error,
 )
+from pytest_dataloader_faults._trial.resources import collect_and_trim
 from pytest_dataloader_faults.battery.checks.memory.rules import (
     BLOCKS,
     TIMES_TO_CONFIRM,
@@ -107,7 +110,7 @@ class _FillFreeMemory:
 @contextlib.contextmanager
 def _shared_memory() -> Iterator[None]:
     """Have a process that sleeps share the memory of this one as it is now."""
-    gc.collect()
+    collect_and_trim()
     gc.freeze()
     sleeper = fork()
     if not sleeper:
