@@ -184,7 +184,7 @@ CASES: tuple[Case, ...] = (
         "J4",
         RecoversFromEmpty,
         "truncated-half",
-        "fails_without_fault: ValueError was raised",
+        "contract_broken: ValueError was raised before the deadline",
         DecodedCache,
         options=NO_FILE_IS_NEEDED,
     ),

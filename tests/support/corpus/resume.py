@@ -299,7 +299,7 @@ CASES: tuple[Case, ...] = (
         "P6",
         counting_in_the_sampler,
         "resumes",
-        "corrupted: after 1 of 8 batches, the loader left out 8 samples (2, 3, 4, 5, 6, ...)",
+        "corrupted: after 1 of 8 batches, the loader skipped 8 samples (2, 3, 4, 5, 6, ...)",
         counting,
     ),
     Case(
@@ -335,7 +335,7 @@ CASES: tuple[Case, ...] = (
         "P10",
         keeping_progress_in_a_file,
         "resumes-after-death",
-        "corrupted: the loader left out 2 samples",
+        "corrupted: the loader skipped 2 samples",
         counting,
     ),
     Case(
