@@ -159,6 +159,7 @@ class WorkerMemory(Note):
     Attributes:
         length: The number of samples of the dataset.
         workers: The number of workers of the loader.
+        stays: Whether workers are persistent, so that in time each of them reads all samples.
         limit: How many bytes each worker may add, by the contract.
         samples: How many samples the worker had read.
         unshared: Bytes of memory that it shared with no other process.
@@ -178,6 +179,7 @@ class WorkerMemory(Note):
     allocated: tuple[int, ...] = ()
     shared: int = 0
     scattered: int | None = None
+    stays: bool = False
     page: int = 4096
     error: str = ""
 

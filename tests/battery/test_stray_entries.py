@@ -107,6 +107,20 @@ def drop_none(samples):
     return [each for each in samples if each is not None]
 
 
+@pytest.mark.parametrize("content", [b"", b"1"], ids=["empty", "one byte"])
+def test_files_of_which_there_is_no_half_are_copied(tmp_path, content):
+    (tmp_path / "masks").mkdir()
+    for number in range(COUNT):
+        (tmp_path / "masks" / f"{number:03d}.bin").write_bytes(content)
+    only = {"only": STRAY_ENTRIES, "on_fail": None}
+    (flaw,) = check_dataset(lambda: Masks(tmp_path), **only)
+    (healthy,) = check_dataset(lambda: MasksBySuffix(tmp_path), **only)
+
+    assert flaw.verdict == "corrupted", flaw.explanation
+    assert flaw.cause == CAUSE
+    assert not healthy.applies or healthy.passed, healthy.explanation
+
+
 class MasksInWorkers(Masks):
     """Each worker lists the folder for each sample, in which the length is not known."""
 

@@ -237,8 +237,8 @@ def test_a_real_file_of_that_name_wins(tmp_path):
         (["b.rec", "a.rec", ".hidden"], "*.part", "a.rec.part"),
         (["a.rec", "a"], ".*.swp", ".a.swp"),
         (["a.rec", "a.rec.part"], "*.part", None),
-        ([], "*.part", None),
-        ([".hidden"], "*.part", None),
+        ([], "*.part", "1.part"),
+        ([".hidden"], "*.part", "1.part"),
         (["a" * 251], "*.part", None),
     ],
 )
@@ -251,6 +251,13 @@ def test_the_first_visible_file_is_copied(tmp_path, files, name, entry):
     fault = StrayEntry(folder, name)
     (names,), _ = _attempt(folder, [os.listdir], fault, require_fired=False)
     assert set(names) - set(files) - {"0", "1"} == ({entry} if entry else set())
+
+
+def test_a_folder_without_files_gets_no_copy(tmp_path):
+    (tmp_path / "folder").mkdir()
+    fault = StrayEntry(tmp_path, "*.part")
+    (names,), injection = _attempt(tmp_path, [os.listdir], fault, require_fired=False)
+    assert (names, injection.fired) == (["folder"], 0)
 
 
 def test_a_linked_file_is_copied(tmp_path):

@@ -76,7 +76,7 @@ def _find_stray(
     name, source, length = fault.name, _NOTHING, 0
     if fault.is_copy:
         source, length = _find_original(folder, entries)
-        name = fault.entry_for(os.path.basename(source)) if length else ""
+        name = fault.entry_for(os.path.basename(source)) if source else ""
     if not name:
         return None
     path = os.path.join(folder, name)
@@ -91,23 +91,30 @@ def _find_stray(
 
 
 def _find_original(folder: str, entries: Iterable[Entry]) -> tuple[str, int]:
-    """The first visible file with content, and half of its size; 0 if there is none."""
+    """The first visible file, if possible one with two bytes or more, and half of its size.
+
+    Its path is "" if there is none.
+    """
     names = (entry.name for entry in entries if entry.kind in (_REGULAR, _LINK, _UNKNOWN))
-    for name in sorted(names):
+    first = ""
+    for name in sorted(name for name in names if not name.startswith(b".")):
         path = os.path.join(folder, os.fsdecode(name))
-        if not name.startswith(b".") and (half := _half_of(path)):
+        half = _half_of(path)
+        if half:
             return path, half
-    return "", 0
+        if half is not None:
+            first = first or path
+    return first, 0
 
 
-def _half_of(path: str) -> int:
-    """Half of the size of the file; 0 if it is none, or cannot be read."""
+def _half_of(path: str) -> int | None:
+    """Half of the size of the file; None if it is none, or cannot be read."""
     try:
         status = os.stat(path)
     except OSError:
-        return 0
+        return None
     is_file = stat.S_ISREG(status.st_mode) and os.access(path, os.R_OK)
-    return min(status.st_size // 2, _MOST_COPIED) if is_file else 0
+    return min(status.st_size // 2, _MOST_COPIED) if is_file else None
 
 
 def on_stray(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:

@@ -4,7 +4,8 @@ Some facts about pages of a forked process. Each is shared with the parent until
 it; the writer gets a copy, and the other one has the page for itself. So a page that a worker does
 not share may be one that the main process wrote to. A third process, which is forked at the same
 time and sleeps, shares all pages, so that only those that the worker wrote to are the worker's
-alone. A copy is a page, also of a huge page: the kernel splits it first.
+alone. A copy is a page, also of a huge page: the kernel splits it first. Pages of mapped files do
+not count, although smaps calls them dirty until they are on the disk.
 
 Some facts about free memory. Python and malloc(3) put new objects between the inherited ones, where
 others were freed, and so copy pages with every sample for a long time. A worker that has filled
@@ -54,8 +55,7 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.run import TrialProcess
 
 _SHARE_OF_DEADLINE = 0.6
-_UNSHARED = ("Private_Dirty", "Private_Hugetlb", "SwapPss")
-_ALLOCATED = ("Anonymous", "Pss_Shmem", "Private_Hugetlb", "Swap")
+_ALLOCATED = ("Anonymous", "Private_Hugetlb", "Swap")
 _SMALL_SIZES, _SMALL_COUNT, _BYTES_HEADER = range(48, 513, 16), 2000, 33
 _LARGE_SIZES, _LARGE_BYTES = (
     (600, 1000, 1600, 2600, 4200, 7000, 12_000, 20_000, 40_000, 80_000),
@@ -133,7 +133,11 @@ def measure(process: TrialProcess, loader: DataLoader[Any]) -> None:
     settings = process.job.settings
     length = length_of(loader.dataset) or 0
     memory = WorkerMemory(
-        length, loader.num_workers, settings.contract.worker_memory, page=proc.PAGE
+        length,
+        loader.num_workers,
+        settings.contract.worker_memory,
+        stays=loader.persistent_workers,
+        page=proc.PAGE,
     )
     seconds = _SHARE_OF_DEADLINE * process.job.deadline
     row = _Row(loader, memory, time.monotonic() + seconds)
@@ -183,8 +187,8 @@ class _Row:
         return not is_confirmed and growth_of(self.memory) is not None
 
     def _measure(self, pid: int, drawn: int) -> None:
-        memory, parts = self.memory, proc.parts_of_memory(pid)
-        unshared, allocated = (proc.sum_parts(parts, names) for names in (_UNSHARED, _ALLOCATED))
+        memory, pages = self.memory, proc.unshared_pages(pid)
+        unshared, allocated = len(pages) * proc.PAGE, proc.memory_of(pid, _ALLOCATED)
         self.memory = replace(
             memory,
             samples=(*memory.samples, drawn),
@@ -193,11 +197,11 @@ class _Row:
             shared=memory.shared or max(0, allocated - unshared),
         )
         if len(self.memory.samples) in _SNAPSHOTS:
-            self._take_snapshot(pid)
+            self._take_snapshot(pages)
 
-    def _take_snapshot(self, pid: int) -> None:
-        """Note the pages themselves; the last snapshot shows whether they are scattered."""
-        self._snapshots.append(proc.unshared_pages(pid))
+    def _take_snapshot(self, pages: set[int]) -> None:
+        """Note the *pages* themselves; the last snapshot shows whether they are scattered."""
+        self._snapshots.append(pages)
         if len(self._snapshots) == len(_SNAPSHOTS):
             first, second, third = self._snapshots
             scattered = estimate_scattered(second - first, third - second, proc.PAGE)

@@ -109,8 +109,10 @@ def growth_of(memory: WorkerMemory) -> Growth | None:
         return None
     kept = min(growth, _growth_per_sample(memory, memory.allocated) or 0.0)
     copied = growth - kept
+    # Samples of all workers lie on the same pages, but each worker caches only its own samples.
+    reads = memory.length if memory.stays else -(-memory.length // max(1, memory.workers))
     most = memory.shared if memory.scattered is None else min(memory.shared, memory.scattered)
-    return Growth(copied, kept, min(copied * memory.length, most) + kept * memory.length)
+    return Growth(copied, kept, min(copied * memory.length, most) + kept * reads)
 
 
 def _growth_per_sample(memory: WorkerMemory, sizes: tuple[int, ...]) -> float | None:
