@@ -26,7 +26,7 @@ from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
 from pytest_dataloader_faults._settings.jobs import Job, Meetings, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
-from pytest_dataloader_faults._trial.connections import note_connections
+from pytest_dataloader_faults._trial.connections import SharedConnections
 from pytest_dataloader_faults._trial.driver import LoaderDriver, describe_error, idle_at_once
 from pytest_dataloader_faults._trial.journal import (
     REFUSALS,
@@ -179,6 +179,7 @@ class TrialProcess:
         self._length: int | None = None
         self._made: Make = Make()
         self.prepare: Callable[[Any], None] | None = None
+        self._connections = SharedConnections()
         self._epochs = 0
         self._is_over = True
         """Whether the latest epoch succeeded."""
@@ -312,8 +313,8 @@ class TrialProcess:
         return loader
 
     def _watch_connections(self) -> contextlib.AbstractContextManager[None]:
-        """Note what the main process opens, unless faults could hit the look at its descriptors."""
-        return contextlib.nullcontext() if self._monitor else note_connections(self.journal)
+        """Watch what the main process opens, unless faults could hit a look at its descriptors."""
+        return contextlib.nullcontext() if self._monitor else self._connections.watch()
 
     def start_driver(self) -> LoaderDriver:
         """The driver of the loader, which exists from now on."""
@@ -334,6 +335,7 @@ class TrialProcess:
     def _arm(self) -> None:
         if self.loader is not None:
             self.start_driver()
+            self._connections.begin()
         self._scope = self._outer_scope.enter_context(contextlib.ExitStack())
         self._injection, self._monitor = self._scope.enter_context(self.armed)
         self.journal.write(FaultsArmed())
@@ -344,6 +346,7 @@ class TrialProcess:
         if self.meetings:
             self.meetings.leave(failed=not self._is_over)
         self._scope.close()
+        self._connections.end(self.journal)
         self._scope, self._monitor = self._outer_scope, None
         assert self._injection is not None
         processes = self._injection.processes

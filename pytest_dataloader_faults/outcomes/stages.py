@@ -142,8 +142,8 @@ class LoadedState(Note):
 
 
 @dataclass(frozen=True)
-class OpenConnection(Note):
-    """A connection or pipe that the dataset had opened before the workers started.
+class SharedConnection(Note):
+    """A connection or pipe from before the workers started, on which data arrived while they ran.
 
     Attributes:
         name: What it leads to, such as ``"a connection to 127.0.0.1:9000"``.
@@ -184,4 +184,4 @@ class WorkerMemory(Note):
     error: str = ""
 
 
-register(ChangedState, LoadedState, OpenConnection, SavedState, WorkerMemory)
+register(ChangedState, LoadedState, SharedConnection, SavedState, WorkerMemory)

@@ -9,8 +9,10 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,14 +21,15 @@ import lmdb
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.outcomes import OpenConnection
+from pytest_dataloader_faults.outcomes import SharedConnection
 from support.corpus.endless import LastAgain
 from support.datasets import SIZE, BySet, Records, RecordStream, Substitutes
 from support.network_datasets import ByConnection, ByProcess, answer_last_first
+from support.rows import rows
 from support.servers import tcp_server
 from support.specimens import ZerosOnError
 from support.started_anew import EndsItsWorker, HoldsDelegating, RaisesAtLoading
@@ -115,17 +118,52 @@ def test_a_connection_of_a_sample_before_the_fork_is_named(records):
     assert results["read-before-fork"].cause == CONNECTION
 
 
-def test_an_open_connection_explains_no_failure_under_a_fault(records):
-    def make():
-        dataset = ZerosOnError(records)
-        dataset.connection = socket.create_connection(address)
-        return dataset
+class ReportsZeros(Records):
+    """Reports each sample to a server, on a connection from before the fork."""
 
+    def __init__(self, folder: Path, address: tuple[str, int]) -> None:
+        super().__init__(folder)
+        self.reports = ByConnection(folder, address, in_worker=False)
+        self.zeros = ZerosOnError(folder)
+
+    def __getitem__(self, index: int) -> Any:
+        self.reports[index]
+        return self.zeros[index]
+
+
+def test_a_connection_explains_no_failure_under_a_fault(records):
     with tcp_server(answer_last_first) as address:
-        (result,) = check_dataset(make, only="read-error", on_fail=None)
+        result = _run_checks(ReportsZeros, records, address, only="read-error")["read-error"]
 
-    assert result.outcome.of(OpenConnection)
+    assert result.outcome.of(SharedConnection)
     assert result.cause == IN_PLACE
+
+
+class HoldsConnection(Records):
+    """Keeps a connection and a process that it does not use, and has other defects in workers."""
+
+    def __init__(self, folder: Path, address: tuple[str, int], defect: Callable[[], int]) -> None:
+        super().__init__(folder)
+        self.connection = socket.create_connection(address)
+        self.process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.defect = defect
+
+    def __getitem__(self, index: int) -> Any:
+        return index, self.defect() if get_worker_info() else 0
+
+
+def _raise() -> int:
+    raise ValueError("bad label")
+
+
+@rows("defect", [lambda: 1, _raise, lambda: os._exit(3)])
+def test_a_connection_that_is_not_used_is_no_cause(records, defect):
+    with tcp_server(answer_last_first) as address:
+        result = _run_checks(HoldsConnection, records, address, defect, only="workers-agree")
+
+    assert result["workers-agree"].failed
+    assert result["workers-agree"].cause != CONNECTION
+    assert "connection" not in result["workers-agree"].explanation
 
 
 def test_pipes_to_a_process_from_before_the_fork_are_named(records):
@@ -133,7 +171,7 @@ def test_pipes_to_a_process_from_before_the_fork_are_named(records):
 
     assert not result.passed
     assert result.cause == CONNECTION
-    assert "a pipe to another process" in result.explanation
+    assert "a pipe from another process" in result.explanation
 
 
 class OwnQueue(Records):
@@ -151,7 +189,7 @@ def test_a_queue_is_made_to_be_shared(records):
     result = _run_checks(OwnQueue, records, only="workers-agree")["workers-agree"]
 
     assert result.verdict == "corrupted"
-    assert not result.outcome.of(OpenConnection)
+    assert not result.outcome.of(SharedConnection)
     assert result.cause != CONNECTION
 
 

@@ -15,8 +15,8 @@ from pytest_dataloader_faults.battery.checks.resume import rules
 from pytest_dataloader_faults.outcomes import (
     FileCounts,
     Finding,
-    OpenConnection,
     Pass,
+    SharedConnection,
     WorkerFacts,
     Wrong,
 )
@@ -52,7 +52,7 @@ def all_causes() -> Iterator[Cause]:
 
 
 def _cause_of_connection() -> Cause:
-    notes = (OpenConnection("a connection to 127.0.0.1:9000"),)
+    notes = (SharedConnection("a connection to 127.0.0.1:9000"),)
     outcome = revised(ordinary(Pass(EPOCH_1, complete=True)), notes=notes)
     cause = sharing.connection_cause(outcome, Verdict.CORRUPTED)
     assert cause is not None

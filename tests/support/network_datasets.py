@@ -115,6 +115,10 @@ class Impatient(ByHttp):
     limit = 0.3
 
 
+_FRAME = 8
+"""Bytes of a number: a process that reads as many takes no part of what is for another."""
+
+
 class ByConnection(Records):
     """Requests each record by its number, on a connection that it opens when it is made.
 
@@ -129,33 +133,32 @@ class ByConnection(Records):
             self.pid = -1
 
     def _connect(self) -> None:
-        self.connection = socket.create_connection(self.address).makefile("rwb")
+        self.connection = socket.create_connection(self.address)
 
     def __getitem__(self, index: int) -> Any:
         if self.pid not in (-1, os.getpid()):
             self._connect()
             self.pid = os.getpid()
-        self.connection.write(b"%d\n" % index)
-        self.connection.flush()
-        return index, int(self.connection.readline())
+        self.connection.sendall(b"%8d" % index)
+        return index, int(self.connection.recv(_FRAME, socket.MSG_WAITALL))
 
 
 def answer_last_first(connection: socket.socket) -> None:
     """Return the square of each number. If a second request waits, it is answered first."""
-    while data := connection.recv(64):
+    while data := connection.recv(_FRAME, socket.MSG_WAITALL):
         if select.select([connection], [], [], _PATIENCE)[0]:
-            data += connection.recv(64)
+            data += connection.recv(_FRAME, socket.MSG_WAITALL)
         for number in reversed(data.split()):
-            connection.sendall(b"%d\n" % int(number) ** 2)
+            connection.sendall(b"%8d" % (int(number) ** 2))
 
 
 _PROGRAM = f"""
 import os, select
-while data := os.read(0, 64):
+while data := os.read(0, {_FRAME}):
     if select.select([0], [], [], {_PATIENCE})[0]:
-        data += os.read(0, 64)
+        data += os.read(0, {_FRAME})
     for number in reversed(data.split()):
-        os.write(1, b"%d\\n" % int(number) ** 2)
+        os.write(1, b"%8d" % (int(number) ** 2))
 """
 
 
@@ -164,13 +167,12 @@ class ByProcess(Records):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen([sys.executable, "-c", _PROGRAM], stdin=pipe, stdout=pipe)
+        command, pipe = [sys.executable, "-c", _PROGRAM], subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0)
 
     def __getitem__(self, index: int) -> Any:
         numbers, squares = self.process.stdin, self.process.stdout
         assert numbers
         assert squares
-        numbers.write(b"%d\n" % index)
-        numbers.flush()
-        return index, int(squares.readline())
+        numbers.write(b"%8d" % index)
+        return index, int(squares.read(_FRAME))

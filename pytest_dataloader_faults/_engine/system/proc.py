@@ -233,6 +233,11 @@ def bytes_read(pid: int) -> int:
     return 0
 
 
+def bytes_written(pid: int) -> int:
+    """How many bytes it has passed to write(2) and similar calls."""
+    return int(_fields(f"/proc/{pid}/io")["wchar"])
+
+
 class RunningCall(NamedTuple):
     """The system call that a thread is in."""
 

@@ -12,7 +12,7 @@ from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
 from pytest_dataloader_faults.outcomes.judge.starts import is_not_forked
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES, Library
 from pytest_dataloader_faults.outcomes.records import TrialFacts
-from pytest_dataloader_faults.outcomes.stages import OpenConnection
+from pytest_dataloader_faults.outcomes.stages import SharedConnection
 
 _HANDLE = "uses a file that was opened before the fork"
 _SHARED_OFFSET = (
@@ -20,10 +20,10 @@ _SHARED_OFFSET = (
 )
 _CONNECTION = "uses a connection that was opened before the fork"
 _SHARED_CONNECTION = (
-    "The dataset opened {} before the workers started. They all send and receive on it, so that one"
-    " may get the answer for another: open it in the worker, on first access"
+    "The dataset opened {} before the workers started, and they all used it, so that one may get"
+    " the answer for another: open it in the worker, on first access"
 )
-_OF_CONNECTION = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.HUNG, Verdict.POISONED)
+_OF_CONNECTION = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.POISONED)
 
 
 def file_cause(
@@ -48,9 +48,10 @@ def file_cause(
 
 
 def connection_cause(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
-    """The cause, if no fault fired and workers share a connection."""
-    connections = outcome.of(OpenConnection)
-    if not connections or outcome.fired or verdict not in _OF_CONNECTION or is_not_forked(outcome):
+    """The cause, if no fault fired and no worker died, but workers shared a connection."""
+    connections = outcome.of(SharedConnection)
+    is_other = outcome.fired or outcome.deaths or is_not_forked(outcome)
+    if not connections or is_other or verdict not in _OF_CONNECTION:
         return None
     advice = _SHARED_CONNECTION.format(connections[0].name)
     return Cause(_CONNECTION, advice, fix="open the connection in the worker, on first access")
