@@ -333,7 +333,7 @@ class TrialFacts:
 
     @property
     def jobs(self) -> tuple[TrialFacts, ...]:
-        """The outcomes of the jobs that ran at once: this one, and those of all ranks."""
+        """This outcome and those of all ranks, whose jobs ran at once."""
         return (self, *self.ranks)
 
     @property
