@@ -81,10 +81,10 @@ def _channel_of(link: str, descriptors: list[int]) -> _Channel | None:
             except (OSError, ValueError):  # It is not connected, or has no address of that kind.
                 return None
         return _Channel(f"a connection to {host}:{port}", partial(_count_received, number, link))
+    if len(descriptors) > 1 or proc.is_write_only(number):
+        return None
     family = set(proc.family(os.getpid())) - {os.getpid()}
     others = [pid for pid in family if link in _links_of(pid)]
-    if len(descriptors) > 1 or proc.is_write_only(number) or not others:
-        return None
     return _Channel("a pipe from another process", partial(_count_written, others))
 
 

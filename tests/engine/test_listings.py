@@ -13,6 +13,7 @@ import pytest
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import ListingError, ListingOrder, MissingEntry, OpenError
+from support.attempts import list_by_descriptor
 from support.epochs import alone, epoch
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -20,15 +21,6 @@ pytestmark = pytest.mark.usefixtures("engine")
 COUNT = 3000
 """Entries: a listing takes several calls."""
 LOST = "0007.rec"
-
-
-def _list_by_descriptor(folder):
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        assert os.listdir(fd) == os.listdir(fd)  # The second one rewinds it.
-        return os.listdir(fd)
-    finally:
-        os.close(fd)
 
 
 def _list_after_a_look(folder):
@@ -67,7 +59,7 @@ WAYS = {
     "os.scandir": lambda folder: [entry.name for entry in os.scandir(folder)],
     "glob.glob": lambda folder: [*map(os.path.basename, glob.glob(f"{folder}/*"))],
     "pathlib": lambda folder: [path.name for path in pathlib.Path(folder).iterdir()],
-    "descriptor": _list_by_descriptor,
+    "descriptor": list_by_descriptor,
     "after a look": _list_after_a_look,
     "readdir": _list_with_libc,
 }

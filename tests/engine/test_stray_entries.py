@@ -17,6 +17,7 @@ from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.kernel.linux import raw_call
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import ListingOrder, ReadError, StrayEntry
+from support.attempts import list_by_descriptor
 from support.epochs import alone, epoch
 from support.rows import rows
 
@@ -60,15 +61,6 @@ def _attempt(folder, functions, *faults, **options):
     return results.batches, injection
 
 
-def _list_by_descriptor(folder):
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        assert os.listdir(fd) == os.listdir(fd)  # The second one rewinds it.
-        return os.listdir(fd)
-    finally:
-        os.close(fd)
-
-
 WAYS = (
     os.listdir,
     lambda folder: [entry.name for entry in os.scandir(folder) if entry.is_file()],
@@ -76,7 +68,7 @@ WAYS = (
     lambda folder: [path.name for path in pathlib.Path(folder).glob("*") if path.is_file()],
     lambda folder: [*map(os.path.basename, glob.glob(f"{folder}/*", include_hidden=True))],
     lambda folder: next(os.walk(folder))[2],
-    _list_by_descriptor,
+    list_by_descriptor,
 )
 
 

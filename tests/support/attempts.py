@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -42,6 +43,16 @@ def attempt(
     with inject(*faults, **options) as injection:
         results = epoch(alone(Tries(sources, way), **loader)).batches
     return [each.gave for each in results], injection
+
+
+def list_by_descriptor(folder: Any) -> list[str]:
+    """The names in the folder, by its descriptor."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        assert os.listdir(fd) == os.listdir(fd)  # The second one rewinds it.
+        return os.listdir(fd)
+    finally:
+        os.close(fd)
 
 
 class Case(NamedTuple):

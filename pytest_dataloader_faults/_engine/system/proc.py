@@ -475,16 +475,7 @@ def _is_unshared(entry: int) -> bool:
 
 def memory_of(pid: Pid, parts: Collection[str]) -> int:
     """Bytes: the sum of those *parts* of its memory which /proc/PID/smaps_rollup has."""
-    return sum_parts(parts_of_memory(pid), parts)
-
-
-def parts_of_memory(pid: Pid) -> dict[str, str]:
-    """The parts of its memory, as in /proc/PID/smaps_rollup."""
-    return _fields(f"/proc/{pid}/smaps_rollup")
-
-
-def sum_parts(memory: dict[str, str], parts: Collection[str]) -> int:
-    """Bytes: the sum of those *parts* that *memory* has."""
+    memory = _fields(f"/proc/{pid}/smaps_rollup")
     return sum(int(memory[part].split()[0]) << 10 for part in parts if part in memory)
 
 
