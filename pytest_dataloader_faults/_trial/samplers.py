@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
 import importlib.util
@@ -149,17 +150,26 @@ def _takes(kind: type, name: str, *arguments: Any) -> bool:
 
 
 class _First(Iterator[Any]):
-    """The next *limit* of an iterator."""
+    """The next *limit* of an iterator.
 
-    def __init__(self, inner: Iterator[Any], limit: int) -> None:
+    If *rest* is known, that many are drawn with the last one and left out, and the iterator ends:
+    a state that is saved then must not be that of an unfinished epoch.
+    """
+
+    def __init__(self, inner: Iterator[Any], limit: int, rest: int | None) -> None:
         self._inner = inner
         self._left = limit
+        self._rest = rest
 
     def __next__(self) -> Any:
         if not self._left:
+            if self._rest is not None:
+                next(self._inner, None)
             raise StopIteration
         item = next(self._inner)
         self._left -= 1
+        if not self._left:
+            collections.deque(itertools.islice(self._inner, self._rest or 0), maxlen=0)
         return item
 
 
@@ -198,7 +208,18 @@ class _FirstSampler(_OtherSampler):
 
     def __iter__(self) -> Iterator[Any]:
         inner = iter(self._inner)
-        return (_FirstWithState if has_state(inner) else _First)(inner, self._most)
+        kind = _FirstWithState if has_state(inner) else _First
+        return kind(inner, self._most, self._count_rest())
+
+    def _count_rest(self) -> int | None:
+        """How many follow the first few; None if they are unknown, or enough for a further epoch.
+
+        An epoch that begins there does not look shorter than the first one.
+        """
+        with contextlib.suppress(Exception):  # Of the user's classes: it does not have a length.
+            rest = max(0, len(self._inner) - self._most)
+            return rest if rest <= self._most else None
+        return None
 
 
 class _FirstSamplerWithState(_FirstSampler):
@@ -209,7 +230,7 @@ class _FirstSamplerWithState(_FirstSampler):
 
     def __iter__(self) -> Iterator[Any]:
         limit, self._left = self._most if self._left is None else self._left, None
-        self._iterator = _First(iter(self._inner), limit)
+        self._iterator = _First(iter(self._inner), limit, self._count_rest())
         return self._iterator
 
     def state_dict(self) -> dict[str, Any]:

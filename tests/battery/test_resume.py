@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, RandomSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
@@ -147,6 +148,19 @@ def test_a_healthy_loader_gives_the_rest(name, records):
     results = _run_checks(functools.partial(HEALTHY[name], records))
 
     assert [each.explanation for each in results if not each.passed] == []
+
+
+@pytest.mark.parametrize("count", [63, 64, 65, 127, 128])
+def test_a_sampler_with_a_state_ends_its_epoch(count):
+    """It saves how many samples it drew, and a trial draws 64 of them."""
+    dataset = torch.utils.data.TensorDataset(torch.arange(count))
+    make = lambda: _stateful(  # noqa: E731
+        dataset, sampler=StatefulDistributedSampler(dataset, num_replicas=1, rank=0)
+    )
+
+    (result,) = _run_checks(make, "resumes")
+
+    assert result.passed, result.explanation
 
 
 def test_each_state_is_named_from_which_a_process_continued(records):
