@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import itertools
+import random
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+import pytest
 import torch.distributed
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from pytest_dataloader_faults import check_dataset
-from support.corpus.ranks import RankedStream, place
-from support.datasets import RecordStream
+from pytest_dataloader_faults.battery.checks.ranks.generators import (
+    SAME_NUMBERS,
+    UsedGenerator,
+    find_same_numbers,
+)
+from pytest_dataloader_faults.outcomes import Pass
+from support.corpus.ranks import RankedStream, SharedShuffle, place
+from support.datasets import RecordStream, shard
+from support.facts import EPOCH_1, map_reference, ordinary, revised
 
 
 class KeepsEverySecondBatch(DataLoader[Any]):
@@ -31,6 +43,56 @@ class RefusesRanks(RankedStream):
         return super().__iter__()
 
 
+class Augmented(Dataset[Any]):
+    """Samples that add a random number of one library."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        self.draw = draw
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor([index + self.draw()])
+
+
+class AugmentedStream(IterableDataset[Any]):
+    """The same as a stream."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in shard(16):
+            yield torch.tensor([index + np.random.random()])  # noqa: NPY002
+
+
+def from_numpy() -> float:
+    return np.random.random()  # noqa: NPY002
+
+
+def from_torch() -> float:
+    return torch.rand(()).item()
+
+
+def seed_by_worker(worker: int) -> None:
+    np.random.seed(worker)  # noqa: NPY002
+
+
+def seed_by_clock(worker: int) -> None:
+    np.random.seed(int(time.time()))  # noqa: NPY002
+
+
+def seed_by_torch(worker: int) -> None:
+    np.random.seed(torch.initial_seed() % 2**32)  # noqa: NPY002
+
+
+def _loader(dataset: Any, **options: Any) -> DataLoader[Any]:
+    """Each rank has a part of the samples."""
+    if isinstance(dataset, IterableDataset):
+        return DataLoader(dataset, batch_size=2, num_workers=2, **options)
+    return DataLoader(
+        dataset, batch_size=2, num_workers=2, sampler=SharedShuffle(len(dataset)), **options
+    )
+
+
 def _agree(make):
     (result,) = check_dataset(make, only="ranks-agree", ranks=2, on_fail=None)
     return result
@@ -47,3 +109,63 @@ def test_a_stream_that_refuses_several_ranks_fails_their_check(records):
 
     assert result.verdict == "fails_without_fault"
     assert "how is it to be divided?" in result.sentence
+
+
+@pytest.mark.parametrize(
+    ("library", "draw", "options"),
+    [
+        ("NumPy", from_numpy, {"worker_init_fn": seed_by_worker}),
+        ("NumPy", from_numpy, {"worker_init_fn": seed_by_clock}),
+        (
+            "NumPy",
+            from_numpy,
+            {"worker_init_fn": seed_by_worker, "multiprocessing_context": "spawn"},
+        ),
+        ("torch", from_torch, {"generator": True}),
+        ("Python", random.random, {"generator": True}),
+    ],
+)
+def test_ranks_must_not_augment_alike(library, draw, options):
+    def make() -> DataLoader[Any]:
+        seeded = {"generator": torch.Generator().manual_seed(0)} if "generator" in options else {}
+        return _loader(Augmented(draw), **{**options, **seeded})
+
+    result = _agree(make)
+
+    assert result.verdict == "corrupted"
+    assert result.sentence == (
+        f"worker 0 of rank 0 and worker 0 of rank 1 drew the same random numbers from {library}."
+    )
+    assert result.cause == SAME_NUMBERS.phrase
+
+
+@pytest.mark.parametrize(
+    ("draw", "options"),
+    [
+        (from_numpy, {}),
+        (from_numpy, {"worker_init_fn": seed_by_torch}),
+        (from_torch, {"worker_init_fn": seed_by_worker}),
+        (random.random, {"worker_init_fn": seed_by_clock, "persistent_workers": True}),
+    ],
+    ids=["torch seeds all of them", "torch's seed", "a seed that no sample uses", "the clock"],
+)
+def test_ranks_that_draw_from_other_states_pass(draw, options):
+    result = _agree(lambda: _loader(Augmented(draw), **options))
+
+    assert result.passed, result.explanation
+
+
+def test_workers_of_a_random_stream_are_compared_as_well():
+    make = lambda: _loader(AugmentedStream(), worker_init_fn=lambda _: np.random.seed(1))  # noqa: E731, NPY002
+
+    assert _agree(make).verdict == "corrupted"
+
+
+def test_two_workers_of_one_rank_are_compared():
+    notes = (UsedGenerator(0, "torch", "1"), UsedGenerator(1, "torch", "1"))
+    ranks = (revised(ordinary(Pass(EPOCH_1)), notes=notes), ordinary(Pass(EPOCH_1)))
+
+    finding = find_same_numbers(revised(ordinary(Pass(EPOCH_1)), ranks=ranks), map_reference(16))
+
+    assert finding is not None
+    assert finding.sentence == "workers 0 and 1 of rank 0 drew the same random numbers from torch"

@@ -10,6 +10,7 @@ from pytest_dataloader_faults.battery.checks import _epochs, listings
 from pytest_dataloader_faults.battery.checks.before_init import rules as before_init
 from pytest_dataloader_faults.battery.checks.locks import rules as lock_rules
 from pytest_dataloader_faults.battery.checks.memory import rules as memory_rules
+from pytest_dataloader_faults.battery.checks.ranks import generators
 from pytest_dataloader_faults.battery.checks.ranks import rules as rank_rules
 from pytest_dataloader_faults.battery.checks.resume import rules
 from pytest_dataloader_faults.outcomes import (
@@ -35,7 +36,7 @@ from support.facts import EPOCH_1, ordinary, revised
 
 MODULES = (
     *(causes, errors, hangs, starts, rules, lock_rules, memory_rules),
-    *(rank_rules, draws, samples, before_init, _epochs, listings),
+    *(rank_rules, generators, draws, samples, before_init, _epochs, listings),
 )
 
 

@@ -14,7 +14,7 @@ import os
 import random
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -249,6 +249,17 @@ def seed_everything(number: int) -> None:
     random.seed(number)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(number)
+
+
+def generator_states(like: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The states of the global generators by their libraries; with *like*, of those that it has."""
+    import torch
+
+    states = {"torch": torch.get_rng_state().tolist(), "Python": random.getstate()}
+    if "NumPy" in like if like is not None else "numpy" in sys.modules:
+        kind, keys, *position = sys.modules["numpy"].random.get_state()
+        states["NumPy"] = (kind, keys.tolist(), *position)
+    return states
 
 
 # Some facts about indices. torch does not examine them: what a sampler yields goes to a worker

@@ -6,18 +6,18 @@ import contextlib
 import copy
 import functools
 import itertools
-import random
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
-from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything, seed_sample
+from pytest_dataloader_faults._engine.worker.fetch_hooks import (
+    generator_states,
+    seed_everything,
+    seed_sample,
+)
 from pytest_dataloader_faults._settings.jobs import Drawn, ReferenceJob
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samplers import (
@@ -164,9 +164,9 @@ def _reference_of_samples(reader: Reader, drawn: Sequence[Draw]) -> Reference:
     for sample_draw in (part for draw in drawn for part in draw.split()):
         samples.setdefault(sample_draw.names[0], sample_draw)
     requested = list(samples.values())
-    states, comparison = _generator_states(), reader.comparer.comparison
+    states, comparison = generator_states(), reader.comparer.comparison
     readings, repeats = _read_twice(reader, reader.read, requested)
-    uses_generators = comparison.seeded is None and _generator_states(states) != states
+    uses_generators = comparison.seeded is None and generator_states(states) != states
     reference = _build_reference("map", readings, repeats, comparison)
     reference = replace(reference, draws_random_numbers=uses_generators)
     batches = [each for each in drawn if each.names and not each.is_whole]
@@ -292,15 +292,6 @@ def _find_unstable(kind: str, readings: list[Reading], repeats: list[Reading]) -
             return place
         remaining[reading.row.digest] -= 1
     return None
-
-
-def _generator_states(like: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The states of the global generators; with *like*, of those that it has."""
-    states = {"torch": torch.get_rng_state().tolist(), "random": random.getstate()}
-    if "numpy" in (sys.modules if like is None else like):
-        kind, keys, *position = sys.modules["numpy"].random.get_state()
-        states["numpy"] = (kind, keys.tolist(), *position)
-    return states
 
 
 def _with_rows(reader: Reader, stream: Any) -> Iterator[Any]:

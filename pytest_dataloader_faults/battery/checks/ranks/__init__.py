@@ -16,6 +16,10 @@ from pytest_dataloader_faults.battery.checks._base import (
     for_each_kind,
     no_fault,
 )
+from pytest_dataloader_faults.battery.checks.ranks.generators import (
+    RECORDED_EPOCH,
+    find_same_numbers,
+)
 from pytest_dataloader_faults.battery.checks.ranks.rules import SAME_ORDER
 from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.faults import Fault
@@ -155,9 +159,10 @@ RANKS = (
     Check(
         RANKS_AGREE,
         "together, the ranks of a training job deliver each sample exactly once, in the same number"
-        " of batches each",
+        " of batches each, and draw different random numbers",
         no_fault,
-        scenario=Scenario(ranks=True, watch_files=True),
+        scenario=Scenario(ranks=True, watch_files=True, processes=RECORDED_EPOCH),
+        rule=find_same_numbers,
         advice=_SPLIT_ADVICE,
     ),
     Check(

@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_dataloader_faults._settings.jobs import Drawn, ReferenceJob, TrialOptions
 from pytest_dataloader_faults._trial import repeat_if_killed
+from pytest_dataloader_faults.battery.checks.ranks.generators import RECORDED_EPOCH
 from pytest_dataloader_faults.battery.checks.ranks.trials import run_ranks, take_references
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 from pytest_dataloader_faults.battery.shares import count_drawn, shares_of
@@ -22,7 +23,7 @@ from pytest_dataloader_faults.outcomes.contract import handling_for
 from pytest_dataloader_faults.outcomes.judge.streams import digests
 from pytest_dataloader_faults.outcomes.repeats import was_killed
 
-_WATCHED = TrialOptions(watch_files=True)
+_RECORDED = TrialOptions(watch_files=True, processes=RECORDED_EPOCH)
 _NAME = "ranks"
 """Of what ``FaultFreeRun.find_once`` finds."""
 
@@ -136,7 +137,7 @@ def _record(run: FaultFreeRun) -> FaultFreeRanks:
 
 def _run_fault_free(run: FaultFreeRun, references: Sequence[Reference]) -> tuple[Outcome, ...]:
     """An epoch of all ranks without a fault; another one if a process of it was killed."""
-    start = partial(_run, run, references, (), options=_WATCHED)
+    start = partial(_run, run, references, (), options=_RECORDED)
     return tuple(repeat_if_killed(start, was_killed))
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 import os
 import sys
 import time
@@ -154,6 +155,14 @@ class Meetings:
             self._journal.write(Noted(EpochsApart(positions)))
         self._journal.write(LoaderTime(time.monotonic()))
         return True
+
+    def await_second(self) -> None:
+        """Wait with all ranks until the same second of the clock begins."""
+        states = self._exchange(_State.HAS_BATCH, Position(0, math.ceil(time.time())))
+        self._journal.write(HarnessTime(time.monotonic()))
+        begin = max(position.batch for _, position in states)
+        while (seconds := begin - time.time()) > 0:
+            time.sleep(seconds)
 
     def leave(self, *, failed: bool) -> None:
         """Announce to the others that this rank has run out of batches."""
