@@ -19,9 +19,10 @@ from pytest_dataloader_faults.battery.checks.ranks.generators import (
     UsedGenerator,
     find_same_numbers,
 )
+from pytest_dataloader_faults.battery.checks.ranks.rules import LENGTH_OF_ALL
 from pytest_dataloader_faults.outcomes import Pass
 from support.corpus.ranks import RankedStream, SharedShuffle, place
-from support.datasets import RecordStream, shard
+from support.datasets import Records, RecordStream, shard
 from support.facts import EPOCH_1, map_reference, ordinary, revised
 
 
@@ -41,6 +42,13 @@ class RefusesRanks(RankedStream):
             message = "how is it to be divided?"
             raise ValueError(message)
         return super().__iter__()
+
+
+class LengthOfAll(SharedShuffle):
+    """A sampler whose length counts the samples of all ranks."""
+
+    def __len__(self) -> int:
+        return self.count
 
 
 class Augmented(Dataset[Any]):
@@ -109,6 +117,18 @@ def test_a_stream_that_refuses_several_ranks_fails_their_check(records):
 
     assert result.verdict == "fails_without_fault"
     assert "how is it to be divided?" in result.sentence
+
+
+def test_the_length_of_a_sampler_counts_only_its_rank(records):
+    dataset = Records(records)
+
+    result = _agree(
+        lambda: DataLoader(dataset, 4, num_workers=2, sampler=LengthOfAll(len(dataset)))
+    )
+
+    assert result.verdict == "corrupted"
+    assert result.cause == LENGTH_OF_ALL.phrase
+    assert "the length of rank 0 is 4 batches, but it delivered 2" in result.sentence
 
 
 @pytest.mark.parametrize(

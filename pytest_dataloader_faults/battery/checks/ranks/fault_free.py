@@ -112,7 +112,8 @@ def reference_for(run: FaultFreeRun, outcome: Outcome) -> Reference:
         references = tuple(reference.merge_with(new) for reference, new in new_references)
         run.replace_finding(_NAME, replace(find_ranks(run), references=references))
     is_whole = _is_whole(run, references)
-    return replace(whole_reference, members=references, is_whole=is_whole)
+    drawn = count_drawn(run.working)
+    return replace(whole_reference, members=references, is_whole=is_whole, drawn=drawn)
 
 
 def _record(run: FaultFreeRun) -> FaultFreeRanks:
