@@ -19,7 +19,7 @@ from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault, has_files
 from pytest_dataloader_faults.faults.base import FiringKind, InWorkers, Place
 from pytest_dataloader_faults.faults.globs import GlobMatcher, is_below, is_excluded
-from pytest_dataloader_faults.faults.kinds import InOneWorker
+from pytest_dataloader_faults.faults.workers import InOneWorker
 from pytest_dataloader_faults.wire import FaultFacts, Firing
 
 MAX_FIRINGS = 200

@@ -37,7 +37,7 @@ from pytest_dataloader_faults.faults.base import (
     explain_invalid_fault,
 )
 from pytest_dataloader_faults.faults.globs import GlobMatcher
-from pytest_dataloader_faults.faults.kinds import NetworkFault
+from pytest_dataloader_faults.faults.network import NetworkFault
 from pytest_dataloader_faults.outcomes import Contract, SweepResult, SweepStep, Verdict
 from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.repeats import deciding_trial

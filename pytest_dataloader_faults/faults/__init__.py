@@ -38,28 +38,36 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults.base import KINDS as KINDS
 from pytest_dataloader_faults.faults.base import Fault
 from pytest_dataloader_faults.faults.base import Place as _Place
-from pytest_dataloader_faults.faults.http import HttpError
 from pytest_dataloader_faults.faults.kinds import (
     ClosedDescriptor,
-    ConnectError,
-    ConnectionClosed,
-    ConnectionReset,
     CorruptedFile,
-    DescriptorExhaustion,
     HungRead,
     OpenError,
-    PinMemoryThreadDeath,
     ReadError,
-    SharedMemoryExhaustion,
     ShortRead,
-    ShortWrite,
     SlowRead,
     TruncatedFile,
+)
+
+# The order of these imports is that of KINDS.
+# isort: split
+from pytest_dataloader_faults.faults.writes import ShortWrite, WriteError
+
+# isort: split
+from pytest_dataloader_faults.faults.network import ConnectError, ConnectionClosed, ConnectionReset
+
+# isort: split
+from pytest_dataloader_faults.faults.workers import (
+    DescriptorExhaustion,
+    PinMemoryThreadDeath,
+    SharedMemoryExhaustion,
     WorkerExited,
     WorkerHung,
     WorkerKilled,
-    WriteError,
 )
+
+# isort: split
+from pytest_dataloader_faults.faults.http import HttpError
 from pytest_dataloader_faults.faults.listings import (
     ListingError,
     ListingOrder,

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import ClassVar
 
 from pytest_dataloader_faults.faults.base import Effect, Place, Triggered, kind
-from pytest_dataloader_faults.faults.kinds import NetworkFault
+from pytest_dataloader_faults.faults.network import NetworkFault
 
 TLS_CONNECTION = "TLS connection"
 """How ``Outcome.unobserved`` names a connection whose requests are encrypted."""

@@ -25,7 +25,7 @@ from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.base import Effect, Place
 from pytest_dataloader_faults.faults.globs import NETWORK, is_network_glob
-from pytest_dataloader_faults.faults.kinds import NetworkFault
+from pytest_dataloader_faults.faults.network import NetworkFault
 from pytest_dataloader_faults.outcomes.chains import chained_lines, head_of_last, related_lines
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
 

@@ -29,7 +29,7 @@ from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import ReadError, ShortWrite, WorkerKilled, WriteError
-from pytest_dataloader_faults.faults.kinds import WRITE_ERRNOS
+from pytest_dataloader_faults.faults.writes import WRITE_ERRNOS
 from support.attempts import Case, attempt, attempt_each, epoch_of
 from support.datasets import CopiedRecords, Records
 from support.epochs import alone, epoch

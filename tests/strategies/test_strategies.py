@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import faults, strategies
-from pytest_dataloader_faults.faults.kinds import NetworkFault
+from pytest_dataloader_faults.faults.network import NetworkFault
 from pytest_dataloader_faults.strategies.choices import DataFiles
 from support.rows import rows
 

@@ -13,14 +13,11 @@ from hypothesis import strategies as st
 from pytest_dataloader_faults import Contract, Outcome, faults
 from pytest_dataloader_faults.faults.base import SIGNALS as SIGNALS_OF_WORKERS
 from pytest_dataloader_faults.faults.globs import is_network_glob
-from pytest_dataloader_faults.faults.kinds import (
-    CONNECT_ERRNOS,
-    OPEN_ERRNOS,
-    READ_ERRNOS,
-    WRITE_ERRNOS,
-)
+from pytest_dataloader_faults.faults.kinds import OPEN_ERRNOS, READ_ERRNOS
 from pytest_dataloader_faults.faults.listings import LISTING_ERRNOS
 from pytest_dataloader_faults.faults.locks import LOCK_ERRNOS
+from pytest_dataloader_faults.faults.network import CONNECT_ERRNOS
+from pytest_dataloader_faults.faults.writes import WRITE_ERRNOS
 from pytest_dataloader_faults.outcomes import (
     Absence,
     Delivery,

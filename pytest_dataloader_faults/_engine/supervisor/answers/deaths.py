@@ -21,7 +21,7 @@ from pytest_dataloader_faults._engine.supervisor.events import Action, DeathSche
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system.proc import descriptors, limit_for_headroom
 from pytest_dataloader_faults.faults.base import FiringKind
-from pytest_dataloader_faults.faults.kinds import InOneWorker
+from pytest_dataloader_faults.faults.workers import InOneWorker
 
 
 class FetchStart:

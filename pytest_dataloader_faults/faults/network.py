@@ -1,0 +1,90 @@
+"""Faults of TCP connections.
+
+``Fault`` documents the attributes of each kind.
+"""
+
+from __future__ import annotations
+
+import errno as _errno
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pytest_dataloader_faults.faults.base import (
+    Effect,
+    Fault,
+    Globs,
+    Place,
+    Triggered,
+    errno_numbers,
+    kind,
+)
+from pytest_dataloader_faults.faults.globs import is_network_glob
+
+# What connect(2) and tcp(7) document.
+CONNECT_ERRNOS = errno_numbers(
+    "EACCES EADDRINUSE EADDRNOTAVAIL ECONNABORTED ECONNREFUSED ECONNRESET EHOSTDOWN EHOSTUNREACH"
+    " EINTR ENETDOWN ENETUNREACH ENOBUFS EPERM ETIMEDOUT"
+)
+
+
+@dataclass(frozen=True, repr=False)
+class NetworkFault(Fault):
+    """A connection fault: its *path* matches TCP connections, such as ``"tcp://192.0.2.1:443"``."""
+
+    __slots__ = ()
+    needs_worker: ClassVar = True
+    path: Globs = "tcp://*"
+
+    def _check_together(self) -> None:
+        allowed = "a glob of connections, such as 'tcp://*' or 'tcp://192.0.2.1:443'"
+        self._require("path", all(map(is_network_glob, self.globs)), allowed)
+
+
+@kind
+@dataclass(frozen=True, slots=True, repr=False)
+class ConnectError(Triggered, NetworkFault):
+    """Connecting to a matching address fails with ``errno``, by default ECONNREFUSED."""
+
+    happens_in: ClassVar = Place.CONNECT
+    effects: ClassVar = Effect.ERROR
+    errnos: ClassVar = CONNECT_ERRNOS
+    errno: int = _errno.ECONNREFUSED
+    nth: int = 1
+    times: int | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class _TruncatedResponse(Triggered, NetworkFault):
+    """The response ends after *after* bytes of it. Shorter ones do not count."""
+
+    __slots__ = ()
+    happens_in: ClassVar = Place.ANSWER
+    effects: ClassVar = Effect.BAD_DATA
+    after: int = 0
+    nth: int = 1
+    times: int | None = None
+
+
+@kind
+@dataclass(frozen=True, slots=True, repr=False)
+class ConnectionReset(_TruncatedResponse):
+    """The server resets the connection after sending ``after`` bytes of a response (ECONNRESET).
+
+    A response is what the server sends first, or after the worker has sent something. So a
+    keep-alive connection has several. Responses of *after* bytes or fewer do not count.
+    """
+
+    effects: ClassVar = Effect.BAD_DATA | Effect.ERROR
+    errno = _errno.ECONNRESET
+
+
+@kind
+@dataclass(frozen=True, slots=True, repr=False)
+class ConnectionClosed(_TruncatedResponse):
+    """The server closes the connection after ``after`` bytes of a response, as if it were complete.
+
+    A client without a content length treats the truncated response as complete. See
+    ``ConnectionReset`` for what a response is.
+    """
+
+    in_words: ClassVar = "the connection to {} was closed early"

@@ -1,0 +1,177 @@
+"""Faults of workers, of what they share, and of the thread that serves them in the main process.
+
+``Fault`` documents the attributes of each kind.
+"""
+
+from __future__ import annotations
+
+import errno as _errno
+import signal as _signal
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pytest_dataloader_faults.faults.base import (
+    Effect,
+    Fault,
+    Globs,
+    InWorkers,
+    Place,
+    Triggered,
+    kind,
+)
+
+
+@kind
+@dataclass(frozen=True, slots=True, repr=False)
+class DescriptorExhaustion(InWorkers):
+    """Workers run out of file descriptors (EMFILE): only ``headroom`` more can be opened.
+
+    The limit is real: RLIMIT_NOFILE is lowered. See getrlimit(2).
+
+    In a worker, the limit holds from its first fetch on: open(2), dup(2), shm_open(3) and all other
+    calls that need a descriptor fail with EMFILE. With ``where="loader"``, the limit holds in the
+    main process once its workers run, so that it cannot receive their batches.
+    """
+
+    happens_in: ClassVar = Place.ALLOCATION | Place.FETCH
+    effects: ClassVar = Effect.ERROR | Effect.SCARCITY
+    needs_worker: ClassVar = True
+    errno = _errno.EMFILE
+    headroom: int = 0
+    where: str = "worker"
+
+    def _check_together(self) -> None:
+        in_worker = self.where == "worker" or self.workers is None
+        self._require(
+            "workers", in_worker, "None with where='loader', which affects the main process only"
+        )
+
+
+@kind
+@dataclass(frozen=True, slots=True, repr=False)
+class SharedMemoryExhaustion(Triggered):
+    """Shared memory (/dev/shm) is full when a worker sends a batch (ENOSPC).
+
+    fallocate(2) for the tensors of the batch fails with ENOSPC.
+
+    torch 2.10 and newer reserve the space of each shared tensor with that call.
+    """
+
+    happens_in: ClassVar = Place.RESERVATION
+    effects: ClassVar = Effect.ERROR | Effect.SCARCITY
+    needs_worker: ClassVar = True
+    errno = _errno.ENOSPC
+    nth: int = 1
+    times: int | None = None
+
+
+@kind
+@dataclass(frozen=True, slots=True, repr=False)
+class PinMemoryThreadDeath(Fault):
+    """The pin-memory thread fails at batch number ``at``, counted from 1.
+
+    With ``stage="take"``, it fails when it receives the batch from the workers, as if no descriptor
+    were left: the thread ends, and the loader notices after 5 s. With ``"pin"``, it fails when it
+    pins the batch, as if no page could be locked: the loop gets the error instead of the batch. The
+    thread runs in the main process, if the loader has ``pin_memory=True`` and workers, and the
+    machine an accelerator.
+    """
+
+    happens_in: ClassVar = Place.PINNING
+    effects: ClassVar = Effect.ERROR
+    needs_worker: ClassVar = True
+    in_words: ClassVar = "the thread that pins memory died"
+    at: int = 1
+    stage: str = "take"
+
+
+class InOneWorker(Fault):
+    """Base of faults that happen when a worker starts batch number *at*, or a sample."""
+
+    __slots__ = ()
+    happens_in: ClassVar = Place.FETCH
+    needs_worker: ClassVar = True
+    at: int
+    worker: int | None
+    sample: int | None
+
+    def _check_together(self) -> None:
+        alone = (self.at, self.worker) == (1, 0)
+        self._require("sample", self.sample is None or alone, "passed without at and worker")
+
+
+@kind
+@dataclass(frozen=True, slots=True, repr=False)
+class WorkerKilled(InOneWorker):
+    """A worker is killed by ``signal`` (or stopped, with SIGSTOP) at batch number ``at``.
+
+    Each worker counts its own batches, from 1. *worker* is the id of the worker, or None for every
+    worker that reaches that batch. With *sample*, it is the worker that starts the sample with that
+    index (iterable datasets: each worker, at its own sample with that number, from 0). A stopped
+    worker continues at the end of the scope.
+
+    With *reading*, which takes globs like *path*, the signal arrives inside the first read of such
+    a file, from that fetch on. With ``at=1`` it can also arrive before the fetch, because a stream
+    may read in ``__iter__``. With *writing*, it arrives inside the first such write, when half of
+    its bytes are in the file. With *sending*, it arrives when half of the batch has been sent to
+    the loader.
+    """
+
+    happens_in: ClassVar = Place.FETCH | Place.READ | Place.WRITE
+    effects: ClassVar = Effect.DEATH | Effect.DELAY
+    in_words: ClassVar = "a worker was killed"
+    of_connections: ClassVar = "WorkerKilled(at=...)"
+    signal: int = int(_signal.SIGKILL)
+    at: int = 1
+    worker: int | None = 0
+    sample: int | None = None
+    reading: Globs | None = None
+    writing: Globs | None = None
+    sending: bool = False
+
+    def _check_together(self) -> None:
+        InOneWorker._check_together(self)
+        alone = self.reading is None or self.sample is None
+        self._require("reading", alone, "passed without sample")
+        alone = self.writing is None or (self.reading, self.sample) == (None, None)
+        self._require("writing", alone, "passed without reading and sample")
+        alone = self.signal != _signal.SIGSTOP and self.sample is None and not self.globs
+        message = "passed without reading, writing, sample and SIGSTOP"
+        self._require("sending", alone or not self.sending, message)
+
+
+@kind
+@dataclass(frozen=True, slots=True, repr=False)
+class WorkerExited(InOneWorker):
+    """A worker exits silently with ``code`` at batch number ``at``.
+
+    It calls _exit(2), and does not report an error.
+
+    torch notices a nonzero code at once, and 0 after 5 s (``MP_STATUS_CHECK_INTERVAL``). See
+    ``WorkerKilled`` for *worker* and *sample*.
+    """
+
+    effects: ClassVar = Effect.DEATH
+    in_words: ClassVar = "a worker exited"
+    code: int = 0
+    at: int = 1
+    worker: int | None = 0
+    sample: int | None = None
+
+
+@kind
+@dataclass(frozen=True, slots=True, repr=False)
+class WorkerHung(InOneWorker):
+    """A worker hangs at batch number ``at`` until the scope ends.
+
+    With *hold_gil*, it hangs inside C code that holds the GIL, so none of its threads runs, and
+    batches that it has already finished are not sent either. See ``WorkerKilled`` for *worker* and
+    *sample*.
+    """
+
+    effects: ClassVar = Effect.DELAY
+    in_words: ClassVar = "a worker hung"
+    hold_gil: bool = False
+    at: int = 1
+    worker: int | None = 0
+    sample: int | None = None

@@ -1,0 +1,66 @@
+"""Faults of files that are written.
+
+``Fault`` documents the attributes of each kind.
+"""
+
+from __future__ import annotations
+
+import errno as _errno
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pytest_dataloader_faults.faults.base import (
+    Effect,
+    FileFault,
+    Place,
+    ShortCall,
+    Triggered,
+    errno_numbers,
+    kind,
+)
+
+# What write(2), fsync(2) and fallocate(2) document, and what network and FUSE file systems add: a
+# server that left, a stale handle, an expired key.
+WRITE_ERRNOS = errno_numbers(
+    "EACCES EAGAIN EBADF ECONNREFUSED ECONNRESET EDQUOT EFAULT EFBIG EHOSTDOWN EHOSTUNREACH EINTR"
+    " EINVAL EIO EKEYEXPIRED ENETUNREACH ENODEV ENOMEM ENOSPC ENOTCONN ENXIO EPERM EREMOTEIO EROFS"
+    " ESHUTDOWN ESTALE ETIMEDOUT EUCLEAN"
+)
+
+
+@kind
+@dataclass(frozen=True, slots=True, repr=False)
+class WriteError(Triggered, FileFault):
+    """Writing a matching file fails with ENOSPC, or the errno of your choice; nothing is written.
+
+    Applies to write(2), fallocate(2), fsync(2) and similar calls, which fail with *errno*.
+
+    Writes to a file that was open before the worker started never fail, because it may be the
+    user's own file. Writes to a file without a name (an unlinked one) never fail either.
+    """
+
+    happens_in: ClassVar = Place.WRITE
+    effects: ClassVar = Effect.ERROR
+    needs_worker: ClassVar = False
+    errnos: ClassVar = WRITE_ERRNOS
+    of_connections: ClassVar = "ConnectionReset"
+    errno: int = _errno.ENOSPC
+    nth: int = 1
+    times: int | None = None
+
+
+@kind
+@dataclass(frozen=True, slots=True, repr=False)
+class ShortWrite(ShortCall):
+    """Each write accepts at most ``max_bytes`` and returns the count, as POSIX allows.
+
+    Applies to write(2), pwrite(2), writev(2) and pwritev(2).
+
+    *max_bytes* is a count of bytes (int), or a fraction below 1 of the bytes of each write (float).
+    Writes of *max_bytes* or fewer do not count.
+    """
+
+    happens_in: ClassVar = Place.WRITE
+    needs_worker: ClassVar = False
+    in_words: ClassVar = "a write of {} accepted fewer bytes than it was passed"
+    of_connections: ClassVar = "ConnectionReset"
