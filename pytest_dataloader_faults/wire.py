@@ -369,8 +369,8 @@ class Firing:
         worker: The worker's id; None in the main process.
         pid: The id of the process.
         call: The system call or function (``"read"``, ``"openat"``, ``"mmap"``, ``"write"``, ...).
-            For readers also ``"signal 9"``, ``"exit 3"``, ``"hang"``, and ``"take"`` or ``"pin"``
-            in the pin-memory thread.
+            For readers also ``"signal 9"``, ``"exit 3"``, ``"hang"``, and the *stage* of a fault
+            that has one.
         path: The file; None if there is none.
         fetch: The batch of that worker, from 1; 0 before its first one.
         epoch: The epoch of the trial, from 1; 0 while the dataset is created; None if unknown.

@@ -350,7 +350,7 @@ def test_checks_in_ini_examples_exist():
 
 def test_each_fault_that_happens_in_workers_has_a_fixture():
     kinds = vocabulary.KINDS.items()
-    in_workers = [name for name, kind in kinds if not kind.happens_in & Place.PINNING]
+    in_workers = [name for name, kind in kinds if not kind.happens_in & Place.LOADER]
     assignments = "\n".join(ast.unparse(node) for _, node in _definitions_of(plugin))
     declared = re.findall(r"^(\w+) = _fault_fixture\('(\w+)'", assignments, re.MULTILINE)
     page = TEXTS[Path("docs/reference/fixtures.md")]

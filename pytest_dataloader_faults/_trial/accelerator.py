@@ -14,6 +14,7 @@ then ``allocated_bytes`` has nothing else. Nothing here starts CUDA.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,11 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.faults import Fault, PinMemoryThreadDeath
+from pytest_dataloader_faults.outcomes.records import Footprint
 
 if TYPE_CHECKING:
     import torch
+    from torch.utils.data import DataLoader
 
 _FOUND, _MISSING = "found", "missing"
 _PROBE_SECONDS = 120.0
@@ -54,8 +57,14 @@ def is_available() -> bool:
     return bool(torch.accelerator.is_available())
 
 
-def require_pinning(faults: Iterable[Fault], workers: int, *, pin_memory: bool) -> None:
-    """Refuse a fault of the thread that pins batches if the loader has no such thread."""
+def is_used_by(loader: DataLoader[Any]) -> bool:
+    """Whether *loader* pins its batches for the accelerator."""
+    return loader.pin_memory
+
+
+def require_for(loader: DataLoader[Any], faults: Iterable[Fault]) -> None:
+    """Raise an error if *loader* needs the accelerator, or one of *faults*, but cannot have it."""
+    workers, pin_memory = loader.num_workers, loader.pin_memory
     fault = next((each for each in faults if isinstance(each, PinMemoryThreadDeath)), None)
     if fault is not None and not (workers and pin_memory and is_available()):
         message = (
@@ -64,9 +73,11 @@ def require_pinning(faults: Iterable[Fault], workers: int, *, pin_memory: bool) 
             f" (here {workers})"
         )
         raise InvalidArgumentError(message)
+    if workers and pin_memory:
+        _require_use()
 
 
-def require_use() -> None:
+def _require_use() -> None:
     """Raise an error if torch refuses to use it here, in a fork of pytest's process."""
     module = _module()
     if module is not None and getattr(module, "_is_in_bad_fork", bool)():
@@ -83,7 +94,7 @@ def use() -> None:
     """Put a tensor on it, as a training job does with its model before its first epoch."""
     import torch
 
-    require_use()
+    _require_use()
     try:
         torch.empty(1, device=_device())
     except RuntimeError as error:
@@ -122,6 +133,12 @@ def bytes_in_use() -> dict[str, int]:
         pinned = module.host_memory_stats()
     in_use = pinned.get("allocated_bytes.current", 0)
     return {"pinned": in_use, "device": getattr(module, "memory_allocated", int)()}
+
+
+def add_usage(footprint: Footprint) -> Footprint:
+    """The *footprint* of this process, with its ``bytes_in_use``."""
+    in_use = bytes_in_use()
+    return replace(footprint, pinned=in_use["pinned"], device=in_use["device"])
 
 
 def _release_unused_blocks(module: Any) -> None:

@@ -33,7 +33,7 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -210,8 +210,7 @@ class FootprintSampler:
         collect_and_trim()
         pids = {"loader": os.getpid()} | {f"worker {i}": each.pid for i, each in enumerate(workers)}
         footprints = [Footprint(epoch, name, **self._measure(pid)) for name, pid in pids.items()]
-        in_use = accelerator.bytes_in_use()
-        footprints[0] = replace(footprints[0], pinned=in_use["pinned"], device=in_use["device"])
+        footprints[0] = accelerator.add_usage(footprints[0])
         self._found += footprints
         if self._last is None:
             self._last = self._find_last_epoch(epoch)

@@ -424,7 +424,7 @@ class TrialProcess:
             and loaders.kind_of(loader.dataset) == "map"
             and is_plain
             and bool(loader.num_workers)
-            and not (loader.pin_memory or self.meetings)
+            and not (accelerator.is_used_by(loader) or self.meetings)
         )
 
     def _run_in_child(self, step: FaultFreePass) -> bool:
@@ -448,14 +448,9 @@ def _ignore_error(_error: BaseException) -> None:
 
 
 def _refuse_impossible_faults(job: TrialJob, loader: torch.utils.data.DataLoader[Any]) -> None:
-    workers, pin_memory = loader.num_workers, loader.pin_memory
-    accelerator.require_pinning(job.faults, workers, pin_memory=pin_memory)
-    if workers:
-        if pin_memory:
-            accelerator.require_use()
-        return
+    accelerator.require_for(loader, job.faults)
     users = [repr(fault) for fault in job.faults if fault.needs_worker]
-    if users:
+    if users and not loader.num_workers:
         message = (
             f"{users[0]} needs worker processes, but this loader has num_workers=0."
             " Use num_workers=1 or more"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno as _errno
 import os
 import signal as _signal
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Flag, IntEnum, auto
 from typing import ClassVar, NamedTuple, TypeAlias, TypeGuard, TypeVar
@@ -114,7 +115,6 @@ _RULES = {
     "reuse": allow.FLAG,
     "sending": allow.FLAG,
     "hold_gil": allow.FLAG,
-    "stage": allow.ArgumentRule(lambda value: value in ("take", "pin"), "'take' or 'pin'"),
     "headroom": allow.ints(0, allowed="an int, 0 or more descriptors"),
     "where": allow.ArgumentRule(
         lambda value: value in ("worker", "loader"), "'worker' or 'loader'"
@@ -164,8 +164,8 @@ class Place(Flag):
     """In fallocate(2), by which torch reserves shared memory."""
     FETCH = auto()
     """In a worker, when a fetch or a sample starts."""
-    PINNING = auto()
-    """In the thread of the main process that pins batches."""
+    LOADER = auto()
+    """In a thread of the main process that serves the loader."""
 
     OF_FILES = OPEN | DESCRIPTOR | STAT | LISTING | READ | WRITE | LOCK
     OF_CONNECTIONS = CONNECT | ANSWER
@@ -202,7 +202,7 @@ class FiringKind(allow.StrEnum):
     HANG = "hang"
     """The worker itself, whose further work is lost."""
     THREAD = "thread"
-    """The thread that pins batches."""
+    """A thread of the main process."""
 
 
 _GLOBS_OF = {"path": ~Place(0), "reading": Place.READ, "writing": Place.WRITE}
@@ -232,6 +232,10 @@ class Fault(allow.Checked):
     """The fault to take for a TCP connection, of a kind that has globs and cannot be about any."""
     in_words: ClassVar[str]
     """What the dataset experiences, for a kind without an errno; {} is the file."""
+    unmatched_because: ClassVar[str] = ""
+    """Why nothing matches a fault of the kind, if that has a reason of its own."""
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """All values of each argument that a search chooses from these alone."""
     errnos: ClassVar[frozenset[int] | None] = None
     """The errnos that the call can fail with, if the fault has a choice."""
 

@@ -10,6 +10,7 @@ import signal as _signal
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pytest_dataloader_faults import _arguments as allow
 from pytest_dataloader_faults.faults.base import (
     Effect,
     Fault,
@@ -19,6 +20,9 @@ from pytest_dataloader_faults.faults.base import (
     Triggered,
     kind,
 )
+
+# It prints the error that ended it, and torch only says that it has ended.
+_PIN_THREAD = "pin[- ]memory thread"
 
 
 @kind
@@ -39,6 +43,11 @@ class DescriptorExhaustion(InWorkers):
     errno = _errno.EMFILE
     headroom: int = 0
     where: str = "worker"
+
+    @property
+    def message_pattern(self) -> str:
+        """What torch says of its thread that could not receive a batch."""
+        return _PIN_THREAD if self.where == "loader" else ""
 
     def _check_together(self) -> None:
         in_worker = self.where == "worker" or self.workers is None
@@ -77,12 +86,25 @@ class PinMemoryThreadDeath(Fault):
     machine an accelerator.
     """
 
-    happens_in: ClassVar = Place.PINNING
+    happens_in: ClassVar = Place.LOADER
     effects: ClassVar = Effect.ERROR
     needs_worker: ClassVar = True
     in_words: ClassVar = "the thread that pins memory died"
+    unmatched_because: ClassVar = (
+        "no thread pinned that many batches; pinning needs pin_memory=True and an accelerator"
+    )
+    choices: ClassVar = {"stage": ("take", "pin")}
+    _rules: ClassVar = {
+        **Fault._rules,
+        "stage": allow.ArgumentRule(lambda value: value in ("take", "pin"), "'take' or 'pin'"),
+    }
     at: int = 1
     stage: str = "take"
+
+    @property
+    def message_pattern(self) -> str:
+        """What a message contains if it names the thread."""
+        return _PIN_THREAD
 
 
 class InOneWorker(Fault):

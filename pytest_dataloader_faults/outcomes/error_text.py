@@ -47,7 +47,6 @@ _CONNECTION = re.compile(
 _NO_DATA_YET = re.compile(r"BlockingIOError|temporarily unavailable|EAGAIN|EWOULDBLOCK")
 """recv(2) fails with EAGAIN when SO_RCVTIMEO expires."""
 _ANSWER = "recv"
-_PIN_THREAD = re.compile(r"pin[- ]memory thread", re.IGNORECASE)
 _SIGBUS = re.compile(r"SIGBUS|Bus error")
 _TIMED_OUT = re.compile(r"timed?[- ]?out", re.IGNORECASE)
 
@@ -180,9 +179,6 @@ def _words_for(fault: Fault, call: str) -> Iterable[re.Pattern[str]]:
     if Effect.DELAY in fault.effects:
         yield _TIMED_OUT
     yield from _words_for_network(fault, call)
-    # The pin-memory thread prints the error that ended it, and torch only says that it has ended.
-    if isinstance(fault, faults.PinMemoryThreadDeath) or call == "recvmsg":
-        yield _PIN_THREAD
     if Place.WRITE in fault.places:
         yield _NOT_WRITTEN
     if Place.LOCK in fault.places:

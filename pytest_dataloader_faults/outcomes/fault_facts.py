@@ -124,18 +124,12 @@ def _hint_later_fetches(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
     of_workers = [each for each in workers if each.worker is not None]
     fetches = {each.worker: each.fetches for each in of_workers if target in (None, each.worker)}
     is_reached = at <= max(fetches.values(), default=at)
-    if isinstance(fault, vocabulary.PinMemoryThreadDeath) or is_reached:
+    if fault.unmatched_because or is_reached:
         return ""
     counts = ", ".join(
         f"worker {id_} fetched only {pluralize(count, 'batch')}" for id_, count in fetches.items()
     )
     return f"it is due at a worker's fetch {at}, but {counts}. Pass a smaller value for at"
-
-
-def _hint_no_pinning(fault: Fault, _: Sequence[WorkerFacts]) -> str:
-    if not isinstance(fault, vocabulary.PinMemoryThreadDeath):
-        return ""
-    return "no thread pinned that many batches; pinning needs pin_memory=True and an accelerator"
 
 
 def _hint_globs(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
@@ -207,7 +201,7 @@ _HINTS: tuple[Callable[[Fault, Sequence[WorkerFacts]], str], ...] = (
     _hint_constructor,
     _hint_other_workers,
     _hint_later_fetches,
-    _hint_no_pinning,
+    lambda fault, _: fault.unmatched_because,
     _hint_globs,
     _hint_no_stray,
     _hint_small_operations,

@@ -17,26 +17,22 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from pytest_dataloader_faults.outcomes.records import Footprint
+from pytest_dataloader_faults.outcomes.records import (
+    GROWING_RESOURCES,
+    Footprint,
+    GrowingResource,
+)
 
 FEWEST_EPOCHS = 8
 """With fewer epochs, growth cannot be distinguished from warming up."""
 TIMES_TO_CONFIRM = 4
 _PARTS = 4
-_LEAST = {
-    "descriptors": 0.5,
-    "threads": 0.5,
-    "pinned": 1024,
-    "device": 1024,
-    "memory": 64 * 1024,
-}
-"""Growth per epoch that healthy processes do not show."""
 
 
 class Growth(NamedTuple):
     """*rate* more of *resource* after each epoch; *footprint* is that after the last one."""
 
-    resource: str
+    resource: GrowingResource
     rate: float
     footprint: Footprint
 
@@ -45,9 +41,9 @@ def find_growth(footprints: Sequence[Footprint]) -> Growth | None:
     """The resource that a process of the loader has more of after each epoch, if any."""
     for process in dict.fromkeys(each.process for each in footprints):
         history = [each for each in footprints if each.process == process]
-        for resource, minimum in _LEAST.items():
-            rate = steady_growth([getattr(each, resource) for each in history])
-            if rate >= minimum:
+        for resource in GROWING_RESOURCES:
+            rate = steady_growth([getattr(each, resource.name) for each in history])
+            if rate >= resource.least:
                 return Growth(resource, rate, history[-1])
     return None
 

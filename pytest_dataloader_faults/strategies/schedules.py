@@ -54,8 +54,8 @@ only one that selects them by name is the same under ``StrayEntry``, and only on
 notices a ``MissingEntry``. Only a checksum can detect ``CorruptedFile``, and only a reader that
 knows the length of a response can detect ``ConnectionClosed``. Faults that hang need a loader with
 a ``timeout``, and so does ``LockError``: a dataset that waits for a lock waits for the job that
-holds it. After ``SharedMemoryExhaustion``, torch may wait forever. ``PinMemoryThreadDeath`` needs
-an accelerator.
+holds it. After ``SharedMemoryExhaustion``, torch may wait forever. A fault that happens in no
+worker needs an accelerator.
 """
 
 _FEW = (1, 2, 3)
@@ -113,8 +113,6 @@ _OPERATIONS: dict[type[Fault], _Operation] = {
 _BATCH_FAULTS: dict[type[Fault], Domains] = {
     vocabulary.WorkerKilled: {"signal": _DEADLY},
     vocabulary.WorkerExited: {"code": (1, 2, 255)},  # Of 0, torch notices only after 5 s.
-    vocabulary.WorkerHung: {},
-    vocabulary.PinMemoryThreadDeath: {"stage": ("take", "pin")},
 }
 _EARLY = 4
 """The number of first files that are likelier than others: effects show in later samples."""
@@ -227,7 +225,7 @@ def _kind_strategy(
 ) -> st.SearchStrategy[Fault]:
     if kind in _OPERATIONS:
         return _operation_fault(kind, _OPERATIONS[kind], files, max_workers)
-    if kind in _BATCH_FAULTS:
+    if hasattr(kind, "at"):
         return _batch_fault(kind, files, max_workers)
     if kind is vocabulary.DescriptorExhaustion:
         # With a few descriptors left, a dataset may read its samples, and torch then lacks one to
@@ -262,7 +260,7 @@ def _batch_fault(draw: st.DrawFn, kind: type[Any], files: DataFiles, max_workers
     """In worker 0 or another, more often at its second batch, because the first may leave state."""
     last_batch = max(1, files.batches * files.epochs)
     at = draw(st.sampled_from([*range(1, last_batch + 1), min(2, last_batch)]))
-    domains = {**_BATCH_FAULTS[kind]}
+    domains = {**_BATCH_FAULTS.get(kind, kind.choices)}
     if hasattr(kind, "worker"):
         domains["worker"] = (*range(max_workers), None) if max_workers > 1 else (0,)
     fault: Fault = kind(at=at, **draw(combinations(**domains)))

@@ -556,7 +556,7 @@ def test_bus_error_only_explains_a_mapping(fault, call, expected):
     ("fault", "call", "expected"),
     [
         (PinMemoryThreadDeath(), "pin", True),
-        (DescriptorExhaustion(), "recvmsg", True),
+        (DescriptorExhaustion(where="loader"), "recvmsg", True),
         (DescriptorExhaustion(), "openat", False),
         (EIO, "read", False),
     ],

@@ -25,9 +25,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from pytest_dataloader_faults._engine.loader.client import SupervisorClient
 from pytest_dataloader_faults._engine.loader.own_faults import (
     LoaderDescriptorLimit,
-    PinMemoryFaults,
     report_lost_lock,
 )
+from pytest_dataloader_faults._engine.loader.own_faults.pinning import PinMemoryFaults
 from pytest_dataloader_faults._engine.plan import FaultPlan, sum_facts
 from pytest_dataloader_faults._engine.protocol import AwaitingBatch, Idle, ReleaseLoader
 from pytest_dataloader_faults._engine.worker.arm import ArmWorker, arm_function, arm_worker, observe

@@ -15,7 +15,7 @@ from pytest_dataloader_faults.battery.checks._base import Check as Check
 from pytest_dataloader_faults.battery.checks._base import Scenario as Scenario
 from pytest_dataloader_faults.battery.checks._base import TrialKind as TrialKind
 from pytest_dataloader_faults.battery.checks._base import no_fault as no_fault
-from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, PINNING
+from pytest_dataloader_faults.battery.checks._epochs import EPOCHS
 from pytest_dataloader_faults.battery.checks._faults import FAULTS, NETWORK, WRITES
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT, ELSEWHERE, BeforeInit
 from pytest_dataloader_faults.battery.checks.before_init.rules import BeforeInitJudge
@@ -23,6 +23,7 @@ from pytest_dataloader_faults.battery.checks.http import HTTP
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.locks import LOCKS
 from pytest_dataloader_faults.battery.checks.memory import MEMORY
+from pytest_dataloader_faults.battery.checks.pinned_memory import PINNING
 from pytest_dataloader_faults.battery.checks.ranks import RANKS, RankTrials
 from pytest_dataloader_faults.battery.checks.ranks import make_only_rank as make_only_rank
 from pytest_dataloader_faults.battery.checks.ranks import run_ranks as run_ranks

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from pytest_dataloader_faults import _arguments as allow
-from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults._settings import DEADLINE, Settings
 from pytest_dataloader_faults._settings.jobs import TrialOptions, count_epochs, has_step, steps_of
 from pytest_dataloader_faults.battery.workload import (
     Files,
@@ -32,6 +32,7 @@ from pytest_dataloader_faults.steps import (
     PROCESSES,
     Epoch,
     FaultFreePass,
+    MeasureEpochs,
     Processes,
     UseAccelerator,
     run_epochs,
@@ -238,6 +239,17 @@ _LATE = Cause(
     overrides=True,
 )
 _SAME = "{}, as in the scenario of the check, which its plan cannot change"
+
+
+REPEATED = Epoch(same_order=True)
+_MOST_EPOCHS = 160
+_MOST_SECONDS = DEADLINE / 2
+"""The maximum. A trial that looks for growth stops when it has enough evidence."""
+
+
+def measure_epochs(*epochs: Epoch) -> MeasureEpochs:
+    """The step that looks for growth over repetitions of *epochs*."""
+    return MeasureEpochs(epochs, _MOST_EPOCHS, _MOST_SECONDS)
 
 
 def no_fault(_: Workload) -> Scenario:

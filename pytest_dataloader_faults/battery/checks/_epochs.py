@@ -10,14 +10,15 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from pytest_dataloader_faults._settings import DEADLINE
 from pytest_dataloader_faults.battery.checks._base import (
+    REPEATED,
     WORKERS_AGREE,
     Check,
     Planned,
     Scenario,
     Scenarios,
     for_each_kind,
+    measure_epochs,
     no_fault,
     on,
 )
@@ -37,10 +38,8 @@ from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import (
     EndFaults,
     Epoch,
-    MeasureEpochs,
     ReadSample,
     RepeatDraws,
-    UseAccelerator,
     arm_workers,
     run_epochs,
 )
@@ -264,9 +263,6 @@ def _samples_of(epoch: Pass) -> Counter[str]:
     return Counter(row for each in epoch.delivered for row in each.rows or (each.digest,))
 
 
-_MOST_EPOCHS = 160
-_MOST_SECONDS = DEADLINE / 2
-"""The maximum. A trial that looks for growth stops when it has enough evidence."""
 _EPOCHS_OF_NEW_WORKERS = 3
 _ABANDONED = (
     "The loop left an epoch after its first batch, as with break, and the same workers then ran a"
@@ -326,11 +322,6 @@ _FAULTS_IN_EPOCH_1 = Scenario(
     loader=_PERSISTENT, processes=arm_workers(_IN_KEPT_WORKERS, EndFaults(), _IN_KEPT_WORKERS)
 )
 _IN_SAME_ORDER = arm_workers(RepeatDraws(), Epoch(), Epoch())
-_REPEATED = Epoch(same_order=True)
-
-
-def _measure(*epochs: Epoch) -> MeasureEpochs:
-    return MeasureEpochs(epochs, _MOST_EPOCHS, _MOST_SECONDS)
 
 
 EPOCHS = (
@@ -398,7 +389,7 @@ EPOCHS = (
         no_fault,
         scenario=Scenario(
             loader=_PERSISTENT,
-            processes=arm_workers(_measure(_REPEATED)),
+            processes=arm_workers(measure_epochs(REPEATED)),
             require_effect=_require_epochs,
         ),
     ),
@@ -410,7 +401,7 @@ EPOCHS = (
         # little, so that a short stream does not end.
         scenario=Scenario(
             loader={**_PERSISTENT, "prefetch_factor": 1},
-            processes=arm_workers(_measure(replace(_REPEATED, batches=1), _REPEATED)),
+            processes=arm_workers(measure_epochs(replace(REPEATED, batches=1), REPEATED)),
             require_effect=_require_epochs,
         ),
         advice=_ABANDONED,
@@ -421,29 +412,9 @@ EPOCHS = (
         _needs_kernel_engine,
         scenario=Scenario(
             loader={"persistent_workers": False},
-            processes=arm_workers(*[_REPEATED] * _EPOCHS_OF_NEW_WORKERS),
+            processes=arm_workers(*[REPEATED] * _EPOCHS_OF_NEW_WORKERS),
         ),
         rule=_left_files,
         advice=_LEFTOVERS,
-    ),
-)
-
-_PINNED = (
-    "The main process used the accelerator first, like a training job. One of its threads pinned"
-    " each batch, and the process copied the batch to the device. A custom batch class needs a"
-    " pin_memory() method that returns the batch. Workers must leave samples on the CPU"
-)
-
-PINNING = (
-    Check(
-        "pin-memory",
-        "pinned batches hold the same samples on the device, and no epoch leaks their memory",
-        no_fault,
-        scenario=Scenario(
-            loader={"pin_memory": True},
-            processes=arm_workers(_measure(_REPEATED), before=(UseAccelerator(),)),
-        ),
-        advice=_PINNED,
-        is_about_errors=True,
     ),
 )

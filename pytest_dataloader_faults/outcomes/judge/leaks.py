@@ -16,7 +16,6 @@ from pytest_dataloader_faults.outcomes.stages import Stage
 from pytest_dataloader_faults.outcomes.text import is_or_are, pluralize, was_or_were
 
 _IGNORED = ("/dev/", "/proc/", "/memfd:", "anon_inode:", "socket:", "pipe:")
-_MEMORY = {"memory": "memory", "pinned": "pinned memory", "device": "accelerator memory"}
 
 
 def judge_growth(outcome: TrialFacts) -> Finding | None:
@@ -31,14 +30,12 @@ def describe_growth(growth: Growth) -> str:
     """The resource that grew, by how much, and in which process."""
     resource, rate, footprint = growth
     process = "the main process" if footprint.process == "loader" else footprint.process
-    if resource in _MEMORY:
+    if resource.memory:
         size = f"{rate / 1024:.0f} KiB"
-        return (
-            f"each epoch allocates {size} more {_MEMORY[resource]} in {process} and never frees it"
-        )
-    has_example = resource == "descriptors" and footprint.newly_open
+        return f"each epoch allocates {size} more {resource.memory} in {process} and never frees it"
+    has_example = resource.name == "descriptors" and footprint.newly_open
     example = f" ({footprint.newly_open})" if has_example else ""
-    amount = pluralize(round(rate), f"more {resource.removesuffix('s')}")
+    amount = pluralize(round(rate), f"more {resource.name.removesuffix('s')}")
     return f"each epoch leaks {amount} in {process}{example}"
 
 
