@@ -191,11 +191,7 @@ class WorkerFaults:
 
     def needs_content_of(self, path: str) -> bool:
         """Whether the answer to an open of *path* may be a descriptor."""
-        return self._has_fault_in(path, Place.DESCRIPTOR) or self.needs_reads_of(path)
-
-    def needs_answers_of(self, path: str) -> bool:
-        """Whether what the peer of the connection *path* sends must be seen."""
-        return self._has_fault_in(path, Place.ANSWER)
+        return self.has_fault_in(path, Place.DESCRIPTOR) or self.needs_reads_of(path)
 
     def would_target(self, path: str) -> bool:
         """Whether a fault would be about *path* if the file were not excluded."""
@@ -209,17 +205,17 @@ class WorkerFaults:
         """Whether reads of *path* must be seen."""
         if self._watch and not is_excluded(path):
             return True
-        return self._has_fault_in(path, Place.READ)
+        return self.has_fault_in(path, Place.READ)
 
     def needs_writes_of(self, path: str) -> bool:
         """Whether a fault of writing is about *path*."""
-        return self._has_fault_in(path, Place.WRITE)
+        return self.has_fault_in(path, Place.WRITE)
 
     def may_fail_writes_of(self, path: str) -> bool:
         """Whether the file of *path* is in a folder in which faults of writing may happen."""
         return self._writable is None or is_below(path, self._writable)
 
-    def _has_fault_in(self, path: str, place: Place) -> bool:
+    def has_fault_in(self, path: str, place: Place) -> bool:
         """Whether a fault that happens in *place* is about *path*."""
         return any(each.places & place and each.matches(path) for each in self._concerned)
 

@@ -236,7 +236,6 @@ class Counts(NamedTuple):
     files: Mapping[str, FileCounts]
     unobserved: Mapping[str, int]
     matched: Sequence[int]
-    connections: Mapping[str, int]
     opened: Sequence[tuple[float, str, str]] = ()
     omitted: Mapping[str, tuple[int, float]] | None = None
 

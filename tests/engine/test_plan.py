@@ -32,6 +32,7 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
     WriteError,
 )
+from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.outcomes import FileCounts, Firing, WorkerFacts
 from support.rows import rows
 from support.schedules import schedule
@@ -212,7 +213,7 @@ def test_what_has_to_be_seen_of_a_file(plan, path, expected):
         "content": faults.needs_content_of(path),
         "reads": faults.needs_reads_of(path),
         "writes": faults.needs_writes_of(path),
-        "answers": faults.needs_answers_of(path),
+        "answers": faults.has_fault_in(path, Place.ANSWER),
         "files": faults.has_file_faults(path),
         "concerned": faults.needs_answer(path),
     }

@@ -24,8 +24,8 @@ from pytest_dataloader_faults._engine.policy import (
     STAT,
     FaultPolicy,
     Operation,
-    write_actions,
 )
+from pytest_dataloader_faults._engine.policy.writes import BY_MAPPING, OF_INHERITED, write_actions
 from pytest_dataloader_faults._engine.system.proc import resolve_folder_link
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
@@ -173,7 +173,7 @@ class DescriptorTable:
             return length
         if not tracked.writes:
             if self.policy.faults.needs_writes_of(tracked.path):
-                self.policy.count_unobserved(decisions.OF_INHERITED)
+                self.policy.count_unobserved(OF_INHERITED)
             return length
         return self._carry_out(
             write_actions(self.policy, Operation(call, tracked.path), length), length
@@ -195,7 +195,7 @@ class DescriptorTable:
         """Refuse a mapping whose pages would need to fail: only the kernel can do that."""
         tracked = self.observe(fd)
         if tracked and tracked.writes and self.policy.faults.needs_writes_of(tracked.path):
-            self.policy.count_unobserved(decisions.BY_MAPPING)
+            self.policy.count_unobserved(BY_MAPPING)
         if tracked is None or not self.policy.faults.needs_reads_of(tracked.path):
             return
         length = length or self.system.fstat(fd).st_size - offset

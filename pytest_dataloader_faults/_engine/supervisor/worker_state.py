@@ -29,6 +29,7 @@ from pytest_dataloader_faults._engine.kernel.callers_file import Identities
 from pytest_dataloader_faults._engine.kernel.syscalls import Entry, Listener
 from pytest_dataloader_faults._engine.plan import FaultPlan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import EventLog, FaultPolicy
+from pytest_dataloader_faults._engine.policy.network import split_connections
 from pytest_dataloader_faults._engine.protocol import Channel
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler, Timers
 from pytest_dataloader_faults._engine.system.proc import descriptors, family
@@ -91,6 +92,8 @@ class WorkerState:
         """The entries of folders that are being listed, by process and descriptor."""
         self.created = _CreatedFiles()
         self.settings: set[str] = set()
+        self.unlimited_waits: set[str] = set()
+        """Connections whose answer hung, and for which it waited without a timeout."""
         self.leftover_shm: list[str] = []
         """Files of shared memory that no process removes once their making has failed."""
 
@@ -181,7 +184,6 @@ class WorkerState:
             return
         self.policy.files.update(counts.files)
         self.policy.unobserved = Counter(counts.unobserved)
-        self.policy.connections = Counter(counts.connections)
         self.event_log.extend(counts.opened, counts.omitted or {})
         for counter, matched in zip(self.faults.all, counts.matched, strict=True):
             counter.matched = matched or counter.matched
@@ -220,15 +222,16 @@ class WorkerState:
     def facts(self, shared: Iterable[str], lengthened: AbstractSet[str]) -> WorkerFacts:
         """What it did; *shared*: what it read by a shared offset; *lengthened*: by any worker."""
         policy = self.policy
+        files, connections = split_connections(policy.files)
         return WorkerFacts(
             self.id,
             self.pid,
             policy.fetch,
-            dict(policy.files),
+            files,
             dict(+policy.unobserved),
-            dict(policy.connections),
+            connections,
             dict(policy.listings),
-            unlimited_waits=(*sorted(policy.unlimited_waits),),
+            unlimited_waits=(*sorted(self.unlimited_waits),),
             shared_offset_files=(*sorted(shared),),
             lengthened_files=(*sorted(lengthened & policy.files.keys()),),
             leftover_files=(*self.created.remaining(),),

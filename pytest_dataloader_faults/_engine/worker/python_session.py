@@ -18,8 +18,8 @@ from pytest_dataloader_faults._engine.fake.engine import patch_for_good
 from pytest_dataloader_faults._engine.plan import WorkerFaults
 from pytest_dataloader_faults._engine.policy import EventLog, FaultPolicy
 from pytest_dataloader_faults._engine.protocol import Channel, WorkerConfig
+from pytest_dataloader_faults._engine.python.connections import replace_connect
 from pytest_dataloader_faults._engine.python.install import install
-from pytest_dataloader_faults._engine.python.replacements import replace_connect
 from pytest_dataloader_faults._engine.system.processes import LONGEST_WAIT
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults.wire import Firing, UnknownMessageError

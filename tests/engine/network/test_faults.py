@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import inject, run_trial
-from pytest_dataloader_faults._engine.kernel import caller
+from pytest_dataloader_faults._engine.kernel import sockets
 from pytest_dataloader_faults._engine.supervisor.answers.network import Relayed
 from pytest_dataloader_faults.exceptions import HarnessError
 from pytest_dataloader_faults.faults import (
@@ -217,7 +217,7 @@ def _forbidden_fixture(monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(errno.EPERM, "pidfd_getfd: Operation not permitted")
 
-    monkeypatch.setattr(caller, "duplicate", refuse)
+    monkeypatch.setattr(sockets, "duplicate", refuse)
 
 
 @pytest.fixture(name="url", scope="module")

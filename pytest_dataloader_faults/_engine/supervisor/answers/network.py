@@ -22,22 +22,17 @@ import struct
 from collections.abc import Callable
 from typing import Protocol
 
-from pytest_dataloader_faults._engine.kernel import caller
-from pytest_dataloader_faults._engine.kernel.caller import (
-    Peer,
-    Syscall,
-    duplicate_socket,
-    waits_for,
-)
+from pytest_dataloader_faults._engine.kernel import sockets
+from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.kernel.callers_file import INVISIBLE
-from pytest_dataloader_faults._engine.policy import (
+from pytest_dataloader_faults._engine.policy import Delay, Fail, Hang, Operation
+from pytest_dataloader_faults._engine.policy.network import (
     ANSWER,
     CONNECT,
     CutOff,
-    Delay,
-    Fail,
-    Hang,
-    Operation,
+    answer_actions,
+    answer_cut_off,
+    connect_actions,
 )
 from pytest_dataloader_faults._engine.supervisor.answers.http import Answer, HttpRequests
 from pytest_dataloader_faults._engine.supervisor.events import (
@@ -47,6 +42,7 @@ from pytest_dataloader_faults._engine.supervisor.events import (
     Timers,
 )
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults.faults.base import Place
 
 _AT_ONCE = 4
 """The number of sockets that are served before the calls of workers are checked again."""
@@ -70,9 +66,9 @@ class Relay:
         self._ready: select.epoll | None = None
         self._handlers: dict[int, tuple[WorkerState, EventHandler]] = {}
 
-    def connect(self, worker: WorkerState, call: Syscall, peer: Peer) -> None:
+    def connect(self, worker: WorkerState, call: Syscall, peer: sockets.Peer) -> None:
         """Connect the worker's socket to *peer* by way of this process, and answer *call*."""
-        connection = duplicate_socket(call)
+        connection = sockets.duplicate_socket(call)
         far = socket.socket(peer.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
 
         def connected(_events: int) -> None:
@@ -137,7 +133,7 @@ class Relay:
         self,
         worker: WorkerState,
         call: Syscall,
-        peer: Peer,
+        peer: sockets.Peer,
         connection: socket.socket,
         far: socket.socket,
     ) -> None:
@@ -163,7 +159,7 @@ def _can_be_written(connection: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def _connect_here(connection: socket.socket, peer: Peer) -> tuple[int, socket.socket]:
+def _connect_here(connection: socket.socket, peer: sockets.Peer) -> tuple[int, socket.socket]:
     """Connect the worker's *connection* to this process: the result, and our end of it."""
     of_4 = peer.family == socket.AF_INET or peer.is_mapped
     family, host = (socket.AF_INET, "127.0.0.1") if of_4 else (socket.AF_INET6, "::1")
@@ -355,11 +351,11 @@ class Relayed:
         policy = self._worker.policy
         if data and self._is_asked:
             self._is_asked, self._answered_bytes = False, 0
-            for action in policy.answer_actions(self._operation):
+            for action in answer_actions(policy, self._operation):
                 self._hold(action)
         begin = self._answered_bytes
         self._answered_bytes += len(data)
-        cut = policy.answer_cut_off(self._operation, begin, self._answered_bytes)
+        cut = answer_cut_off(policy, self._operation, begin, self._answered_bytes)
         if cut is None:
             return data
         self._cut_off(cut)
@@ -376,8 +372,9 @@ class Relayed:
 
     def _end_of_hang(self) -> None:
         """The loader has given up, or the scope ends."""
-        if self._near.fileno() >= 0 and waits_for(self._worker.pid, self._near.getsockname()):
-            self._worker.policy.unlimited_waits.add(self._operation.path)
+        is_open = self._near.fileno() >= 0
+        if is_open and sockets.waits_for(self._worker.pid, self._near.getsockname()):
+            self._worker.unlimited_waits.add(self._operation.path)
         self._release()
 
     def _release(self) -> None:
@@ -410,19 +407,19 @@ class Relayed:
 def on_connect(worker: WorkerState, call: Syscall, relay: Relay) -> bool:
     """Answer a connect(2), or have *relay* do it; False if the kernel should execute it."""
     try:
-        peer = caller.peer_of(call)
+        peer = sockets.peer_of(call)
     except PermissionError:
         worker.policy.unobserved[f"connect {INVISIBLE}"] += 1
         return False
-    if peer is None or caller.is_connecting(call):
+    if peer is None or sockets.is_connecting(call):
         return False
-    for action in worker.policy.connect_actions(Operation(CONNECT, peer.path, call.pid)):
+    for action in connect_actions(worker.policy, Operation(CONNECT, peer.path, call.pid)):
         if isinstance(action, Fail):
             worker.listener.fail(call, action.errno)
             return True
-    if not worker.faults.needs_answers_of(peer.path):
+    if not worker.faults.has_fault_in(peer.path, Place.ANSWER):
         return False
-    if not caller.shares_network_namespace(call.pid):
+    if not sockets.shares_network_namespace(call.pid):
         worker.policy.unobserved["connect in another network namespace"] += 1
         return False
     relay.connect(worker, call, peer)

@@ -37,16 +37,8 @@ from pytest_dataloader_faults._engine.kernel.syscalls import (
     moves_offset,
     write_part,
 )
-from pytest_dataloader_faults._engine.policy import (
-    BY_MAPPING,
-    OF_INHERITED,
-    Action,
-    Die,
-    Fail,
-    Operation,
-    Short,
-    write_actions,
-)
+from pytest_dataloader_faults._engine.policy import Action, Die, Fail, Operation, Short
+from pytest_dataloader_faults._engine.policy.writes import BY_MAPPING, OF_INHERITED, write_actions
 from pytest_dataloader_faults._engine.supervisor.answers.deaths import die_in_call
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState

@@ -56,10 +56,7 @@ class FaultPolicy:
         self.on_opened: Callable[[str], None] = lambda _path: None
         self.files: defaultdict[str, FileCounts] = defaultdict(FileCounts)
         self.unobserved: Counter[str] = Counter()
-        self.connections: Counter[str] = Counter()
         self.listings: Counter[str] = Counter()
-        self.unlimited_waits: set[str] = set()
-        """Connections whose answer hung, and for which the worker waited without a timeout."""
         self.lock = threading.RLock()
         self._worker = worker
         self._pid = pid
@@ -142,37 +139,9 @@ class FaultPolicy:
                 operation, length
             )
             return [
-                *(self.death_actions(operation, "reading") or self._delay_actions(operation)),
+                *(self.death_actions(operation, "reading") or self.delay_actions(operation)),
                 *outcome,
             ]
-
-    def connect_actions(self, operation: Operation) -> Actions:
-        """For a TCP connection that is about to be made: Fail."""
-        with self.lock:
-            if not self.armed:
-                return []
-            self.connections[operation.path] += 1
-            fault = self.fire_first_due(vocabulary.ConnectError, operation)
-            return [Fail(fault.errno)] if fault else []
-
-    def answer_actions(self, operation: Operation) -> Actions:
-        """For the start of a peer's answer: Hang or Delay."""
-        with self.lock:
-            return self._delay_actions(operation) if self.armed else []
-
-    def answer_cut_off(self, operation: Operation, begin: int, end: int) -> CutOff | None:
-        """For the bytes of an answer from *begin* to *end*: whether it ends within them."""
-
-        def is_among(fault: vocabulary.ConnectionReset | vocabulary.ConnectionClosed) -> bool:
-            return begin <= fault.after < end
-
-        with self.lock:
-            if not self.armed:
-                return None
-            if reset := self.fire_first_due(vocabulary.ConnectionReset, operation, is_among):
-                return CutOff(reset.after, is_reset=True)
-            closed = self.fire_first_due(vocabulary.ConnectionClosed, operation, is_among)
-            return CutOff(closed.after, is_reset=False) if closed else None
 
     def note_allocation(self, operation: Operation, *, is_full: bool) -> None:
         """Note a call that needs a descriptor. The real limit makes it fail if *is_full*."""
@@ -217,7 +186,7 @@ class FaultPolicy:
             changed, self._changed = self._changed, set()
             files = {path: self.files[path] for path in sorted(changed)}
             matched = [each.matched for each in self.faults.all]
-            return Counts(files, dict(+self.unobserved), matched, dict(self.connections))
+            return Counts(files, dict(+self.unobserved), matched)
 
     def count(
         self,
@@ -308,7 +277,8 @@ class FaultPolicy:
                     return [Die(counter, operation.path)]
         return []
 
-    def _delay_actions(self, operation: Operation) -> Actions:
+    def delay_actions(self, operation: Operation) -> Actions:
+        """For what may take longer than it should: Hang or Delay."""
         if self.fire_first_due(vocabulary.HungRead, operation):
             return [Hang()]
         counters = self.faults.counters_for_path(vocabulary.SlowRead, operation.path)
@@ -320,15 +290,8 @@ class FaultPolicy:
 
 OPEN, STAT, MAP = "openat", "newfstatat", "mmap"
 """System calls by which the python engine names the operations that it sees."""
-CONNECT, ANSWER = "connect", "recv"
-"""How firings name the making of a connection, and the data from its peer."""
 OF_EXCLUDED = "open of an excluded file"
 """How ``unobserved`` names what only its folder spared."""
-OF_INHERITED, BY_MAPPING = (
-    "write to a file that was open before the worker started",
-    "write through a mapping",
-)
-"""How ``unobserved`` names writes that cannot fail."""
 
 
 class Fail(NamedTuple):
@@ -373,13 +336,6 @@ class Die(NamedTuple):
     path: str
 
 
-class CutOff(NamedTuple):
-    """The connection ends at *offset* of an answer: it is reset, or closed as at its end."""
-
-    offset: int
-    is_reset: bool
-
-
 Action: TypeAlias = Fail | Closed | Substitute | Short | Delay | Hang | Die
 Actions: TypeAlias = Sequence[Action]
 """To be carried out in order: first what takes time, then at most one of the others."""
@@ -392,50 +348,6 @@ class Operation(NamedTuple):
     path: str
     pid: int | None = None
     kind: FiringKind = FiringKind.CALL
-
-
-def write_actions(policy: FaultPolicy, operation: Operation, length: int) -> Actions:
-    """For a write of *length* bytes, or a call that makes earlier writes last: Die, Fail or Short.
-
-    If a call's length is unknown, it is 0.
-    """
-    with policy.lock:
-        if not policy.armed:
-            return []
-        policy.count(operation.path, writes=1)
-        call = CALLS[operation.call]
-        for death in policy.death_actions(operation, "writing") if call.has_data else ():
-            if isinstance(death, Die) and _is_allowed(policy, death.counter, operation):
-                return [death]
-        for failing in policy.faults.counters_for_path(vocabulary.WriteError, operation.path):
-            if _fires(policy, failing, operation):
-                return [Fail(failing.fault.errno)]
-        for short in policy.faults.counters_for_path(vocabulary.ShortWrite, operation.path):
-            max_bytes = short.fault.most(length)
-            is_cut = call.writes_buffers and max_bytes < length
-            if is_cut and _fires(policy, short, operation):
-                return [Short(max_bytes)]
-        return []
-
-
-def _fires(policy: FaultPolicy, counter: FaultCounter[Any], operation: Operation) -> bool:
-    """Whether it is the turn of *counter*'s fault; it fires by that."""
-    is_due = counter.reach() and _is_allowed(policy, counter, operation)
-    if is_due:
-        policy.fire(counter, *operation)
-    return is_due
-
-
-def _is_allowed(policy: FaultPolicy, counter: FaultCounter[Any], operation: Operation) -> bool:
-    """Whether the file may be harmed. A fault that is due elsewhere is refused."""
-    if policy.faults.may_fail_writes_of(operation.path):
-        return True
-    policy.refuse(
-        f"{counter.fault!r} was due in a {operation.call} of {operation.path}. A failed write would"
-        " damage that file for good, so write faults are only allowed in a folder created for the"
-        " trial: let make_dataset take a folder (each trial passes an empty one), and write there"
-    )
-    return False
 
 
 _LoggedEvent: TypeAlias = tuple[float, str, str]

@@ -1,0 +1,65 @@
+"""Which fault is due for a TCP connection. Pure.
+
+Connections are counted like files that are opened, by their paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pytest_dataloader_faults import faults as vocabulary
+from pytest_dataloader_faults._engine.policy import Actions, Fail, FaultPolicy, Operation
+from pytest_dataloader_faults.faults.globs import is_network_glob
+from pytest_dataloader_faults.wire import FileCounts
+
+CONNECT, ANSWER = "connect", "recv"
+"""How firings name the making of a connection, and the data from its peer."""
+
+
+class CutOff(NamedTuple):
+    """The connection ends at *offset* of an answer: it is reset, or closed as at its end."""
+
+    offset: int
+    is_reset: bool
+
+
+def connect_actions(policy: FaultPolicy, operation: Operation) -> Actions:
+    """For a TCP connection that is about to be made: Fail."""
+    with policy.lock:
+        if not policy.armed:
+            return []
+        policy.count(operation.path, opens=1)
+        fault = policy.fire_first_due(vocabulary.ConnectError, operation)
+        return [Fail(fault.errno)] if fault else []
+
+
+def answer_actions(policy: FaultPolicy, operation: Operation) -> Actions:
+    """For the start of a peer's answer: Hang or Delay."""
+    with policy.lock:
+        return policy.delay_actions(operation) if policy.armed else []
+
+
+def answer_cut_off(
+    policy: FaultPolicy, operation: Operation, begin: int, end: int
+) -> CutOff | None:
+    """For the bytes of an answer from *begin* to *end*: whether it ends within them."""
+
+    def is_among(fault: vocabulary.ConnectionReset | vocabulary.ConnectionClosed) -> bool:
+        return begin <= fault.after < end
+
+    with policy.lock:
+        if not policy.armed:
+            return None
+        if reset := policy.fire_first_due(vocabulary.ConnectionReset, operation, is_among):
+            return CutOff(reset.after, is_reset=True)
+        closed = policy.fire_first_due(vocabulary.ConnectionClosed, operation, is_among)
+        return CutOff(closed.after, is_reset=False) if closed else None
+
+
+def split_connections(
+    counts: Mapping[str, FileCounts],
+) -> tuple[dict[str, FileCounts], dict[str, int]]:
+    """The *counts* of files, and how often each connection was opened."""
+    files = {path: each for path, each in counts.items() if not is_network_glob(path)}
+    return files, {path: each.opens for path, each in counts.items() if path not in files}
