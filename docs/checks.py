@@ -23,7 +23,7 @@ from support.corpus import CASES, ENTRIES  # noqa: E402  # it is below tests/
 
 CHECKS = checks.CHECKS
 GROUPS = {
-    "Whole epochs": (*checks.EPOCHS, *checks.MEMORY),
+    "Whole epochs": (*checks.EPOCHS, *checks.LEFTOVERS, *checks.MEMORY),
     "File and worker faults": checks.FAULTS,
     "Files already damaged on disk": checks.BEFORE_INIT,
     "Listings of folders": checks.LISTINGS,

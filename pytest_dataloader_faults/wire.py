@@ -480,3 +480,8 @@ class WorkerFacts:
     lengthened_files: tuple[str, ...] = ()
     leftover_files: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All that a glob can match: files and connections."""
+        return (*self.files, *self.connections)

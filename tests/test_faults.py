@@ -102,7 +102,6 @@ FACTS = {
     "happens_in": Place.READ,
     "effects": Effect.BAD_DATA,
     "needs_worker": False,
-    "of_connections": "ConnectionReset",
     "in_words": "a read of {} was strange",
 }
 
@@ -134,7 +133,6 @@ def test_a_kind_that_forgets_a_fact_is_refused(known_kinds, forgotten):
     ("forgotten", "facts"),
     [
         ("in_words", {"errno": errno.EIO}),
-        ("of_connections", {"happens_in": Place.READ | Place.ANSWER}),
     ],
 )
 def test_a_fact_that_means_nothing_to_a_kind_is_not_requested(known_kinds, forgotten, facts):

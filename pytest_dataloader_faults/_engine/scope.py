@@ -11,7 +11,7 @@ from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults.exceptions import HarnessError, InvalidArgumentError
-from pytest_dataloader_faults.faults.base import Effect, Place, explain_invalid_fault
+from pytest_dataloader_faults.faults.base import Place, explain_invalid_fault
 from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
 from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired, note_mentions
 
@@ -29,14 +29,6 @@ KERNEL_SEES_NO_FAKE_FILES = (
 _FAKE_FILES_TAKE_WRITES = (
     "pyfakefs itself handles writes to its files. Use real files, for example in pytest's tmp_path"
 )
-
-
-_UNSEEN_BY_PYTHON = {
-    Place.RESERVATION: "torch reserves shared memory in C++",
-    Place.ANSWER: "the kernel handles data that arrives through a socket",
-    Place.LOCK: "libraries lock their files in C",
-}
-"""Where the python engine can make nothing happen, and why."""
 
 
 class FaultTotals:
@@ -174,7 +166,7 @@ def engine_for(engine: str, faults: tuple[vocabulary.Fault, ...]) -> str:
         if reason := _explain_fake_files_limit(chosen, fault):
             raise InvalidArgumentError(f"{fault!r}: {reason}")
     for fault in faults if chosen == "python" else ():
-        if reason := _explain_python_limit(fault):
+        if reason := fault.unseen_by_python:
             raise InvalidArgumentError(
                 f"{fault!r}: the python engine cannot inject this, because {reason}."
                 " Use engine='kernel'"
@@ -208,13 +200,3 @@ def _explain_fake_files_limit(engine: str, fault: vocabulary.Fault) -> str | Non
             " nth=, which closes a file as it is opened, or real files"
         )
     return None
-
-
-def _explain_python_limit(fault: vocabulary.Fault) -> str | None:
-    if Effect.DEATH in fault.effects and Place.READ in fault.places:
-        return "the kernel handles a read that has started"
-    if Effect.DEATH in fault.effects and Place.WRITE in fault.places:
-        return "the kernel handles a write that has started"
-    if Place.LISTING in fault.places:
-        return "C code of Python lists folders"
-    return next((why for place, why in _UNSEEN_BY_PYTHON.items() if place in fault.places), None)

@@ -8,11 +8,10 @@ from dataclasses import replace
 from pytest_dataloader_faults._settings.jobs import has_step
 from pytest_dataloader_faults._trial.process import fork_server
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.checks import CHECKS, kind_of
+from pytest_dataloader_faults.battery.checks import CAUSE_RULES, CHECKS, RUN_NOTES, kind_of
 from pytest_dataloader_faults.battery.targets import note_on_workers
 from pytest_dataloader_faults.battery.workload import NotApplicable
 from pytest_dataloader_faults.faults import has_files
-from pytest_dataloader_faults.faults.globs import host_of
 from pytest_dataloader_faults.outcomes import CheckResult, FaultFacts, Finding, Outcome, Verdict
 from pytest_dataloader_faults.outcomes.comparison import Comparison
 from pytest_dataloader_faults.outcomes.contract import Cause
@@ -53,7 +52,6 @@ _SMALL_BATCHES = (
     " take too long here. If the failure depends on the batch size, pass a loader with smaller"
     " batches"
 )
-_FILE_CHECKS_ONLY = "file checks do not cover data from these connections"
 _UNEXPECTED = "passes although it was expected to fail"
 _CHECKS_THAT_REPAY = 10
 
@@ -102,7 +100,8 @@ def run_check(
 def _notes_on_dataset(battery: Battery, outcome: Outcome) -> tuple[str, ...]:
     """Remarks on the dataset, for a result with this *outcome*."""
     reference = battery.fault_free_run.reference
-    about_loader = (*note_on_workers(reference), *_note_on_connections(battery))
+    noted_by_checks = (note for each in RUN_NOTES for note in each(battery.fault_free_run))
+    about_loader = (*note_on_workers(reference), *noted_by_checks)
     noted = (*_note_on_comparison(battery, outcome.comparison), *about_loader)
     sample_count = len(reference.samples) or sum(len(batch) for batch, _ in reference.batches)
     if reference.limit is None or reference.total is None or sample_count >= reference.total:
@@ -117,16 +116,6 @@ def _note_on_comparison(battery: Battery, comparison: Comparison) -> Iterator[st
     is_looser = run_comparison.compares_content and not comparison.compares_content
     draws = battery.fault_free_run.draws_global_numbers
     return iter(()) if is_looser else comparison_notes(comparison, draws=draws)
-
-
-def _note_on_connections(battery: Battery) -> tuple[str, ...]:
-    """The hosts that data came from, because file checks do not cover that data."""
-    workers = battery.fault_free_run.working.workers
-    # The server of a test may have a different port in each item.
-    hosts = sorted({host_of(path) for worker in workers for path in worker.connections})
-    if not hosts:
-        return ()
-    return (f"the workers made TCP connections to {join_some(hosts)}: {_FILE_CHECKS_ONLY}",)
 
 
 def _skipped_result(
@@ -158,7 +147,7 @@ def _cause(battery: Battery, name: str, trial: JudgedTrial) -> Cause | None:
         was_read_before_fork=has_step(check.scenario.processes, ReadSample),
         second_epoch_fails=inherits and not battery.fault_free_run.second_epoch.passed,
     )
-    return likely_cause(outcome, trial.finding, fault_free, clues)
+    return likely_cause(outcome, trial.finding, fault_free, clues, CAUSE_RULES)
 
 
 def _explain_result(

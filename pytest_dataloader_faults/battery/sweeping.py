@@ -165,8 +165,7 @@ def _expected_steps(fault: Any, workload: Workload) -> int:
     """How many steps are likely to be left in a row: the last one finds nothing to fail."""
     path = _with_target(fault, workload).path
     is_meant = GlobMatcher((path,) if isinstance(path, str) else path)
-    kind = "opens" if isinstance(fault, OpenError) else "reads"
-    kind = next((each for place, each in _COUNTS.items() if place in fault.places), kind)
+    kind = fault.counted_as or ("opens" if isinstance(fault, OpenError) else "reads")
     highest_count: int = 0
     for process in workload.fault_free.processes:
         counts = {path: getattr(each, kind) for path, each in process.files.items()}
@@ -176,10 +175,6 @@ def _expected_steps(fault: Any, workload: Workload) -> int:
         )
     step_count: int = highest_count + 2 - fault.nth
     return max(1, step_count)
-
-
-_COUNTS = {Place.WRITE: "writes", Place.LOCK: "locks"}
-"""The counts of the operations that a fault is about, if it is not one of opens or reads."""
 
 
 def _require_fired(sweep_result: SweepResult, on_fail: str | None) -> None:

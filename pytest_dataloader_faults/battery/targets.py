@@ -215,7 +215,7 @@ def require_match(globs: tuple[str, ...], fault_free: Outcome) -> None:
     Otherwise a misspelled glob would go unnoticed next to a correct one.
     """
     processes = fault_free.processes
-    files = sorted({path for each in processes for path in (*each.files, *each.connections)})
+    files = sorted({path for each in processes for path in each.paths})
     dead = [each for each in globs if not any(map(GlobMatcher((each,)), files))]
     if not dead or globs == EVERY_FILE:
         return

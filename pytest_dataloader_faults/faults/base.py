@@ -139,6 +139,18 @@ _BY_ADDRESS = (
 )
 
 
+ANSWER = "recv"
+"""How firings name the data from the peer of a connection."""
+CONNECTION_FAILED = (
+    r"\bconnect(ion|ed)?\b.{0,60}(abort|refus|reset|clos|broke|fail|lost|error|unreachable)"
+    r"|(clos|lost|reset|fail|cannot|could not|unable|max retries).{0,80}\bconnect(ion)?\b"
+    r"|Incomplete ?Read|Disconnected|Connection\w*Error|not completed|URLError|unreachable"
+)
+_NO_DATA_YET = "(?-i:BlockingIOError|temporarily unavailable|EAGAIN|EWOULDBLOCK)"
+"""recv(2) fails with EAGAIN when SO_RCVTIMEO expires."""
+_ANSWERS_UNSEEN = "the kernel handles data that arrives through a socket"
+
+
 class Place(Flag):
     """Where a fault happens: in a system call of some kind, or in a process."""
 
@@ -228,12 +240,8 @@ class Fault(allow.Checked):
     effects: ClassVar[Effect]
     needs_worker: ClassVar[bool]
     """It cannot happen in the main process, as with ``num_workers=0``."""
-    of_connections: ClassVar[str]
-    """The fault to take for a TCP connection, of a kind that has globs and cannot be about any."""
     in_words: ClassVar[str]
     """What the dataset experiences, for a kind without an errno; {} is the file."""
-    unmatched_because: ClassVar[str] = ""
-    """Why nothing matches a fault of the kind, if that has a reason of its own."""
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """All values of each argument that a search chooses from these alone."""
     errnos: ClassVar[frozenset[int] | None] = None
@@ -247,10 +255,48 @@ class Fault(allow.Checked):
         """The errnos whose classes and words are true of the fault."""
         return frozenset({self.errno} - {0})
 
+    def message_patterns(self, call: str) -> tuple[str, ...]:
+        """What a message contains if it names what the fault did in *call*, but not its errno.
+
+        Case does not matter.
+        """
+        if call != ANSWER:
+            return ()
+        # A client that has waited for long may close the connection.
+        waits = (_NO_DATA_YET,) if Effect.DELAY in self.effects else ()
+        return (*waits, CONNECTION_FAILED)
+
+    def true_classes(self, call: str) -> tuple[type[OSError], ...]:
+        """The classes of errors that are true of what the fault did in *call*, beside its errnos.
+
+        A client may retry until its timeout expires.
+        """
+        return (ConnectionError, TimeoutError) if call == ANSWER else ()
+
     @property
-    def message_pattern(self) -> str:
-        """What a message contains if it names the fault; "" if there is no such pattern."""
+    def unseen_by_python(self) -> str:
+        """Why the python engine cannot let it happen; "" if it can."""
+        return _ANSWERS_UNSEEN if Place.ANSWER in self.places else ""
+
+    @property
+    def counted_as(self) -> str:
+        """The ``FileCounts`` field of the operations that it is about, unless these are reads."""
         return ""
+
+    def explain_unmatched(self, *, has_counted: bool) -> str:  # noqa: ARG002  # for subclasses
+        """Why no operation matched it; "" if that has no reason of its own.
+
+        *has_counted*: whether a worker has operations that are ``counted_as`` it says.
+        """
+        return ""
+
+    @property
+    def of_connections(self) -> str:
+        """The fault to take for a TCP connection, of a kind that has globs of files only."""
+        if Place.FETCH in self.happens_in:
+            return f"{type(self).__name__}(at=...)"
+        is_of_names = self.happens_in & (Place.OPEN | Place.LISTING | Place.LOCK)
+        return "ConnectError" if is_of_names else "ConnectionReset"
 
     @property
     def hides_file(self) -> bool:
@@ -324,10 +370,6 @@ def kind(fault_kind: type[_Kind]) -> type[_Kind]:
         TypeError: It, or a base of it, does not state a fact.
     """
     facts = ["happens_in", "effects", "needs_worker"]
-    names = {each.name for each in fields(fault_kind)}  # type: ignore[arg-type]  # Each is a dataclass.
-    about_files = not getattr(fault_kind, "happens_in", Place(0)) & Place.OF_CONNECTIONS
-    if about_files and names & {*_GLOBS_OF}:
-        facts.append("of_connections")
     if not fault_kind.errno:
         facts.append("in_words")
     if missing := [name for name in facts if not hasattr(fault_kind, name)]:
@@ -365,9 +407,16 @@ class ShortCall(Triggered, FileFault):
 
     __slots__ = ()
     effects: ClassVar = Effect.BAD_DATA
+    call: ClassVar[str]
+    """What the call does with a file."""
     max_bytes: float = 1
     nth: int = 1
     times: int | None = None
+
+    def explain_unmatched(self, *, has_counted: bool) -> str:  # noqa: ARG002
+        """Other operations are too small."""
+        limit = f"max_bytes={self.max_bytes}" if isinstance(self.max_bytes, int) else "one byte"
+        return f"it needs a {self.call} of more than {limit}"
 
     def most(self, length: int) -> int:
         """How many of *length* bytes the call transfers at most."""

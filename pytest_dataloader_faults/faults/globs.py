@@ -82,6 +82,31 @@ def host_of(path: str) -> str:
     return path.removeprefix(NETWORK).rpartition(":")[0]
 
 
+FILE_PATH = "file's path"
+
+
+def identifier_of(path: str) -> str:
+    """By what a message should identify what has this *path*."""
+    return "server's address" if is_network_glob(path) else FILE_PATH
+
+
+def has_address(text: str, path: str) -> bool:
+    """Whether *text* has the address and the port of the connection *path*, if it is one.
+
+    For example, as in ``host='192.0.2.1', port=443``.
+    """
+    if not is_network_glob(path):
+        return False
+    host, _, port = path.removeprefix(NETWORK).rpartition(":")
+    words = rf"(?<![\w.:]){re.escape(host.strip('[]'))}\W{{1,4}}(port\W{{1,2}})?{port}\b"
+    return re.search(words, text) is not None
+
+
+def is_absolute(glob: str) -> bool:
+    """Whether *glob* can match an absolute path."""
+    return glob.startswith(("*", "?", "[", "/", NETWORK))
+
+
 def is_by_name(glob: str) -> bool:
     """Whether *glob* names the host of connections, whose paths have its address.
 

@@ -80,11 +80,10 @@ class HttpError(Triggered, NetworkFault):
         """The errnos whose names and words are true of it."""
         return frozenset(_TRUE_ERRNOS.get(self.status, ()))
 
-    @property
-    def message_pattern(self) -> str:
+    def message_patterns(self, _call: str) -> tuple[str, ...]:
         """What a message contains if it names the status."""
         phrase = _PHRASES.get(self.status)
-        return rf"\b{self.status}\b" + (f"|{re.escape(phrase)}" if phrase else "")
+        return (rf"\b{self.status}\b" + (f"|{re.escape(phrase)}" if phrase else ""),)
 
     def page(self, request: str, number: int) -> str:
         """The body of the answer to the *request* with this *number*.

@@ -53,7 +53,6 @@ class OpenError(Triggered, FileFault):
     effects: ClassVar = Effect.ERROR
     needs_worker: ClassVar = False
     errnos: ClassVar = OPEN_ERRNOS
-    of_connections: ClassVar = "ConnectError"
     errno: int = _errno.EIO
     nth: int = 1
     times: int | None = None
@@ -85,7 +84,6 @@ class ReadError(Triggered, FileFault):
     effects: ClassVar = Effect.ERROR
     needs_worker: ClassVar = False
     errnos: ClassVar = READ_ERRNOS
-    of_connections: ClassVar = "ConnectionReset"
     errno: int = _errno.EIO
     nth: int = 1
     times: int | None = None
@@ -108,6 +106,7 @@ class ShortRead(ShortCall):
     happens_in: ClassVar = Place.READ
     needs_worker: ClassVar = False
     in_words: ClassVar = "a read of {} returned fewer bytes than requested"
+    call: ClassVar = "read"
     of_connections: ClassVar = "ConnectionClosed"
 
 
@@ -171,7 +170,6 @@ class ClosedDescriptor(Triggered, FileFault):
     effects: ClassVar = Effect.ERROR | Effect.LASTING
     needs_worker: ClassVar = True
     errno = _errno.EBADF
-    of_connections: ClassVar = "ConnectionReset"
     reuse: bool = False
     nth: int = 1
     times: int | None = None

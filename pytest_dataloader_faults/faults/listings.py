@@ -25,6 +25,7 @@ LISTING_ERRNOS = errno_numbers(
     " EKEYEXPIRED ENETUNREACH ENODEV ENOENT ENOMEM ENOTCONN ENOTDIR ENXIO EPERM EREMOTEIO ESHUTDOWN"
     " ESTALE ETIMEDOUT EUCLEAN"
 )
+_UNSEEN = "C code of Python lists folders"
 
 
 @kind
@@ -42,8 +43,8 @@ class ListingOrder(InWorkers, FileFault):
     happens_in: ClassVar = Place.LISTING
     effects: ClassVar = Effect.ORDER
     needs_worker: ClassVar = False
+    unseen_by_python: ClassVar = _UNSEEN
     in_words: ClassVar = "{} was listed in another order"
-    of_connections: ClassVar = "ConnectError"
     order: str = "reversed"
     _: KW_ONLY
     seed: int = 0
@@ -61,8 +62,8 @@ class ListingError(Triggered, FileFault):
     happens_in: ClassVar = Place.LISTING
     effects: ClassVar = Effect.ERROR
     needs_worker: ClassVar = False
+    unseen_by_python: ClassVar = _UNSEEN
     errnos: ClassVar = LISTING_ERRNOS
-    of_connections: ClassVar = "ConnectError"
     errno: int = _errno.EIO
     nth: int = 1
     times: int | None = None
@@ -79,8 +80,8 @@ class MissingEntry(InWorkers, FileFault):
     happens_in: ClassVar = Place.OPEN | Place.STAT | Place.LISTING
     effects: ClassVar = Effect.ERROR
     needs_worker: ClassVar = False
+    unseen_by_python: ClassVar = _UNSEEN
     errno = _errno.ENOENT
-    of_connections: ClassVar = "ConnectError"
 
     @property
     def hides_file(self) -> bool:
@@ -105,8 +106,8 @@ class StrayEntry(InWorkers, FileFault):
     happens_in: ClassVar = Place.OPEN | Place.STAT | Place.LISTING
     effects: ClassVar = Effect.BAD_DATA
     needs_worker: ClassVar = False
+    unseen_by_python: ClassVar = _UNSEEN
     in_words: ClassVar = "{} was added to its folder"
-    of_connections: ClassVar = "ConnectError"
     name: str = ".DS_Store"
 
     @property

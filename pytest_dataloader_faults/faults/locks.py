@@ -37,10 +37,20 @@ class LockError(Triggered, FileFault):
     effects: ClassVar = Effect.ERROR | Effect.DELAY
     needs_worker: ClassVar = False
     errnos: ClassVar = LOCK_ERRNOS
-    of_connections: ClassVar = "ConnectError"
     errno: int = _errno.EAGAIN
     nth: int = 1
     times: int | None = None
+
+    counted_as: ClassVar = "locks"
+    unseen_by_python: ClassVar = "libraries lock their files in C"
+
+    def explain_unmatched(self, *, has_counted: bool) -> str:
+        """Without a lock, nothing can match it."""
+        return "" if has_counted else "no worker locked a file"
+
+    def message_patterns(self, _call: str) -> tuple[str, ...]:
+        """What a message contains if it says that a file could not be locked."""
+        return (r"\block(s|ed|ing)?\b|acquir",)
 
     @property
     def is_held(self) -> bool:

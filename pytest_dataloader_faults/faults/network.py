@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_dataloader_faults.faults.base import (
+    CONNECTION_FAILED,
     Effect,
     Fault,
     Globs,
@@ -34,6 +35,14 @@ class NetworkFault(Fault):
     __slots__ = ()
     needs_worker: ClassVar = True
     path: Globs = "tcp://*"
+
+    def message_patterns(self, call: str) -> tuple[str, ...]:
+        """What clients say of a connection that failed."""
+        return Fault.message_patterns(self, call) or (CONNECTION_FAILED,)
+
+    def true_classes(self, call: str) -> tuple[type[OSError], ...]:  # noqa: ARG002
+        """Any of a connection that failed."""
+        return (ConnectionError, TimeoutError)
 
     def _check_together(self) -> None:
         allowed = "a glob of connections, such as 'tcp://*' or 'tcp://192.0.2.1:443'"

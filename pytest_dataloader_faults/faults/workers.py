@@ -20,6 +20,7 @@ from pytest_dataloader_faults.faults.base import (
     Triggered,
     kind,
 )
+from pytest_dataloader_faults.faults.writes import NOT_WRITTEN, NOTHING_WRITTEN
 
 # It prints the error that ended it, and torch only says that it has ended.
 _PIN_THREAD = "pin[- ]memory thread"
@@ -44,10 +45,9 @@ class DescriptorExhaustion(InWorkers):
     headroom: int = 0
     where: str = "worker"
 
-    @property
-    def message_pattern(self) -> str:
+    def message_patterns(self, _call: str) -> tuple[str, ...]:
         """What torch says of its thread that could not receive a batch."""
-        return _PIN_THREAD if self.where == "loader" else ""
+        return (_PIN_THREAD,) if self.where == "loader" else ()
 
     def _check_together(self) -> None:
         in_worker = self.where == "worker" or self.workers is None
@@ -69,6 +69,7 @@ class SharedMemoryExhaustion(Triggered):
     happens_in: ClassVar = Place.RESERVATION
     effects: ClassVar = Effect.ERROR | Effect.SCARCITY
     needs_worker: ClassVar = True
+    unseen_by_python: ClassVar = "torch reserves shared memory in C++"
     errno = _errno.ENOSPC
     nth: int = 1
     times: int | None = None
@@ -90,9 +91,6 @@ class PinMemoryThreadDeath(Fault):
     effects: ClassVar = Effect.ERROR
     needs_worker: ClassVar = True
     in_words: ClassVar = "the thread that pins memory died"
-    unmatched_because: ClassVar = (
-        "no thread pinned that many batches; pinning needs pin_memory=True and an accelerator"
-    )
     choices: ClassVar = {"stage": ("take", "pin")}
     _rules: ClassVar = {
         **Fault._rules,
@@ -101,10 +99,15 @@ class PinMemoryThreadDeath(Fault):
     at: int = 1
     stage: str = "take"
 
-    @property
-    def message_pattern(self) -> str:
+    def explain_unmatched(self, *, has_counted: bool) -> str:  # noqa: ARG002
+        """Only batches can match it."""
+        return (
+            "no thread pinned that many batches; pinning needs pin_memory=True and an accelerator"
+        )
+
+    def message_patterns(self, _call: str) -> tuple[str, ...]:
         """What a message contains if it names the thread."""
-        return _PIN_THREAD
+        return (_PIN_THREAD,)
 
 
 class InOneWorker(Fault):
@@ -142,7 +145,6 @@ class WorkerKilled(InOneWorker):
     happens_in: ClassVar = Place.FETCH | Place.READ | Place.WRITE
     effects: ClassVar = Effect.DEATH | Effect.DELAY
     in_words: ClassVar = "a worker was killed"
-    of_connections: ClassVar = "WorkerKilled(at=...)"
     signal: int = int(_signal.SIGKILL)
     at: int = 1
     worker: int | None = 0
@@ -150,6 +152,26 @@ class WorkerKilled(InOneWorker):
     reading: Globs | None = None
     writing: Globs | None = None
     sending: bool = False
+
+    @property
+    def counted_as(self) -> str:
+        """Writes, if it is about these."""
+        return "writes" if self.writing else ""
+
+    def explain_unmatched(self, *, has_counted: bool) -> str:
+        """Without a write, it has no time to die in one."""
+        return NOTHING_WRITTEN if self.writing and not has_counted else ""
+
+    @property
+    def unseen_by_python(self) -> str:
+        """Why the python engine cannot let it happen."""
+        if self.reading or self.writing:
+            return f"the kernel handles a {'read' if self.reading else 'write'} that has started"
+        return ""
+
+    def message_patterns(self, _call: str) -> tuple[str, ...]:
+        """What a message contains if it says that a file is incomplete."""
+        return (NOT_WRITTEN,) if self.writing else ()
 
     def _check_together(self) -> None:
         InOneWorker._check_together(self)

@@ -26,6 +26,14 @@ WRITE_ERRNOS = errno_numbers(
     " EINVAL EIO EKEYEXPIRED ENETUNREACH ENODEV ENOMEM ENOSPC ENOTCONN ENXIO EPERM EREMOTEIO EROFS"
     " ESHUTDOWN ESTALE ETIMEDOUT EUCLEAN"
 )
+NOTHING_WRITTEN = "no worker wrote to a data file"
+NOT_WRITTEN = (
+    r"requested and \d+ written"
+    r"|(disk|device|drive|quota).{0,20}\b(full|exceeded)"
+    r"|(fail|error|unable|could not|can(not|'t)|while).{0,30}\b(writ(e|ing|ten)|sav(e|ing))\b"
+    r"|writ(e|ing) (failed|error)|short write|not (fully|completely) written|no space"
+)
+"""Words for a failed write: ndarray.tofile() says no more than the first."""
 
 
 @kind
@@ -43,10 +51,18 @@ class WriteError(Triggered, FileFault):
     effects: ClassVar = Effect.ERROR
     needs_worker: ClassVar = False
     errnos: ClassVar = WRITE_ERRNOS
-    of_connections: ClassVar = "ConnectionReset"
+    counted_as: ClassVar = "writes"
     errno: int = _errno.ENOSPC
     nth: int = 1
     times: int | None = None
+
+    def explain_unmatched(self, *, has_counted: bool) -> str:
+        """Without a write, nothing can match it."""
+        return "" if has_counted else NOTHING_WRITTEN
+
+    def message_patterns(self, _call: str) -> tuple[str, ...]:
+        """What a message contains if it says that a file is incomplete."""
+        return (NOT_WRITTEN,)
 
 
 @kind
@@ -63,4 +79,9 @@ class ShortWrite(ShortCall):
     happens_in: ClassVar = Place.WRITE
     needs_worker: ClassVar = False
     in_words: ClassVar = "a write of {} accepted fewer bytes than it was passed"
-    of_connections: ClassVar = "ConnectionReset"
+    call: ClassVar = "write"
+    counted_as: ClassVar = "writes"
+
+    def message_patterns(self, _call: str) -> tuple[str, ...]:
+        """What a message contains if it says that a file is incomplete."""
+        return (NOT_WRITTEN,)

@@ -23,9 +23,8 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.faults.base import Effect, Place
-from pytest_dataloader_faults.faults.globs import NETWORK, is_network_glob
-from pytest_dataloader_faults.faults.network import NetworkFault
+from pytest_dataloader_faults.faults.base import Effect
+from pytest_dataloader_faults.faults.globs import has_address
 from pytest_dataloader_faults.outcomes.chains import chained_lines, head_of_last, related_lines
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
 
@@ -38,15 +37,6 @@ class Occurrence(NamedTuple):
     call: str
 
 
-_CONNECTION = re.compile(
-    r"\bconnect(ion|ed)?\b.{0,60}(abort|refus|reset|clos|broke|fail|lost|error|unreachable)"
-    r"|(clos|lost|reset|fail|cannot|could not|unable|max retries).{0,80}\bconnect(ion)?\b"
-    r"|Incomplete ?Read|Disconnected|Connection\w*Error|not completed|URLError|unreachable",
-    re.IGNORECASE,
-)
-_NO_DATA_YET = re.compile(r"BlockingIOError|temporarily unavailable|EAGAIN|EWOULDBLOCK")
-"""recv(2) fails with EAGAIN when SO_RCVTIMEO expires."""
-_ANSWER = "recv"
 _SIGBUS = re.compile(r"SIGBUS|Bus error")
 _TIMED_OUT = re.compile(r"timed?[- ]?out", re.IGNORECASE)
 
@@ -84,15 +74,6 @@ _SAY_NOTHING = re.compile(
 _BAD_CONTENT = re.compile(
     "|".join(words for library in LIBRARIES for words in library.words), re.IGNORECASE
 )
-_NOT_WRITTEN = re.compile(
-    r"requested and \d+ written"
-    r"|(disk|device|drive|quota).{0,20}\b(full|exceeded)"
-    r"|(fail|error|unable|could not|can(not|'t)|while).{0,30}\b(writ(e|ing|ten)|sav(e|ing))\b"
-    r"|writ(e|ing) (failed|error)|short write|not (fully|completely) written|no space",
-    re.IGNORECASE,
-)
-"""Words for a failed write: ndarray.tofile() says no more than the first."""
-_NOT_LOCKED = re.compile(r"\block(s|ed|ing)?\b|acquir", re.IGNORECASE)
 
 
 def explains_fault(text: str, occurrences: Iterable[Occurrence]) -> bool:
@@ -133,22 +114,22 @@ def false_class(text: str, occurrences: Iterable[Occurrence]) -> str:
     is_of_another = not any(mentions_path(lines, each.path) for each in occurrences)
     if system and is_of_another and _is_class_of(kind, int(system[1])):
         return ""
-    return "" if any(_is_true(kind, *each) for each in occurrences) else kind.__name__
+    happened = dict.fromkeys((each.fault, each.call) for each in occurrences)
+    return "" if any(_is_true(kind, *each) for each in happened) else kind.__name__
 
 
 def _is_class_of(kind: type[OSError], number: int) -> bool:
     return number in _TRUE_OF_MORE.get(kind, ()) or isinstance(OSError(number, ""), kind)
 
 
-def _is_true(kind: type[OSError], fault: Fault, path: str | None, call: str) -> bool:
+def _is_true(kind: type[OSError], fault: Fault, call: str) -> bool:
     """Whether the name of the class *kind* correctly describes *fault*."""
     if Effect.DEATH in fault.effects:  # torch then raises any of them.
         return True
     if Effect.DELAY in fault.effects and kind in (TimeoutError, BlockingIOError):
         return True
-    is_network = isinstance(fault, NetworkFault) or is_network_glob(path or "") or call == _ANSWER
-    if is_network and issubclass(kind, (ConnectionError, TimeoutError)):
-        return True  # A client may retry until its timeout expires.
+    if issubclass(kind, fault.true_classes(call)):
+        return True
     return any(_is_class_of(kind, number) for number in fault.true_errnos)
 
 
@@ -178,25 +159,11 @@ def _words_for(fault: Fault, call: str) -> Iterable[re.Pattern[str]]:
         yield _DEATH
     if Effect.DELAY in fault.effects:
         yield _TIMED_OUT
-    yield from _words_for_network(fault, call)
-    if Place.WRITE in fault.places:
-        yield _NOT_WRITTEN
-    if Place.LOCK in fault.places:
-        yield _NOT_LOCKED
+    yield from (re.compile(each, re.IGNORECASE) for each in fault.message_patterns(call))
     # An unreadable mapping ends the worker with SIGBUS. The dataset has no influence on torch's
     # error about a death, so torch's words are enough.
     if call == "mmap":
         yield from (_SIGBUS, _DEATH)
-
-
-def _words_for_network(fault: Fault, call: str) -> Iterable[re.Pattern[str]]:
-    if call == _ANSWER and Effect.DELAY in fault.effects:
-        yield _NO_DATA_YET
-    if fault.message_pattern:
-        yield re.compile(fault.message_pattern, re.IGNORECASE)
-    # A client that has waited for long may close the connection.
-    elif call == _ANSWER or isinstance(fault, NetworkFault):
-        yield _CONNECTION
 
 
 def ends_in_torch_error(fault: Fault) -> bool:
@@ -210,14 +177,7 @@ def mentions_path(text: str, path: str | None) -> bool:
         return False
     name = os.path.basename(path)
     is_shown = any(each in text for each in (path, name, repr(name)[1:-1]))
-    return is_shown or (is_network_glob(path) and _mentions_peer(text, path))
-
-
-def _mentions_peer(text: str, path: str) -> bool:
-    """Whether *text* has the address and the port, as in ``host='192.0.2.1', port=443``."""
-    host, _, port = path.removeprefix(NETWORK).rpartition(":")
-    words = rf"(?<![\w.:]){re.escape(host.strip('[]'))}\W{{1,4}}(port\W{{1,2}})?{port}\b"
-    return re.search(words, text) is not None
+    return is_shown or has_address(text, path)
 
 
 def _mentions_errno(lines: str, number: int) -> bool:

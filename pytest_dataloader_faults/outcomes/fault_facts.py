@@ -10,14 +10,13 @@ from dataclasses import replace
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault, has_connections, has_files
 from pytest_dataloader_faults.faults.base import Place
-from pytest_dataloader_faults.faults.globs import NETWORK, GlobMatcher
+from pytest_dataloader_faults.faults.globs import GlobMatcher, is_absolute
 from pytest_dataloader_faults.outcomes.error_text import Occurrence, explains_fault
 from pytest_dataloader_faults.outcomes.text import pluralize, printable, shown_fault
 from pytest_dataloader_faults.wire import FaultFacts, WorkerFacts
 
 _MAX_FILES = 10
 _BRACES = re.compile(r"\{.*\}")
-_ABSOLUTE = re.compile(rf"[*?\[/]|{NETWORK}")
 
 
 def note_mentions(faults: Iterable[FaultFacts], errors: Sequence[str]) -> tuple[FaultFacts, ...]:
@@ -124,7 +123,7 @@ def _hint_later_fetches(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
     of_workers = [each for each in workers if each.worker is not None]
     fetches = {each.worker: each.fetches for each in of_workers if target in (None, each.worker)}
     is_reached = at <= max(fetches.values(), default=at)
-    if fault.unmatched_because or is_reached:
+    if Place.LOADER in fault.places or is_reached:
         return ""
     counts = ", ".join(
         f"worker {id_} fetched only {pluralize(count, 'batch')}" for id_, count in fetches.items()
@@ -134,7 +133,7 @@ def _hint_later_fetches(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
 
 def _hint_globs(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
     """What is wrong with globs that match none of the files that workers used."""
-    paths = {path for each in workers for path in (*each.files, *each.connections)}
+    paths = {path for each in workers for path in each.paths}
     return explain_wrong_globs(fault, paths)
 
 
@@ -145,7 +144,7 @@ def explain_wrong_globs(fault: Fault, paths: Iterable[str]) -> str:
         return ""
     if braces := next((each for each in fault.globs if _BRACES.search(each)), None):
         return f"braces, as in {braces!r}, are not wildcards: pass a tuple of globs"
-    relative = next((each for each in fault.globs if not _ABSOLUTE.match(each)), None)
+    relative = next((each for each in fault.globs if not is_absolute(each)), None)
     if relative is None:
         return ""
     absolute = f"*/{relative.removeprefix('./')}"
@@ -153,20 +152,6 @@ def explain_wrong_globs(fault: Fault, paths: Iterable[str]) -> str:
     return f"globs match absolute paths: {absolute!r} would match" + (
         "" if would else " such a file"
     )
-
-
-def _hint_nothing_written(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
-    is_about_it = Place.WRITE in fault.places
-    if not is_about_it or any(file.writes for each in workers for file in each.files.values()):
-        return ""
-    return "no worker wrote to a data file"
-
-
-def _hint_nothing_locked(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
-    is_about_it = Place.LOCK in fault.places
-    if not is_about_it or any(file.locks for each in workers for file in each.files.values()):
-        return ""
-    return "no worker locked a file"
 
 
 def _hint_no_stray(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
@@ -181,12 +166,10 @@ def _hint_no_stray(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
     return f"{text}, or no file to copy" if fault.is_copy else text
 
 
-def _hint_small_operations(fault: Fault, _: Sequence[WorkerFacts]) -> str:
-    if not isinstance(fault, (vocabulary.ShortRead, vocabulary.ShortWrite)):
-        return ""
-    call = "read" if isinstance(fault, vocabulary.ShortRead) else "write"
-    limit = f"max_bytes={fault.max_bytes}" if isinstance(fault.max_bytes, int) else "one byte"
-    return f"it needs a {call} of more than {limit}"
+def _hint_of_kind(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
+    files = (file for each in workers for file in each.files.values())
+    counts = (getattr(file, fault.counted_as) for file in files) if fault.counted_as else ()
+    return fault.explain_unmatched(has_counted=any(counts))
 
 
 def _hint_constructor(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
@@ -201,12 +184,9 @@ _HINTS: tuple[Callable[[Fault, Sequence[WorkerFacts]], str], ...] = (
     _hint_constructor,
     _hint_other_workers,
     _hint_later_fetches,
-    lambda fault, _: fault.unmatched_because,
     _hint_globs,
     _hint_no_stray,
-    _hint_small_operations,
-    _hint_nothing_written,
-    _hint_nothing_locked,
+    _hint_of_kind,
 )
 """Possible reasons why no operation matched a fault, the most certain first."""
 

@@ -80,7 +80,7 @@ class Survey:
 
     @cached_property
     def files(self) -> DataFiles:
-        """The files and connections that can fail."""
+        """What can fail."""
         from pytest_dataloader_faults.strategies.choices import DataFiles
 
         run = self._fault_free_run

@@ -12,11 +12,11 @@ from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.battery.checks import CHECKS, run_ranks
 from pytest_dataloader_faults.battery.checks._base import no_fault
-from pytest_dataloader_faults.battery.checks._faults import NETWORK, WRITES
-from pytest_dataloader_faults.battery.checks.http import HTTP
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.locks import LOCKS
 from pytest_dataloader_faults.battery.checks.memory import MEMORY
+from pytest_dataloader_faults.battery.checks.network import HTTP, NETWORK
+from pytest_dataloader_faults.battery.checks.writes import WRITES
 from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
 from support.corpus.ranks import RankedStream
 from support.datasets import CopiedRecords, write_records

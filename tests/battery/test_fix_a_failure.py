@@ -18,6 +18,7 @@ import pytest
 from pytest_dataloader_faults import Contract, Verdict, check_dataset, run_trial
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.process import deadline
+from pytest_dataloader_faults.battery.checks import CAUSE_RULES
 from pytest_dataloader_faults.outcomes import contract
 from pytest_dataloader_faults.outcomes.contract import SUBSTITUTES, Cause
 from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
@@ -202,7 +203,7 @@ def _try(make_dataset: Any, options: dict[str, Any]) -> tuple[str, str]:
     """What one trial shows that no check runs."""
     outcome = run_trial(make_dataset, **options)
     finding = outcome.judge(take_reference(make_dataset))
-    cause = likely_cause(outcome, finding, outcome)
+    cause = likely_cause(outcome, finding, outcome, rules=CAUSE_RULES)
     return str(finding.verdict), cause.phrase if cause else ""
 
 

@@ -14,8 +14,8 @@ from pytest_dataloader_faults import Contract, check_dataset
 from pytest_dataloader_faults._settings.jobs import TrialJob
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.battery.checks.network.rules import ERROR_PAGE
 from pytest_dataloader_faults.faults import HttpError
-from pytest_dataloader_faults.outcomes.judge.causes import _ERROR_PAGE
 from support.datasets import Records
 from support.http_datasets import (
     BlamesFile,
@@ -117,12 +117,12 @@ def test_healthy_client_passes(kind, url):
 @pytest.mark.parametrize(
     ("kind", "verdict", "cause"),
     [
-        (TakesPage, "corrupted", _ERROR_PAGE.phrase),
-        (TakesItsBeginning, "corrupted", _ERROR_PAGE.phrase),
-        (TakesPageInSession, "corrupted", _ERROR_PAGE.phrase),
-        (CatchesHttpError, "corrupted", _ERROR_PAGE.phrase),
-        (ByAiohttp, "corrupted", _ERROR_PAGE.phrase),
-        (OfItsLength, "corrupted", _ERROR_PAGE.phrase),
+        (TakesPage, "corrupted", ERROR_PAGE.phrase),
+        (TakesItsBeginning, "corrupted", ERROR_PAGE.phrase),
+        (TakesPageInSession, "corrupted", ERROR_PAGE.phrase),
+        (CatchesHttpError, "corrupted", ERROR_PAGE.phrase),
+        (ByAiohttp, "corrupted", ERROR_PAGE.phrase),
+        (OfItsLength, "corrupted", ERROR_PAGE.phrase),
         (ZerosForStatus, "corrupted", "returns a substitute for an unreadable sample"),
         (SkippingStream, "corrupted", "skips samples without an error"),
         (EndingStream, "corrupted", "skips samples without an error"),

@@ -17,7 +17,7 @@ from pytest_dataloader_faults import check_dataset, explore, run_trial, sweep
 from pytest_dataloader_faults._settings.jobs import TrialJob
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.checks._faults import NETWORK
+from pytest_dataloader_faults.battery.checks.network import NETWORK
 from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.faults import ConnectError, ReadError

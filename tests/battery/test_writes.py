@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults.battery.checks._faults import WRITES
+from pytest_dataloader_faults.battery.checks.writes import WRITES
 from support.datasets import Records
 from support.vits import AtomicSpectrograms, Spectrograms, write_recordings
 from support.waiting import until

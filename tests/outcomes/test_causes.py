@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_dataloader_faults import Verdict
-from pytest_dataloader_faults.battery.checks import _epochs
+from pytest_dataloader_faults.battery.checks import CAUSE_RULES, _epochs
 from pytest_dataloader_faults.battery.checks.before_init.rules import length_clause
 from pytest_dataloader_faults.faults import CorruptedFile, OpenError, ShortRead, WriteError
 from pytest_dataloader_faults.outcomes import (
@@ -59,7 +59,7 @@ def _trial(fault, kind=FiringKind.CALL, path="/data/a.rec"):
 
 def _cause(outcome, verdict, wrong=None, fault_free=FAULT_FREE, clues=None, cause=None):
     finding = Finding(Verdict(verdict), "any words: missing", cause, wrong)
-    return likely_cause(outcome, finding, fault_free, clues or Clues())
+    return likely_cause(outcome, finding, fault_free, clues or Clues(), CAUSE_RULES)
 
 
 @rows(

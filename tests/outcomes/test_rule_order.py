@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 from pytest_dataloader_faults import Contract, Outcome
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.battery.checks import CAUSE_RULES, CHECKS
 from pytest_dataloader_faults.battery.checks.before_init import FollowedRun
 from pytest_dataloader_faults.battery.checks.ranks.fault_free import FaultFreeRanks
 from pytest_dataloader_faults.battery.checks.resume import RESUME
@@ -163,7 +163,9 @@ def _conclusion(
     finding = outcome.judge(reference, contract)
     if outcome.of(SavedState):
         finding = RESUME[0].refine(finding, outcome, reference)
-    return _summarize(finding, likely_cause(outcome, finding, fault_free, clues or Clues()))
+    return _summarize(
+        finding, likely_cause(outcome, finding, fault_free, clues or Clues(), CAUSE_RULES)
+    )
 
 
 def _summarize(finding: Finding, cause: Cause | None) -> str:

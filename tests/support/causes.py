@@ -10,9 +10,11 @@ from pytest_dataloader_faults.battery.checks import _epochs, listings
 from pytest_dataloader_faults.battery.checks.before_init import rules as before_init
 from pytest_dataloader_faults.battery.checks.locks import rules as lock_rules
 from pytest_dataloader_faults.battery.checks.memory import rules as memory_rules
+from pytest_dataloader_faults.battery.checks.network import rules as network_rules
 from pytest_dataloader_faults.battery.checks.ranks import generators
 from pytest_dataloader_faults.battery.checks.ranks import rules as rank_rules
 from pytest_dataloader_faults.battery.checks.resume import rules
+from pytest_dataloader_faults.battery.checks.writes import rules as write_rules
 from pytest_dataloader_faults.outcomes import (
     FileCounts,
     Finding,
@@ -28,7 +30,6 @@ from pytest_dataloader_faults.outcomes.judge import (
     errors,
     hangs,
     samples,
-    sharing,
     starts,
 )
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
@@ -37,6 +38,7 @@ from support.facts import EPOCH_1, ordinary, revised
 MODULES = (
     *(causes, errors, hangs, starts, rules, lock_rules, memory_rules),
     *(rank_rules, generators, draws, samples, before_init, _epochs, listings),
+    *(network_rules, write_rules),
 )
 
 
@@ -55,7 +57,7 @@ def all_causes() -> Iterator[Cause]:
 def _cause_of_connection() -> Cause:
     notes = (SharedConnection("a connection to 127.0.0.1:9000"),)
     outcome = revised(ordinary(Pass(EPOCH_1, complete=True)), notes=notes)
-    cause = sharing.connection_cause(outcome, Verdict.CORRUPTED)
+    cause = network_rules.find_cause(outcome, Verdict.CORRUPTED, outcome)
     assert cause is not None
     return cause
 

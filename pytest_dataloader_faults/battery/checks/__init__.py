@@ -6,8 +6,9 @@ NotApplicable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults._arguments import suggest_name
 from pytest_dataloader_faults.battery.checks._base import WORKERS_AGREE as WORKERS_AGREE
@@ -16,26 +17,34 @@ from pytest_dataloader_faults.battery.checks._base import Scenario as Scenario
 from pytest_dataloader_faults.battery.checks._base import TrialKind as TrialKind
 from pytest_dataloader_faults.battery.checks._base import no_fault as no_fault
 from pytest_dataloader_faults.battery.checks._epochs import EPOCHS
-from pytest_dataloader_faults.battery.checks._faults import FAULTS, NETWORK, WRITES
+from pytest_dataloader_faults.battery.checks._faults import FAULTS
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT, ELSEWHERE, BeforeInit
 from pytest_dataloader_faults.battery.checks.before_init.rules import BeforeInitJudge
-from pytest_dataloader_faults.battery.checks.http import HTTP
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.locks import LOCKS
 from pytest_dataloader_faults.battery.checks.memory import MEMORY
+from pytest_dataloader_faults.battery.checks.network import HTTP, NETWORK, note_on_connections
+from pytest_dataloader_faults.battery.checks.network import rules as network_rules
 from pytest_dataloader_faults.battery.checks.pinned_memory import PINNING
 from pytest_dataloader_faults.battery.checks.ranks import RANKS, RankTrials
 from pytest_dataloader_faults.battery.checks.ranks import make_only_rank as make_only_rank
 from pytest_dataloader_faults.battery.checks.ranks import run_ranks as run_ranks
 from pytest_dataloader_faults.battery.checks.ranks.rules import RanksJudge
 from pytest_dataloader_faults.battery.checks.resume import RESUME
+from pytest_dataloader_faults.battery.checks.writes import LEFTOVERS, WRITES
+from pytest_dataloader_faults.battery.checks.writes import rules as write_rules
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.faults import HttpError
+from pytest_dataloader_faults.outcomes.judge.causes import CauseRules
 from pytest_dataloader_faults.outcomes.text import format_value, shorten
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 
 CHECKS: dict[str, Check] = {
     check.name: check
     for group in (
-        *(EPOCHS, MEMORY, FAULTS, BEFORE_INIT, LISTINGS, WRITES, LOCKS, NETWORK, HTTP),
+        *(EPOCHS, LEFTOVERS, MEMORY, FAULTS, BEFORE_INIT, LISTINGS, WRITES, LOCKS, NETWORK, HTTP),
         *(RESUME, RANKS, PINNING),
     )
     for check in group
@@ -45,6 +54,11 @@ IN_WORKERS = TrialKind(ELSEWHERE)
 _KINDS = (RankTrials(), BeforeInit(), IN_WORKERS)
 JUDGES = (RanksJudge, BeforeInitJudge)
 """The judges of trials that are judged by rules of their own."""
+CAUSE_RULES = CauseRules(
+    (write_rules.find_cause, network_rules.find_cause), {HttpError: network_rules.ERROR_PAGE}
+)
+RUN_NOTES: tuple[Callable[[FaultFreeRun], tuple[str, ...]], ...] = (note_on_connections,)
+"""What packages of checks have to say about a dataset, whichever check runs."""
 HOOK = "pytest_dataloader_faults_checks"
 """The pytest hook that returns the checks of a user."""
 

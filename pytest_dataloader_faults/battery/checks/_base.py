@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 WORKERS_AGREE = "workers-agree"
 HALF = 0.5
+PATIENCE = 1.0
+"""Seconds. A dataset or a client with a shorter timeout raises an error before that."""
 FLIPS = 8
 """The number of damaged bytes in a file."""
 _TEXT = allow.ArgumentRule(lambda value: isinstance(value, str), "a str")

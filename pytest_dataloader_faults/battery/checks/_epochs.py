@@ -263,18 +263,11 @@ def _samples_of(epoch: Pass) -> Counter[str]:
     return Counter(row for each in epoch.delivered for row in each.rows or (each.digest,))
 
 
-_EPOCHS_OF_NEW_WORKERS = 3
 _ABANDONED = (
     "The loop left an epoch after its first batch, as with break, and the same workers then ran a"
     " complete one. Code after the last yield of a generator, or at the end of a sampler, was never"
     " reached. Open files with a with statement, which closes them however the generator is left,"
     " and start over in each __iter__"
-)
-
-
-_LEFTOVERS = (
-    "A worker exits without running atexit handlers or the finalizers of its objects. Remove a"
-    " temporary file in the sample that created it, or create and remove it in the main process"
 )
 
 
@@ -294,26 +287,6 @@ def _require_epochs(_: Workload, outcome: Outcome) -> None:
         f"only {pluralize(epoch_count, 'epoch')} fit into half of the deadline, and {explanation}."
         " Raise the deadline, or use fewer samples"
     )
-
-
-def _left_files(outcome: Outcome, _: Reference) -> Finding | None:
-    """Temporary files that most workers leave; a cache is created only once."""
-    leftovers = [each.leftover_files for each in outcome.workers if each.leftover_files]
-    if len(leftovers) * 2 <= len(outcome.workers):
-        return None
-    count, worker_count = sum(map(len, leftovers)), len(outcome.workers)
-    sentence = (
-        f"{len(leftovers)} of {pluralize(worker_count, 'worker')} left"
-        f" {pluralize(count, 'temporary file')} behind ({leftovers[-1][0]})"
-    )
-    return Finding(Verdict.LEAKED, sentence)
-
-
-def _needs_kernel_engine(workload: Workload) -> Scenario:
-    if workload.is_python_engine:
-        reason = "the python engine does not see which files are created; the kernel engine does"
-        raise NotApplicable(reason)
-    return no_fault(workload)
 
 
 _PERSISTENT = {"persistent_workers": True}
@@ -405,16 +378,5 @@ EPOCHS = (
             require_effect=_require_epochs,
         ),
         advice=_ABANDONED,
-    ),
-    Check(
-        "leftover-files",
-        "workers leave no temporary file and no shared memory behind when they exit",
-        _needs_kernel_engine,
-        scenario=Scenario(
-            loader={"persistent_workers": False},
-            processes=arm_workers(*[REPEATED] * _EPOCHS_OF_NEW_WORKERS),
-        ),
-        rule=_left_files,
-        advice=_LEFTOVERS,
     ),
 )

@@ -1,14 +1,14 @@
-"""Checks with faults in files, connections and workers. Pure."""
+"""Checks with faults in files that are read, and in workers. Pure."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.battery.checks._base import (
     FLIPS,
     HALF,
+    PATIENCE,
     Check,
     Plan,
     Planned,
@@ -20,18 +20,14 @@ from pytest_dataloader_faults.battery.checks._base import (
 )
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults.globs import GlobMatcher
-from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
-from pytest_dataloader_faults.outcomes.contract import Finding
+from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
-from pytest_dataloader_faults.outcomes.judge.hangs import loader_timed_out
 from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import Epoch, arm_workers
 
 _HALVES = 2
 _ALL_CUT = 1000
 """The number of first reads of a worker that are shortened, and about that of later ones."""
-_PATIENCE = 1.0
-"""Seconds. A dataset or a client with a shorter timeout raises an error before that."""
 
 
 def _fails_halfway(times: int | None) -> Plan:
@@ -224,7 +220,7 @@ FAULTS = (
         "hung-read",
         "raises an error in time when the storage does not respond",
         _hung_reads,
-        scenario=Scenario(processes=arm_workers(Epoch(patience=_PATIENCE))),
+        scenario=Scenario(processes=arm_workers(Epoch(patience=PATIENCE))),
     ),
     Check(
         "descriptor-exhaustion",
@@ -244,110 +240,5 @@ FAULTS = (
         "worker-killed-sending",
         "handles a worker that dies while it sends a batch",
         _killed_sending,
-    ),
-)
-
-
-# The recovery pass, which follows each trial, finds what a fault left in a file: it reads the same
-# files, and must deliver the correct samples.
-
-
-def _fails_at_once(workload: Workload) -> faults.Fault:
-    return faults.WriteError(workload.written.path, errno.EIO)
-
-
-def _fills_up_halfway(workload: Workload) -> Scenarios:
-    """Twice: the header and the data of a file may be written separately, and one error ignored."""
-    half = workload.writes // 2 + 1
-    path = workload.written.path
-    return tuple(
-        Scenario(
-            faults=(faults.WriteError(path, errno.ENOSPC, nth=nth),), title=f"from write {nth} on"
-        )
-        for nth in (half, half + 1)
-        if nth <= workload.writes
-    )
-
-
-def _dies_writing(workload: Workload) -> faults.Fault:
-    path = workload.written.path
-    return faults.WorkerKilled(writing=path, worker=min(workload.writers))
-
-
-WRITES = (
-    Check("write-error", "handles files that cannot be written", _fails_at_once),
-    Check("disk-full", "handles a disk that fills up halfway", _fills_up_halfway),
-    Check(
-        "worker-killed-writing",
-        "handles a file that a killed worker left half-written",
-        _dies_writing,
-    ),
-)
-
-
-_WITHIN = 1024
-"""Most HTTP headers are shorter, so this many bytes end within the content."""
-_NO_RESPONSE = "no server responded on a connection that the engine can see"
-
-
-def _on_connections(*kinds: tuple[str, Callable[..., faults.Fault]]) -> Plan:
-    def plan(workload: Workload) -> Scenarios:
-        path = workload.connections.path
-        return tuple(Scenario(faults=(make(path),), title=title) for title, make in kinds)
-
-    return plan
-
-
-def _closed_early(kind: Callable[..., faults.Fault]) -> Plan:
-    return _on_connections(
-        ("before a response", kind),
-        (f"after {_WITHIN} bytes of a response", lambda path: kind(path, after=_WITHIN)),
-    )
-
-
-def _require_response(_: Workload, outcome: Outcome) -> None:
-    """Logs, probes and telemetry only send. A session from before the fork is not monitored."""
-    if not any(each.matched for each in outcome.faults):
-        raise NotApplicable(_NO_RESPONSE)
-
-
-def _has_no_timeout(outcome: Outcome, _: Reference) -> Finding | None:
-    """A wait that only the loader's timeout ended, because the client has none."""
-    waits = sorted({path for each in outcome.workers for path in each.unlimited_waits})
-    if not waits or not loader_timed_out(outcome):
-        return None
-    sentence = (
-        f"a worker waited for a response from {waits[0]} without a timeout of its own; only the"
-        " loader's timeout, which this check sets, ended the wait"
-    )
-    return Finding(Verdict.HUNG, sentence)
-
-
-NETWORK = (
-    Check(
-        "connect-error",
-        "handles a server that refuses connections",
-        _on_connections(("", faults.ConnectError)),
-    ),
-    Check(
-        "connection-reset",
-        "handles a server that resets a connection",
-        _closed_early(faults.ConnectionReset),
-        scenario=Scenario(require_effect=_require_response),
-    ),
-    Check(
-        "connection-closed",
-        "handles a server that closes a connection in the middle of a response",
-        _closed_early(faults.ConnectionClosed),
-        scenario=Scenario(require_effect=_require_response),
-    ),
-    Check(
-        "connection-hung",
-        "raises an error in time when a server does not respond",
-        _on_connections(("", faults.HungRead)),
-        rule=_has_no_timeout,
-        scenario=Scenario(
-            processes=arm_workers(Epoch(patience=_PATIENCE)), require_effect=_require_response
-        ),
     ),
 )

@@ -8,20 +8,17 @@ them. So a cause is named after what the dataset does, not after the fault that 
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from pytest_dataloader_faults.faults import (
     CorruptedFile,
     Fault,
-    HttpError,
     ReadError,
     ShortRead,
     TruncatedFile,
 )
-from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.outcomes.contract import (
     DAMAGED,
     SHORT,
@@ -75,23 +72,6 @@ _WRITES_DATA = Cause(
     overrides=True,
     fix="open data read-only (mode='r')",
 )
-_PARTIAL_FILE = Cause(
-    "leaves a partially written file behind",
-    "A later read accepted a file that was incomplete, because a write had failed or not ended."
-    " Write to a temporary name in the same folder, and rename the file with os.replace() once it"
-    " is complete. Some writers ignore write errors (np.save, for the data), so check the size"
-    " before you rename",
-    overrides=True,
-    fix="write to a temporary name, and rename the file with os.replace()",
-)
-_STREAM_ERROR = re.compile(r"iostream error|unexpected pos \d+ vs \d+")
-_HIDDEN_BY_STREAM = Cause(
-    "passes torch.save a path and so hides why a write failed",
-    "When torch.save gets a path, it writes through a C++ stream that drops the errno. Pass it a"
-    " file opened with open() instead, whose errors get through",
-    overrides=True,
-    fix="pass torch.save a file opened with open()",
-)
 INTERMITTENT = Cause(
     "hangs or crashes intermittently without a fault",
     "The fault of this check may be unrelated. Libraries with their own threads or locks often do"
@@ -130,8 +110,28 @@ class Clues(NamedTuple):
 _NO_CLUES = Clues()
 
 
+class CauseRules(NamedTuple):
+    """What packages of checks know about causes.
+
+    Attributes:
+        by_trial: Functions of the outcome, the verdict, and an epoch without faults.
+        of_content: By the kind of a fault that replaces content: what a dataset does if its samples
+            contain the replacement.
+    """
+
+    by_trial: tuple[Callable[[TrialFacts, Verdict, TrialFacts], Cause | None], ...] = ()
+    of_content: Mapping[type[Fault], Cause] = {}
+
+
+_NO_RULES = CauseRules()
+
+
 def likely_cause(
-    outcome: TrialFacts, finding: Finding, fault_free: TrialFacts, clues: Clues = _NO_CLUES
+    outcome: TrialFacts,
+    finding: Finding,
+    fault_free: TrialFacts,
+    clues: Clues = _NO_CLUES,
+    rules: CauseRules = _NO_RULES,
 ) -> Cause | None:
     """The likely cause, if *finding* is a failure; *fault_free*: an epoch without faults.
 
@@ -139,11 +139,15 @@ def likely_cause(
     """
     if finding.passed:
         return None
-    return add_advice(outcome, _find_cause(outcome, finding, fault_free, clues))
+    return add_advice(outcome, _find_cause(outcome, finding, fault_free, clues, rules))
 
 
 def _find_cause(
-    outcome: TrialFacts, finding: Finding, fault_free: TrialFacts, clues: Clues
+    outcome: TrialFacts,
+    finding: Finding,
+    fault_free: TrialFacts,
+    clues: Clues,
+    rules: CauseRules,
 ) -> Cause:
     if finding.verdict is not Verdict.NOT_EXERCISED and (
         cause := sharing.file_cause(
@@ -151,18 +155,18 @@ def _find_cause(
         )
     ):
         return cause
-    if cause := (
-        finding.cause
-        or _write_cause(outcome, finding.verdict, fault_free)
-        or sharing.connection_cause(outcome, finding.verdict)
-    ):
+    found = (rule(outcome, finding.verdict, fault_free) for rule in rules.by_trial)
+    if cause := (finding.cause or next(filter(None, found), None)):
         return cause
     if finding.verdict in _CONTENT_VERDICTS and not clues.is_caught and lengthens_data(outcome):
         return _WRITES_DATA
     if finding.verdict in _LASTING_VERDICTS and _raised_in_earlier_epoch(outcome):
         return _STAYS_IN_WORKER
     if finding.verdict is Verdict.CORRUPTED:
-        return _sample_cause(outcome, finding.wrong, fault_free, is_caught=clues.is_caught)
+        replaced: dict[type[Fault], Cause] = {CorruptedFile: _DAMAGE, **rules.of_content}
+        return _sample_cause(
+            outcome, finding.wrong, fault_free, replaced, is_caught=clues.is_caught
+        )
     return start_cause(outcome) or _cause_by_verdict(outcome, finding.verdict, clues)
 
 
@@ -191,23 +195,6 @@ def _fault_free_cause(outcome: TrialFacts) -> Cause:
         advice = f"{_LOCKED_BY_WORKER.advice} {library.how_to_share}"
         return _LOCKED_BY_WORKER._replace(advice=advice)
     return Verdict.FAILS_WITHOUT_FAULT.usual_cause
-
-
-def _write_cause(outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts) -> Cause | None:
-    """The cause after a failed write, or after another fault in a worker that writes files."""
-    failed = any(Place.WRITE in each.fault.places for each in outcome.faults if each.fired)
-    hangs = outcome.timed_out  # It waits for something that an error left undone in memory.
-    if verdict is Verdict.POISONED and not hangs and (failed or _writes_files(fault_free)):
-        return _PARTIAL_FILE
-    if failed and verdict is Verdict.CORRUPTED:
-        return _PARTIAL_FILE
-    text = outcome.exception.text if outcome.exception else ""
-    is_hidden = failed and verdict is Verdict.FAILED_UNCLEARLY and _STREAM_ERROR.search(text)
-    return _HIDDEN_BY_STREAM if is_hidden else None
-
-
-def _writes_files(fault_free: TrialFacts) -> bool:
-    return any(each.writes for worker in fault_free.workers for each in worker.files.values())
 
 
 # Some facts about caught errors. A truncated file and a short read do not raise an error
@@ -279,12 +266,6 @@ _DAMAGE = Cause(
     "Verify a checksum, and raise an error if it does not match",
     fix="verify a checksum, and raise an error if it does not match",
 )
-_ERROR_PAGE = Cause(
-    "uses the error page of a server as data",
-    "The page that a server sent with an error status became part of a sample. Check the status"
-    " before you use the body: call response.raise_for_status()",
-    fix="call response.raise_for_status() before you use the body",
-)
 _DIFFERENT_SAMPLES = Cause(
     "returns different samples in workers than in the main process",
     fix="make samples depend on the index alone",
@@ -320,18 +301,22 @@ _WITHOUT_ERROR: tuple[tuple[type[Fault], Cause], ...] = (
     (ShortRead, _SHORT_READ),
 )
 """Faults after which no call fails, and what a dataset does if it does not notice them."""
-_REPLACED = ((CorruptedFile, _DAMAGE), (HttpError, _ERROR_PAGE))
-"""Faults that replace content, and what a dataset does if its samples contain the replacement."""
 _OTHER_SAMPLE = (Wrong.SUBSTITUTED, Wrong.REORDERED, Wrong.REPEATED)
 
 
 def _sample_cause(
-    outcome: TrialFacts, wrong: Wrong | None, fault_free: TrialFacts, *, is_caught: bool
+    outcome: TrialFacts,
+    wrong: Wrong | None,
+    fault_free: TrialFacts,
+    replaced: Mapping[type[Fault], Cause],
+    *,
+    is_caught: bool,
 ) -> Cause:
     """The likely cause of samples that are wrong in the way *wrong*.
 
-    *fault_free*: an epoch without faults. *is_caught*: whether the dataset does the same after an
-    error, which it must have caught.
+    *fault_free*: an epoch without faults. *replaced*: the causes of samples with what a fault put
+    in the place of content. *is_caught*: whether the dataset does the same after an error, which it
+    must have caught.
     """
     if not outcome.fired:
         return _dataset_cause(outcome, wrong, fault_free)
@@ -343,9 +328,9 @@ def _sample_cause(
         return _SKIPPED
     if outcome.kind == "iterable" and _count_rows(outcome) > _count_rows(fault_free):
         return _STARTED_AGAIN
-    replaced = (cause for kind, cause in _REPLACED if isinstance(fault, kind))
+    contained = (cause for kind, cause in replaced.items() if isinstance(fault, kind))
     is_content = wrong not in (*_OTHER_SAMPLE, Wrong.IDENTICAL)
-    if is_content and (cause := next(replaced, None)):
+    if is_content and (cause := next(contained, None)):
         return cause
     cause = _NEIGHBOR if wrong in _OTHER_SAMPLE else _PLACEHOLDER
     is_of_reads = isinstance(fault, ReadError)

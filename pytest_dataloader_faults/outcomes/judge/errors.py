@@ -27,7 +27,7 @@ import signal
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults.base import Effect, FiringKind
-from pytest_dataloader_faults.faults.globs import is_excluded, is_network_glob
+from pytest_dataloader_faults.faults.globs import FILE_PATH, identifier_of, is_excluded
 from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.fault_facts import occurrences
@@ -162,15 +162,14 @@ def _advice(raised: Raised, happened: list[error_text.Occurrence]) -> str:
         return _FALSE_CLASS
     if raised.type in _UNSET:
         return _CONTINUED
-    is_of_server = any(each.path and is_network_glob(each.path) for each in happened)
+    identifiers = {identifier_of(each.path) for each in happened if each.path} - {FILE_PATH}
     is_of_read = any(isinstance(each.fault, faults.ReadError) for each in happened)
-    if is_of_read and not is_of_server and not chains.is_raised_on_purpose(raised.text):
+    if is_of_read and not identifiers and not chains.is_raised_on_purpose(raised.text):
         return _DROPPED_BY_READER
     advice = _RAISE_FROM if any(each.fault.errno for each in happened) else _SAY_WHAT
-    is_of_reads = any(isinstance(each.fault, faults.ReadError) for each in happened)
-    if is_of_reads and not is_of_server and chains.has_single_exception(raised.text):
+    if is_of_read and not identifiers and chains.has_single_exception(raised.text):
         advice = _NO_ORIGINAL
-    return advice.format("server's address" if is_of_server else "file's path")
+    return advice.format(next(iter(identifiers), FILE_PATH))
 
 
 def _describe_misleading_text(text: str, happened: list[error_text.Occurrence]) -> str:

@@ -216,13 +216,6 @@ def loader_timed_out(outcome: TrialFacts) -> bool:
     return bool(outcome.exception and "DataLoader timed out" in outcome.exception.message)
 
 
-_NO_LIMIT = Cause(
-    "waits for a server without a timeout",
-    "Set a timeout in the client, for example requests.get(url, timeout=30), urlopen(url,"
-    " timeout=30) or socket.setdefaulttimeout(30). Servers do disappear without closing the"
-    " connection",
-    fix="set a timeout in the client, such as requests.get(url, timeout=30)",
-)
 _LOST_THREAD = Cause(
     "waits for a thread that did not survive the fork",
     "A worker waits on a lock or a queue whose thread exists only in the main process: fork copies"
@@ -284,8 +277,6 @@ def likely_cause(outcome: TrialFacts, *, in_lock: bool, after_one: bool) -> Caus
     *in_lock*: whether it ``waits_for_thread``. *after_one*: whether the main process read a sample
     before its workers started.
     """
-    if any(each.unlimited_waits for each in outcome.workers):
-        return _NO_LIMIT
     if not outcome.fired and _is_forked(outcome):
         if in_lock:
             return _LOST_THREAD if has_threads_left_behind(outcome) else _LOCKS

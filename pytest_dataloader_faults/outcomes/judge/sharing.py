@@ -1,4 +1,4 @@
-"""What workers share if the dataset opened it before they were forked. Pure."""
+"""Files that workers share if the dataset opened them before they were forked. Pure."""
 
 from __future__ import annotations
 
@@ -9,21 +9,13 @@ from collections.abc import Iterator
 from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.outcomes.contract import Cause, Verdict
 from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
-from pytest_dataloader_faults.outcomes.judge.starts import is_not_forked
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES, Library
 from pytest_dataloader_faults.outcomes.records import TrialFacts
-from pytest_dataloader_faults.outcomes.stages import SharedConnection
 
 _HANDLE = "uses a file that was opened before the fork"
 _SHARED_OFFSET = (
     "The workers therefore share its file offset: open it in the worker, on first access"
 )
-_CONNECTION = "uses a connection that was opened before the fork"
-_SHARED_CONNECTION = (
-    "The dataset opened {} before the workers started, and they all used it, so that one may get"
-    " the answer for another: open it in the worker, on first access"
-)
-_OF_CONNECTION = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.POISONED)
 
 
 def file_cause(
@@ -45,16 +37,6 @@ def file_cause(
         overrides=library is not None and bool(library.errors),
         fix="open the file in the worker, on first access",
     )
-
-
-def connection_cause(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
-    """The cause, if no fault fired and no worker died, but workers shared a connection."""
-    connections = outcome.of(SharedConnection)
-    is_other = outcome.fired or outcome.deaths or is_not_forked(outcome)
-    if not connections or is_other or verdict not in _OF_CONNECTION:
-        return None
-    advice = _SHARED_CONNECTION.format(connections[0].name)
-    return Cause(_CONNECTION, advice, fix="open the connection in the worker, on first access")
 
 
 def _open_before_fork(

@@ -1,0 +1,65 @@
+"""What a dataset did with a connection, and why. Pure."""
+
+from __future__ import annotations
+
+from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
+from pytest_dataloader_faults.outcomes.judge.hangs import loader_timed_out
+from pytest_dataloader_faults.outcomes.judge.starts import (
+    is_not_forked,
+    sending_cause,
+    start_cause,
+)
+from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.reference import Reference
+from pytest_dataloader_faults.outcomes.stages import SharedConnection
+
+ERROR_PAGE = Cause(
+    "uses the error page of a server as data",
+    "The page that a server sent with an error status became part of a sample. Check the status"
+    " before you use the body: call response.raise_for_status()",
+    fix="call response.raise_for_status() before you use the body",
+)
+NO_TIMEOUT = Cause(
+    "waits for a server without a timeout",
+    "Set a timeout in the client, for example requests.get(url, timeout=30), urlopen(url,"
+    " timeout=30) or socket.setdefaulttimeout(30). Servers do disappear without closing the"
+    " connection",
+    fix="set a timeout in the client, such as requests.get(url, timeout=30)",
+)
+_CONNECTION = "uses a connection that was opened before the fork"
+_SHARED_CONNECTION = (
+    "The dataset opened {} before the workers started, and they all used it, so that one may get"
+    " the answer for another: open it in the worker, on first access"
+)
+_OF_CONNECTION = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.POISONED)
+
+
+def find_cause(outcome: TrialFacts, verdict: Verdict, _: TrialFacts) -> Cause | None:
+    """The cause, if a connection shows it."""
+    if verdict is Verdict.HUNG:
+        waits = any(each.unlimited_waits for each in outcome.workers)
+        is_sent = not (start_cause(outcome) or sending_cause(outcome))
+        return NO_TIMEOUT if waits and is_sent else None
+    return _sharing_cause(outcome, verdict)
+
+
+def _sharing_cause(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
+    """The cause, if no fault fired and no worker died, but workers shared a connection."""
+    connections = outcome.of(SharedConnection)
+    is_other = outcome.fired or outcome.deaths or is_not_forked(outcome)
+    if not connections or is_other or verdict not in _OF_CONNECTION:
+        return None
+    advice = _SHARED_CONNECTION.format(connections[0].name)
+    return Cause(_CONNECTION, advice, fix="open the connection in the worker, on first access")
+
+
+def find_wait_without_timeout(outcome: TrialFacts, _: Reference) -> Finding | None:
+    """A wait that only the loader's timeout ended, because the client has none."""
+    waits = sorted({path for each in outcome.workers for path in each.unlimited_waits})
+    if not waits or not loader_timed_out(outcome):
+        return None
+    sentence = (
+        f"a worker waited for a response from {waits[0]} without a timeout of its own; only the"
+        " loader's timeout, which this check sets, ended the wait"
+    )
+    return Finding(Verdict.HUNG, sentence)

@@ -1,0 +1,59 @@
+"""What workers wrote and left behind, and the likely cause after a failed write. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from pytest_dataloader_faults.faults.base import Place
+from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
+from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.reference import Reference
+from pytest_dataloader_faults.outcomes.text import pluralize
+
+PARTIAL_FILE = Cause(
+    "leaves a partially written file behind",
+    "A later read accepted a file that was incomplete, because a write had failed or not ended."
+    " Write to a temporary name in the same folder, and rename the file with os.replace() once it"
+    " is complete. Some writers ignore write errors (np.save, for the data), so check the size"
+    " before you rename",
+    overrides=True,
+    fix="write to a temporary name, and rename the file with os.replace()",
+)
+_STREAM_ERROR = re.compile(r"iostream error|unexpected pos \d+ vs \d+")
+HIDDEN_BY_STREAM = Cause(
+    "passes torch.save a path and so hides why a write failed",
+    "When torch.save gets a path, it writes through a C++ stream that drops the errno. Pass it a"
+    " file opened with open() instead, whose errors get through",
+    overrides=True,
+    fix="pass torch.save a file opened with open()",
+)
+
+
+def find_cause(outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts) -> Cause | None:
+    """The cause after a failed write, or after another fault in a worker that writes files."""
+    failed = any(Place.WRITE in each.fault.places for each in outcome.faults if each.fired)
+    hangs = outcome.timed_out  # It waits for something that an error left undone in memory.
+    if verdict is Verdict.POISONED and not hangs and (failed or _writes_files(fault_free)):
+        return PARTIAL_FILE
+    if failed and verdict is Verdict.CORRUPTED:
+        return PARTIAL_FILE
+    text = outcome.exception.text if outcome.exception else ""
+    is_hidden = failed and verdict is Verdict.FAILED_UNCLEARLY and _STREAM_ERROR.search(text)
+    return HIDDEN_BY_STREAM if is_hidden else None
+
+
+def _writes_files(fault_free: TrialFacts) -> bool:
+    return any(each.writes for worker in fault_free.workers for each in worker.files.values())
+
+
+def find_leftovers(outcome: TrialFacts, _: Reference) -> Finding | None:
+    """Temporary files that most workers leave; a cache is created only once."""
+    leftovers = [each.leftover_files for each in outcome.workers if each.leftover_files]
+    if len(leftovers) * 2 <= len(outcome.workers):
+        return None
+    count, worker_count = sum(map(len, leftovers)), len(outcome.workers)
+    sentence = (
+        f"{len(leftovers)} of {pluralize(worker_count, 'worker')} left"
+        f" {pluralize(count, 'temporary file')} behind ({leftovers[-1][0]})"
+    )
+    return Finding(Verdict.LEAKED, sentence)
