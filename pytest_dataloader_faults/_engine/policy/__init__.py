@@ -93,7 +93,7 @@ class FaultPolicy:
     def count_open(self, path: str) -> None:
         """Count the opening of a file."""
         with self.lock:
-            self.count(path, opens=1)
+            self.count(path, "opens")
             self.on_opened(path)
 
     def inherited_fd_actions(self, path: str, size: int) -> Actions:
@@ -108,7 +108,7 @@ class FaultPolicy:
         """For a mapping that was there before: Substitute or Fail."""
         operation = Operation(MAP, path)
         with self.lock:
-            self.count(path, reads=1)
+            self.count(path, "reads")
             return self._substitute_actions(operation, size) or self._fail_actions(
                 operation, sys.maxsize
             )
@@ -188,29 +188,23 @@ class FaultPolicy:
             matched = [each.matched for each in self.faults.all]
             return Counts(files, dict(+self.unobserved), matched)
 
-    def count(
-        self,
-        path: str,
-        *,
-        opens: int = 0,
-        reads: int = 0,
-        writes: int = 0,
-        locks: int = 0,
-        length: int = 0,
-    ) -> None:
-        """Add to the counts of one file; *length*: how many bytes were read."""
+    def count(self, path: str, operation: str, length: int = 0) -> None:
+        """Add one *operation* to the counts of a file, by its name there.
+
+        *length*: how many bytes were read.
+        """
         self._changed.add(path)
         counts = self.files[path]
-        numbers = counts.opens + opens, counts.reads + reads, counts.bytes + length
-        written = counts.writes + writes, *counts[4:-1]
-        self.files[path] = FileCounts(*numbers, *written, counts.locks + locks)
+        number = getattr(counts, operation) + 1
+        self.files[path] = counts._replace(bytes=counts.bytes + length, **{operation: number})
 
     def _count_read(self, operation: Operation, offset: int, length: int) -> None:
-        self.count(operation.path, reads=1, length=length)
+        self.count(operation.path, "reads", length)
         counts = self.files[operation.path]
         if counts.reads > 1 and length > counts.longest_bytes and operation.call != MAP:
-            longest = counts.reads, offset, length
-            self.files[operation.path] = FileCounts(*counts[:4], *longest, counts.locks)
+            self.files[operation.path] = counts._replace(
+                longest=counts.reads, longest_offset=offset, longest_bytes=length
+            )
 
     def fire_first_due(
         self,

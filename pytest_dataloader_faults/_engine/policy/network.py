@@ -29,7 +29,7 @@ def connect_actions(policy: FaultPolicy, operation: Operation) -> Actions:
     with policy.lock:
         if not policy.armed:
             return []
-        policy.count(operation.path, opens=1)
+        policy.count(operation.path, "opens")
         fault = policy.fire_first_due(vocabulary.ConnectError, operation)
         return [Fail(fault.errno)] if fault else []
 

@@ -31,7 +31,7 @@ def write_actions(policy: FaultPolicy, operation: Operation, length: int) -> Act
     with policy.lock:
         if not policy.armed:
             return []
-        policy.count(operation.path, writes=1)
+        policy.count(operation.path, "writes")
         call = CALLS[operation.call]
         for death in policy.death_actions(operation, "writing") if call.has_data else ():
             if isinstance(death, Die) and _is_allowed(policy, death.counter, operation):

@@ -94,7 +94,7 @@ def _waits(call: Syscall) -> bool:
 def _fire_due(policy: FaultPolicy, operation: Operation) -> LockError | None:
     """The first fault whose turn it is; it fires by that."""
     with policy.lock:
-        policy.count(operation.path, locks=1)
+        policy.count(operation.path, "locks")
         return policy.fire_first_due(LockError, operation)
 
 
