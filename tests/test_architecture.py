@@ -33,6 +33,7 @@ class Slice(NamedTuple):
     """What a package of ``battery.checks`` is about.
 
     *words*: a pattern of what names it. *mechanism*: modules elsewhere that exist for it alone.
+    *most_naming*: how many others may name it.
     """
 
     words: str
@@ -46,8 +47,30 @@ SLICES = {
         r"pin.?memory|\bpins? (batch|memory)|\bpinn(ed|ing)\b",
         ("_engine.loader.own_faults.pinning", "_trial.accelerator"),
     ),
+    "network": Slice(
+        r"\btcp\b|\bhttp\b|http_?error|(?<!a )\bnetwork\b(?! (namespace|and FUSE))"
+        r"|network_?(fault|glob)|connect_?error|connection_?(reset|closed)s?\b"
+        r"|(?<!accepts )(?<!more )(?<!its )(?<!be )connections\b|shared_?connection"
+        r"|unlimited_waits|place\.(answer|connect)|role\.connects",
+        (
+            *("_engine.kernel.sockets", "_engine.policy.network", "_engine.python.connections"),
+            *("_engine.supervisor.answers.http", "_engine.supervisor.answers.network"),
+            *("_trial.connections", "faults.http", "faults.network"),
+        ),
+        # What workers do is counted, listed and drawn by address next to what they do to files.
+        most_naming=22,
+    ),
     "ranks": Slice(r"\brank"),
     "resume": Slice(r"\bresum"),
+    "writes": Slice(
+        r"write_?(error|action)|write fault|short_?write|\bwrites=|\bwrites: (how|int|bool|map)"
+        r"|[._]writes\b|writes_(fd|buffers|of\b)|[.\"]writing\b|\bwriting=|\bwriters\b|\*writable"
+        r"|length_to_write|\.written\b|leftover_files|place\.write|on_write\b|failed write"
+        r"|\b(workers?|dataset) (that )?(writes?|wrote)\b(?! (down|their stacks))|of writing",
+        ("_engine.policy.writes", "_engine.supervisor.answers.writes", "faults.writes"),
+        # The engine follows descriptors that are written, and a trial has folders to write in.
+        most_naming=23,
+    ),
 }
 NINE_IN_TEN, HALF = 30, 10
 NO_ENTRIES = {"__pycache__", "py.typed"}

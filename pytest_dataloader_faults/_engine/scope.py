@@ -133,19 +133,19 @@ def arm_faults(
     supervisor: SupervisorHandle | None = None,
     samples: bool = False,
     seeded: int | None = None,
-    writable_folders: Iterable[str] | None = None,
+    own_folders: Iterable[str] | None = None,
 ) -> Iterator[tuple[Injection, LoaderMonitor]]:
     """``inject`` without its requirements, for trials; also yields the iterators' monitor.
 
     *stacks*: whether workers write their stacks when they get a signal. *supervisor*: one that is
-    running already. *writable_folders*: where faults of writing may happen; None for anywhere.
+    running already. *own_folders*: where faults of writing may happen; None for anywhere.
     *watch_files*, *samples* and *seeded*: see ``FaultPlan``.
     """
     from pytest_dataloader_faults._engine.loader.client import SupervisorClient
     from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, monitor_iterators
     from pytest_dataloader_faults._engine.plan import FaultPlan
 
-    folders = writable_folders
+    folders = own_folders
     writable = None if folders is None else tuple(map(os.path.realpath, folders))
     plan = FaultPlan(faults, watch_files, seed, samples, seeded, writable=writable)
     client = SupervisorClient(plan, engine, stacks, supervisor)

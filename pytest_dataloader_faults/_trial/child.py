@@ -126,7 +126,7 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         around.stacks.close()  # The warden writes to it.
         stacks.write_on_signal()
         server = around.server.pids if around.server else None
-        parts = (supervision, around.writable_folders, server)
+        parts = (supervision, around.own_folders, server)
         run(job, around.facts, *parts, number=number)
 
     _run_then_exit(warden, around.facts)

@@ -94,15 +94,15 @@ def run(
     job: Job,
     journal: Journal,
     supervision: SupervisorHandle | None,
-    writable_folders: Sequence[str],
+    own_folders: Sequence[str],
     server: tuple[int, int] | None,
     *,
     number: int = 0,
 ) -> None:
     """Do *job*, or process *number* of it if it has several.
 
-    Faults of writing may happen in *writable_folders*, which are this trial's own. *server*: the
-    keeper and the fork server that the workers are started by, if there is one.
+    *own_folders*: those whose files belong to this trial alone. *server*: the keeper and the fork
+    server that the workers are started by, if there is one.
     """
     free = FreeResources.now()
     resources.limit_descriptors(job.options.descriptors)
@@ -115,7 +115,7 @@ def run(
             if meetings:
                 meetings.end()
         elif isinstance(job, TrialJob):
-            armed = _arm_engine(job, supervision, writable_folders)
+            armed = _arm_engine(job, supervision, own_folders)
             TrialProcess(job, journal, server, free, meetings, armed).run(job.processes[number])
     except exceptions.MultipleLoadersError as error:
         journal.write(SeveralLoaders(str(error), error.parts))
@@ -135,7 +135,7 @@ def _take_reference(job: ReferenceJob, journal: Journal) -> None:
 
 
 def _arm_engine(
-    job: TrialJob, supervision: SupervisorHandle | None, writable_folders: Sequence[str]
+    job: TrialJob, supervision: SupervisorHandle | None, own_folders: Sequence[str]
 ) -> Armed:
     return arm_faults(
         *job.faults,
@@ -147,7 +147,7 @@ def _arm_engine(
         supervisor=supervision,
         samples=bool(job.faults),
         seeded=job.comparison.seeded,
-        writable_folders=writable_folders,
+        own_folders=own_folders,
     )
 
 

@@ -100,7 +100,6 @@ _RULES = {
         "1 or more bytes (int; 0 would be the end of the file: see TruncatedFile), or a fraction in"
         " (0.0, 1.0) of what the call would transfer (float)",
     ),
-    "after": allow.ints(0, allowed="an int, 0 or more bytes of the response"),
     "keep": allow.ArgumentRule(
         _is_keep, "a fraction in [0.0, 1.0) or a count of bytes (int, 0 or more)"
     ),
@@ -125,11 +124,6 @@ _RULES = {
         "one of " + ", ".join(sorted(each.name for each in SIGNALS)),
     ),
     "code": allow.ints(0, 255, "an exit code, 0 to 255"),
-    "status": allow.ints(400, 599, "an HTTP status from 400 to 599"),
-    "body": allow.optional(
-        lambda value: isinstance(value, str), "a str, or None for a page with the status"
-    ),
-    "retry_after": allow.optional(allow.at_least(0), "an int, 0 or more seconds, or None"),
 }
 
 
@@ -295,8 +289,10 @@ class Fault(allow.Checked):
         """The fault to take for a TCP connection, of a kind that has globs of files only."""
         if Place.FETCH in self.happens_in:
             return f"{type(self).__name__}(at=...)"
-        is_of_names = self.happens_in & (Place.OPEN | Place.LISTING | Place.LOCK)
-        return "ConnectError" if is_of_names else "ConnectionReset"
+        if self.happens_in & (Place.OPEN | Place.LISTING | Place.LOCK):
+            return "ConnectError"
+        is_short = Effect.BAD_DATA in self.effects and Place.WRITE not in self.happens_in
+        return "ConnectionClosed" if is_short else "ConnectionReset"
 
     @property
     def hides_file(self) -> bool:

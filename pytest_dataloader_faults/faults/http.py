@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import ClassVar
 
+from pytest_dataloader_faults import _arguments as allow
 from pytest_dataloader_faults.faults.base import Effect, Place, Triggered, kind
 from pytest_dataloader_faults.faults.network import NetworkFault
 
@@ -59,6 +60,14 @@ class HttpError(Triggered, NetworkFault):
 
     happens_in: ClassVar = Place.ANSWER
     effects: ClassVar = Effect.ERROR
+    _rules: ClassVar = {
+        **NetworkFault._rules,
+        "status": allow.ints(400, 599, "an HTTP status from 400 to 599"),
+        "body": allow.optional(
+            lambda value: isinstance(value, str), "a str, or None for a page with the status"
+        ),
+        "retry_after": allow.optional(allow.at_least(0), "an int, 0 or more seconds, or None"),
+    }
     status: int = 503
     nth: int = 1
     times: int | None = None

@@ -107,7 +107,6 @@ class ShortRead(ShortCall):
     needs_worker: ClassVar = False
     in_words: ClassVar = "a read of {} returned fewer bytes than requested"
     call: ClassVar = "read"
-    of_connections: ClassVar = "ConnectionClosed"
 
 
 @kind
@@ -124,7 +123,6 @@ class TruncatedFile(InWorkers, FileFault):
     effects: ClassVar = Effect.BAD_DATA | Effect.LASTING
     needs_worker: ClassVar = False
     in_words: ClassVar = "the content of {} is damaged (it is truncated)"
-    of_connections: ClassVar = "ConnectionClosed"
     keep: float = 0.5
 
     def kept(self, size: int) -> int:

@@ -9,6 +9,7 @@ import errno as _errno
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pytest_dataloader_faults import _arguments as allow
 from pytest_dataloader_faults.faults.base import (
     CONNECTION_FAILED,
     Effect,
@@ -69,6 +70,10 @@ class _TruncatedResponse(Triggered, NetworkFault):
     __slots__ = ()
     happens_in: ClassVar = Place.ANSWER
     effects: ClassVar = Effect.BAD_DATA
+    _rules: ClassVar = {
+        **NetworkFault._rules,
+        "after": allow.ints(0, allowed="an int, 0 or more bytes of the response"),
+    }
     after: int = 0
     nth: int = 1
     times: int | None = None

@@ -21,6 +21,7 @@ from pytest_dataloader_faults._engine.calls import (
     writing_calls,
 )
 from pytest_dataloader_faults._engine.kernel import linux
+from pytest_dataloader_faults._engine.plan import FilterRequirements
 from pytest_dataloader_faults._engine.system.libc import Prctl
 
 _INSTRUCTION = struct.Struct("=HBBI")
@@ -41,6 +42,7 @@ _NEVER_ALLOWED = (
     Role.LISTS,
 )
 """The arguments of these calls never show that the kernel may execute them."""
+_NO_REQUIREMENTS = FilterRequirements()
 _LOCKS = (linux.F_SETLK, linux.F_SETLKW, linux.F_OFD_SETLK, linux.F_OFD_SETLKW)
 
 
@@ -113,12 +115,10 @@ def _on_lock(name: str) -> bytes:
     return b""
 
 
-def _body(
-    name: str, base: int, listed_fds: Iterable[int], every_descriptor: bool, writes: bool
-) -> bytes:
+def _body(name: str, base: int, listed_fds: Iterable[int], needs: FilterRequirements) -> bytes:
     """What to do when the call is *name*; ends in a return on every path."""
     call = CALLS[name]
-    written = _on_write(name) if writes and call.writes_fd is not None else b""
+    written = _on_write(name) if needs.writes and call.writes_fd is not None else b""
     if written and call.reads_fd is None:
         return written + _ALLOW
     if call.role is Role.CHANGES_IDENTITY:
@@ -127,7 +127,7 @@ def _body(
         return _NOTIFY
     if call.role in (Role.STATS, Role.CHECKS):
         return _allow_flag(call.flags_at, linux.AT_EMPTY_PATH) + _NOTIFY
-    base = 0 if call.role is Role.DUPLICATES and every_descriptor else base
+    base = 0 if call.role is Role.DUPLICATES and needs.descriptors else base
     return _allow_unrelated(name) + written + _on_descriptor(call.reads_fd or 0, base, listed_fds)
 
 
@@ -137,35 +137,29 @@ def program(
     *,
     base: int,
     listed_fds: Iterable[int] = (),
-    descriptors: bool = False,
-    stats: bool = False,
-    room: bool = False,
-    listings: bool = False,
-    writes: bool = False,
-    locks: bool = False,
+    needs: FilterRequirements = _NO_REQUIREMENTS,
 ) -> bytes:
     """The filter, as an array of struct sock_filter.
 
-    *syscalls* maps names to numbers; names this machine does not have are left out. For
-    *descriptors*, *stats*, *room*, *listings*, *writes* and *locks* see ``FilterRequirements``.
+    *syscalls* maps names to numbers; names this machine does not have are left out.
     """
     listed_fds = tuple(listed_fds)
     names = [*calls_with_role(Role.OPENS), *reading_calls(), *calls_with_role(*_ALWAYS_FILTERED)]
     filtered_roles = {
-        Role.ALLOCATES: descriptors,
-        Role.STATS: stats,
-        Role.CHECKS: stats,
-        Role.RESERVES: room,
-        Role.LISTS: listings,
+        Role.ALLOCATES: needs.descriptors,
+        Role.STATS: needs.stats,
+        Role.CHECKS: needs.stats,
+        Role.RESERVES: needs.room,
+        Role.LISTS: needs.listings,
     }
     names += calls_with_role(*(role for role, is_wanted in filtered_roles.items() if is_wanted))
-    names += writing_calls() if writes else []
+    names += writing_calls() if needs.writes else []
     code = _instruction(_LOAD, _ARCHITECTURE) + _instruction(_JEQ, architecture, 1, 0) + _ALLOW
     code += _instruction(_LOAD, _NUMBER)
     for name in dict.fromkeys(names):
         if name in syscalls:
-            body = _on_lock(name) if locks else b""
-            body += _body(name, base, listed_fds, descriptors, writes)
+            body = _on_lock(name) if needs.locks else b""
+            body += _body(name, base, listed_fds, needs)
             # A plain jump over *body*, since the 8 bits of a conditional one may not reach.
             over = _instruction(_JUMP, len(body) // _INSTRUCTION.size)
             code += _instruction(_JEQ, syscalls[name], 1, 0) + over + body

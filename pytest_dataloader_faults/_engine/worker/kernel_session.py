@@ -85,12 +85,7 @@ def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
         linux.ARCHITECTURES[linux.MACHINE],
         base=base,
         listed_fds=listed,
-        descriptors=needs.descriptors,
-        stats=needs.stats,
-        room=needs.room,
-        listings=needs.listings,
-        writes=needs.writes,
-        locks=needs.locks,
+        needs=needs,
     )
     wire.encode(hello)  # For tracers, see above. The rest has run in connect() and in arm().
     listener = linux.filter_this_process(program, config.supervisor)

@@ -37,7 +37,7 @@ class Surroundings(NamedTuple):
     copy: str | None = None
 
     @property
-    def writable_folders(self) -> tuple[str, ...]:
+    def own_folders(self) -> tuple[str, ...]:
         """The folders whose files belong to the trial, and are removed with it."""
         return self.folders[1:]
 

@@ -29,6 +29,7 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     SYSCALLS,
     Return,
 )
+from pytest_dataloader_faults._engine.plan import FilterRequirements
 from pytest_dataloader_faults._engine.system.libc import Prctl
 from support.rows import rows
 
@@ -78,11 +79,13 @@ def _compare(operation: int, accumulator: int, value: int) -> bool:
     }[operation]
 
 
-def answer(machine: str, name: str, *arguments: int, **options) -> str:
+def answer(
+    machine: str, name: str, *arguments: int, base=BASE, listed_fds=HELD, **requirements
+) -> str:
     """What becomes of that call on that machine."""
-    code = program(
-        SYSCALLS[machine], ARCHITECTURES[machine], **{"base": BASE, "listed_fds": HELD, **options}
-    )
+    needs = FilterRequirements(**requirements)
+    tables = SYSCALLS[machine], ARCHITECTURES[machine]
+    code = program(*tables, base=base, listed_fds=listed_fds, needs=needs)
     return decide(code, SYSCALLS[machine][name], ARCHITECTURES[machine], arguments).name
 
 
@@ -322,14 +325,16 @@ def test_a_change_of_identity_is_reported_by_its_first_argument(
 def test_another_architecture_is_left_alone(machine, name):
     """Its numbers mean other calls."""
     other_machine = next(each for each in MACHINES if each != machine)
-    code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, descriptors=True)
+    needs = FilterRequirements(descriptors=True)
+    code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, needs=needs)
     decision = decide(code, SYSCALLS[machine][name], ARCHITECTURES[other_machine], (0, 0))
     assert decision is Return.ALLOW
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_calls_that_are_not_named_are_left_alone(machine):
-    code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, descriptors=True)
+    needs = FilterRequirements(descriptors=True)
+    code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, needs=needs)
     asked_for = calls_with_role(Role.STATS, Role.CHECKS, Role.RESERVES, Role.LISTS)
     writes_alone = {*writing_calls()} - {*reading_calls()}
     names = {*KNOWN} - {*asked_for, *writes_alone, *USED_FOR_MORE}
@@ -348,8 +353,8 @@ def test_sixty_held_descriptors_fit(machine, fd):
     """The kernel takes 4096 instructions, and every test is still reached."""
     table = SYSCALLS[machine]
     names = ["descriptors", "stats", "room", "listings", "writes", "locks"]
-    options = dict.fromkeys(names, True)
-    code = program(table, ARCHITECTURES[machine], base=BASE, listed_fds=SIXTY, **options)
+    needs = FilterRequirements(**dict.fromkeys(names, True))
+    code = program(table, ARCHITECTURES[machine], base=BASE, listed_fds=SIXTY, needs=needs)
     assert len(code) // 8 < MAX_INSTRUCTIONS
     decisions = {
         name: on_descriptor(machine, name, fd, listed_fds=SIXTY)
