@@ -261,7 +261,7 @@ class Fault(allow.Checked):
         return (*waits, CONNECTION_FAILED)
 
     def true_classes(self, call: str) -> tuple[type[OSError], ...]:
-        """The classes of errors that are true of what the fault did in *call*, beside its errnos.
+        """Classes of errors that are true of what the fault did in *call*, whatever their errno.
 
         A client may retry until its timeout expires.
         """

@@ -13,8 +13,8 @@ from pytest_dataloader_faults._engine.policy import Actions, Fail, FaultPolicy, 
 from pytest_dataloader_faults.faults.globs import is_network_glob
 from pytest_dataloader_faults.wire import FileCounts
 
-CONNECT, ANSWER = "connect", "recv"
-"""How firings name the making of a connection, and the data from its peer."""
+CONNECT = "connect"
+"""How firings name the making of a connection."""
 
 
 class CutOff(NamedTuple):

@@ -27,7 +27,6 @@ from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.kernel.callers_file import INVISIBLE
 from pytest_dataloader_faults._engine.policy import Delay, Fail, Hang, Operation
 from pytest_dataloader_faults._engine.policy.network import (
-    ANSWER,
     CONNECT,
     CutOff,
     answer_actions,
@@ -42,7 +41,7 @@ from pytest_dataloader_faults._engine.supervisor.events import (
     Timers,
 )
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
-from pytest_dataloader_faults.faults.base import Place
+from pytest_dataloader_faults.faults.base import ANSWER, Place
 
 _AT_ONCE = 4
 """The number of sockets that are served before the calls of workers are checked again."""
