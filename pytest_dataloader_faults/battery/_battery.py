@@ -14,6 +14,7 @@ from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery.checks import (
     CHECKS,
     IN_WORKERS,
+    INCLUDED_IN,
     WORKERS_AGREE,
     Check,
     Scenario,
@@ -188,6 +189,8 @@ class Battery:
         return repeats.combine(results or unused)
 
     def _confirm(self, check: Check, scenario: Scenario, should_fail: bool) -> CheckResult:
+        if not should_fail and (passing := self._find_passing_trial(check, scenario)):
+            return self._conclude(check, scenario, [passing])
         trials: list[JudgedTrial] = []
         while repeats.needs_another_trial(trials, should_fail=should_fail):
             outcome = self._run_next_trial(check, scenario, trials)
@@ -203,6 +206,28 @@ class Battery:
                 result = self._conclude(check, scenario, trials)
                 return replace(result, notes=(self._hang_note(outcome),))
         return self._conclude(check, scenario, trials)
+
+    def _find_passing_trial(self, check: Check, scenario: Scenario) -> JudgedTrial | None:
+        """The trial of the check that includes *check*, if the dataset passes both in it."""
+        including = INCLUDED_IN.get(check.name)
+        if including is None or self.hangs or scenario.whole_batches:
+            return None
+        trial = self._shared_trial(CHECKS[including])
+        try:
+            check.require_effect(scenario, self.workload, trial.outcome)
+        except NotApplicable:
+            return None
+        return trial if trial.finding.passed else None
+
+    def _shared_trial(self, check: Check) -> JudgedTrial:
+        """The first trial of *check*, which includes others."""
+
+        def run() -> JudgedTrial:
+            (scenario,) = check.plan_scenarios(self.workload)
+            outcome = self._run_trial(check, scenario)
+            return JudgedTrial(outcome, self._judge(outcome, check, scenario))
+
+        return self.fault_free_run.find_once(check.name, run)
 
     def _may_depend_on_batch_size(self, trial: JudgedTrial) -> bool:
         """Whether *trial* fails, but may pass with batches of the loader's own size."""
@@ -296,6 +321,8 @@ class Battery:
 
     def _runs_of(self, check: Check, scenario: Scenario) -> list[Outcome]:
         """The first trials of *check*, if the fault-free run has already made them."""
+        if check.name in INCLUDED_IN.values() and not (self.hangs or scenario.whole_batches):
+            return [self._shared_trial(check).outcome]
         kind = kind_of(scenario)
         is_fault_free = check.name == kind.fault_free_check
         if not is_fault_free or scenario.whole_batches or scenario.loader:

@@ -167,6 +167,14 @@ def test_the_epoch_followed_from_the_constructor_on_is_made_once(records, run_ch
     assert costs == [FOLLOWED + ALONE + AFTER, ALONE + AFTER, ALONE + AFTER]
 
 
+def test_a_trial_for_two_checks_is_run_once(records, run_check):
+    factory = _factory(records, run_check.log)
+    run_check(factory)
+    costs = [run_check(factory, name)[1] for name in ("resource-growth", "abandoned-epoch")]
+
+    assert costs == [ALONE, 0]
+
+
 def test_the_followed_epoch_moves_with_the_folder_of_the_item(tmp_path, run_check):
     costs = {}
     for name, check in (("item_1", "open-error"), ("item_2", BEFORE_INIT), ("item_3", BEFORE_INIT)):

@@ -16,8 +16,8 @@ from support.corpus.archives import H5, H5Rows, Lmdb, Npz, Sqlite, Unbuffered, Z
 from support.corpus.streams import IteratorOnSelf, Shards
 from support.datasets import COUNT, SIZE, BySet, CopiedRecords, Records
 from support.facts import EIO, EPOCH_1, fired, ordinary, revised
-from support.specimens import Packed
-from support.state_specimens import SPECIMENS, KeepsHalves, shared_by
+from support.specimens import IndexLeftOpen, Packed
+from support.state_specimens import SPECIMENS, KeepsFilesOpen, KeepsHalves, shared_by
 
 pytestmark = pytest.mark.usefixtures("engine")
 LEFT = "abandoned-epoch"
@@ -77,6 +77,40 @@ def test_what_continues_where_it_was_left_is_corrupted(records):
 
     assert (result.verdict, result.failed) == ("corrupted", True), result.explanation
     assert "corrupted: in epoch 2, " in result.explanation
+
+
+GROWTH = "resource-growth"
+LEFT_EARLY = "prefetch_factor"
+"""An option that only trials with epochs that are left early have."""
+
+
+def test_a_trial_that_shows_no_growth_counts_for_both_checks(records):
+    growth, left = check_dataset(lambda: Records(records), only=[GROWTH, LEFT])
+
+    assert (growth.passed, left.passed) == (True, True)
+    assert growth.trials == left.trials
+    assert growth.trials[0].footprints
+
+
+@pytest.mark.parametrize("kind", [IndexLeftOpen, KeepsFilesOpen])
+def test_growth_has_its_own_trials_if_a_shared_one_finds_anything(records, kind):
+    growth, left = check_dataset(lambda: kind(records), only=[GROWTH, LEFT], on_fail=None)
+
+    assert left.failed
+    assert growth.passed == (GROWTH in getattr(kind, "unseen_by", ()))
+    assert not any(LEFT_EARLY in trial.request.loader for trial in growth.trials)
+
+
+def test_growth_that_is_expected_has_its_own_trials(records):
+    (growth,) = check_dataset(
+        lambda: Records(records),
+        only=GROWTH,
+        expected_failures={GROWTH: "it leaks"},
+        on_fail=None,
+    )
+
+    assert "Remove it from expected_failures" in growth.sentence
+    assert not any(LEFT_EARLY in trial.request.loader for trial in growth.trials)
 
 
 class Resumes(Sampler[int]):
@@ -146,7 +180,7 @@ def test_a_sampler_may_vary_how_many_it_draws(records, kind):
 
 
 def test_a_sampler_of_one_epoch_is_corrupted(records):
-    checks = (LEFT, "two-epochs", "persistent-workers", "resource-growth")
+    checks = (LEFT, "two-epochs", "persistent-workers", GROWTH)
     results = _drawn(lambda: iter(range(COUNT)), records, checks)
 
     for result in results:

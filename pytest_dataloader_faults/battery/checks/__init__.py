@@ -59,6 +59,9 @@ CAUSE_RULES = CauseRules(
 )
 RUN_NOTES: tuple[Callable[[FaultFreeRun], tuple[str, ...]], ...] = (note_on_connections,)
 """What packages of checks have to say about a dataset, whichever check runs."""
+INCLUDED_IN = {"resource-growth": "abandoned-epoch"}
+"""Checks without a fault whose epochs are all in the trial of another check as well, which passes
+only if they are correct. It leaves other epochs early, so leaks of both kinds of epochs add up."""
 HOOK = "pytest_dataloader_faults_checks"
 """The pytest hook that returns the checks of a user."""
 
