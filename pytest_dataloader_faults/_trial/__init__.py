@@ -294,9 +294,38 @@ class _Started(NamedTuple):
     warden: ChildProcess
 
 
-@environment.report_shortages()
-def run_together(*requests: jobs.Job) -> list[Record]:
-    """Do all *requests* at once, each below a warden; if there are several, they form a group."""
+class StartedTrial:
+    """A trial that runs while this process does something else."""
+
+    @environment.report_shortages()
+    def __init__(self, request: jobs.TrialJob) -> None:
+        self._job = _job_for(with_engine(request))
+        _prepare_fork(self._job)
+        with contextlib.ExitStack() as scope:
+            self._started = _start(self._job, scope)
+            self._scope = scope.pop_all()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its outcome is available at once."""
+        return self._started.warden.has_ended(0)
+
+    @environment.report_shortages()
+    def wait(self, look: Callable[[], None] | None = None) -> Outcome:
+        """Its outcome. *look* is called again and again until it is available."""
+        with self._scope:
+            end = _await_warden(self._started, look)
+            (record,) = _collect_records([self._started], [end])
+        return outcome_of(self._job, record)
+
+    def end(self) -> None:
+        """End it, without an outcome."""
+        with self._scope:
+            harness.end(self._started.warden)
+
+
+def _prepare_fork(job: jobs.Job) -> None:
+    """Do in this process what would otherwise be done again in each trial."""
     import torch.utils.data  # noqa: F401  # once here, not again in every trial
 
     if getattr(multiprocessing.current_process(), "_inheriting", False):
@@ -304,8 +333,14 @@ def run_together(*requests: jobs.Job) -> list[Record]:
 
     from pytest_dataloader_faults._trial import child
 
-    child.preload(requests[0].settings.engine)
+    child.preload(job.settings.engine)
     child.collapse_after_two_trials()
+
+
+@environment.report_shortages()
+def run_together(*requests: jobs.Job) -> list[Record]:
+    """Do all *requests* at once, each below a warden; if there are several, they form a group."""
+    _prepare_fork(requests[0])
     with contextlib.ExitStack() as scope:
         running: list[_Started] = []
         try:
@@ -337,12 +372,13 @@ def _start(request: jobs.Job, scope: contextlib.ExitStack) -> _Started:
     return _Started(job, around, ChildProcess(warden))
 
 
-def _await_warden(started: _Started) -> int | None:
+def _await_warden(started: _Started, look: Callable[[], None] | None = None) -> int | None:
     """Wait until the warden has ended; its exit code, if that is known."""
     job, around, warden = started
     # The harness's work in the trial also has some seconds; and it may wait for another job.
     longest = job.longest(BUSY_SECONDS + MORE_SECONDS) + HARNESS_SECONDS
-    return harness.wait_for(warden, longest * (2 if job.member_of_several else 1), around.facts)
+    deadline = longest * (2 if job.member_of_several else 1)
+    return harness.wait_for(warden, deadline, around.facts, look)
 
 
 def _collect_records(started: Sequence[_Started], ends: Sequence[int | None]) -> list[Record]:

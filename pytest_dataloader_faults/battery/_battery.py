@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._settings.jobs import TrialOptions, change_epochs, limit_measurement
+from pytest_dataloader_faults._settings.jobs import (
+    TrialJob,
+    TrialOptions,
+    change_epochs,
+    has_step,
+    limit_measurement,
+)
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, is_a
 from pytest_dataloader_faults.battery import progress
+from pytest_dataloader_faults.battery.ahead import TrialsAhead, may_disturb_others
 from pytest_dataloader_faults.battery.checks import (
     CHECKS,
     IN_WORKERS,
@@ -18,6 +26,7 @@ from pytest_dataloader_faults.battery.checks import (
     WORKERS_AGREE,
     Check,
     Scenario,
+    Scenarios,
     TrialKind,
     kind_of,
     no_fault,
@@ -25,13 +34,14 @@ from pytest_dataloader_faults.battery.checks import (
 from pytest_dataloader_faults.battery.fault_free_run import EarlierRun, FaultFreeRun
 from pytest_dataloader_faults.battery.targets import errors_of_files, require_match
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload, map_applicable
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, InvalidArgumentError
 from pytest_dataloader_faults.faults import ClosedDescriptor, Fault, has_files
 from pytest_dataloader_faults.outcomes import (
     CheckResult,
     Contract,
     Finding,
     Outcome,
+    Reference,
     Verdict,
     repeats,
 )
@@ -51,7 +61,7 @@ from pytest_dataloader_faults.outcomes.text import (
     call,
     pluralize,
 )
-from pytest_dataloader_faults.steps import Processes
+from pytest_dataloader_faults.steps import MeasureEpochs, OwnStep, Processes
 
 _ORDINARY = Settings()
 _SHARE_OF_DEADLINE = 0.8
@@ -96,6 +106,7 @@ class Battery:
         memory: CheckMemory | None = None,
     ) -> None:
         """*memory*: what earlier checks have learned; this battery adds to it."""
+        self._ahead: TrialsAhead | None = None
         self.memory = memory or CheckMemory()
         self.hangs = self.memory.hangs
         self._after_errors: dict[tuple[tuple[Fault, ...], TrialOptions], JudgedTrial | None] = {}
@@ -112,16 +123,39 @@ class Battery:
         Raises NotApplicable if the check does not apply to the dataset.
         """
         check = CHECKS[name]
+        return self._run_scenarios(check, self._plan_scenarios(check), should_fail)
+
+    def run_at_once(self, ahead: TrialsAhead) -> None:
+        """Have *ahead* run the trials, next to each other unless they could disturb each other."""
+        run = self.fault_free_run
+        run.run_alone = ahead.run_alone
+        if ahead.is_needed and not run.unusable_reason and not may_disturb_others(run):
+            self._ahead = ahead
+
+    def plan_jobs(self, name: str) -> list[TrialJob]:
+        """The first trial of each scenario of the check *name* that may run next to others."""
+        check = CHECKS[name]
+        runs_alone = self._ahead is None or not kind_of(check.scenario).is_single
+        if runs_alone or check.origin:  # The plan of a user's check is called only once.
+            return []
+        with contextlib.suppress(NotApplicable, DataLoaderFaultsError):
+            scenarios = self._plan_scenarios(check)
+            may_overlap = (each for each in scenarios if self._may_overlap(check, each))
+            return [self._job_for(check, each) for each in may_overlap]
+        return []
+
+    def _plan_scenarios(self, check: Check) -> Scenarios:
+        """The scenarios of *check*; raises NotApplicable if it does not apply."""
         if check.scenario.uses_accelerator and (lacking := missing_accelerator()):
             raise NotApplicable(lacking)
         if requirement := kind_of(check.scenario).requirement(self.fault_free_run.settings):
             raise NotApplicable(requirement)
-        if self.fault_free_run.unusable_reason and name != WORKERS_AGREE:
+        if self.fault_free_run.unusable_reason and check.name != WORKERS_AGREE:
             raise NotApplicable(self.fault_free_run.unusable_reason)
         scenarios = check.plan_scenarios(self._workload_for(check))
         if len(set(map(kind_of, (check.scenario, *scenarios)))) > 1:
             raise check.error(_OTHER_KIND)
-        return self._run_scenarios(check, scenarios, should_fail)
+        return scenarios
 
     def _workload_for(self, check: Check) -> Workload:
         kind = kind_of(check.scenario)
@@ -208,16 +242,34 @@ class Battery:
         return self._conclude(check, scenario, trials)
 
     def _find_passing_trial(self, check: Check, scenario: Scenario) -> JudgedTrial | None:
-        """The trial of the check that includes *check*, if the dataset passes both in it."""
-        including = INCLUDED_IN.get(check.name)
-        if including is None or self.hangs or scenario.whole_batches:
+        """A trial that is enough if the dataset passes in it: one that is shared or not alone."""
+        outcome = self._find_outcome(check, scenario)
+        if outcome is None:
             return None
-        trial = self._shared_trial(CHECKS[including])
-        try:
-            check.require_effect(scenario, self.workload, trial.outcome)
-        except NotApplicable:
+        with contextlib.suppress(NotApplicable):  # Otherwise a trial alone shows that as well.
+            check.require_effect(scenario, self.workload, outcome)
+            trial = JudgedTrial(outcome, self._judge(outcome, check, scenario))
+            self._require_compared_content(scenario, trial)
+            return trial if trial.finding.passed else None
+        return None
+
+    def _find_outcome(self, check: Check, scenario: Scenario) -> Outcome | None:
+        """The outcome of a trial that is shared, or that runs next to others."""
+        if self.hangs or scenario.whole_batches:
             return None
-        return trial if trial.finding.passed else None
+        if including := INCLUDED_IN.get(check.name):
+            return self._shared_trial(CHECKS[including]).outcome
+        if self._ahead is None or not self._may_overlap(check, scenario):
+            return None
+        return self._ahead.run(self._job_for(check, scenario))
+
+    def _may_overlap(self, check: Check, scenario: Scenario) -> bool:
+        """Whether its trial may run next to others: nothing is measured, and no hang is known."""
+        is_measured = any(has_step(scenario.processes, each) for each in (MeasureEpochs, OwnStep))
+        if self.hangs or is_measured or not kind_of(scenario).is_single:
+            return False
+        is_known = bool(self._runs_of(check, scenario))
+        return not (is_known or self._worker_epoch_for(check, scenario))
 
     def _shared_trial(self, check: Check) -> JudgedTrial:
         """The first trial of *check*, which includes others."""
@@ -320,7 +372,7 @@ class Battery:
         return outcome
 
     def _runs_of(self, check: Check, scenario: Scenario) -> list[Outcome]:
-        """The first trials of *check*, if the fault-free run has already made them."""
+        """The first trials of *check*, if they have already run for another purpose."""
         if check.name in INCLUDED_IN.values() and not (self.hangs or scenario.whole_batches):
             return [self._shared_trial(check).outcome]
         kind = kind_of(scenario)
@@ -354,30 +406,42 @@ class Battery:
         *,
         may_take_longer: bool = True,
     ) -> Outcome:
-        seconds = self.fault_free_run.deadlines.most / 2
-        processes = limit_measurement(scenario.processes, seconds)
-        options, alone = replace(scenario.options, processes=processes), check.name == WORKERS_AGREE
-        run = partial(
-            kind_of(scenario).run_trial,
-            self.fault_free_run,
-            *scenario.faults,
-            changes=scenario.loader if alone else self._changes_for(scenario),
-            deadline=deadline,
-            may_take_longer=may_take_longer,
-            recovers_in_workers=not self.memory.recovers and scenario.recovers_in_place,
-        )
-        if _is_like_worker_epoch(check, scenario):
-            epoch = self.fault_free_run.worker_epoch
-            in_order = change_epochs(processes, partial(replace, same_order=True))
-            if epoch.reference:
-                outcome = run(
-                    comparison=epoch.reference.comparison,
-                    options=replace(options, processes=in_order),
-                )
-                if epoch.is_comparable(outcome):
-                    return outcome
-        comparison = self.fault_free_run.without_seeds if scenario.keep_randomness else None
-        return run(comparison=comparison, options=options)
+        arguments = self._arguments_for(check, scenario)
+        arguments |= {"deadline": deadline, "may_take_longer": may_take_longer}
+        run = partial(kind_of(scenario).run_trial, self.fault_free_run, *scenario.faults)
+        if epoch := self._worker_epoch_for(check, scenario):
+            options = arguments["options"]
+            in_order = change_epochs(options.processes, partial(replace, same_order=True))
+            compared = {
+                "comparison": epoch.comparison,
+                "options": replace(options, processes=in_order),
+            }
+            outcome = run(**{**arguments, **compared})
+            if self.fault_free_run.worker_epoch.is_comparable(outcome):
+                return outcome
+        return run(**arguments)
+
+    def _worker_epoch_for(self, check: Check, scenario: Scenario) -> Reference | None:
+        """The epoch of workers that the trial may be compared with, if only that shows content."""
+        is_like_it = _is_like_worker_epoch(check, scenario)
+        return self.fault_free_run.worker_epoch.reference if is_like_it else None
+
+    def _arguments_for(self, check: Check, scenario: Scenario) -> dict[str, Any]:
+        """The arguments of ``FaultFreeRun.job`` for the first trial of *scenario*."""
+        run = self.fault_free_run
+        processes = limit_measurement(scenario.processes, run.deadlines.most / 2)
+        alone = check.name == WORKERS_AGREE
+        return {
+            "changes": scenario.loader if alone else self._changes_for(scenario),
+            "comparison": run.without_seeds if scenario.keep_randomness else None,
+            "options": replace(scenario.options, processes=processes),
+            "may_take_longer": True,
+            "recovers_in_workers": not self.memory.recovers and scenario.recovers_in_place,
+        }
+
+    def _job_for(self, check: Check, scenario: Scenario) -> TrialJob:
+        """The first trial of *scenario*."""
+        return self.fault_free_run.job(*scenario.faults, **self._arguments_for(check, scenario))
 
     def _changes_for(self, scenario: Scenario) -> dict[str, Any]:
         return {**self.fault_free_run.changes, **scenario.loader}

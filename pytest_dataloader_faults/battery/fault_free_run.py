@@ -80,9 +80,11 @@ class FaultFreeRun:
         unusable_reason: Why the dataset does not work with these options either, or None.
         fails_when_monitored: Whether the dataset failed without a fault, but with more processes
             or files monitored than in the fault-free run.
+        run_alone: Runs a trial while no other one runs.
     """
 
     fails_when_monitored = False
+    run_alone: Callable[[TrialJob], Outcome] = staticmethod(run_trial_job)
     _shares: tuple[Share, ...] = ()
     _drawn: int | None = None
     _own_samples: int | None = None
@@ -216,7 +218,7 @@ class FaultFreeRun:
 
     def run_trial(self, *faults: Fault, **arguments: Any) -> Outcome:
         """One trial; *arguments* are those of ``job``."""
-        return run_trial_job(self.job(*faults, **arguments))
+        return self.run_alone(self.job(*faults, **arguments))
 
     def run_fault_free(self, **arguments: Any) -> list[Outcome]:
         """A trial without a fault, and another one if a process of it was killed."""

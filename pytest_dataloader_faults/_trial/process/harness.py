@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Callable
 
 from pytest_dataloader_faults._engine.protocol import WorkerReports
 from pytest_dataloader_faults._engine.system.children import ChildProcess
@@ -42,6 +43,8 @@ _GRACE = 30.0
 """Seconds a warden gets beyond its deadline before it counts as broken itself."""
 _LOOKS = 5
 """How many times in a row, a second apart, a warden must be seen stopped."""
+_PARTS = 20
+"""How often other work is looked at between two looks at a warden."""
 _PATIENCE = 10.0
 """Seconds in which a supervisor that owes its report neither works nor waits for a processor."""
 _MOMENT = 0.02
@@ -53,10 +56,15 @@ NOTHING_SHOWN = (
 )
 
 
-def wait_for(warden: ChildProcess, deadline: float, facts: Journal) -> int | None:
-    """Wait until *warden* has ended, at most *deadline* seconds and a grace; its exit code."""
+def wait_for(
+    warden: ChildProcess, deadline: float, facts: Journal, look: Callable[[], None] | None = None
+) -> int | None:
+    """Wait until *warden* has ended, at most *deadline* seconds and a grace; its exit code.
+
+    *look* is called again and again meanwhile.
+    """
     try:
-        _watch(warden, deadline + _GRACE, facts)
+        _watch(warden, deadline + _GRACE, facts, look)
     except BaseException:  # Ctrl-C: the warden ends its tree first.
         warden.send(signal.SIGTERM)
         warden.ends_in_time(_GRACE)
@@ -66,10 +74,12 @@ def wait_for(warden: ChildProcess, deadline: float, facts: Journal) -> int | Non
     return code
 
 
-def _watch(warden: ChildProcess, deadline: float, facts: Journal) -> None:
+def _watch(
+    warden: ChildProcess, deadline: float, facts: Journal, look: Callable[[], None] | None
+) -> None:
     """Return once *warden* has ended; end a warden that is stopped."""
     patience, stopped = Patience(deadline, [warden.pid]), 0
-    while not warden.has_ended(BETWEEN_LOOKS):
+    while not _ends_soon(warden, look):
         stopped = stopped + 1 if is_stopped(warden.pid) else 0
         if stopped == _LOOKS:
             facts.write(HarnessFailed(f"{describe_warden(warden.pid)} {STOPPED}{NOTHING_SHOWN}"))
@@ -77,6 +87,17 @@ def _watch(warden: ChildProcess, deadline: float, facts: Journal) -> None:
             warden.send(signal.SIGCONT)
         if patience.is_over():
             warden.send(signal.SIGKILL)
+
+
+def _ends_soon(warden: ChildProcess, look: Callable[[], None] | None) -> bool:
+    """Whether *warden* ends before the next look at it; call *look* meanwhile."""
+    if look is None:
+        return warden.has_ended(BETWEEN_LOOKS)
+    for _ in range(_PARTS):
+        look()
+        if warden.has_ended(BETWEEN_LOOKS / _PARTS):
+            return True
+    return False
 
 
 def end(warden: ChildProcess) -> None:

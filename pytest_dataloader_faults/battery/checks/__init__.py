@@ -14,6 +14,7 @@ from pytest_dataloader_faults._arguments import suggest_name
 from pytest_dataloader_faults.battery.checks._base import WORKERS_AGREE as WORKERS_AGREE
 from pytest_dataloader_faults.battery.checks._base import Check as Check
 from pytest_dataloader_faults.battery.checks._base import Scenario as Scenario
+from pytest_dataloader_faults.battery.checks._base import Scenarios as Scenarios
 from pytest_dataloader_faults.battery.checks._base import TrialKind as TrialKind
 from pytest_dataloader_faults.battery.checks._base import no_fault as no_fault
 from pytest_dataloader_faults.battery.checks._epochs import EPOCHS
