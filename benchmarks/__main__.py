@@ -30,6 +30,7 @@ import page
 import processes
 import search
 import start
+import targets
 import tools
 from timing import FEW_ROUNDS, ROUNDS, Table
 
@@ -37,6 +38,7 @@ TABLES = {
     "start": start.table,
     "calls": cost.table,
     "growth": growth.table,
+    "targets": targets.table,
     "trials": battery.trials,
     "ranks": battery.ranks,
     "phases": battery.phases,

@@ -73,9 +73,9 @@ def trials(rounds: int) -> Table:
         def time_epochs() -> float:
             return statistics.median(in_turn(ROUNDS, bare)[0])
 
-        battery = clock(lambda: _battery(folder))
+        battery = clock(lambda: check_records(folder))
         table.compare("the battery, by check_dataset", few_rounds, time_epochs, battery)
-        quick = clock(lambda: _battery(folder, only="quick"))
+        quick = clock(lambda: check_records(folder, only="quick"))
         table.compare("the quick checks, by check_dataset", few_rounds, time_epochs, quick)
         table.compare(
             "the battery, by the fixture", few_rounds, time_epochs, lambda: _by_fixture(folder)
@@ -109,7 +109,7 @@ def _by_fixture(folder: Path) -> float:
     return sum(_seconds_of_items(folder).values())
 
 
-def _battery(folder: Path, **options: Any) -> None:
+def check_records(folder: Path, **options: Any) -> None:
     check_dataset(lambda: Records(folder), on_fail=None, **options)
 
 
@@ -128,9 +128,9 @@ def phases(rounds: int) -> Table:
     table = Table(("one battery over 16 files", "processes", "time", "share"))
     with tempfile.TemporaryDirectory() as name:
         folder = write_records(Path(name, "records"), FILES)
-        _battery(folder, only="open-error")  # It loads torch.
+        check_records(folder, only="open-error")  # It loads torch.
         with _jobs_timed() as jobs:
-            total = clock(lambda: _battery(folder))()
+            total = clock(lambda: check_records(folder))()
         spent = sum(map(sum, jobs.values()))
         for text, spans in jobs.items():
             table.rows.append((text, str(len(spans)), *_share(sum(spans), total)))
@@ -154,23 +154,23 @@ def _share(seconds: float, total: float) -> tuple[str, str]:
 def _jobs_timed() -> Iterator[dict[str, list[float]]]:
     """The seconds of each disposable process, by what it does."""
     jobs: dict[str, list[float]] = defaultdict(list)
-    run = _trial._run
+    run_together = _trial.run_together
 
-    def run_timed(*arguments: Any) -> Any:
+    def run_timed(*requests: Any) -> Any:
         began = time.perf_counter()
         try:
-            return run(*arguments)
+            return run_together(*requests)
         finally:
-            jobs[_kind(arguments[0])].append(time.perf_counter() - began)
+            jobs[_kind(requests[0])].append(time.perf_counter() - began)
 
-    with mock.patch.object(_trial, "_run", run_timed):
+    with mock.patch.object(_trial, "run_together", run_timed):
         yield jobs
 
 
 def _kind(job: Any) -> str:
     if type(job).__name__ == "ReferenceJob":
         return "references, without workers"
-    return "trials with faults" if job.request.schedule else "trials without a fault"
+    return "trials with faults" if job.faults else "trials without a fault"
 
 
 def sizes(rounds: int) -> Table:

@@ -26,8 +26,15 @@ def page(record: dict[str, Any]) -> str:
     tables = {name: "\n".join(_lines(each)) for name, each in record["tables"].items()}
     template = Template(TEMPLATE.read_text(encoding="utf-8"))
     measurements = dict.fromkeys(map(_describe_measurement, record["tables"].values()))
-    # Some may not be measured yet.
-    return template.safe_substitute(machine=machine, made="; ".join(measurements), **tables)
+    values = _Values(machine=machine, made="; ".join(measurements), **tables)
+    return template.substitute(values)
+
+
+class _Values(dict[str, str]):
+    """What the template needs; some tables may not be measured yet."""
+
+    def __missing__(self, name: str) -> str:
+        return f"`python benchmarks {name}` has not been run yet."
 
 
 def _describe_measurement(table: dict[str, Any]) -> str:

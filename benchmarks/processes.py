@@ -39,8 +39,8 @@ def table(rounds: int) -> Table:
     rows = Table((f"{DATASETS} datasets of {FILES} files", "time", "relative to one process"))
     with tempfile.TemporaryDirectory() as name:
         many_files, one_file = Path(name, "several"), Path(name, "one")
-        _write(many_files, [[number] for number in range(DATASETS)])
-        _write(one_file, [list(range(DATASETS))])
+        write_suite(many_files, [[number] for number in range(DATASETS)])
+        write_suite(one_file, [list(range(DATASETS))])
         works = dict(_works(many_files, one_file))
         seconds = in_turn(max(1, rounds // 4), *works.values())
     for text, samples in zip(works, seconds, strict=True):
@@ -64,7 +64,7 @@ def _works(many_files: Path, one_file: Path) -> Iterator[tuple[str, Measure]]:
         )
 
 
-def _write(folder: Path, files: list[list[int]]) -> None:
+def write_suite(folder: Path, files: list[list[int]]) -> None:
     """A suite in *folder*: a file of tests for each list of numbers."""
     folder.mkdir()
     for number, tests in enumerate(files):

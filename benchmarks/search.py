@@ -47,7 +47,7 @@ def table(rounds: int) -> Table:
         row("a bare epoch", rounds, lambda: list(DataLoader(Records(folder), **LOADER)))
         row("a trial without a fault", rounds, lambda: _trial(folder))
         row("a trial with a transient ReadError", rounds, lambda: _trial(folder, TRANSIENT))
-        row(f"explore, {EXAMPLES} examples", few_rounds, lambda: _explore(folder), EXAMPLES)
+        row(f"explore, {EXAMPLES} examples", few_rounds, lambda: explore_records(folder), EXAMPLES)
     with FakeDatasetFs() as files:
         for number in range(FILES):
             files.create_file(f"/fake/{number}.bin", contents=bytes([number + 1] * SIZE))
@@ -59,7 +59,7 @@ def _trial(folder: Path, *faults: ReadError) -> None:
     run_trial(lambda: Records(folder), *faults, loader=LOADER)
 
 
-def _explore(folder: Path) -> None:
+def explore_records(folder: Path) -> None:
     explore(lambda: Records(folder), loader=LOADER, max_examples=EXAMPLES, database=None, seed=1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -18,6 +19,20 @@ def clock(work: Callable[[], object]) -> Measure:
         began = time.perf_counter()
         work()
         return time.perf_counter() - began
+
+    return measure
+
+
+def cpu(work: Callable[[], object], count: int = 1) -> Measure:
+    """A measure of *work*: the seconds of CPU for each of its *count* parts.
+
+    Processes that this one has started, and waited for, count as well.
+    """
+
+    def measure() -> float:
+        began = sum(os.times()[:4])
+        work()
+        return (sum(os.times()[:4]) - began) / count
 
     return measure
 
