@@ -482,6 +482,12 @@ class WorkerFacts:
     settings: tuple[str, ...] = ()
 
     @property
+    def shared_paths(self) -> tuple[str, ...]:
+        """What it did that other processes may notice: files written or locked, and connections."""
+        noticed = (path for path, counts in self.files.items() if counts.writes or counts.locks)
+        return (*noticed, *self.connections)
+
+    @property
     def paths(self) -> tuple[str, ...]:
         """All that a glob can match: files and connections."""
         return (*self.files, *self.connections)

@@ -4,10 +4,10 @@ Checks run one after the other, whatever the number of jobs. What the next ones 
 known beforehand, and is started meanwhile. So results and their order do not depend on that number.
 
 Some facts about trials at once. A deadline does not count the time for which processes wait for a
-processor. But two trials may share a file that the dataset writes or locks, the offset of a file
-that this process has opened, or a server that answers one client at a time. And little time is
-left for what is measured. So a trial that ran next to others only counts if the dataset passes in
-it. If not, the check is run again, alone, and that decides.
+processor. But two trials may share what one of them changes, the offset of a file that this process
+has opened, or a server that answers one client at a time. And little time is left for what is
+measured. So a trial that ran next to others only counts if the dataset passes in it. If not, the
+check is run again, alone, and that decides.
 """
 
 from __future__ import annotations
@@ -157,10 +157,6 @@ def may_disturb_others(run: FaultFreeRun) -> bool:
     """Whether a trial of the dataset of *run* could disturb another one at the same time."""
     opened_here = set(descriptor_links().values())
     return bool(run.own_folders.paths or run.cached) or any(
-        process.connections
-        or any(
-            counts.writes or counts.locks or path in opened_here
-            for path, counts in process.files.items()
-        )
+        process.shared_paths or not opened_here.isdisjoint(process.files)
         for process in run.working.processes
     )
