@@ -460,6 +460,8 @@ class WorkerFacts:
         unobserved: How often it did something whose reads or writes the engine cannot see, by name.
         connections: How often it opened a TCP connection, by path (``"tcp://192.0.2.1:443"``).
         listings: How often it listed a folder, by path. Counted like *files*.
+        starts: How many of its calls were to start a ``"thread"`` or a ``"process"`` while it made
+            a batch. Counted like *files*.
         unlimited_waits: Connections whose hung response its main thread awaited without a timeout.
         shared_offset_files: Files that it and another worker read through the same file offset.
         lengthened_files: Files whose truncated copy it extended by writing beyond its end.
@@ -475,6 +477,7 @@ class WorkerFacts:
     unobserved: dict[str, int] = field(default_factory=dict)
     connections: dict[str, int] = field(default_factory=dict)
     listings: dict[str, int] = field(default_factory=dict)
+    starts: dict[str, int] = field(default_factory=dict)
     unlimited_waits: tuple[str, ...] = ()
     shared_offset_files: tuple[str, ...] = ()
     lengthened_files: tuple[str, ...] = ()

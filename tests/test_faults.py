@@ -38,6 +38,7 @@ from pytest_dataloader_faults.faults import (
     ShortWrite,
     SlowRead,
     StrayEntry,
+    ThreadExhaustion,
     TruncatedFile,
     WorkerExited,
     WorkerHung,
@@ -208,6 +209,7 @@ def test_an_errno_is_an_error(kind):
         (ListingError, {**PATH, "errno": errno.EIO, **WHICH, **TRIGGERS}),
         (MissingEntry, {**PATH, "workers": None}),
         (StrayEntry, {**PATH, "name": ".DS_Store", "workers": None}),
+        (ThreadExhaustion, {**WHICH, **TRIGGERS, "processes": True}),
     ],
 )
 def test_defaults(kind, defaults):
@@ -387,6 +389,7 @@ REFUSED = {
     "flips": (NOT_A_COUNT, "an int, 1 or more bytes"),
     "seed": ((-1, 0.5, "0", None, True), "an int, 0 or more"),
     "reuse": ((0, 1, None, "yes"), "True or False"),
+    "processes": ((0, 1, None, "yes"), "True or False"),
     "sending": ((0, 1, None, "yes"), "True or False"),
     "hold_gil": ((0, 1, None, "yes"), "True or False"),
     "seconds": ((0, -1, "1", None, True, float("inf")), "a positive number of seconds"),

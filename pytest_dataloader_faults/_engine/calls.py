@@ -34,6 +34,10 @@ class Role(Enum):
     """It connects the socket that is its first argument."""
     CHANGES_IDENTITY = auto()
     """It changes which file a path means to a process, and whether it may open it."""
+    STARTS = auto()
+    """It starts a thread or a process, as its flags say, perhaps with other files."""
+    FORKS = auto()
+    """It starts a process."""
     ALLOCATES = auto()
     """It makes a descriptor of something else than a file with a path."""
     STATS = auto()
@@ -96,7 +100,7 @@ class Call(NamedTuple):
 
 _ONE, _SEVERAL = Buffers.ONE, Buffers.SEVERAL
 _IDENTITY = (
-    *("chroot", "pivot_root", "unshare", "setns", "clone", "clone3", "capset", "prctl"),
+    *("chroot", "pivot_root", "unshare", "setns", "capset", "prctl"),
     *("setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "setfsuid"),
     *("setfsgid", "setgroups"),
 )
@@ -132,6 +136,8 @@ CALLS = {
     "open_by_handle_at": Call(Role.UNOBSERVABLE),
     "connect": Call(Role.CONNECTS),
     **dict.fromkeys(_IDENTITY, Call(Role.CHANGES_IDENTITY)),
+    **dict.fromkeys(("clone", "clone3"), Call(Role.STARTS)),
+    **dict.fromkeys(("fork", "vfork"), Call(Role.FORKS)),
     **dict.fromkeys(("socket", "socketpair", "pipe2", "memfd_create"), Call(Role.ALLOCATES)),
     "stat": Call(Role.STATS, path_at=0, result_at=1),
     "lstat": Call(Role.STATS, path_at=0, result_at=1),

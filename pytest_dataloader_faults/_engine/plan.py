@@ -43,6 +43,8 @@ class FilterRequirements:
     """Calls that write to a file."""
     locks: bool = False
     """Calls that lock a file."""
+    starts: bool = False
+    """Calls that start a thread or a process."""
     keep_low_fds: bool = False
     """Followed files keep low numbers, since high ones lie above a lowered limit."""
     samples: bool = False
@@ -88,6 +90,7 @@ class FaultPlan:
             listings=self.watch or Place.LISTING in places,
             writes=self.watch or bool(places & (Place.WRITE | Place.LOCK)),
             locks=self.watch or Place.LOCK in places,
+            starts=self.watch or Place.START in places,
             keep_low_fds=exhausted and any(has_files(each) for each in self.faults),
             samples=self.samples or at_sample,
             fetches=at_sample or Place.FETCH in places,

@@ -194,11 +194,15 @@ class Hello(NamedTuple):
 
 
 class FetchStarted(NamedTuple):
-    """The *nth* batch of *epoch* starts; *time* is that of the worker, as all times are."""
+    """The *nth* batch of *epoch* starts; *time* is that of the worker, as all times are.
+
+    *queue_threads*: the ids of the threads that feed its queues, of which one is torch's.
+    """
 
     epoch: int
     nth: int
     time: float
+    queue_threads: Sequence[int] = ()
 
 
 class SampleStarted(NamedTuple):

@@ -75,6 +75,7 @@ from pytest_dataloader_faults.faults.listings import (
     StrayEntry,
 )
 from pytest_dataloader_faults.faults.locks import LockError
+from pytest_dataloader_faults.faults.threads import ThreadExhaustion
 
 __all__ = (
     "ClosedDescriptor",
@@ -98,6 +99,7 @@ __all__ = (
     "ShortWrite",
     "SlowRead",
     "StrayEntry",
+    "ThreadExhaustion",
     "TruncatedFile",
     "WorkerExited",
     "WorkerHung",

@@ -112,6 +112,7 @@ _RULES = {
         lambda value: value in ("reversed", "random"), "'reversed' or 'random'"
     ),
     "reuse": allow.FLAG,
+    "processes": allow.FLAG,
     "sending": allow.FLAG,
     "hold_gil": allow.FLAG,
     "headroom": allow.ints(0, allowed="an int, 0 or more descriptors"),
@@ -168,6 +169,8 @@ class Place(Flag):
     """In a call that needs a new descriptor."""
     RESERVATION = auto()
     """In fallocate(2), by which torch reserves shared memory."""
+    START = auto()
+    """In a call that starts a thread or a process."""
     FETCH = auto()
     """In a worker, when a fetch or a sample starts."""
     LOADER = auto()

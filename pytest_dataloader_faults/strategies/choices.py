@@ -26,7 +26,12 @@ from hypothesis.errors import InvalidArgument
 from pytest_dataloader_faults._arguments import ArgumentRule, choose_arguments
 from pytest_dataloader_faults._settings import Files as Globs
 from pytest_dataloader_faults._settings import parse_globs
-from pytest_dataloader_faults.battery.targets import listed_folders, path_of, portable_globs
+from pytest_dataloader_faults.battery.targets import (
+    count_starts,
+    listed_folders,
+    path_of,
+    portable_globs,
+)
 from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import OpenError, ReadError
@@ -74,6 +79,7 @@ class DataFiles:
         all_written: A glob, or globs, for all written files together.
         listings: How often one worker lists each folder in an epoch.
         locks: How often one worker locks each file in an epoch.
+        starts: How many threads and processes one worker starts in an epoch.
         batches: How many batches one worker makes in an epoch.
         samples: How many samples the dataset has.
         workers: How many workers share the files.
@@ -97,6 +103,7 @@ class DataFiles:
     all_written: str | tuple[str, ...] = "*"
     listings: Mapping[str, int] = field(default_factory=dict)
     locks: Mapping[str, int] = field(default_factory=dict)
+    starts: int = 0
 
     @classmethod
     def of(cls, workload: Workload, samples: int) -> DataFiles:
@@ -118,6 +125,7 @@ class DataFiles:
             all_written=all_written or "*",
             listings={glob.escape(path): count for path, count in listings.items()},
             locks={glob.escape(path): count for path, count in locks.items()},
+            starts=count_starts(workload.fault_free),
             batches=max((each.fetches for each in workload.fault_free.workers), default=0) or 1,
             samples=samples,
         )
@@ -180,6 +188,7 @@ def data_files(files: Files) -> DataFiles:
         connections=connections,
         listings=counts,
         locks=counts,
+        starts=_NTH,
     )
 
 

@@ -55,7 +55,7 @@ notices a ``MissingEntry``. Only a checksum can detect ``CorruptedFile``, and on
 knows the length of a response can detect ``ConnectionClosed``. Faults that hang need a loader with
 a ``timeout``, and so does ``LockError``: a dataset that waits for a lock waits for the job that
 holds it. After ``SharedMemoryExhaustion``, torch may wait forever. A fault that happens in no
-worker needs an accelerator.
+worker needs an accelerator, and ``ThreadExhaustion`` a dataset that starts threads or processes.
 """
 
 _FEW = (1, 2, 3)
@@ -216,6 +216,8 @@ def _sort_strategy(
 def _can_occur(kind: type[Fault], files: DataFiles) -> bool:
     if kind is vocabulary.DescriptorExhaustion:
         return bool(files.opens)
+    if kind is vocabulary.ThreadExhaustion:
+        return bool(files.starts)
     of_operation = _OPERATIONS.get(kind)
     return of_operation is None or bool(count_operations(files, of_operation.verb))
 
@@ -235,6 +237,9 @@ def _kind_strategy(
     if kind is vocabulary.SharedMemoryExhaustion:
         times = st.sampled_from([None, *_FEW])
         return st.builds(kind, nth=st.integers(1, 4), times=times)
+    if kind is vocabulary.ThreadExhaustion:
+        nth = st.integers(1, max(1, files.starts))
+        return st.builds(kind, nth=nth, times=st.sampled_from(_TIMES))
     raise NotImplementedError(f"no strategy draws {kind.__name__}")
 
 

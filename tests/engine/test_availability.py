@@ -14,7 +14,12 @@ from pytest_dataloader_faults._engine import choose, explain_missing_kernel_engi
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.scope import engine_for
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults import ConnectionReset, SharedMemoryExhaustion, WorkerKilled
+from pytest_dataloader_faults.faults import (
+    ConnectionReset,
+    SharedMemoryExhaustion,
+    ThreadExhaustion,
+    WorkerKilled,
+)
 
 EPERM, ENOSYS, EACCES, EINVAL = 1, 38, 13, 22
 
@@ -201,6 +206,7 @@ def test_complete_texts(golden):
     """The complete text for each fault that the python engine cannot inject."""
     beyond = {
         "shared memory": SharedMemoryExhaustion(),
+        "a thread": ThreadExhaustion(),
         "an answer": ConnectionReset(),
         "a read": WorkerKilled(reading="*.rec"),
         "a write": WorkerKilled(writing="*.rec"),

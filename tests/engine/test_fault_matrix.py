@@ -25,6 +25,7 @@ from pytest_dataloader_faults.faults import (
     SharedMemoryExhaustion,
     ShortWrite,
     StrayEntry,
+    ThreadExhaustion,
     TruncatedFile,
     WorkerKilled,
     has_connections,
@@ -89,10 +90,11 @@ def _references(folder):
 def test_every_fault_is_in_the_table():
     """A fault that is added to the vocabulary is added here.
 
-    ``network/`` has those of sockets, ``test_listings.py`` those of folders, and ``test_locks.py``
-    that of locks.
+    ``network/`` has those of sockets, ``test_listings.py`` those of folders, ``test_locks.py`` that
+    of locks, and ``test_threads.py`` that of threads.
     """
     excluded = {PinMemoryThreadDeath, ListingError, ListingOrder, StrayEntry, LockError}
+    excluded |= {ThreadExhaustion}
     excluded |= {kind for kind in KINDS.values() if has_connections(kind())}
     assert set(KINDS.values()) - excluded == {type(row.fault) for row in FAULTS}
 

@@ -22,6 +22,7 @@ from pytest_dataloader_faults.faults import (
     SharedMemoryExhaustion,
     ShortWrite,
     StrayEntry,
+    ThreadExhaustion,
     WorkerKilled,
     WriteError,
     has_connections,
@@ -45,6 +46,7 @@ REFUSED = {
     MissingEntry: "C code of Python lists folders",
     StrayEntry: "C code of Python lists folders",
     LockError: "libraries lock their files in C",
+    ThreadExhaustion: "libraries start their threads in C",
 }
 """What happens to no fake file, and what is said of it."""
 

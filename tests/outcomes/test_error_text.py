@@ -22,6 +22,7 @@ from pytest_dataloader_faults.faults import (
     OpenError,
     PinMemoryThreadDeath,
     ReadError,
+    ThreadExhaustion,
     TruncatedFile,
     WorkerKilled,
     WriteError,
@@ -584,6 +585,24 @@ STALLED = HungRead("tcp://*")
 def test_a_missing_response(text, fault, call, expected):
     """A socket timeout fails with EAGAIN, and a timer closes the connection."""
     assert expected == explains(text, fault, PEER, call)
+
+
+@rows(
+    ("text", "expected"),
+    [
+        ("RuntimeError: can't start new thread", True),
+        ("BlockingIOError: [Errno 11] Resource temporarily unavailable", True),
+        ("RuntimeError: could not create a decoder thread", True),
+        ("ValueError: failed to launch ffmpeg", True),
+        ("AttributeError: 'DummyProcess' object has no attribute 'terminate'", True),
+        ("RuntimeError: cannot join thread before it is started", True),
+        ("RuntimeError: no sample", False),
+        ("MemoryError", False),
+    ],
+)
+def test_a_thread_that_does_not_start(text, expected):
+    assert expected == explains(text, ThreadExhaustion(), None, "clone3")
+    assert not explains("RuntimeError: can't start new thread", EIO, None, "read")
 
 
 def test_messages_are_the_lines_of_exceptions():

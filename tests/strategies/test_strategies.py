@@ -26,6 +26,7 @@ FILES = DataFiles(
     all_written="*.rec",
     listings={FOLDER: 1},
     locks={ONE: 1, TWO: 2},
+    starts=2,
 )
 UNREAD = DataFiles(opens={}, reads={})
 quick = settings(database=None, derandomize=True, deadline=None)
@@ -57,6 +58,7 @@ SIMPLEST = [
     faults.MissingEntry(ONE),
     faults.StrayEntry(FOLDER),
     faults.LockError(ONE),
+    faults.ThreadExhaustion(),
 ]
 each_kind = pytest.mark.parametrize("simplest", SIMPLEST, ids=lambda fault: type(fault).__name__)
 

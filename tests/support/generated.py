@@ -119,6 +119,7 @@ ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
         "name": st.sampled_from([".DS_Store", ".nfs0001", "*.part", "._*"]),
         "workers": WORKERS,
     },
+    faults.ThreadExhaustion: {"processes": st.booleans(), **TRIGGERS},
 }
 
 

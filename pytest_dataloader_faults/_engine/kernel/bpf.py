@@ -34,12 +34,12 @@ _NEW_NAMESPACES = linux.CLONE_NEWNS | linux.CLONE_NEWUSER
 _NEW_IDENTITY = (Prctl.CAPBSET_DROP, Prctl.SET_SECUREBITS, Prctl.SET_DUMPABLE)
 _ALWAYS_FILTERED = (
     *(Role.DUPLICATES, Role.LOCKS, Role.UNOBSERVABLE),
-    *(Role.CONNECTS, Role.CHANGES_IDENTITY),
+    *(Role.CONNECTS, Role.CHANGES_IDENTITY, Role.STARTS),
 )
 """In addition to opens and reads: of all other calls, only those that a plan needs are filtered."""
 _NEVER_ALLOWED = (
     *(Role.OPENS, Role.ALLOCATES, Role.RESERVES, Role.UNOBSERVABLE, Role.CONNECTS),
-    Role.LISTS,
+    *(Role.LISTS, Role.FORKS),
 )
 """The arguments of these calls never show that the kernel may execute them."""
 _NO_REQUIREMENTS = FilterRequirements()
@@ -75,12 +75,17 @@ def _allow_flag(index: int | None, flag: int) -> bytes:
 
 def _changes_identity(name: str) -> bytes:
     """Notify unless the arguments show that this use of *name* keeps the identity."""
-    if name == "clone":
-        return _argument(0) + _instruction(_JSET, _NEW_NAMESPACES, 1, 0) + _ALLOW + _NOTIFY
     if name == "prctl":
         checks = (_instruction(_JEQ, option, 0, 1) + _NOTIFY for option in _NEW_IDENTITY)
         return _argument(0) + b"".join(checks) + _ALLOW
-    return _NOTIFY  # Of clone3(2), the flags are in memory.
+    return _NOTIFY
+
+
+def _on_start(name: str, needs: FilterRequirements) -> bytes:
+    """Notify if *name* may make namespaces or, if *needs* say so, of each thread and process."""
+    if name != "clone" or needs.starts:
+        return _NOTIFY  # Of clone3(2), the flags are in memory.
+    return _argument(0) + _instruction(_JSET, _NEW_NAMESPACES, 1, 0) + _ALLOW + _NOTIFY
 
 
 def _on_write(name: str) -> bytes:
@@ -123,6 +128,8 @@ def _body(name: str, base: int, listed_fds: Iterable[int], needs: FilterRequirem
         return written + _ALLOW
     if call.role is Role.CHANGES_IDENTITY:
         return _changes_identity(name)
+    if call.role is Role.STARTS:
+        return _on_start(name, needs)
     if call.role in _NEVER_ALLOWED:
         return _NOTIFY
     if call.role in (Role.STATS, Role.CHECKS):
@@ -151,6 +158,7 @@ def program(
         Role.CHECKS: needs.stats,
         Role.RESERVES: needs.room,
         Role.LISTS: needs.listings,
+        Role.FORKS: needs.starts,
     }
     names += calls_with_role(*(role for role, is_wanted in filtered_roles.items() if is_wanted))
     names += writing_calls() if needs.writes else []

@@ -142,9 +142,9 @@ class Identities:
         self._may_differ = True
         self._changed = False
 
-    def note_change(self, call: Syscall) -> None:
-        """*call*, which may change one, is about to be made."""
-        self._changed = self._changed or call.name != "clone3" or _makes_namespaces(call)
+    def note_change(self) -> None:
+        """A call that may change one is about to be made."""
+        self._changed = True
 
     def difference(self, pid: int) -> str | None:
         """How *pid* opens files unlike the supervisor, as text; None if it does not."""
@@ -153,14 +153,6 @@ class Identities:
         difference = _difference(pid)
         self._may_differ = difference is not None
         return difference
-
-
-def _makes_namespaces(call: Syscall) -> bool:
-    try:
-        flags = int.from_bytes(linux.read_memory(call.pid, call.arguments[0], 8), "little")
-    except OSError:  # The kernel refuses the call, or the supervisor may not inspect the caller.
-        return True
-    return bool(flags & (linux.CLONE_NEWNS | linux.CLONE_NEWUSER))
 
 
 def _difference(pid: int) -> str | None:

@@ -68,6 +68,7 @@ F_OFD_SETLKW = 38
 F_DUPFD_CLOEXEC = 1030
 CLONE_NEWNS = 0x20000
 CLONE_NEWUSER = 0x10000000
+CLONE_THREAD = 0x10000
 RESOLVE_NO_MAGICLINKS = 2
 RESOLVE_IN_ROOT = 16
 PROC_SUPER_MAGIC = 0x9FA0
@@ -86,7 +87,8 @@ _X86_64 = {
     "read": 0, "write": 1, "open": 2, "stat": 4, "lstat": 6, "poll": 7, "mmap": 9, "pread64": 17,
     "pwrite64": 18, "readv": 19, "writev": 20, "access": 21, "select": 23, "dup": 32, "dup2": 33,
     "nanosleep": 35, "sendfile": 40, "socket": 41, "connect": 42, "recvfrom": 45, "recvmsg": 47,
-    "socketpair": 53, "clone": 56, "fcntl": 72, "flock": 73, "fsync": 74, "fdatasync": 75,
+    "socketpair": 53, "clone": 56, "fork": 57, "vfork": 58, "fcntl": 72, "flock": 73, "fsync": 74,
+    "fdatasync": 75,
     "setuid": 105, "setgid": 106, "setreuid": 113, "setregid": 114, "setgroups": 116,
     "setresuid": 117, "setresgid": 119, "setfsuid": 122, "setfsgid": 123, "capset": 126,
     "pivot_root": 155, "prctl": 157, "chroot": 161, "futex": 202, "getdents64": 217,

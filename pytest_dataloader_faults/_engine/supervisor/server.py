@@ -297,7 +297,7 @@ class Supervisor:
                 if message.sample is not None:
                     self._start(worker, message.sample)
             case protocol.FetchStarted():
-                worker.start_fetch(*message)
+                worker.start_fetch(message)
                 self._start(worker, None)
             case protocol.FetchFinished():
                 worker.finish_fetch(message)

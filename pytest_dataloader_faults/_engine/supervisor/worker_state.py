@@ -50,6 +50,10 @@ class WorkerState:
     """The index that is being made; None if it is unknown, or if there are several."""
     finished = 0
     """The latest fetch of the epoch that is over."""
+    makes_batch = False
+    """Whether a fetch has started that is not over."""
+    queue_threads: Sequence[int] = ()
+    """The ids of the threads that feed its queues."""
     ended_at: float | None = None
     """When it ended, by time.monotonic(); None while it lives."""
     ended = False
@@ -94,6 +98,7 @@ class WorkerState:
         self.settings: set[str] = set()
         self.unlimited_waits: set[str] = set()
         """Connections whose answer hung, and for which it waited without a timeout."""
+        self.starts: Counter[str] = Counter()  # Of threads and processes, while it made batches.
         self.leftover_shm: list[str] = []
         """Files of shared memory that no process removes once their making has failed."""
 
@@ -120,14 +125,15 @@ class WorkerState:
         """Whether it has not ended."""
         return self.ended_at is None
 
-    def start_fetch(self, epoch: int, nth: int, time: float) -> None:
-        """The *nth* fetch of *epoch* starts."""
-        if epoch != self.position[0]:
+    def start_fetch(self, fetch: protocol.FetchStarted) -> None:
+        """The *fetch* starts."""
+        if fetch.epoch != self.position[0]:
             self.finished, self.ended = 0, False
-        self.position = (epoch, nth)
+        self.position = (fetch.epoch, fetch.nth)
+        self.makes_batch, self.queue_threads = True, fetch.queue_threads
         self.sample = None
         self.policy.fetch += 1
-        self.event_log.add(time, "fetch", f"fetch {nth}")
+        self.event_log.add(fetch.time, "fetch", f"fetch {fetch.nth}")
 
     def note_open(self, path: str) -> None:
         """Note that the worker opens *path* now."""
@@ -135,7 +141,7 @@ class WorkerState:
 
     def finish_fetch(self, fetch: protocol.FetchFinished) -> None:
         """The *fetch* is over, and it may be the last one of the stream."""
-        self.finished = fetch.nth
+        self.finished, self.makes_batch = fetch.nth, False
         self.ended = self.ended or fetch.ended
         self.settings.update(fetch.settings)
 
@@ -231,6 +237,7 @@ class WorkerState:
             dict(+policy.unobserved),
             connections,
             dict(policy.listings),
+            starts=dict(self.starts),
             unlimited_waits=(*sorted(self.unlimited_waits),),
             shared_offset_files=(*sorted(shared),),
             lengthened_files=(*sorted(lengthened & policy.files.keys()),),

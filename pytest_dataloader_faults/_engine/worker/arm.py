@@ -11,14 +11,16 @@ caused: once in 200 epochs that the loop leaves, nearly always with many tensors
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import multiprocessing
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
+from torch.multiprocessing import get_sharing_strategy
 from torch.utils.data._utils import worker as torch_worker
 
 from pytest_dataloader_faults._engine.plan import FaultPlan
@@ -28,7 +30,7 @@ from pytest_dataloader_faults._engine.system.patience import Patience
 from pytest_dataloader_faults._engine.system.stacks import write_on_signal
 from pytest_dataloader_faults._engine.worker.fetch_hooks import idle_after_error, observe_fetches
 from pytest_dataloader_faults._engine.worker.late_imports import import_late_modules
-from pytest_dataloader_faults._engine.worker.session import WorkerSession
+from pytest_dataloader_faults._engine.worker.session import WorkerSession, queue_threads
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, HarnessError
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
 
@@ -111,16 +113,28 @@ class ArmWorker:
         with idle_after_error(session):
             if self._then is not None:
                 self._then(worker)
+        if self._config.plan.needs.starts:
+            _start_manager_of_torch()
+
+
+def _start_manager_of_torch() -> None:
+    """Start the process that the sharing strategy file_system needs, if it is the one in use.
+
+    torch starts it when it first shares a tensor, as while it collates a batch. By then, it could
+    not be distinguished from a process of the dataset.
+    """
+    if get_sharing_strategy() == "file_system":  # type: ignore[no-untyped-call]
+        with contextlib.suppress(RuntimeError):  # The first batch raises it again.
+            torch.UntypedStorage._new_using_filename_cpu(1)
 
 
 def _let_feeders_end() -> None:
-    """Give the threads that feed queues (multiprocessing/queues.py) the time to end."""
-    for thread in threading.enumerate():
-        if thread.name == "QueueFeederThread":
-            # /proc also has a thread under its own id, so its state is not this thread's.
-            patience = Patience(_FEEDER_SECONDS, [thread.native_id or 0])
-            while thread.is_alive() and not patience.is_over():
-                thread.join(0.1)
+    """Give the threads that feed queues the time to end."""
+    for thread in queue_threads():
+        # /proc also has a thread under its own id, so its state is not this thread's.
+        patience = Patience(_FEEDER_SECONDS, [thread.native_id or 0])
+        while thread.is_alive() and not patience.is_over():
+            thread.join(0.1)
 
 
 # Some facts about a worker whose parent dies. torch's worker looks every 5 s whether its parent is

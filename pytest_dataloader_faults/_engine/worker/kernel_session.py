@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import resource
+from dataclasses import replace
 
 from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine.kernel import bpf, linux
@@ -76,6 +77,10 @@ def _join(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSessio
 def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
     listed = [fd for fd, _path in hello.inherited]
     base, needs = hello.high_fds[0], config.plan.needs
+    # A signal may interrupt a call that is handed over, and fork(2) must not fail in the main
+    # process, which gets a signal for each worker that ends.
+    if config.plan.watch and hello.worker is None:
+        needs = replace(needs, starts=False)
     if needs.keep_low_fds:
         base, listed = 0, []
     elif len(listed) > _MAX_LISTED:  # A program has at most 4096 instructions.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from multiprocessing.connection import Connection
 from typing import Any
@@ -40,7 +41,8 @@ class WorkerSession(FetchListener):
     def begin(self) -> None:
         """A fetch starts."""
         self._fetch += 1
-        self._send(protocol.FetchStarted(self._epoch, self._fetch, time.monotonic()))
+        feeders = [each.native_id for each in queue_threads() if each.native_id is not None]
+        self._send(protocol.FetchStarted(self._epoch, self._fetch, time.monotonic(), feeders))
         self._wait_to_proceed()
 
     def begin_sample(self, sample: int | None, *, alone: bool) -> None:
@@ -82,6 +84,11 @@ class WorkerSession(FetchListener):
 
     def _proceed(self, orders: protocol.Proceed, descriptors: list[int]) -> None:
         apply_orders(orders, descriptors)
+
+
+def queue_threads() -> list[threading.Thread]:
+    """The threads of this process that feed queues (multiprocessing/queues.py)."""
+    return [each for each in threading.enumerate() if each.name == "QueueFeederThread"]
 
 
 def _settings() -> list[str]:

@@ -45,6 +45,8 @@ C_MINUS_ONE = (1 << 32) - 1
 CALLS = [(machine, name) for machine, table in SYSCALLS.items() for name in table]
 READING = [(machine, name) for machine, name in CALLS if name in reading_calls() and name != "mmap"]
 WRITING = [(machine, name) for machine, name in CALLS if name in writing_calls() and name != "mmap"]
+STARTS = calls_with_role(Role.STARTS, Role.FORKS)
+STARTING = [(machine, name) for machine, name in CALLS if name in STARTS]
 MACHINES = tuple(SYSCALLS)
 OPENS = calls_with_role(Role.OPENS)
 MAKE_ONE = calls_with_role(Role.ALLOCATES, Role.DUPLICATES)
@@ -321,6 +323,15 @@ def test_a_change_of_identity_is_reported_by_its_first_argument(
     assert expected == answer(machine, name, first_argument)
 
 
+@rows(("machine", "name"), STARTING)
+def test_starts_are_handed_over_on_request(machine, name):
+    """Of clone3(2), always: its flags are in memory."""
+    before = "USER_NOTIF" if name == "clone3" else "ALLOW"
+    assert [before, "USER_NOTIF"] == [
+        answer(machine, name, CLONE_FS, starts=starts) for starts in (False, True)
+    ]
+
+
 @rows(("machine", "name"), CALLS)
 def test_another_architecture_is_left_alone(machine, name):
     """Its numbers mean other calls."""
@@ -335,7 +346,7 @@ def test_another_architecture_is_left_alone(machine, name):
 def test_calls_that_are_not_named_are_left_alone(machine):
     needs = FilterRequirements(descriptors=True)
     code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, needs=needs)
-    asked_for = calls_with_role(Role.STATS, Role.CHECKS, Role.RESERVES, Role.LISTS)
+    asked_for = calls_with_role(Role.STATS, Role.CHECKS, Role.RESERVES, Role.LISTS, Role.FORKS)
     writes_alone = {*writing_calls()} - {*reading_calls()}
     names = {*KNOWN} - {*asked_for, *writes_alone, *USED_FOR_MORE}
     known_numbers = {SYSCALLS[machine][name] for name in names if name in SYSCALLS[machine]}
@@ -352,7 +363,7 @@ def test_calls_that_are_not_named_are_left_alone(machine):
 def test_sixty_held_descriptors_fit(machine, fd):
     """The kernel takes 4096 instructions, and every test is still reached."""
     table = SYSCALLS[machine]
-    names = ["descriptors", "stats", "room", "listings", "writes", "locks"]
+    names = ["descriptors", "stats", "room", "listings", "writes", "locks", "starts"]
     needs = FilterRequirements(**dict.fromkeys(names, True))
     code = program(table, ARCHITECTURES[machine], base=BASE, listed_fds=SIXTY, needs=needs)
     assert len(code) // 8 < MAX_INSTRUCTIONS

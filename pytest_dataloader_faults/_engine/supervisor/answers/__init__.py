@@ -17,6 +17,7 @@ from pytest_dataloader_faults._engine.supervisor.answers.opens import (
 )
 from pytest_dataloader_faults._engine.supervisor.answers.reads import on_read
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
+from pytest_dataloader_faults._engine.supervisor.answers.starts import on_start
 from pytest_dataloader_faults._engine.supervisor.answers.stray_entries import on_stray
 from pytest_dataloader_faults._engine.supervisor.answers.writes import on_write
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
@@ -27,6 +28,8 @@ _ANSWERS = {
     Role.STATS: on_stat,
     Role.CHECKS: on_stat,
     Role.RESERVES: on_fallocate,
+    Role.STARTS: on_start,
+    Role.FORKS: on_start,
 }
 _NAME_FILES = (Role.OPENS, Role.STATS, Role.CHECKS)
 _MAKE_DESCRIPTORS = (Role.OPENS, Role.ALLOCATES, Role.DUPLICATES)
@@ -62,7 +65,7 @@ def _try_answer(worker: WorkerState, call: Syscall, services: SupervisorServices
     if role is Role.UNOBSERVABLE:
         worker.policy.unobserved[call.name] += 1
     elif role is Role.CHANGES_IDENTITY:
-        worker.identities.note_change(call)
+        worker.identities.note_change()
     return False
 
 

@@ -1,0 +1,187 @@
+"""Datasets that start threads and processes: bugs when none can start, and healthy twins."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import subprocess
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+import torch
+from pyarrow import parquet
+
+from support.corpus.cases import Case
+from support.datasets import SIZE, Records, decode, zeros
+
+
+def _read(path: Path) -> torch.Tensor:
+    return decode(path.read_bytes(), path)
+
+
+def _serve(
+    paths: queue.Queue[Path | None], contents: queue.Queue[torch.Tensor | Exception]
+) -> None:
+    while (path := paths.get()) is not None:
+        try:
+            contents.put(_read(path))
+        except Exception as error:  # noqa: BLE001  # whatever it is, the caller raises it
+            contents.put(error)
+
+
+def _next_of(contents: queue.Queue[torch.Tensor | Exception]) -> torch.Tensor:
+    result = contents.get()
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+class ReadsInPool(Records):
+    """Reads each record in a pool of threads: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(_read, [self.paths[index]] * 2))[-1]
+
+
+class ZerosWithoutPool(ReadsInPool):
+    """Returns zeros if the pool raises an error."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except RuntimeError:
+            return zeros()
+
+
+class ReadsInThreadPool(Records):
+    """Reads each record in a pool of multiprocessing: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        with ThreadPool(2) as pool:
+            return pool.apply(_read, (self.paths[index],))
+
+
+class ReadsInThread(Records):
+    """Starts a thread for each record, and waits for its result: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        paths, contents = queue.Queue(), queue.Queue()
+        for path in (self.paths[index], None):
+            paths.put(path)
+        self._start(threading.Thread(target=_serve, args=(paths, contents)))
+        return _next_of(contents)
+
+    def _start(self, thread: threading.Thread) -> None:
+        thread.start()
+
+
+class IgnoresError(ReadsInThread):
+    """Ignores that a thread does not start, and waits for its result."""
+
+    def _start(self, thread: threading.Thread) -> None:
+        with contextlib.suppress(RuntimeError):
+            thread.start()
+
+
+class KeepsThread(Records):
+    """Starts a thread at the first record in a process, and passes all paths to it: healthy."""
+
+    reader: tuple[int, queue.Queue[Any], queue.Queue[Any]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "reader": None}
+
+    def __getitem__(self, index: int) -> Any:
+        if self.reader is None or self.reader[0] != os.getpid():
+            self._start(queue.Queue(), queue.Queue())
+        _, paths, contents = self.reader
+        paths.put(self.paths[index])
+        return _next_of(contents)
+
+    def _start(self, paths: queue.Queue[Any], contents: queue.Queue[Any]) -> None:
+        threading.Thread(target=_serve, args=(paths, contents), daemon=True).start()
+        self.reader = os.getpid(), paths, contents
+
+
+class WaitsForThread(KeepsThread):
+    """Keeps the queues of a thread that did not start, and waits for it at the next record."""
+
+    def _start(self, paths: queue.Queue[Any], contents: queue.Queue[Any]) -> None:
+        self.reader = os.getpid(), paths, contents
+        threading.Thread(target=_serve, args=(paths, contents), daemon=True).start()
+
+
+class RunsCommand(Records):
+    """Has a command print each record: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        path = self.paths[index]
+        return decode(self._print(path), path)
+
+    def _print(self, path: Path) -> bytes:
+        return subprocess.run(["/bin/cat", path], capture_output=True, check=True).stdout
+
+
+class ZerosWithoutCommand(RunsCommand):
+    """Returns zeros if the command does not start."""
+
+    def _print(self, path: Path) -> bytes:
+        try:
+            return super()._print(path)
+        except OSError:
+            return bytes(SIZE)
+
+
+class ReadsTable(Records):
+    """Has Arrow read a table in threads of its own, one of which reads the file ahead."""
+
+    options: Mapping[str, bool] = MappingProxyType({})
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.table = folder.parent / "records.parquet"
+        if not self.table.exists():
+            values = [list(path.read_bytes()) for path in self.paths]
+            parquet.write_table(pa.table({"values": values}), self.table)
+
+    def __getitem__(self, index: int) -> Any:
+        table = parquet.read_table(self.table, **self.options)
+        return torch.tensor(table["values"][index].as_py())
+
+
+class ReadsTableAlone(ReadsTable):
+    """Has Arrow read the file within the call, where it raises its error: healthy."""
+
+    options = MappingProxyType({"use_threads": False, "pre_buffer": False})
+
+
+class Aborts(ReadsInPool):
+    """Aborts, as C++ does if nothing catches std::system_error."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except RuntimeError:
+            os.abort()
+
+
+_CHECK = "thread-exhaustion"
+_ARROW = {"exclude": ["closed-descriptor"]}
+"""Arrow does not say why it cannot use a descriptor that was closed."""
+CASES = (
+    Case("R1", ZerosWithoutPool, _CHECK, "corrupted: samples 0 to 15 are identical", ReadsInPool),
+    Case("R2", IgnoresError, _CHECK, "hung: ", ReadsInThread, deadline=3),
+    Case("R2", WaitsForThread, _CHECK, "hung: ", KeepsThread, deadline=3),
+    Case("R3", ZerosWithoutCommand, _CHECK, "corrupted: samples 0 to 15", RunsCommand),
+    Case("R4", Aborts, _CHECK, "failed_unclearly: worker 0 was killed", ReadsInThreadPool),
+    Case("R5", ReadsTable, _CHECK, "hung: ", ReadsTableAlone, _ARROW, deadline=3),
+)
+"""test_threads.py has those of OpenMP and OpenBLAS: their twins start no threads."""
