@@ -179,6 +179,9 @@ UNFIRED = [
     (faults.PinMemoryThreadDeath(), 0, "pin_memory=True and an accelerator"),
     (faults.WriteError("*.pt"), 0, "no worker wrote"),
     (faults.WorkerKilled(writing="*.pt"), 0, "no worker wrote"),
+    (faults.ThreadExhaustion(), 0, "no targeted worker started a thread or a process"),
+    (faults.ThreadExhaustion(processes=False), 0, "no targeted worker started a thread while"),
+    (faults.ThreadExhaustion(nth=9), 3, "a smaller value for nth"),
     (faults.ReadError("0.bin"), 0, "'*/0.bin' would match. "),
     (faults.ReadError("./0.bin"), 0, "'*/0.bin' would match. "),
     (faults.ReadError("7.bin"), 0, "'*/7.bin' would match such a file"),
@@ -356,6 +359,7 @@ def test_texts_of_unclear_errors(golden):
         "unset variable": _sentence(ReadError(), type="NameError"),
         "bug in a handler": _sentence(ReadError(), text=in_handler + bug),
         "None in a batch": _sentence(ReadError(), text=f"TypeError: {none}\n"),
+        "no file": _sentence(faults.ThreadExhaustion(), path=None),
         "not rebuilt": _sentence(ReadError(), unprintable="TypeError"),
     }
     for name, kind in KINDS.items():

@@ -55,6 +55,7 @@ _NO_ORIGINAL = (
     " np.fromfile and scipy.io.wavfile.read do: read the bytes with open()"
 )
 _WROTE_BEYOND_END = ". The dataset opened the file for writing, and wrote to it beyond its end"
+_ORIGINAL = "original error"
 _SAY_WHAT = ". Say in its message what is wrong, or include the {}"
 _CANNOT_BE_REBUILT = (
     ": the exception's class cannot be rebuilt from its message. torch rebuilds the exception of"
@@ -169,7 +170,10 @@ def _advice(raised: Raised, happened: list[error_text.Occurrence]) -> str:
     advice = _RAISE_FROM if any(each.fault.errno for each in happened) else _SAY_WHAT
     if is_of_read and not identifiers and chains.has_single_exception(raised.text):
         advice = _NO_ORIGINAL
-    return advice.format(next(iter(identifiers), FILE_PATH))
+    missing = (
+        FILE_PATH if any(each.path or not each.fault.errno for each in happened) else _ORIGINAL
+    )
+    return advice.format(next(iter(identifiers), missing))
 
 
 def _describe_misleading_text(text: str, happened: list[error_text.Occurrence]) -> str:
