@@ -16,6 +16,7 @@ from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.locks import LOCKS
 from pytest_dataloader_faults.battery.checks.memory import MEMORY
 from pytest_dataloader_faults.battery.checks.network import HTTP, NETWORK
+from pytest_dataloader_faults.battery.checks.threads import THREADS
 from pytest_dataloader_faults.battery.checks.writes import WRITES
 from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
 from support.corpus.ranks import RankedStream
@@ -31,10 +32,10 @@ FAULTY = [
     name
     for name, check in CHECKS.items()
     if check.plan is not no_fault and name not in _WITHOUT_FAULTS
-    if check not in (*NETWORK, *HTTP, *LISTINGS, *LOCKS)
+    if check not in (*NETWORK, *HTTP, *LISTINGS, *LOCKS, *THREADS)
 ]
-"""For the others, see test_networks.py, test_http.py, test_listings.py, test_stray_entries.py and
-test_locks.py."""
+"""For the others, see test_networks.py, test_http.py, test_listings.py, test_stray_entries.py,
+test_locks.py and test_threads.py."""
 
 
 @pytest.fixture(scope="module", name="records_of_module")
@@ -53,7 +54,8 @@ def _results(records_of_module):
 def test_healthy_dataset_passes_every_check(results):
     assert list(results) == list(CHECKS)
     assert [each.explanation for each in results.values() if each.applies != each.passed] == []
-    rare = {each.name for each in (*WRITES, *NETWORK, *HTTP, *LOCKS, *MEMORY)} | {"listing-order"}
+    rare = {each.name for each in (*WRITES, *NETWORK, *HTTP, *LOCKS, *THREADS, *MEMORY)}
+    rare.add("listing-order")
     lacking = {
         name
         for name, check in CHECKS.items()

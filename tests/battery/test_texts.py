@@ -84,6 +84,8 @@ PLANS = {
     "its own sampler": ("copy-on-write", _of_length(None)),
     "few samples": ("copy-on-write", _of_length(1023)),
     "spawned workers": ("copy-on-write", _of_length(1024, start_method="spawn")),
+    "no thread": ("thread-exhaustion", READS),
+    "threads of the python engine": ("thread-exhaustion", _workload({}, changes=PYTHON)),
     "no state": ("resumes", READS),
     "state of the dataset": (
         "resumes",
@@ -162,6 +164,7 @@ def test_reasons_why_checks_do_not_apply(golden):
         "connection-reset": revised(trial, faults=(FaultFacts(EIO, 0),)),
         "resource-growth": revised(trial, footprints=footprints),
     }
+    second = CHECKS["thread-exhaustion"].plan_scenarios(_workload({}, starts={"thread": 2}))[-1]
     memories = {
         "not measured": (),
         "too few in time": (WorkerMemory(2048, 2, 1, (64,), (0,), (0,)),),
@@ -180,6 +183,9 @@ def test_reasons_why_checks_do_not_apply(golden):
         ).full_reason
         for title, notes in memories.items()
     }
+    skips["thread-exhaustion: no second start"] = refusal_of(
+        second.require_effect, READS, revised(trial, faults=unfired(*second.faults))
+    ).full_reason
     golden("reasons", plans | skips)
 
 

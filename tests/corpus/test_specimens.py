@@ -17,15 +17,17 @@ from pytest_dataloader_faults.battery.checks.memory import MEMORY
 from pytest_dataloader_faults.battery.checks.network import HTTP, NETWORK
 from pytest_dataloader_faults.battery.checks.ranks import RANKS
 from pytest_dataloader_faults.battery.checks.resume import RESUME
+from pytest_dataloader_faults.battery.checks.threads import THREADS
 from pytest_dataloader_faults.battery.checks.writes import WRITES
 from support.corpus import CASES
 from support.datasets import write_records
 from support.waiting import allowed
 
 TWINS = {f"{case.entry}-{case.twin.__name__}": case for case in CASES}
-RARE = {check.name for check in (*WRITES, *LOCKS, *NETWORK, *HTTP, *RANKS, *RESUME, *MEMORY)}
-"""Most datasets neither write nor lock files nor connect to a network, and know no ranks and no
-state, and all are short."""
+_RARE = (*WRITES, *LOCKS, *THREADS, *NETWORK, *HTTP, *RANKS, *RESUME, *MEMORY)
+RARE = {check.name for check in _RARE}
+"""Most datasets neither write nor lock files nor connect to a network, start no threads, and know
+no ranks and no state, and all are short."""
 OF_FILES_BEFORE = [check.name for check in (*BEFORE_INIT, *LISTINGS)]
 """Twins make their files of the records as they are made, and list all of these. For others, see
 test_before_init.py, test_listings.py and test_stray_entries.py."""

@@ -16,6 +16,7 @@ from pytest_dataloader_faults.battery.checks.locks import LOCKS
 from pytest_dataloader_faults.battery.checks.network import HTTP, NETWORK
 from pytest_dataloader_faults.battery.checks.ranks import RANKS
 from pytest_dataloader_faults.battery.checks.resume import RESUME
+from pytest_dataloader_faults.battery.checks.threads import THREADS
 from pytest_dataloader_faults.battery.checks.writes import WRITES
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
@@ -37,6 +38,7 @@ NOT_OF_FAKE_FILES = {
     **dict.fromkeys((check.name for check in RANKS), "training with several processes"),
     **dict.fromkeys((check.name for check in RESUME), "has no state_dict()"),
     **dict.fromkeys((check.name for check in LOCKS), "does not see file locks"),
+    **dict.fromkeys((check.name for check in THREADS), "does not see threads"),
 }
 """Checks that do not apply to fake files, and what they say."""
 

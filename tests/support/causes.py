@@ -14,6 +14,7 @@ from pytest_dataloader_faults.battery.checks.network import rules as network_rul
 from pytest_dataloader_faults.battery.checks.ranks import generators
 from pytest_dataloader_faults.battery.checks.ranks import rules as rank_rules
 from pytest_dataloader_faults.battery.checks.resume import rules
+from pytest_dataloader_faults.battery.checks.threads import rules as thread_rules
 from pytest_dataloader_faults.battery.checks.writes import rules as write_rules
 from pytest_dataloader_faults.outcomes import (
     FileCounts,
@@ -36,7 +37,7 @@ from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
 from support.facts import EPOCH_1, ordinary, revised
 
 MODULES = (
-    *(causes, errors, hangs, starts, rules, lock_rules, memory_rules),
+    *(causes, errors, hangs, starts, rules, lock_rules, memory_rules, thread_rules),
     *(rank_rules, generators, draws, samples, before_init, _epochs, listings),
     *(network_rules, write_rules),
 )

@@ -32,6 +32,8 @@ from pytest_dataloader_faults.battery.checks.ranks import make_only_rank as make
 from pytest_dataloader_faults.battery.checks.ranks import run_ranks as run_ranks
 from pytest_dataloader_faults.battery.checks.ranks.rules import RanksJudge
 from pytest_dataloader_faults.battery.checks.resume import RESUME
+from pytest_dataloader_faults.battery.checks.threads import THREADS
+from pytest_dataloader_faults.battery.checks.threads.rules import ThreadsJudge
 from pytest_dataloader_faults.battery.checks.writes import LEFTOVERS, WRITES
 from pytest_dataloader_faults.battery.checks.writes import rules as write_rules
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -45,15 +47,15 @@ if TYPE_CHECKING:
 CHECKS: dict[str, Check] = {
     check.name: check
     for group in (
-        *(EPOCHS, LEFTOVERS, MEMORY, FAULTS, BEFORE_INIT, LISTINGS, WRITES, LOCKS, NETWORK, HTTP),
-        *(RESUME, RANKS, PINNING),
+        *(EPOCHS, LEFTOVERS, MEMORY, FAULTS, BEFORE_INIT, LISTINGS, WRITES, LOCKS, THREADS),
+        *(NETWORK, HTTP, RESUME, RANKS, PINNING),
     )
     for check in group
 }
 """All checks by name: those of this package, then those that users have registered."""
 IN_WORKERS = TrialKind(ELSEWHERE)
 _KINDS = (RankTrials(), BeforeInit(), IN_WORKERS)
-JUDGES = (RanksJudge, BeforeInitJudge)
+JUDGES = (RanksJudge, BeforeInitJudge, ThreadsJudge)
 """The judges of trials that are judged by rules of their own."""
 CAUSE_RULES = CauseRules(
     (write_rules.find_cause, network_rules.find_cause), {HttpError: network_rules.ERROR_PAGE}

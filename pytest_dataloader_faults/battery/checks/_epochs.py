@@ -291,7 +291,7 @@ def _require_epochs(_: Workload, outcome: Outcome) -> None:
 
 _PERSISTENT = {"persistent_workers": True}
 _IN_KEPT_WORKERS = Epoch(keep_workers=True)
-_FAULTS_IN_EPOCH_1 = Scenario(
+FAULTS_IN_EPOCH_1 = Scenario(
     loader=_PERSISTENT, processes=arm_workers(_IN_KEPT_WORKERS, EndFaults(), _IN_KEPT_WORKERS)
 )
 _IN_SAME_ORDER = arm_workers(RepeatDraws(), Epoch(), Epoch())
@@ -346,14 +346,14 @@ EPOCHS = (
         "recovers-after-read-error",
         "a persistent worker recovers after one read error",
         _single_error,
-        scenario=replace(_FAULTS_IN_EPOCH_1, require_effect=_require_read),
+        scenario=replace(FAULTS_IN_EPOCH_1, require_effect=_require_read),
         rule=_is_error_again,
     ),
     Check(
         "recovers-after-truncation",
         "a persistent worker recovers after files were truncated",
         on("cut", TruncatedFile, keep=0.5),
-        scenario=replace(_FAULTS_IN_EPOCH_1, require_effect=_require_same_samples),
+        scenario=replace(FAULTS_IN_EPOCH_1, require_effect=_require_same_samples),
         preface=_INTACT_AGAIN,
     ),
     Check(

@@ -4,7 +4,7 @@ The letter is the family: A handles shared over fork, B pickling, C exceptions o
 the worker, D descriptors, E memory and shared memory, F death of workers, G errors swallowed, H
 iterable datasets and the counting of epochs, I random numbers and state, J caches, K hangs, L
 pinned memory, M truncation that nobody notices, N servers, O several ranks, P saved states, Q file
-locks.
+locks, R threads and processes.
 """
 
 ENTRIES = {
@@ -152,4 +152,9 @@ ENTRIES = {
     "Q2": "hdf5-lock-is-polled",
     "Q3": "no-locks-taken-for-a-held-lock",
     "Q4": "writes-without-its-lock",
+    "R1": "zeros-without-its-threads",
+    "R2": "waits-for-a-thread-that-did-not-start",
+    "R3": "zeros-without-its-command",
+    "R4": "aborts-without-a-thread",
+    "R5": "arrow-waits-for-its-thread",
 }

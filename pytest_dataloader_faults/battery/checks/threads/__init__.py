@@ -1,0 +1,62 @@
+"""The check of threads and processes: none can be started, or no second one. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_dataloader_faults.battery.checks._base import Check, Scenario, Scenarios
+from pytest_dataloader_faults.battery.checks._epochs import FAULTS_IN_EPOCH_1
+from pytest_dataloader_faults.battery.targets import count_starts
+from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
+from pytest_dataloader_faults.faults import ThreadExhaustion
+from pytest_dataloader_faults.outcomes import Outcome
+
+_NO_START = "its workers start no thread or process while they make batches"
+_NO_SECOND = "its workers start a second thread or process in some passes only"
+_UNSEEN = "the python engine does not see threads. engine='kernel' does"
+_REFUSED = (
+    "Threads and processes could not be started (EAGAIN), as at the process limit of a user or a"
+    " container"
+)
+_RAISE_ERROR = (
+    "Let the error of start(), submit() or subprocess.run() reach the loader. If a pool is kept"
+    " for later samples, assign it only after its threads have started"
+)
+
+
+def _refuse_starts(workload: Workload) -> Scenarios:
+    """Several ways, because code may handle a pool without a thread, but not one that lacks some.
+
+    First in workers that continue after the error, since a queue or a pool may be kept there.
+    """
+    if workload.is_python_engine:
+        raise NotApplicable(_UNSEEN)
+    start_count = count_starts(workload.fault_free)
+    if not start_count:
+        raise NotApplicable(_NO_START)
+    faults = (ThreadExhaustion(),)
+    kept = replace(FAULTS_IN_EPOCH_1, faults=faults, title="in the first of two epochs")
+    first = Scenario(faults=faults, title="from the first start on")
+    second = Scenario(
+        faults=(ThreadExhaustion(nth=2),),
+        title="from the second start on",
+        require_effect=_require_second_start,
+    )
+    return (kept, first, second) if start_count > 1 else (kept, first)
+
+
+def _require_second_start(_: Workload, outcome: Outcome) -> None:
+    """How many threads a pool starts may depend on how fast the first one is."""
+    if not outcome.fired:
+        raise NotApplicable(_NO_SECOND)
+
+
+THREADS = (
+    Check(
+        "thread-exhaustion",
+        "handles a thread or a process that cannot be started",
+        _refuse_starts,
+        preface=_REFUSED,
+        advice=_RAISE_ERROR,
+    ),
+)
