@@ -29,6 +29,7 @@ GROUPS = {
     "Listings of folders": checks.LISTINGS,
     "Writes": checks.WRITES,
     "File locks": checks.LOCKS,
+    "Threads and processes": checks.THREADS,
     "Connections": (*checks.NETWORK, *checks.HTTP),
     "Checkpoints": checks.RESUME,
     "Several ranks": checks.RANKS,
