@@ -46,6 +46,8 @@ class Role(Enum):
     """It lists the folder of the descriptor that is its first argument."""
     CHECKS = auto()
     """It checks by its path whether a file exists and may be used."""
+    GROWS = auto()
+    """It gets memory that no file backs, or makes reserved memory usable."""
     RESERVES = auto()
     """It reserves space for a file; torch reserves shared memory with it."""
 
@@ -131,6 +133,9 @@ CALLS = {
     "dup3": Call(Role.DUPLICATES, number_at=1),
     "fcntl": Call(Role.DUPLICATES),
     "flock": Call(Role.LOCKS),
+    "brk": Call(Role.GROWS),
+    "mremap": Call(Role.GROWS),
+    "mprotect": Call(Role.GROWS),
     "io_uring_setup": Call(Role.UNOBSERVABLE),
     "pidfd_getfd": Call(Role.UNOBSERVABLE),
     "open_by_handle_at": Call(Role.UNOBSERVABLE),

@@ -45,6 +45,8 @@ class FilterRequirements:
     """Calls that lock a file."""
     starts: bool = False
     """Calls that start a thread or a process."""
+    memory: int = 0
+    """Calls that get this many bytes of memory or more; 0: none of them."""
     keep_low_fds: bool = False
     """Followed files keep low numbers, since high ones lie above a lowered limit."""
     samples: bool = False
@@ -83,6 +85,8 @@ class FaultPlan:
         at_sample = any(getattr(each, "sample", None) is not None for each in self.faults)
         places = functools.reduce(operator.or_, (each.places for each in self.faults), Place(0))
         exhausted = Place.ALLOCATION in places
+        exhaustion = vocabulary.MemoryExhaustion
+        exhaustions = (each for each in self.faults if isinstance(each, exhaustion))
         return FilterRequirements(
             descriptors=exhausted,
             stats=Place.STAT in places,
@@ -91,6 +95,7 @@ class FaultPlan:
             writes=self.watch or bool(places & (Place.WRITE | Place.LOCK)),
             locks=self.watch or Place.LOCK in places,
             starts=self.watch or Place.START in places,
+            memory=min((each.min_bytes for each in exhaustions), default=0),
             keep_low_fds=exhausted and any(has_files(each) for each in self.faults),
             samples=self.samples or at_sample,
             fetches=at_sample or Place.FETCH in places,

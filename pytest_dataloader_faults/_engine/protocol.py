@@ -21,6 +21,7 @@ From a worker        When                                                   Answ
 ``Hello``            it is armed; a listener, or the end of a hang socket,
                      and descriptors of inherited files come along, unless
                      it is below a filter already                           ``Proceed``
+``TakesFreeMemory``  a batch is about to start, if allocations may fail
 ``FetchStarted``     a batch starts                                         ``Proceed``, (1)
 ``SampleStarted``    a sample starts, if the schedule needs to know         ``Proceed``, (1)
 ``FetchFinished``    the batch was made, failed, or there are no more
@@ -193,6 +194,12 @@ class Hello(NamedTuple):
     joins: bool = False
 
 
+class TakesFreeMemory(NamedTuple):
+    """Refuse *thread* large allocations until it starts a batch: it keeps what is free from use."""
+
+    thread: int
+
+
 class FetchStarted(NamedTuple):
     """The *nth* batch of *epoch* starts; *time* is that of the worker, as all times are.
 
@@ -319,7 +326,7 @@ FromLoader: TypeAlias = (
     Configure | AwaitingBatch | ReleaseLoader | WaitUntilIdle | EndFaults | DatasetMade | GetReport
 )
 ToLoader: TypeAlias = Ready | Idle | FaultsEnded | MadeNoted | WorkerReports
-OfFetches: TypeAlias = FetchStarted | SampleStarted | FetchFinished | WorkerIdle
+OfFetches: TypeAlias = TakesFreeMemory | FetchStarted | SampleStarted | FetchFinished | WorkerIdle
 FromWorker: TypeAlias = Hello | OfFetches | Counts | Firing | FaultRefused
 ToJournal: TypeAlias = WorkerArmed | Courses | WorkerReports
 Task: TypeAlias = ExitNow | DieWhileSending | Block
@@ -351,6 +358,8 @@ class Channel:
         self.connection = connection
         self._owned = OwnedDescriptor(connection.fileno())
         self._bytes = bytearray()
+        self._chunk = bytearray(_CHUNK)
+        """Made once: a fault may make large allocations fail."""
         self._descriptors: list[int] = []
 
     def fileno(self) -> int:
@@ -385,10 +394,13 @@ class Channel:
 
     def _take(self) -> None:
         self.require()
-        data, control, flags, _ = self.connection.recvmsg(_CHUNK, _SPACE, socket.MSG_CMSG_CLOEXEC)
-        if not data:
+        count, control, flags, _ = self.connection.recvmsg_into(
+            [self._chunk], _SPACE, socket.MSG_CMSG_CLOEXEC
+        )
+        if not count:
             raise EOFError
-        self._bytes += data
+        with memoryview(self._chunk) as chunk:
+            self._bytes += chunk[:count]
         received = [each for _, _, numbers in control for each in array.array("i", numbers)]
         self._descriptors += received
         if flags & socket.MSG_CTRUNC:  # There were too many, or all numbers are in use.

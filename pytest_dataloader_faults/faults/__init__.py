@@ -75,6 +75,7 @@ from pytest_dataloader_faults.faults.listings import (
     StrayEntry,
 )
 from pytest_dataloader_faults.faults.locks import LockError
+from pytest_dataloader_faults.faults.memory import MemoryExhaustion
 from pytest_dataloader_faults.faults.threads import ThreadExhaustion
 
 __all__ = (
@@ -90,6 +91,7 @@ __all__ = (
     "ListingError",
     "ListingOrder",
     "LockError",
+    "MemoryExhaustion",
     "MissingEntry",
     "OpenError",
     "PinMemoryThreadDeath",

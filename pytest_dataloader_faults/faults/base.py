@@ -171,6 +171,8 @@ class Place(Flag):
     """In fallocate(2), by which torch reserves shared memory."""
     START = auto()
     """In a call that starts a thread or a process."""
+    MEMORY = auto()
+    """In a call by which a process gets memory that no file backs."""
     FETCH = auto()
     """In a worker, when a fetch or a sample starts."""
     LOADER = auto()

@@ -350,3 +350,4 @@ missing_entries = _fault_fixture("MissingEntry", 'missing_entries("*/0007.jpg")'
 stray_entries = _fault_fixture("StrayEntry", 'stray_entries("*/train", "*.part")')
 lock_errors = _fault_fixture("LockError", 'lock_errors("*.lock", errno.ENOLCK)')
 thread_exhaustion = _fault_fixture("ThreadExhaustion", "thread_exhaustion(nth=2)")
+memory_exhaustion = _fault_fixture("MemoryExhaustion", "memory_exhaustion(sample=8, times=1)")

@@ -55,7 +55,8 @@ notices a ``MissingEntry``. Only a checksum can detect ``CorruptedFile``, and on
 knows the length of a response can detect ``ConnectionClosed``. Faults that hang need a loader with
 a ``timeout``, and so does ``LockError``: a dataset that waits for a lock waits for the job that
 holds it. After ``SharedMemoryExhaustion``, torch may wait forever. A fault that happens in no
-worker needs an accelerator, and ``ThreadExhaustion`` a dataset that starts threads or processes.
+worker needs an accelerator, ``ThreadExhaustion`` a dataset that starts threads or processes, and
+``MemoryExhaustion`` one that allocates much memory at once.
 """
 
 _FEW = (1, 2, 3)
@@ -234,7 +235,7 @@ def _kind_strategy(
         # pass the batch: the loader waits forever, regardless of the dataset.
         workers = st.sampled_from((None, *_single_workers(max_workers)))
         return st.builds(vocabulary.DescriptorExhaustion, workers=workers)
-    if kind is vocabulary.SharedMemoryExhaustion:
+    if kind in (vocabulary.SharedMemoryExhaustion, vocabulary.MemoryExhaustion):
         times = st.sampled_from([None, *_FEW])
         return st.builds(kind, nth=st.integers(1, 4), times=times)
     if kind is vocabulary.ThreadExhaustion:

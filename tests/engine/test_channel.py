@@ -169,6 +169,7 @@ MESSAGES = [
         (),
     ),
     protocol.Hello(0, 1, 17, "kernel", ((3, "/data/\udcff"),), ("/b",), (512, 1024)),
+    protocol.TakesFreeMemory(18),
     protocol.FetchStarted(epoch=1, nth=2, time=0.5, queue_threads=(18,)),
     protocol.SampleStarted(7, alone=True),
     protocol.FetchFinished(2, ended=False),

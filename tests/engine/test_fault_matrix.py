@@ -20,6 +20,7 @@ from pytest_dataloader_faults.faults import (
     ListingError,
     ListingOrder,
     LockError,
+    MemoryExhaustion,
     OpenError,
     PinMemoryThreadDeath,
     SharedMemoryExhaustion,
@@ -91,10 +92,11 @@ def test_every_fault_is_in_the_table():
     """A fault that is added to the vocabulary is added here.
 
     ``network/`` has those of sockets, ``test_listings.py`` those of folders, ``test_locks.py`` that
-    of locks, and ``test_threads.py`` that of threads.
+    of locks, ``test_threads.py`` that of threads,
+    and ``test_memory.py`` that of memory.
     """
     excluded = {PinMemoryThreadDeath, ListingError, ListingOrder, StrayEntry, LockError}
-    excluded |= {ThreadExhaustion}
+    excluded |= {ThreadExhaustion, MemoryExhaustion}
     excluded |= {kind for kind in KINDS.values() if has_connections(kind())}
     assert set(KINDS.values()) - excluded == {type(row.fault) for row in FAULTS}
 

@@ -18,6 +18,7 @@ from pytest_dataloader_faults.faults import (
     ListingError,
     ListingOrder,
     LockError,
+    MemoryExhaustion,
     MissingEntry,
     OpenError,
     PinMemoryThreadDeath,
@@ -119,7 +120,7 @@ def test_every_kind_is_here():
     """A fault that is added to the vocabulary is added here, if it needs files and workers only."""
     excluded = {PinMemoryThreadDeath, WriteError, ShortWrite}
     excluded |= {ListingError, ListingOrder, MissingEntry, StrayEntry, LockError}
-    excluded |= {ThreadExhaustion}
+    excluded |= {ThreadExhaustion, MemoryExhaustion}
     excluded |= {kind for kind in KINDS.values() if has_connections(kind())}
     assert set(KINDS.values()) - excluded == {type(each) for each in FAULTS}
 

@@ -23,6 +23,7 @@ from pytest_dataloader_faults.faults import (
     ConnectError,
     DescriptorExhaustion,
     LockError,
+    MemoryExhaustion,
     OpenError,
     ReadError,
     SharedMemoryExhaustion,
@@ -169,6 +170,8 @@ def test_exhaustion_wants_every_descriptor_to_be_seen(faults, expected):
         (FaultPlan((LockError("*.a"),)), {"writes", "locks"}),
         (FaultPlan((ThreadExhaustion(),)), {"starts"}),
         (FaultPlan((StrayEntry("*/a"),)), {"stats", "listings"}),
+        (FaultPlan((MemoryExhaustion(),)), {"memory", "fetches"}),
+        (FaultPlan((MemoryExhaustion(sample=2),)), {"memory", "fetches", "samples"}),
         (FaultPlan((WorkerKilled(writing="*.a"),)), {"writes", "fetches"}),
         (FaultPlan((DescriptorExhaustion(),)), {"descriptors", "fetches"}),
         (

@@ -16,6 +16,7 @@ from pytest_dataloader_faults.faults import (
     ListingError,
     ListingOrder,
     LockError,
+    MemoryExhaustion,
     MissingEntry,
     PinMemoryThreadDeath,
     ReadError,
@@ -47,6 +48,7 @@ REFUSED = {
     StrayEntry: "C code of Python lists folders",
     LockError: "libraries lock their files in C",
     ThreadExhaustion: "libraries start their threads in C",
+    MemoryExhaustion: "libraries allocate memory in C",
 }
 """What happens to no fake file, and what is said of it."""
 

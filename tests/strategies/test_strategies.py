@@ -59,6 +59,7 @@ SIMPLEST = [
     faults.StrayEntry(FOLDER),
     faults.LockError(ONE),
     faults.ThreadExhaustion(),
+    faults.MemoryExhaustion(),
 ]
 each_kind = pytest.mark.parametrize("simplest", SIMPLEST, ids=lambda fault: type(fault).__name__)
 

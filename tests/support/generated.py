@@ -16,6 +16,7 @@ from pytest_dataloader_faults.faults.globs import is_network_glob
 from pytest_dataloader_faults.faults.kinds import OPEN_ERRNOS, READ_ERRNOS
 from pytest_dataloader_faults.faults.listings import LISTING_ERRNOS
 from pytest_dataloader_faults.faults.locks import LOCK_ERRNOS
+from pytest_dataloader_faults.faults.memory import MIN_ALLOCATION
 from pytest_dataloader_faults.faults.network import CONNECT_ERRNOS
 from pytest_dataloader_faults.faults.writes import WRITE_ERRNOS
 from pytest_dataloader_faults.outcomes import (
@@ -120,6 +121,11 @@ ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
         "workers": WORKERS,
     },
     faults.ThreadExhaustion: {"processes": st.booleans(), **TRIGGERS},
+    faults.MemoryExhaustion: {
+        "min_bytes": st.integers(MIN_ALLOCATION, 2**40),
+        "sample": st.none() | st.integers(0, 99),
+        **TRIGGERS,
+    },
 }
 
 

@@ -43,6 +43,10 @@ _NEVER_ALLOWED = (
 )
 """The arguments of these calls never show that the kernel may execute them."""
 _NO_REQUIREMENTS = FilterRequirements()
+_WORD = 1 << 32
+_PLACED = linux.MAP_STACK | linux.MAP_FIXED
+"""Flags of the stack of a thread, and of the zeros of a shared library."""
+_ALLOCATE = ("mmap", *calls_with_role(Role.GROWS))
 _LOCKS = (linux.F_SETLK, linux.F_SETLKW, linux.F_OFD_SETLK, linux.F_OFD_SETLKW)
 
 
@@ -120,6 +124,36 @@ def _on_lock(name: str) -> bytes:
     return b""
 
 
+def _notify_from(index: int, least: int) -> bytes:
+    """Notify if argument *index* is *least* or more, else allow; on every path."""
+    high, low = divmod(least, _WORD)
+    return (
+        _instruction(_LOAD, _ARGUMENTS + 8 * index + 4)
+        + _instruction(_JGE, high + 1, 4, 0)
+        + _instruction(_JEQ, high, 0, 2)
+        + _argument(index)
+        + _instruction(_JGE, low, 1, 0)
+        + _ALLOW
+        + _NOTIFY
+    )
+
+
+def _on_allocation(name: str, least: int) -> bytes:
+    """Notify if *name* gets *least* bytes of memory or more, or may do so instead of another call.
+
+    Of mmap(2), what maps a file is left to the rest of the program.
+    """
+    if name == "brk":
+        return _NOTIFY
+    if name == "mprotect":
+        return _argument(2) + _instruction(_JSET, linux.PROT_WRITE, 1, 0) + _ALLOW + _NOTIFY
+    if name == "mremap":
+        return _notify_from(2, least)
+    anonymous = _instruction(_JSET, _PLACED, 0, 1) + _ALLOW + _notify_from(1, least)
+    over = len(anonymous) // _INSTRUCTION.size
+    return _argument(3) + _instruction(_JSET, linux.MAP_ANONYMOUS, 0, over) + anonymous
+
+
 def _body(name: str, base: int, listed_fds: Iterable[int], needs: FilterRequirements) -> bytes:
     """What to do when the call is *name*; ends in a return on every path."""
     call = CALLS[name]
@@ -159,6 +193,7 @@ def program(
         Role.RESERVES: needs.room,
         Role.LISTS: needs.listings,
         Role.FORKS: needs.starts,
+        Role.GROWS: needs.memory > 0,
     }
     names += calls_with_role(*(role for role, is_wanted in filtered_roles.items() if is_wanted))
     names += writing_calls() if needs.writes else []
@@ -167,7 +202,10 @@ def program(
     for name in dict.fromkeys(names):
         if name in syscalls:
             body = _on_lock(name) if needs.locks else b""
-            body += _body(name, base, listed_fds, needs)
+            if needs.memory and name in _ALLOCATE:
+                body += _on_allocation(name, needs.memory)
+            if CALLS[name].role is not Role.GROWS:
+                body += _body(name, base, listed_fds, needs)
             # A plain jump over *body*, since the 8 bits of a conditional one may not reach.
             over = _instruction(_JUMP, len(body) // _INSTRUCTION.size)
             code += _instruction(_JEQ, syscalls[name], 1, 0) + over + body

@@ -51,10 +51,13 @@ SYNC_WAKE_UP = 1
 CONTINUE = 1
 ADDFD_SETFD = 1
 ADDFD_SEND = 2
+PROT_NONE = 0
 PROT_WRITE = 2
 MAP_SHARED = 1
+MAP_PRIVATE = 2
 MAP_FIXED = 0x10
 MAP_ANONYMOUS = 0x20
+MAP_STACK = 0x20000
 _MAP_FAILED = ctypes.c_void_p(-1).value
 MADV_COLLAPSE = 25
 AT_FDCWD = -100
@@ -84,19 +87,19 @@ OPEN_HOW = struct.Struct("=QQQ")
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X86_64 = {
-    "read": 0, "write": 1, "open": 2, "stat": 4, "lstat": 6, "poll": 7, "mmap": 9, "pread64": 17,
-    "pwrite64": 18, "readv": 19, "writev": 20, "access": 21, "select": 23, "dup": 32, "dup2": 33,
-    "nanosleep": 35, "sendfile": 40, "socket": 41, "connect": 42, "recvfrom": 45, "recvmsg": 47,
-    "socketpair": 53, "clone": 56, "fork": 57, "vfork": 58, "fcntl": 72, "flock": 73, "fsync": 74,
-    "fdatasync": 75,
-    "setuid": 105, "setgid": 106, "setreuid": 113, "setregid": 114, "setgroups": 116,
-    "setresuid": 117, "setresgid": 119, "setfsuid": 122, "setfsgid": 123, "capset": 126,
-    "pivot_root": 155, "prctl": 157, "chroot": 161, "futex": 202, "getdents64": 217,
-    "clock_nanosleep": 230, "openat": 257, "newfstatat": 262, "faccessat": 269, "pselect6": 270,
-    "ppoll": 271, "unshare": 272, "splice": 275, "fallocate": 285, "dup3": 292, "pipe2": 293,
-    "preadv": 295, "pwritev": 296, "open_by_handle_at": 304, "setns": 308, "seccomp": 317,
-    "memfd_create": 319, "copy_file_range": 326, "preadv2": 327, "pwritev2": 328, "statx": 332,
-    "io_uring_setup": 425, "clone3": 435, "openat2": 437, "pidfd_getfd": 438, "faccessat2": 439,
+    "read": 0, "write": 1, "open": 2, "stat": 4, "lstat": 6, "poll": 7, "mmap": 9, "mprotect": 10,
+    "brk": 12, "pread64": 17, "pwrite64": 18, "readv": 19, "writev": 20, "access": 21, "select": 23,
+    "mremap": 25, "dup": 32, "dup2": 33, "nanosleep": 35, "sendfile": 40, "socket": 41,
+    "connect": 42, "recvfrom": 45, "recvmsg": 47, "socketpair": 53, "clone": 56, "fork": 57,
+    "vfork": 58, "fcntl": 72, "flock": 73, "fsync": 74, "fdatasync": 75, "setuid": 105, "setgid": 106, "setreuid": 113,
+    "setregid": 114, "setgroups": 116, "setresuid": 117, "setresgid": 119, "setfsuid": 122,
+    "setfsgid": 123, "capset": 126, "pivot_root": 155, "prctl": 157, "chroot": 161, "futex": 202,
+    "getdents64": 217, "clock_nanosleep": 230, "openat": 257, "newfstatat": 262, "faccessat": 269,
+    "pselect6": 270, "ppoll": 271, "unshare": 272, "splice": 275, "fallocate": 285, "dup3": 292,
+    "pipe2": 293, "preadv": 295, "pwritev": 296, "open_by_handle_at": 304, "setns": 308,
+    "seccomp": 317, "memfd_create": 319, "copy_file_range": 326, "preadv2": 327, "pwritev2": 328,
+    "statx": 332, "io_uring_setup": 425, "clone3": 435, "openat2": 437, "pidfd_getfd": 438,
+    "faccessat2": 439,
 }  # fmt: skip
 _AARCH64 = {
     "dup": 23, "dup3": 24, "fcntl": 25, "flock": 32, "pivot_root": 41, "fallocate": 47,
@@ -107,9 +110,10 @@ _AARCH64 = {
     "clock_nanosleep": 115, "setregid": 143, "setgid": 144, "setreuid": 145, "setuid": 146,
     "setresuid": 147, "setresgid": 149, "setfsuid": 151, "setfsgid": 152, "setgroups": 159,
     "prctl": 167, "socket": 198, "socketpair": 199, "connect": 203, "recvfrom": 207, "recvmsg": 212,
-    "clone": 220, "mmap": 222, "open_by_handle_at": 265, "setns": 268, "seccomp": 277,
-    "memfd_create": 279, "copy_file_range": 285, "preadv2": 286, "pwritev2": 287, "statx": 291,
-    "io_uring_setup": 425, "clone3": 435, "openat2": 437, "pidfd_getfd": 438, "faccessat2": 439,
+    "brk": 214, "mremap": 216, "clone": 220, "mmap": 222, "mprotect": 226, "open_by_handle_at": 265,
+    "setns": 268, "seccomp": 277, "memfd_create": 279, "copy_file_range": 285, "preadv2": 286,
+    "pwritev2": 287, "statx": 291, "io_uring_setup": 425, "clone3": 435, "openat2": 437,
+    "pidfd_getfd": 438, "faccessat2": 439,
 }  # fmt: skip
 SYSCALLS = {"x86_64": _X86_64, "aarch64": _AARCH64}
 MACHINE = os.uname().machine

@@ -217,8 +217,8 @@ class _Connection(socket.socket):
         finally:
             self._workers = ()
 
-    def recvmsg(self, *arguments: Any) -> Any:
-        return self._in_time(super().recvmsg, *arguments)
+    def recvmsg_into(self, *arguments: Any) -> Any:
+        return self._in_time(super().recvmsg_into, *arguments)
 
     def sendmsg(self, *arguments: Any) -> Any:
         return self._in_time(super().sendmsg, *arguments)

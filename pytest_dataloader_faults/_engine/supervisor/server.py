@@ -293,9 +293,11 @@ class Supervisor:
     def _handle_worker(self, worker: WorkerState, message: Message) -> None:
         match message:
             case protocol.SampleStarted():
-                worker.sample = message.sample if message.alone else None
+                worker.start_sample(message)
                 if message.sample is not None:
                     self._start(worker, message.sample)
+            case protocol.TakesFreeMemory():
+                worker.refused_thread = message.thread
             case protocol.FetchStarted():
                 worker.start_fetch(message)
                 self._start(worker, None)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.kernel.caller import (
@@ -37,6 +37,14 @@ from pytest_dataloader_faults.faults import HungRead
 from pytest_dataloader_faults.wire import Firing, WorkerFacts
 
 
+class RefusedAllocation(NamedTuple):
+    """An allocation of *size* bytes that failed: how often it was started, and its last *step*."""
+
+    size: int
+    starts: int
+    step: str
+
+
 class WorkerState:
     """One worker process: its connection, its faults, its files, and how far it is."""
 
@@ -48,6 +56,12 @@ class WorkerState:
     """The epoch, and which of its fetches has started."""
     sample: int | None = None
     """The index that is being made; None if it is unknown, or if there are several."""
+    samples: AbstractSet[int] = frozenset()
+    """The indices that are being made, or are about to be."""
+    refused_thread = 0
+    """The thread that gets no memory because it takes what is free; 0 if there is none."""
+    refused_allocations: dict[int, RefusedAllocation]
+    """By thread, the allocation that failed in its last call that gets memory."""
     finished = 0
     """The latest fetch of the epoch that is over."""
     makes_batch = False
@@ -94,6 +108,7 @@ class WorkerState:
         """Files that no fault is about, by absolute path: an open of one only counts."""
         self.listings: dict[tuple[int, int], list[Entry]] = {}
         """The entries of folders that are being listed, by process and descriptor."""
+        self.refused_allocations = {}
         self.created = _CreatedFiles()
         self.settings: set[str] = set()
         self.unlimited_waits: set[str] = set()
@@ -127,13 +142,22 @@ class WorkerState:
 
     def start_fetch(self, fetch: protocol.FetchStarted) -> None:
         """The *fetch* starts."""
+        self.refused_thread = 0
         if fetch.epoch != self.position[0]:
             self.finished, self.ended = 0, False
         self.position = (fetch.epoch, fetch.nth)
         self.makes_batch, self.queue_threads = True, fetch.queue_threads
         self.sample = None
+        self.samples = frozenset()
         self.policy.fetch += 1
         self.event_log.add(fetch.time, "fetch", f"fetch {fetch.nth}")
+
+    def start_sample(self, start: protocol.SampleStarted) -> None:
+        """A sample starts, *alone* or as one of several."""
+        self.sample = start.sample if start.alone else None
+        started: AbstractSet[int] = {start.sample} if start.sample is not None else frozenset()
+        self.samples = started if start.alone else self.samples | started
+        self.refused_allocations.clear()
 
     def note_open(self, path: str) -> None:
         """Note that the worker opens *path* now."""

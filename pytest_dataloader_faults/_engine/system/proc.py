@@ -423,6 +423,12 @@ def _mapped_path(name: bytes) -> str:
     return path
 
 
+def end_of_heap(pid: int) -> int:
+    """The address up to which brk(2) has extended the memory of *pid*; 0 if it has no heap."""
+    ends = re.findall(r"^\w+-(\w+) .*\[heap\]$", _read(f"/proc/{pid}/maps"), re.MULTILINE)
+    return int(ends[-1], 16) if ends else 0  # The kernel may list it in several parts.
+
+
 class PrivateMemory(NamedTuple):
     """A stretch of anonymous memory; *resident*: how many bytes of it are in RAM."""
 

@@ -22,6 +22,7 @@ from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine.kernel import bpf, linux
 from pytest_dataloader_faults._engine.protocol import Channel, Hello, Proceed, WorkerConfig
 from pytest_dataloader_faults._engine.system.proc import inherited_fds, inherited_mappings
+from pytest_dataloader_faults._engine.worker.allocations import LargeAllocations
 from pytest_dataloader_faults._engine.worker.session import WorkerSession, apply_orders
 from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.wire import UnknownMessageError
@@ -60,7 +61,7 @@ def arm_kernel_session(config: WorkerConfig, worker: int | None, loader: int) ->
             linux.map_over(old.start, old.length, old.protection, descriptors[source], old.offset)
         apply_orders(orders, descriptors)
         has_more = orders.has_more
-    return WorkerSession(channel, waits=config.plan.needs.fetches)
+    return _session(channel, config, worker)
 
 
 def _join(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSession:
@@ -71,7 +72,14 @@ def _join(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSessio
     channel = config.connect()
     channel.send(Hello(worker, loader, os.getpid(), "kernel", joins=True))
     channel.receive()
-    return WorkerSession(channel, waits=config.plan.needs.fetches)
+    return _session(channel, config, worker)
+
+
+def _session(channel: Channel, config: WorkerConfig, worker: int | None) -> WorkerSession:
+    needs = config.plan.needs
+    may_fail = needs.memory and worker is not None
+    allocations = LargeAllocations(needs.memory) if may_fail else None
+    return WorkerSession(channel, waits=needs.fetches, allocations=allocations)
 
 
 def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:

@@ -26,6 +26,11 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     F_SETLK,
     F_SETLKW,
     MAP_ANONYMOUS,
+    MAP_FIXED,
+    MAP_PRIVATE,
+    MAP_STACK,
+    PROT_NONE,
+    PROT_WRITE,
     SYSCALLS,
     Return,
 )
@@ -254,6 +259,41 @@ def test_other_commands_of_fcntl_are_as_before_where_locks_are_handed_over(
     assert expected == answer(machine, "fcntl", fd, command, 0, locks=True)
 
 
+LEAST = 1 << 16
+MINE = MAP_PRIVATE | MAP_ANONYMOUS
+
+
+@rows("machine", MACHINES)
+@rows(
+    ("name", "arguments", "expected"),
+    [
+        ("mmap", (0, LEAST, PROT_WRITE, MINE, MINUS_ONE, 0), "USER_NOTIF"),
+        ("mmap", (0, LEAST - 1, PROT_WRITE, MINE, MINUS_ONE, 0), "ALLOW"),
+        ("mmap", (0, 1 << 32, PROT_WRITE, MINE, MINUS_ONE, 0), "USER_NOTIF"),
+        ("mmap", (0, LEAST, PROT_NONE, MINE | MAP_STACK, MINUS_ONE, 0), "ALLOW"),
+        ("mmap", (0, LEAST, PROT_WRITE, MINE | MAP_FIXED, MINUS_ONE, 0), "ALLOW"),
+        ("mmap", (0, LEAST, PROT_WRITE, MAP_PRIVATE, 3, 0), "ALLOW"),
+        ("mmap", (0, LEAST, PROT_WRITE, MAP_PRIVATE, BASE, 0), "USER_NOTIF"),
+        ("mremap", (0, 1, LEAST, 0), "USER_NOTIF"),
+        ("mremap", (0, LEAST, LEAST - 1, 0), "ALLOW"),
+        ("mprotect", (0, 1, PROT_WRITE), "USER_NOTIF"),
+        ("mprotect", (0, LEAST, PROT_NONE), "ALLOW"),
+        ("brk", (0,), "USER_NOTIF"),
+    ],
+)
+def test_allocations_are_handed_over_on_request(machine, name, arguments, expected):
+    """Of the size that is asked for; thread stacks and shared libraries are not."""
+    assert expected == answer(machine, name, *arguments, memory=LEAST)
+
+
+@rows("machine", MACHINES)
+@rows("least", [1 << 15, 1 << 32, (1 << 33) + 5])
+def test_sizes_have_64_bits(machine, least):
+    sizes = [least - 1, least, least + 1, least << 1, least >> 1]
+    answers = [answer(machine, "mremap", 0, 0, size, memory=least) for size in sizes]
+    assert answers == ["ALLOW", *["USER_NOTIF"] * 3, "ALLOW"]
+
+
 @rows(("machine", "name"), [each for each in CALLS if each[1] in MAKE_ONE])
 def test_every_new_descriptor_is_seen_on_request(machine, name):
     """Calls that make one are handed over for DescriptorExhaustion, and only then."""
@@ -346,7 +386,8 @@ def test_another_architecture_is_left_alone(machine, name):
 def test_calls_that_are_not_named_are_left_alone(machine):
     needs = FilterRequirements(descriptors=True)
     code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, needs=needs)
-    asked_for = calls_with_role(Role.STATS, Role.CHECKS, Role.RESERVES, Role.LISTS, Role.FORKS)
+    asked_for = calls_with_role(Role.STATS, Role.CHECKS, Role.RESERVES, Role.LISTS)
+    asked_for += calls_with_role(Role.FORKS, Role.GROWS)
     writes_alone = {*writing_calls()} - {*reading_calls()}
     names = {*KNOWN} - {*asked_for, *writes_alone, *USED_FOR_MORE}
     known_numbers = {SYSCALLS[machine][name] for name in names if name in SYSCALLS[machine]}

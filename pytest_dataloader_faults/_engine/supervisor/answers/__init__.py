@@ -8,6 +8,7 @@ from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.policy import Operation
 from pytest_dataloader_faults._engine.supervisor.answers.listings import on_list
 from pytest_dataloader_faults._engine.supervisor.answers.locks import is_lock, on_lock
+from pytest_dataloader_faults._engine.supervisor.answers.memory import is_allocation, on_allocation
 from pytest_dataloader_faults._engine.supervisor.answers.network import on_connect
 from pytest_dataloader_faults._engine.supervisor.answers.opens import (
     on_duplicate,
@@ -39,6 +40,10 @@ def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> 
     """Answer *call* of *worker* as its faults demand; the kernel makes a call that has none."""
     if worker.limit is not None:
         _note_exhaustion(worker, call)
+    if is_allocation(call):
+        if not on_allocation(worker, call):
+            worker.listener.continue_syscall(call)
+        return
     if call.facts.writes_fd is not None and on_write(worker, call, services):
         return
     if call.facts.reads_fd is not None:

@@ -1,0 +1,120 @@
+"""Have the C library get large allocations from the kernel [runs in the DataLoader worker].
+
+Some facts about glibc. malloc(3) takes an allocation from memory that was freed before, if any is
+large enough; then from the end of the heap; and only from 128 KiB on by a separate mmap(2). That
+threshold rises to the size of each such mapping that is freed, up to 32 MiB. So after a while, few
+allocations reach the kernel. mallopt(3) sets the threshold, and how much unused memory the heap may
+have at its end.
+
+An allocation that fails in one arena is tried in the next one, to which the thread then belongs.
+Each has free memory of its own, and a forked process has the arenas of its parent's threads. So
+while the kernel refuses, a thread can take all that is free: after as many failures as there are
+arenas, nothing is left.
+
+A threshold that was set once does not rise again, and later threads share one arena: that cannot be
+undone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+from pytest_dataloader_faults._engine.system.libc import libc
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
+_DEFAULT = 128 << 10
+"""Bytes: the limits of a process that has freed no mapping."""
+_LARGEST_THRESHOLD = 32 << 20
+_IS_MAPPED = 2
+"""A flag in the size of a chunk, which is the word before it."""
+_WORD = ctypes.sizeof(ctypes.c_size_t)
+
+
+class _Info(ctypes.Structure):
+    """struct mallinfo: *mapped* is the number of chunks that have a mapping."""
+
+    _fields_ = (("heap", ctypes.c_int * 3), ("mapped", ctypes.c_int), ("more", ctypes.c_int * 6))
+
+
+class LargeAllocations:
+    """Allocations of *least* bytes or more, each of which is to be a call of the kernel.
+
+    With another C library than glibc, nothing is done: then only those fail that need new memory.
+    """
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+        self._last: int | None = None
+        """The chunk that was kept last; each contains the address of the one before."""
+        self._arenas = 0
+        self._is_usable = _is_glibc()
+        if self._is_usable:
+            libc.mallopt(_M_ARENA_MAX, 1)
+            self._limit(least, least // 2)
+
+    def free_kept(self) -> None:
+        """Free what was kept, and count the arenas: that also takes memory."""
+        while self._last is not None:
+            address, self._last = self._last, ctypes.c_void_p.from_address(self._last).value
+            _free(address)
+        self._arenas = _count_arenas() if self._is_usable else 0
+
+    def keep_free(self) -> None:
+        """Take all free memory of that size, while the kernel refuses to give this thread any."""
+        failures = 0
+        while failures < self._arenas:
+            address = _malloc(self._least)
+            if address is None:
+                failures += 1
+            elif _is_mapped(address):  # It does not refuse any longer.
+                _free(address)
+                return
+            else:
+                ctypes.c_void_p.from_address(address).value = self._last
+                self._last = address
+
+    def restore(self) -> None:
+        """Free what was kept, and set the limits that a new process has."""
+        self.free_kept()
+        if self._is_usable:
+            self._limit(_DEFAULT, _DEFAULT)
+
+    def _limit(self, threshold: int, unused: int) -> None:
+        libc.mallopt(_M_MMAP_THRESHOLD, threshold)
+        libc.mallopt(_M_TRIM_THRESHOLD, threshold)
+        libc.mallopt(_M_TOP_PAD, unused)
+
+
+_malloc = libc.malloc
+_malloc.restype, _malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+_free = libc.free
+_free.restype, _free.argtypes = None, (ctypes.c_void_p,)
+
+
+def _is_mapped(address: int) -> bool:
+    return bool(ctypes.c_size_t.from_address(address - _WORD).value & _IS_MAPPED)
+
+
+def _is_glibc() -> bool:
+    """Whether malloc(3) is glibc's: then it has a mapping for what is above any threshold."""
+    try:
+        libc.mallinfo.restype = _Info
+        before = libc.mallinfo().mapped
+        address = _malloc(_LARGEST_THRESHOLD + 1)
+        after = libc.mallinfo().mapped
+    except AttributeError:
+        return False
+    _free(address)
+    return bool(after > before)
+
+
+def _count_arenas() -> int:
+    """How many arenas there are, by malloc_info(3), which describes each of them."""
+    libc.open_memstream.restype = ctypes.c_void_p
+    text, size = ctypes.c_void_p(), ctypes.c_size_t()
+    stream = ctypes.c_void_p(libc.open_memstream(ctypes.byref(text), ctypes.byref(size)))
+    libc.malloc_info(0, stream)
+    libc.fclose(stream)
+    description = ctypes.string_at(text, size.value)
+    _free(text)
+    return description.count(b"<heap nr=")

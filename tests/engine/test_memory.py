@@ -1,0 +1,247 @@
+"""Allocations that fail, by several libraries, and those that must not fail."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import mmap
+import os
+import queue
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults._engine.system import proc
+from pytest_dataloader_faults._engine.worker.allocations import LargeAllocations
+from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
+from pytest_dataloader_faults.faults import MemoryExhaustion
+from pytest_dataloader_faults.faults.memory import MIN_ALLOCATION
+from support.attempts import attempt
+from support.children import in_a_process
+from support.epochs import alone, epoch
+from support.rows import rows
+from support.tries import Tries
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+KIB, MIB = 1 << 10, 1 << 20
+SMALL_ENOUGH = 48 * KIB
+SIZES = [70 * KIB, MIB, MIB - 8 * KIB, 5 * MIB, 100 * MIB]
+
+
+def _malloc(size):
+    """What malloc(3) returns, at once freed."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
+    address = libc.malloc(ctypes.c_size_t(size))
+    libc.free(address)
+    return "allocated" if address else "NULL"
+
+
+def _grow(size):
+    """A bytearray that becomes larger and larger, by realloc(3)."""
+    data = bytearray()
+    while len(data) < size:
+        data += b"x" * 10_000
+    return "grown"
+
+
+def _in_a_thread(size):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(bytes, size).result() and "allocated"
+
+
+ALLOCATORS = {
+    "bytes": (bytes, "MemoryError"),
+    "bytearray": (bytearray, "MemoryError"),
+    "grown": (_grow, "MemoryError"),
+    "numpy.empty": (lambda size: np.empty(size, np.uint8), "Unable to allocate"),
+    "numpy.zeros": (lambda size: np.zeros(size, np.uint8), "Unable to allocate"),
+    "torch.empty": (lambda size: torch.empty(size, dtype=torch.uint8), "DefaultCPUAllocator"),
+    "malloc": (_malloc, "NULL"),
+    "mmap": (lambda size: mmap.mmap(-1, size).close(), "Cannot allocate memory"),
+    "thread": (_in_a_thread, "MemoryError"),
+}
+
+
+@pytest.mark.parametrize("name", ALLOCATORS)
+def test_an_allocation_fails_as_the_library_reports_it(name):
+    """However large it is, and in each sample, although what was freed could be used again."""
+    allocate, expected = ALLOCATORS[name]
+    results, injection = attempt([*SIZES, *SIZES], allocate, MemoryExhaustion())
+    assert [each for each in results if expected not in str(each)] == []
+    assert len(SIZES) * 2 <= injection.fired
+    assert {"mmap", "mremap"} >= {each.call.split()[0] for each in injection.faults[0].firings}
+    assert {None} == {each.path for each in injection.faults[0].firings}
+
+
+@pytest.mark.parametrize("name", ALLOCATORS.keys() - {"grown"})
+def test_once_is_once(name):
+    """What the C library tries instead belongs to the allocation, and the next one succeeds."""
+    allocate, expected = ALLOCATORS[name]
+    results, injection = attempt([MIB] * 4, allocate, MemoryExhaustion(nth=2, times=1))
+    assert [expected in str(each) for each in results] == [False, True, False, False]
+    assert (4, 1) == (injection.matched, injection.fired)
+
+
+@rows("size", [70 * KIB, MIB, 5 * MIB])
+def test_a_list_of_firings_has_the_size(size):
+    _, injection = attempt([size], bytes, MemoryExhaustion(sample=0))
+    (firing,) = injection.faults[0].firings
+    assert firing.call.startswith("mmap of ")
+    assert firing.sample == 0
+
+
+def _retry(size):
+    for number in range(5):
+        try:
+            return number if bytes(size) else None
+        except MemoryError:
+            gc.collect()
+    return "never"
+
+
+@rows(("times", "expected"), [(1, 1), (2, 3), (None, "never")])
+def test_a_retry_succeeds_when_the_fault_is_over(times, expected):
+    """An attempt that follows at once may belong to the allocation before: see the answers.
+
+    In the second batch: from then on, a worker has several threads.
+    """
+    (first, second), _ = attempt([MIB] * 2, _retry, MemoryExhaustion(times=times, sample=1))
+    assert (first, second) == (0, expected)
+
+
+@pytest.mark.parametrize("min_bytes", [MIN_ALLOCATION, 64 * KIB, MIB, 40 * MIB])
+def test_smaller_allocations_do_not_fail(min_bytes):
+    sizes = [min_bytes // 2, min_bytes - 8 * KIB, min_bytes, 2 * min_bytes]
+    results, _ = attempt(sizes, bytes, MemoryExhaustion(min_bytes))
+    assert ["MemoryError: "] * 2 == results[2:]
+    assert results[:2] == [bytes(size) for size in sizes[:2]]
+
+
+def _start_thread(_):
+    """Its stack has 8 MiB, and its first allocation needs an arena."""
+    results = queue.Queue()
+    thread = threading.Thread(target=lambda: results.put(bytes(1000)))
+    thread.start()
+    thread.join()
+    return len(results.get(timeout=60))
+
+
+def _map_file(path):
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        return len(mapped)
+
+
+def _use_small_objects(_):
+    """The interpreter gets several arenas of 1 MiB for them."""
+    return sum(map(len, [[f"{number}." for number in range(1000)] for _ in range(100)]))
+
+
+UNHARMED = {
+    "a thread": (_start_thread, 1000),
+    "a file": (_map_file, 4 * MIB),
+    "small objects": (_use_small_objects, 100_000),
+}
+
+
+@pytest.mark.parametrize("name", UNHARMED)
+def test_what_is_not_an_allocation_does_not_fail(tmp_path, name):
+    use, expected = UNHARMED[name]
+    path = tmp_path / "file.bin"
+    path.write_bytes(bytes(4 * MIB))
+    results, injection = attempt([path] * 3, use, MemoryExhaustion(), require_fired=False)
+    assert results == [expected] * 3
+    assert injection.errors == []
+
+
+def test_torchs_own_thread_gets_its_memory():
+    """It pickles each batch, while the next one is made."""
+    fault = MemoryExhaustion()
+    results, _ = attempt([SMALL_ENOUGH] * 20, _return_many, fault, require_fired=False)
+    assert [len(each) for each in results] == [200] * 20
+
+
+def _return_many(size):
+    return [bytes(size)] * 200
+
+
+def test_only_the_chosen_sample_is_hit():
+    results, injection = attempt([MIB] * 5, bytes, MemoryExhaustion(sample=3))
+    assert [isinstance(each, str) for each in results] == [False, False, False, True, False]
+    assert [3] == [each.sample for each in injection.faults[0].firings]
+
+
+class Batches(Tries):
+    """It makes the samples of a batch at once."""
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+def test_a_sample_of_several_that_are_made_at_once():
+    with inject(MemoryExhaustion(sample=5)) as injection:
+        read = epoch(alone(Batches([MIB] * 12, bytes), batch_size=4))
+    results = [each.gave for batch in read.batches for each in batch]
+    assert [isinstance(each, str) for each in results] == [False] * 4 + [True] * 4 + [False] * 4
+    assert injection.fired >= 2
+
+
+def test_the_fault_ends_with_its_scope():
+    """A worker that lives on gets its memory, and the limits of the C library are reset."""
+    loader = alone(Tries([MIB] * 3, bytes), persistent_workers=True)
+    with inject(MemoryExhaustion()):
+        first = epoch(loader)
+    second = epoch(loader)
+    assert [isinstance(each.gave, str) for each in first.batches] == [True] * 3
+    assert [len(each.gave) for each in second.batches] == [MIB] * 3
+
+
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_workers_that_are_not_forked(method):
+    loader = {"multiprocessing_context": method}
+    results, _ = attempt([MIB] * 3, bytes, MemoryExhaustion(sample=1), loader=loader)
+    assert [isinstance(each, str) for each in results] == [False, True, False]
+
+
+def test_a_fault_that_never_fires_is_explained():
+    with pytest.raises(FaultNotFiredError) as caught:
+        attempt([SMALL_ENOUGH], bytes, MemoryExhaustion(sample=0))
+    assert "no worker allocated 65,536 bytes or more at once for sample 0" in str(caught.value)
+
+
+def test_the_python_engine_refuses_it():
+    with pytest.raises(InvalidArgumentError, match="libraries allocate memory in C"):
+        inject(MemoryExhaustion(), engine="python").__enter__()
+
+
+def test_memory_that_threads_of_the_main_process_freed_is_not_used():
+    """A forked worker has their arenas, in which malloc(3) looks before it gives up."""
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(lambda _: [bytearray(100 * KIB) for _ in range(100)], range(8)))
+    results, _ = attempt([70 * KIB, MIB, 5 * MIB] * 2, bytes, MemoryExhaustion())
+    assert results == ["MemoryError: "] * 6
+
+
+def test_what_the_kernel_gives_is_not_kept():
+    """In a process of its own, because the limits of the C library cannot be restored entirely."""
+
+    def body():
+        allocations = LargeAllocations(64 * KIB)
+        allocations.free_kept()
+        allocations.keep_free()  # Returns, although nothing is refused.
+        allocations.restore()
+        assert allocations._last is None
+
+    assert in_a_process(body) == ""
+
+
+def test_the_end_of_the_heap_is_that_of_brk():
+    libc = ctypes.CDLL(None)
+    libc.sbrk.restype = ctypes.c_void_p
+    end = libc.sbrk(0)
+    assert end <= proc.end_of_heap(os.getpid()) < end + 4 * KIB
