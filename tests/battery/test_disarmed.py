@@ -24,18 +24,18 @@ from support.datasets import CopiedRecords, write_records
 from support.ranked import RankedStreamWithState
 
 _WITHOUT_FAULTS = (
-    *("workers-agree", "read-before-fork", "two-epochs", "leftover-files", "copy-on-write"),
+    *("workers-agree", "read-before-fork", "two-epochs", "leftover-files"),
     *("resumes", "resumes-after-death"),
 )
-"""In the last one deaths are no faults of files: see test_resume.py and test_copy_on_write.py."""
+"""In the last one deaths are no faults of files: see test_resume.py."""
 FAULTY = [
     name
     for name, check in CHECKS.items()
     if check.plan is not no_fault and name not in _WITHOUT_FAULTS
-    if check not in (*NETWORK, *HTTP, *LISTINGS, *LOCKS, *THREADS)
+    if check not in (*NETWORK, *HTTP, *LISTINGS, *LOCKS, *THREADS, *MEMORY)
 ]
 """For the others, see test_networks.py, test_http.py, test_listings.py, test_stray_entries.py,
-test_locks.py and test_threads.py."""
+test_locks.py, test_threads.py, test_copy_on_write.py and test_memory_exhaustion.py."""
 
 
 @pytest.fixture(scope="module", name="records_of_module")

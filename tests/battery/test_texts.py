@@ -1,6 +1,7 @@
 """The complete texts of checks, of reasons why they do not apply, and of refused arguments."""
 
 import errno
+import signal
 from collections import defaultdict
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from pytest_dataloader_faults.outcomes import (
     Pass,
     Reference,
     Verdict,
+    WorkerDeath,
     WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes.comparison import EXACT
@@ -83,6 +85,8 @@ PLANS = {
     "a stream": ("copy-on-write", _of_length(None, kind="iterable")),
     "its own sampler": ("copy-on-write", _of_length(None)),
     "few samples": ("copy-on-write", _of_length(1023)),
+    "allocations of the python engine": ("memory-exhaustion", _workload({}, changes=PYTHON)),
+    "indices that are no integers": ("memory-exhaustion", NOTHING),
     "spawned workers": ("copy-on-write", _of_length(1024, start_method="spawn")),
     "no thread": ("thread-exhaustion", READS),
     "threads of the python engine": ("thread-exhaustion", _workload({}, changes=PYTHON)),
@@ -163,6 +167,7 @@ def test_reasons_why_checks_do_not_apply(golden):
         "descriptor-exhaustion": revised(trial, faults=fired(EXHAUSTED, path=None), timed_out=True),
         "connection-reset": revised(trial, faults=(FaultFacts(EIO, 0),)),
         "resource-growth": revised(trial, footprints=footprints),
+        "memory-exhaustion": revised(trial, faults=(FaultFacts(faults.MemoryExhaustion(), 0),)),
     }
     second = CHECKS["thread-exhaustion"].plan_scenarios(_workload({}, starts={"thread": 2}))[-1]
     memories = {
@@ -195,10 +200,13 @@ def test_sentences_of_checks(golden):
     (facts,) = fired(EIO)
     in_epoch_1 = replace(facts, firings=tuple(replace(each, epoch=1) for each in facts.firings))
     worker = WorkerFacts(0, 7, 1, {}, leftover_files=("/tmp/a", "/tmp/b"))
+    dead = replace(failing, deaths=(WorkerDeath(1, 4711, -signal.SIGSEGV),))
+    crashed = ordinary(dead, fired(faults.MemoryExhaustion(), path=None, call="mmap of 1.0 MiB"))
     sentences = {
         "two-epochs": (trial, Reference("iterable", ((0, "d0"),), second_pass_count=0)),
         "recovers-after-read-error": (revised(trial, faults=(in_epoch_1,)), None),
         "leftover-files": (revised(trial, processes=(worker,)), None),
+        "memory-exhaustion": (crashed, None),
     }
     rules = {name: CHECKS[name].rule(*facts).sentence for name, facts in sentences.items()}
     golden("rules", rules | _texts_on_memory(trial))

@@ -28,6 +28,7 @@ TESTS = Path(__file__).resolve().parents[1]
 NOT_OF_FAKE_FILES = {
     "leftover-files": "does not see which files are created",
     "copy-on-write": "only from 1,024 samples on",
+    "memory-exhaustion": "does not see allocations",
     "worker-killed-reading": "Use engine='kernel'",
     "pin-memory": "finds no accelerator",
     **dict.fromkeys((check.name for check in WRITES), "write no file"),

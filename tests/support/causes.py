@@ -9,6 +9,7 @@ from pytest_dataloader_faults import Verdict
 from pytest_dataloader_faults.battery.checks import _epochs, listings
 from pytest_dataloader_faults.battery.checks.before_init import rules as before_init
 from pytest_dataloader_faults.battery.checks.locks import rules as lock_rules
+from pytest_dataloader_faults.battery.checks.memory import exhaustion
 from pytest_dataloader_faults.battery.checks.memory import rules as memory_rules
 from pytest_dataloader_faults.battery.checks.network import rules as network_rules
 from pytest_dataloader_faults.battery.checks.ranks import generators
@@ -38,6 +39,7 @@ from support.facts import EPOCH_1, ordinary, revised
 
 MODULES = (
     *(causes, errors, hangs, starts, rules, lock_rules, memory_rules, thread_rules),
+    exhaustion,
     *(rank_rules, generators, draws, samples, before_init, _epochs, listings),
     *(network_rules, write_rules),
 )

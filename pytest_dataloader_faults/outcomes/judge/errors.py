@@ -35,9 +35,8 @@ from pytest_dataloader_faults.outcomes.judge.tolerance import may_be_damaged
 from pytest_dataloader_faults.outcomes.records import Raised, TrialFacts, WorkerDeath
 from pytest_dataloader_faults.outcomes.stages import RECOVERY
 
-_RAISE_FROM = (
-    ". Chain it to the original exception (raise ... from error), or include the {} in its message"
-)
+_CHAIN = ". Chain it to the original exception (raise ... from error)"
+_RAISE_FROM = f"{_CHAIN}, or include the {{}} in its message"
 _DROPPED_BY_READER = (
     ". The reader ignored the read error, as np.fromfile and scipy.io.wavfile.read do. Read the"
     " bytes with open(), which raises it"
@@ -167,7 +166,8 @@ def _advice(raised: Raised, happened: list[error_text.Occurrence]) -> str:
     is_of_read = any(isinstance(each.fault, faults.ReadError) for each in happened)
     if is_of_read and not identifiers and not chains.is_raised_on_purpose(raised.text):
         return _DROPPED_BY_READER
-    advice = _RAISE_FROM if any(each.fault.errno for each in happened) else _SAY_WHAT
+    chain = _RAISE_FROM if any(each.path for each in happened) else _CHAIN
+    advice = chain if any(each.fault.errno for each in happened) else _SAY_WHAT
     if is_of_read and not identifiers and chains.has_single_exception(raised.text):
         advice = _NO_ORIGINAL
     missing = (

@@ -1,6 +1,7 @@
-"""The check of the memory that workers add to that of the main process. Pure.
+"""The checks of memory: what workers add to that of the main process, and none is left. Pure.
 
-Its step is here. What that does in a trial is in ``measure``, which is imported there only.
+The step that measures is here. What that does in a trial is in ``measure``, which is imported there
+only.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults.battery.checks._base import Check, Scenario
+from pytest_dataloader_faults.battery.checks.memory.exhaustion import EXHAUSTION
 from pytest_dataloader_faults.battery.checks.memory.rules import (
     FEWEST_SAMPLES,
     describe,
@@ -81,4 +83,5 @@ MEMORY = (
         note=note,
         preface=_READS_IN_A_ROW,
     ),
+    EXHAUSTION,
 )
