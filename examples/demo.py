@@ -35,11 +35,12 @@ _OF_CONNECTIONS = (
 _OF_RANKS = ("ranks-agree", "ranks-next-epoch", "rank-read-error", "rank-worker-killed")
 _OF_MEMORY = ("copy-on-write", "memory-exhaustion")
 _OF_STATES = ("resumes", "resumes-after-death")
-_OF_OTHERS = ("copy-on-write", "memory-exhaustion", "thread-exhaustion")
+_OF_OTHERS = (*_OF_MEMORY, "thread-exhaustion")
 _OF_NO_EXAMPLE = (*_OF_WRITES, *_OF_CONNECTIONS, *_OF_RANKS, *_OF_STATES, *_OF_OTHERS)
 CHECKS = select_checks(exclude=("pin-memory", *_OF_NO_EXAMPLE))
 """All but the one that needs a GPU, so that the table is the same everywhere; and but those of
-writes, of connections, of ranks, of states, of threads and of much memory, of which no example has any."""
+writes, of connections, of ranks, of states, of threads and of much memory, of which no example has
+any."""
 SHORT = ("HandlesInInit", "FromFile", "Careful")
 """A handle that workers share, silent corruption and an unclear error, and a healthy dataset."""
 LEGEND = """

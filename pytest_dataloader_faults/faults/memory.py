@@ -57,7 +57,7 @@ class MemoryExhaustion(Triggered):
     def explain_unmatched(self, *, has_counted: bool) -> str:  # noqa: ARG002
         """Other allocations are too small."""
         sample = "a sample" if self.sample is None else f"sample {self.sample}"
-        return f"no worker allocated {self.min_bytes:,} bytes or more at once for {sample}"
+        return f"no allocation of a worker for {sample} reached min_bytes={self.min_bytes}"
 
     def message_patterns(self, _call: str) -> tuple[str, ...]:
         """What a message contains if it says that memory ran out."""

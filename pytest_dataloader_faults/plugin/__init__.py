@@ -349,5 +349,5 @@ listing_errors = _fault_fixture("ListingError", 'listing_errors("*/train", nth=2
 missing_entries = _fault_fixture("MissingEntry", 'missing_entries("*/0007.jpg")')
 stray_entries = _fault_fixture("StrayEntry", 'stray_entries("*/train", "*.part")')
 lock_errors = _fault_fixture("LockError", 'lock_errors("*.lock", errno.ENOLCK)')
-thread_exhaustion = _fault_fixture("ThreadExhaustion", "thread_exhaustion(nth=2)")
 memory_exhaustion = _fault_fixture("MemoryExhaustion", "memory_exhaustion(sample=8, times=1)")
+thread_exhaustion = _fault_fixture("ThreadExhaustion", "thread_exhaustion(nth=2)")

@@ -70,16 +70,21 @@ ALLOCATORS = {
 
 @pytest.mark.parametrize("name", ALLOCATORS)
 def test_an_allocation_fails_as_the_library_reports_it(name):
-    """However large it is, and in each sample, although what was freed could be used again."""
+    """However large it is, and in each sample, although what was freed could be used again.
+
+    realloc(3) may extend a small block in its place, and another thread has free memory of its own.
+    """
     allocate, expected = ALLOCATORS[name]
-    results, injection = attempt([*SIZES, *SIZES], allocate, MemoryExhaustion())
-    assert [each for each in results if expected not in str(each)] == []
-    assert len(SIZES) * 2 <= injection.fired
+    sizes = SIZES[1:] if name in ("grown", "thread") else SIZES
+    results, injection = attempt([*sizes, *sizes], allocate, MemoryExhaustion())
+    failures = zip([*sizes, *sizes], map(str, results), strict=True)
+    assert [(size, text) for size, text in failures if expected not in text] == []
+    assert len(sizes) * 2 <= injection.fired
     assert {"mmap", "mremap"} >= {each.call.split()[0] for each in injection.faults[0].firings}
     assert {None} == {each.path for each in injection.faults[0].firings}
 
 
-@pytest.mark.parametrize("name", ALLOCATORS.keys() - {"grown"})
+@pytest.mark.parametrize("name", sorted(ALLOCATORS.keys() - {"grown"}))
 def test_once_is_once(name):
     """What the C library tries instead belongs to the allocation, and the next one succeeds."""
     allocate, expected = ALLOCATORS[name]
@@ -211,7 +216,7 @@ def test_workers_that_are_not_forked(method):
 def test_a_fault_that_never_fires_is_explained():
     with pytest.raises(FaultNotFiredError) as caught:
         attempt([SMALL_ENOUGH], bytes, MemoryExhaustion(sample=0))
-    assert "no worker allocated 65,536 bytes or more at once for sample 0" in str(caught.value)
+    assert "no allocation of a worker for sample 0 reached min_bytes=65536" in str(caught.value)
 
 
 def test_the_python_engine_refuses_it():

@@ -73,6 +73,7 @@ class WorkerState:
     ended = False
     """Whether its stream has ended in this epoch."""
     hung = False
+    files: _TrackedFiles
 
     def __init__(
         self,
@@ -100,7 +101,6 @@ class WorkerState:
         self.keep_low_fds = plan.needs.keep_low_fds
         self.joins = parent is not None
         # A descriptor that the parent has opened has the same number in its child.
-        self.files: _TrackedFiles
         self.files = parent.files if parent else _TrackedFiles(self.pid, hello.high_fds)
         self.memory = ProcessMemory(self.pid)
         self.identities = Identities()
@@ -113,7 +113,7 @@ class WorkerState:
         self.settings: set[str] = set()
         self.unlimited_waits: set[str] = set()
         """Connections whose answer hung, and for which it waited without a timeout."""
-        self.starts: Counter[str] = Counter()  # Of threads and processes, while it made batches.
+        self.starts = Counter[str]()  # Of threads and processes, while it made batches.
         self.leftover_shm: list[str] = []
         """Files of shared memory that no process removes once their making has failed."""
 
