@@ -64,12 +64,12 @@ def examples(root: Path) -> dict[str, Callable[[], Any]]:
         "OpensPerItem": lambda: example_datasets.OpensPerItem(records),
         "MmapPerItem": lambda: example_datasets.MmapPerItem(records),
         "ShardedRecords": lambda: example_datasets.ShardedRecords(records),
-        "PillowFolder": lambda: example_datasets.PillowFolder(root / "tiles"),
-        "ZerosOnError": lambda: example_datasets.ZerosOnError(root / "tiles"),
-        "FromFile": lambda: example_datasets.FromFile(root / "raw"),
-        "Careful": lambda: example_datasets.Careful(root / "raw"),
+        "PillowFolder": lambda: example_datasets.PillowFolder(root / "tiles", 24),
+        "ZerosOnError": lambda: example_datasets.ZerosOnError(root / "tiles", 24),
+        "FromFile": lambda: example_datasets.FromFile(root / "raw", 32),
+        "Careful": lambda: example_datasets.Careful(root / "raw", 32),
         "Careful-loader": lambda: DataLoader(
-            example_datasets.Careful(root / "raw"), batch_size=8, shuffle=True, num_workers=2
+            example_datasets.Careful(root / "raw", 32), batch_size=8, shuffle=True, num_workers=2
         ),
         "NpyDataset": lambda: example_datasets.NpyDataset(array),
         "NpyDataset-mmap": lambda: example_datasets.NpyDataset(array, mmap_mode="r"),

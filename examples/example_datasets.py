@@ -115,10 +115,12 @@ class ShardedRecords(IterableDataset[Sample]):
 
 
 class Files(Dataset[Sample]):
-    """One sample per file of the folder at `path`."""
+    """One sample per file of the folder at `path`, of which there must be `count`."""
 
-    def __init__(self, path: StrPath) -> None:
+    def __init__(self, path: StrPath, count: int) -> None:
         self.paths = sorted(Path(path).iterdir())
+        if len(self.paths) != count:
+            raise ValueError(f"{path}: {len(self.paths)} files, expected {count}")
 
     def __len__(self) -> int:
         return len(self.paths)

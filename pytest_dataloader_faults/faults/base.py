@@ -136,6 +136,13 @@ _BY_ADDRESS = (
 
 ANSWER = "recv"
 """How firings name the data from the peer of a connection."""
+LISTING = "getdents64"
+"""The call in which a missing file is left out of the listing of its folder, without an error."""
+_INCOMPLETE = (
+    r"\b(missing|incomplete|fewer|too few|differ)\b"
+    r"|expected \d+ \w|\d+ \w+,? .{0,12}\b(expected|but|instead of) "
+)
+"""Words for a folder that lacks files: a dataset that counts them does not know which."""
 CONNECTION_FAILED = (
     r"\bconnect(ion|ed)?\b.{0,60}(abort|refus|reset|clos|broke|fail|lost|error|unreachable)"
     r"|(clos|lost|reset|fail|cannot|could not|unable|max retries).{0,80}\bconnect(ion)?\b"
@@ -259,6 +266,8 @@ class Fault(allow.Checked):
 
         Case does not matter.
         """
+        if call == LISTING and self.hides_file:
+            return (_INCOMPLETE,)
         if call != ANSWER:
             return ()
         # A client that has waited for long may close the connection.

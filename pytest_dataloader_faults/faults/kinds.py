@@ -45,11 +45,11 @@ class OpenError(Triggered, FileFault):
 
     Applies to open(2), openat(2) and openat2(2), which fail with *errno*.
 
-    A file for which every open fails with ENOENT is also missing for stat(2) and access(2). The
-    listing of its folder still contains it; see ``MissingEntry``.
+    A file for which every open fails with ENOENT is also missing for stat(2) and access(2), and
+    from the listing of its folder. With *nth*, *times*, *every* or *probability*, only opens fail.
     """
 
-    happens_in: ClassVar = Place.OPEN | Place.STAT
+    happens_in: ClassVar = Place.OPEN | Place.STAT | Place.LISTING
     effects: ClassVar = Effect.ERROR
     needs_worker: ClassVar = False
     errnos: ClassVar = OPEN_ERRNOS
@@ -66,7 +66,7 @@ class OpenError(Triggered, FileFault):
     def places(self) -> Place:
         """Where it happens."""
         places: Place = Fault.places.__get__(self)
-        return places if self.hides_file else places & ~Place.STAT
+        return places if self.hides_file else places & Place.OPEN
 
 
 @kind

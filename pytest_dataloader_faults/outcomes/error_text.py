@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.faults.base import Effect
+from pytest_dataloader_faults.faults.base import LISTING, Effect
 from pytest_dataloader_faults.faults.globs import has_address
 from pytest_dataloader_faults.outcomes.chains import chained_lines, head_of_last, related_lines
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
@@ -88,7 +88,11 @@ def explains_fault(text: str, occurrences: Iterable[Occurrence]) -> bool:
     if any(_explains_kind(lines, fault, call) for fault, call in calls):
         return True
     paths = dict.fromkeys(each.path for each in different)
-    is_named = any(mentions_path(lines, path) for path in paths)
+    is_named = any(mentions_path(lines, path) for path in paths) or any(
+        os.path.dirname(each.path) in lines
+        for each in different
+        if each.path and each.call == LISTING
+    )
     return is_named and not find_other_cause(text, different)
 
 

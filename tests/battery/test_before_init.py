@@ -33,10 +33,15 @@ from support.before_init_specimens import (
     KnowsItsSize,
     Lines,
     LineStream,
+    Listed,
+    ListedStream,
     ReadMean,
     WaitsForTheRest,
+    Zipped,
     write_block,
+    write_files,
     write_lines,
+    write_pairs,
 )
 from support.datasets import Records
 from support.infinite_loaders import Lazy, infinite
@@ -154,6 +159,22 @@ def test_a_contract_that_allows_to_skip(dataset, tmp_path):
     assert (cut.verdict, empty.verdict) == ("failed_cleanly", "survived")
     assert "the end is missing, but the file looks complete (survived)" in cut.explanation
     assert f"{COUNT} samples hit by a fault are missing" in empty.explanation
+
+
+@pytest.mark.parametrize(
+    ("write", "dataset", "verdict"),
+    [
+        (write_files, Listed, "survived"),
+        (write_files, ListedStream, "survived"),
+        (write_pairs, Zipped, "corrupted"),
+    ],
+)
+def test_a_contract_that_allows_fewer_files(write, dataset, verdict, tmp_path):
+    """But no pair that does not exist."""
+    write(tmp_path)
+    make = functools.partial(dataset, tmp_path)
+    (result,) = check_dataset(make, only=MISSING, contract=Contract(may_skip=True), on_fail=None)
+    assert result.verdict == verdict, result.explanation
 
 
 def test_damage_that_need_not_be_noticed(check_pair):

@@ -141,18 +141,53 @@ def test_one_listing_counts_once(folder):
     assert injection.fired == 1
 
 
-def test_a_missing_file_is_missing_from_its_folder(folder):
-    samples, injection = _samples(folder, MissingEntry(f"*/{LOST}"))
+MISSING = [MissingEntry(f"*/{LOST}"), OpenError(f"*/{LOST}", errno.ENOENT)]
+
+
+@pytest.mark.parametrize("fault", MISSING, ids=repr)
+def test_a_missing_file_is_missing_from_its_folder(folder, fault):
+    samples, injection = _samples(folder, fault)
     expected = [name for name in os.listdir(folder) if name != LOST]
     for way, listed in samples.items():
         assert listed == expected, way
     assert {firing.path for firing in injection.faults[0].firings} == {str(folder / LOST)}
 
 
-def test_a_file_whose_open_fails_is_listed(folder):
-    with inject(OpenError(f"*/{LOST}", errno.ENOENT), require_fired=False):
+def test_a_folder_that_can_be_opened_is_listed(tmp_path):
+    for name in ("inside", "target"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to("target")
+    (tmp_path / LOST).write_bytes(b"x")
+    samples, _ = _samples(tmp_path, OpenError(f"{tmp_path}/*", errno.ENOENT))
+    assert sorted(samples["os.scandir"]) == ["inside", "link", "target"]
+    with inject(MissingEntry(f"{tmp_path}/*")):
+        assert next(iter(alone(Listings(tmp_path)))) == []
+
+
+def test_a_glob_may_name_the_folder_by_a_link(folder, tmp_path):
+    """That is how the dataset names it, although a listing only has a descriptor."""
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    samples, injection = _samples(link, OpenError(link / LOST, errno.ENOENT))
+    assert not any(LOST in listed for listed in samples.values())
+    assert {firing.path for firing in injection.faults[0].firings} == {str(link / LOST)}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        OpenError(f"*/{LOST}", errno.EACCES),
+        *(OpenError(f"*/{LOST}", errno.ENOENT, **{name: 2}) for name in ("nth", "times", "every")),
+        OpenError(f"*/{LOST}", errno.ENOENT, probability=0.5),
+        OpenError(f"*/{LOST}", errno.ENOENT, workers=(1,)),
+    ],
+    ids=repr,
+)
+def test_a_file_that_some_opens_find_is_listed(folder, fault):
+    with inject(fault, require_fired=False) as injection:
         read = epoch(alone(Listings(folder)))
     assert read.batches == [os.listdir(folder)] * len(WAYS)
+    assert injection.matched == 0
 
 
 class Named(Listings):
@@ -170,8 +205,9 @@ class Named(Listings):
         return None
 
 
-def test_a_missing_file_is_missing_for_calls_that_name_it(folder):
-    with inject(MissingEntry(f"*/{LOST}")):
+@pytest.mark.parametrize("fault", MISSING, ids=repr)
+def test_a_missing_file_is_missing_for_calls_that_name_it(folder, fault):
+    with inject(fault):
         assert epoch(alone(Named(folder))).batches == [(False, False)]
 
 

@@ -664,3 +664,24 @@ def test_a_failed_write_has_many_messages(text):
 def test_other_words_do_not_explain_a_failed_write(text):
     """A message must mention writing, or disk space."""
     assert not explains(text, WriteError(), PATH, "write")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ValueError: /data: 15 files", True),
+        ("ValueError: found 15 files, expected 16", True),
+        ("ValueError: expected 16 images, got 15", True),
+        ("ValueError: 15 images but 16 masks", True),
+        ("RuntimeError: the list of files is incomplete", True),
+        ("IndexError: list index out of range", False),
+        ("ValueError: not enough values to unpack (expected 2, got 1)", False),
+        ("ValueError: zip() argument 2 is longer than argument 1", False),
+        ("RuntimeError: stack expects each tensor to be equal size, but got [3] at entry 0", False),
+    ],
+)
+def test_words_for_a_file_that_is_not_listed(text, expected):
+    """A dataset that counts its files knows the folder, and not which file is missing."""
+    fault = OpenError(errno=errno.ENOENT)
+    assert explains(text, fault, PATH, "getdents64") is expected
+    assert not explains(text, fault, PATH, "openat")

@@ -267,6 +267,101 @@ class Files(Whole):
         return tensor(data)
 
 
+class Listed(Files):
+    """Has the files that are in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.samples = sorted(folder.glob("*.rec"))
+
+
+class ListedStream(IterableDataset[Any]):
+    """Each worker lists the folder again, and yields its share of the files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __iter__(self) -> Iterator[Any]:
+        dataset = self.list_folder()
+        yield from map(dataset.__getitem__, shard(len(dataset)))
+
+    def list_folder(self) -> Listed:
+        return Listed(self.folder)
+
+
+class ListedStreamCounted(ListedStream):
+    """Compares the listing with the number of files: healthy."""
+
+    def list_folder(self) -> Listed:
+        dataset = super().list_folder()
+        require(self.folder, "files", len(dataset), COUNT)
+        return dataset
+
+
+def write_classes(folder: Path) -> None:
+    """A folder for each of two classes, and a list of the files in them."""
+    for number, name in enumerate(("cats", "dogs")):
+        (folder / name).mkdir()
+        for sample in range(number, COUNT, 2):
+            noise()[sample].tofile(folder / name / f"{sample:02}.rec")
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.rec"))
+    (folder / "manifest.txt").write_text("\n".join(names))
+
+
+class Classes(Files):
+    """An ImageFolder: the samples are the files in the folders, with the folder's number."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folders = sorted(path for path in folder.iterdir() if path.is_dir())
+        self.samples = sorted(path for each in self.folders for path in each.glob("*.rec"))
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index), self.folders.index(self.samples[index].parent)
+
+
+class ClassesOfManifest(Classes):
+    """Compares the listing with the manifest: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        names = (folder / "manifest.txt").read_text("ascii", "replace").splitlines()
+        listed = {str(path.relative_to(folder)) for path in self.samples}
+        if difference := sorted(listed ^ set(names)):
+            message = f"{folder}: manifest.txt and the folder differ in {difference}"
+            raise ValueError(message)
+
+
+def write_pairs(folder: Path) -> None:
+    """An image and a mask for each sample, by the same name."""
+    for number, name in enumerate(("images", "masks")):
+        (folder / name).mkdir()
+        for index, sample in enumerate(noise()):
+            (sample + np.uint8(number)).tofile(folder / name / f"{index:02}.rec")
+
+
+class Zipped(Dataset[Any]):
+    """Pairs the files of two folders by their places in the listings."""
+
+    def __init__(self, folder: Path) -> None:
+        self.images, self.masks = Listed(folder / "images"), Listed(folder / "masks")
+
+    def __len__(self) -> int:
+        return min(len(self.images), len(self.masks))
+
+    def __getitem__(self, index: int) -> Any:
+        return self.images[index], self.masks[index]
+
+
+class ZippedByName(Zipped):
+    """Compares the names first: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        images, masks = ({path.name for path in each.samples} for each in (self.images, self.masks))
+        if difference := sorted(images ^ masks):
+            message = f"{folder}: only an image or only a mask of {difference}"
+            raise FileNotFoundError(message)
+
+
 class IfExists(Files):
     """Leaves out what is not there."""
 
@@ -390,6 +485,15 @@ PAIRS_OF_FILES = (
         LineStreamCounted,
         {CUT: Found("corrupted", "missing"), EMPTY: Found("corrupted", "missing")},
     ),
+    Pair(write_files, Listed, Files, {MISSING: expect_loss("08.rec is missing", 15)}),
+    Pair(write_files, ListedStream, ListedStreamCounted, {MISSING: Found("corrupted", "missing")}),
+    Pair(
+        write_classes,
+        Classes,
+        ClassesOfManifest,
+        {MISSING: expect_loss("01.rec is missing", 15)},
+    ),
+    Pair(write_pairs, Zipped, ZippedByName, {MISSING: expect_loss("08.rec is missing", 15)}),
     Pair(write_files, IfExists, Files, {MISSING: expect_loss("08.rec is missing", 15)}),
     Pair(write_files, IfStat, Files, {MISSING: expect_loss("08.rec is missing", 15)}),
     Pair(write_files, IfNotEmpty, Files, {EMPTY: expect_loss("08.rec is empty", 15)}),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,17 @@ def write_records(folder: Path) -> Path:
     for number in range(COUNT):
         (folder / f"{number:02}.rec").write_bytes(bytes(range(number, number + SIZE)))
     return folder
+
+
+def list_records(folder: Path) -> list[Path]:
+    """The files of *folder*; FileNotFoundError if they are numbered, and one is missing."""
+    paths = sorted(folder.iterdir())
+    numbered = {int(path.stem): path for path in paths if path.stem.isdigit()}
+    for number in range(max(numbered, default=0)):
+        if number not in numbered:
+            path = folder / f"{number:02}.rec"
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    return paths
 
 
 def decode(data: bytes, where: object) -> torch.Tensor:
@@ -39,10 +52,10 @@ def shard(count: int) -> range:
 
 
 class Records(Dataset[Any]):
-    """One sample per file, opened for each sample, its length checked: healthy."""
+    """One sample per file, opened for each sample, its number and length checked: healthy."""
 
     def __init__(self, folder: Path) -> None:
-        self.paths = sorted(folder.iterdir())
+        self.paths = list_records(folder)
 
     def __len__(self) -> int:
         return len(self.paths)

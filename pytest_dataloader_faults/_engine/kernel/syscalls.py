@@ -236,8 +236,12 @@ _ALIGNMENT = 8
 _ROOM = 1 << 16
 
 
+FOLDER, REGULAR, LINK, UNKNOWN = 4, 8, 10, 0
+"""Kinds of entries, see readdir(3)."""
+
+
 class Entry(NamedTuple):
-    """One entry of a folder; *kind*: DT_REG and so on."""
+    """One entry of a folder; *kind*: ``REGULAR`` and so on."""
 
     inode: int
     kind: int

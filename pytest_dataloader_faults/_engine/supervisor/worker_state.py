@@ -12,7 +12,7 @@ import contextlib
 import os
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -109,6 +109,8 @@ class WorkerState:
         self.listings: dict[tuple[int, int], list[Entry]] = {}
         """The entries of folders that are being listed, by process and descriptor."""
         self.refused_allocations = {}
+        self.folder_links: defaultdict[str, set[str]] = defaultdict(set)
+        """The paths through links by which folders were opened, by the real path of each."""
         self.created = _CreatedFiles()
         self.settings: set[str] = set()
         self.unlimited_waits: set[str] = set()
@@ -162,6 +164,12 @@ class WorkerState:
     def note_open(self, path: str) -> None:
         """Note that the worker opens *path* now."""
         self.event_log.add(time.monotonic(), "open", path)
+
+    def note_folder(self, path: str) -> None:
+        """Note that the worker opens the folder *path* now, perhaps to list it."""
+        real = os.path.realpath(path)
+        if real != path:
+            self.folder_links[real].add(path)
 
     def finish_fetch(self, fetch: protocol.FetchFinished) -> None:
         """The *fetch* is over, and it may be the last one of the stream."""

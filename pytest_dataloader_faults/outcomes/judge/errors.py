@@ -26,7 +26,7 @@ import signal
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
-from pytest_dataloader_faults.faults.base import Effect, FiringKind
+from pytest_dataloader_faults.faults.base import LISTING, Effect, FiringKind
 from pytest_dataloader_faults.faults.globs import FILE_PATH, identifier_of, is_excluded
 from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
@@ -167,7 +167,8 @@ def _advice(raised: Raised, happened: list[error_text.Occurrence]) -> str:
     if is_of_read and not identifiers and not chains.is_raised_on_purpose(raised.text):
         return _DROPPED_BY_READER
     chain = _RAISE_FROM if any(each.path for each in happened) else _CHAIN
-    advice = chain if any(each.fault.errno for each in happened) else _SAY_WHAT
+    has_original = any(each.fault.errno and each.call != LISTING for each in happened)
+    advice = chain if has_original else _SAY_WHAT
     if is_of_read and not identifiers and chains.has_single_exception(raised.text):
         advice = _NO_ORIGINAL
     missing = (

@@ -14,14 +14,29 @@ from collections.abc import Iterator
 from pytest_dataloader_faults._engine.file_copies import FileCopies
 from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
-from pytest_dataloader_faults._engine.kernel.syscalls import Entry, give_entries, read_entries
+from pytest_dataloader_faults._engine.kernel.syscalls import (
+    FOLDER,
+    LINK,
+    UNKNOWN,
+    Entry,
+    give_entries,
+    read_entries,
+)
 from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.policy import Operation
 from pytest_dataloader_faults._engine.supervisor.answers.stray_entries import add_entries
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults.faults import ListingError, ListingOrder, MissingEntry, StrayEntry
+from pytest_dataloader_faults.faults import (
+    Fault,
+    ListingError,
+    ListingOrder,
+    MissingEntry,
+    OpenError,
+    StrayEntry,
+)
+from pytest_dataloader_faults.faults.base import InWorkers
 
 _NO_DUPLICATE = "listing of a folder, without pidfd_getfd(2)"
 _DOTS = (b".", b"..")
@@ -57,7 +72,8 @@ def on_list(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
 def _begin(worker: WorkerState, call: Syscall, operation: Operation, copies: FileCopies) -> None:
     """Keep the entries of the folder if faults change them."""
     orders = list(worker.faults.counters_for_path(ListingOrder, operation.path))
-    hiding = list(worker.faults.counters_of_kind(MissingEntry))
+    counters = worker.faults.counters_of_kind((MissingEntry, OpenError))
+    hiding = [counter for counter in counters if counter.fault.hides_file]
     strays = any(worker.faults.counters_for_path(StrayEntry, operation.path))
     if not orders and not hiding and not strays:
         return
@@ -86,16 +102,24 @@ def _begin(worker: WorkerState, call: Syscall, operation: Operation, copies: Fil
 def _remove_hidden(
     worker: WorkerState,
     operation: Operation,
-    hiding: list[FaultCounter[MissingEntry]],
+    hiding: list[FaultCounter[InWorkers]],
     entries: list[Entry],
 ) -> Iterator[Entry]:
+    folders = (operation.path, *worker.folder_links.get(operation.path, ()))
     for entry in entries:
-        path = os.path.join(operation.path, os.fsdecode(entry.name))
-        counter = next((each for each in hiding if each.matches(path)), None)
-        if counter is None or entry.name in _DOTS:
+        paths = [os.path.join(folder, os.fsdecode(entry.name)) for folder in folders]
+        counter = next((each for each in hiding if any(map(each.matches, paths))), None)
+        if counter is None or entry.name in _DOTS or not _may_hide(counter.fault, entry, paths[0]):
             yield entry
         elif counter.reach():
+            path = next(filter(counter.matches, paths))
             worker.policy.fire(counter, operation.call, path, operation.pid)
+
+
+def _may_hide(fault: Fault, entry: Entry, path: str) -> bool:
+    """Whether *fault* hides *entry*: a folder can be opened under an ``OpenError``."""
+    may_be_folder = entry.kind in (FOLDER, LINK, UNKNOWN)
+    return isinstance(fault, MissingEntry) or not (may_be_folder and os.path.isdir(path))
 
 
 def _reorder(fault: ListingOrder, path: str, entries: list[Entry]) -> list[Entry]:

@@ -48,6 +48,8 @@ def on_open(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
         request = caller.open_request(call, name)
     except PermissionError:
         return _leave_to_kernel(worker, INVISIBLE)
+    if request.flags & os.O_DIRECTORY:
+        worker.note_folder(request.path)
     if request.flags & os.O_CREAT:
         worker.created.add(request.path, is_there=os.path.exists(request.raw))
     if worker.policy.is_exempt(request.path):

@@ -19,7 +19,13 @@ from pytest_dataloader_faults._engine.calls import Role
 from pytest_dataloader_faults._engine.file_copies import FileCopies, FileEdit
 from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.caller import PathRequest, Syscall
-from pytest_dataloader_faults._engine.kernel.syscalls import Entry, write_stat
+from pytest_dataloader_faults._engine.kernel.syscalls import (
+    LINK,
+    REGULAR,
+    UNKNOWN,
+    Entry,
+    write_stat,
+)
 from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.policy import Operation
 from pytest_dataloader_faults._engine.supervisor.answers.opens import return_tracked
@@ -27,8 +33,6 @@ from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_sho
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults.faults import StrayEntry
 
-_REGULAR, _LINK, _UNKNOWN = 8, 10, 0
-"""Kinds of entries, see readdir(3)."""
 _MODE = 0o644
 _NOTHING = "/dev/null"
 _MOST_COPIED = 1 << 24
@@ -54,7 +58,7 @@ def add_entries(
             continue
         worker.policy.fire(counter, operation.call, stray.path, operation.pid)
         names.add(name)
-        entry = Entry(os.fstat(stray.copy).st_ino, _REGULAR, os.fsencode(name))
+        entry = Entry(os.fstat(stray.copy).st_ino, REGULAR, os.fsencode(name))
         middle = len(entries) // 2
         entries = [*entries[:middle], entry, *entries[middle:]]
     return entries
@@ -95,7 +99,7 @@ def _find_original(folder: str, entries: Iterable[Entry]) -> tuple[str, int]:
 
     Its path is "" if there is none.
     """
-    names = (entry.name for entry in entries if entry.kind in (_REGULAR, _LINK, _UNKNOWN))
+    names = (entry.name for entry in entries if entry.kind in (REGULAR, LINK, UNKNOWN))
     first = ""
     for name in sorted(name for name in names if not name.startswith(b".")):
         path = os.path.join(folder, os.fsdecode(name))
@@ -172,7 +176,7 @@ def _list_files(folder: str) -> Iterable[Entry]:
             names = [os.fsencode(entry.name) for entry in entries if entry.is_file()]
     except OSError:
         return ()
-    return [Entry(0, _REGULAR, name) for name in names]
+    return [Entry(0, REGULAR, name) for name in names]
 
 
 def _open_stray(worker: WorkerState, call: Syscall, request: PathRequest, stray: _Stray) -> None:

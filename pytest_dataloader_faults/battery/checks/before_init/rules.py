@@ -43,6 +43,7 @@ _SECOND_CALL = (
     "without a fault, a second call of make_dataset with the same folder, in a new process,"
 )
 _DESCRIPTIONS: dict[type[Fault], str] = {
+    OpenError: "cannot be opened",
     ReadError: "cannot be read",
     CorruptedFile: "has damaged bytes",
     StrayEntry: "was added to its folder",
@@ -130,7 +131,7 @@ class BeforeInitJudge(Judge):
             cause = cause or DAMAGED_CACHE
         is_missing = finding.verdict is Verdict.CORRUPTED and finding.wrong is Wrong.MISSING
         fired = [each.fault for each in self.outcome.faults if each.fired]
-        if is_missing and any(isinstance(each, OpenError) and each.hides_file for each in fired):
+        if is_missing and any(each.hides_file for each in fired):
             cause = cause or LISTS_FILES
         return replace(finding, cause=cause)
 
@@ -254,8 +255,8 @@ def _describe_fault(facts: FaultFacts) -> str:
     fault = facts.fault
     if isinstance(fault, TruncatedFile):
         return _describe_truncation(fault.keep)
-    if isinstance(fault, OpenError):
-        return "is missing" if fault.hides_file else "cannot be opened"
+    if fault.hides_file:
+        return "is missing"
     return _DESCRIPTIONS.get(type(fault), f"is under {type(fault).__name__}")
 
 
