@@ -48,6 +48,8 @@ class Role(Enum):
     """It checks by its path whether a file exists and may be used."""
     GROWS = auto()
     """It gets memory that no file backs, or makes reserved memory usable."""
+    ATTRIBUTES = auto()
+    """It reads or changes attributes of a file by its path: its mode, owner, times and so on."""
     RESERVES = auto()
     """It reserves space for a file; torch reserves shared memory with it."""
 
@@ -107,6 +109,11 @@ _IDENTITY = (
     *("setfsgid", "setgroups"),
 )
 
+_ATTRIBUTES = (
+    *("readlink", "chmod", "chown", "lchown", "listxattr", "llistxattr", "getxattr", "lgetxattr"),
+    *("setxattr", "lsetxattr", "removexattr", "lremovexattr"),
+)
+
 CALLS = {
     "open": Call(Role.OPENS, path_at=0, flags_at=1),
     "openat": Call(Role.OPENS, path_at=1, flags_at=2),
@@ -152,6 +159,10 @@ CALLS = {
     "access": Call(Role.CHECKS, path_at=0),
     "faccessat": Call(Role.CHECKS, path_at=1),
     "faccessat2": Call(Role.CHECKS, path_at=1, flags_at=3),
+    **dict.fromkeys(_ATTRIBUTES, Call(Role.ATTRIBUTES, path_at=0)),
+    **dict.fromkeys(("readlinkat", "fchmodat"), Call(Role.ATTRIBUTES, path_at=1)),
+    "fchownat": Call(Role.ATTRIBUTES, path_at=1, flags_at=4),
+    "utimensat": Call(Role.ATTRIBUTES, path_at=1, flags_at=3),
 }
 
 

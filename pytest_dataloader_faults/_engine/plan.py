@@ -34,7 +34,7 @@ class FilterRequirements:
     descriptors: bool = False
     """Calls that make descriptors of any kind."""
     stats: bool = False
-    """Calls that return the size of a path, because a fault changes it."""
+    """Calls that examine a file by its path, because a fault changes what they return."""
     room: bool = False
     """fallocate(2), by which torch reserves shared memory."""
     listings: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import glob
 import os
+import shutil
 
 import pytest
 import torch
@@ -318,3 +319,18 @@ def test_disarmed_it_shows_nothing(folder):
     for fault in (StrayEntry("/nothing/has/this/name"), StrayEntry("*", "img000.bin")):
         outcome = run_trial(lambda: Masks(folder), fault, before_init=True)
         assert outcome.judge(reference).verdict == "not_exercised"
+
+
+def _copy(data, folder):
+    """A dataset of a copy of its files, as of those on a slow drive."""
+    shutil.copytree(data / "masks", folder / "masks", dirs_exist_ok=True)
+    return MasksBySuffix(folder)
+
+
+def test_a_dataset_may_copy_its_folder(folder):
+    """The copy contains the entries as well."""
+    data, contract = folder, Contract(survives=True)
+    make = functools.partial(_copy, data)
+    (result,) = check_dataset(make, only=STRAY_ENTRIES, contract=contract, on_fail=None)
+    assert (result.verdict, result.outcome.fired > 0) == ("survived", True), result.explanation
+    assert len(os.listdir(data / "masks")) == COUNT

@@ -190,25 +190,43 @@ def test_a_file_that_some_opens_find_is_listed(folder, fault):
     assert injection.matched == 0
 
 
+CALLS = (
+    lambda path: os.close(os.open(path, os.O_RDONLY)),
+    os.stat,
+    os.lstat,
+    os.listxattr,
+    lambda path: os.utime(path, (0, 0)),
+    lambda path: os.chmod(path, 0o600),
+    lambda path: os.access(path, os.R_OK) or os.stat(path),
+)
+
+
+def _finds(call, path):
+    try:
+        call(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 class Named(Listings):
-    """What open(2), stat(2) and access(2) say of a file."""
+    """Whether calls that name a file find it."""
 
     def __len__(self):
         return 1
 
     def __getitem__(self, index):
         path = os.path.join(self.folder, LOST)
-        try:
-            os.close(os.open(path, os.O_RDONLY))
-        except FileNotFoundError:
-            return os.path.exists(path), os.access(path, os.R_OK)
-        return None
+        return [_finds(call, path) for call in CALLS]
 
 
 @pytest.mark.parametrize("fault", MISSING, ids=repr)
 def test_a_missing_file_is_missing_for_calls_that_name_it(folder, fault):
+    status = os.stat(folder / LOST)
     with inject(fault):
-        assert epoch(alone(Named(folder))).batches == [(False, False)]
+        (found,) = epoch(alone(Named(folder))).batches
+    assert found == [False] * len(CALLS)
+    assert os.stat(folder / LOST) == status
 
 
 @pytest.mark.parametrize("fault", [ListingOrder(), ListingError(), MissingEntry()], ids=repr)

@@ -293,7 +293,7 @@ def test_facts_that_belong_together_are_there_together(name):
     uses_file = call.reads_fd is not None or call.writes_fd is not None
 
     assert uses_file == (role in (Role.TRANSFERS, Role.RESERVES))
-    by_path = (Role.OPENS, Role.STATS, Role.CHECKS)
+    by_path = (Role.OPENS, Role.STATS, Role.CHECKS, Role.ATTRIBUTES)
     assert (call.path_at is not None) == (role in by_path)
     assert (call.result_at is not None) == (role is Role.STATS)
     assert role is not Role.OPENS or call.flags_at is not None

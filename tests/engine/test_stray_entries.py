@@ -7,9 +7,11 @@ import errno
 import glob
 import os
 import pathlib
+import shutil
 import stat
 import subprocess
 import tempfile
+import time
 
 import pytest
 
@@ -193,6 +195,74 @@ def test_the_entry_is_no_folder(folder):
     )
     results, _ = _attempt(folder, ways, StrayEntry(folder))
     assert results == [*[errno.ENOTDIR] * 4, False]
+
+
+def _copy_tree(folder):
+    """What a copy of the folder contains, made by shutil.copytree() and by cp."""
+    with tempfile.TemporaryDirectory() as target:
+        copies = [shutil.copytree(folder, os.path.join(target, "by_shutil"))]
+        copies.append(os.path.join(target, "by_cp"))
+        command = ["cp", "--archive", folder, copies[1]]
+        subprocess.run(command, check=True)
+        return [
+            {each.name: each.read_bytes() for each in pathlib.Path(copy).iterdir()}
+            for copy in copies
+        ]
+
+
+def _copy_entry(folder):
+    """Whether a copy has the content, the mode and the times of the entry."""
+    path = os.path.join(folder, "0.rec.part")
+    with tempfile.TemporaryDirectory() as target:
+        copy = shutil.copy2(path, target)
+        stats = os.stat(path), os.stat(copy)
+        content = _read(target, os.path.basename(copy))
+    return content, len({(each.st_mode, each.st_mtime_ns, each.st_size) for each in stats})
+
+
+def test_the_entry_can_be_copied(tmp_path):
+    (tmp_path / "0.rec").write_bytes(CONTENT)
+    results, injection = _attempt(
+        tmp_path, [_copy_tree, _copy_entry], StrayEntry(tmp_path, "*.part")
+    )
+    both = {"0.rec": CONTENT, "0.rec.part": CONTENT[:15]}
+    assert results == [[both, both], (CONTENT[:15], 1)]
+    calls = {firing.call for firing in injection.faults[0].firings}
+    assert {"getdents64", "openat", "newfstatat", "listxattr"} <= calls
+    assert os.listdir(tmp_path) == ["0.rec"]
+
+
+ATTRIBUTES = {
+    "listxattr": (os.listxattr, []),
+    "llistxattr": (lambda path: os.listxattr(path, follow_symlinks=False), []),
+    "getxattr": (lambda path: os.getxattr(path, "user.name"), errno.ENODATA),
+    "removexattr": (lambda path: os.removexattr(path, "user.name"), errno.ENODATA),
+    "setxattr": (lambda path: os.setxattr(path, "user.name", b"x"), errno.EOPNOTSUPP),
+    "readlink": (os.readlink, errno.EINVAL),
+    "realpath": (lambda path: os.path.realpath(path) == path, True),
+    "chmod": (lambda path: os.chmod(path, 0o640), None),
+    "mode": (lambda path: stat.S_IMODE(os.stat(path).st_mode), 0o640),
+    "chown": (lambda path: os.chown(path, -1, os.getgid()), None),
+    "utime": (lambda path: os.utime(path, ns=(1_000_000_001, 2_000_000_003)), None),
+    "times": (lambda path: os.stat(path).st_mtime_ns, 2_000_000_003),
+    "touch": (os.utime, None),
+    "touched": (lambda path: os.stat(path).st_mtime > time.time() - 600, True),
+    "rename": (lambda path: os.rename(path, f"{path}.other"), errno.ENOENT),
+    "link": (lambda path: os.link(path, f"{path}.other"), errno.ENOENT),
+    "truncate": (lambda path: os.truncate(path, 1), errno.ENOENT),
+    "unlink": (os.unlink, errno.ENOENT),
+}
+"""What each function of the entry's path gives, in this order."""
+
+
+def test_attributes_are_those_of_a_file_without_extended_ones(tmp_path):
+    before = os.stat(tmp_path)
+    ways = [lambda folder, f=f: f(os.path.join(folder, HIDDEN)) for f, _ in ATTRIBUTES.values()]
+    results, _ = _attempt(tmp_path, ways, StrayEntry(tmp_path))
+    assert dict(zip(ATTRIBUTES, results, strict=True)) == {
+        name: expected for name, (_, expected) in ATTRIBUTES.items()
+    }
+    assert (os.listdir(tmp_path), os.stat(tmp_path).st_mtime_ns) == ([], before.st_mtime_ns)
 
 
 def _write_and_rename(folder):

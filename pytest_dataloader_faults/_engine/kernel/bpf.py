@@ -47,6 +47,7 @@ _WORD = 1 << 32
 _PLACED = linux.MAP_STACK | linux.MAP_FIXED
 """Flags of the stack of a thread, and of the zeros of a shared library."""
 _ALLOCATE = ("mmap", *calls_with_role(Role.GROWS))
+_BY_PATH = (Role.STATS, Role.CHECKS, Role.ATTRIBUTES)
 _LOCKS = (linux.F_SETLK, linux.F_SETLKW, linux.F_OFD_SETLK, linux.F_OFD_SETLKW)
 
 
@@ -166,7 +167,7 @@ def _body(name: str, base: int, listed_fds: Iterable[int], needs: FilterRequirem
         return _on_start(name, needs)
     if call.role in _NEVER_ALLOWED:
         return _NOTIFY
-    if call.role in (Role.STATS, Role.CHECKS):
+    if call.role in _BY_PATH:
         return _allow_flag(call.flags_at, linux.AT_EMPTY_PATH) + _NOTIFY
     base = 0 if call.role is Role.DUPLICATES and needs.descriptors else base
     return _allow_unrelated(name) + written + _on_descriptor(call.reads_fd or 0, base, listed_fds)
@@ -188,8 +189,7 @@ def program(
     names = [*calls_with_role(Role.OPENS), *reading_calls(), *calls_with_role(*_ALWAYS_FILTERED)]
     filtered_roles = {
         Role.ALLOCATES: needs.descriptors,
-        Role.STATS: needs.stats,
-        Role.CHECKS: needs.stats,
+        **dict.fromkeys(_BY_PATH, needs.stats),
         Role.RESERVES: needs.room,
         Role.LISTS: needs.listings,
         Role.FORKS: needs.starts,

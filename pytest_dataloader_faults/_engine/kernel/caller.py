@@ -88,10 +88,18 @@ def open_request(call: Syscall, name: bytes) -> PathRequest:
     return PathRequest(*resolved, name, flags & 0xFFFFFFFF, resolve)
 
 
+_OF_LINKS = (
+    *("lstat", "lchown", "readlink", "readlinkat"),
+    *("llistxattr", "lgetxattr", "lsetxattr", "lremovexattr"),
+)
+"""Calls that examine a symbolic link itself, without a flag."""
+
+
 def stat_request(call: Syscall, name: bytes) -> PathRequest:
     """What *call* examines: a link itself, instead of its target, by O_NOFOLLOW."""
     place = call.facts.flags_at
-    not_behind = call.arguments[place] & AT_SYMLINK_NOFOLLOW if place else call.name == "lstat"
+    by_name = call.name in _OF_LINKS
+    not_behind = call.arguments[place] & AT_SYMLINK_NOFOLLOW if place else by_name
     return PathRequest(*resolve_path(call, name), name, os.O_NOFOLLOW if not_behind else 0)
 
 

@@ -110,10 +110,18 @@ WRITTEN = {
     "mmap": 4,
 }
 """And the one that is written to."""
+WITHOUT_FLAGS = (
+    *("readlink", "chmod", "chown", "lchown", "listxattr", "llistxattr", "getxattr", "lgetxattr"),
+    *("setxattr", "lsetxattr", "removexattr", "lremovexattr"),
+)
+RELATIVE_WITHOUT_FLAGS = ("readlinkat", "fchmodat")
+"""Calls that read or change attributes, of a path or of one relative to a folder."""
 FLAGS = {
     **dict.fromkeys(["stat", "lstat", "access", "faccessat"]),
-    **dict.fromkeys(["newfstatat", "faccessat2"], 3),
+    **dict.fromkeys(["newfstatat", "faccessat2", "utimensat"], 3),
     "statx": 2,
+    "fchownat": 4,
+    **dict.fromkeys([*WITHOUT_FLAGS, *RELATIVE_WITHOUT_FLAGS]),
 }
 """And the AT_* flags."""
 OTHERS = {
@@ -132,6 +140,10 @@ OTHERS = {
         "access": 0,
         "faccessat": 1,
         "faccessat2": 1,
+        "fchownat": 1,
+        "utimensat": 1,
+        **dict.fromkeys(WITHOUT_FLAGS, 0),
+        **dict.fromkeys(RELATIVE_WITHOUT_FLAGS, 1),
     },
     "result_at": {"stat": 1, "lstat": 1, "newfstatat": 2, "statx": 4},
 }
@@ -140,7 +152,7 @@ OTHERS = {
 
 def test_arguments_are_where_the_manual_pages_have_them():
     """The other tests here take their places from the table of calls."""
-    stats = calls_with_role(Role.STATS, Role.CHECKS)
+    stats = calls_with_role(Role.STATS, Role.CHECKS, Role.ATTRIBUTES)
 
     assert {name: KNOWN[name].reads_fd for name in reading_calls()} == DESCRIPTORS
     assert {name: KNOWN[name].writes_fd for name in writing_calls()} == WRITTEN
@@ -386,8 +398,8 @@ def test_another_architecture_is_left_alone(machine, name):
 def test_calls_that_are_not_named_are_left_alone(machine):
     needs = FilterRequirements(descriptors=True)
     code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, needs=needs)
-    asked_for = calls_with_role(Role.STATS, Role.CHECKS, Role.RESERVES, Role.LISTS)
-    asked_for += calls_with_role(Role.FORKS, Role.GROWS)
+    optional = (Role.STATS, Role.CHECKS, Role.ATTRIBUTES, Role.RESERVES, Role.LISTS)
+    asked_for = calls_with_role(*optional, Role.FORKS, Role.GROWS)
     writes_alone = {*writing_calls()} - {*reading_calls()}
     names = {*KNOWN} - {*asked_for, *writes_alone, *USED_FOR_MORE}
     known_numbers = {SYSCALLS[machine][name] for name in names if name in SYSCALLS[machine]}

@@ -28,11 +28,12 @@ _ANSWERS = {
     Role.DUPLICATES: on_duplicate,
     Role.STATS: on_stat,
     Role.CHECKS: on_stat,
+    Role.ATTRIBUTES: on_stat,
     Role.RESERVES: on_fallocate,
     Role.STARTS: on_start,
     Role.FORKS: on_start,
 }
-_NAME_FILES = (Role.OPENS, Role.STATS, Role.CHECKS)
+_NAME_FILES = (Role.OPENS, Role.STATS, Role.CHECKS, Role.ATTRIBUTES)
 _MAKE_DESCRIPTORS = (Role.OPENS, Role.ALLOCATES, Role.DUPLICATES)
 
 

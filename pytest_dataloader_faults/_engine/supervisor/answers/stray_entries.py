@@ -4,7 +4,12 @@ Some facts about such an entry. It is an anonymous copy of another file, or of /
 gets a descriptor of the copy, stat(2) the facts of the copy, and a listing its inode. All of them
 agree, whichever process makes the call and by whichever path. Once the worker creates a file of
 that name, the folder has one, and the kernel executes all calls again. So it does for calls that
-rename or remove the entry, which fail with ENOENT, as if another job had removed it.
+rename, link or remove the entry, which fail with ENOENT, as if another job had removed it: they
+would change the real folder.
+
+Some facts about copying. shutil.copy2() and copytree() read the extended attributes of each file,
+and programs such as cp also its owner and times. The copy has none of the former, as on most disks.
+Others can be changed, as those of a file of the worker's own, for as long as the copy exists.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.calls import Role
 from pytest_dataloader_faults._engine.file_copies import FileCopies, FileEdit
-from pytest_dataloader_faults._engine.kernel import caller
+from pytest_dataloader_faults._engine.kernel import caller, linux
 from pytest_dataloader_faults._engine.kernel.caller import PathRequest, Syscall
 from pytest_dataloader_faults._engine.kernel.syscalls import (
     LINK,
@@ -33,7 +38,17 @@ from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_sho
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults.faults import StrayEntry
 
-_MODE = 0o644
+_MODE, _NEW_MODES = 0o644, (0o777, 0o600)
+"""What an entry has, and a copy that was just made in memory or on disk."""
+_PERMISSIONS = 0o7777
+_ATTRIBUTE_ERRNOS = {
+    **dict.fromkeys(("getxattr", "lgetxattr", "removexattr", "lremovexattr"), errno.ENODATA),
+    **dict.fromkeys(("setxattr", "lsetxattr"), errno.EOPNOTSUPP),
+    **dict.fromkeys(("readlink", "readlinkat"), errno.EINVAL),
+}
+"""What a regular file without extended attributes answers."""
+_TIMES_SIZE = 32
+"""Of two struct timespec, in bytes."""
 _NOTHING = "/dev/null"
 _MOST_COPIED = 1 << 24
 """Bytes that an interrupted copy has at most."""
@@ -90,7 +105,8 @@ def _find_stray(
         if is_shortage(error):
             raise
         return None  # The original was removed meanwhile.
-    os.fchmod(copy, _MODE)
+    if stat.S_IMODE(os.fstat(copy).st_mode) in _NEW_MODES:
+        os.fchmod(copy, _MODE)
     return _Stray(path, copy)
 
 
@@ -139,7 +155,7 @@ def on_stray(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
         elif is_open:
             _open_stray(worker, call, request, stray)
         else:
-            _answer_stat(worker, call, stray)
+            _answer_by_path(worker, call, stray)
         return True
     if _fire(worker, call, os.path.dirname(request.path), copies):
         worker.listener.fail(call, errno.ENOTDIR)
@@ -186,11 +202,14 @@ def _open_stray(worker: WorkerState, call: Syscall, request: PathRequest, stray:
     return_tracked(worker, call, stray.path, source, request.flags)
 
 
-def _answer_stat(worker: WorkerState, call: Syscall, stray: _Stray) -> None:
+def _answer_by_path(worker: WorkerState, call: Syscall, stray: _Stray) -> None:
+    """Answer a call that examines *stray*, or changes its attributes."""
     try:
-        if call.facts.result_at is not None:
+        if call.facts.role is Role.ATTRIBUTES:
+            _apply_attributes(call, stray.copy)
+        elif call.facts.result_at is not None:
             write_stat(call, stray.copy, os.fstat(stray.copy).st_size)
-        elif _requested_mode(call) & os.X_OK:
+        elif _argument_behind_path(call) & os.X_OK:
             raise PermissionError(errno.EACCES, "not executable")
     except OSError as error:
         if is_shortage(error):
@@ -200,7 +219,24 @@ def _answer_stat(worker: WorkerState, call: Syscall, stray: _Stray) -> None:
         worker.listener.return_value(call, 0)
 
 
-def _requested_mode(call: Syscall) -> int:
-    """What an access(2) asks for, which is the argument after the path."""
+def _apply_attributes(call: Syscall, copy: int) -> None:
+    """Do to *copy* what *call* does to the file by its path; OSError if it fails."""
+    argument = _argument_behind_path(call)
+    if call.name in _ATTRIBUTE_ERRNOS:
+        number = _ATTRIBUTE_ERRNOS[call.name]
+        raise OSError(number, os.strerror(number))
+    if call.name in ("chmod", "fchmodat"):
+        os.fchmod(copy, argument & _PERMISSIONS)
+    elif call.name in ("chown", "lchown", "fchownat"):
+        os.fchown(
+            copy, caller.to_signed(argument), caller.to_signed(_argument_behind_path(call, 2))
+        )
+    elif call.name == "utimensat":
+        times = linux.read_memory(call.pid, argument, _TIMES_SIZE) if argument else None
+        linux.raw_call("utimensat", copy, None, times, 0)
+
+
+def _argument_behind_path(call: Syscall, distance: int = 1) -> int:
+    """An argument after the path, such as what an access(2) asks for."""
     assert call.facts.path_at is not None
-    return call.arguments[call.facts.path_at + 1]
+    return call.arguments[call.facts.path_at + distance]
