@@ -384,6 +384,11 @@ def kind(fault_kind: type[_Kind]) -> type[_Kind]:
         facts.append("in_words")
     if missing := [name for name in facts if not hasattr(fault_kind, name)]:
         raise TypeError(f"{fault_kind.__name__} must state {', '.join(missing)}: see Fault")
+    for field in fields(fault_kind):  # type: ignore[arg-type]  # Each is a dataclass.
+        if field.name == "errno" and isinstance(field.default, int):
+            allowed = f"an errno such as errno.{_errno.errorcode[field.default]}"
+            rule = _RULES["errno"]._replace(allowed=allowed)
+            fault_kind._rules = {**_RULES, "errno": rule}
     KINDS[fault_kind.__name__] = fault_kind
     return fault_kind
 
