@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import sqlite3
 from collections.abc import Callable
@@ -21,12 +22,22 @@ from torch.utils.data import get_worker_info
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._engine import explain_missing_kernel_engine
 from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults._settings.jobs import TrialOptions
 from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery.checks import CHECKS, kind_of
 from pytest_dataloader_faults.battery.checks.locks import LOCKS
 from pytest_dataloader_faults.battery.checks.locks.rules import find_unlocked_write
 from pytest_dataloader_faults.faults import LockError
 from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, Firing, Pass, WorkerFacts
-from support.corpus.locks import CountsAnyway, LocksByFlock, LocksByLibrary, WaitsByLibrary
+from pytest_dataloader_faults.steps import run_epochs
+from support.corpus.locks import (
+    CountsAnyway,
+    CountsUnderLock,
+    LocksByFlock,
+    LocksByLibrary,
+    WaitsByLibrary,
+    WaitsInFlock,
+)
 from support.datasets import Records
 from support.facts import EPOCH_1, ordinary, revised
 from support.rows import rows
@@ -173,8 +184,11 @@ def test_lmdb_waits_for_a_job_that_is_opening_the_same_file(records):
 @rows(
     ("make", "reason"),
     [
-        (Records, "its workers lock no file"),
-        (functools.partial(ReadsLmdb, lock=False), "its workers lock no file"),
+        (Records, "neither its constructor nor its workers lock a file"),
+        (
+            functools.partial(ReadsLmdb, lock=False),
+            "neither its constructor nor its workers lock a file",
+        ),
     ],
 )
 def test_a_dataset_that_locks_nothing_is_left_out(records, make, reason):
@@ -205,36 +219,159 @@ def test_a_write_without_the_fault_is_none_without_a_lock(records):
     def make(cache):
         return CountsAnyway(records, cache)
 
-    battery = Battery(make, Settings(samples=16))
-    outcome = battery.fault_free_run.run_trial(LockError("/nothing/has/this/name"))
+    run = Battery(make, Settings(samples=16)).fault_free_run
+    fault = LockError("/nothing/has/this/name")
+    outcome = run.run_trial(fault, options=TrialOptions(processes=run_epochs(before_init=True)))
+    fault_free = kind_of(CHECKS["locked-file"].scenario).fault_free_outcome(run)
 
     assert any(each.writes for worker in outcome.workers for each in worker.files.values())
-    assert find_unlocked_write(outcome, battery.fault_free_run.reference) is None
+    assert any(worker.locked_writes for worker in fault_free.workers)
+    assert find_unlocked_write(outcome, fault_free) is None
 
 
-LOCKED = FileCounts(opens=1, locks=1)
-WRITTEN = FileCounts(opens=1, writes=1)
+class LogsAroundLock(LocksByFlock):
+    """Writes a log beside the lock, before it has it, while it has it and without it: healthy."""
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        super().__init__(folder)
+        self.lock, self.log = cache / "cache.lock", cache / "log.txt"
+
+    def __getitem__(self, index: int) -> Any:
+        self._write_line(f"sample {index}")
+        with open(self.lock, "ab") as lock:
+            try:
+                self._lock(lock)
+            except OSError as error:
+                self._write_line(f"sample {index}: {error}")
+                raise
+            self._write_line(f"sample {index} is locked")
+            return Records.__getitem__(self, index)
+
+    def _write_line(self, line: str) -> None:
+        with open(self.log, "a") as log:
+            log.write(f"{line}\n")
+
+
+class ReleasesTooEarly(CountsUnderLock):
+    """Writes its count after it has released the lock, so that the lock protects nothing."""
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.lock, "ab") as lock:
+            self._lock(lock)
+        with open(self.count, "ab", buffering=0) as file:
+            file.write(b"%d\n" % index)
+        return Records.__getitem__(self, index)
+
+
+@pytest.mark.parametrize("kind", [LogsAroundLock, ReleasesTooEarly])
+def test_a_file_that_is_also_written_without_a_lock_needs_none(records, kind):
+    for result in _results(lambda cache: kind(records, cache)).values():
+        assert result.verdict == "failed_cleanly", result.explanation
+
+
+class LocksAtFirst(Records):
+    """Writes an index under a lock in its constructor, and reads without one."""
+
+    wait = fcntl.LOCK_NB
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        super().__init__(folder)
+        with open(cache / "index.lock", "ab") as lock:
+            self._lock(lock)
+            (cache / "index").write_text(str(len(self.paths)))
+
+    def _lock(self, lock: Any) -> None:
+        fcntl.flock(lock, fcntl.LOCK_EX | self.wait)
+
+
+class WaitsAtFirst(LocksAtFirst):
+    wait = 0
+
+
+class WritesAnyway(LocksAtFirst):
+    def _lock(self, lock: Any) -> None:
+        with contextlib.suppress(OSError):
+            super()._lock(lock)
 
 
 @rows(
-    ("lock", "written", "writers", "is_violation"),
+    ("kind", "held", "lacking"),
     [
-        ("/t/a.bin", "/t/a.bin", 1, True),
-        ("/t/a.bin.lock", "/t/a.bin", 1, True),
-        ("/t/a.lock", "/t/a.bin", 1, True),
-        ("/t/.lock", "/t/a.bin", 1, False),
-        ("/t/.lock", "/t/a.bin", 2, True),
-        ("/t/a.lock", "/t/a.bin.tmp81", 1, False),
-        ("/locks/a.lock", "/t/a.bin", 2, False),
+        (LocksAtFirst, "failed_cleanly", "failed_cleanly"),
+        (WaitsAtFirst, "hung", "failed_cleanly"),
+        (WritesAnyway, "corrupted", "corrupted"),
     ],
 )
-def test_which_writes_need_the_lock(lock, written, writers, is_violation):
-    fault = LockError("*")
-    firings = (Firing(0, 0, 7, "flock", lock, 1),)
-    files = {lock: LOCKED, written: WRITTEN}
-    workers = tuple(WorkerFacts(number, 7 + number, 1, files) for number in range(writers))
-    facts = (FaultFacts(fault, 1, 1, firings=firings),)
-    outcome = revised(ordinary(Pass(EPOCH_1)), faults=facts, processes=workers)
+def test_locks_of_a_constructor(records, kind, held, lacking):
+    results = _results(lambda cache: kind(records, cache), deadline=3)
+    assert [results[name].verdict for name in BOTH] == [held, lacking]
+    if kind is WaitsAtFirst:
+        assert results["locked-file"].sentence.startswith("make_dataset() neither ")
+        assert "FileLock(path, timeout=60)" in results["locked-file"].explanation
+    if kind is WritesAnyway:
+        sentence = "the main process wrote index, but could not lock index.lock."
+        assert {each.sentence for each in results.values()} == {sentence}
 
-    finding = find_unlocked_write(outcome, None)
+
+class LocksTwice(WaitsInFlock):
+    """The constructor handles a lock that is held, and its workers wait for it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        with open(self.lock, "ab") as lock, contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+class RefusesAtFirst(LocksTwice):
+    """Its constructor raises the error, which hides what its workers do."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        with open(self.lock, "ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.parametrize("kind", [LocksTwice, RefusesAtFirst])
+def test_the_constructor_does_not_hide_the_locks_of_workers(records, kind):
+    results = _results(functools.partial(kind, records), deadline=3)
+    assert results["locked-file"].verdict == "hung"
+    assert results["locked-file"].cause == "waits for a file lock without a limit"
+
+
+@pytest.mark.parametrize("kind", [WaitsByLibrary, WaitsInFlock])
+def test_a_wait_without_a_limit_gets_the_advice_of_the_check(records, kind):
+    result = _results(functools.partial(kind, records), deadline=3)["locked-file"]
+    assert (result.verdict, result.cause) == ("hung", "waits for a file lock without a limit")
+    assert "Limit every wait for a lock, as in filelock.FileLock(path" in result.explanation
+    assert "Give up after a few attempts" not in result.explanation
+
+
+@rows(
+    ("locks", "refused", "is_violation"),
+    [
+        ([{"/t/a": ("/t/a.lock",)}], "/t/a.lock", True),
+        ([{"/t/a": ("/t/a",)}], "/t/a", True),
+        ([{"/t/a": ("/t/a.lock", "/t/b.lock")}], "/t/b.lock", True),
+        ([{"/t/a": ("/t/a.lock",)}], "/t/b.lock", False),
+        ([{"/t/a": ()}], "/t/a.lock", False),
+        ([{"/t/a": ("/t/a.lock",)}, {"/t/a": ("/t/a.lock",)}], "/t/a.lock", True),
+        ([{"/t/a": ("/t/a.lock",)}, {"/t/a": ()}], "/t/a.lock", False),
+        ([{"/t/a": ("/t/a.lock",)}, {}], "/t/a.lock", True),
+        ([{}], "/t/a.lock", False),
+        ([{"/t/b": ("/t/a.lock",)}], "/t/a.lock", False),
+    ],
+)
+def test_which_writes_need_the_lock(locks, refused, is_violation):
+    """Those to a file that each process wrote only while it held the lock."""
+    processes = tuple(
+        WorkerFacts(number, 7 + number, 1, {}, locked_writes=each)
+        for number, each in enumerate(locks)
+    )
+    fault_free = revised(ordinary(Pass(EPOCH_1)), processes=processes)
+    firings = (Firing(0, 0, 7, "flock", refused, 1),)
+    worker = WorkerFacts(0, 7, 1, {"/t/a": FileCounts(opens=1, writes=1)})
+    facts = (FaultFacts(LockError("*"), 1, 1, firings=firings),)
+    outcome = revised(ordinary(Pass(EPOCH_1)), faults=facts, processes=(worker,))
+
+    finding = find_unlocked_write(outcome, fault_free)
     assert (finding is not None) == is_violation

@@ -32,7 +32,7 @@ from pytest_dataloader_faults._engine.policy import EventLog, FaultPolicy
 from pytest_dataloader_faults._engine.policy.network import split_connections
 from pytest_dataloader_faults._engine.protocol import Channel
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler, Timers
-from pytest_dataloader_faults._engine.system.proc import descriptors, family
+from pytest_dataloader_faults._engine.system.proc import descriptors, family, has_lock
 from pytest_dataloader_faults.faults import HungRead
 from pytest_dataloader_faults.wire import Firing, WorkerFacts
 
@@ -111,6 +111,7 @@ class WorkerState:
         self.refused_allocations = {}
         self.folder_links: defaultdict[str, set[str]] = defaultdict(set)
         """The paths through links by which folders were opened, by the real path of each."""
+        self.locked_writes = _LockedWrites()
         self.created = _CreatedFiles()
         self.settings: set[str] = set()
         self.unlimited_waits: set[str] = set()
@@ -271,6 +272,7 @@ class WorkerState:
             dict(policy.listings),
             starts=dict(self.starts),
             unlimited_waits=(*sorted(self.unlimited_waits),),
+            locked_writes=self.locked_writes.by_file(),
             shared_offset_files=(*sorted(shared),),
             lengthened_files=(*sorted(lengthened & policy.files.keys()),),
             leftover_files=(*self.created.remaining(),),
@@ -359,6 +361,32 @@ class _CreatedFiles:
     def remaining(self) -> list[str]:
         """The created files that still exist."""
         return sorted(filter(os.path.lexists, self._paths))
+
+
+class _LockedWrites:
+    """Which locks one worker, and each process that it started, holds as it writes to a file.
+
+    close(2) is not seen, and it releases a lock. So whether a lock is held is looked up in /proc.
+    """
+
+    def __init__(self) -> None:
+        self._locks: dict[int, str] = {}
+        """The files that may be locked, by descriptor number."""
+        self._held: dict[str, frozenset[str]] = {}
+
+    def note_lock(self, number: int, path: str) -> None:
+        """The kernel is about to lock *path* by the descriptor *number*."""
+        self._locks[number] = path
+
+    def note_write(self, pid: int, path: str) -> None:
+        """*pid* is about to write to *path*."""
+        locks = self._locks.items()
+        held = frozenset(lock for number, lock in locks if has_lock(number, pid, lock))
+        self._held[path] = held & self._held.get(path, held)
+
+    def by_file(self) -> dict[str, tuple[str, ...]]:
+        """For each written file, the locks that were held during every write."""
+        return {path: (*sorted(held),) for path, held in self._held.items()}
 
 
 # Some facts about descriptor numbers. The filter does not notify of close(2), and the kernel gives

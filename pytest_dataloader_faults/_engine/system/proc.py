@@ -341,6 +341,14 @@ def fd_info(fd: int, pid: Pid = "self") -> DescriptorInfo:
     return DescriptorInfo(int(fields["flags"], 8), int(fields["pos"]))
 
 
+def has_lock(fd: int, pid: Pid, path: str) -> bool:
+    """Whether *fd* of *pid* is the file *path*, and is locked by it."""
+    try:
+        return link_of(pid, fd) == path and "lock" in _fields(f"/proc/{pid}/fdinfo/{fd}")
+    except OSError:  # It is closed, or the process is dead.
+        return False
+
+
 def is_write_only(fd: int, pid: Pid = "self") -> bool:
     """Whether nothing can be read from *fd*, as from a log, or from where pytest's output goes."""
     return fd_info(fd, pid).flags & os.O_ACCMODE == os.O_WRONLY

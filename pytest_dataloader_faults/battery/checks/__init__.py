@@ -22,7 +22,7 @@ from pytest_dataloader_faults.battery.checks._faults import FAULTS
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT, ELSEWHERE, BeforeInit
 from pytest_dataloader_faults.battery.checks.before_init.rules import BeforeInitJudge
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
-from pytest_dataloader_faults.battery.checks.locks import LOCKS
+from pytest_dataloader_faults.battery.checks.locks import LOCKS, LockTrials
 from pytest_dataloader_faults.battery.checks.memory import MEMORY
 from pytest_dataloader_faults.battery.checks.network import HTTP, NETWORK, note_on_connections
 from pytest_dataloader_faults.battery.checks.network import rules as network_rules
@@ -54,7 +54,8 @@ CHECKS: dict[str, Check] = {
 }
 """All checks by name: those of this package, then those that users have registered."""
 IN_WORKERS = TrialKind(ELSEWHERE)
-_KINDS = (RankTrials(), BeforeInit(), IN_WORKERS)
+_BEFORE_INIT = BeforeInit()
+_KINDS = (RankTrials(), LockTrials(_BEFORE_INIT), _BEFORE_INIT, IN_WORKERS)
 JUDGES = (RanksJudge, BeforeInitJudge, ThreadsJudge)
 """The judges of trials that are judged by rules of their own."""
 CAUSE_RULES = CauseRules(

@@ -81,6 +81,7 @@ class Scenario(allow.Checked, TrialOptions):
         keep_randomness: Whether random numbers are left unseeded, whatever the contract says. Then
             only types and shapes are compared.
         ranks: Whether the trial has several ranks.
+        locks: Whether its faults are about locks, which the dataset may take on its own files.
         require_effect: A function of the workload and the outcome that raises ``NotApplicable`` if
             the trial proves nothing; or None.
     """
@@ -91,10 +92,11 @@ class Scenario(allow.Checked, TrialOptions):
     circumstance: str = ""
     keep_randomness: bool = False
     ranks: bool = False
+    locks: bool = False
     require_effect: Callable[[Workload, Outcome], None] | None = None
 
     _rules: ClassVar = {
-        **dict.fromkeys((*_FLAGS, "keep_randomness", "ranks"), allow.FLAG),
+        **dict.fromkeys((*_FLAGS, "keep_randomness", "ranks", "locks"), allow.FLAG),
         **dict.fromkeys(("title", "circumstance"), _TEXT),
         "processes": PROCESSES,
         "descriptors": allow.optional(allow.at_least(1), "an int, 1 or more, or None"),
@@ -177,6 +179,10 @@ class TrialKind:
         """The epoch without a fault by which faults are chosen."""
         return run.working
 
+    def complete_outcome(self, run: FaultFreeRun) -> Outcome:
+        """The same epoch, with the files that the dataset writes."""
+        return self.fault_free_outcome(run)
+
     def fault_free_runs(self, run: FaultFreeRun) -> list[Outcome]:
         """The trials of the fault-free check: two if a process of the first was killed."""
         return run.runs
@@ -229,7 +235,7 @@ _FOUND = allow.optional(
     lambda value: isinstance(value, Finding) and not value.passed and bool(value.sentence),
     "a Finding with a sentence and a verdict that is not a pass, or None if there is no violation",
 )
-_OF_CHECK = ("ranks", "uses_accelerator")
+_OF_CHECK = ("ranks", "locks", "uses_accelerator")
 """They decide which workload a plan receives."""
 _UNMATCHED = Cause(
     "its plan has a fault that matches nothing",

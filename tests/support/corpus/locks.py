@@ -19,7 +19,7 @@ from support.datasets import Records
 
 SOON = {"deadline": 3}
 """Those that hang do so from their first sample on."""
-_TRIES, _PAUSE = 5, 0.02
+_TRIES, _PAUSE = 40, 0.02
 
 
 class LocksByLibrary(Records):
@@ -43,7 +43,7 @@ class WaitsByLibrary(LocksByLibrary):
 
 
 class LocksByFlock(Records):
-    """Reads under a lock, which it asks for a few times: healthy."""
+    """Reads under a lock, which it asks for again and again for a while: healthy."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

@@ -83,13 +83,15 @@ class FollowedRun:
     Files that a run rewrites, or creates in its own folder, cannot be damaged before the next run.
 
     Attributes:
-        outcome: Its facts, without these files.
+        run: Its facts.
+        changed: These files.
         rewritten: The rewritten files that it read, except for *own_files*.
         own_files: The created files that it read in its own folder.
         writer: BY_FACTORY or BY_WORKERS.
     """
 
-    outcome: Outcome
+    run: Outcome
+    changed: tuple[str, ...] = ()
     rewritten: tuple[str, ...] = ()
     own_files: tuple[str, ...] = ()
     writer: str = BY_FACTORY
@@ -102,15 +104,23 @@ class FollowedRun:
         changed = {
             path for path in used_paths - own_paths if last_change(folders.original(path)) > began
         }
-        without = partial(_without_files, own_paths | changed)
-        reduced_run = replace(run, processes=tuple(map(without, run.processes)))
         read, written = paths_with(run.processes, "reads"), paths_with(run.workers, "writes")
         by_main = paths_with([run.main] if run.main else [], "writes")
         is_by_workers = (own_paths | changed) & read <= written - by_main
         writer = BY_WORKERS if is_by_workers else BY_FACTORY
         return cls(
-            reduced_run, tuple(sorted(changed & read)), tuple(sorted(own_paths & read)), writer
+            run,
+            tuple(sorted(own_paths | changed)),
+            tuple(sorted(changed & read)),
+            tuple(sorted(own_paths & read)),
+            writer,
         )
+
+    @property
+    def outcome(self) -> Outcome:
+        """The facts without the changed files."""
+        without = partial(_without_files, self.changed)
+        return replace(self.run, processes=tuple(map(without, self.run.processes)))
 
     def refusal(self, globs: tuple[str, ...]) -> NotApplicable | None:
         """Why the files that match *globs* cannot be damaged beforehand, and advice; or None."""
@@ -147,6 +157,10 @@ class BeforeInit(TrialKind):
     def fault_free_outcome(self, run: FaultFreeRun) -> Outcome:
         """An epoch without a fault, in which files are followed from the constructor on."""
         return _follow(run).outcome
+
+    def complete_outcome(self, run: FaultFreeRun) -> Outcome:
+        """The same epoch, with the files that the dataset writes."""
+        return _follow(run).run
 
     def workload(self, run: FaultFreeRun) -> Workload:
         """What the constructor, the main process and the workers do in the fault-free run."""

@@ -1,19 +1,19 @@
-"""Whether a worker wrote a file although it could not lock it. Pure.
+"""What a dataset does without the lock that it could not get. Pure.
 
-Some facts about what a lock is for. The kernel does not know which file a lock file protects. It is
-the locked file itself, or one next to it with its name (``cache.bin.lock`` or ``cache.lock`` for
-``cache.bin``), or one next to it that several workers write. A worker that writes a temporary file
-under a name of its own, and renames it, needs no lock.
+Some facts about what a lock is for. The kernel does not know which file a lock file protects, and
+its name need not say so: many files next to it are written without it, such as a log. So the
+fault-free run shows it: a process holds the lock during each of its writes to the file. A worker
+that writes a temporary file under a name of its own, and renames it, needs no lock.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
 from pytest_dataloader_faults.outcomes.records import TrialFacts
-from pytest_dataloader_faults.outcomes.reference import Reference
+from pytest_dataloader_faults.outcomes.stages import RECOVERY, Activity
+from pytest_dataloader_faults.wire import WorkerFacts
 
 UNLOCKED = Cause(
     "writes a file that it could not lock",
@@ -24,33 +24,38 @@ UNLOCKED = Cause(
     fix="raise the error of a failed lock",
 )
 
+WAITS = Cause(
+    "waits for a file lock without a limit",
+    fix="limit the wait, as in FileLock(path, timeout=60), and raise an error when it expires",
+)
 
-def find_unlocked_write(outcome: TrialFacts, _: Reference) -> Finding | None:
-    """A write to a file whose lock was refused in *outcome*."""
-    firings = [firing for each in outcome.faults for firing in each.firings]
-    locks = sorted({firing.path for firing in firings if firing.path})
-    writers = Counter(
-        path for worker in outcome.workers for path, counts in worker.files.items() if counts.writes
-    )
-    for path, count in sorted(writers.items()):
-        lock = next((each for each in locks if _protects(each, path, writer_count=count)), None)
-        if lock is not None:
-            return _unlocked_write(path, lock)
+
+def find_unlocked_write(outcome: TrialFacts, fault_free: TrialFacts) -> Finding | None:
+    """A write in *outcome* to a file whose lock, by the *fault_free* run, was refused."""
+    firings = (firing for each in outcome.faults for firing in each.firings)
+    refused = {firing.path for firing in firings if firing.path}
+    for process in outcome.processes:
+        for path in sorted(path for path, counts in process.files.items() if counts.writes):
+            if locks := sorted(_list_locks(fault_free, path) & refused):
+                return _unlocked_write(process, path, locks[0])
     return None
 
 
-def _protects(lock: str, path: str, *, writer_count: int) -> bool:
-    """Whether *lock* is the lock of *path*, which several workers write if *writer_count* says."""
-    folder, name = os.path.split(path)
-    lock_folder, lock_name = os.path.split(lock)
-    stem, suffix = os.path.splitext(lock_name)
-    names = {stem, os.path.splitext(stem)[0]}
-    has_name = suffix == ".lock" and bool(names & {name, os.path.splitext(name)[0]})
-    return path == lock or (folder == lock_folder and (has_name or writer_count > 1))
+def _list_locks(fault_free: TrialFacts, path: str) -> set[str]:
+    """The files whose locks each process that wrote to *path* held during each write."""
+    writers = [each.locked_writes for each in fault_free.processes if path in each.locked_writes]
+    return set.intersection(*(set(each[path]) for each in writers)) if writers else set()
 
 
-def _unlocked_write(path: str, lock: str) -> Finding:
-    name, lock_name = os.path.basename(path), os.path.basename(lock)
-    target = "it" if path == lock else lock_name
-    sentence = f"a worker wrote {name}, but could not lock {target}"
+def _unlocked_write(process: WorkerFacts, path: str, lock: str) -> Finding:
+    writer = "the main process" if process.worker is None else "a worker"
+    target = "it" if path == lock else os.path.basename(lock)
+    sentence = f"{writer} wrote {os.path.basename(path)}, but could not lock {target}"
     return Finding(Verdict.CORRUPTED, sentence, UNLOCKED)
+
+
+def waits_for_lock(outcome: TrialFacts) -> bool:
+    """Whether *outcome* hung after a lock was refused, and was not only slow."""
+    end = outcome.end.at_deadline
+    is_slow = end is not None and end.activity is Activity.DELIVERS
+    return bool(outcome.fired) and outcome.phase != RECOVERY and not is_slow
