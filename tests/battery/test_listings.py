@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 
 from pytest_dataloader_faults import Contract, check_dataset, run_trial
 from pytest_dataloader_faults._trial import take_reference
@@ -143,3 +143,63 @@ def test_a_random_order_is_the_same_in_each_process(folder):
     assert {each.judge(reference).verdict for each in outcomes} == {"corrupted"}
     first, second = ([batch.rows for batch in each.delivered] for each in outcomes)
     assert first == second
+
+
+RANKS_LISTING_ORDER = "ranks-listing-order"
+
+
+class ImagesOfRank(IterableDataset):
+    """Each rank yields every second file, and each of its workers every second one of these."""
+
+    images = Images
+
+    def __init__(self, folder):
+        self.dataset = self.images(folder)
+
+    def __iter__(self):
+        rank, count = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+        info = get_worker_info()
+        own = range(rank, len(self.dataset), count)[info.id :: info.num_workers]
+        yield from map(self.dataset.__getitem__, own)
+
+
+class SortedImagesOfRank(ImagesOfRank):
+    images = SortedImages
+
+
+def _check_ranks(make, folder, **arguments):
+    options = {"only": RANKS_LISTING_ORDER, "on_fail": None, "ranks": 2, **arguments}
+    (result,) = check_dataset(lambda: make(folder), **options)
+    return result
+
+
+@pytest.mark.parametrize("may_reorder", [False, True])
+def test_a_rank_with_another_order_reads_the_samples_of_others(folder, may_reorder):
+    """Some are read twice and others never, which no contract allows."""
+    result = _check_ranks(Images, folder, contract=Contract(may_reorder=may_reorder))
+    assert (result.verdict, result.cause) == ("corrupted", CAUSE), result.explanation
+    assert result.sentence.startswith("when one rank lists its folders in another order, rank 1: ")
+    delivered = [
+        row for rank in result.outcome.ranks for each in rank.delivered for row in each.rows
+    ]
+    assert len(set(delivered)) < len(delivered) == COUNT
+
+
+def test_a_stream_that_is_divided_by_places_in_a_listing(folder):
+    result = _check_ranks(ImagesOfRank, folder)
+    assert (result.verdict, result.cause) == ("corrupted", CAUSE), result.explanation
+    assert "more than once, on ranks 0 and 1, and 8 were delivered on no rank" in result.sentence
+
+
+@pytest.mark.parametrize("twin", [SortedImages, SortedImagesOfRank])
+def test_ranks_that_sort_their_files_agree(folder, twin):
+    result = _check_ranks(twin, folder)
+    assert result.verdict == "survived", result.explanation
+    assert [rank.fired > 0 for rank in result.outcome.ranks] == [False, True]
+
+
+def test_ranks_that_list_no_folder(folder):
+    result = _check_ranks(Named, folder)
+    assert not result.applies
+    assert "no rank lists a folder of its files that has several entries" in result.explanation
+    assert "pass ranks=2" in _check_ranks(Images, folder, ranks=None).explanation

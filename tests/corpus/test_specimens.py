@@ -25,7 +25,7 @@ from support.waiting import allowed
 
 TWINS = {f"{case.entry}-{case.twin.__name__}": case for case in CASES}
 _RARE = (*WRITES, *LOCKS, *THREADS, *NETWORK, *HTTP, *RANKS, *RESUME, *MEMORY)
-RARE = {check.name for check in _RARE}
+RARE = {check.name for check in _RARE} | {"ranks-listing-order"}
 """Most datasets neither write nor lock files nor connect to a network, start no threads, and know
 no ranks and no state, and all are short."""
 OF_FILES_BEFORE = [check.name for check in (*BEFORE_INIT, *LISTINGS)]

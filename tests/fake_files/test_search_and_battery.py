@@ -10,11 +10,11 @@ import pytest
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from pytest_dataloader_faults import Verdict, check_dataset, explore
+from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.locks import LOCKS
 from pytest_dataloader_faults.battery.checks.network import HTTP, NETWORK
-from pytest_dataloader_faults.battery.checks.ranks import RANKS
 from pytest_dataloader_faults.battery.checks.resume import RESUME
 from pytest_dataloader_faults.battery.checks.threads import THREADS
 from pytest_dataloader_faults.battery.checks.writes import WRITES
@@ -36,7 +36,10 @@ NOT_OF_FAKE_FILES = {
     **dict.fromkeys(
         (check.name for check in (*BEFORE_INIT, *LISTINGS)), "with the kernel engine only"
     ),
-    **dict.fromkeys((check.name for check in RANKS), "training with several processes"),
+    **dict.fromkeys(
+        (check.name for check in CHECKS.values() if check.scenario.ranks),
+        "training with several processes",
+    ),
     **dict.fromkeys((check.name for check in RESUME), "has no state_dict()"),
     **dict.fromkeys((check.name for check in LOCKS), "does not see file locks"),
     **dict.fromkeys((check.name for check in THREADS), "does not see threads"),

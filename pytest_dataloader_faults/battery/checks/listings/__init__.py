@@ -18,6 +18,7 @@ from pytest_dataloader_faults.battery.checks._base import Check, Scenario
 from pytest_dataloader_faults.battery.targets import listed_folders, path_of
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults import ListingOrder, StrayEntry
+from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.steps import run_epochs
 
@@ -26,6 +27,7 @@ _NO_INDEX = (
     " a folder is listed"
 )
 _NO_LISTING = "neither its constructor nor its workers list a folder that contains its files"
+_NO_ORDER = "no rank lists a folder of its files that has several entries"
 _UNSORTED = Cause(
     "depends on the order in which a folder is listed",
     fix="sort what is listed: sorted(os.listdir(folder)), sorted(folder.glob('*.jpg'))",
@@ -60,6 +62,21 @@ def _add_entries(workload: Workload) -> Scenario:
     return Scenario(faults=tuple(_strays(of_files, of_folders)))
 
 
+def _reverse_in_one_rank(workload: Workload) -> Scenario:
+    """In every folder that has data files in or below it: which are listed is not known."""
+    if not workload.paths:
+        raise NotApplicable("its workers open no data file")
+    folder = os.path.commonpath(
+        [os.path.dirname(os.path.realpath(each)) for each in workload.paths]
+    )
+    return Scenario(faults=(ListingOrder((glob.escape(folder), f"{glob.escape(folder)}/*")),))
+
+
+def _require_reversal(_: Workload, outcome: Outcome) -> None:
+    if not any(rank.fired for rank in outcome.ranks):
+        raise NotApplicable(_NO_ORDER)
+
+
 def _strays(of_files: tuple[str, ...], of_folders: tuple[str, ...]) -> Iterator[StrayEntry]:
     if of_files:
         yield StrayEntry(path_of(of_files), "*.part")
@@ -85,6 +102,27 @@ LISTINGS = (
             "Sort the names before you use them, and pair files by their names instead of their"
             " places in two lists. If an index may mean another sample on another machine, promise"
             " Contract(may_reorder=True)"
+        ),
+    ),
+    Check(
+        "ranks-listing-order",
+        "each sample is delivered exactly once, although one rank lists its folders in another"
+        " order",
+        _reverse_in_one_rank,
+        scenario=Scenario(
+            ranks=True,
+            processes=run_epochs(before_init=True)[:1],
+            circumstance="when one rank lists its folders in another order",
+            require_effect=_require_reversal,
+        ),
+        cause=_UNSORTED,
+        preface=(
+            "Folders were listed in reverse when make_dataset() was called in one rank, as if its"
+            " machine had another file system"
+        ),
+        advice=(
+            "Sort the names before you use them. DistributedSampler divides indices, so if an index"
+            " means another sample on one machine, some samples are read twice and others never"
         ),
     ),
     Check(

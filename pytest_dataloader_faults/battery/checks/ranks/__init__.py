@@ -108,6 +108,7 @@ def run_ranks(job: TrialJob, on_rank: int | str | None = None) -> Outcome:
     """
     from pytest_dataloader_faults.battery.checks.ranks import trials
 
+    trials.refuse_before_init(job)
     return trials.run_ranks(job, on_rank)
 
 

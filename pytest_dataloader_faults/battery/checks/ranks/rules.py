@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from pytest_dataloader_faults.faults.base import Effect
 from pytest_dataloader_faults.outcomes.comparison import Compared
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge import Judge, judge_for
@@ -324,11 +325,22 @@ def _indices(epoch: Pass) -> Iterator[Any]:
 
 
 def _find_uneven_coverage(outcome: TrialFacts, reference: Reference) -> Finding | None:
-    """Samples that are on several ranks or on none, in an epoch without a fault."""
+    """Samples that are on several ranks or on none, in an epoch whose faults spare all samples.
+
+    Another order of a folder is such a fault, and the cause of what it shows.
+    """
     epochs = list(zip(*(each.epochs for each in outcome.ranks), strict=False))
     is_whole = all(rank_epoch.complete for epoch in epochs for rank_epoch in epoch)
-    if any(each.fired for each in outcome.ranks) or not is_whole:
+    fired = [each.fault for rank in outcome.ranks for each in rank.faults if each.fired]
+    if any(fault.effects != Effect.ORDER for fault in fired) or not is_whole:
         return None
+    finding = _check_epochs(epochs, outcome, reference)
+    return replace(finding, cause=None) if finding and fired else finding
+
+
+def _check_epochs(
+    epochs: Sequence[Sequence[Pass]], outcome: TrialFacts, reference: Reference
+) -> Finding | None:
     expected = _RankSamples.from_reference(reference)
     if expected is None:
         count = reference.stream_count if not outcome.loader.drop_last else None

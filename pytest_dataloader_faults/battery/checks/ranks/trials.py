@@ -106,6 +106,12 @@ class Rank(Member):
         require_own_batches(loader)
 
 
+def refuse_before_init(job: TrialJob) -> None:
+    """Refuse faults that are armed before the datasets of a user's ranks are created."""
+    if is_armed_before_init(job):
+        raise exceptions.InvalidArgumentError(_EXCLUDES_RANKS.format(job.settings.ranks))
+
+
 def run_ranks(
     request: TrialJob,
     on_rank: int | str | None = None,
@@ -119,8 +125,6 @@ def run_ranks(
         InvalidArgumentError: An argument cannot be used.
     """
     ranks = _require_ranks(request.settings.ranks, on_rank)
-    if is_armed_before_init(request):
-        raise exceptions.InvalidArgumentError(_EXCLUDES_RANKS.format(ranks))
     job = with_engine(request)
     with _split_by_rank(job, ranks, on_rank) as rank_jobs:
         for number, handling in enumerate(handlings):
