@@ -11,10 +11,13 @@ SIZE = 256
 
 
 class Records(Dataset):
-    """One sample per file: 64 float32 values."""
+    """One sample per file, of which there must be *count*: 64 float32 values."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, count: int) -> None:
         self.paths = sorted(folder.glob("*.bin"))
+        if len(self.paths) != count:
+            message = f"{folder}: {len(self.paths)} files, expected {count}"
+            raise ValueError(message)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -39,4 +42,4 @@ def data_dir(tmp_path: Path) -> Path:
 
 def test_robust(fault_check, data_dir: Path) -> None:
     """At each push the quick checks of these, and all of them each night."""
-    fault_check(lambda: Records(data_dir))
+    fault_check(lambda: Records(data_dir, 8))
