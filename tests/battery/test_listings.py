@@ -128,6 +128,14 @@ def test_it_applies_to_datasets_that_list_a_folder_and_have_indices(folder, make
     assert reason in result.explanation
 
 
+def test_a_folder_with_one_entry_has_no_order(tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "all.bin").write_bytes(b"image")
+    result = _check(Images, tmp_path)
+    assert not result.applies
+    assert "no folder of its files that is listed has several entries" in result.explanation
+
+
 def test_disarmed_it_shows_nothing(folder):
     reference = take_reference(lambda: Images(folder))
     fault = ListingOrder("/nothing/has/this/name")
@@ -201,5 +209,5 @@ def test_ranks_that_sort_their_files_agree(folder, twin):
 def test_ranks_that_list_no_folder(folder):
     result = _check_ranks(Named, folder)
     assert not result.applies
-    assert "no rank lists a folder of its files that has several entries" in result.explanation
+    assert "no folder of its files that is listed has several entries" in result.explanation
     assert "pass ranks=2" in _check_ranks(Images, folder, ranks=None).explanation

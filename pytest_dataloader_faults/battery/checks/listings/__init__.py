@@ -27,7 +27,7 @@ _NO_INDEX = (
     " a folder is listed"
 )
 _NO_LISTING = "neither its constructor nor its workers list a folder that contains its files"
-_NO_ORDER = "no rank lists a folder of its files that has several entries"
+_NO_ORDER = "no folder of its files that is listed has several entries"
 _UNSORTED = Cause(
     "depends on the order in which a folder is listed",
     fix="sort what is listed: sorted(os.listdir(folder)), sorted(folder.glob('*.jpg'))",
@@ -69,11 +69,15 @@ def _reverse_in_one_rank(workload: Workload) -> Scenario:
     folder = os.path.commonpath(
         [os.path.dirname(os.path.realpath(each)) for each in workload.paths]
     )
-    return Scenario(faults=(ListingOrder((glob.escape(folder), f"{glob.escape(folder)}/*")),))
+    name = glob.escape(folder)
+    return Scenario(faults=(ListingOrder((name, os.path.join(name, "*"))),))
 
 
 def _require_reversal(_: Workload, outcome: Outcome) -> None:
-    if not any(rank.fired for rank in outcome.ranks):
+    """Raise NotApplicable if each listed folder has one entry, or if no rank lists any."""
+    faults = [each for rank in outcome.ranks or (outcome,) for each in rank.faults]
+    may_be_single = bool(outcome.ranks) or any(each.matched for each in faults)
+    if may_be_single and not any(each.fired for each in faults):
         raise NotApplicable(_NO_ORDER)
 
 
@@ -92,6 +96,7 @@ LISTINGS = (
         scenario=Scenario(
             processes=run_epochs(before_init=True),
             circumstance="when its folders are listed in another order",
+            require_effect=_require_reversal,
         ),
         cause=_UNSORTED,
         preface=(
