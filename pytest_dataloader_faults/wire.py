@@ -463,7 +463,7 @@ class WorkerFacts:
         starts: How many of its calls were to start a ``"thread"`` or a ``"process"`` while it made
             a batch. Counted like *files*.
         unlimited_waits: Connections whose hung response its main thread awaited without a timeout.
-        locked_writes: Each file that it wrote in a fault-free run, with the files whose locks it
+        write_locks: Each file that it wrote in a fault-free run, with the files whose locks it
             held during every write.
         shared_offset_files: Files that it and another worker read through the same file offset.
         lengthened_files: Files whose truncated copy it extended by writing beyond its end.
@@ -481,7 +481,7 @@ class WorkerFacts:
     listings: dict[str, int] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
     unlimited_waits: tuple[str, ...] = ()
-    locked_writes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    write_locks: dict[str, tuple[str, ...]] = field(default_factory=dict)
     shared_offset_files: tuple[str, ...] = ()
     lengthened_files: tuple[str, ...] = ()
     leftover_files: tuple[str, ...] = ()

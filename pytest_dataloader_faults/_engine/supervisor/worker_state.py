@@ -98,8 +98,7 @@ class WorkerState:
         self.faults = WorkerFaults(plan, self.id)
         self.policy = self._policy()
         self.event_log = EventLog()
-        self.keep_low_fds = plan.needs.keep_low_fds
-        self.joins = parent is not None
+        self.keep_low_fds, self.joins = plan.needs.keep_low_fds, parent is not None
         # A descriptor that the parent has opened has the same number in its child.
         self.files = parent.files if parent else _TrackedFiles(self.pid, hello.high_fds)
         self.memory = ProcessMemory(self.pid)
@@ -109,9 +108,8 @@ class WorkerState:
         self.listings: dict[tuple[int, int], list[Entry]] = {}
         """The entries of folders that are being listed, by process and descriptor."""
         self.refused_allocations = {}
-        self.folder_links: defaultdict[str, set[str]] = defaultdict(set)
-        """The paths through links by which folders were opened, by the real path of each."""
-        self.locked_writes = _LockedWrites()
+        self.folder_links: defaultdict[str, set[str]] = defaultdict(set)  # By real paths.
+        self.write_locks = _WriteLocks()
         self.created = _CreatedFiles()
         self.settings: set[str] = set()
         self.unlimited_waits: set[str] = set()
@@ -272,7 +270,7 @@ class WorkerState:
             dict(policy.listings),
             starts=dict(self.starts),
             unlimited_waits=(*sorted(self.unlimited_waits),),
-            locked_writes=self.locked_writes.by_file(),
+            write_locks=self.write_locks.by_file(),
             shared_offset_files=(*sorted(shared),),
             lengthened_files=(*sorted(lengthened & policy.files.keys()),),
             leftover_files=(*self.created.remaining(),),
@@ -363,7 +361,7 @@ class _CreatedFiles:
         return sorted(filter(os.path.lexists, self._paths))
 
 
-class _LockedWrites:
+class _WriteLocks:
     """Which locks one worker, and each process that it started, holds as it writes to a file.
 
     close(2) is not seen, and it releases a lock. So whether a lock is held is looked up in /proc.

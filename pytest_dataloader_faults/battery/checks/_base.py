@@ -180,7 +180,7 @@ class TrialKind:
         return run.working
 
     def complete_outcome(self, run: FaultFreeRun) -> Outcome:
-        """The same epoch, with the files that the dataset writes."""
+        """The same epoch, with the files that the dataset itself makes or changes."""
         return self.fault_free_outcome(run)
 
     def fault_free_runs(self, run: FaultFreeRun) -> list[Outcome]:

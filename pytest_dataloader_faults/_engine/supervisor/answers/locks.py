@@ -52,7 +52,7 @@ def on_lock(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
         return False
     fault = _fire_due(worker.policy, Operation(call.name, path, call.pid))
     if fault is None:
-        worker.locked_writes.note_lock(number, path)
+        worker.write_locks.note_lock(number, path)
         return False
     if fault.is_held and _waits(call):
         _hold(worker, call, services)

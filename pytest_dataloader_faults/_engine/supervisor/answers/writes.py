@@ -59,7 +59,7 @@ def on_write(worker: WorkerState, call: Syscall, services: SupervisorServices) -
         worker.policy.unobserved[BY_MAPPING if call.name == "mmap" else OF_INHERITED] += is_meant
         return False
     if worker.faults.sees_locks and call.facts.has_data:
-        worker.locked_writes.note_write(call.pid, path)
+        worker.write_locks.note_write(call.pid, path)
     try:
         length = length_to_write(call) if is_meant and call.facts.writes_buffers else 0
     except OSError:  # The kernel also refuses the call.

@@ -159,7 +159,7 @@ class BeforeInit(TrialKind):
         return _follow(run).outcome
 
     def complete_outcome(self, run: FaultFreeRun) -> Outcome:
-        """The same epoch, with the files that the dataset writes."""
+        """The same epoch, with the files that the dataset itself makes or changes."""
         return _follow(run).run
 
     def workload(self, run: FaultFreeRun) -> Workload:

@@ -43,7 +43,7 @@ def find_unlocked_write(outcome: TrialFacts, fault_free: TrialFacts) -> Finding 
 
 def _list_locks(fault_free: TrialFacts, path: str) -> set[str]:
     """The files whose locks each process that wrote to *path* held during each write."""
-    writers = [each.locked_writes for each in fault_free.processes if path in each.locked_writes]
+    writers = [each.write_locks for each in fault_free.processes if path in each.write_locks]
     return set.intersection(*(set(each[path]) for each in writers)) if writers else set()
 
 
