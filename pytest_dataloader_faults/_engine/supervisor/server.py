@@ -47,8 +47,9 @@ from pytest_dataloader_faults._engine.supervisor.answers.deaths import FetchStar
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.events import Events
 from pytest_dataloader_faults._engine.supervisor.handshake import Handshake, WorkerAcceptor
+from pytest_dataloader_faults._engine.supervisor.idle_wait import IdleWait
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import shared_files
-from pytest_dataloader_faults._engine.supervisor.worker_state import IdleWait, WorkerState
+from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.proc import family, is_dead, nearest, set_own_name
 from pytest_dataloader_faults._engine.system.processes import fork

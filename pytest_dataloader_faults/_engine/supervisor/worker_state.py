@@ -16,7 +16,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine import protocol
@@ -31,7 +30,7 @@ from pytest_dataloader_faults._engine.plan import FaultPlan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import EventLog, FaultPolicy
 from pytest_dataloader_faults._engine.policy.network import split_connections
 from pytest_dataloader_faults._engine.protocol import Channel
-from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler, Timers
+from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler
 from pytest_dataloader_faults._engine.system.proc import descriptors, family, has_lock
 from pytest_dataloader_faults.faults import HungRead
 from pytest_dataloader_faults.wire import Firing, WorkerFacts
@@ -74,6 +73,10 @@ class WorkerState:
     """Whether its stream has ended in this epoch."""
     hung = False
     files: _TrackedFiles
+    refused: list[str]
+    """Why faults that were due there could not happen."""
+    leftover_shm: list[str]
+    """Files of shared memory that no process removes once their making has failed."""
 
     def __init__(
         self,
@@ -93,8 +96,7 @@ class WorkerState:
         self._listener = listener
         self.waits = plan.needs.fetches or hello.engine == "python"
         """Whether it waits for ``Proceed`` at each fetch and sample."""
-        self.refused: list[str] = []
-        """Why faults that were due there could not happen."""
+        self.refused = []
         self.faults = WorkerFaults(plan, self.id)
         self.policy = self._policy()
         self.event_log = EventLog()
@@ -115,8 +117,7 @@ class WorkerState:
         self.unlimited_waits: set[str] = set()
         """Connections whose answer hung, and for which it waited without a timeout."""
         self.starts = Counter[str]()  # Of threads and processes, while it made batches.
-        self.leftover_shm: list[str] = []
-        """Files of shared memory that no process removes once their making has failed."""
+        self.leftover_shm = []
 
     def _policy(self) -> FaultPolicy:
         policy = FaultPolicy(
@@ -283,61 +284,6 @@ class WorkerState:
         early = self.armed and not self.alive and not self.ended
         unnoted = sum(each.fired - len(each.firings) for each in self.faults.all)
         return protocol.Course(self.id, self.pid, self.ended_at, early, events, omitted, unnoted)
-
-
-class IdleWait:
-    """Answers the main process when workers have done what they were sent, or hang.
-
-    Attributes:
-        request: The request without an answer; None if it was answered.
-    """
-
-    def __init__(self, timers: Timers) -> None:
-        self.request: protocol.WaitUntilIdle | None = None
-        self._timers = timers
-
-    def answer(self, workers: Sequence[WorkerState]) -> protocol.Idle | None:
-        """The answer, if it is time for it."""
-        request = self.request
-        if request is None:
-            return None
-        idle = _all_idle(workers, request)
-        if idle is not None:
-            self.request = None
-        elif request.patience is not None and _may_wait_for_hung(workers, request):
-            self.request = request._replace(patience=None)
-            self._timers.after(request.patience, partial(self._stop, self.request))
-        return idle
-
-    def _stop(self, request: protocol.WaitUntilIdle) -> None:
-        """Stop waiting for workers if *request* is not answered yet."""
-        if self.request is request:
-            self.request = request._replace(sent=())
-
-
-def _all_idle(
-    workers: Iterable[WorkerState], request: protocol.WaitUntilIdle
-) -> protocol.Idle | None:
-    """The answer to *request*, once each of *workers* has made the batches that it was sent."""
-    of_loader = [each for each in workers if each.loader == request.loader]
-    latest = {each.id: each for each in of_loader}
-    for worker, count in request.sent:
-        if worker not in latest or not latest[worker].has_done(request.epoch, count):
-            return None
-    dead = [each for each in of_loader if not each.alive]
-    ended = [(each.id, each.ended) for each in dead if each.id is not None]
-    early, in_time = ([id_ for id_, is_end in ended if is_end is end] for end in (False, True))
-    return protocol.Idle(early, in_time)
-
-
-def _may_wait_for_hung(workers: Iterable[WorkerState], request: protocol.WaitUntilIdle) -> bool:
-    """Whether one of *workers* hangs, and each of the others has started a batch."""
-    latest = {each.id: each for each in workers if each.loader == request.loader}
-    awaited_workers = [latest.get(worker) for worker, count in request.sent if count]
-    have_begun = all(
-        each and (each.hung or each.position[0] == request.epoch) for each in awaited_workers
-    )
-    return have_begun and any(each.alive and each.hung for each in latest.values())
 
 
 _MOST = 1000
