@@ -16,6 +16,7 @@ from pytest_dataloader_faults.outcomes import CheckResult, FaultFacts, Finding, 
 from pytest_dataloader_faults.outcomes.comparison import Comparison
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge.causes import (
+    FAILS_INTERMITTENTLY,
     INTERMITTENT,
     Clues,
     likely_cause,
@@ -173,15 +174,16 @@ def _advice(name: str, trial: JudgedTrial, cause: Cause) -> tuple[str, ...]:
     check = CHECKS[name]
     if trial.finding.verdict is Verdict.NOT_EXERCISED and of_files and not check.origin:
         return () if any(each.matched for each in of_files) else (_other_files(of_files),)
-    if _fails_without_fault(trial) and not (check.is_about_errors or check.origin):
+    if _fails_without_fault(trial, cause) and not (check.is_about_errors or check.origin):
         return (cause.advice,) if cause.advice else ()
     advice = cause.advice if cause.overrides else check.advice.rstrip(".") or cause.advice
     return (". ".join(filter(None, (check.preface, advice))),) if advice else ()
 
 
-def _fails_without_fault(trial: JudgedTrial) -> bool:
-    """Whether it raised an error without a fault, which may happen in any check."""
-    return trial.finding.verdict is Verdict.FAILS_WITHOUT_FAULT
+def _fails_without_fault(trial: JudgedTrial, cause: Cause) -> bool:
+    """Whether it failed in a way that may happen without a fault in any check."""
+    is_error = trial.finding.verdict is Verdict.FAILS_WITHOUT_FAULT
+    return is_error or cause.phrase == FAILS_INTERMITTENTLY.phrase
 
 
 def _untested_timeout(name: str, trial: JudgedTrial) -> tuple[str, ...]:

@@ -75,6 +75,18 @@ _BAD_CONTENT = re.compile(
     "|".join(words for library in LIBRARIES for words in library.words), re.IGNORECASE
 )
 
+_OF_MACHINE = re.compile(
+    rf"{_TIMED_OUT.pattern}|TimeoutError|deadline exceeded|MemoryError|cannot allocate memory"
+    r"|no space left|too many open files|resource temporarily unavailable",
+    re.IGNORECASE,
+)
+"""Words for what a busy or full machine does to a sound dataset."""
+
+
+def blames_machine(text: str) -> bool:
+    """Whether *text* is about a timeout, or about a resource that the machine ran out of."""
+    return bool(_OF_MACHINE.search(text))
+
 
 def explains_fault(text: str, occurrences: Iterable[Occurrence]) -> bool:
     """Whether *text* describes the kind of error of one of the *occurrences*, or names the file.

@@ -4,24 +4,30 @@ Some facts about a trial that fails once. A fault fires at the same operation in
 workers are two processes, and either may be first. So a race in the dataset may show in one trial
 and not in the next, and so may a problem of this machine. A failed trial is therefore repeated
 before its check fails. If the second one passes, a third decides: a dataset that fails in two of
-three trials fails the check. One that fails in one of three passes, unless its workers read a file
-through a shared offset, which is known to be a race in the dataset.
+three trials fails the check. One that fails in one of three passes, with two exceptions. Its
+workers may read a file through a shared offset, which is known to be a race in the dataset. And
+another check may have failed intermittently as well, both in a pass without a fault: then the
+checks only happened to run when it occurred, and together they confirm it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from pytest_dataloader_faults.outcomes.contract import Finding
+from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
+from pytest_dataloader_faults.outcomes.error_text import blames_machine
 from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
+from pytest_dataloader_faults.outcomes.judge.causes import FAILS_INTERMITTENTLY
 from pytest_dataloader_faults.outcomes.judge.hangs import dataset_lines
 from pytest_dataloader_faults.outcomes.results import CheckResult, Outcome
 from pytest_dataloader_faults.outcomes.text import pluralize
 
 _MOST = 3
+_OF_DATASET = (Verdict.CORRUPTED, Verdict.POISONED, Verdict.FAILS_WITHOUT_FAULT)
+"""The verdicts on wrong samples and errors. A busy machine may cause the others."""
 _FORK_LINE = re.compile(r"^.*\bfork(?:ed|ing|s|\(\))?\b.*$", re.IGNORECASE | re.MULTILINE)
 
 
@@ -52,6 +58,33 @@ def was_killed(outcome: Outcome) -> bool:
     return any(job.end.exitcode for job in jobs) or any(each.exitcode < 0 for each in deaths)
 
 
+def describe_intermittent_failure(trials: Sequence[JudgedTrial]) -> str:
+    """What a pass without a fault did wrong in one of the *trials* only; empty if none did."""
+    failed = [each for each in trials if not each.finding.passed]
+    if len(failed) == len(trials):
+        return ""
+    return next((_describe(each) for each in failed if _is_without_fault(each)), "")
+
+
+def _is_without_fault(trial: JudgedTrial) -> bool:
+    """Whether its dataset returned wrong samples or raised an error without a fault.
+
+    Neither a pass that the deadline or another program ended counts, nor an error about the state
+    of the machine.
+    """
+    outcome, verdict = trial.outcome, trial.finding.verdict
+    if verdict not in _OF_DATASET or outcome.timed_out or outcome.died or was_killed(outcome):
+        return False
+    is_recovery = verdict is Verdict.POISONED
+    if not is_recovery and any(job.fired for job in outcome.jobs):
+        return False
+    errors = (
+        job.recovery.exception if is_recovery and job.recovery else job.exception
+        for job in outcome.jobs
+    )
+    return not any(blames_machine(f"{each.type}: {each.message}") for each in errors if each)
+
+
 def describe_fault_free_failure(trial: JudgedTrial) -> str:
     """The failure of a *trial* without a fault, as a sentence; empty if it passed."""
     if trial.finding.passed:
@@ -75,8 +108,17 @@ def needs_another_trial(trials: Sequence[JudgedTrial], *, should_fail: bool) -> 
     return len(trials) == 1 or as_expected[1]
 
 
-def conclude(check: str, trials: Sequence[JudgedTrial], fault_free: Outcome) -> CheckResult:
-    """What *trials* of the *check* show together. *fault_free* is an epoch without faults."""
+def conclude(
+    check: str,
+    trials: Sequence[JudgedTrial],
+    fault_free: Outcome,
+    intermittent: Mapping[str, str],
+) -> CheckResult:
+    """What *trials* of the *check* show together.
+
+    *fault_free* is an epoch without faults. *intermittent*: what the dataset did wrong without a
+    fault in some trials only, by the check, of which this is one.
+    """
     failed = [each for each in trials if not each.finding.passed]
     outcome, finding = failed[0] if failed else trials[0]
     outcomes = tuple(each.outcome for each in trials)
@@ -87,6 +129,10 @@ def conclude(check: str, trials: Sequence[JudgedTrial], fault_free: Outcome) -> 
         return replace(result, notes=(_confirmation(failed),))
     details = [f"trial {number}: {_describe(each)}" for number, each in enumerate(trials, start=1)]
     count = f"{len(failed)} of {pluralize(len(trials), 'trial')} failed"
+    if check in intermittent:
+        result = replace(result, finding=_blame_no_fault(finding))
+        if len(intermittent) > 1:
+            return replace(result, notes=(count, *details, *_list_failures(intermittent)))
     if len(failed) > 1:
         return replace(result, notes=(count, *details))
     shared = shared_offset_files((*fault_free.workers, *outcome.workers))
@@ -95,6 +141,17 @@ def conclude(check: str, trials: Sequence[JudgedTrial], fault_free: Outcome) -> 
         why = f"{count}: a race, because the workers share the file offset of {path}"
         return replace(result, notes=(why, *details))
     return replace(result, reproduced=False, notes=(f"flaky: {count}", *details))
+
+
+def _blame_no_fault(finding: Finding) -> Finding:
+    return replace(finding, cause=finding.cause or FAILS_INTERMITTENTLY)
+
+
+def _list_failures(intermittent: Mapping[str, str]) -> Iterator[str]:
+    """The failures of all checks that confirm each other."""
+    checks = pluralize(len(intermittent), "check")
+    yield f"confirmed: {checks} failed intermittently in a pass without a fault"
+    yield from (f"{check}: {failure}" for check, failure in intermittent.items())
 
 
 def combine(results: Sequence[tuple[str, CheckResult]]) -> CheckResult:

@@ -1,5 +1,6 @@
 """A trial that fails is repeated before its check fails, and the result says what came of that."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -147,6 +148,88 @@ class DiesAtTimes(Records):
             sys.stderr.write("warning: this library is not fork-safe\n")
             self.trouble()
         return super().__getitem__(index)
+
+
+class WrongOnce(Records):
+    """A sample is wrong as soon as there is a *mark*, or raises *error*; the mark goes with it."""
+
+    error = None
+
+    def __init__(self, folder, mark):
+        super().__init__(folder)
+        self.mark, self.failed = mark, mark.with_suffix(".failed")
+
+    def __getitem__(self, index):
+        with contextlib.suppress(FileNotFoundError):
+            self.mark.unlink()
+            if self.error:
+                raise self.error
+            return torch.zeros(SIZE, dtype=torch.uint8), index
+        return super().__getitem__(index)
+
+
+class TimesOutOnce(WrongOnce):
+    error = TimeoutError("the server did not answer")
+
+
+class WrongOnceAfterAnError(WrongOnce):
+    """Sample 0 is wrong once it could not be read, which is in the recovery pass."""
+
+    def __getitem__(self, index):
+        if index == 0 and self.failed.exists():
+            return super().__getitem__(index)
+        try:
+            return Records.__getitem__(self, index)
+        except OSError:
+            if index == 0:
+                self.failed.touch()
+            raise
+
+
+NO_FAULT = ("abandoned-epoch", "leftover-files")
+
+
+def _fail_once(kind, records, mark, *names):
+    """The results of the checks *names*; in each of them, one trial fails."""
+    battery = Battery(lambda: kind(records, mark))
+    for name in names:
+        failed = mark.with_suffix(".failed")
+        failed.touch() if name in NO_FAULT else failed.unlink(missing_ok=True)
+        mark.touch()
+        yield run_check(battery, name)
+
+
+def test_failures_without_a_fault_in_two_checks_are_one_failure(records, tmp_path):
+    first, second = _fail_once(WrongOnce, records, tmp_path / "mark", *NO_FAULT)
+
+    assert (first.failed, first.reproduced, len(first.trials)) == (False, False, 3)
+    assert (second.failed, second.reproduced, len(second.trials)) == (True, True, 3)
+    assert {first.cause, second.cause} == {"fails intermittently without a fault"}
+    assert "2 checks failed intermittently in a pass without a fault" in second.explanation
+    assert f"abandoned-epoch: corrupted: {first.sentence}" in second.explanation
+
+
+def test_a_recovery_pass_has_no_fault(records, tmp_path):
+    names = ("read-error", "leftover-files")
+    first, second = _fail_once(WrongOnceAfterAnError, records, tmp_path / "mark", *names)
+
+    assert (first.verdict, first.reproduced) == ("poisoned", False)
+    assert not second.passed
+
+
+def test_timeouts_of_a_busy_machine_are_no_failure(records, tmp_path):
+    results = list(_fail_once(TimesOutOnce, records, tmp_path / "mark", *NO_FAULT))
+
+    assert [each.reproduced for each in results] == [False, False]
+    assert {each.verdict for each in results} == {"fails_without_fault"}
+
+
+def test_a_failure_under_a_fault_confirms_no_other(records, tmp_path):
+    """It may depend on the fault."""
+    names = ("short-read", "leftover-files")
+    results = list(_fail_once(WrongOnce, records, tmp_path / "mark", *names))
+
+    assert [each.reproduced for each in results] == [False, False]
 
 
 def _dies():

@@ -34,8 +34,8 @@ GUIDE = ROOT / contract.GUIDE
 FAMILIES = sorted(GUIDE.with_suffix("").glob("*.md"))
 MODULES = ("my_data", "my_ranks", "my_state")
 """What the examples share; the pages have them as files."""
-NOT_RUN = ("hangs or crashes intermittently without a fault",)
-"""Its example fails at random. test_confirmation.py has datasets that fail when it says so."""
+NOT_RUN = ("hangs or crashes intermittently without a fault", contract.INTERMITTENT_FAILURE)
+"""Their examples fail at random. test_confirmation.py has datasets that fail when it says so."""
 IN_EVERY_RUN = (
     SUBSTITUTES,
     Verdict.FAILED_UNCLEARLY.usual_cause.phrase,

@@ -83,7 +83,7 @@ def test_an_expected_failure_that_passes_is_repeated(marks, is_needed):
 def test_what_trials_show_together(marks, decides, reproduced, note):
     """The first failed trial decides, and the notes say how many failed."""
     trials = _trials(marks)
-    result = conclude("open-error", trials, FAULT_FREE)
+    result = conclude("open-error", trials, FAULT_FREE, {})
 
     assert (deciding_trial(result), result.reproduced) == (trials[decides], reproduced)
     if note:
@@ -91,7 +91,7 @@ def test_what_trials_show_together(marks, decides, reproduced, note):
 
 
 def test_each_trial_is_listed_if_they_differ():
-    _, *notes = conclude("open-error", _trials("-++"), FAULT_FREE).notes
+    _, *notes = conclude("open-error", _trials("-++"), FAULT_FREE, {}).notes
 
     assert notes == [
         "trial 1: corrupted: sentence -",
@@ -106,7 +106,7 @@ def test_a_race_in_the_dataset_explains_one_of_three(where):
     trials = _trials("-++")
     if where == "trial":
         trials[0] = trials[0]._replace(outcome=SHARING)
-    result = conclude("open-error", trials, SHARING if where == "fault_free" else FAULT_FREE)
+    result = conclude("open-error", trials, SHARING if where == "fault_free" else FAULT_FREE, {})
 
     assert result.reproduced
     assert result.notes[0].startswith("1 of 3 trials failed: a race")
@@ -199,4 +199,4 @@ def test_a_failure_without_a_fault_is_described(mark, changes, sentence):
 
 
 def _concluded(marks: str) -> CheckResult:
-    return conclude("open-error", _trials(marks), FAULT_FREE)
+    return conclude("open-error", _trials(marks), FAULT_FREE, {})

@@ -21,6 +21,7 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.outcomes.contract import (
     DAMAGED,
+    INTERMITTENT_FAILURE,
     SHORT,
     SKIPS,
     SUBSTITUTES,
@@ -79,6 +80,15 @@ INTERMITTENT = Cause(
     " loader={'multiprocessing_context': 'spawn'}",
     overrides=True,
     fix="open the library's files in the worker, or start workers with spawn",
+)
+FAILS_INTERMITTENTLY = Cause(
+    INTERMITTENT_FAILURE,
+    "A pass without a fault failed in one trial, and passed in another, so its result depends on"
+    " which process or thread is first. Look for what workers share: a file that one reads while"
+    " another still writes it, a connection, or a folder that several create. Write such a file to"
+    " a temporary name, and rename it with os.replace()",
+    overrides=True,
+    fix="write shared files to a temporary name, and rename them with os.replace()",
 )
 _CONTENT_VERDICTS = (Verdict.CORRUPTED, Verdict.FAILED_UNCLEARLY)
 _LASTING_VERDICTS = (Verdict.CORRUPTED, Verdict.POISONED)
@@ -156,7 +166,7 @@ def _find_cause(
     ):
         return cause
     found = (rule(outcome, finding.verdict, fault_free) for rule in rules.by_trial)
-    if cause := (finding.cause or next(filter(None, found), None)):
+    if cause := _cause_of_rule(outcome, finding) or next(filter(None, found), None):
         return cause
     if finding.verdict in _CONTENT_VERDICTS and not clues.is_caught and lengthens_data(outcome):
         return _WRITES_DATA
@@ -168,6 +178,13 @@ def _find_cause(
             outcome, finding.wrong, fault_free, replaced, is_caught=clues.is_caught
         )
     return start_cause(outcome) or _cause_by_verdict(outcome, finding.verdict, clues)
+
+
+def _cause_of_rule(outcome: TrialFacts, finding: Finding) -> Cause | None:
+    """The cause that *finding* has, unless a connection that workers share explains it."""
+    if finding.cause is not FAILS_INTERMITTENTLY:
+        return finding.cause
+    return sharing.connection_cause(outcome, finding.verdict) or finding.cause
 
 
 def _raised_in_earlier_epoch(outcome: TrialFacts) -> bool:
