@@ -468,6 +468,8 @@ class WorkerFacts:
         shared_offset_files: Files that it and another worker read through the same file offset.
         lengthened_files: Files whose truncated copy it extended by writing beyond its end.
         leftover_files: Temporary files and shared memory that it created and did not remove.
+        unwritten_files: Files that it opened after another worker had created them, but before
+            that worker wrote to them.
         settings: The active settings that make libraries accept damaged files, such as
             ``"PIL.ImageFile.LOAD_TRUNCATED_IMAGES"``.
     """
@@ -485,6 +487,7 @@ class WorkerFacts:
     shared_offset_files: tuple[str, ...] = ()
     lengthened_files: tuple[str, ...] = ()
     leftover_files: tuple[str, ...] = ()
+    unwritten_files: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
 
     @property

@@ -181,7 +181,7 @@ class Hello(NamedTuple):
     *worker* is None for the main process, if that is armed before it makes the dataset.
     *inherited*: the descriptors that it has of files that matter, with their paths. *mapped*: the
     paths of such files in its memory. *high_fds*: the numbers that tracked files may get. *joins*:
-    it was started by such a process, whose filter it is under.
+    it was started by such a process, whose filter it is under. *workers*: how many its loader has.
     """
 
     worker: int | None
@@ -192,6 +192,7 @@ class Hello(NamedTuple):
     mapped: Sequence[str] = ()
     high_fds: tuple[int, int] = (0, 0)
     joins: bool = False
+    workers: int = 0
 
 
 class TakesFreeMemory(NamedTuple):
@@ -439,7 +440,8 @@ class WorkerConfig:
     """Where the supervisor is, and what is requested. Picklable, for spawn and forkserver.
 
     *folder*: for the sockets by which workers pass tensors on; None in a trial, which has one.
-    *armed*: the main process, if it is under the filter itself.
+    *armed*: the main process, if it is under the filter itself. *workers*: how many workers the
+    loader has.
     """
 
     address: str
@@ -449,6 +451,7 @@ class WorkerConfig:
     stacks: bool = False
     folder: str | None = None
     armed: int | None = None
+    workers: int = 0
 
     def connect(self) -> Channel:
         """A connection to the supervisor."""

@@ -14,7 +14,14 @@ from pytest_dataloader_faults.battery.fault_free_cache import FaultFreeCache
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
 from pytest_dataloader_faults.faults import ReadError, TruncatedFile
 from pytest_dataloader_faults.search import explore, replay
-from support.corpus.caches import CheckedSpectrograms, Spectrograms
+from support.corpus.caches import (
+    CacheLocked,
+    CacheLockedByName,
+    CacheRenamed,
+    CacheSeenEarly,
+    CheckedSpectrograms,
+    Spectrograms,
+)
 from support.datasets import Records
 from support.surveys import survey
 
@@ -270,3 +277,18 @@ def test_searches_and_replays_work_on_copies(sources):
     )
     assert result.failure is None
     assert sorted(each.name for each in sources.iterdir()) == [f"{n}.bin" for n in range(_COUNT)]
+
+
+def test_a_cache_that_is_seen_early_is_not_a_matter_of_luck(records):
+    result = _check(lambda folder: CacheSeenEarly(records, folder), "workers-agree")
+
+    assert (result.verdict, result.failed) == ("corrupted", True)
+    assert result.cause == "reads a file while another worker still writes it"
+    assert "created all.bin, and another opened it" in result.explanation
+
+
+@pytest.mark.parametrize("kind", [CacheRenamed, CacheLocked, CacheLockedByName])
+def test_a_cache_that_is_seen_whole_passes(records, kind):
+    result = _check(lambda folder: kind(records, folder), "workers-agree")
+
+    assert result.passed

@@ -32,6 +32,7 @@ from pytest_dataloader_faults.outcomes.judge import (
     errors,
     hangs,
     samples,
+    sharing,
     starts,
 )
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
@@ -54,6 +55,7 @@ def all_causes() -> Iterator[Cause]:
     for hint in (hint for library in LIBRARIES for hint in library.hints):
         yield from (Cause(phrase, hint.advice, True, hint.fix) for phrase in hint.causes)
     yield _cause_of_connection()
+    yield _cause_of_early_read()
     yield from map(_cause_of_handle, ("/data/a.h5", "/data/data.mdb", "/data/a.bin"))
 
 
@@ -61,6 +63,14 @@ def _cause_of_connection() -> Cause:
     notes = (SharedConnection("a connection to 127.0.0.1:9000"),)
     outcome = revised(ordinary(Pass(EPOCH_1, complete=True)), notes=notes)
     cause = network_rules.find_cause(outcome, Verdict.CORRUPTED, outcome)
+    assert cause is not None
+    return cause
+
+
+def _cause_of_early_read() -> Cause:
+    worker = WorkerFacts(1, 8, 1, {}, unwritten_files=("/data/all.bin",))
+    outcome = revised(ordinary(Pass(EPOCH_1, complete=True)), processes=(worker,))
+    cause = sharing.early_read_cause(outcome, Verdict.CORRUPTED)
     assert cause is not None
     return cause
 

@@ -90,7 +90,8 @@ class LoaderMonitor:
             self._arm_this_process()
             return make(loader)
         users = loader.worker_init_fn
-        loader.worker_init_fn = ArmWorker(self.client.config, number, users)
+        config = replace(self.client.config, workers=loader.num_workers)
+        loader.worker_init_fn = ArmWorker(config, number, users)
         try:
             with self._pin_memory.installed():
                 iterator = make(loader)

@@ -91,6 +91,7 @@ class WorkerState:
         self.makes_dataset = hello.worker is None
         """Whether it is the loader's own process, which has not made the dataset yet."""
         self.loader = hello.loader
+        self.has_peers = hello.workers > 1
         self.pid = hello.pid
         self.channel = channel
         self._listener = listener
@@ -113,6 +114,8 @@ class WorkerState:
         self.folder_links: defaultdict[str, set[str]] = defaultdict(set)  # By real paths.
         self.write_locks = _WriteLocks()
         self.created = _CreatedFiles()
+        self.unwritten_files: set[str] = set()
+        """Files that it opened while another worker had created them, and not written yet."""
         self.settings: set[str] = set()
         self.unlimited_waits: set[str] = set()
         """Connections whose answer hung, and for which it waited without a timeout."""
@@ -275,6 +278,7 @@ class WorkerState:
             shared_offset_files=(*sorted(shared),),
             lengthened_files=(*sorted(lengthened & policy.files.keys()),),
             leftover_files=(*self.created.remaining(),),
+            unwritten_files=(*sorted(self.unwritten_files),),
             settings=(*sorted(self.settings),),
         )
 

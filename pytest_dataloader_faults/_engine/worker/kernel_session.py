@@ -48,6 +48,7 @@ def arm_kernel_session(config: WorkerConfig, worker: int | None, loader: int) ->
         inherited=tuple(inherited_fds(matches)) if globs else (),
         mapped=tuple(each.path for each in mapped),
         high_fds=_high_fds(_MAX_SPAN if worker is not None else _MAX_BASE_AT_START),
+        workers=config.workers,
     )
     channel = config.connect()
     _hand_over(channel, config, hello)
@@ -70,7 +71,8 @@ def _join(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSessio
     The kernel does not allow a second listener below the first one (EBUSY, see seccomp(2)).
     """
     channel = config.connect()
-    channel.send(Hello(worker, loader, os.getpid(), "kernel", joins=True))
+    place = worker, loader, os.getpid(), "kernel"
+    channel.send(Hello(*place, joins=True, workers=config.workers))
     channel.receive()
     return _session(channel, config, worker)
 

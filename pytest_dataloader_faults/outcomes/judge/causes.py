@@ -166,7 +166,13 @@ def _find_cause(
     ):
         return cause
     found = (rule(outcome, finding.verdict, fault_free) for rule in rules.by_trial)
-    if cause := _cause_of_rule(outcome, finding) or next(filter(None, found), None):
+    by_rule = None if finding.cause is FAILS_INTERMITTENTLY else finding.cause
+    if cause := (
+        by_rule
+        or next(filter(None, found), None)
+        or sharing.early_read_cause(outcome, finding.verdict)
+        or finding.cause
+    ):
         return cause
     if finding.verdict in _CONTENT_VERDICTS and not clues.is_caught and lengthens_data(outcome):
         return _WRITES_DATA
@@ -178,13 +184,6 @@ def _find_cause(
             outcome, finding.wrong, fault_free, replaced, is_caught=clues.is_caught
         )
     return start_cause(outcome) or _cause_by_verdict(outcome, finding.verdict, clues)
-
-
-def _cause_of_rule(outcome: TrialFacts, finding: Finding) -> Cause | None:
-    """The cause that *finding* has, unless a connection that workers share explains it."""
-    if finding.cause is not FAILS_INTERMITTENTLY:
-        return finding.cause
-    return sharing.connection_cause(outcome, finding.verdict) or finding.cause
 
 
 def _raised_in_earlier_epoch(outcome: TrialFacts) -> bool:

@@ -1,4 +1,4 @@
-"""Files that workers share if the dataset opened them before they were forked. Pure."""
+"""What workers share: files opened before the fork, and files that they create. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +16,15 @@ _HANDLE = "uses a file that was opened before the fork"
 _SHARED_OFFSET = (
     "The workers therefore share its file offset: open it in the worker, on first access"
 )
+_OPENS_EARLY = Cause(
+    "reads a file while another worker still writes it",
+    "One worker created {}, and another opened it before the first had written anything: the file"
+    " exists before it is complete. Write to a temporary name in the same folder, and rename the"
+    " file with os.replace() once it is complete, or hold a lock while you check and write",
+    overrides=True,
+    fix="write to a temporary name, and rename the file with os.replace()",
+)
+_WITHOUT_FAULT = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.POISONED)
 
 
 def file_cause(
@@ -37,6 +46,14 @@ def file_cause(
         overrides=library is not None and bool(library.errors),
         fix="open the file in the worker, on first access",
     )
+
+
+def early_read_cause(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
+    """The cause, if a worker opened a file that another one had created, and not written yet."""
+    files = sorted(path for worker in outcome.workers for path in worker.unwritten_files)
+    if not files or outcome.fired or verdict not in _WITHOUT_FAULT:
+        return None
+    return _OPENS_EARLY._replace(advice=_OPENS_EARLY.advice.format(os.path.basename(files[0])))
 
 
 def _open_before_fork(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -221,3 +223,60 @@ EXCUSED: dict[str, str] = {
     "J3": "the window between exists() and mkdir() is a few microseconds wide:"
     " reproducible only by chance",
 }
+
+
+class CacheSeenEarly(Records):
+    """Has all records in one file, which the first worker that misses it writes under its name."""
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        super().__init__(folder)
+        self.cache = cache / "all.bin"
+
+    def __getitem__(self, index: int) -> Any:
+        if not self.cache.exists():
+            self.fill()
+        data = self.cache.read_bytes()[index * SIZE :][:SIZE]
+        return torch.from_numpy(np.frombuffer(data.ljust(SIZE, b"\0"), np.uint8).copy())
+
+    def fill(self) -> None:
+        self.write(self.cache)
+
+    def write(self, path: Path) -> None:
+        with open(path, "wb") as file:
+            file.writelines(each.read_bytes() for each in self.paths)
+
+
+class CacheRenamed(CacheSeenEarly):
+    """Names the file when it is whole: healthy."""
+
+    def fill(self) -> None:
+        partial = self.cache.with_suffix(f".{os.getpid()}")
+        self.write(partial)
+        os.replace(partial, self.cache)
+
+
+class CacheLocked(CacheSeenEarly):
+    """Writes and reads the file while it holds a lock: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.cache.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return super().__getitem__(index)
+
+
+class CacheLockedByName(CacheSeenEarly):
+    """Creates a second file as its lock, and waits while that is there: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        lock = self.cache.with_suffix(".lock")
+        while True:
+            try:
+                with open(lock, "x") as file:
+                    file.write(str(os.getpid()))
+                break
+            except FileExistsError:
+                time.sleep(0.001)
+        try:
+            return super().__getitem__(index)
+        finally:
+            lock.unlink()

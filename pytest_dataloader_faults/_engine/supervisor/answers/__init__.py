@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from pytest_dataloader_faults._engine.calls import Role
 from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
@@ -45,8 +47,13 @@ def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> 
         if not on_allocation(worker, call):
             worker.listener.continue_syscall(call)
         return
-    if call.facts.writes_fd is not None and on_write(worker, call, services):
-        return
+    answer_rest = functools.partial(_answer_unwritten, worker, call, services)
+    if call.facts.writes_fd is None or not on_write(worker, call, services, answer_rest):
+        answer_rest()
+
+
+def _answer_unwritten(worker: WorkerState, call: Syscall, services: SupervisorServices) -> None:
+    """Answer *call* as faults demand that are not about writes."""
     if call.facts.reads_fd is not None:
         on_read(worker, call, services)
         return
@@ -61,7 +68,7 @@ def _try_answer(worker: WorkerState, call: Syscall, services: SupervisorServices
     if role in _NAME_FILES and on_stray(worker, call, services.copies):
         return True
     if role is Role.OPENS:
-        return on_open(worker, call, services.copies)
+        return on_open(worker, call, services)
     if role is Role.LISTS:
         return on_list(worker, call, services.copies)
     if role in _ANSWERS:

@@ -27,6 +27,7 @@ from pytest_dataloader_faults._engine.policy import (
     Operation,
     Substitute,
 )
+from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
@@ -37,7 +38,7 @@ _TOO_LOW = (
 )
 
 
-def on_open(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
+def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
     """Answer an open(2) as its faults require; False if the kernel should execute it."""
     try:
         name = worker.memory.path(call)
@@ -50,14 +51,18 @@ def on_open(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
         return _leave_to_kernel(worker, INVISIBLE)
     if request.flags & os.O_DIRECTORY:
         worker.note_folder(request.path)
+    is_there = not request.flags & os.O_CREAT or os.path.exists(request.raw)
     if request.flags & os.O_CREAT:
-        worker.created.add(request.path, is_there=os.path.exists(request.raw))
+        worker.created.add(request.path, is_there=is_there)
+    if services.provokes_races:
+        creates = not is_there or bool(request.flags & os.O_TRUNC)
+        services.first_writes.note_open(worker, request.path, creates=creates, reads=request.reads)
     if worker.policy.is_exempt(request.path):
         if worker.policy.may_exempt_data(request.path) and os.path.isfile(request.raw):
             worker.policy.unobserved[OF_EXCLUDED] += 1
         return False
     if worker.faults.needs_answer(request.path):
-        return _on_targeted_open(worker, call, request, copies)
+        return _on_targeted_open(worker, call, request, services.copies)
     if os.path.isfile(request.raw):
         worker.count_known_open(request.path)
     return False

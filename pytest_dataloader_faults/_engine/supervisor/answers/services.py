@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_dataloader_faults._engine.file_copies import FileCopies
 from pytest_dataloader_faults._engine.supervisor.answers.network import ErrorHandler, Relay
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, Events, Timers
+from pytest_dataloader_faults._engine.supervisor.first_writes import FirstWriteBarrier
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import SharedOffsetBarrier
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SupervisorServices:
-    """What answers need. *provokes_races*: bring reads at a shared offset together.
+    """What answers need.
+
+    *provokes_races*: bring reads at a shared offset together, and creations of files with reads.
 
     *bytes_read*: how many bytes were read for workers.
     """
@@ -26,6 +29,7 @@ class SupervisorServices:
     timers: Timers
     deaths: DeathScheduler
     barrier: SharedOffsetBarrier
+    first_writes: FirstWriteBarrier
     relay: Relay
     provokes_races: bool
     bytes_read: SharedCount = field(default_factory=SharedCount)
@@ -35,4 +39,5 @@ class SupervisorServices:
         """The services of one supervisor; *on_error* gets errors raised later than the call."""
         timers, deaths = Timers(), DeathScheduler()
         relay = Relay(events, timers, deaths, on_error)
-        return cls(FileCopies(), timers, deaths, SharedOffsetBarrier(timers), relay, provokes_races)
+        barriers = SharedOffsetBarrier(timers), FirstWriteBarrier(timers)
+        return cls(FileCopies(), timers, deaths, *barriers, relay, provokes_races)

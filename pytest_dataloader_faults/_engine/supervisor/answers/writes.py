@@ -22,6 +22,7 @@ import errno
 import functools
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,8 +48,16 @@ from pytest_dataloader_faults._engine.system.proc import link_of
 _FORBIDDEN = (errno.EPERM, errno.ENOSYS)
 
 
-def on_write(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
-    """Answer *call*, which may write to a file, as its faults demand; False if it has none."""
+def on_write(
+    worker: WorkerState,
+    call: Syscall,
+    services: SupervisorServices,
+    answer_rest: Callable[[], None],
+) -> bool:
+    """Answer *call*, which may write to a file, as its faults demand; False if it has none.
+
+    The first write to a new file may have to wait until *answer_rest* answers it.
+    """
     number = _number(call)
     path = _written_path(worker, call.pid, number)
     if path is None:
@@ -65,7 +74,11 @@ def on_write(worker: WorkerState, call: Syscall, services: SupervisorServices) -
     except OSError:  # The kernel also refuses the call.
         return False
     actions = write_actions(worker.policy, Operation(call.name, path, call.pid), length)
-    return any(_carry_out(worker, call, each, length, services) for each in actions)
+    if any(_carry_out(worker, call, each, length, services) for each in actions):
+        return True
+    is_first = services.provokes_races and call.facts.has_data
+    late = worker.answer_if_waiting(call, answer_rest)
+    return is_first and services.first_writes.hold(worker, path, late)
 
 
 def _carry_out(
