@@ -33,8 +33,8 @@ _OF_CONNECTIONS = (
     "http-error",
 )
 _OF_RANKS = (
-    *("ranks-agree", "ranks-next-epoch", "rank-read-error", "rank-worker-killed"),
-    "ranks-listing-order",
+    *("ranks-agree", "ranks-next-epoch", "ranks-share-folder"),
+    *("rank-read-error", "rank-worker-killed", "ranks-listing-order"),
 )
 _OF_MEMORY = ("copy-on-write", "memory-exhaustion")
 _OF_STATES = ("resumes", "resumes-after-death")

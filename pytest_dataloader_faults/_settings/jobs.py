@@ -135,11 +135,13 @@ class Member:
         number: Its number in the group, from 0.
         size: How many members the group has.
         recovers: Whether it makes a recovery pass, even if faults were armed in other members only.
+        shares_folder: Whether the folder that make_dataset receives is the same in all members.
     """
 
     number: int = 0
     size: int = 1
     recovers: bool = False
+    shares_folder: bool = False
 
     @property
     def name(self) -> str:

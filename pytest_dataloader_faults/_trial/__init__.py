@@ -40,7 +40,11 @@ from pytest_dataloader_faults._trial.process.deadline import (
     HARNESS_SECONDS,
     MORE_SECONDS,
 )
-from pytest_dataloader_faults._trial.process.surroundings import Surroundings, surroundings_for
+from pytest_dataloader_faults._trial.process.surroundings import (
+    Surroundings,
+    shared_folders,
+    surroundings_for,
+)
 from pytest_dataloader_faults.exceptions import HarnessError, LostProcessError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference, TrialRequest
@@ -342,6 +346,7 @@ def run_together(*requests: jobs.Job) -> list[Record]:
     """Do all *requests* at once, each below a warden; if there are several, they form a group."""
     _prepare_fork(requests[0])
     with contextlib.ExitStack() as scope:
+        scope.enter_context(_folder_of_group(requests[0]))
         running: list[_Started] = []
         try:
             for job in requests:
@@ -355,12 +360,20 @@ def run_together(*requests: jobs.Job) -> list[Record]:
         return _collect_records(started, ends)
 
 
+def _folder_of_group(request: jobs.Job) -> contextlib.AbstractContextManager[None]:
+    """Makes and removes the folder that the group of *request* shares, if it shares one."""
+    if request.member is None or not request.member.shares_folder:
+        return contextlib.nullcontext()
+    _, folders = bind_factory(request.make_dataset, None, request.settings.copy)
+    return shared_folders(folders, request.settings.copy)
+
+
 def _start(request: jobs.Job, scope: contextlib.ExitStack) -> _Started:
     """Start a warden for *request*; what is around it lasts as long as *scope*."""
     from pytest_dataloader_faults._trial import child
 
     member = request.member_of_several
-    number = member.number if member else None
+    number = member.number if member and not member.shares_folder else None
     make_dataset, private = bind_factory(request.make_dataset, number, request.settings.copy)
     job = replace(request, make_dataset=make_dataset)
     around = scope.enter_context(surroundings_for(job, private))

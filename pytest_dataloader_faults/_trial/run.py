@@ -272,6 +272,8 @@ class TrialProcess:
             record_error(cause)
             result = Pass(phase, exception=describe_error(cause))
         self.journal.write(PassEnded(time.monotonic(), result))
+        if self.meetings:
+            self.meetings.leave(failed=result.exception is not None)
         return None
 
     def _make_loader(self, step: Make) -> torch.utils.data.DataLoader[Any]:

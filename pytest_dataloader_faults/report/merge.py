@@ -85,7 +85,8 @@ def _fail(item: Item, failures: Sequence[Item]) -> Item:
     if not failures:
         return item
     listed = "".join(f"  {each.check}: {each.verdict}: {each.sentence}\n" for each in failures)
-    headline = f"{len(failures)} checks failed intermittently in a pass without a fault:"
+    checks = pluralize(len(failures), "check")
+    headline = f"{checks} failed intermittently in a pass without a fault:"
     return replace(item, status=FAILED, explanation=f"{headline}\n{listed}{item.explanation}")
 
 

@@ -12,7 +12,7 @@ from pytest_dataloader_faults.battery.checks.locks import rules as lock_rules
 from pytest_dataloader_faults.battery.checks.memory import exhaustion
 from pytest_dataloader_faults.battery.checks.memory import rules as memory_rules
 from pytest_dataloader_faults.battery.checks.network import rules as network_rules
-from pytest_dataloader_faults.battery.checks.ranks import generators
+from pytest_dataloader_faults.battery.checks.ranks import generators, shared_folder
 from pytest_dataloader_faults.battery.checks.ranks import rules as rank_rules
 from pytest_dataloader_faults.battery.checks.resume import rules
 from pytest_dataloader_faults.battery.checks.threads import rules as thread_rules
@@ -41,7 +41,7 @@ from support.facts import EPOCH_1, ordinary, revised
 MODULES = (
     *(causes, errors, hangs, starts, rules, lock_rules, memory_rules, thread_rules),
     exhaustion,
-    *(rank_rules, generators, draws, samples, before_init, _epochs, listings),
+    *(rank_rules, shared_folder, generators, draws, samples, before_init, _epochs, listings),
     *(network_rules, write_rules),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.folder_copies import copy_folder
@@ -25,6 +25,7 @@ class Surroundings(NamedTuple):
 
     *folders* are names until the warden makes them: one for sockets, and that of the factory, which
     is a *copy* of another folder, or empty.
+    *shared* are the folders of a factory that is the same in all jobs of a group, and last as long.
     *server* starts workers that are not below the warden; None if the loader has no such workers.
     """
 
@@ -35,11 +36,12 @@ class Surroundings(NamedTuple):
     shared_memory: SharedMemoryCleaner
     server: fork_server.TrialServer | None
     copy: str | None = None
+    shared: tuple[str, ...] = ()
 
     @property
     def own_folders(self) -> tuple[str, ...]:
         """The folders whose files belong to the trial, and are removed with it."""
-        return self.folders[1:]
+        return (*self.folders[1:], *self.shared)
 
     def make_folders(self) -> None:
         """Make the folders [in the warden].
@@ -49,11 +51,7 @@ class Surroundings(NamedTuple):
         """
         for_sockets, *private = self.folders
         temporary.make_for_sockets(for_sockets)
-        for folder in private:
-            if self.copy is None:
-                os.mkdir(folder, 0o700)
-            else:
-                _copy(self.copy, folder)
+        _make_folders(private, self.copy)
 
     def await_deaths(self) -> None:
         """Wait until the main process and its workers, whose warden was killed, have ended.
@@ -79,6 +77,30 @@ class Surroundings(NamedTuple):
         for folder in self.folders:
             temporary.remove(folder)
 
+    def remove_shared_folders(self) -> None:
+        """Remove those of the group, for pytest, which was killed."""
+        for folder in self.shared:
+            temporary.remove(folder)
+
+
+@contextlib.contextmanager
+def shared_folders(folders: tuple[str, ...], copy: str | None) -> Iterator[None]:
+    """Make *folders* for a group of jobs, empty or a *copy*, and remove them at the end."""
+    try:
+        _make_folders(folders, copy)
+        yield
+    finally:
+        for folder in folders:
+            temporary.remove(folder)
+
+
+def _make_folders(folders: Iterable[str], copy: str | None) -> None:
+    for folder in folders:
+        if copy is None:
+            os.mkdir(folder, 0o700)
+        else:
+            _copy(copy, folder)
+
 
 def _copy(source: str, folder: str) -> None:
     try:
@@ -91,12 +113,14 @@ def _copy(source: str, folder: str) -> None:
 @contextlib.contextmanager
 def surroundings_for(job: Job, private: tuple[str, ...]) -> Iterator[Surroundings]:
     """The surroundings of *job*, whose factory gets the folder *private*, if it gets one."""
+    is_shared = job.member is not None and job.member.shares_folder
+    own, shared = ((), private) if is_shared else (private, ())
     fork_server.start_for(job)
     with contextlib.ExitStack() as scope:
-        folders = (temporary.name_for_sockets(), *private)
+        folders = (temporary.name_for_sockets(), *own)
         facts, printed, stacks = Journal("facts"), AnonymousFile("stderr"), AnonymousFile("stacks")
         surroundings = Surroundings(facts, printed, stacks, folders, SharedMemoryCleaner(), None)
-        surroundings = surroundings._replace(copy=job.settings.copy)
+        surroundings = surroundings._replace(copy=job.settings.copy, shared=shared)
         for file in (facts, printed, stacks):
             scope.callback(file.close)
         scope.callback(surroundings.remove_folders)  # Unless it was killed, the warden has done so.

@@ -96,7 +96,8 @@ def run_under_deadline(
     except InvalidArgumentError as error:
         journal.write(refusal(error))
         return
-    parent = os.pidfd_open(os.getppid())
+    pytest_pid = os.getppid()
+    parent = os.pidfd_open(pytest_pid)
     prctl(Prctl.SET_CHILD_SUBREAPER, 1)
     # Before this process has its own signal handlers, which the supervisor would inherit.
     supervision = start_supervisor() if start_supervisor else None
@@ -115,6 +116,8 @@ def run_under_deadline(
         around.server.end()
     around.remove_shared_memory(end_all())
     around.remove_folders()
+    if os.getppid() != pytest_pid:
+        around.remove_shared_folders()
     duration = round(time.monotonic() - began, 3)
     journal.write(TrialEnded(end.by_deadline, end.exitcode, duration, began))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dataloader_faults import faults
@@ -12,6 +13,7 @@ from pytest_dataloader_faults._settings.jobs import Job, TrialJob
 from pytest_dataloader_faults.battery.checks._base import (
     Check,
     Scenario,
+    Scenarios,
     TrialKind,
     for_each_kind,
     no_fault,
@@ -21,6 +23,11 @@ from pytest_dataloader_faults.battery.checks.ranks.generators import (
     find_same_numbers,
 )
 from pytest_dataloader_faults.battery.checks.ranks.rules import SAME_ORDER
+from pytest_dataloader_faults.battery.checks.ranks.shared_folder import (
+    DISTURBS_RANKS,
+    PREFACE,
+    held_epoch,
+)
 from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Reference, Verdict
@@ -38,6 +45,7 @@ WITHOUT_RANKS = (
 _RANKS_FAIL = "its ranks fail even without a fault ({}); see ranks-agree"
 _Job = TypeVar("_Job", bound=Job)
 _HALVES = 2
+_DISTURBED = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.HUNG)
 _FAULT_IN_ONE_RANK = (
     "The fault was injected into one rank, as if one of several machines had a failing disk"
 )
@@ -130,6 +138,23 @@ def _fails_halfway(workload: Workload) -> faults.Fault:
     return faults.ReadError(workload.read.path, nth=max(1, workload.reads // _HALVES))
 
 
+class _SharedFolderCheck(Check):
+    """A check of what the ranks do to each other: alone, each of them passes."""
+
+    def refine(self, finding: Finding, outcome: Outcome, reference: Reference) -> Finding:
+        """The finding, of which the shared folder is the cause."""
+        finding = super().refine(finding, outcome, reference)
+        is_caused = finding.verdict in _DISTURBED
+        return replace(finding, cause=DISTURBS_RANKS) if is_caused else finding
+
+
+def _hold_writes(_: Workload) -> Scenarios:
+    return (
+        Scenario(title="new files"),
+        Scenario(title="new folders", processes=held_epoch(before_folders=True)),
+    )
+
+
 def _is_in_order(drawn: Sequence[Any]) -> bool:
     """Whether *drawn* is sorted, except that it may start over once to fill up the last batches."""
     try:
@@ -173,6 +198,14 @@ RANKS = (
         scenario=Scenario(ranks=True, processes=run_epochs(2)),
         rule=_same_order,
         advice=_EPOCH_ADVICE,
+    ),
+    _SharedFolderCheck(
+        "ranks-share-folder",
+        "ranks that prepare the same files in one folder do not disturb each other",
+        _hold_writes,
+        scenario=Scenario(ranks=True, processes=held_epoch()),
+        preface=PREFACE,
+        is_about_errors=True,
     ),
     Check(
         "rank-read-error",

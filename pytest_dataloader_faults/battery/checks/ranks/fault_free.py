@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Sequence
@@ -9,12 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from pytest_dataloader_faults._settings.jobs import Drawn, ReferenceJob, TrialOptions
+from pytest_dataloader_faults._settings.jobs import Drawn, ReferenceJob, TrialOptions, has_step
 from pytest_dataloader_faults._trial import repeat_if_killed
 from pytest_dataloader_faults.battery.checks.ranks.generators import RECORDED_EPOCH
+from pytest_dataloader_faults.battery.checks.ranks.shared_folder import NO_FOLDER, HoldWrites
 from pytest_dataloader_faults.battery.checks.ranks.trials import run_ranks, take_references
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 from pytest_dataloader_faults.battery.shares import count_drawn, shares_of
+from pytest_dataloader_faults.battery.workload import NotApplicable
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference
@@ -35,10 +38,13 @@ class FaultFreeRanks:
     Attributes:
         references: The samples of each rank; none of a stream that fails.
         runs: One epoch, or two if a process of the first was killed.
+        shares_folder: Whether ranks fail unless they share the folder that make_dataset receives,
+            because one of them prepares the files for all.
     """
 
     references: tuple[Reference, ...]
     runs: tuple[Outcome, ...]
+    shares_folder: bool = False
 
     @property
     def outcome(self) -> Outcome:
@@ -94,7 +100,17 @@ def find_ranks(run: FaultFreeRun) -> FaultFreeRanks:
 def run_faulty_rank(run: FaultFreeRun, *faults: Fault, **arguments: Any) -> Outcome:
     """One trial with *faults* in one rank; *arguments* are those of ``FaultFreeRun.job``."""
     ranks = find_ranks(run)
-    return _run(run, ranks.references, faults, on_rank=ranks.faulty_rank, **arguments)
+    is_held = has_step(arguments["options"].processes, HoldWrites)
+    if is_held and not run.own_folders.paths:
+        raise NotApplicable(NO_FOLDER)
+    return _run(
+        run,
+        ranks.references,
+        faults,
+        on_rank=ranks.faulty_rank,
+        shares_folder=is_held or ranks.shares_folder,
+        **arguments,
+    )
 
 
 def reference_for(run: FaultFreeRun, outcome: Outcome) -> Reference:
@@ -108,7 +124,9 @@ def reference_for(run: FaultFreeRun, outcome: Outcome) -> Reference:
         batch_lists = [
             [(each.indices or (), each.packed) for each in batches] for batches in unknown
         ]
-        new_references = zip(references, _take(run, batch_lists), strict=True)
+        shares_folder = find_ranks(run).shares_folder
+        new_batches = _take(run, batch_lists, shares_folder=shares_folder)
+        new_references = zip(references, new_batches, strict=True)
         references = tuple(reference.merge_with(new) for reference, new in new_references)
         run.replace_finding(_NAME, replace(find_ranks(run), references=references))
     is_whole = _is_whole(run, references)
@@ -117,28 +135,46 @@ def reference_for(run: FaultFreeRun, outcome: Outcome) -> Reference:
 
 
 def _record(run: FaultFreeRun) -> FaultFreeRanks:
-    """The samples and an epoch of the ranks; a stream that fails has only the epoch."""
+    """The samples and an epoch of the ranks.
+
+    Each rank has its own folder, if make_dataset takes one: what ranks do to each other in a shared
+    folder is the subject of a single check.
+    """
+    if not run.own_folders.paths:
+        return _record_in(run, shares_folder=False)
+    with contextlib.suppress(UnusableDatasetError):
+        ranks = _record_in(run, shares_folder=False)
+        if ranks.references:
+            return ranks
+    return _record_in(run, shares_folder=True)
+
+
+def _record_in(run: FaultFreeRun, *, shares_folder: bool) -> FaultFreeRanks:
+    """The same with folders that are shared or not; a stream that fails has only the epoch."""
     try:
-        references = _take(run, [None] * (run.settings.ranks or 0))
+        batches = [None] * (run.settings.ranks or 0)
+        references = _take(run, batches, shares_folder=shares_folder)
     except UnusableDatasetError:
-        epochs = _run_fault_free(run, [])
+        epochs = _run_fault_free(run, [], shares_folder=shares_folder)
         if epochs[-1].kind == "map" or epochs[-1].exception is None:
             raise
-        return FaultFreeRanks((), epochs)
-    epochs = _run_fault_free(run, references)
+        return FaultFreeRanks((), epochs, shares_folder)
+    epochs = _run_fault_free(run, references, shares_folder=shares_folder)
     if was_killed(epochs[-1]):  # It does not show what a rank delivers.
-        return FaultFreeRanks(tuple(references), epochs)
+        return FaultFreeRanks(tuple(references), epochs, shares_folder)
     divided = _divide_references(references, epochs[-1], run.reference)
     with_runs = (
         replace(reference, shares=shares_of(rank), drawn=count_drawn(rank))
         for reference, rank in zip(divided, epochs[-1].ranks, strict=True)
     )
-    return FaultFreeRanks(tuple(with_runs), epochs)
+    return FaultFreeRanks(tuple(with_runs), epochs, shares_folder)
 
 
-def _run_fault_free(run: FaultFreeRun, references: Sequence[Reference]) -> tuple[Outcome, ...]:
+def _run_fault_free(
+    run: FaultFreeRun, references: Sequence[Reference], *, shares_folder: bool
+) -> tuple[Outcome, ...]:
     """An epoch of all ranks without a fault; another one if a process of it was killed."""
-    start = partial(_run, run, references, (), options=_RECORDED)
+    start = partial(_run, run, references, (), shares_folder=shares_folder, options=_RECORDED)
     return tuple(repeat_if_killed(start, was_killed))
 
 
@@ -164,14 +200,16 @@ def _is_whole(run: FaultFreeRun, references: Sequence[Reference]) -> bool:
     return not seeded or all(known_digests.get(index, row) == row for index, row in parts)
 
 
-def _take(run: FaultFreeRun, batches: Sequence[Sequence[Drawn] | None]) -> list[Reference]:
+def _take(
+    run: FaultFreeRun, batches: Sequence[Sequence[Drawn] | None], *, shares_folder: bool
+) -> list[Reference]:
     job = ReferenceJob(
         make_dataset=run.make_dataset,
         settings=run.limited_settings,
         comparison=run.comparison,
         handling=handling_for(run.contract, run.comparison),
     )
-    return take_references(job, batches)
+    return take_references(job, batches, shares_folder=shares_folder)
 
 
 def _run(
@@ -179,7 +217,10 @@ def _run(
     references: Sequence[Reference],
     faults: tuple[Fault, ...],
     on_rank: int | None = None,
+    *,
+    shares_folder: bool,
     **arguments: Any,
 ) -> Outcome:
     job = run.job(*faults, **arguments)
-    return run_ranks(job, on_rank, [each.add_to(job.handling) for each in references])
+    handlings = [each.add_to(job.handling) for each in references]
+    return run_ranks(job, on_rank, handlings, shares_folder=shares_folder)

@@ -132,6 +132,9 @@ class Meetings:
 
     def __init__(self, rank: Member, store: Any, journal: Journal) -> None:
         self._rank, self._store, self._journal = rank, store, journal
+        self.number = rank.number
+        self.folder_store = _part(store, "folder")
+        """What ranks have looked at in the folder that they share."""
         place = rank.number, rank.size
         self._group = _distributed.ProcessGroupGloo(_part(store, "meetings"), *place)
         self._are_over = self._are_apart = self._has_failed = False

@@ -116,17 +116,19 @@ def run_ranks(
     request: TrialJob,
     on_rank: int | str | None = None,
     handlings: Sequence[SampleHandling] = (),
+    *,
+    shares_folder: bool = False,
 ) -> Outcome:
     """Run the job in as many processes at once as its settings have ranks.
 
-    *handlings*: of the samples of each rank, if those differ.
+    *handlings*: of the samples of each rank, if those differ. *shares_folder*: as in ``Member``.
 
     Raises:
         InvalidArgumentError: An argument cannot be used.
     """
     ranks = _require_ranks(request.settings.ranks, on_rank)
     job = with_engine(request)
-    with _split_by_rank(job, ranks, on_rank) as rank_jobs:
+    with _split_by_rank(job, ranks, on_rank, shares_folder=shares_folder) as rank_jobs:
         for number, handling in enumerate(handlings):
             rank_jobs[number] = replace(rank_jobs[number], handling=handling)
         records = run_together(*rank_jobs)
@@ -137,14 +139,17 @@ def run_ranks(
 
 
 def take_references(
-    request: ReferenceJob, batches: Sequence[Sequence[Drawn] | None]
+    request: ReferenceJob,
+    batches: Sequence[Sequence[Drawn] | None],
+    *,
+    shares_folder: bool,
 ) -> list[Reference]:
     """Read the samples of each rank; *batches*: what to request in each of them."""
     ranks = _require_ranks(request.settings.ranks)
 
     def run() -> list[tuple[ReferenceJob, Record]]:
         # A store cannot be used again by other ranks.
-        with _split_by_rank(request, ranks, None) as rank_jobs:
+        with _split_by_rank(request, ranks, None, shares_folder=shares_folder) as rank_jobs:
             pairs = zip(rank_jobs, batches, strict=True)
             limited = [replace(job, batches=requested) for job, requested in pairs]
             return list(zip(limited, run_together(*limited), strict=True))
@@ -196,7 +201,9 @@ def _require_gloo(ranks: int) -> None:
 
 
 @contextlib.contextmanager
-def _split_by_rank(job: _Job, ranks: int, on_rank: int | str | None) -> Iterator[list[_Job]]:
+def _split_by_rank(
+    job: _Job, ranks: int, on_rank: int | str | None, *, shares_folder: bool
+) -> Iterator[list[_Job]]:
     """*job* for each of that many *ranks*; its faults are armed in one, or in all of them.
 
     Each rank has its own random numbers, like ranks that are not seeded.
@@ -211,7 +218,7 @@ def _split_by_rank(job: _Job, ranks: int, on_rank: int | str | None) -> Iterator
                 job,
                 faults=job.faults if armed in (number, ALL) else (),
                 settings=replace(job.settings, seed=(seed + number * _SEEDS_APART) % _SEEDS),
-                member=Rank(number, ranks, recovers, store.fd, port),
+                member=Rank(number, ranks, recovers, shares_folder, store.fd, port),
             )
             for number in range(ranks)
         ]
