@@ -262,6 +262,40 @@ def _is_locked(lock):
     return True
 
 
+class LocksByName(Records):
+    """Creates a file as its lock for each read, and waits while that is there."""
+
+    def __init__(self, folder, locks):
+        super().__init__(folder)
+        self.lock = locks / "cache.lock"
+
+    def __getitem__(self, index):
+        while True:
+            try:
+                self.lock.touch(exist_ok=False)
+                break
+            except FileExistsError:
+                time.sleep(0.002)
+        try:
+            return super().__getitem__(index)
+        finally:
+            self.lock.unlink()
+
+
+def test_a_lock_file_that_a_dead_worker_left_is_named(records):
+    (result,) = check_dataset(
+        lambda folder: LocksByName(records, folder),
+        files="*.rec",
+        only="worker-killed-reading",
+        deadline=DEADLINE,
+        on_fail=None,
+    )
+
+    assert result.verdict == "poisoned"
+    assert "cache.lock, the lock file of a worker that died, is left" in result.sentence
+    assert result.cause == "leaves a lock file behind when a worker dies"
+
+
 def test_a_worker_that_polls_for_the_lock_of_one_that_hangs_is_no_hang(records):
     (result,) = check_dataset(
         lambda: PollsLock(records), files="*.rec", only="hung-read", deadline=DEADLINE

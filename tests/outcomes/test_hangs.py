@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import pytest_dataloader_faults as package
-from pytest_dataloader_faults.outcomes import Activity, AtDeadline, Pass
+from pytest_dataloader_faults.outcomes import Activity, AtDeadline, Pass, WorkerDeath, WorkerFacts
 from pytest_dataloader_faults.outcomes.judge.hangs import (
     describe_activity,
     hang_places,
@@ -19,6 +19,7 @@ from pytest_dataloader_faults.outcomes.judge.hangs import (
     waits_for_thread,
     was_computing,
 )
+from pytest_dataloader_faults.outcomes.judge.sharing import find_stale_lock
 from pytest_dataloader_faults.outcomes.stages import RECOVERY
 from support.facts import EPOCH_1, ordinary, raised, revised
 from support.rows import rows
@@ -212,3 +213,31 @@ def test_only_a_trial_that_computes_may_retry(activity):
 def test_the_loaders_own_timeout_is_recognized(error, expected):
     """There is no class for it in torch."""
     assert loader_timed_out(ordinary(Pass(EPOCH_1, exception=error))) is expected
+
+
+LOCK = ("/data/cache.lock",)
+_DEAD = {"epochs": (Pass(EPOCH_1, deaths=(WorkerDeath(0, 7, -9),)),)}
+
+
+@rows(
+    ("facts", "path"),
+    [
+        ({"timed_out": True, "phase": RECOVERY, **_DEAD}, LOCK[0]),
+        ({"timed_out": True, "phase": RECOVERY}, None),
+        ({"timed_out": True, "phase": EPOCH_1, **_DEAD}, None),
+        ({"phase": RECOVERY, **_DEAD}, None),
+    ],
+)
+def test_a_lock_file_is_stale_once_its_worker_has_died(facts, path):
+    """Only a recovery pass that hangs shows that others wait for it."""
+    workers = (
+        WorkerFacts(0, 7, 1, {}, remaining_locks=(*LOCK, "/tmp/tmp1234")),
+        WorkerFacts(1, 8, 1, {}, found_locks=LOCK),
+    )
+    assert find_stale_lock(revised(ordinary(Pass(EPOCH_1)), processes=workers, **facts)) == path
+
+
+def test_a_file_that_no_other_worker_has_looked_for_is_no_lock():
+    workers = (WorkerFacts(0, 7, 1, {}, remaining_locks=LOCK),)
+    facts = {"timed_out": True, "phase": RECOVERY, **_DEAD}
+    assert find_stale_lock(revised(ordinary(Pass(EPOCH_1)), processes=workers, **facts)) is None

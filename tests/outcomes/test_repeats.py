@@ -9,18 +9,27 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import Verdict
-from pytest_dataloader_faults.outcomes import CheckResult, Finding, Pass, WorkerDeath, WorkerFacts
+from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.outcomes import (
+    CheckResult,
+    FaultFacts,
+    Finding,
+    Pass,
+    WorkerDeath,
+    WorkerFacts,
+)
 from pytest_dataloader_faults.outcomes.repeats import (
     JudgedTrial,
     combine,
     conclude,
     deciding_trial,
     describe_fault_free_failure,
+    describe_intermittent_failure,
     hangs_or_dies,
     needs_another_trial,
 )
 from pytest_dataloader_faults.outcomes.stages import RECOVERY
-from support.facts import EPOCH_1, ordinary, revised
+from support.facts import EPOCH_1, ordinary, raised, revised
 from support.rows import rows
 
 FAULT_FREE = ordinary(Pass(EPOCH_1))
@@ -31,6 +40,7 @@ VERDICTS = {
     "+": Verdict.SURVIVED,
     "-": Verdict.CORRUPTED,
     "h": Verdict.HUNG,
+    "p": Verdict.POISONED,
 }
 
 
@@ -200,3 +210,43 @@ def test_a_failure_without_a_fault_is_described(mark, changes, sentence):
 
 def _concluded(marks: str) -> CheckResult:
     return conclude("open-error", _trials(marks), FAULT_FREE, {})
+
+
+OF_FAULT = FaultFacts(ReadError("*.rec"), 1, 1)
+OUT_OF_MEMORY = Pass(EPOCH_1, exception=raised("MemoryError", ""))
+
+
+@rows(
+    ("marks", "changes", "is_evidence"),
+    [
+        ("-++", {}, True),
+        ("-+-", {}, True),
+        ("--", {}, False),
+        ("h++", {}, False),
+        ("-++", {"timed_out": True}, False),
+        ("-++", {"epochs": (Pass(EPOCH_1, deaths=DIED),)}, False),
+        ("-++", {"faults": (OF_FAULT,)}, False),
+        ("p++", {"faults": (OF_FAULT,)}, True),
+        ("-++", {"epochs": (OUT_OF_MEMORY,)}, False),
+    ],
+)
+def test_what_fails_intermittently_without_a_fault(marks, changes, is_evidence):
+    """Wrong samples and errors of the dataset: not what a busy machine or a fault causes."""
+    trials = _trials(marks)
+    trials[0] = trials[0]._replace(outcome=revised(FAULT_FREE, **changes))
+
+    assert bool(describe_intermittent_failure(trials)) is is_evidence
+
+
+def test_two_checks_confirm_each_other():
+    earlier = {"two-epochs": "corrupted: sentence x", "open-error": "corrupted: sentence -"}
+    result = conclude("open-error", _trials("-++"), FAULT_FREE, earlier)
+
+    assert result.failed
+    assert result.cause == "fails intermittently without a fault"
+    assert result.notes[0] == "1 of 3 trials failed"
+    assert result.notes[-3:] == (
+        "confirmed: 2 checks failed intermittently in a pass without a fault",
+        "two-epochs: corrupted: sentence x",
+        "open-error: corrupted: sentence -",
+    )

@@ -55,7 +55,7 @@ def all_causes() -> Iterator[Cause]:
     for hint in (hint for library in LIBRARIES for hint in library.hints):
         yield from (Cause(phrase, hint.advice, True, hint.fix) for phrase in hint.causes)
     yield _cause_of_connection()
-    yield _cause_of_early_read()
+    yield from (_cause_of_early_read(), sharing.STALE_LOCK)
     yield from map(_cause_of_handle, ("/data/a.h5", "/data/data.mdb", "/data/a.bin"))
 
 

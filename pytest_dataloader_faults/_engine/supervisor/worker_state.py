@@ -279,6 +279,8 @@ class WorkerState:
             lengthened_files=(*sorted(lengthened & policy.files.keys()),),
             leftover_files=(*self.created.remaining(),),
             unwritten_files=(*sorted(self.unwritten_files),),
+            remaining_locks=(*self.created.remaining_locks(),),
+            found_locks=(*sorted(self.created.found_locks),),
             settings=(*sorted(self.settings),),
         )
 
@@ -299,9 +301,14 @@ class _CreatedFiles:
     def __init__(self) -> None:
         self._folders = (os.path.join(tempfile.gettempdir(), ""), "/dev/shm/")
         self._paths: set[str] = set()
+        self._locks: set[str] = set()
+        self.found_locks: set[str] = set()
+        """Files that were there when it opened them with O_EXCL, as another one's lock is."""
 
-    def add(self, path: str, *, is_there: bool) -> None:
-        """*path* is about to be opened with O_CREAT."""
+    def add(self, path: str, *, is_there: bool, is_lock: bool = False) -> None:
+        """*path* is about to be opened with O_CREAT; *is_lock*: and with O_EXCL."""
+        if is_lock and max(len(self._locks), len(self.found_locks)) < _MOST:
+            (self.found_locks if is_there else self._locks).add(path)
         makes = not is_there and path.startswith(self._folders)
         if makes and len(self._paths) < _MOST:
             self._paths.add(path)
@@ -309,6 +316,10 @@ class _CreatedFiles:
     def remaining(self) -> list[str]:
         """The created files that still exist."""
         return sorted(filter(os.path.lexists, self._paths))
+
+    def remaining_locks(self) -> list[str]:
+        """The files that it created with O_EXCL, and that still exist."""
+        return sorted(filter(os.path.lexists, self._locks))
 
 
 class _WriteLocks:

@@ -6,6 +6,7 @@ fault fired. But without a fault that fired, a trial is never a pass.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
@@ -14,7 +15,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.comparison import Compared
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
-from pytest_dataloader_faults.outcomes.judge import draws, errors, hangs, samples
+from pytest_dataloader_faults.outcomes.judge import draws, errors, hangs, samples, sharing
 from pytest_dataloader_faults.outcomes.judge.leaks import find_leak, judge_growth
 from pytest_dataloader_faults.outcomes.judge.tolerance import (
     Tolerance,
@@ -194,7 +195,11 @@ class Judge:
         if outcome.phase == RECOVERY:
             is_slow = hangs.makes_progress(outcome)
             end = f"did not finish within {deadline}" if is_slow else f"hung for {deadline}"
-            return Finding(Verdict.POISONED, f"{self.recovery_name} {end}{activity}")
+            sentence = f"{self.recovery_name} {end}{activity}"
+            if (path := sharing.find_stale_lock(outcome)) is None:
+                return Finding(Verdict.POISONED, sentence)
+            sentence += f". {os.path.basename(path)}, the lock file of a worker that died, is left"
+            return Finding(Verdict.POISONED, sentence, sharing.STALE_LOCK)
         if outcome.exception and outcome.phase == Phase(Stage.EPOCH, len(outcome.epochs)):
             raised = (
                 f"{outcome.exception.type} was raised, but then the loader's workers did not exit"

@@ -11,6 +11,7 @@ from pytest_dataloader_faults.outcomes.contract import Cause, Verdict
 from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES, Library
 from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.stages import RECOVERY
 
 _HANDLE = "uses a file that was opened before the fork"
 _SHARED_OFFSET = (
@@ -23,6 +24,14 @@ _OPENS_EARLY = Cause(
     " file with os.replace() once it is complete, or hold a lock while you check and write",
     overrides=True,
     fix="write to a temporary name, and rename the file with os.replace()",
+)
+STALE_LOCK = Cause(
+    "leaves a lock file behind when a worker dies",
+    "A worker created the lock file and died before it removed the file, so all others wait for it."
+    " Use a lock that the kernel releases when its process dies, such as fcntl.flock() or"
+    " filelock.FileLock, or ignore a lock file whose process no longer exists",
+    overrides=True,
+    fix="use a lock that the kernel releases, such as fcntl.flock() or filelock.FileLock",
 )
 _WITHOUT_FAULT = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.POISONED)
 
@@ -54,6 +63,19 @@ def early_read_cause(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
     if not files or outcome.fired or verdict not in _WITHOUT_FAULT:
         return None
     return _OPENS_EARLY._replace(advice=_OPENS_EARLY.advice.format(os.path.basename(files[0])))
+
+
+def find_stale_lock(outcome: TrialFacts) -> str | None:
+    """The lock file that a dead worker left, and for which others wait; None if there is none.
+
+    Temporary files are created in the same way, but nobody else wants to create them.
+    """
+    if not (outcome.timed_out and outcome.phase == RECOVERY):
+        return None
+    dead = {death.pid for epoch in outcome.epochs for death in epoch.deaths}
+    found = {path for worker in outcome.workers for path in worker.found_locks}
+    left = (set(worker.remaining_locks) for worker in outcome.workers if worker.pid in dead)
+    return min((path for paths in left for path in paths & found), default=None)
 
 
 def _open_before_fork(

@@ -53,7 +53,8 @@ def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
         worker.note_folder(request.path)
     is_there = not request.flags & os.O_CREAT or os.path.exists(request.raw)
     if request.flags & os.O_CREAT:
-        worker.created.add(request.path, is_there=is_there)
+        is_lock = bool(request.flags & os.O_EXCL)
+        worker.created.add(request.path, is_there=is_there, is_lock=is_lock)
     if services.provokes_races:
         creates = not is_there or bool(request.flags & os.O_TRUNC)
         services.first_writes.note_open(worker, request.path, creates=creates, reads=request.reads)
