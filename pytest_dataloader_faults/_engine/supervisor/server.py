@@ -301,7 +301,7 @@ class Supervisor:
                 worker.refused_thread = message.thread
             case protocol.FetchStarted():
                 worker.start_fetch(message)
-                self.services.first_writes.note_start(worker)
+                self.services.new_files.note_start(worker)
                 self._start(worker, None)
             case protocol.FetchFinished():
                 worker.finish_fetch(message)

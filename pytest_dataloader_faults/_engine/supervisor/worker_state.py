@@ -114,8 +114,6 @@ class WorkerState:
         self.folder_links: defaultdict[str, set[str]] = defaultdict(set)  # By real paths.
         self.write_locks = _WriteLocks()
         self.created = _CreatedFiles()
-        self.unwritten_files: set[str] = set()
-        """Files that it opened while another worker had created them, and not written yet."""
         self.settings: set[str] = set()
         self.unlimited_waits: set[str] = set()
         """Connections whose answer hung, and for which it waited without a timeout."""
@@ -278,7 +276,7 @@ class WorkerState:
             shared_offset_files=(*sorted(shared),),
             lengthened_files=(*sorted(lengthened & policy.files.keys()),),
             leftover_files=(*self.created.remaining(),),
-            unwritten_files=(*sorted(self.unwritten_files),),
+            unwritten_files=(*sorted(self.created.unwritten),),
             remaining_locks=(*self.created.remaining_locks(),),
             found_locks=(*sorted(self.created.found_locks),),
             settings=(*sorted(self.settings),),
@@ -302,6 +300,8 @@ class _CreatedFiles:
         self._folders = (os.path.join(tempfile.gettempdir(), ""), "/dev/shm/")
         self._paths: set[str] = set()
         self._locks: set[str] = set()
+        self.unwritten: set[str] = set()
+        """Files that it opened while another worker had created them, and had not filled them."""
         self.found_locks: set[str] = set()
         """Files that were there when it opened them with O_EXCL, as another one's lock is."""
 

@@ -57,7 +57,7 @@ def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
         worker.created.add(request.path, is_there=is_there, is_lock=is_lock)
     if services.provokes_races:
         creates = not is_there or bool(request.flags & os.O_TRUNC)
-        services.first_writes.note_open(worker, request.path, creates=creates, reads=request.reads)
+        services.new_files.note_open(worker, request.path, creates=creates, reads=request.reads)
     if worker.policy.is_exempt(request.path):
         if worker.policy.may_exempt_data(request.path) and os.path.isfile(request.raw):
             worker.policy.unobserved[OF_EXCLUDED] += 1

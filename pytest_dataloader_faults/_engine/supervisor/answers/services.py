@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_dataloader_faults._engine.file_copies import FileCopies
 from pytest_dataloader_faults._engine.supervisor.answers.network import ErrorHandler, Relay
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, Events, Timers
-from pytest_dataloader_faults._engine.supervisor.first_writes import FirstWriteBarrier
+from pytest_dataloader_faults._engine.supervisor.new_files import NewFileBarrier
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import SharedOffsetBarrier
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
 
@@ -29,7 +29,7 @@ class SupervisorServices:
     timers: Timers
     deaths: DeathScheduler
     barrier: SharedOffsetBarrier
-    first_writes: FirstWriteBarrier
+    new_files: NewFileBarrier
     relay: Relay
     provokes_races: bool
     bytes_read: SharedCount = field(default_factory=SharedCount)
@@ -39,5 +39,5 @@ class SupervisorServices:
         """The services of one supervisor; *on_error* gets errors raised later than the call."""
         timers, deaths = Timers(), DeathScheduler()
         relay = Relay(events, timers, deaths, on_error)
-        barriers = SharedOffsetBarrier(timers), FirstWriteBarrier(timers)
+        barriers = SharedOffsetBarrier(timers), NewFileBarrier(timers)
         return cls(FileCopies(), timers, deaths, *barriers, relay, provokes_races)

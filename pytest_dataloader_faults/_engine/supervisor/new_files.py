@@ -6,7 +6,7 @@ half a file, or nothing. The window is as short as a write to the page cache, so
 may pass before it shows. So the first write to a file that a worker has created or emptied waits
 until another worker opens that file, and then a little longer, so that the other one reads first.
 
-If a dataset writes to a temporary name, or holds a lock meanwhile, no other worker opens the file.
+If a dataset fills a temporary file, or holds a lock meanwhile, no other worker opens the file.
 The writer then continues after a while: it cannot wait forever for a worker that waits for its
 lock. Each file is waited for only once, and after a few files no worker waits again.
 """
@@ -48,7 +48,7 @@ class _NewFile:
         return self.write is not None and not (self.is_opened or self.is_written)
 
 
-class FirstWriteBarrier:
+class NewFileBarrier:
     """The files that workers create, each with its first write."""
 
     def __init__(self, timers: Timers) -> None:
@@ -77,7 +77,7 @@ class FirstWriteBarrier:
                 self._files[path] = _NewFile(worker)
         elif file.creator is not worker and not file.is_written:
             if reads:
-                worker.unwritten_files.add(path)
+                worker.created.unwritten.add(path)
             if file.waits:  # Only once: polling a lock file does not extend the wait.
                 self._wait(file, _HEAD_START)
             file.is_opened = True

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_dataloader_faults._engine.supervisor.events import Timers
-from pytest_dataloader_faults._engine.supervisor.first_writes import FirstWriteBarrier
+from pytest_dataloader_faults._engine.supervisor.new_files import NewFileBarrier
 
 PATH = "/data/cache.bin"
 
@@ -15,10 +15,15 @@ class Race:
 
     def __init__(self):
         self.timers = Timers()
-        self.barrier = FirstWriteBarrier(self.timers)
+        self.barrier = NewFileBarrier(self.timers)
         self.resumed = []
         self.first, self.second = (
-            SimpleNamespace(pid=100 + number, loader=1, has_peers=True, unwritten_files=set())
+            SimpleNamespace(
+                pid=100 + number,
+                loader=1,
+                has_peers=True,
+                created=SimpleNamespace(unwritten=set()),
+            )
             for number in range(2)
         )
         self.start(self.first)
@@ -52,7 +57,7 @@ def test_the_creator_waits_until_another_worker_has_opened_the_file(race):
     assert race.timers.timeout() < longest / 2
     race.timers.expire(everything=True)
     assert race.resumed == [PATH]
-    assert race.second.unwritten_files == {PATH}
+    assert race.second.created.unwritten == {PATH}
 
 
 def test_a_worker_that_has_opened_it_before_the_write_reads_first(race):
@@ -98,7 +103,7 @@ def test_polling_a_lock_file_does_not_extend_the_wait(race):
         race.create(race.second)
 
     assert race.timers.timeout() <= end
-    assert race.second.unwritten_files == set()
+    assert race.second.created.unwritten == set()
 
 
 @pytest.mark.parametrize("is_creator", [True, False])
