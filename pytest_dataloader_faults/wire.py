@@ -470,8 +470,7 @@ class WorkerFacts:
         leftover_files: Temporary files and shared memory that it created and did not remove.
         unwritten_files: Files that it opened after another worker had created them, but before
             that worker wrote to them.
-        remaining_locks: Files that it created with O_EXCL, as a lock, and did not remove.
-        found_locks: Files that it could not create with O_EXCL, because they were there.
+        remaining_locks: Files that it opened with O_EXCL, as a lock, and that still exist.
         settings: The active settings that make libraries accept damaged files, such as
             ``"PIL.ImageFile.LOAD_TRUNCATED_IMAGES"``.
     """
@@ -491,7 +490,6 @@ class WorkerFacts:
     leftover_files: tuple[str, ...] = ()
     unwritten_files: tuple[str, ...] = ()
     remaining_locks: tuple[str, ...] = ()
-    found_locks: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
 
     @property

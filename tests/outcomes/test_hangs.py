@@ -232,12 +232,26 @@ def test_a_lock_file_is_stale_once_its_worker_has_died(facts, path):
     """Only a recovery pass that hangs shows that others wait for it."""
     workers = (
         WorkerFacts(0, 7, 1, {}, remaining_locks=(*LOCK, "/tmp/tmp1234")),
-        WorkerFacts(1, 8, 1, {}, found_locks=LOCK),
+        WorkerFacts(1, 8, 1, {}, remaining_locks=LOCK),
     )
     assert find_stale_lock(revised(ordinary(Pass(EPOCH_1)), processes=workers, **facts)) == path
 
 
-def test_a_file_that_no_other_worker_has_looked_for_is_no_lock():
-    workers = (WorkerFacts(0, 7, 1, {}, remaining_locks=LOCK),)
+@rows(
+    ("path", "wanted", "is_lock"),
+    [
+        ("/tmp/tmp1234", (), False),
+        ("/locks/data", (), False),
+        ("/data/cache.lock", (), True),
+        ("/data/.lck", (), True),
+        ("/data/busy", ("/data/busy",), True),
+    ],
+)
+def test_a_lock_file_has_a_name_that_says_so_or_others_want_it(path, wanted, is_lock):
+    workers = (
+        WorkerFacts(0, 7, 1, {}, remaining_locks=(path,)),
+        WorkerFacts(1, 8, 1, {}, remaining_locks=wanted),
+    )
     facts = {"timed_out": True, "phase": RECOVERY, **_DEAD}
-    assert find_stale_lock(revised(ordinary(Pass(EPOCH_1)), processes=workers, **facts)) is None
+    outcome = revised(ordinary(Pass(EPOCH_1)), processes=workers, **facts)
+    assert find_stale_lock(outcome) == (path if is_lock else None)

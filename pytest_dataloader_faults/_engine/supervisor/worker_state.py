@@ -278,7 +278,6 @@ class WorkerState:
             leftover_files=(*self.created.remaining(),),
             unwritten_files=(*sorted(self.created.unwritten),),
             remaining_locks=(*self.created.remaining_locks(),),
-            found_locks=(*sorted(self.created.found_locks),),
             settings=(*sorted(self.settings),),
         )
 
@@ -302,13 +301,11 @@ class _CreatedFiles:
         self._locks: set[str] = set()
         self.unwritten: set[str] = set()
         """Files that it opened while another worker had created them, and had not filled them."""
-        self.found_locks: set[str] = set()
-        """Files that were there when it opened them with O_EXCL, as another one's lock is."""
 
     def add(self, path: str, *, is_there: bool, is_lock: bool = False) -> None:
         """*path* is about to be opened with O_CREAT; *is_lock*: and with O_EXCL."""
-        if is_lock and max(len(self._locks), len(self.found_locks)) < _MOST:
-            (self.found_locks if is_there else self._locks).add(path)
+        if is_lock and len(self._locks) < _MOST:
+            self._locks.add(path)  # Whether it is there may change before the kernel looks.
         makes = not is_there and path.startswith(self._folders)
         if makes and len(self._paths) < _MOST:
             self._paths.add(path)
@@ -318,7 +315,7 @@ class _CreatedFiles:
         return sorted(filter(os.path.lexists, self._paths))
 
     def remaining_locks(self) -> list[str]:
-        """The files that it created with O_EXCL, and that still exist."""
+        """The files that it opened with O_EXCL, and that still exist."""
         return sorted(filter(os.path.lexists, self._locks))
 
 

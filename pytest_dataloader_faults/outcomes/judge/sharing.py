@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from pytest_dataloader_faults.faults.base import FiringKind
@@ -33,6 +34,7 @@ STALE_LOCK = Cause(
     overrides=True,
     fix="use a lock that the kernel releases, such as fcntl.flock() or filelock.FileLock",
 )
+_LOCK = re.compile(r"lo?ck[^/]*$", re.IGNORECASE)
 _WITHOUT_FAULT = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.POISONED)
 
 
@@ -68,14 +70,14 @@ def early_read_cause(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
 def find_stale_lock(outcome: TrialFacts) -> str | None:
     """The lock file that a dead worker left, and for which others wait; None if there is none.
 
-    Temporary files are created in the same way, but nobody else wants to create them.
+    Temporary files are created in the same way. But a lock file has a name that says so, or several
+    workers wanted to create it.
     """
-    if not (outcome.timed_out and outcome.phase == RECOVERY):
+    is_hung = outcome.timed_out and outcome.phase == RECOVERY
+    if not (is_hung and any(epoch.deaths for epoch in outcome.epochs)):
         return None
-    dead = {death.pid for epoch in outcome.epochs for death in epoch.deaths}
-    found = {path for worker in outcome.workers for path in worker.found_locks}
-    left = (set(worker.remaining_locks) for worker in outcome.workers if worker.pid in dead)
-    return min((path for paths in left for path in paths & found), default=None)
+    counts = Counter(path for worker in outcome.workers for path in worker.remaining_locks)
+    return next((path for path in counts if counts[path] > 1 or _LOCK.search(path)), None)
 
 
 def _open_before_fork(
