@@ -460,16 +460,14 @@ class WorkerFacts:
         unobserved: How often it did something whose reads or writes the engine cannot see, by name.
         connections: How often it opened a TCP connection, by path (``"tcp://192.0.2.1:443"``).
         listings: How often it listed a folder, by path. Counted like *files*.
-        starts: How many of its calls were to start a ``"thread"`` or a ``"process"`` while it made
-            a batch. Counted like *files*.
+        starts: How often it started a ``"thread"`` or ``"process"`` in a batch, like *files*.
         unlimited_waits: Connections whose hung response its main thread awaited without a timeout.
         write_locks: Each file that it wrote in a fault-free run, with the files whose locks it
             held during every write.
         shared_offset_files: Files that it and another worker read through the same file offset.
         lengthened_files: Files whose truncated copy it extended by writing beyond its end.
         leftover_files: Temporary files and shared memory that it created and did not remove.
-        unwritten_files: Files that it opened after another worker had created them, but before
-            that worker wrote to them.
+        unwritten_files: Files that it opened after another worker had created, but not filled them.
         remaining_locks: Files that it opened with O_EXCL, as a lock, and that still exist.
         settings: The active settings that make libraries accept damaged files, such as
             ``"PIL.ImageFile.LOAD_TRUNCATED_IMAGES"``.

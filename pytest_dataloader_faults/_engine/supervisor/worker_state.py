@@ -90,9 +90,8 @@ class WorkerState:
         self.id = hello.worker
         self.makes_dataset = hello.worker is None
         """Whether it is the loader's own process, which has not made the dataset yet."""
-        self.loader = hello.loader
+        self.loader, self.pid = hello.loader, hello.pid
         self.has_peers = hello.workers > 1
-        self.pid = hello.pid
         self.channel = channel
         self._listener = listener
         self.waits = plan.needs.fetches or hello.engine == "python"
