@@ -453,24 +453,21 @@ class WorkerFacts:
         worker: The worker's id.
         pid: The id of the process.
         fetches: How many batches it started.
-        files: How often it opened, read, wrote and locked each data file, and how many bytes it
-            read. A fault-free run counts all of this. Under faults, reads and bytes are counted
-            only for files that a read or content fault targets, and writes and locks only if a
-            fault targets writes or locks.
+        files: How often it opened, read, wrote and locked each data file, and the bytes that it
+            read. Under faults, reads and bytes are counted only for files that a read or content
+            fault targets, and writes and locks only if a fault targets these.
         unobserved: How often it did something whose reads or writes the engine cannot see, by name.
         connections: How often it opened a TCP connection, by path (``"tcp://192.0.2.1:443"``).
         listings: How often it listed a folder, by path. Counted like *files*.
         starts: How often it started a ``"thread"`` or ``"process"`` in a batch, like *files*.
         unlimited_waits: Connections whose hung response its main thread awaited without a timeout.
-        write_locks: Each file that it wrote in a fault-free run, with the files whose locks it
-            held during every write.
+        write_locks: By file that it wrote without faults, the files whose locks it always held.
         shared_offset_files: Files that it and another worker read through the same file offset.
         lengthened_files: Files whose truncated copy it extended by writing beyond its end.
         leftover_files: Temporary files and shared memory that it created and did not remove.
         unwritten_files: Files that it opened after another worker had created, but not filled them.
         remaining_locks: Files that it opened with O_EXCL, as a lock, and that still exist.
-        settings: The active settings that make libraries accept damaged files, such as
-            ``"PIL.ImageFile.LOAD_TRUNCATED_IMAGES"``.
+        settings: Settings of libraries to accept bad files, as PIL's ``LOAD_TRUNCATED_IMAGES``.
     """
 
     worker: int | None
@@ -493,8 +490,8 @@ class WorkerFacts:
     @property
     def shared_paths(self) -> tuple[str, ...]:
         """What it did that other processes may notice: files written or locked, and connections."""
-        noticed = (path for path, counts in self.files.items() if counts.writes or counts.locks)
-        return (*noticed, *self.connections)
+        changed = (path for path, counts in self.files.items() if counts.writes or counts.locks)
+        return (*changed, *self.connections)
 
     @property
     def paths(self) -> tuple[str, ...]:
