@@ -2,7 +2,7 @@
 
     python evidence datasets              every class
     python evidence datasets KEY ...      these; the others keep their record
-    python evidence datasets --before-init KEY ...   of these, only the before-init checks
+    python evidence datasets --only before-init KEY ...   of these, only this group of checks
     python evidence datasets --page       none: only the page, from the record
 
 The classes and the audit of what they fail are in evidence/field. A class whose library is missing
@@ -39,8 +39,13 @@ RANKS = [name for name, check in CHECKS.items() if check.scenario.ranks]
 RESUME = [name for name in CHECKS if name.startswith("resumes")]
 """The only ones that are asked of the classes in field/resume.py."""
 _OF_PART = {"ranks": RANKS, "resume": RESUME}
-BEFORE_INIT = [name for name in CHECKS if name.endswith("-before-init")]
-"""They are asked apart, so that the record says what applies without them, and what they cost."""
+GROUPS = {
+    "before init": [name for name in CHECKS if name.endswith("-before-init")],
+    "shared storage": (
+        "listing-order stray-entries locked-file no-locks http-error copy-on-write".split()
+    ),
+}
+"""Checks that were added later. They run apart, so that older rows keep their record."""
 
 
 def run(tried_class: Tried, only: list[str] | None = None) -> dict[str, Any]:
@@ -49,7 +54,7 @@ def run(tried_class: Tried, only: list[str] | None = None) -> dict[str, Any]:
 
     tried_class.load()
     only = only or _OF_PART.get(tried_class.part)
-    exclude = () if only else BEFORE_INIT
+    exclude = () if only else [name for names in GROUPS.values() for name in names]
     with tempfile.TemporaryDirectory(prefix="field") as name:
         folder = Path(name) / "data"
         folder.mkdir()
@@ -121,6 +126,7 @@ def page(record: dict[str, Any]) -> str:
         table="".join(_rows(alone)),
         rested=sum("before init" in row for row in alone.values()),
         before_init="".join(_rows_before_init(alone)),
+        **_shared_storage(alone),
         **_part("ranks", of_ranks, RANKS),
         **_part("states", of_states, RESUME),
     )
@@ -137,6 +143,28 @@ def _part(name: str, rows: dict[str, Any], checks: list[str]) -> dict[str, Any]:
     }
 
 
+def _shared_storage(rows: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the section about listings, stray files and locks."""
+    group = "shared storage"
+    of_group = {key: row[group] for key, row in rows.items() if group in row}
+    judged = _count_by_kind(of_group)
+    names = GROUPS[group]
+    return {
+        "shared_classes": len(of_group),
+        "shared_failed": sum(len(row.get("failed", {})) for row in of_group.values()),
+        **{f"shared_{kind}": judged[kind] for kind in ("true", "arguable", "false")},
+        "shared_checks": "".join(_rows_by_check(of_group, names)),
+    }
+
+
+def _rows_by_check(rows: dict[str, Any], checks: list[str]) -> Iterator[str]:
+    """A row for each of these *checks*: how many classes it applies to, and which fail it."""
+    for check in checks:
+        applies = sum(check not in row.get("not applicable", [check]) for row in rows.values())
+        failing = sum(check in row.get("failed", {}) for row in rows.values())
+        yield f"| `{check}` | {applies} | {applies - failing} | {failing} |\n"
+
+
 def _count_by_kind(rows: dict[str, Any]) -> Counter[str]:
     """How many failures the audit calls true, arguable or false."""
     failures = ((key, check) for key, row in rows.items() for check in failed(row))
@@ -144,8 +172,9 @@ def _count_by_kind(rows: dict[str, Any]) -> Counter[str]:
 
 
 def failed(row: dict[str, Any]) -> dict[str, str]:
-    """The checks that a class fails, before-init checks last."""
-    return {**row.get("failed", {}), **row.get("before init", {}).get("failed", {})}
+    """The checks that a class fails, those of the groups last."""
+    of_groups = (row[group].get("failed", {}) for group in GROUPS if group in row)
+    return dict(entry for each in (row.get("failed", {}), *of_groups) for entry in each.items())
 
 
 def audited(key: str, check: str) -> Found | None:
@@ -175,7 +204,7 @@ def _name(tried_class: Tried, row: dict[str, Any]) -> str:
 
 def _counts(row: dict[str, Any]) -> str:
     """How many checks the class passes, of those that apply and fail or pass."""
-    applied = _count_applied(row) + _count_applied(row.get("before init", {}))
+    applied = sum(map(_count_applied, (row, *(row.get(group, {}) for group in GROUPS))))
     return f"{applied - len(failed(row))} of {applied}"
 
 
@@ -230,23 +259,28 @@ def _cells(why: str, checks: list[str]) -> Iterator[tuple[str, str]]:
         why = ""
 
 
+def _run(key: str, row: dict[str, Any], only: str | None) -> dict[str, Any]:
+    """What the battery says of a class, or the *row* with what the group *only* says of it."""
+    row = row or {"version": load_all()[key].version()}
+    if only is None:
+        row = {"commit": commit(), **_in_a_process(key)}
+    groups = [] if "refused" in row or load_all()[key].part else [only] if only else GROUPS
+    for group in groups:
+        row[group] = {"commit": commit(), **_in_a_process(key, ",".join(GROUPS[group]))}
+    return row
+
+
 def main(arguments: list[str]) -> None:
     """Run what is asked for, and write the record and the page."""
     record = PAGE.record()
-    partly = arguments[:1] == ["--before-init"]
-    keys = arguments[1:] if partly else arguments
+    group = arguments[1].replace("-", " ") if arguments[:1] == ["--only"] else None
+    keys = arguments[2:] if group else arguments
     for key in [] if keys == ["--page"] else keys or list(load_all()):
         if missing := load_all()[key].missing():
             print(f"{key}: {missing} is not installed")
             continue
-        if not partly:
-            record[key] = {"commit": commit(), **_in_a_process(key)}
-        if "refused" not in record[key] and not load_all()[key].part:
-            record[key]["before init"] = {
-                "commit": commit(),
-                **_in_a_process(key, ",".join(BEFORE_INIT)),
-            }
-        print(f"{key}: {record[key].get('seconds')} s", flush=True)
+        record[key] = _run(key, record.get(key, {}), group)
+        print(f"{key}: {record[key].get(group, record[key]).get('seconds')} s", flush=True)
         PAGE.keep(record)
     PAGE.path.write_text(page(record), encoding="utf-8")
 
