@@ -284,7 +284,8 @@ def _first_part(folder: Path):
     from torch.utils.data import random_split
 
     dataset = Carvana(folder / "gt", folder / "lq")
-    return random_split(dataset, [8, 4], torch.Generator().manual_seed(0))[0]
+    count = len(dataset) // 3
+    return random_split(dataset, [len(dataset) - count, count], torch.Generator().manual_seed(0))[0]
 
 
 @tried("U-Net-like `BasicDataset`, its `random_split`", "torch", "PIL", write=_pairs)
