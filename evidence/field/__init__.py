@@ -120,7 +120,7 @@ def load_all() -> dict[str, Tried]:
     """All of them; each module enters its own."""
     for name in (
         "vision detection medical science streams tables arrays records audio_video loaders shapes"
-        " constructors training frameworks folders ranks resume"
+        " constructors training frameworks folders large ranks resume"
     ).split():
         importlib.import_module(f"field.{name}")
     return TRIED

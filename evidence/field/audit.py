@@ -45,6 +45,7 @@ _LAST_IS_NEXT = "the state after the last batch is that of the next epoch, as in
 _STAYS_AT_END = "its count stays at the end, so a restarted job has an epoch without samples"
 _NOT_FOUND = "every error, and a JPEG that cannot be decoded, is reported as: Image Not Found"
 _SCAN = "its scan skips images that it cannot read, with a line in the log"
+_UNSORTED = "a listing is used as it is, so an index means another sample on another machine"
 _TIMM = (
     _arguable(
         f"{_SOME} empty-before-init missing-before-init corrupted-before-init",
@@ -252,6 +253,7 @@ AUDIT: dict[str, tuple[Found, ...]] = {
         _true("read-error-before-init", "its words where it can read no raster: Dataset not found"),
     ),
     "supervision_yolo": (
+        _true("listing-order", _UNSORTED),
         _true(
             "truncated-half truncated-tail truncated-before-init",
             "cv2.imread returns an image whose missing half is gray",
@@ -271,6 +273,7 @@ AUDIT: dict[str, tuple[Found, ...]] = {
         ),
     ),
     "basicsr_paired": (
+        _true("listing-order", _UNSORTED),
         _arguable(
             "pickles",
             "a spawned worker imports basicsr without the module of torchvision that the script"
@@ -491,6 +494,24 @@ AUDIT: dict[str, tuple[Found, ...]] = {
             "215 of 400 rows: a text file does not record its number of lines",
         ),
     ),
+    "tv_kitti": (_true("listing-order", _UNSORTED),),
+    "tv_cityscapes": (_true("listing-order", _UNSORTED),),
+    "tv_omniglot": (
+        _true("listing-order", "its labels are the places of the characters in a listing"),
+    ),
+    "monai_mednist": (
+        _true(
+            "listing-order",
+            "the split is drawn from a listing: images for validation are for training elsewhere",
+        ),
+    ),
+    "pyg_modelnet": (
+        _true("listing-order", "`process` stores the meshes in the order in which `glob` lists"),
+    ),
+    "unet_like": (
+        _true("listing-order", "its random split is drawn from a listing that is not sorted"),
+    ),
+    "sklearn_files": (_true("stray-entries", "a hidden file and an interrupted copy are samples"),),
     "ranks_wds_plain": (_true("ranks-agree", "it rejects several ranks without a node splitter"),),
     "ranks_wds_pipeline": (
         _true("ranks-agree", "split by worker only: each rank has all samples"),

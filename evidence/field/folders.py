@@ -1,4 +1,4 @@
-"""Dataset classes whose samples, classes or pairs are those that a listing of folders names."""
+"""Datasets that list folders: torchvision, MONAI, PyG, scikit-learn, pyarrow, Hugging Face."""
 
 from __future__ import annotations
 

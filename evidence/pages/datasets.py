@@ -151,6 +151,7 @@ def _shared_storage(rows: dict[str, Any]) -> dict[str, Any]:
     names = GROUPS[group]
     return {
         "shared_classes": len(of_group),
+        "shared_only": sum("verdicts" not in rows[key] for key in of_group),
         "shared_failed": sum(len(row.get("failed", {})) for row in of_group.values()),
         **{f"shared_{kind}": judged[kind] for kind in ("true", "arguable", "false")},
         "shared_checks": "".join(_rows_by_check(of_group, names)),
