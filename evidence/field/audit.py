@@ -279,7 +279,10 @@ AUDIT: dict[str, tuple[Found, ...]] = {
             "a spawned worker imports basicsr without the module of torchvision that the script"
             " puts in place",
         ),
-        _true("truncated-half truncated-tail", "cv2.imdecode returns None, and no code checks it"),
+        _true(
+            "truncated-half truncated-tail stray-entries",
+            "cv2.imdecode returns None, and no code checks it",
+        ),
     ),
     "zarr_rows": (_true("file-missing", "a missing chunk is the fill value, as zarr intends"),),
     "pyg_memory": (_arguable("pickles", "the class of this row is created in a function"),),

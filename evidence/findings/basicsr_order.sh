@@ -2,8 +2,8 @@
 #
 # basicsr 1.4.2. Two folders have the same files, which were written in another order, so tmpfs lists
 # them in another order, as another machine may. An index means another pair there, so the validation
-# images that a log names by their index are others. A copy that was interrupted is a pair, too.
-# Expected: the same pairs.
+# images that a log names by their index are others. Two interrupted copies are a pair, too. Expected:
+# the same pairs.
 #
 # The cause: `paired_paths_from_folder` (`basicsr/data/data_util.py:219-220`) does not sort what
 # `os.scandir` lists, and takes files of any suffix. `paths_from_folder` does not sort either.

@@ -113,11 +113,10 @@ def page(record: dict[str, Any]) -> str:
         for part in ("", "ranks", "resume")
     )
     judged = _count_by_kind(alone)
+    whole = [key for key, row in alone.items() if "verdicts" in row or "refused" in row]
     return PAGE.text(
-        classes=len(alone),
-        waiting=len(
-            {key for key, tried_class in classes.items() if not tried_class.part} - set(alone)
-        ),
+        classes=len(whole),
+        waiting=sum(not each.part for each in classes.values()) - len(whole),
         convictions=sum(len(failed(row)) for row in alone.values()),
         true=judged["true"],
         arguable=judged["arguable"],
@@ -151,6 +150,7 @@ def _shared_storage(rows: dict[str, Any]) -> dict[str, Any]:
     names = GROUPS[group]
     return {
         "shared_classes": len(of_group),
+        "shared_applies": sum(bool(row.get("verdicts")) for row in of_group.values()),
         "shared_only": sum("verdicts" not in rows[key] for key in of_group),
         "shared_failed": sum(len(row.get("failed", {})) for row in of_group.values()),
         **{f"shared_{kind}": judged[kind] for kind in ("true", "arguable", "false")},
