@@ -91,7 +91,7 @@ def summary(results: list[Any]) -> dict[str, Any]:
 
 def _without_places(message: str) -> str:
     """The first line of *message*, without what differs from run to run."""
-    return re.sub(r" at (0x[0-9a-f]+|/\S+:\d+)", "", message.partition("\n")[0])
+    return re.sub(r" at (0x[0-9a-f]+|/\S+:\d+)|^rank \d+: ", "", message.partition("\n")[0])
 
 
 def _sentence(result: Any) -> str:
