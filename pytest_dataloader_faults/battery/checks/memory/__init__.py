@@ -1,4 +1,4 @@
-"""The checks of memory: what workers add to that of the main process, and none is left. Pure.
+"""Checks of memory: what workers add to that of the main process, and allocations that fail. Pure.
 
 The step that measures is here. What that does in a trial is in ``measure``, which is imported there
 only.
