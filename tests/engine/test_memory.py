@@ -110,14 +110,15 @@ def _retry(size):
     return "never"
 
 
-@rows(("times", "expected"), [(1, 1), (2, 3), (None, "never")])
+@rows(("times", "expected"), [(1, {1, 2}), (2, {2, 3}), (None, {"never"})])
 def test_a_retry_succeeds_when_the_fault_is_over(times, expected):
     """An attempt that follows at once may belong to the allocation before: see the answers.
 
     In the second batch: from then on, a worker has several threads.
     """
     (first, second), _ = attempt([MIB] * 2, _retry, MemoryExhaustion(times=times, sample=1))
-    assert (first, second) == (0, expected)
+    assert first == 0
+    assert second in expected
 
 
 @pytest.mark.parametrize("min_bytes", [MIN_ALLOCATION, 64 * KIB, MIB, 40 * MIB])

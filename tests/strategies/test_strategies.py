@@ -58,8 +58,8 @@ SIMPLEST = [
     faults.MissingEntry(ONE),
     faults.StrayEntry(FOLDER),
     faults.LockError(ONE),
-    faults.ThreadExhaustion(),
     faults.MemoryExhaustion(),
+    faults.ThreadExhaustion(),
 ]
 each_kind = pytest.mark.parametrize("simplest", SIMPLEST, ids=lambda fault: type(fault).__name__)
 
