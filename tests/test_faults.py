@@ -374,7 +374,7 @@ REFUSED = {
     "retry_after": ((-1, 0.5, "0", True), "an int, 0 or more seconds, or None"),
     "min_bytes": (
         (0, -1, 32_767, 65536.0, "65536", True, None),
-        "an int, 32768 or more bytes (the interpreter itself needs smaller allocations",
+        "an int from 32768 to 2**63 - 1 bytes (the interpreter itself needs smaller allocations",
     ),
     "headroom": ((-1, 0.5, "0", None, True), "an int, 0 or more descriptors"),
     "stage": (("put", "", None, 1), "'take' or 'pin'"),

@@ -10,6 +10,7 @@ from pytest_dataloader_faults import _arguments as allow
 from pytest_dataloader_faults.faults.base import Effect, Place, Triggered, kind
 
 _DEFAULT_BYTES = 1 << 16
+_MOST_BYTES = (1 << 63) - 1
 MIN_ALLOCATION = 1 << 15
 """Bytes. CPython's own stack of frames grows by half of it."""
 
@@ -40,7 +41,8 @@ class MemoryExhaustion(Triggered):
         **Triggered._rules,
         "min_bytes": allow.ints(
             MIN_ALLOCATION,
-            allowed=f"an int, {MIN_ALLOCATION} or more bytes (the interpreter itself needs smaller"
+            _MOST_BYTES,
+            f"an int from {MIN_ALLOCATION} to 2**63 - 1 bytes (the interpreter itself needs smaller"
             " allocations, for example to raise MemoryError)",
         ),
     }

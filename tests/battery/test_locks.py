@@ -252,6 +252,20 @@ class LogsAroundLock(LocksByFlock):
             log.write(f"{line}\n")
 
 
+class LogsTheError(LogsAroundLock):
+    """Writes its log under the lock, and without it only that the lock failed: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.lock, "ab") as lock:
+            try:
+                self._lock(lock)
+            except OSError as error:
+                self._write_line(f"sample {index}: {error}")
+                raise
+            self._write_line(f"sample {index}")
+            return Records.__getitem__(self, index)
+
+
 class ReleasesTooEarly(CountsUnderLock):
     """Writes its count after it has released the lock, so that the lock protects nothing."""
 
@@ -263,7 +277,7 @@ class ReleasesTooEarly(CountsUnderLock):
         return Records.__getitem__(self, index)
 
 
-@pytest.mark.parametrize("kind", [LogsAroundLock, ReleasesTooEarly])
+@pytest.mark.parametrize("kind", [LogsAroundLock, LogsTheError, ReleasesTooEarly])
 def test_a_file_that_is_also_written_without_a_lock_needs_none(records, kind):
     for result in _results(lambda cache: kind(records, cache)).values():
         assert result.verdict == "failed_cleanly", result.explanation

@@ -130,6 +130,7 @@ def test_each_worker_starts_several(records):
         (ThreadExhaustion(),),
         (ThreadExhaustion(),),
         (ThreadExhaustion(nth=2),),
+        (ThreadExhaustion(nth=2, times=1),),
     ]
 
 

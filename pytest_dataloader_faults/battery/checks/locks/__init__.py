@@ -81,9 +81,12 @@ class LockTrials(TrialKind):
     def judge(
         self, run: FaultFreeRun, outcome: Outcome, contract: Contract | None = None
     ) -> Finding:
-        """The same, or a write without the lock that protects the file in the fault-free run."""
+        """The same, or a write without the lock that protects the file in the fault-free run.
+
+        If the loader got the error of the lock, nothing was written in its place.
+        """
         finding = super().judge(run, outcome, contract)
-        if finding.passed or finding.verdict is Verdict.FAILED_UNCLEARLY:
+        if finding.verdict in (Verdict.SURVIVED, Verdict.FAILED_UNCLEARLY):
             return find_unlocked_write(outcome, self.fault_free_outcome(run)) or finding
         is_wait = finding.verdict is Verdict.HUNG and waits_for_lock(outcome)
         return replace(finding, cause=finding.cause or WAITS) if is_wait else finding

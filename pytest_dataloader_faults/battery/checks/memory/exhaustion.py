@@ -1,15 +1,14 @@
 """The check of allocations that fail. Pure.
 
-One trial is enough. An allocation for one sample fails once, which a second attempt survives, and
-every allocation for the next sample fails. Most datasets raise the first error. Those that continue
-meet the second one.
+An allocation fails once, which a second attempt survives, and which leaves room for a placeholder.
+In another trial, every allocation for the same sample fails.
 """
 
 from __future__ import annotations
 
-from pytest_dataloader_faults.battery.checks._base import Check, Scenario
+from pytest_dataloader_faults.battery.checks._base import Check, Scenario, Scenarios
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
-from pytest_dataloader_faults.faults import Fault, MemoryExhaustion
+from pytest_dataloader_faults.faults import MemoryExhaustion
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
 from pytest_dataloader_faults.outcomes.text import format_size
@@ -17,9 +16,7 @@ from pytest_dataloader_faults.outcomes.text import format_size
 _UNSEEN = "the python engine does not see allocations. engine='kernel' does"
 _NO_NUMBERS = "its indices are not integers, so no sample can be chosen"
 _SIZE = format_size(MemoryExhaustion().min_bytes)
-_SMALL = (
-    f"for two samples in the middle of the epoch, its workers allocate less than {_SIZE} at once"
-)
+_SMALL = f"for a sample in the middle of the epoch, its workers allocate less than {_SIZE} at once"
 _ABORTS = Cause(
     "crashes when an allocation fails",
     "Code in C or C++ ended the worker: it does not check the result of malloc(3), or does not"
@@ -30,24 +27,28 @@ _ABORTS = Cause(
 )
 
 
-def _plan(workload: Workload) -> tuple[Fault, ...]:
+def _plan(workload: Workload) -> Scenarios:
     if workload.is_python_engine:
         raise NotApplicable(_UNSEEN)
-    first, second = _middle_samples(workload)
-    return MemoryExhaustion(times=1, sample=first), MemoryExhaustion(sample=second)
+    sample = _middle_sample(workload)
+    once, always = MemoryExhaustion(times=1, sample=sample), MemoryExhaustion(sample=sample)
+    return (
+        Scenario(faults=(once,), title="one allocation"),
+        Scenario(faults=(always,), title="every allocation"),
+    )
 
 
-def _middle_samples(workload: Workload) -> tuple[int, int]:
-    """The indices of two samples in the middle of the epoch, or their numbers in each worker."""
+def _middle_sample(workload: Workload) -> int:
+    """The index of a sample in the middle of the epoch, or its number in each worker."""
     run = workload.fault_free
     indices = [index for batch in run.delivered for index in batch.indices or ()]
     if run.kind != "map":
         count = sum(len(each.rows or ()) for each in run.delivered)
-        indices = list(range(max(2, count // max(1, len(run.workers)))))
-    chosen = indices[len(indices) // 2 - 1 :][:2]
-    if not chosen or not all(type(each) is int for each in chosen):
+        indices = list(range(max(1, count // max(1, len(run.workers)))))
+    sample = indices[len(indices) // 2] if indices else None
+    if type(sample) is not int:
         raise NotApplicable(_NO_NUMBERS)
-    return chosen[0], chosen[-1]
+    return sample
 
 
 def _require_allocation(_: Workload, outcome: Outcome) -> None:
@@ -71,7 +72,7 @@ EXHAUSTION = Check(
     scenario=Scenario(require_effect=_require_allocation),
     rule=_find_crash,
     preface=(
-        f"One allocation of {_SIZE} or more failed for one sample, and all of them for the next one"
+        f"An allocation of {_SIZE} or more failed for one sample, and in another trial all of them"
     ),
     advice=(
         "Let MemoryError reach the loader, or free memory, try again a limited number of times and"
