@@ -17,6 +17,7 @@ from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT, BY_FACTORY, BY_WORKERS
+from pytest_dataloader_faults.battery.checks.before_init.rules import LISTS_FILES, SKIPS_MISSING
 from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError, TruncatedFile
@@ -30,6 +31,7 @@ from support.before_init_specimens import (
     MISSING,
     PAIRS_OF_FILES,
     CountsBytes,
+    IfExists,
     KnowsItsSize,
     Lines,
     LineStream,
@@ -353,3 +355,16 @@ def test_files_that_workers_write_are_not_said_to_be_those_of_the_factory(record
 def test_a_sweep_of_what_each_run_writes_says_so(tmp_path):
     with pytest.raises(UnusableDatasetError, match=BY_FACTORY):
         sweep(lambda: MadeAnew(tmp_path), faults=[ReadError()], before_init=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"), [(Listed, LISTS_FILES), (IfExists, SKIPS_MISSING)], ids=["lists", "asks"]
+)
+def test_the_advice_is_about_how_the_dataset_looks_for_files(kind, cause, tmp_path):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    write_files(folder)
+
+    (result,) = check_dataset(lambda: kind(folder), only=MISSING, on_fail=None)
+
+    assert result.finding.cause == cause

@@ -10,6 +10,7 @@ from pytest_dataloader_faults import Verdict
 from pytest_dataloader_faults.battery.checks import CAUSE_RULES, _epochs
 from pytest_dataloader_faults.battery.checks.before_init.rules import length_clause
 from pytest_dataloader_faults.faults import CorruptedFile, OpenError, ShortRead, WriteError
+from pytest_dataloader_faults.faults.base import LISTING
 from pytest_dataloader_faults.outcomes import (
     Activity,
     AtDeadline,
@@ -317,16 +318,19 @@ def test_a_fix_is_for_the_library_that_is_recognized(outcome, verdict, wrong, fi
 
 
 @rows(
-    ("fault", "is_first", "fix"),
+    ("fault", "call", "is_first", "fix"),
     [
-        (GONE, True, "compare the number of files"),
-        (GONE, False, "raise the error instead of"),
-        (OpenError("*.rec", errno=5), True, "raise the error instead of"),
+        (GONE, LISTING, True, "compare the number of files"),
+        (GONE, "newfstatat", True, "raise FileNotFoundError"),
+        (GONE, LISTING, False, "raise the error instead of"),
+        (OpenError("*.rec", errno=5), "openat", True, "raise the error instead of"),
     ],
 )
-def test_files_are_counted_if_one_is_missing_before_the_dataset_is_created(fault, is_first, fix):
+def test_files_are_counted_if_one_is_missing_before_the_dataset_is_created(
+    fault, call, is_first, fix
+):
     epoch = of_map((0, 1), delivered=(delivery((0, 1), ("d1",)),))
-    outcome = revised(ordinary(epoch, fired(fault)), before_init=is_first)
+    outcome = revised(ordinary(epoch, fired(fault, call=call)), before_init=is_first)
     finding = outcome.judge(map_reference())
     cause = likely_cause(outcome, finding, FAULT_FREE)
 

@@ -22,6 +22,7 @@ from pytest_dataloader_faults.faults import (
     StrayEntry,
     TruncatedFile,
 )
+from pytest_dataloader_faults.faults.base import LISTING
 from pytest_dataloader_faults.outcomes.contract import (
     SKIPS,
     Cause,
@@ -83,6 +84,13 @@ LISTS_FILES = Cause(
     overrides=True,
     fix="compare the number of files with a count that you store elsewhere",
 )
+SKIPS_MISSING = Cause(
+    SKIPS,
+    "The dataset leaves out files that do not exist. Raise FileNotFoundError instead, with the path"
+    " of the file. If skipping is intentional, declare Contract(may_skip=True)",
+    overrides=True,
+    fix="raise FileNotFoundError for a file that does not exist",
+)
 _MAPPED_BEYOND_END = (
     ". It accessed a mapped file beyond the point where it was truncated. Check the size of a file"
     " before you map it"
@@ -130,9 +138,10 @@ class BeforeInitJudge(Judge):
                 return Finding(Verdict.FAILS_WITHOUT_FAULT, finding.sentence, NOT_TWICE)
             cause = cause or DAMAGED_CACHE
         is_missing = finding.verdict is Verdict.CORRUPTED and finding.wrong is Wrong.MISSING
-        fired = [each.fault for each in self.outcome.faults if each.fired]
-        if is_missing and any(each.hides_file for each in fired):
-            cause = cause or LISTS_FILES
+        hiding = [each for each in self.outcome.faults if each.fired and each.fault.hides_file]
+        if is_missing and hiding:
+            calls = {firing.call for each in hiding for firing in each.firings}
+            cause = cause or (LISTS_FILES if LISTING in calls else SKIPS_MISSING)
         return replace(finding, cause=cause)
 
     def _is_resized(self, epoch: Pass) -> bool:
