@@ -112,7 +112,7 @@ def _change(folder, change):
     elif change == "name":
         path.rename(folder / "000.rec")
     else:
-        (folder / "99.rec").touch()
+        (folder / "16.rec").touch()
 
 
 def test_a_large_file_is_not_read(tmp_path, run_check, monkeypatch):

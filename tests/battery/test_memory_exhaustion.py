@@ -178,7 +178,7 @@ class RetryForever(Images):
             try:
                 return self.load(index)
             except MemoryError:
-                time.sleep(0.01)
+                time.sleep(0.5)  # Most of the time, whenever someone looks.
 
 
 class LostThread(Images):

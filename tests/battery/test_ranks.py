@@ -102,7 +102,7 @@ def _loader(dataset: Any, **options: Any) -> DataLoader[Any]:
 
 
 def _agree(make):
-    (result,) = check_dataset(make, only="ranks-agree", ranks=2, on_fail=None)
+    (result,) = check_dataset(make, only="ranks-agree", ranks=2, on_fail=None, deadline=120)
     return result
 
 
@@ -152,7 +152,7 @@ def test_ranks_must_not_augment_alike(library, draw, options):
 
     result = _agree(make)
 
-    assert result.verdict == "corrupted"
+    assert result.verdict == "corrupted", result.explanation
     assert result.sentence == (
         f"worker 0 of rank 0 and worker 0 of rank 1 drew the same random numbers from {library}."
     )

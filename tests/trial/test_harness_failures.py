@@ -242,7 +242,9 @@ def _stop_after_an_epoch(records, stopped):
 
 
 def _has_ended(process):
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() == psutil.STATUS_ZOMBIE
+    return True
 
 
 def test_a_stopped_loaders_process_shows_nothing(records, left_behind):

@@ -193,7 +193,7 @@ def test_failures_are_reported_in_order(records, left_behind):
         check_dataset(lambda: ZerosOnError(records), only=SOME, on_fail="warn", jobs=3)
     names = [str(each.message).partition(":")[0] for each in found]
     assert names == [name for name in SOME if name in names]
-    assert len(names) >= 3
+    assert {"open-error", "permission-denied"} <= {*names}
 
     with pytest.raises(CheckFailedError, match=r"^open-error: "):
         check_dataset(lambda: ZerosOnError(records), only=SOME, jobs=3)
