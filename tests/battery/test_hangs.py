@@ -18,6 +18,7 @@ from pytest_dataloader_faults.faults import SlowRead
 from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from pytest_dataloader_faults.outcomes.repeats import deciding_trial
 from pytest_dataloader_faults.steps import run_epochs
+from support.corpus.deaths import LockFile
 from support.datasets import Records, write_records
 from support.plugin_datasets import WaitsOnError
 
@@ -262,24 +263,12 @@ def _is_locked(lock):
     return True
 
 
-class LocksByName(Records):
-    """Creates a file as its lock for each read, and waits while that is there."""
+class LocksByName(LockFile):
+    """Has its lock file in the folder of the trial."""
 
     def __init__(self, folder, locks):
-        super().__init__(folder)
+        Records.__init__(self, folder)
         self.lock = locks / "cache.lock"
-
-    def __getitem__(self, index):
-        while True:
-            try:
-                self.lock.touch(exist_ok=False)
-                break
-            except FileExistsError:
-                time.sleep(0.002)
-        try:
-            return super().__getitem__(index)
-        finally:
-            self.lock.unlink()
 
 
 def test_a_lock_file_that_a_dead_worker_left_is_named(records):

@@ -37,7 +37,7 @@ class _Info(ctypes.Structure):
 
 
 class LargeAllocations:
-    """Allocations of *least* bytes or more, each of which is to be a call of the kernel.
+    """Makes the C library get each allocation of *least* bytes or more by a system call.
 
     With another C library than glibc, nothing is done: then only those fail that need new memory.
     """

@@ -294,7 +294,7 @@ MINE = MAP_PRIVATE | MAP_ANONYMOUS
     ],
 )
 def test_allocations_are_handed_over_on_request(machine, name, arguments, expected):
-    """Of the size that is asked for; thread stacks and shared libraries are not."""
+    """Of the requested size; thread stacks and shared libraries are not."""
     assert expected == answer(machine, name, *arguments, memory=LEAST)
 
 

@@ -109,9 +109,12 @@ class CountsUnderLock(LocksByFlock):
     def __getitem__(self, index: int) -> Any:
         with open(self.lock, "ab") as lock:
             self._lock(lock)
-            with open(self.count, "ab", buffering=0) as file:
-                file.write(b"%d\n" % index)
+            self.write_count(index)
             return Records.__getitem__(self, index)
+
+    def write_count(self, index: int) -> None:
+        with open(self.count, "ab", buffering=0) as file:
+            file.write(b"%d\n" % index)
 
 
 class CountsAnyway(CountsUnderLock):

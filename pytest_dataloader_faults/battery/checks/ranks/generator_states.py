@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import multiprocessing
 import pickle
@@ -63,20 +62,17 @@ class _RecordStates:
         """Run in the worker, before it makes its first sample."""
         if self._then is not None:
             self._then(worker)
-        send = functools.partial(self._send, worker)
-        observe_fetches(_FirstFetch(send, self._seed), samples=True)
-
-    def _send(self, worker: int, library: str, state: str) -> None:
-        self._queue.put((worker, library, state))
+        observe_fetches(_FirstFetch(worker, self._queue, self._seed), samples=True)
 
 
 class _FirstFetch(FetchListener):
-    """Sends the state of each generator before the first fetch, if the fetch used it."""
+    """Sends the state of each generator before the first fetch, if the fetch used it.
 
-    def __init__(self, send: Callable[[str, str], None], seed: int | None) -> None:
-        self._send = send
-        self._seed = seed
-        """What random numbers restart from at each sample of this trial, if they do."""
+    *seed*: what random numbers restart from at each sample of this trial, if they do.
+    """
+
+    def __init__(self, worker: int, queue: Any, seed: int | None) -> None:
+        self._worker, self._queue, self._seed = worker, queue, seed
         self._sample: int | None = None
         self._states: dict[str, Any] | None = generator_states()
         """From when ``worker_init_fn`` has run until the first fetch is over."""
@@ -94,7 +90,8 @@ class _FirstFetch(FetchListener):
         unused = self._unused_states(states)
         for library, state in states.items():
             if later[library] != unused[library]:
-                self._send(library, hashlib.sha256(pickle.dumps(state)).hexdigest())
+                digest = hashlib.sha256(pickle.dumps(state)).hexdigest()
+                self._queue.put((self._worker, library, digest))
 
     def _unused_states(self, states: dict[str, Any]) -> dict[str, Any]:
         """The states if the last sample drew nothing; *states*: those before the fetch."""

@@ -67,7 +67,7 @@ class SharedFolder:
         self._awaited: set[str] = set()
 
     def report_looks(self) -> None:
-        """Tell rank 0 what this rank looks at."""
+        """Report to rank 0 what this rank looks at."""
         for module, name in (*((os, name) for name in _LOOKS), *_OPENS[:2]):
             _replace(module, name, self._reporting)
         for name in ("rename", "replace"):
