@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch.distributed
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks.ranks.generators import (
@@ -21,8 +19,17 @@ from pytest_dataloader_faults.battery.checks.ranks.generators import (
 )
 from pytest_dataloader_faults.battery.checks.ranks.rules import LENGTH_OF_ALL
 from pytest_dataloader_faults.outcomes import Pass
+from support.augmented import (
+    Augmented,
+    AugmentedStream,
+    from_numpy,
+    from_torch,
+    seed_by_clock,
+    seed_by_torch,
+    seed_by_worker,
+)
 from support.corpus.ranks import RankedStream, SharedShuffle, place
-from support.datasets import Records, RecordStream, shard
+from support.datasets import Records, RecordStream
 from support.facts import EPOCH_1, map_reference, ordinary, revised
 
 
@@ -49,47 +56,6 @@ class LengthOfAll(SharedShuffle):
 
     def __len__(self) -> int:
         return self.count
-
-
-class Augmented(Dataset[Any]):
-    """Samples that add a random number of one library."""
-
-    def __init__(self, draw: Callable[[], float]) -> None:
-        self.draw = draw
-
-    def __len__(self) -> int:
-        return 16
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.tensor([index + self.draw()])
-
-
-class AugmentedStream(IterableDataset[Any]):
-    """The same as a stream."""
-
-    def __iter__(self) -> Iterator[Any]:
-        for index in shard(16):
-            yield torch.tensor([index + np.random.random()])  # noqa: NPY002
-
-
-def from_numpy() -> float:
-    return np.random.random()  # noqa: NPY002
-
-
-def from_torch() -> float:
-    return torch.rand(()).item()
-
-
-def seed_by_worker(worker: int) -> None:
-    np.random.seed(worker)  # noqa: NPY002
-
-
-def seed_by_clock(worker: int) -> None:
-    np.random.seed(int(time.time()))  # noqa: NPY002
-
-
-def seed_by_torch(worker: int) -> None:
-    np.random.seed(torch.initial_seed() % 2**32)  # noqa: NPY002
 
 
 def _loader(dataset: Any, **options: Any) -> DataLoader[Any]:
