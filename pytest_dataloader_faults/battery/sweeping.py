@@ -20,36 +20,23 @@ from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checking import report
 from pytest_dataloader_faults.battery.checks import WORKERS_AGREE, Scenario, kind_of
 from pytest_dataloader_faults.battery.runner import run_check
-from pytest_dataloader_faults.battery.targets import note_on_workers, path_of
-from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
-from pytest_dataloader_faults.faults import (
-    ConnectError,
-    ConnectionReset,
-    Fault,
-    OpenError,
-    ReadError,
-)
+from pytest_dataloader_faults.battery.targets import note_on_workers
+from pytest_dataloader_faults.battery.workload import NOTHING_TO_SWEEP, NotApplicable, Workload
+from pytest_dataloader_faults.faults import KINDS, Fault
 from pytest_dataloader_faults.faults.base import (
-    FileFault,
-    Place,
     Trigger,
     Triggered,
+    default_path,
     explain_invalid_fault,
 )
 from pytest_dataloader_faults.faults.globs import GlobMatcher
-from pytest_dataloader_faults.faults.network import NetworkFault
 from pytest_dataloader_faults.outcomes import Contract, SweepResult, SweepStep, Verdict
+from pytest_dataloader_faults.outcomes.fault_facts import counts_of
 from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.repeats import deciding_trial
 from pytest_dataloader_faults.steps import Processes, run_epochs
 
-_FAULTS = (OpenError(), ReadError(), ConnectError(), ConnectionReset())
-
-_NOTHING = (
-    "its workers open, read and write no data file and open no TCP connection that these faults"
-    " match, so there is nothing to sweep. For files that its constructor reads, pass"
-    " before_init=True"
-)
+_FAULTS: tuple[Any, ...] = tuple(kind() for kind in KINDS.values() if kind.is_swept)
 
 
 def sweep(
@@ -74,9 +61,9 @@ def sweep(
     Args:
         make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
         faults: The faults to inject: any with *nth* and *times*, which the sweep sets. Each is
-            injected once (``times=1``) and every time. A fault without a path hits all data files
-            that the workers open, read or write, or all their TCP connections. A write fault needs
-            a *make_dataset* that takes a folder, and hits files in it.
+            injected once (``times=1``) and every time. A fault without a path hits everything of
+            its kind that the workers use. One that damages files for good needs a *make_dataset*
+            that takes a folder, and hits files in it.
         start_at: The step to start with, such as the ``next`` of a sweep that was stopped.
         max_trials: The largest number of trials.
         files, loader, contract, copy, deadline, seed, engine, samples, on_fail: See
@@ -138,7 +125,7 @@ def _rows_for(target: _SweepTarget, faults: Iterable[Fault], start_at: Any) -> l
         refusal = kind_of(Scenario(processes=target.processes)).refusal(
             target.battery.fault_free_run
         )
-        raise exceptions.UnusableDatasetError(refusal.full_reason if refusal else _NOTHING)
+        raise exceptions.UnusableDatasetError(refusal.full_reason if refusal else NOTHING_TO_SWEEP)
     return rows
 
 
@@ -165,15 +152,9 @@ def _expected_steps(fault: Any, workload: Workload) -> int:
     """How many steps are likely to be left in a row: the last one finds nothing to fail."""
     path = _with_target(fault, workload).path
     is_meant = GlobMatcher((path,) if isinstance(path, str) else path)
-    kind = fault.counted_as or ("opens" if isinstance(fault, OpenError) else "reads")
-    highest_count: int = 0
-    for process in workload.fault_free.processes:
-        counts = {path: getattr(each, kind) for path, each in process.files.items()}
-        counts = process.connections if isinstance(fault, NetworkFault) else counts
-        highest_count = max(
-            highest_count, sum(count for path, count in counts.items() if is_meant(path))
-        )
-    step_count: int = highest_count + 2 - fault.nth
+    all_counts = (counts_of(each, fault.operation) for each in workload.fault_free.processes)
+    sums = (sum(counts[path] for path in filter(is_meant, counts)) for counts in all_counts)
+    step_count: int = max(sums, default=0) + 2 - fault.nth
     return max(1, step_count)
 
 
@@ -230,37 +211,24 @@ def _first_steps(templates: Iterable[Any]) -> list[Any]:
 
 def _with_target(fault: Any, workload: Workload) -> Any:
     """*fault* with the path of the files that it hits; None if there are none."""
-    if isinstance(fault, NetworkFault):
-        files = workload.connections
-        is_usual = fault.path == type(fault)().path
-        path = files.path if is_usual and files else "" if is_usual else fault.path
-    else:
-        path = _usual_path(fault, workload) if fault.path == "*" else fault.path
+    is_default = fault.path == default_path(type(fault))
+    path = workload.path_of(fault.operation) if is_default else fault.path
     return replace(fault, path=path) if path else None
-
-
-def _usual_path(fault: Any, workload: Workload) -> Any:
-    """The default path for *fault*; None if there is no such file."""
-    if Place.LOCK in fault.places:
-        return path_of(workload.globs)
-    if Place.WRITE not in fault.places:
-        files = workload.opened if isinstance(fault, OpenError) else workload.read
-        return files.path if files else None
-    return workload.written.path if workload.writers else None
 
 
 def _require_template(template: Any) -> None:
     problem = explain_invalid_fault(template)
     if problem and isinstance(template, (type, list, tuple)):
         raise exceptions.InvalidArgumentError(f"faults: {problem}")
-    if isinstance(template, (FileFault, NetworkFault)) and isinstance(template, Triggered):
+    if isinstance(template, Triggered) and template.globs:
         if template.trigger._replace(every=1) == Trigger():
             return
         problem = "must not set nth, times or probability, because the sweep sets nth and times"
     else:
+        *examples, last = map(repr, _FAULTS[:3])
         problem = (
-            "must be a file or connection fault with nth and times, such as OpenError(),"
-            " ReadError() or ConnectError()"
+            "must be a file or connection fault with nth and times, such as"
+            f" {', '.join(examples)} or {last}"
         )
     message = f"faults: {template!r} {problem}"
     raise exceptions.InvalidArgumentError(message)

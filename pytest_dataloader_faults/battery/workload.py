@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import glob
 import os
-import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar, get_args
 
 from pytest_dataloader_faults._settings import EVERY_FILE
 from pytest_dataloader_faults.battery import targets
+from pytest_dataloader_faults.battery.file_kinds import kinds_of
 from pytest_dataloader_faults.faults.globs import NETWORK, GlobMatcher, is_below, is_network_glob
 from pytest_dataloader_faults.outcomes import FileCounts, Outcome, Reference
-from pytest_dataloader_faults.outcomes.fault_facts import unobserved_operations
+from pytest_dataloader_faults.outcomes.fault_facts import counts_of, unobserved_operations
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.outcomes.text import pluralize
 
@@ -35,8 +35,22 @@ _TAKE_FOLDER = "Let make_dataset take a folder, and write to files in it"
 
 Files: TypeAlias = Literal["opened", "read", "content", "cut", "filled"]
 """Some of the files of a workload: the name of its property."""
-Operation: TypeAlias = Literal["opens", "reads", "writes", "locks", "connections"]
-"""What a worker does to a file: a field of ``FileCounts``. Or that it opens connections."""
+Operation: TypeAlias = Literal["opens", "reads", "connections", "writes", "listings", "locks"]
+"""What a worker does to files, folders or connections: a name for ``counts_of``."""
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
+_FILE_SETS: Mapping[str, str] = {
+    "opens": "opened",
+    "reads": "read",
+    "writes": "written",
+    "connections": "connections",
+    "listings": "listed",
+}
+"""The property with what workers do each operation to."""
+NOTHING_TO_SWEEP = (
+    "its workers open, read and write no data file and open no TCP connection that these faults"
+    " match, so there is nothing to sweep. For files that its constructor reads, pass"
+    " before_init=True"
+)
 _NO_FOLDERS = targets.OwnFolders()
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -324,6 +338,22 @@ class Workload:
         return FileSet(matching_paths, globs, lambda: NotApplicable(_NO_CONNECTION))
 
     @cached_property
+    def listed(self) -> FileSet:
+        """The folders that workers list, and that have one of the data files below them."""
+        folders = tuple(targets.listed_folders(self.fault_free, self.paths))
+        return FileSet(folders, tuple(map(glob.escape, folders)), partial(self.no_target, "list"))
+
+    def path_of(self, operation: str) -> str | tuple[str, ...]:
+        """The path of a fault in each *operation* of workers; empty if they have none.
+
+        An operation without a property is one on any of the user's files.
+        """
+        if operation not in _FILE_SETS:
+            return targets.path_of(self.globs)
+        files: FileSet = getattr(self, _FILE_SETS[operation])
+        return files.path if files else ""
+
+    @cached_property
     def truncation_points(self) -> tuple[tuple[str, int], ...]:
         """Offsets at which some of these files could end and still look complete."""
         return targets.truncation_points(self.read.paths, self.own_folders)
@@ -396,12 +426,14 @@ class Workload:
         return dict(sorted(highest.items()))
 
     def _counts_by_worker(self, operation: Operation) -> Iterator[dict[str, int]]:
-        if operation == "connections":
-            for worker in self.fault_free.processes:
-                yield {path: worker.connections.get(path, 0) for path in self.connections.paths}
+        if operation in FileCounts._fields:
+            for files in (self._written if operation == "writes" else self.used).values():
+                yield {path: getattr(counts, operation) for path, counts in files.items()}
             return
-        for files in (self._written if operation == "writes" else self.used).values():
-            yield {path: getattr(counts, operation) for path, counts in files.items()}
+        paths = {*getattr(self, _FILE_SETS[operation]).paths}
+        for worker in self.fault_free.processes:
+            counts = counts_of(worker, operation)
+            yield {path: counts[path] for path in paths & counts.keys()}
 
 
 def _sources(files: Mapping[str, FileCounts]) -> dict[str, FileCounts]:
@@ -415,84 +447,4 @@ def _reads(files: Mapping[str, FileCounts], engine: str) -> bool:
     return any(
         counts.reads and (counts.opens or counts.bytes or engine == "python")
         for counts in files.values()
-    )
-
-
-# Some facts about kinds of files. A dataset that reads an index first never reads a shard if the
-# index cannot be read. If a fault hit all files at once, each trial would end at the index, and the
-# effect of a damaged shard would remain unknown. Files do not say what they are for. But files with
-# the same purpose have the same extension. Images and their masks are in two folders, under the
-# same names. The names of a shard's arrays differ in more than the number of the shard. An index
-# without a separate extension is read by every worker, while other files are read for one sample.
-# Names can also be arbitrary, such as those of people: then there are many, with one file each.
-
-
-_Uses = Mapping[int | None, Mapping[str, FileCounts]]
-"""What each worker did to each file."""
-_MOST = 4
-_NUMBER = re.compile(r"\.?\d+$")
-_DIGITS = re.compile(r"\d+")
-
-
-def kinds_of(uses: _Uses) -> list[set[str]]:
-    """The kinds of the files in *uses*, at most four, ordered by the bytes that were read.
-
-    If there are more, the last one combines the kinds of which the least was read.
-    """
-    paths = {path for files in uses.values() for path in files}
-    by_extension = _group_paths((_extension(path), path) for path in paths)
-    kinds = [
-        kind
-        for group in by_extension
-        for kind in _group_by_folder(group) or _group_by_name(group) or _group_by_use(group, uses)
-    ]
-    kinds.sort(key=lambda kind: (-_bytes(kind, uses), min(kind)))
-    return [*kinds[: _MOST - 1], set().union(*kinds[_MOST - 1 :])] if len(kinds) > _MOST else kinds
-
-
-def _extension(path: str) -> str:
-    """The extension without a number: ``part.0`` and ``part.1`` have the same."""
-    return os.path.splitext(_NUMBER.sub("", os.path.basename(path)))[1].lower()
-
-
-def _group_by_folder(paths: set[str]) -> list[set[str]]:
-    """One kind per folder, if two to four folders have files of the same names; else nothing."""
-    folders = _group_paths((os.path.dirname(path), path) for path in paths)
-    names = {frozenset(map(_stem, folder)) for folder in folders}
-    return folders if 1 < len(folders) <= _MOST and len(names) == 1 else []
-
-
-def _group_by_name(paths: set[str]) -> list[set[str]]:
-    """One kind for names that differ only in digits, if there are few kinds; else nothing.
-
-    Each kind must have several files, or there must be a file of each kind for each number.
-    """
-    kinds = _group_paths((_DIGITS.sub("0", os.path.basename(path)), path) for path in paths)
-    numbers = [{tuple(_DIGITS.findall(os.path.basename(path))) for path in kind} for kind in kinds]
-    has_several = all(len(kind) > 1 for kind in kinds)
-    is_complete = all(each == numbers[0] and all(each) for each in numbers)
-    return kinds if 1 < len(kinds) <= _MOST and (has_several or is_complete) else []
-
-
-def _group_by_use(paths: set[str], uses: _Uses) -> list[set[str]]:
-    """The only file that every worker reads, and the other files; else all files as one kind."""
-    users = [set(files) for files in uses.values()]
-    common = paths.intersection(*users) if len(users) > 1 else set()
-    return [common, paths - common] if len(common) == 1 and len(paths) > 2 else [paths]  # noqa: PLR2004  # an index, and more than one other
-
-
-def _stem(path: str) -> str:
-    return os.path.splitext(os.path.basename(path))[0]
-
-
-def _group_paths(pairs: Iterable[tuple[Hashable, str]]) -> list[set[str]]:
-    groups: defaultdict[Hashable, set[str]] = defaultdict(set)
-    for key, path in pairs:
-        groups[key].add(path)
-    return list(groups.values())
-
-
-def _bytes(paths: set[str], uses: _Uses) -> int:
-    return sum(
-        counts.bytes for files in uses.values() for path, counts in files.items() if path in paths
     )

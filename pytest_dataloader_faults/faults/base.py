@@ -9,10 +9,10 @@ from __future__ import annotations
 import errno as _errno
 import os
 import signal as _signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import Flag, IntEnum, auto
-from typing import ClassVar, NamedTuple, TypeAlias, TypeGuard, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from pytest_dataloader_faults import _arguments as allow
 from pytest_dataloader_faults import exceptions
@@ -27,6 +27,10 @@ _FATAL_SIGNALS = frozenset(  # Not SIGINT: Python makes it an exception, which t
     for name in "KILL SEGV BUS ABRT FPE ILL TERM HUP QUIT TRAP SYS XCPU XFSZ".split()
 )
 SIGNALS = _FATAL_SIGNALS | {_signal.SIGSTOP}
+FEW = (1, 2, 3)
+"""Values of *times* that a search draws for faults that take time whenever they fire."""
+TIMES = (None, 1, 1, None, 1, 1, 2, 3)
+"""For others, permanent or transient: mostly once, which a second attempt survives."""
 MAX_NAME = 255
 """Bytes in the name of a file, by the rules of Linux."""
 
@@ -248,8 +252,14 @@ class Fault(allow.Checked):
     """It cannot happen in the main process, as with ``num_workers=0``."""
     in_words: ClassVar[str]
     """What the dataset experiences, for a kind without an errno; {} is the file."""
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """All values of each argument that a search chooses from these alone."""
+    operation: ClassVar[str] = ""
+    """What workers do to its files: a field of ``FileCounts`` or of ``WorkerFacts``."""
+    drawn: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    """The values of each argument that a search draws, the simplest first."""
+    is_survivable: ClassVar[bool] = False
+    """A healthy dataset survives it, or fails from it cleanly, with any loader."""
+    is_swept: ClassVar[bool] = False
+    """A sweep injects it unless it is passed other faults."""
     errnos: ClassVar[frozenset[int] | None] = None
     """The errnos that the call can fail with, if the fault has a choice."""
 
@@ -288,8 +298,8 @@ class Fault(allow.Checked):
 
     @property
     def counted_as(self) -> str:
-        """The ``FileCounts`` field of the operations that it is about, unless these are reads."""
-        return ""
+        """The operations that it is about, as its arguments say: a name like ``operation``."""
+        return self.operation
 
     def explain_unmatched(self, *, has_counted: bool) -> str:  # noqa: ARG002  # for subclasses
         """Why no operation matched it; "" if that has no reason of its own.
@@ -369,6 +379,16 @@ class Fault(allow.Checked):
         """Refuse arguments that exclude each other."""
 
 
+def default_path(fault_kind: type[Fault]) -> Globs | None:
+    """The *path* of faults of that kind to which none is passed; None if they have no *path*."""
+    defaults: Iterator[Any] = (
+        each.default
+        for each in fields(fault_kind)  # type: ignore[arg-type]  # Each is a dataclass.
+        if each.name == "path"
+    )
+    return next(defaults, None)
+
+
 KINDS: dict[str, type[Fault]] = {}
 _Kind = TypeVar("_Kind", bound=Fault)
 
@@ -422,6 +442,7 @@ class ShortCall(Triggered, FileFault):
 
     __slots__ = ()
     effects: ClassVar = Effect.BAD_DATA
+    drawn: ClassVar = {"max_bytes": tuple(range(1, 17)), "times": FEW}
     call: ClassVar[str]
     """What the call does with a file."""
     max_bytes: float = 1

@@ -72,6 +72,14 @@ def is_network_glob(glob: str) -> bool:
     return glob.startswith(NETWORK)
 
 
+def operations_on(glob: str) -> tuple[str, ...]:
+    """What workers may do to what *glob* matches, named as by ``Fault.operation``.
+
+    Whether they change a file, its glob does not say.
+    """
+    return ("connections",) if is_network_glob(glob) else ("opens", "reads", "listings", "locks")
+
+
 def connection_path(host: str, port: int | str) -> str:
     """The path of a connection to that address."""
     return f"{NETWORK}{f'[{host}]' if ':' in host else host}:{port}"

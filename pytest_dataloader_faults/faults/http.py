@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import ClassVar
 
 from pytest_dataloader_faults import _arguments as allow
-from pytest_dataloader_faults.faults.base import Effect, Place, Triggered, kind
+from pytest_dataloader_faults.faults.base import TIMES, Effect, Place, Triggered, kind
 from pytest_dataloader_faults.faults.network import NetworkFault
 
 TLS_CONNECTION = "TLS connection"
@@ -60,6 +60,8 @@ class HttpError(Triggered, NetworkFault):
 
     happens_in: ClassVar = Place.ANSWER
     effects: ClassVar = Effect.ERROR
+    drawn: ClassVar = {"status": (503, 404, 429, 403, 500), "times": TIMES}
+    is_survivable: ClassVar = True
     _rules: ClassVar = {
         **NetworkFault._rules,
         "status": allow.ints(400, 599, "an HTTP status from 400 to 599"),

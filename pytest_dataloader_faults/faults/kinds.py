@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_dataloader_faults.faults.base import (
+    FEW,
+    TIMES,
     Effect,
     Fault,
     FileFault,
@@ -53,6 +55,13 @@ class OpenError(Triggered, FileFault):
     effects: ClassVar = Effect.ERROR
     needs_worker: ClassVar = False
     errnos: ClassVar = OPEN_ERRNOS
+    operation: ClassVar = "opens"
+    drawn: ClassVar = {
+        "errno": (_errno.EIO, _errno.ENOENT, _errno.EMFILE, _errno.ESTALE),
+        "times": TIMES,
+    }
+    is_survivable: ClassVar = True
+    is_swept: ClassVar = True
     errno: int = _errno.EIO
     nth: int = 1
     times: int | None = None
@@ -84,6 +93,11 @@ class ReadError(Triggered, FileFault):
     effects: ClassVar = Effect.ERROR
     needs_worker: ClassVar = False
     errnos: ClassVar = READ_ERRNOS
+    operation: ClassVar = "reads"
+    # Not EINTR and EAGAIN, which request a retry: if permanent, they cause an endless loop.
+    drawn: ClassVar = {"errno": (_errno.EIO, _errno.ESTALE), "times": TIMES}
+    is_survivable: ClassVar = True
+    is_swept: ClassVar = True
     errno: int = _errno.EIO
     nth: int = 1
     times: int | None = None
@@ -107,6 +121,8 @@ class ShortRead(ShortCall):
     needs_worker: ClassVar = False
     in_words: ClassVar = "a read of {} returned fewer bytes than requested"
     call: ClassVar = "read"
+    operation: ClassVar = "reads"
+    is_survivable: ClassVar = True
 
 
 @kind
@@ -123,6 +139,9 @@ class TruncatedFile(InWorkers, FileFault):
     effects: ClassVar = Effect.BAD_DATA | Effect.LASTING
     needs_worker: ClassVar = False
     in_words: ClassVar = "the content of {} is damaged (it is truncated)"
+    operation: ClassVar = "reads"
+    drawn: ClassVar = {"keep": (0.5, 0.25, 0.75, *range(65))}
+    is_survivable: ClassVar = True
     keep: float = 0.5
 
     def kept(self, size: int) -> int:
@@ -144,6 +163,8 @@ class CorruptedFile(InWorkers, FileFault):
     needs_worker: ClassVar = False
     in_words: ClassVar = "the content of {} is damaged (some bytes differ)"
     of_connections: ClassVar = "ConnectionClosed: TCP notices damaged bytes"
+    operation: ClassVar = "reads"
+    drawn: ClassVar = {"flips": tuple(range(1, 9)), "seed": tuple(range(8))}
     flips: int = 1
     seed: int = 0
 
@@ -167,6 +188,9 @@ class ClosedDescriptor(Triggered, FileFault):
     happens_in: ClassVar = Place.DESCRIPTOR
     effects: ClassVar = Effect.ERROR | Effect.LASTING
     needs_worker: ClassVar = True
+    operation: ClassVar = "reads"
+    drawn: ClassVar = {"times": TIMES}
+    is_survivable: ClassVar = True
     errno = _errno.EBADF
     reuse: bool = False
     nth: int = 1
@@ -193,6 +217,9 @@ class SlowRead(Triggered, FileFault):
     effects: ClassVar = Effect.DELAY
     needs_worker: ClassVar = False
     in_words: ClassVar = "a read of {} took long"
+    operation: ClassVar = "reads"
+    drawn: ClassVar = {"seconds": (0.05,), "times": FEW}
+    is_survivable: ClassVar = True
     seconds: float = 0.5
     nth: int = 1
     times: int | None = None
@@ -213,4 +240,5 @@ class HungRead(InWorkers, FileFault):
     effects: ClassVar = Effect.DELAY
     needs_worker: ClassVar = True
     in_words: ClassVar = "a read of {} did not return"
+    operation: ClassVar = "reads"
     nth: int = 1

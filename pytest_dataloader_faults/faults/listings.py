@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from pytest_dataloader_faults.faults.base import (
     MAX_NAME,
+    TIMES,
     Effect,
     FileFault,
     InWorkers,
@@ -45,6 +46,8 @@ class ListingOrder(InWorkers, FileFault):
     needs_worker: ClassVar = False
     unseen_by_python: ClassVar = _UNSEEN
     in_words: ClassVar = "{} was listed in another order"
+    operation: ClassVar = "listings"
+    drawn: ClassVar = {"order": ("reversed", "random")}
     order: str = "reversed"
     _: KW_ONLY
     seed: int = 0
@@ -64,6 +67,8 @@ class ListingError(Triggered, FileFault):
     needs_worker: ClassVar = False
     unseen_by_python: ClassVar = _UNSEEN
     errnos: ClassVar = LISTING_ERRNOS
+    operation: ClassVar = "listings"
+    drawn: ClassVar = {"errno": (_errno.EIO, _errno.ESTALE), "times": TIMES}
     errno: int = _errno.EIO
     nth: int = 1
     times: int | None = None
@@ -81,6 +86,7 @@ class MissingEntry(InWorkers, FileFault):
     effects: ClassVar = Effect.ERROR
     needs_worker: ClassVar = False
     unseen_by_python: ClassVar = _UNSEEN
+    operation: ClassVar = "opens"
     errno = _errno.ENOENT
 
     @property
@@ -108,6 +114,8 @@ class StrayEntry(InWorkers, FileFault):
     needs_worker: ClassVar = False
     unseen_by_python: ClassVar = _UNSEEN
     in_words: ClassVar = "{} was added to its folder"
+    operation: ClassVar = "listings"
+    drawn: ClassVar = {"name": (".DS_Store", "*.part")}
     name: str = ".DS_Store"
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_dataloader_faults.faults.base import (
+    TIMES,
     Effect,
     FileFault,
     Place,
@@ -41,7 +42,8 @@ class LockError(Triggered, FileFault):
     nth: int = 1
     times: int | None = None
 
-    counted_as: ClassVar = "locks"
+    operation: ClassVar = "locks"
+    drawn: ClassVar = {"errno": (_errno.EAGAIN, _errno.ENOLCK), "times": TIMES}
     unseen_by_python: ClassVar = "libraries lock their files in C"
 
     def explain_unmatched(self, *, has_counted: bool) -> str:

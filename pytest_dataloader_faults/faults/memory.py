@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pytest_dataloader_faults import _arguments as allow
-from pytest_dataloader_faults.faults.base import Effect, Place, Triggered, kind
+from pytest_dataloader_faults.faults.base import FEW, Effect, Place, Triggered, kind
 
 _DEFAULT_BYTES = 1 << 16
 _MOST_BYTES = (1 << 63) - 1
@@ -50,6 +50,7 @@ class MemoryExhaustion(Triggered):
     effects: ClassVar = Effect.ERROR
     needs_worker: ClassVar = True
     unseen_by_python: ClassVar = "libraries allocate memory in C"
+    drawn: ClassVar = {"times": (None, *FEW)}
     errno = _errno.ENOMEM
     min_bytes: int = _DEFAULT_BYTES
     nth: int = 1

@@ -12,6 +12,7 @@ from typing import ClassVar
 from pytest_dataloader_faults import _arguments as allow
 from pytest_dataloader_faults.faults.base import (
     CONNECTION_FAILED,
+    TIMES,
     Effect,
     Fault,
     Globs,
@@ -35,6 +36,7 @@ class NetworkFault(Fault):
 
     __slots__ = ()
     needs_worker: ClassVar = True
+    operation: ClassVar = "connections"
     path: Globs = "tcp://*"
 
     def message_patterns(self, call: str) -> tuple[str, ...]:
@@ -58,6 +60,12 @@ class ConnectError(Triggered, NetworkFault):
     happens_in: ClassVar = Place.CONNECT
     effects: ClassVar = Effect.ERROR
     errnos: ClassVar = CONNECT_ERRNOS
+    drawn: ClassVar = {
+        "errno": (_errno.ECONNREFUSED, _errno.ETIMEDOUT, _errno.EHOSTUNREACH),
+        "times": TIMES,
+    }
+    is_survivable: ClassVar = True
+    is_swept: ClassVar = True
     errno: int = _errno.ECONNREFUSED
     nth: int = 1
     times: int | None = None
@@ -70,6 +78,7 @@ class _TruncatedResponse(Triggered, NetworkFault):
     __slots__ = ()
     happens_in: ClassVar = Place.ANSWER
     effects: ClassVar = Effect.BAD_DATA
+    drawn: ClassVar = {"after": (0, 256, 1024), "times": TIMES}
     _rules: ClassVar = {
         **NetworkFault._rules,
         "after": allow.ints(0, allowed="an int, 0 or more bytes of the response"),
@@ -89,6 +98,8 @@ class ConnectionReset(_TruncatedResponse):
     """
 
     effects: ClassVar = Effect.BAD_DATA | Effect.ERROR
+    is_survivable: ClassVar = True
+    is_swept: ClassVar = True
     errno = _errno.ECONNRESET
 
 
@@ -101,4 +112,5 @@ class ConnectionClosed(_TruncatedResponse):
     ``ConnectionReset`` for what a response is.
     """
 
+    # Only a reader that knows the length of a response can detect it, so it is not survivable.
     in_words: ClassVar = "the connection to {} was closed early"

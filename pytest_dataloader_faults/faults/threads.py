@@ -6,7 +6,7 @@ import errno as _errno
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from pytest_dataloader_faults.faults.base import Effect, Place, Triggered, kind
+from pytest_dataloader_faults.faults.base import TIMES, Effect, Place, Triggered, kind
 
 
 @kind
@@ -29,6 +29,8 @@ class ThreadExhaustion(Triggered):
     times: int | None = None
     processes: bool = field(default=True, kw_only=True)
 
+    operation: ClassVar = "starts"
+    drawn: ClassVar = {"times": TIMES}
     unseen_by_python: ClassVar = "libraries start their threads in C"
 
     def explain_unmatched(self, *, has_counted: bool) -> str:  # noqa: ARG002  # they are no files

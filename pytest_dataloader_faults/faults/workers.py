@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from pytest_dataloader_faults import _arguments as allow
 from pytest_dataloader_faults.faults.base import (
+    FEW,
     Effect,
     Fault,
     Globs,
@@ -24,6 +25,7 @@ from pytest_dataloader_faults.faults.writes import NOT_WRITTEN, NOTHING_WRITTEN
 
 # It prints the error that ended it, and torch only says that it has ended.
 _PIN_THREAD = "pin[- ]memory thread"
+_DEADLY = "KILL SEGV BUS TERM ABRT"
 
 
 @kind
@@ -41,6 +43,8 @@ class DescriptorExhaustion(InWorkers):
     happens_in: ClassVar = Place.ALLOCATION | Place.FETCH
     effects: ClassVar = Effect.ERROR | Effect.SCARCITY
     needs_worker: ClassVar = True
+    operation: ClassVar = "opens"
+    is_survivable: ClassVar = True
     errno = _errno.EMFILE
     headroom: int = 0
     where: str = "worker"
@@ -70,6 +74,7 @@ class SharedMemoryExhaustion(Triggered):
     effects: ClassVar = Effect.ERROR | Effect.SCARCITY
     needs_worker: ClassVar = True
     unseen_by_python: ClassVar = "torch reserves shared memory in C++"
+    drawn: ClassVar = {"times": (None, *FEW)}
     errno = _errno.ENOSPC
     nth: int = 1
     times: int | None = None
@@ -91,7 +96,7 @@ class PinMemoryThreadDeath(Fault):
     effects: ClassVar = Effect.ERROR
     needs_worker: ClassVar = True
     in_words: ClassVar = "the thread that pins memory died"
-    choices: ClassVar = {"stage": ("take", "pin")}
+    drawn: ClassVar = {"stage": ("take", "pin")}
     _rules: ClassVar = {
         **Fault._rules,
         "stage": allow.ArgumentRule(lambda value: value in ("take", "pin"), "'take' or 'pin'"),
@@ -145,6 +150,10 @@ class WorkerKilled(InOneWorker):
     happens_in: ClassVar = Place.FETCH | Place.READ | Place.WRITE
     effects: ClassVar = Effect.DEATH | Effect.DELAY
     in_words: ClassVar = "a worker was killed"
+    drawn: ClassVar = {
+        "signal": tuple(int(getattr(_signal, f"SIG{name}")) for name in _DEADLY.split())
+    }
+    is_survivable: ClassVar = True
     signal: int = int(_signal.SIGKILL)
     at: int = 1
     worker: int | None = 0
@@ -155,7 +164,7 @@ class WorkerKilled(InOneWorker):
 
     @property
     def counted_as(self) -> str:
-        """Writes, if it is about these."""
+        """What it interrupts, as far as that is counted."""
         return "writes" if self.writing else ""
 
     def explain_unmatched(self, *, has_counted: bool) -> str:
@@ -197,6 +206,8 @@ class WorkerExited(InOneWorker):
 
     effects: ClassVar = Effect.DEATH
     in_words: ClassVar = "a worker exited"
+    drawn: ClassVar = {"code": (1, 2, 255)}  # Of 0, torch notices only after 5 s.
+    is_survivable: ClassVar = True
     code: int = 0
     at: int = 1
     worker: int | None = 0

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_dataloader_faults.faults.base import (
+    TIMES,
     Effect,
     FileFault,
     Place,
@@ -51,7 +52,9 @@ class WriteError(Triggered, FileFault):
     effects: ClassVar = Effect.ERROR
     needs_worker: ClassVar = False
     errnos: ClassVar = WRITE_ERRNOS
-    counted_as: ClassVar = "writes"
+    operation: ClassVar = "writes"
+    drawn: ClassVar = {"errno": (_errno.ENOSPC, _errno.EIO, _errno.EDQUOT), "times": TIMES}
+    is_survivable: ClassVar = True
     errno: int = _errno.ENOSPC
     nth: int = 1
     times: int | None = None
@@ -80,7 +83,8 @@ class ShortWrite(ShortCall):
     needs_worker: ClassVar = False
     in_words: ClassVar = "a write of {} accepted fewer bytes than it was passed"
     call: ClassVar = "write"
-    counted_as: ClassVar = "writes"
+    operation: ClassVar = "writes"
+    is_survivable: ClassVar = True
 
     def message_patterns(self, _call: str) -> tuple[str, ...]:
         """What a message contains if it says that a file is incomplete."""

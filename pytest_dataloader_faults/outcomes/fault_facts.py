@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_dataloader_faults import faults as vocabulary
@@ -13,7 +13,7 @@ from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.faults.globs import GlobMatcher, is_absolute
 from pytest_dataloader_faults.outcomes.error_text import Occurrence, explains_fault
 from pytest_dataloader_faults.outcomes.text import pluralize, printable, shown_fault
-from pytest_dataloader_faults.wire import FaultFacts, WorkerFacts
+from pytest_dataloader_faults.wire import FaultFacts, FileCounts, WorkerFacts
 
 _MAX_FILES = 10
 _BRACES = re.compile(r"\{.*\}")
@@ -42,6 +42,14 @@ def unobserved_operations(workers: Iterable[WorkerFacts]) -> str:
     """What hid reads and writes from the engine, and how often; empty if nothing did."""
     counts = sum((Counter(each.unobserved) for each in workers), Counter[str]())
     return ", ".join(f"{operation} ({count})" for operation, count in sorted(counts.items()))
+
+
+def counts_of(worker: WorkerFacts, operation: str) -> Mapping[str, int]:
+    """How often *worker* did *operation*, by path: a field of ``FileCounts``, or of its facts."""
+    if operation in FileCounts._fields:
+        return {path: getattr(each, operation) for path, each in worker.files.items()}
+    counts: Mapping[str, int] = getattr(worker, operation)
+    return counts
 
 
 def shared_offset_files(workers: Iterable[WorkerFacts]) -> dict[str, int]:
@@ -167,9 +175,9 @@ def _hint_no_stray(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
 
 
 def _hint_of_kind(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
-    files = (file for each in workers for file in each.files.values())
-    counts = (getattr(file, fault.counted_as) for file in files) if fault.counted_as else ()
-    return fault.explain_unmatched(has_counted=any(counts))
+    operation = fault.counted_as
+    counts = [counts_of(each, operation).values() for each in workers] if operation else ()
+    return fault.explain_unmatched(has_counted=any(map(any, counts)))
 
 
 def _hint_constructor(fault: Fault, workers: Sequence[WorkerFacts]) -> str:

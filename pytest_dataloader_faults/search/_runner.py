@@ -115,7 +115,7 @@ def _first_cases(
         loaders.append({**options, "persistent_workers": True})
     for epochs, options in enumerate(loaders, start=1):
         for error in TRANSIENT_ERRORS:
-            counts = files.opens if isinstance(error, faults.OpenError) else files.reads
+            counts = files.count(error.operation)
             if counts and type(error) in kinds:
                 path, count = next(iter(counts.items()))
                 late = replace(error, path=path, nth=count * (epochs - 1) + 1)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import glob
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -26,16 +27,11 @@ from hypothesis.errors import InvalidArgument
 from pytest_dataloader_faults._arguments import ArgumentRule, choose_arguments
 from pytest_dataloader_faults._settings import Files as Globs
 from pytest_dataloader_faults._settings import parse_globs
-from pytest_dataloader_faults.battery.targets import (
-    count_starts,
-    listed_folders,
-    path_of,
-    portable_globs,
-)
-from pytest_dataloader_faults.battery.workload import Workload
+from pytest_dataloader_faults.battery.targets import count_starts, path_of, portable_globs
+from pytest_dataloader_faults.battery.workload import OPERATIONS, Workload
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults import OpenError, ReadError
-from pytest_dataloader_faults.faults.globs import NETWORK, is_network_glob
+from pytest_dataloader_faults.faults import ClosedDescriptor, Fault, OpenError, ReadError
+from pytest_dataloader_faults.faults.globs import operations_on
 
 
 def require(rule: ArgumentRule, **arguments: Any) -> None:
@@ -64,71 +60,60 @@ def combinations(**domains: tuple[Hashable, ...]) -> st.SearchStrategy[dict[str,
     return st.sampled_from(choices)
 
 
+Path: TypeAlias = str | tuple[str, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataFiles:
-    """The files that a dataset reads, as globs, in alphabetical order.
+    """What a dataset uses, as globs, in alphabetical order.
 
-    A glob is the end of a path, such as ``"*/03.rec"``, if it matches only one file. So a schedule
-    stays valid if the data is in another folder, such as another ``tmp_path``.
+    The glob of a file is the end of its path, such as ``"*/03.rec"``, if that matches only one
+    file. So a schedule stays valid if the data is in another folder, such as another ``tmp_path``.
 
     Attributes:
-        opens: How often one worker opens each file in an epoch.
-        reads: How often one worker reads each file in an epoch. Mapping it counts as one read.
-        all_files: A glob, or globs, for all these files together.
-        writes: How often one worker writes each file of the trial's own folder in an epoch.
-        all_written: A glob, or globs, for all written files together.
-        listings: How often one worker lists each folder in an epoch.
-        locks: How often one worker locks each file in an epoch.
-        starts: How many threads and processes one worker starts in an epoch.
+        counts: By operation, as faults name theirs: how often one worker does it in an epoch to
+            each file, folder or connection. Mapping a file counts as one read.
+        together: By operation, a glob, or globs, for all of these together.
         batches: How many batches one worker makes in an epoch.
         samples: How many samples the dataset has.
         workers: How many workers share the files.
         epochs: How many epochs a worker lives for.
         focus: The only file that single-file faults hit; by default each file.
-        connections: How often one worker opens each TCP connection in an epoch, by its path.
         tolerated_errors: Transient errors that the dataset survives; None if unknown.
     """
 
-    opens: Mapping[str, int]
-    reads: Mapping[str, int]
-    all_files: str | tuple[str, ...] = "*"
+    counts: Mapping[str, Mapping[str, int]]
+    together: Mapping[str, Path] = field(default_factory=dict)
     batches: int = 4
     samples: int = 16
     workers: int = 1
     epochs: int = 1
     focus: str | None = None
     tolerated_errors: tuple[OpenError | ReadError, ...] | None = None
-    connections: Mapping[str, int] = field(default_factory=dict)
-    writes: Mapping[str, int] = field(default_factory=dict)
-    all_written: str | tuple[str, ...] = "*"
-    listings: Mapping[str, int] = field(default_factory=dict)
-    locks: Mapping[str, int] = field(default_factory=dict)
-    starts: int = 0
 
     @classmethod
     def of(cls, workload: Workload, samples: int) -> DataFiles:
         """The files of *workload*, for a dataset with this many *samples*."""
-        opens, reads = workload.count_per_file("opens"), workload.count_per_file("reads")
-        writes = workload.count_per_file("writes")
-        locks = {path: count for path, count in workload.count_per_file("locks").items() if count}
-        # The python engine cannot cut off responses.
-        connections = {} if workload.is_python_engine else workload.count_per_file("connections")
-        listings = listed_folders(workload.fault_free, workload.paths)
-        names, all_files = portable_globs(sorted({*opens, *reads}), workload.known_paths)
-        written_names, all_written = portable_globs(writes, workload.known_paths)
+        by_path = {each: workload.count_per_file(each) for each in OPERATIONS}
+        sources = {*by_path["opens"], *by_path["reads"]}
+        counts: dict[str, Mapping[str, int]] = {}
+        together: dict[str, Path] = {}
+        for operation, path_counts in by_path.items():
+            paths = sources if sources & path_counts.keys() else {*path_counts}
+            names, all_paths = _name_paths(paths, workload, operation)
+            counts[operation] = {names[path]: count for path, count in path_counts.items()}
+            together[operation] = all_paths
+        starts = count_starts(workload.fault_free)
         return cls(
-            opens={names[path]: count for path, count in opens.items()},
-            reads={names[path]: count for path, count in reads.items()},
-            all_files=all_files or "*",
-            connections={glob.escape(path): count for path, count in connections.items()},
-            writes={written_names[path]: count for path, count in writes.items()},
-            all_written=all_written or "*",
-            listings={glob.escape(path): count for path, count in listings.items()},
-            locks={glob.escape(path): count for path, count in locks.items()},
-            starts=count_starts(workload.fault_free),
+            counts={**counts, "starts": {"": starts} if starts else {}},
+            together=together,
             batches=max((each.fetches for each in workload.fault_free.workers), default=0) or 1,
             samples=samples,
         )
+
+    def count(self, operation: str) -> Mapping[str, int]:
+        """How often one worker does *operation* in an epoch, by glob."""
+        return self.counts.get(operation, {})
 
     def for_loader(self, loader: Mapping[str, Any], epochs: int) -> DataFiles:
         """These files, for the workers of a *loader* that runs this many *epochs*."""
@@ -146,8 +131,16 @@ class DataFiles:
 Files: TypeAlias = DataFiles | Globs | None
 """The argument ``files`` of strategies."""
 
-Path: TypeAlias = str | tuple[str, ...]
 _NTH = 4
+
+
+def _name_paths(
+    paths: Collection[str], workload: Workload, operation: str
+) -> tuple[dict[str, str], Path]:
+    """A glob for each of *paths*, and one or several for all of them together."""
+    if workload.known_paths.issuperset(paths):
+        return portable_globs(sorted(paths), workload.known_paths)
+    return {path: glob.escape(path) for path in paths}, workload.path_of(operation)
 
 
 class Target(NamedTuple):
@@ -178,52 +171,29 @@ def data_files(files: Files) -> DataFiles:
         globs = parse_globs(files)
     except InvalidArgumentError as error:
         raise InvalidArgument(str(error)) from error
-    files_meant = [each for each in globs if not is_network_glob(each)]
-    counts = dict.fromkeys(files_meant, _NTH)
-    connections = dict.fromkeys(filter(is_network_glob, globs), _NTH)
-    return DataFiles(
-        opens=counts,
-        reads=counts,
-        all_files=path_of(tuple(files_meant)),
-        connections=connections,
-        listings=counts,
-        locks=counts,
-        starts=_NTH,
-    )
+    counts: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for each in globs:
+        for operation in operations_on(each):
+            counts[operation][each] = _NTH
+    together = {operation: path_of(tuple(paths)) for operation, paths in counts.items()}
+    return DataFiles(counts={**counts, "starts": {"": _NTH}}, together=together)
 
 
-def count_operations(files: DataFiles, verb: str) -> Mapping[str, int]:
-    """How often a worker does what *verb* says in an epoch, for each of *files*.
-
-    *verb*: ``"open"``, ``"read"``, ``"write"``, ``"lock"`` or, for its descriptors, which may be
-    inherited, ``"keep"``. With ``"list"``, one of the folders, and with ``"connect to"``, one of
-    the TCP connections.
-    """
-    if verb == "keep":
-        return {path: max(1, files.opens.get(path, 0)) for path in files.reads}
-    counts_by_verb = {
-        "open": files.opens,
-        "write": files.writes,
-        "list": files.listings,
-        "lock": files.locks,
-        "connect to": files.connections,
-    }
-    return counts_by_verb.get(verb, files.reads)
+def count_operations(files: DataFiles, kind: type[Fault]) -> Mapping[str, int]:
+    """How often a worker does what faults of *kind* are about in an epoch, by glob."""
+    if kind is ClosedDescriptor:  # The descriptor may be inherited.
+        opens = files.count("opens")
+        return {path: max(1, opens.get(path, 0)) for path in files.count("reads")}
+    return files.count(kind.operation)
 
 
-def operations(files: DataFiles, verb: str) -> st.SearchStrategy[Target]:
-    """One of the files that workers *verb*, or all of them. It shrinks to the first file."""
-    each_count = count_operations(files, verb)
+def operations(files: DataFiles, kind: type[Fault]) -> st.SearchStrategy[Target]:
+    """One of the files that faults of *kind* can hit, or all of them. Shrinks to the first file."""
+    each_count = count_operations(files, kind)
     paths = [path for path in each_count if path == files.focus] or [*each_count]
     targets = [_target(path, each_count[path], files.epochs) for path in paths]
     share = math.ceil(sum(each_count.values()) / files.workers)
-    together_by_verb = {
-        "connect to": f"{NETWORK}*",
-        "write": files.all_written,
-        "list": path_of(tuple(files.listings)),
-    }
-    together = together_by_verb.get(verb, files.all_files)
-    all_files = _target(together, share, files.epochs)
+    all_files = _target(files.together.get(kind.operation) or "*", share, files.epochs)
     # One file is likelier than all files. This is one list because a choice between two strategies
     # would shrink to the one that does not make a choice.
     once = (

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
-import signal
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
@@ -15,6 +13,7 @@ from hypothesis.errors import InvalidArgument
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._arguments import COUNT, FLAG, ArgumentRule, ints, is_number
 from pytest_dataloader_faults.faults import KINDS, Fault
+from pytest_dataloader_faults.faults.base import default_path
 from pytest_dataloader_faults.strategies.choices import (
     DataFiles,
     Files,
@@ -28,10 +27,10 @@ from pytest_dataloader_faults.strategies.choices import (
 )
 
 Kinds = Iterable[type[Fault]]
-Domains: TypeAlias = dict[str, tuple[Hashable, ...]]
+Domains: TypeAlias = Mapping[str, tuple[Hashable, ...]]
 Transient: TypeAlias = vocabulary.OpenError | vocabulary.ReadError
 
-DEFAULT_KINDS: tuple[type[Fault], ...] = (
+_FIRST: tuple[type[Fault], ...] = (
     vocabulary.OpenError,
     vocabulary.ReadError,
     vocabulary.ShortRead,
@@ -41,80 +40,19 @@ DEFAULT_KINDS: tuple[type[Fault], ...] = (
     vocabulary.ClosedDescriptor,
     vocabulary.DescriptorExhaustion,
     vocabulary.WorkerExited,
-    vocabulary.ConnectError,
-    vocabulary.ConnectionReset,
-    vocabulary.HttpError,
-    vocabulary.WriteError,
-    vocabulary.ShortWrite,
 )
-"""The faults that a healthy dataset survives, or fails from cleanly, with any loader.
+"""The kinds that examples shrink to, the simplest first."""
+DEFAULT_KINDS = (*_FIRST, *(k for k in KINDS.values() if k.is_survivable and k not in _FIRST))
+"""The faults that a healthy dataset survives, or fails from cleanly, with any loader."""
 
-The other faults need more. Only a dataset that sorts its files is the same under ``ListingOrder``,
-only one that selects them by name is the same under ``StrayEntry``, and only one that counts them
-notices a ``MissingEntry``. Only a checksum can detect ``CorruptedFile``, and only a reader that
-knows the length of a response can detect ``ConnectionClosed``. Faults that hang need a loader with
-a ``timeout``, and so does ``LockError``: a dataset that waits for a lock waits for the job that
-holds it. After ``SharedMemoryExhaustion``, torch may wait forever. A fault that happens in no
-worker needs an accelerator, ``ThreadExhaustion`` a dataset that starts threads or processes, and
-``MemoryExhaustion`` one that allocates much memory at once.
-"""
-
-_FEW = (1, 2, 3)
-"""Values of *times* for faults that take time whenever they fire."""
-_TIMES = (None, 1, 1, None, 1, 1, *_FEW[1:])
-"""Permanent or transient: mostly once, which a second attempt survives."""
-_OPEN_ERRNOS = (errno.EIO, errno.ENOENT, errno.EMFILE, errno.ESTALE)
-_READ_ERRNOS = (errno.EIO, errno.ESTALE)
-"""Not EINTR and EAGAIN, which request a retry: if permanent, they cause an endless loop."""
-TRANSIENT_ERRORS: tuple[Transient, ...] = (
-    *(vocabulary.OpenError(errno=number, times=1) for number in _OPEN_ERRNOS),
-    *(vocabulary.ReadError(errno=number, times=1) for number in _READ_ERRNOS),
+TRANSIENT_ERRORS: tuple[Transient, ...] = tuple(
+    kind(errno=number, times=1)
+    for kind in (vocabulary.OpenError, vocabulary.ReadError)
+    for number in kind.drawn["errno"]
 )
 """Transient errors, one for each class and errno."""
-
-_LOCK_ERRNOS = (errno.EAGAIN, errno.ENOLCK)
-_CONNECT_ERRNOS = (errno.ECONNREFUSED, errno.ETIMEDOUT, errno.EHOSTUNREACH)
-_WRITE_ERRNOS = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
-_BYTES = tuple(range(1, 17))
-_STATUSES = (503, 404, 429, 403, 500)
-_ANSWERED: Domains = {"after": (0, 256, 1024), "times": _TIMES}
-_DEADLY = tuple(int(getattr(signal, f"SIG{name}")) for name in "KILL SEGV BUS TERM ABRT".split())
-
-
-class _Operation(NamedTuple):
-    """The operation on a file or connection that a fault hits, and the fault's other fields."""
-
-    verb: str
-    fields: Domains
-
-
-_OPERATIONS: dict[type[Fault], _Operation] = {
-    vocabulary.OpenError: _Operation("open", {"errno": _OPEN_ERRNOS, "times": _TIMES}),
-    vocabulary.ReadError: _Operation("read", {"errno": _READ_ERRNOS, "times": _TIMES}),
-    vocabulary.ShortRead: _Operation("read", {"max_bytes": _BYTES, "times": _FEW}),
-    vocabulary.TruncatedFile: _Operation("read", {"keep": (0.5, 0.25, 0.75, *range(65))}),
-    vocabulary.CorruptedFile: _Operation(
-        "read", {"flips": tuple(range(1, 9)), "seed": tuple(range(8))}
-    ),
-    vocabulary.ListingOrder: _Operation("list", {"order": ("reversed", "random")}),
-    vocabulary.ListingError: _Operation("list", {"errno": _READ_ERRNOS, "times": _TIMES}),
-    vocabulary.MissingEntry: _Operation("open", {}),
-    vocabulary.StrayEntry: _Operation("list", {"name": (".DS_Store", "*.part")}),
-    vocabulary.ClosedDescriptor: _Operation("keep", {"times": _TIMES}),
-    vocabulary.SlowRead: _Operation("read", {"seconds": (0.05,), "times": _FEW}),
-    vocabulary.HungRead: _Operation("read", {}),
-    vocabulary.WriteError: _Operation("write", {"errno": _WRITE_ERRNOS, "times": _TIMES}),
-    vocabulary.ShortWrite: _Operation("write", {"max_bytes": _BYTES, "times": _FEW}),
-    vocabulary.LockError: _Operation("lock", {"errno": _LOCK_ERRNOS, "times": _TIMES}),
-    vocabulary.ConnectError: _Operation("connect to", {"errno": _CONNECT_ERRNOS, "times": _TIMES}),
-    vocabulary.ConnectionReset: _Operation("connect to", _ANSWERED),
-    vocabulary.ConnectionClosed: _Operation("connect to", _ANSWERED),
-    vocabulary.HttpError: _Operation("connect to", {"status": _STATUSES, "times": _TIMES}),
-}
-_BATCH_FAULTS: dict[type[Fault], Domains] = {
-    vocabulary.WorkerKilled: {"signal": _DEADLY},
-    vocabulary.WorkerExited: {"code": (1, 2, 255)},  # Of 0, torch notices only after 5 s.
-}
+_NTH = 4
+"""The last of the operations of torch itself, which no one has counted, that fails first."""
 _EARLY = 4
 """The number of first files that are likelier than others: effects show in later samples."""
 _OFTEN = {
@@ -158,7 +96,7 @@ def fault_schedules(
     require(ints(0), min_faults=min_faults)
     require(ints(max(1, min_faults)), max_faults=max_faults)
     data = data_files(files)
-    if counts_by_path := {**data.opens, **data.reads}:
+    if counts_by_path := {**data.count("opens"), **data.count("reads")}:
         paths = [*counts_by_path]
         data = replace(data, focus=draw(st.sampled_from([*paths, *paths[:_EARLY]])))
     any_fault = _fault_strategy(data, kinds, max_workers)
@@ -208,26 +146,17 @@ def _sort_strategy(
     if isinstance(sort, type):
         return draw(_kind_strategy(sort, files, max_workers))
     # In the first epoch, so that its consequences show later.
-    like = _Operation(
-        _OPERATIONS[type(sort)].verb, {"errno": (sort.errno,), "times": (sort.times,)}
-    )
-    return draw(_operation_fault(type(sort), like, replace(files, epochs=1), max_workers))
+    drawn: Domains = {"errno": (sort.errno,), "times": (sort.times,)}
+    return draw(_operation_fault(type(sort), drawn, replace(files, epochs=1), max_workers))
 
 
 def _can_occur(kind: type[Fault], files: DataFiles) -> bool:
-    if kind is vocabulary.DescriptorExhaustion:
-        return bool(files.opens)
-    if kind is vocabulary.ThreadExhaustion:
-        return bool(files.starts)
-    of_operation = _OPERATIONS.get(kind)
-    return of_operation is None or bool(count_operations(files, of_operation.verb))
+    return not kind.operation or bool(count_operations(files, kind))
 
 
-def _kind_strategy(
-    kind: type[Fault], files: DataFiles, max_workers: int
-) -> st.SearchStrategy[Fault]:
-    if kind in _OPERATIONS:
-        return _operation_fault(kind, _OPERATIONS[kind], files, max_workers)
+def _kind_strategy(kind: type[Any], files: DataFiles, max_workers: int) -> st.SearchStrategy[Fault]:
+    if default_path(kind) is not None:
+        return _operation_fault(kind, kind.drawn, files, max_workers)
     if hasattr(kind, "at"):
         return _batch_fault(kind, files, max_workers)
     if kind is vocabulary.DescriptorExhaustion:
@@ -235,24 +164,20 @@ def _kind_strategy(
         # pass the batch: the loader waits forever, regardless of the dataset.
         workers = st.sampled_from((None, *_single_workers(max_workers)))
         return st.builds(vocabulary.DescriptorExhaustion, workers=workers)
-    if kind in (vocabulary.SharedMemoryExhaustion, vocabulary.MemoryExhaustion):
-        times = st.sampled_from([None, *_FEW])
-        return st.builds(kind, nth=st.integers(1, 4), times=times)
-    if kind is vocabulary.ThreadExhaustion:
-        nth = st.integers(1, max(1, files.starts))
-        return st.builds(kind, nth=nth, times=st.sampled_from(_TIMES))
-    raise NotImplementedError(f"no strategy draws {kind.__name__}")
+    most = sum(count_operations(files, kind).values()) if kind.operation else _NTH
+    others = {name: st.sampled_from(values) for name, values in kind.drawn.items()}
+    return st.builds(kind, nth=st.integers(1, most), **others)
 
 
 @st.composite
 def _operation_fault(
-    draw: st.DrawFn, kind: type[Any], of: _Operation, files: DataFiles, max_workers: int
+    draw: st.DrawFn, kind: type[Any], drawn: Domains, files: DataFiles, max_workers: int
 ) -> Fault:
-    target = draw(operations(files, of.verb))
+    target = draw(operations(files, kind))
     nth = {"nth": draw(nth_of(target))} if hasattr(kind, "nth") else {}
     single = _single_workers(max_workers)
     workers = (*[None] * 2 * len(single), *single) or (None,)  # All workers, mostly.
-    fault: Fault = kind(path=target.path, **nth, **draw(combinations(**of.fields, workers=workers)))
+    fault: Fault = kind(path=target.path, **nth, **draw(combinations(**drawn, workers=workers)))
     return fault
 
 
@@ -266,7 +191,7 @@ def _batch_fault(draw: st.DrawFn, kind: type[Any], files: DataFiles, max_workers
     """In worker 0 or another, more often at its second batch, because the first may leave state."""
     last_batch = max(1, files.batches * files.epochs)
     at = draw(st.sampled_from([*range(1, last_batch + 1), min(2, last_batch)]))
-    domains = {**_BATCH_FAULTS.get(kind, kind.choices)}
+    domains = {**kind.drawn}
     if hasattr(kind, "worker"):
         domains["worker"] = (*range(max_workers), None) if max_workers > 1 else (0,)
     fault: Fault = kind(at=at, **draw(combinations(**domains)))

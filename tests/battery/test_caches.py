@@ -262,7 +262,7 @@ def test_searches_and_replays_work_on_copies(sources):
     with pytest.raises(CheckFailedError, match=rf"replay\((?s:.)+copy='{sources}'"):
         replay(_KeepsSizes, cut, before_init=True, copy=sources)
     profile = survey(_Checked, before_init=True, copy=sources)
-    assert [each for each in profile.files.opens if each.endswith("3.bin")]
+    assert [each for each in profile.files.count("opens") if each.endswith("3.bin")]
     outcome = profile.run_trial(cut)
     assert f"copy='{sources}'" in outcome.reproduce()
     assert profile.judge(outcome).passed

@@ -14,8 +14,8 @@ from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import Contract, check_dataset, run_trial
 from pytest_dataloader_faults._engine import file_copies
+from pytest_dataloader_faults.battery.file_kinds import kinds_of
 from pytest_dataloader_faults.battery.targets import shortest_globs, truncation_points
-from pytest_dataloader_faults.battery.workload import kinds_of
 from pytest_dataloader_faults.faults import CorruptedFile, ShortRead
 from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import FileCounts

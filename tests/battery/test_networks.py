@@ -234,7 +234,7 @@ def test_sweep_lets_connections_fail(url):
 
 def test_survey_has_the_connections(url):
     profile = survey(lambda: ByHttp(url))
-    assert {f"tcp{url.removeprefix('http')}": COUNT} == profile.files.connections
+    assert {f"tcp{url.removeprefix('http')}": COUNT} == profile.files.count("connections")
 
 
 @pytest.mark.slow

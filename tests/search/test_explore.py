@@ -272,16 +272,16 @@ def test_a_survey_of_what_is_no_dict_is_refused(records):
 def test_a_survey_names_the_files_that_are_read(records):
     (records.parent / "unread.txt").write_text("")
     files = survey(lambda: Records(records), files="*.rec").files
-    assert list(files.opens) == [f"*/{number:02}.rec" for number in range(16)]
-    assert set(files.reads.values()) == {2}
-    assert (files.all_files, files.batches, files.samples) == ("*.rec", 4, 16)
+    assert list(files.count("opens")) == [f"*/{number:02}.rec" for number in range(16)]
+    assert set(files.count("reads").values()) == {2}
+    assert (files.together["reads"], files.batches, files.samples) == ("*.rec", 4, 16)
 
 
 def test_a_survey_distinguishes_files_of_one_name(records):
     files = survey(lambda: Mirrored(records)).files
-    assert next(iter(files.opens)) == "*/00.rec"
-    data_files = survey(lambda: Both(records)).files
-    assert list(data_files.opens)[:1] + list(data_files.opens)[-1:] == [
+    assert next(iter(files.count("opens"))) == "*/00.rec"
+    opened = list(survey(lambda: Both(records)).files.count("opens"))
+    assert opened[:1] + opened[-1:] == [
         "*/mirror/00.rec",
         "*/records/15.rec",
     ]

@@ -25,9 +25,9 @@ def _copying(records):
 def test_a_survey_lists_what_workers_write(records):
     files = survey(_copying(records)).files
 
-    assert files.writes == {f"*/{number:02}.copy": 1 for number in range(16)}
-    assert files.all_written == "*.copy"
-    assert set(files.opens) == {f"*/{number:02}.rec" for number in range(16)}
+    assert files.count("writes") == {f"*/{number:02}.copy": 1 for number in range(16)}
+    assert files.together["writes"] == "*.copy"
+    assert set(files.count("opens")) == {f"*/{number:02}.rec" for number in range(16)}
 
 
 def test_files_of_another_folder_are_not_listed(records, tmp_path):
@@ -37,7 +37,7 @@ def test_files_of_another_folder_are_not_listed(records, tmp_path):
 
     files = survey(lambda: CopiedRecords(records, copies)).files
 
-    assert files.writes == {}
+    assert files.count("writes") == {}
     schedules = strategies.faults(files=files, kinds=[WriteError, *strategies.DEFAULT_KINDS])
     assert not isinstance(find(schedules, lambda _: True), WriteError)
 

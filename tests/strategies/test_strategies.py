@@ -17,18 +17,23 @@ ONE, TWO = "*/00.rec", "*/01.rec"
 FOLDER = "*/records"
 HOST, OTHER = "tcp://192.0.2.1:80", "tcp://192.0.2.2:80"
 FILES = DataFiles(
-    opens={ONE: 1, TWO: 2},
-    reads={ONE: 2, TWO: 4},
-    all_files="*.rec",
+    counts={
+        "opens": {ONE: 1, TWO: 2},
+        "reads": {ONE: 2, TWO: 4},
+        "connections": {HOST: 1, OTHER: 2},
+        "writes": {ONE: 1, TWO: 2},
+        "listings": {FOLDER: 1},
+        "locks": {ONE: 1, TWO: 2},
+        "starts": {"": 2},
+    },
+    together={
+        **dict.fromkeys(("opens", "reads", "writes", "locks"), "*.rec"),
+        "connections": "tcp://*",
+        "listings": FOLDER,
+    },
     batches=4,
-    connections={HOST: 1, OTHER: 2},
-    writes={ONE: 1, TWO: 2},
-    all_written="*.rec",
-    listings={FOLDER: 1},
-    locks={ONE: 1, TWO: 2},
-    starts=2,
 )
-UNREAD = DataFiles(opens={}, reads={})
+UNREAD = DataFiles(counts={})
 quick = settings(database=None, derandomize=True, deadline=None)
 short_run = settings(quick, max_examples=30)
 
@@ -238,7 +243,7 @@ def test_arguments_are_by_keyword(name):
     [
         "faults(files='*.jpg', max_workers=1)",
         "loader_options(max_workers=4, start_methods=('fork', 'spawn'))",
-        "fault_schedules(files=DataFiles(opens={'a': 1}, reads={'a': 2}), max_faults=2)",
+        "fault_schedules(files=DataFiles(counts={'reads': {'a': 2}}), max_faults=2)",
     ],
 )
 def test_reprs_are_code(code):

@@ -391,7 +391,7 @@ def test_every_entry_gives_a_folder(records):
     make_dataset = functools.partial(Copied, records)
     assert run_trial(make_dataset, ReadError("*/03.rec")).fired == 1
     report = survey(make_dataset)
-    assert set(report.files.opens) == {f"*/{number:02}.rec" for number in range(16)}
+    assert set(report.files.count("opens")) == {f"*/{number:02}.rec" for number in range(16)}
     assert replay(make_dataset, OpenError("*/03.rec", times=1)) == "failed_cleanly"
     swept = sweep(make_dataset, faults=[OpenError()], max_trials=2)
     assert [each.fired > 0 for each in swept.steps] == [True, True]
