@@ -26,9 +26,6 @@ KERNEL_SEES_NO_FAKE_FILES = (
     "the kernel does not see pyfakefs files. Use engine='python', or real files, for example in"
     " pytest's tmp_path"
 )
-_FAKE_FILES_TAKE_WRITES = (
-    "pyfakefs itself handles writes to its files. Use real files, for example in pytest's tmp_path"
-)
 
 
 class FaultTotals:
@@ -138,7 +135,7 @@ def arm_faults(
     """``inject`` without its requirements, for trials; also yields the iterators' monitor.
 
     *stacks*: whether workers write their stacks when they get a signal. *supervisor*: one that is
-    running already. *own_folders*: where faults of writing may happen; None for anywhere.
+    running already. *own_folders*: where faults may change files for good; None for anywhere.
     *watch_files*, *samples* and *seeded*: see ``FaultPlan``.
     """
     from pytest_dataloader_faults._engine.loader.client import SupervisorClient
@@ -189,14 +186,7 @@ def require_faults(faults: tuple[vocabulary.Fault, ...]) -> None:
             raise InvalidArgumentError(problem)
 
 
-def _explain_fake_files_limit(engine: str, fault: vocabulary.Fault) -> str | None:
+def _explain_fake_files_limit(engine: str, fault: vocabulary.Fault) -> str:
     if engine == "kernel" and fault.places & (Place.OF_FILES | Place.ALLOCATION):
         return KERNEL_SEES_NO_FAKE_FILES
-    if Place.WRITE in fault.places:
-        return _FAKE_FILES_TAKE_WRITES
-    if isinstance(fault, vocabulary.ClosedDescriptor) and fault.sample is not None:
-        return (
-            "a pyfakefs file has no descriptor that could be closed from outside at a sample. Use"
-            " nth=, which closes a file as it is opened, or real files"
-        )
-    return None
+    return fault.unseen_in_fake_files

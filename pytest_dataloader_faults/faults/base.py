@@ -49,7 +49,8 @@ def _as_text(globs: object) -> object:
     return globs
 
 
-def _is_globs(value: object) -> bool:
+def is_globs(value: object) -> bool:
+    """Whether *value* can be an argument that is a glob, or several."""
     globs = (value,) if isinstance(value, str) else value
     return _is_tuple(globs) and all(isinstance(glob, str) and glob for glob in globs)
 
@@ -81,9 +82,7 @@ def _is_entry_name(value: object) -> bool:
 
 
 _RULES = {
-    "path": allow.ArgumentRule(_is_globs, "a glob such as '*.jpg', a path, or a tuple of them"),
-    "reading": allow.optional(_is_globs, "a glob such as '*.jpg', a tuple of globs, or None"),
-    "writing": allow.optional(_is_globs, "a glob such as '*.pt', a tuple of globs, or None"),
+    "path": allow.ArgumentRule(is_globs, "a glob such as '*.jpg', a path, or a tuple of them"),
     "errno": allow.ArgumentRule(
         lambda value: allow.is_int(value) and value in _errno.errorcode,
         "an errno such as errno.EIO",
@@ -227,10 +226,6 @@ class FiringKind(allow.StrEnum):
     """A thread of the main process."""
 
 
-_GLOBS_OF = {"path": ~Place(0), "reading": Place.READ, "writing": Place.WRITE}
-"""The arguments that are globs, and where the operations are that each is about."""
-
-
 class Trigger(NamedTuple):
     """Which of many operations a fault happens to; as it stands here, to each of them."""
 
@@ -248,6 +243,8 @@ class Fault(allow.Checked):
     happens_in: ClassVar[Place]
     """Where faults of the kind can happen; see ``places`` for those of a single fault."""
     effects: ClassVar[Effect]
+    globs_of: ClassVar[Mapping[str, Place]] = {"path": ~Place(0)}
+    """The arguments that are globs, and where the operations are that each is about."""
     needs_worker: ClassVar[bool]
     """It cannot happen in the main process, as with ``num_workers=0``."""
     in_words: ClassVar[str]
@@ -297,6 +294,11 @@ class Fault(allow.Checked):
         return _ANSWERS_UNSEEN if Place.ANSWER in self.places else ""
 
     @property
+    def unseen_in_fake_files(self) -> str:
+        """Why it cannot happen to a file of pyfakefs; "" if it can."""
+        return ""
+
+    @property
     def counted_as(self) -> str:
         """The operations that it is about, as its arguments say: a name like ``operation``."""
         return self.operation
@@ -315,8 +317,9 @@ class Fault(allow.Checked):
             return f"{type(self).__name__}(at=...)"
         if self.happens_in & (Place.OPEN | Place.LISTING | Place.LOCK):
             return "ConnectError"
-        is_short = Effect.BAD_DATA in self.effects and Place.WRITE not in self.happens_in
-        return "ConnectionClosed" if is_short else "ConnectionReset"
+        is_of_content = self.happens_in & (Place.READ | Place.DESCRIPTOR)
+        is_bad_content = Effect.BAD_DATA in self.effects and is_of_content
+        return "ConnectionClosed" if is_bad_content else "ConnectionReset"
 
     @property
     def hides_file(self) -> bool:
@@ -326,14 +329,14 @@ class Fault(allow.Checked):
     @property
     def globs(self) -> tuple[str, ...]:
         """The globs of the files that it is about; empty for a fault of something else."""
-        values = (getattr(self, name, None) for name in _GLOBS_OF)
+        values = (getattr(self, name, None) for name in self.globs_of)
         globs: str | tuple[str, ...] = next(filter(None, values), ())
         return (globs,) if isinstance(globs, str) else globs
 
     @property
     def places(self) -> Place:
         """Where it happens: of ``happens_in``, what its arguments leave."""
-        places = (about for name, about in _GLOBS_OF.items() if getattr(self, name, None))
+        places = (about for name, about in self.globs_of.items() if getattr(self, name, None))
         about = next(places, Place(0))
         if not any(map(is_network_glob, self.globs)):
             about &= ~Place.OF_CONNECTIONS
@@ -349,7 +352,7 @@ class Fault(allow.Checked):
 
     def __post_init__(self) -> None:
         """Refuse what no kernel can do. Keep plain ints and str, so that the repr is code."""
-        for name in _GLOBS_OF:
+        for name in self.globs_of:
             if hasattr(self, name):
                 object.__setattr__(self, name, _as_text(getattr(self, name)))
         super().__post_init__()
@@ -368,7 +371,7 @@ class Fault(allow.Checked):
         """Refuse globs of TCP connections by names, or if the fault is about files alone."""
         if not self.globs:
             return
-        name = next(each for each in _GLOBS_OF if getattr(self, each, None))
+        name = next(each for each in self.globs_of if getattr(self, each, None))
         if self.happens_in & Place.OF_CONNECTIONS:
             self._require(name, not any(map(is_by_name, self.globs)), _BY_ADDRESS)
         else:

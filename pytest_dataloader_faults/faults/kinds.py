@@ -39,6 +39,11 @@ READ_ERRNOS = errno_numbers(
     " EPERM EREMOTEIO ESHUTDOWN ESTALE ETIMEDOUT EUCLEAN"
 )
 
+_NO_FAKE_DESCRIPTOR = (
+    "a pyfakefs file has no descriptor that could be closed from outside at a sample. Use"
+    " nth=, which closes a file as it is opened, or real files"
+)
+
 
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
@@ -196,6 +201,11 @@ class ClosedDescriptor(Triggered, FileFault):
     nth: int = 1
     times: int | None = None
     sample: int | None = None
+
+    @property
+    def unseen_in_fake_files(self) -> str:
+        """Why it cannot happen to a file of pyfakefs."""
+        return "" if self.sample is None else _NO_FAKE_DESCRIPTOR
 
     def _check_together(self) -> None:
         alone = self.sample is None or self.trigger == Trigger()

@@ -19,9 +19,14 @@ from pytest_dataloader_faults.faults.base import (
     InWorkers,
     Place,
     Triggered,
+    is_globs,
     kind,
 )
-from pytest_dataloader_faults.faults.writes import NOT_WRITTEN, NOTHING_WRITTEN
+from pytest_dataloader_faults.faults.writes import (
+    FAKE_FILES_TAKE_WRITES,
+    NOT_WRITTEN,
+    NOTHING_WRITTEN,
+)
 
 # It prints the error that ended it, and torch only says that it has ended.
 _PIN_THREAD = "pin[- ]memory thread"
@@ -149,11 +154,17 @@ class WorkerKilled(InOneWorker):
 
     happens_in: ClassVar = Place.FETCH | Place.READ | Place.WRITE
     effects: ClassVar = Effect.DEATH | Effect.DELAY
+    globs_of: ClassVar = {"reading": Place.READ, "writing": Place.WRITE}
     in_words: ClassVar = "a worker was killed"
     drawn: ClassVar = {
         "signal": tuple(int(getattr(_signal, f"SIG{name}")) for name in _DEADLY.split())
     }
     is_survivable: ClassVar = True
+    _rules: ClassVar = {
+        **InOneWorker._rules,
+        "reading": allow.optional(is_globs, "a glob such as '*.jpg', a tuple of globs, or None"),
+        "writing": allow.optional(is_globs, "a glob such as '*.pt', a tuple of globs, or None"),
+    }
     signal: int = int(_signal.SIGKILL)
     at: int = 1
     worker: int | None = 0
@@ -177,6 +188,11 @@ class WorkerKilled(InOneWorker):
         if self.reading or self.writing:
             return f"the kernel handles a {'read' if self.reading else 'write'} that has started"
         return ""
+
+    @property
+    def unseen_in_fake_files(self) -> str:
+        """Why it cannot happen to a file of pyfakefs."""
+        return FAKE_FILES_TAKE_WRITES if self.writing else ""
 
     def message_patterns(self, _call: str) -> tuple[str, ...]:
         """What a message contains if it says that a file is incomplete."""

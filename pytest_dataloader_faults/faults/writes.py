@@ -27,6 +27,9 @@ WRITE_ERRNOS = errno_numbers(
     " EINVAL EIO EKEYEXPIRED ENETUNREACH ENODEV ENOMEM ENOSPC ENOTCONN ENXIO EPERM EREMOTEIO EROFS"
     " ESHUTDOWN ESTALE ETIMEDOUT EUCLEAN"
 )
+FAKE_FILES_TAKE_WRITES = (
+    "pyfakefs itself handles writes to its files. Use real files, for example in pytest's tmp_path"
+)
 NOTHING_WRITTEN = "no worker wrote to a data file"
 NOT_WRITTEN = (
     r"requested and \d+ written"
@@ -55,6 +58,7 @@ class WriteError(Triggered, FileFault):
     operation: ClassVar = "writes"
     drawn: ClassVar = {"errno": (_errno.ENOSPC, _errno.EIO, _errno.EDQUOT), "times": TIMES}
     is_survivable: ClassVar = True
+    unseen_in_fake_files: ClassVar = FAKE_FILES_TAKE_WRITES
     errno: int = _errno.ENOSPC
     nth: int = 1
     times: int | None = None
@@ -85,6 +89,7 @@ class ShortWrite(ShortCall):
     call: ClassVar = "write"
     operation: ClassVar = "writes"
     is_survivable: ClassVar = True
+    unseen_in_fake_files: ClassVar = FAKE_FILES_TAKE_WRITES
 
     def message_patterns(self, _call: str) -> tuple[str, ...]:
         """What a message contains if it says that a file is incomplete."""
