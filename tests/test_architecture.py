@@ -58,7 +58,7 @@ SLICES = {
             *("_trial.connections", "faults.http", "faults.network"),
         ),
         # What workers do is counted, listed and drawn by address next to what they do to files.
-        most_naming=19,
+        most_naming=18,
     ),
     "ranks": Slice(r"\brank"),
     "resume": Slice(r"\bresum"),
@@ -69,7 +69,7 @@ SLICES = {
         r"|\b(workers?|dataset) (that )?(writes?|wrote)\b(?! (down|their stacks))|of writing",
         ("_engine.policy.writes", "_engine.supervisor.answers.writes", "faults.writes"),
         # The engine follows descriptors that are written, and a trial has folders to write in.
-        most_naming=20,
+        most_naming=17,
     ),
 }
 NINE_IN_TEN, HALF = 30, 10

@@ -18,33 +18,22 @@ from typing import Any, Generic, TypeVar, cast
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault, has_files
 from pytest_dataloader_faults.faults.base import FiringKind, InWorkers, Place
-from pytest_dataloader_faults.faults.globs import GlobMatcher, is_below, is_excluded
+from pytest_dataloader_faults.faults.globs import GlobMatcher, is_excluded
 from pytest_dataloader_faults.faults.workers import InOneWorker
 from pytest_dataloader_faults.wire import FaultFacts, Firing
 
 MAX_FIRINGS = 200
 """Firings kept in full per fault and worker; beyond, they are only counted."""
 AnyFault = TypeVar("AnyFault", bound=Fault)
+_NOWHERE = Place(0)
 
 
 @dataclass(frozen=True)
 class FilterRequirements:
     """What a plan needs from the filter and from the worker. Picklable, for the worker."""
 
-    descriptors: bool = False
-    """Calls that make descriptors of any kind."""
-    stats: bool = False
-    """Calls that examine a file by its path, because a fault changes what they return."""
-    room: bool = False
-    """fallocate(2), by which torch reserves shared memory."""
-    listings: bool = False
-    """Calls that list a folder."""
-    writes: bool = False
-    """Calls that write to a file."""
-    locks: bool = False
-    """Calls that lock a file."""
-    starts: bool = False
-    """Calls that start a thread or a process."""
+    places: Place = _NOWHERE
+    """Where a call must be seen: where a fault can happen, and what is counted."""
     memory: int = 0
     """Calls that get this many bytes of memory or more; 0: none of them."""
     keep_low_fds: bool = False
@@ -61,8 +50,8 @@ class FaultPlan:
 
     *watch*: every data file is followed, as a fault-free run needs it. *seed* is of faults drawn at
     random. *samples*: each firing has its sample. *seeded*: what random numbers restart from at
-    each sample, together with its index; None to leave them. *writable*: the folders, as
-    realpath(3) gives them, in which faults of writing may happen; None for anywhere.
+    each sample, together with its index; None to leave them. *own_folders*: the folders,
+    as realpath(3) gives them, in which faults may change files for good; None for anywhere.
     """
 
     faults: tuple[Fault, ...]
@@ -70,7 +59,7 @@ class FaultPlan:
     seed: int = 0
     samples: bool = False
     seeded: int | None = None
-    writable: Sequence[str] | None = None
+    own_folders: Sequence[str] | None = None
 
     @property
     def globs(self) -> tuple[str, ...]:
@@ -83,20 +72,14 @@ class FaultPlan:
     def needs(self) -> FilterRequirements:
         """What the filter must notify of, in addition to opens and reads of followed files."""
         at_sample = any(getattr(each, "sample", None) is not None for each in self.faults)
-        places = functools.reduce(operator.or_, (each.places for each in self.faults), Place(0))
-        exhausted = Place.ALLOCATION in places
+        places = functools.reduce(operator.or_, (each.places for each in self.faults), _NOWHERE)
         exhaustion = vocabulary.MemoryExhaustion
         exhaustions = (each for each in self.faults if isinstance(each, exhaustion))
+        scarce = Place.ALLOCATION in places
         return FilterRequirements(
-            descriptors=exhausted,
-            stats=Place.STAT in places,
-            room=Place.RESERVATION in places,
-            listings=self.watch or Place.LISTING in places,
-            writes=self.watch or bool(places & (Place.WRITE | Place.LOCK)),
-            locks=self.watch or Place.LOCK in places,
-            starts=self.watch or Place.START in places,
+            places=places | Place.COUNTED if self.watch else places,
             memory=min((each.min_bytes for each in exhaustions), default=0),
-            keep_low_fds=exhausted and any(has_files(each) for each in self.faults),
+            keep_low_fds=scarce and any(has_files(each) for each in self.faults),
             samples=self.samples or at_sample,
             fetches=at_sample or Place.FETCH in places,
         )
@@ -170,9 +153,8 @@ class WorkerFaults:
         self.all = fresh_counters(plan, worker)
         self._concerned = [counter for counter in self.all if _applies_to(counter.fault, worker)]
         self._watch = plan.watch
-        self._writable = plan.writable
-        self.sees_writes = plan.needs.writes
-        self.sees_locks = plan.needs.locks
+        self.own_folders = plan.own_folders
+        self.sees = plan.needs.places
         self.over = False
 
     def counters_of_kind(
@@ -214,14 +196,6 @@ class WorkerFaults:
         if self._watch and not is_excluded(path):
             return True
         return self.has_fault_in(path, Place.READ)
-
-    def needs_writes_of(self, path: str) -> bool:
-        """Whether a fault of writing is about *path*."""
-        return self.has_fault_in(path, Place.WRITE)
-
-    def may_fail_writes_of(self, path: str) -> bool:
-        """Whether the file of *path* is in a folder in which faults of writing may happen."""
-        return self._writable is None or is_below(path, self._writable)
 
     def has_fault_in(self, path: str, place: Place) -> bool:
         """Whether a fault that happens in *place* is about *path*."""

@@ -190,6 +190,8 @@ class Place(Flag):
 
     OF_FILES = OPEN | DESCRIPTOR | STAT | LISTING | READ | WRITE | LOCK
     OF_CONNECTIONS = CONNECT | ANSWER
+    COUNTED = LISTING | WRITE | LOCK | START
+    """What a fault-free run counts, in addition to opens, reads and connections."""
 
 
 class Effect(Flag):

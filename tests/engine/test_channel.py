@@ -146,7 +146,7 @@ def test_nothing_is_left_open():
     assert descriptors == psutil.Process().num_fds()
 
 
-PLAN = FaultPlan((ReadError("*.jpg", nth=2),), watch=True, writable=("/tmp",))
+PLAN = FaultPlan((ReadError("*.jpg", nth=2),), watch=True, own_folders=("/tmp",))
 FIRING = Firing(0, 1, 17, "read", "/a", 3, time=0.5, kind=FiringKind.REPLACED)
 FILES = {"/a": FileCounts(1, 2, 3), "/\udcff": FileCounts()}
 MESSAGES = [

@@ -16,7 +16,8 @@ from pytest_dataloader_faults._engine.plan import (
     FaultPlan,
     WorkerFaults,
 )
-from pytest_dataloader_faults._engine.policy import MAP, Operation
+from pytest_dataloader_faults._engine.policy import MAP, FaultPolicy, Operation
+from pytest_dataloader_faults._engine.policy.writes import write_actions
 from pytest_dataloader_faults._engine.protocol import Configure, WorkerReports
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
@@ -154,40 +155,44 @@ def test_the_globs_of_a_plan():
 @rows(("faults", "expected"), [(ALL, True), (ALL[:4], False), ((), False)])
 def test_exhaustion_wants_every_descriptor_to_be_seen(faults, expected):
     """It is the only fault that is about descriptors of any kind."""
-    assert expected is FaultPlan(faults).needs.descriptors
+    assert expected is (Place.ALLOCATION in FaultPlan(faults).needs.places)
 
 
 @rows(
     ("plan", "needs"),
     [
         (FaultPlan(()), set()),
-        (FaultPlan((), watch=True), {"writes", "listings", "locks", "starts"}),
+        (FaultPlan((), watch=True), {"WRITE", "LISTING", "LOCK", "START"}),
         (FaultPlan((), samples=True), {"samples"}),
-        (FaultPlan((ReadError("*.a"),)), set()),
-        (FaultPlan((TruncatedFile("*.a"),)), {"stats"}),
-        (FaultPlan((SharedMemoryExhaustion(),)), {"room"}),
-        (FaultPlan((WriteError("*.a"),)), {"writes"}),
-        (FaultPlan((LockError("*.a"),)), {"writes", "locks"}),
-        (FaultPlan((ThreadExhaustion(),)), {"starts"}),
-        (FaultPlan((StrayEntry("*/a"),)), {"stats", "listings"}),
-        (FaultPlan((MemoryExhaustion(),)), {"memory", "fetches"}),
-        (FaultPlan((MemoryExhaustion(sample=2),)), {"memory", "fetches", "samples"}),
-        (FaultPlan((WorkerKilled(writing="*.a"),)), {"writes", "fetches"}),
-        (FaultPlan((DescriptorExhaustion(),)), {"descriptors", "fetches"}),
+        (FaultPlan((ReadError("*.a"),)), {"READ"}),
+        (FaultPlan((TruncatedFile("*.a"),)), {"DESCRIPTOR", "STAT"}),
+        (FaultPlan((SharedMemoryExhaustion(),)), {"RESERVATION"}),
+        (FaultPlan((WriteError("*.a"),)), {"WRITE"}),
+        (FaultPlan((LockError("*.a"),)), {"LOCK"}),
+        (FaultPlan((ThreadExhaustion(),)), {"START"}),
+        (FaultPlan((StrayEntry("*/a"),)), {"OPEN", "STAT", "LISTING"}),
+        (FaultPlan((MemoryExhaustion(),)), {"MEMORY", "FETCH", "memory", "fetches"}),
+        (
+            FaultPlan((MemoryExhaustion(sample=2),)),
+            {"MEMORY", "FETCH", "memory", "fetches", "samples"},
+        ),
+        (FaultPlan((WorkerKilled(writing="*.a"),)), {"FETCH", "WRITE", "fetches"}),
+        (FaultPlan((DescriptorExhaustion(),)), {"ALLOCATION", "FETCH", "fetches"}),
         (
             FaultPlan((DescriptorExhaustion(), ReadError("*.a"))),
-            {"descriptors", "fetches", "keep_low_fds"},
+            {"ALLOCATION", "FETCH", "READ", "fetches", "keep_low_fds"},
         ),
-        (FaultPlan((WorkerKilled(at=2),)), {"fetches"}),
-        (FaultPlan((WorkerKilled(sample=2),)), {"samples", "fetches"}),
-        (FaultPlan((ClosedDescriptor("*.a", sample=2),)), {"samples", "fetches"}),
+        (FaultPlan((WorkerKilled(at=2),)), {"FETCH", "fetches"}),
+        (FaultPlan((WorkerKilled(sample=2),)), {"FETCH", "samples", "fetches"}),
+        (FaultPlan((ClosedDescriptor("*.a", sample=2),)), {"DESCRIPTOR", "samples", "fetches"}),
     ],
 )
 def test_the_filter_hands_over_no_more_than_a_plan_needs(plan, needs):
     """Each call that is handed over costs, and each that is not is a fault that never happens."""
-    needed = vars(plan.needs)
+    needed = {**vars(plan.needs), "places": False}
+    places = {place.name for place in Place if place in plan.needs.places and place.name.isupper()}
 
-    assert {name for name, is_needed in needed.items() if is_needed} == needs
+    assert {name for name, is_needed in needed.items() if is_needed} | places == needs
 
 
 PATH, OTHER, CODE = "/data/x.a", "/data/x.b", "/usr/lib/python3/x.a"
@@ -217,7 +222,7 @@ def test_what_has_to_be_seen_of_a_file(plan, path, expected):
     needed = {
         "content": faults.needs_content_of(path),
         "reads": faults.needs_reads_of(path),
-        "writes": faults.needs_writes_of(path),
+        "writes": faults.has_fault_in(path, Place.WRITE),
         "answers": faults.has_fault_in(path, Place.ANSWER),
         "files": faults.has_file_faults(path),
         "concerned": faults.needs_answer(path),
@@ -227,11 +232,17 @@ def test_what_has_to_be_seen_of_a_file(plan, path, expected):
 
 
 @rows(
-    ("writable", "path", "may"),
+    ("folders", "path", "may"),
     [(None, PATH, True), ((), PATH, False), (("/data",), PATH, True), (("/dat",), PATH, False)],
 )
-def test_writes_fail_in_the_trials_own_folders(writable, path, may):
-    assert WorkerFaults(FaultPlan((), writable=writable), 0).may_fail_writes_of(path) is may
+def test_writes_fail_in_the_trials_own_folders(folders, path, may):
+    plan, refused = FaultPlan((WriteError(),), own_folders=folders), []
+    policy = FaultPolicy(WorkerFaults(plan, 0), 0, 1, refuse=refused.append)
+
+    assert [may, not may] == [
+        bool(write_actions(policy, Operation("write", path), 1)),
+        bool(refused),
+    ]
 
 
 @rows(

@@ -23,6 +23,7 @@ from pytest_dataloader_faults._engine.calls import (
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.plan import FilterRequirements
 from pytest_dataloader_faults._engine.system.libc import Prctl
+from pytest_dataloader_faults.faults.base import Place
 
 _INSTRUCTION = struct.Struct("=HBBI")
 _JUMP, _LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x05, 0x20, 0x15, 0x35, 0x45, 0x06
@@ -32,22 +33,27 @@ _STREAMS = 3
 """Below are standard input, output and error, which are not files of a dataset."""
 _NEW_NAMESPACES = linux.CLONE_NEWNS | linux.CLONE_NEWUSER
 _NEW_IDENTITY = (Prctl.CAPBSET_DROP, Prctl.SET_SECUREBITS, Prctl.SET_DUMPABLE)
-_ALWAYS_FILTERED = (
-    *(Role.DUPLICATES, Role.LOCKS, Role.UNOBSERVABLE),
-    *(Role.CONNECTS, Role.CHANGES_IDENTITY, Role.STARTS),
-)
-"""In addition to opens and reads: of all other calls, only those that a plan needs are filtered."""
-_NEVER_ALLOWED = (
-    *(Role.OPENS, Role.ALLOCATES, Role.RESERVES, Role.UNOBSERVABLE, Role.CONNECTS),
-    *(Role.LISTS, Role.FORKS),
-)
-"""The arguments of these calls never show that the kernel may execute them."""
+_BY_DESCRIPTOR = (Role.TRANSFERS, Role.DUPLICATES, Role.LOCKS)
+"""The descriptor among the arguments of these calls shows whether the kernel may execute them."""
 _NO_REQUIREMENTS = FilterRequirements()
 _WORD = 1 << 32
 _PLACED = linux.MAP_STACK | linux.MAP_FIXED
 """Flags of the stack of a thread, and of the zeros of a shared library."""
 _ALLOCATE = ("mmap", *calls_with_role(Role.GROWS))
 _BY_PATH = (Role.STATS, Role.CHECKS, Role.ATTRIBUTES)
+_WRITING = writing_calls()
+_ONLY_IF_NEEDED = {
+    Role.ALLOCATES: Place.ALLOCATION,
+    **dict.fromkeys(_BY_PATH, Place.STAT),
+    Role.RESERVES: Place.RESERVATION,
+    Role.LISTS: Place.LISTING,
+    Role.FORKS: Place.START,
+    Role.GROWS: Place.MEMORY,
+}
+"""Calls that are filtered if a plan needs them, because of faults in these places."""
+_ALWAYS_FILTERED = [role for role in Role if role not in {*_ONLY_IF_NEEDED, Role.TRANSFERS}]
+_OF_WRITES = Place.WRITE | Place.LOCK
+"""Under faults of locks, it matters what is written without one."""
 _LOCKS = (linux.F_SETLK, linux.F_SETLKW, linux.F_OFD_SETLK, linux.F_OFD_SETLKW)
 
 
@@ -88,7 +94,7 @@ def _changes_identity(name: str) -> bytes:
 
 def _on_start(name: str, needs: FilterRequirements) -> bytes:
     """Notify if *name* may make namespaces or, if *needs* say so, of each thread and process."""
-    if name != "clone" or needs.starts:
+    if name != "clone" or Place.START in needs.places:
         return _NOTIFY  # Of clone3(2), the flags are in memory.
     return _argument(0) + _instruction(_JSET, _NEW_NAMESPACES, 1, 0) + _ALLOW + _NOTIFY
 
@@ -158,18 +164,18 @@ def _on_allocation(name: str, least: int) -> bytes:
 def _body(name: str, base: int, listed_fds: Iterable[int], needs: FilterRequirements) -> bytes:
     """What to do when the call is *name*; ends in a return on every path."""
     call = CALLS[name]
-    written = _on_write(name) if needs.writes and call.writes_fd is not None else b""
+    written = _on_write(name) if needs.places & _OF_WRITES and name in _WRITING else b""
     if written and call.reads_fd is None:
         return written + _ALLOW
     if call.role is Role.CHANGES_IDENTITY:
         return _changes_identity(name)
     if call.role is Role.STARTS:
         return _on_start(name, needs)
-    if call.role in _NEVER_ALLOWED:
-        return _NOTIFY
     if call.role in _BY_PATH:
         return _allow_flag(call.flags_at, linux.AT_EMPTY_PATH) + _NOTIFY
-    base = 0 if call.role is Role.DUPLICATES and needs.descriptors else base
+    if call.role not in _BY_DESCRIPTOR:
+        return _NOTIFY
+    base = 0 if call.role is Role.DUPLICATES and Place.ALLOCATION in needs.places else base
     return _allow_unrelated(name) + written + _on_descriptor(call.reads_fd or 0, base, listed_fds)
 
 
@@ -186,22 +192,15 @@ def program(
     *syscalls* maps names to numbers; names this machine does not have are left out.
     """
     listed_fds = tuple(listed_fds)
+    needed_roles = [role for role, place in _ONLY_IF_NEEDED.items() if place in needs.places]
     names = [*calls_with_role(Role.OPENS), *reading_calls(), *calls_with_role(*_ALWAYS_FILTERED)]
-    filtered_roles = {
-        Role.ALLOCATES: needs.descriptors,
-        **dict.fromkeys(_BY_PATH, needs.stats),
-        Role.RESERVES: needs.room,
-        Role.LISTS: needs.listings,
-        Role.FORKS: needs.starts,
-        Role.GROWS: needs.memory > 0,
-    }
-    names += calls_with_role(*(role for role, is_wanted in filtered_roles.items() if is_wanted))
-    names += writing_calls() if needs.writes else []
+    names += calls_with_role(*needed_roles)
+    names += _WRITING if needs.places & _OF_WRITES else []
     code = _instruction(_LOAD, _ARCHITECTURE) + _instruction(_JEQ, architecture, 1, 0) + _ALLOW
     code += _instruction(_LOAD, _NUMBER)
     for name in dict.fromkeys(names):
         if name in syscalls:
-            body = _on_lock(name) if needs.locks else b""
+            body = _on_lock(name) if Place.LOCK in needs.places else b""
             if needs.memory and name in _ALLOCATE:
                 body += _on_allocation(name, needs.memory)
             if CALLS[name].role is not Role.GROWS:

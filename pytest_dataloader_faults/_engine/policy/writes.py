@@ -15,6 +15,7 @@ from pytest_dataloader_faults._engine.policy import (
     Operation,
     Short,
 )
+from pytest_dataloader_faults.faults.globs import is_below
 
 OF_INHERITED, BY_MAPPING = (
     "write to a file that was open before the worker started",
@@ -57,7 +58,8 @@ def _fires(policy: FaultPolicy, counter: FaultCounter[Any], operation: Operation
 
 def _is_allowed(policy: FaultPolicy, counter: FaultCounter[Any], operation: Operation) -> bool:
     """Whether the file may be harmed. A fault that is due elsewhere is refused."""
-    if policy.faults.may_fail_writes_of(operation.path):
+    folders = policy.faults.own_folders
+    if folders is None or is_below(operation.path, folders):
         return True
     policy.refuse(
         f"{counter.fault!r} was due in a {operation.call} of {operation.path}. A failed write would"

@@ -28,6 +28,7 @@ from pytest_dataloader_faults._engine.policy import (
 from pytest_dataloader_faults._engine.policy.writes import BY_MAPPING, OF_INHERITED, write_actions
 from pytest_dataloader_faults._engine.system.proc import resolve_folder_link
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.faults.base import Place
 
 _LARGEST_NUMBER = 2**31 - 1
 """A descriptor is a C int. Every limit is far below this, so the number is never open."""
@@ -114,7 +115,7 @@ class DescriptorTable:
 
     def track(self, fd: int, path: str, *, reads: bool = True, writes: bool = False) -> int:
         """Remember that *fd* is *path*, if that matters, and return it."""
-        if reads or (writes and self.policy.faults.sees_writes):
+        if reads or (writes and self.policy.faults.sees & Place.WRITE):
             self._tracked[fd] = DescriptorFile(path, self._identity(fd), reads, writes)
         return fd
 
@@ -142,7 +143,7 @@ class DescriptorTable:
         if tracked is None:
             return False
         is_read = tracked.reads and faults.needs_reads_of(tracked.path)
-        return is_read or (tracked.writes and faults.needs_writes_of(tracked.path))
+        return is_read or (tracked.writes and faults.has_fault_in(tracked.path, Place.WRITE))
 
     def hand_out(self, fd: int, to: str) -> None:
         """Count *fd* as passed to code that may use it unseen, until it is passed back."""
@@ -169,10 +170,10 @@ class DescriptorTable:
     def length_to_write(self, fd: int, call: str, length: int = 0) -> int:
         """How many of *length* bytes a write may put into *fd*; raises the error of a fault."""
         tracked = self.observe(fd)
-        if tracked is None or not self.policy.faults.sees_writes:
+        if tracked is None or not self.policy.faults.sees & Place.WRITE:
             return length
         if not tracked.writes:
-            if self.policy.faults.needs_writes_of(tracked.path):
+            if self.policy.faults.has_fault_in(tracked.path, Place.WRITE):
                 self.policy.count_unobserved(OF_INHERITED)
             return length
         return self._carry_out(
@@ -194,7 +195,11 @@ class DescriptorTable:
     def check_mapping(self, fd: int, length: int, offset: int) -> None:
         """Refuse a mapping whose pages would need to fail: only the kernel can do that."""
         tracked = self.observe(fd)
-        if tracked and tracked.writes and self.policy.faults.needs_writes_of(tracked.path):
+        if (
+            tracked
+            and tracked.writes
+            and self.policy.faults.has_fault_in(tracked.path, Place.WRITE)
+        ):
             self.policy.count_unobserved(BY_MAPPING)
         if tracked is None or not self.policy.faults.needs_reads_of(tracked.path):
             return

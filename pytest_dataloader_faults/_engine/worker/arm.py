@@ -33,6 +33,7 @@ from pytest_dataloader_faults._engine.worker.late_imports import import_late_mod
 from pytest_dataloader_faults._engine.worker.session import WorkerSession, queue_threads
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, HarnessError
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
+from pytest_dataloader_faults.faults.base import Place
 
 _FEEDER_SECONDS = 1.0
 """Past this it waits for the loader to read, outside of torch's C++, so it may be unwound."""
@@ -113,7 +114,7 @@ class ArmWorker:
         with idle_after_error(session):
             if self._then is not None:
                 self._then(worker)
-        if self._config.plan.needs.starts:
+        if Place.START in self._config.plan.needs.places:
             _start_manager_of_torch()
 
 

@@ -24,6 +24,7 @@ from pytest_dataloader_faults._engine.protocol import Channel, Hello, Proceed, W
 from pytest_dataloader_faults._engine.system.proc import inherited_fds, inherited_mappings
 from pytest_dataloader_faults._engine.worker.allocations import LargeAllocations
 from pytest_dataloader_faults._engine.worker.session import WorkerSession, apply_orders
+from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.wire import UnknownMessageError
 
@@ -90,7 +91,7 @@ def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
     # A signal may interrupt a call that is handed over, and fork(2) must not fail in the main
     # process, which gets a signal for each worker that ends.
     if config.plan.watch and hello.worker is None:
-        needs = replace(needs, starts=False)
+        needs = replace(needs, places=needs.places & ~Place.START)
     if needs.keep_low_fds:
         base, listed = 0, []
     elif len(listed) > _MAX_LISTED:  # A program has at most 4096 instructions.

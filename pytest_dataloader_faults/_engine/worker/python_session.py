@@ -22,6 +22,7 @@ from pytest_dataloader_faults._engine.python.connections import replace_connect
 from pytest_dataloader_faults._engine.python.install import install
 from pytest_dataloader_faults._engine.system.processes import LONGEST_WAIT
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
+from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.wire import Firing, UnknownMessageError
 
 
@@ -106,9 +107,10 @@ def arm_python_session(config: WorkerConfig, worker: int | None, loader: int) ->
         before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
     )
     replace_connect(session.policy)
+    is_scarce = Place.ALLOCATION in config.plan.needs.places
     if (fake := patcher()) is None:
         install(session.policy, session)
     else:
         patch_for_good(fake)
-        install_fake(session.policy, session, fake, scarce=config.plan.needs.descriptors)
+        install_fake(session.policy, session, fake, scarce=is_scarce)
     return session

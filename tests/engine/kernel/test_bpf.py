@@ -36,6 +36,7 @@ from pytest_dataloader_faults._engine.kernel.linux import (
 )
 from pytest_dataloader_faults._engine.plan import FilterRequirements
 from pytest_dataloader_faults._engine.system.libc import Prctl
+from pytest_dataloader_faults.faults.base import Place
 from support.rows import rows
 
 BASE = 8192
@@ -251,7 +252,7 @@ LOCKING = [
 @rows(("name", "operation"), LOCKING)
 def test_locks_are_handed_over_on_request(machine, name, operation):
     """Of any descriptor: nothing is written to a lock file, so its descriptor has a low number."""
-    assert answer(machine, name, 3, operation, 0, locks=True) == "USER_NOTIF"
+    assert answer(machine, name, 3, operation, 0, places=Place.LOCK) == "USER_NOTIF"
     assert answer(machine, name, 3, operation, 0) == "ALLOW"
 
 
@@ -268,7 +269,7 @@ def test_locks_are_handed_over_on_request(machine, name, operation):
 def test_other_commands_of_fcntl_are_as_before_where_locks_are_handed_over(
     machine, fd, command, expected
 ):
-    assert expected == answer(machine, "fcntl", fd, command, 0, locks=True)
+    assert expected == answer(machine, "fcntl", fd, command, 0, places=Place.LOCK)
 
 
 LEAST = 1 << 16
@@ -295,21 +296,23 @@ MINE = MAP_PRIVATE | MAP_ANONYMOUS
 )
 def test_allocations_are_handed_over_on_request(machine, name, arguments, expected):
     """Of the requested size; thread stacks and shared libraries are not."""
-    assert expected == answer(machine, name, *arguments, memory=LEAST)
+    assert expected == answer(machine, name, *arguments, places=Place.MEMORY, memory=LEAST)
 
 
 @rows("machine", MACHINES)
 @rows("least", [1 << 15, 1 << 32, (1 << 33) + 5])
 def test_sizes_have_64_bits(machine, least):
     sizes = [least - 1, least, least + 1, least << 1, least >> 1]
-    answers = [answer(machine, "mremap", 0, 0, size, memory=least) for size in sizes]
+    answers = [
+        answer(machine, "mremap", 0, 0, size, places=Place.MEMORY, memory=least) for size in sizes
+    ]
     assert answers == ["ALLOW", *["USER_NOTIF"] * 3, "ALLOW"]
 
 
 @rows(("machine", "name"), [each for each in CALLS if each[1] in MAKE_ONE])
 def test_every_new_descriptor_is_seen_on_request(machine, name):
     """Calls that make one are handed over for DescriptorExhaustion, and only then."""
-    assert answer(machine, name, 3, 0, descriptors=True) == "USER_NOTIF"
+    assert answer(machine, name, 3, 0, places=Place.ALLOCATION) == "USER_NOTIF"
     assert answer(machine, name, 3, 0) == "ALLOW"
 
 
@@ -325,7 +328,8 @@ def test_writes_are_handed_over_on_request(machine, name, fd, expected):
     """Of all but the standard streams; where nobody asks, only what else the call is handed for."""
     arguments = [1] * 6
     arguments[KNOWN[name].writes_fd] = fd
-    assert answer(machine, name, *arguments, writes=True) == expected
+    assert answer(machine, name, *arguments, places=Place.WRITE) == expected
+    assert answer(machine, name, *arguments, places=Place.LOCK) == expected
     assert answer(machine, name, *arguments) == "ALLOW" or name in reading_calls()
 
 
@@ -343,16 +347,16 @@ def test_writes_are_handed_over_on_request(machine, name, fd, expected):
 def test_mappings_that_are_written_back_are_handed_over(machine, protection, flags, expected):
     """Shared ones with the right to write."""
     arguments = (0, 4096, protection, flags, 3, 0)
-    assert answer(machine, "mmap", *arguments, writes=True) == expected
+    assert answer(machine, "mmap", *arguments, places=Place.WRITE) == expected
     assert answer(machine, "mmap", *arguments) == "ALLOW"
 
 
 @rows(("machine", "name"), READING)
 def test_reads_are_handed_over_as_before_where_writes_are_too(machine, name):
     """By descriptor: sendfile(2) and its like have two of them."""
-    assert on_descriptor(machine, name, BASE, writes=True) == "USER_NOTIF"
+    assert on_descriptor(machine, name, BASE, places=Place.WRITE) == "USER_NOTIF"
     if name not in writing_calls():
-        assert on_descriptor(machine, name, 3, writes=True) == "ALLOW"
+        assert on_descriptor(machine, name, 3, places=Place.WRITE) == "ALLOW"
 
 
 @rows("machine", MACHINES)
@@ -380,7 +384,7 @@ def test_starts_are_handed_over_on_request(machine, name):
     """Of clone3(2), always: its flags are in memory."""
     before = "USER_NOTIF" if name == "clone3" else "ALLOW"
     assert [before, "USER_NOTIF"] == [
-        answer(machine, name, CLONE_FS, starts=starts) for starts in (False, True)
+        answer(machine, name, CLONE_FS, places=each) for each in (Place(0), Place.START)
     ]
 
 
@@ -388,7 +392,7 @@ def test_starts_are_handed_over_on_request(machine, name):
 def test_another_architecture_is_left_alone(machine, name):
     """Its numbers mean other calls."""
     other_machine = next(each for each in MACHINES if each != machine)
-    needs = FilterRequirements(descriptors=True)
+    needs = FilterRequirements(places=Place.ALLOCATION)
     code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, needs=needs)
     decision = decide(code, SYSCALLS[machine][name], ARCHITECTURES[other_machine], (0, 0))
     assert decision is Return.ALLOW
@@ -396,7 +400,7 @@ def test_another_architecture_is_left_alone(machine, name):
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_calls_that_are_not_named_are_left_alone(machine):
-    needs = FilterRequirements(descriptors=True)
+    needs = FilterRequirements(places=Place.ALLOCATION)
     code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, needs=needs)
     optional = (Role.STATS, Role.CHECKS, Role.ATTRIBUTES, Role.RESERVES, Role.LISTS)
     asked_for = calls_with_role(*optional, Role.FORKS, Role.GROWS)
@@ -416,8 +420,7 @@ def test_calls_that_are_not_named_are_left_alone(machine):
 def test_sixty_held_descriptors_fit(machine, fd):
     """The kernel takes 4096 instructions, and every test is still reached."""
     table = SYSCALLS[machine]
-    names = ["descriptors", "stats", "room", "listings", "writes", "locks", "starts"]
-    needs = FilterRequirements(**dict.fromkeys(names, True))
+    needs = FilterRequirements(~Place(0))
     code = program(table, ARCHITECTURES[machine], base=BASE, listed_fds=SIXTY, needs=needs)
     assert len(code) // 8 < MAX_INSTRUCTIONS
     decisions = {

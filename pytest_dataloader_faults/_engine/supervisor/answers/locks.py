@@ -25,6 +25,7 @@ from pytest_dataloader_faults._engine.supervisor.answers.services import Supervi
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system.proc import has_signal_to_handle, link_of
 from pytest_dataloader_faults.faults import LockError
+from pytest_dataloader_faults.faults.base import Place
 
 _OF_DESCRIPTION = (linux.F_OFD_SETLK, linux.F_OFD_SETLKW)
 _WAITING = (linux.F_SETLKW, linux.F_OFD_SETLKW)
@@ -45,7 +46,7 @@ def on_lock(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
     number = to_signed(call.arguments[0])
     if call.name == "flock" or _command(call) in _OF_DESCRIPTION:
         worker.files.stop_sharing(call.pid, number)
-    if not worker.faults.sees_locks:
+    if Place.LOCK not in worker.faults.sees:
         return False
     path = _locked_path(worker, call, number)
     if path is None:

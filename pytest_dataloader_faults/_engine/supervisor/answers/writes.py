@@ -44,6 +44,7 @@ from pytest_dataloader_faults._engine.supervisor.answers.deaths import die_in_ca
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system.proc import link_of
+from pytest_dataloader_faults.faults.base import Place
 
 _FORBIDDEN = (errno.EPERM, errno.ENOSYS)
 
@@ -62,12 +63,12 @@ def on_write(
     path = _written_path(worker, call.pid, number)
     if path is None:
         return False
-    is_meant = worker.faults.needs_writes_of(path)
+    is_meant = worker.faults.has_fault_in(path, Place.WRITE)
     file = worker.files.at(call.pid, number)
     if call.name == "mmap" or (file is not None and file.inherited):
         worker.policy.unobserved[BY_MAPPING if call.name == "mmap" else OF_INHERITED] += is_meant
         return False
-    if worker.faults.sees_locks and call.facts.has_data:
+    if Place.LOCK in worker.faults.sees and call.facts.has_data:
         worker.write_locks.note_write(call.pid, path)
     try:
         length = length_to_write(call) if is_meant and call.facts.writes_buffers else 0
