@@ -242,7 +242,7 @@ class Counts(NamedTuple):
     """Counters of the python engine; *files* are those that changed, *matched* is by fault.
 
     *opened*: when files were opened since the last counts; of many, some are *omitted*: by kind,
-    how many, and the time of the last one before them.
+    how many, and the time of the last one before them. *tallies*: see ``FaultPolicy``.
     """
 
     files: Mapping[str, FileCounts]
@@ -250,6 +250,7 @@ class Counts(NamedTuple):
     matched: Sequence[int]
     opened: Sequence[tuple[float, str, str]] = ()
     omitted: Mapping[str, tuple[int, float]] | None = None
+    tallies: Mapping[str, Mapping[str, int]] | None = None
 
 
 class FaultRefused(NamedTuple):

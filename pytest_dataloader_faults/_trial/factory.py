@@ -282,7 +282,7 @@ def _call(module: Any, method: str, *arguments: str) -> Any:
         raise UnusableDatasetError(message) from error
 
 
-# Some facts about that folder. A dataset that writes a cache reads the cache ever after, and its
+# Some facts about that folder. A dataset that has filled a cache reads that ever after, and its
 # sources no more: a fault in the sources then never fires. A factory that takes a folder can have
 # the cache there. The folder is empty when a trial or a run for the reference starts, so each of
 # them starts cold. Its path stays the same within a process: samples may hold paths, and files that

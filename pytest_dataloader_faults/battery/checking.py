@@ -75,8 +75,8 @@ def check_dataset(
             ``DataLoader`` has its own.
         contract: What the dataset promises, if it differs from the default ``Contract()``.
         copy: A folder with data. Each trial copies it before any fault is armed, and passes the
-            copy to *make_dataset* in place of an empty folder: for a dataset that writes a cache
-            next to its data. Nothing is written to the folder itself.
+            copy to *make_dataset* in place of an empty folder: for a dataset with a cache next
+            to its data. Nothing is written to the folder itself.
         only: Names of the checks to run: a list or a comma-separated string. By default, all.
         exclude: Names of checks to leave out, in the same form.
         expected_failures: ``{check: reason}``. If one of these checks passes, that is a failure.

@@ -169,15 +169,6 @@ def _files_below(folder: str, limit: int) -> set[str] | None:
     return paths_below if len(paths_below) < limit else None
 
 
-def scratch_files(fault_free: Outcome, own_folders: OwnFolders) -> set[str]:
-    """Temporary files that a worker left behind, with names that differ in each trial.
-
-    The trial's *own_folders* start empty, so the same names appear there again.
-    """
-    leftovers = {path for each in fault_free.processes for path in each.leftover_files}
-    return {path for path in leftovers if not is_below(path, own_folders.paths)}
-
-
 def existing_files(
     paths: Iterable[str], lasting: Collection[str] = (), scratch: Collection[str] = ()
 ) -> set[str]:

@@ -184,7 +184,7 @@ class Workload:
                 in_all_workers_only=reference.is_of_all_workers,
             )
         matching_paths = filter(GlobMatcher(globs), workload.known_paths)
-        scratch = targets.scratch_files(fault_free, own_folders)
+        scratch = _scratch_files(fault_free, own_folders)
         data_files = targets.existing_files(matching_paths, fault_free.lasting_files, scratch)
         return replace(workload, paths=frozenset(data_files))
 
@@ -434,6 +434,15 @@ class Workload:
         for worker in self.fault_free.processes:
             counts = counts_of(worker, operation)
             yield {path: counts[path] for path in paths & counts.keys()}
+
+
+def _scratch_files(fault_free: Outcome, own_folders: targets.OwnFolders) -> set[str]:
+    """Temporary files that a worker left behind, with names that differ in each trial.
+
+    The trial's *own_folders* start empty, so the same names appear there again.
+    """
+    leftovers = {path for each in fault_free.processes for path in each.leftover_files}
+    return {path for path in leftovers if not is_below(path, own_folders.paths)}
 
 
 def _sources(files: Mapping[str, FileCounts]) -> dict[str, FileCounts]:

@@ -180,6 +180,7 @@ MESSAGES = [
         (0, 5),
         ((0.5, "open", "/a"),),
         {"open": (3, 0.5)},
+        {"connections": {"tcp://192.0.2.1:443": 2}},
     ),
     FIRING,
     protocol.FaultRefused("why"),

@@ -72,8 +72,8 @@ class _FaultedFakeIO(io.RawIOBase):
     def __init__(self, file: Any, mode: str, closefd: bool, opener: Any) -> None:
         super().__init__()
         self.name, self.mode, self.closefd = file, mode, closefd
-        self._writes = "+" in mode
-        flags = os.O_RDWR if self._writes else os.O_RDONLY
+        self._is_writable = "+" in mode
+        flags = os.O_RDWR if self._is_writable else os.O_RDONLY
         opens = opener or self.files.open
         fd: int = file if isinstance(file, int) else opens(file, flags)
         self.files.system.fstat(fd)  # A descriptor that was closed at once raises here.
@@ -95,7 +95,7 @@ class _FaultedFakeIO(io.RawIOBase):
         return True
 
     def writable(self) -> bool:
-        return self._writes
+        return self._is_writable
 
     def seekable(self) -> bool:
         return True

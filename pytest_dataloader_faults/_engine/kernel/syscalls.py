@@ -137,8 +137,7 @@ def span(call: Syscall, source: int | None) -> Span:
     start = _offset(call)
     if start is None:
         start = os.lseek(source, 0, os.SEEK_CUR)
-    length = sum(length for _, length in _buffers(call))
-    return Span(start, max(0, min(length, os.fstat(source).st_size - start)))
+    return Span(start, max(0, min(requested_length(call), os.fstat(source).st_size - start)))
 
 
 def source_for(call: Syscall, followed: TrackedFile) -> int | None:
@@ -158,8 +157,8 @@ def give_short(call: Syscall, source: int, length: int) -> int:
     return len(data)
 
 
-def length_to_write(call: Syscall) -> int:
-    """How many bytes *call* should write from buffers."""
+def requested_length(call: Syscall) -> int:
+    """How many bytes *call* should transfer: the length of its buffers."""
     return sum(length for _, length in _buffers(call))
 
 

@@ -56,7 +56,8 @@ class FaultPolicy:
         self.on_opened: Callable[[str], None] = lambda _path: None
         self.files: defaultdict[str, FileCounts] = defaultdict(FileCounts)
         self.unobserved: Counter[str] = Counter()
-        self.listings: Counter[str] = Counter()
+        self.tallies: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """How often it did what is not done to a file, by the field of ``WorkerFacts``."""
         self.lock = threading.RLock()
         self._worker = worker
         self._pid = pid
@@ -186,7 +187,8 @@ class FaultPolicy:
             changed, self._changed = self._changed, set()
             files = {path: self.files[path] for path in sorted(changed)}
             matched = [each.matched for each in self.faults.all]
-            return Counts(files, dict(+self.unobserved), matched)
+            tallies = {name: dict(counts) for name, counts in self.tallies.items()}
+            return Counts(files, dict(+self.unobserved), matched, tallies=tallies)
 
     def count(self, path: str, operation: str, length: int = 0) -> None:
         """Add one *operation* to the counts of a file, by its name there.

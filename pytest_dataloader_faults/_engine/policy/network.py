@@ -1,17 +1,11 @@
-"""Which fault is due for a TCP connection. Pure.
-
-Connections are counted like files that are opened, by their paths.
-"""
+"""Which fault is due for a TCP connection. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine.policy import Actions, Fail, FaultPolicy, Operation
-from pytest_dataloader_faults.faults.globs import is_network_glob
-from pytest_dataloader_faults.wire import FileCounts
 
 CONNECT = "connect"
 """How firings name the making of a connection."""
@@ -29,7 +23,7 @@ def connect_actions(policy: FaultPolicy, operation: Operation) -> Actions:
     with policy.lock:
         if not policy.armed:
             return []
-        policy.count(operation.path, "opens")
+        policy.tallies["connections"][operation.path] += 1
         fault = policy.fire_first_due(vocabulary.ConnectError, operation)
         return [Fail(fault.errno)] if fault else []
 
@@ -55,11 +49,3 @@ def answer_cut_off(
             return CutOff(reset.after, is_reset=True)
         closed = policy.fire_first_due(vocabulary.ConnectionClosed, operation, is_among)
         return CutOff(closed.after, is_reset=False) if closed else None
-
-
-def split_connections(
-    counts: Mapping[str, FileCounts],
-) -> tuple[dict[str, FileCounts], dict[str, int]]:
-    """The *counts* of files, and how often each connection was opened."""
-    files = {path: each for path, each in counts.items() if not is_network_glob(path)}
-    return files, {path: each.opens for path, each in counts.items() if path not in files}

@@ -77,7 +77,7 @@ class NewFileBarrier:
                 self._files[path] = _NewFile(worker)
         elif file.creator is not worker and not file.is_written:
             if reads:
-                worker.created.unwritten.add(path)
+                worker.notes["unwritten_files"].add(path)
             if file.waits:  # Only once: polling a lock file does not extend the wait.
                 self._wait(file, _HEAD_START)
             file.is_opened = True

@@ -1,16 +1,9 @@
-"""What the supervisor knows of one worker process [runs in the supervisor].
-
-Some facts about whose a temporary file is. Others on the machine make and remove theirs at the same
-time, so a listing of the folder before and after proves nothing, and a name such as /tmp/tmpk2x9w
-does not contain the owner's pid. But each is made by an open(2) with O_CREAT of a path that is not
-there, and that is seen. What was renamed or removed since is not left.
-"""
+"""What the supervisor knows of one worker process [runs in the supervisor]."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -28,9 +21,9 @@ from pytest_dataloader_faults._engine.kernel.callers_file import Identities
 from pytest_dataloader_faults._engine.kernel.syscalls import Entry, Listener
 from pytest_dataloader_faults._engine.plan import FaultPlan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import EventLog, FaultPolicy
-from pytest_dataloader_faults._engine.policy.network import split_connections
 from pytest_dataloader_faults._engine.protocol import Channel
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler
+from pytest_dataloader_faults._engine.supervisor.leftovers import Leftovers
 from pytest_dataloader_faults._engine.system.proc import descriptors, family, has_lock
 from pytest_dataloader_faults.faults import HungRead
 from pytest_dataloader_faults.wire import Firing, WorkerFacts
@@ -112,11 +105,11 @@ class WorkerState:
         self.refused_allocations = {}
         self.folder_links: defaultdict[str, set[str]] = defaultdict(set)  # By real paths.
         self.write_locks = _WriteLocks()
-        self.created = _CreatedFiles()
-        self.settings: set[str] = set()
-        self.unlimited_waits: set[str] = set()
-        """Connections whose answer hung, and for which it waited without a timeout."""
-        self.starts = Counter[str]()  # Of threads and processes, while it made batches.
+        self.leftovers = Leftovers()
+        self._lock_files: set[str] = set()
+        """The files that it opened with O_EXCL."""
+        self.notes: defaultdict[str, set[str]] = defaultdict(set)
+        """What else it did, by the field of ``WorkerFacts``."""
         self.leftover_shm = []
 
     def _policy(self) -> FaultPolicy:
@@ -171,11 +164,18 @@ class WorkerState:
         if real != path:
             self.folder_links[real].add(path)
 
+    def note_creation(self, path: str, *, is_there: bool, is_lock: bool) -> None:
+        """*path* is about to be opened with O_CREAT; *is_lock*: and with O_EXCL."""
+        if is_lock and len(self._lock_files) < _MOST:
+            self._lock_files.add(path)  # Whether it is there may change before the kernel looks.
+        if not is_there:
+            self.leftovers.add(path)
+
     def finish_fetch(self, fetch: protocol.FetchFinished) -> None:
         """The *fetch* is over, and it may be the last one of the stream."""
         self.finished, self.makes_batch = fetch.nth, False
         self.ended = self.ended or fetch.ended
-        self.settings.update(fetch.settings)
+        self.notes["settings"].update(fetch.settings)
 
     def has_done(self, epoch: int, count: int) -> bool:
         """Whether the first *count* batches that were requested from it in *epoch* are complete."""
@@ -222,6 +222,9 @@ class WorkerState:
             return
         self.policy.files.update(counts.files)
         self.policy.unobserved = Counter(counts.unobserved)
+        self.policy.tallies.update(
+            {name: Counter(each) for name, each in (counts.tallies or {}).items()}
+        )
         self.event_log.extend(counts.opened, counts.omitted or {})
         for counter, matched in zip(self.faults.all, counts.matched, strict=True):
             counter.matched = matched or counter.matched
@@ -260,24 +263,22 @@ class WorkerState:
     def facts(self, shared: Iterable[str], lengthened: AbstractSet[str]) -> WorkerFacts:
         """What it did; *shared*: what it read by a shared offset; *lengthened*: by any worker."""
         policy = self.policy
-        files, connections = split_connections(policy.files)
+        others: dict[str, Any] = {
+            **self.leftovers.facts(),
+            **{name: (*sorted(each),) for name, each in self.notes.items()},
+            **{name: dict(counts) for name, counts in policy.tallies.items()},
+        }
         return WorkerFacts(
             self.id,
             self.pid,
             policy.fetch,
-            files,
+            dict(policy.files),
             dict(+policy.unobserved),
-            connections,
-            dict(policy.listings),
-            starts=dict(self.starts),
-            unlimited_waits=(*sorted(self.unlimited_waits),),
             write_locks=self.write_locks.by_file(),
             shared_offset_files=(*sorted(shared),),
             lengthened_files=(*sorted(lengthened & policy.files.keys()),),
-            leftover_files=(*self.created.remaining(),),
-            unwritten_files=(*sorted(self.created.unwritten),),
-            remaining_locks=(*self.created.remaining_locks(),),
-            settings=(*sorted(self.settings),),
+            remaining_locks=(*sorted(filter(os.path.lexists, self._lock_files)),),
+            **others,
         )
 
     def course(self) -> protocol.Course:
@@ -289,33 +290,6 @@ class WorkerState:
 
 
 _MOST = 1000
-
-
-class _CreatedFiles:
-    """What one worker, and each process that it started, has made."""
-
-    def __init__(self) -> None:
-        self._folders = (os.path.join(tempfile.gettempdir(), ""), "/dev/shm/")
-        self._paths: set[str] = set()
-        self._locks: set[str] = set()
-        self.unwritten: set[str] = set()
-        """Files that it opened while another worker had created them, and had not filled them."""
-
-    def add(self, path: str, *, is_there: bool, is_lock: bool = False) -> None:
-        """*path* is about to be opened with O_CREAT; *is_lock*: and with O_EXCL."""
-        if is_lock and len(self._locks) < _MOST:
-            self._locks.add(path)  # Whether it is there may change before the kernel looks.
-        makes = not is_there and path.startswith(self._folders)
-        if makes and len(self._paths) < _MOST:
-            self._paths.add(path)
-
-    def remaining(self) -> list[str]:
-        """The created files that still exist."""
-        return sorted(filter(os.path.lexists, self._paths))
-
-    def remaining_locks(self) -> list[str]:
-        """The files that it opened with O_EXCL, and that still exist."""
-        return sorted(filter(os.path.lexists, self._locks))
 
 
 class _WriteLocks:

@@ -1,5 +1,6 @@
 """Which first writes wait for another worker, and until when."""
 
+from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
@@ -22,7 +23,7 @@ class Race:
                 pid=100 + number,
                 loader=1,
                 has_peers=True,
-                created=SimpleNamespace(unwritten=set()),
+                notes=defaultdict(set),
             )
             for number in range(2)
         )
@@ -57,7 +58,7 @@ def test_the_creator_waits_until_another_worker_has_opened_the_file(race):
     assert race.timers.timeout() < longest / 2
     race.timers.expire(everything=True)
     assert race.resumed == [PATH]
-    assert race.second.created.unwritten == {PATH}
+    assert race.second.notes["unwritten_files"] == {PATH}
 
 
 def test_a_worker_that_has_opened_it_before_the_write_reads_first(race):
@@ -103,7 +104,7 @@ def test_polling_a_lock_file_does_not_extend_the_wait(race):
         race.create(race.second)
 
     assert race.timers.timeout() <= end
-    assert race.second.created.unwritten == set()
+    assert race.second.notes["unwritten_files"] == set()
 
 
 @pytest.mark.parametrize("is_creator", [True, False])

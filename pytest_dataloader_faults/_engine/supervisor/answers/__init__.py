@@ -74,7 +74,7 @@ def _try_answer(worker: WorkerState, call: Syscall, services: SupervisorServices
     if role in _ANSWERS:
         return _ANSWERS[role](worker, call)
     if role is Role.CONNECTS:
-        return on_connect(worker, call, services.relay)
+        return on_connect(worker, call, services)
     if role is Role.UNOBSERVABLE:
         worker.policy.unobserved[call.name] += 1
     elif role is Role.CHANGES_IDENTITY:

@@ -58,7 +58,7 @@ def on_list(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
         if worker.policy.is_exempt(path):
             return False
         operation = Operation(call.name, path, call.pid)
-        worker.policy.listings[path] += 1
+        worker.policy.tallies["listings"][path] += 1
         if fault := worker.policy.fire_first_due(ListingError, operation):
             worker.listener.fail(call, fault.errno)
             return True

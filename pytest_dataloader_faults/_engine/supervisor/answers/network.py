@@ -19,7 +19,6 @@ import errno
 import select
 import socket
 import struct
-from collections.abc import Callable
 from typing import Protocol
 
 from pytest_dataloader_faults._engine.kernel import sockets
@@ -34,12 +33,8 @@ from pytest_dataloader_faults._engine.policy.network import (
     connect_actions,
 )
 from pytest_dataloader_faults._engine.supervisor.answers.http import Answer, HttpRequests
-from pytest_dataloader_faults._engine.supervisor.events import (
-    DeathScheduler,
-    EventHandler,
-    Events,
-    Timers,
-)
+from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
+from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, EventHandler, Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults.faults.base import ANSWER, Place
 
@@ -49,19 +44,16 @@ _PATIENCE = 5.0
 _ACCEPTED_WITHIN = 0.1
 """Seconds. A server that is there accepts at once, by its kernel, and limits are longer."""
 _LATE = "connect to a server that did not accept at once"
-ErrorHandler = Callable[[WorkerState, "Syscall | None", Exception], None]
 
 
 class Relay:
-    """The connections of all workers. *on_error* gets what kept one from being made."""
+    """The connections of all workers. ``on_error`` gets what kept one from being made."""
 
-    def __init__(
-        self, events: Events, timers: Timers, deaths: DeathScheduler, on_error: ErrorHandler
-    ) -> None:
-        self.timers = timers
-        self.deaths = deaths
-        self._events = events
-        self._on_error = on_error
+    def __init__(self, services: SupervisorServices) -> None:
+        self.timers = services.timers
+        self.deaths = services.deaths
+        self._events = services.events
+        self._on_error = services.on_error
         self._ready: select.epoll | None = None
         self._handlers: dict[int, tuple[WorkerState, EventHandler]] = {}
 
@@ -373,7 +365,7 @@ class Relayed:
         """The loader has given up, or the scope ends."""
         is_open = self._near.fileno() >= 0
         if is_open and sockets.waits_for(self._worker.pid, self._near.getsockname()):
-            self._worker.unlimited_waits.add(self._operation.path)
+            self._worker.notes["unlimited_waits"].add(self._operation.path)
         self._release()
 
     def _release(self) -> None:
@@ -403,8 +395,8 @@ class Relayed:
                 connection.close()
 
 
-def on_connect(worker: WorkerState, call: Syscall, relay: Relay) -> bool:
-    """Answer a connect(2), or have *relay* do it; False if the kernel should execute it."""
+def on_connect(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
+    """Answer a connect(2), or have a ``Relay`` do it; False if the kernel should execute it."""
     try:
         peer = sockets.peer_of(call)
     except PermissionError:
@@ -421,5 +413,5 @@ def on_connect(worker: WorkerState, call: Syscall, relay: Relay) -> bool:
     if not sockets.shares_network_namespace(call.pid):
         worker.policy.unobserved["connect in another network namespace"] += 1
         return False
-    relay.connect(worker, call, peer)
+    services.get(Relay).connect(worker, call, peer)
     return True

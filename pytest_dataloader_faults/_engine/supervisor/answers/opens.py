@@ -54,7 +54,7 @@ def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
     is_there = not request.flags & os.O_CREAT or os.path.exists(request.raw)
     if request.flags & os.O_CREAT:
         is_lock = bool(request.flags & os.O_EXCL)
-        worker.created.add(request.path, is_there=is_there, is_lock=is_lock)
+        worker.note_creation(request.path, is_there=is_there, is_lock=is_lock)
     if services.provokes_races:
         creates = not is_there or bool(request.flags & os.O_TRUNC)
         services.new_files.note_open(worker, request.path, creates=creates, reads=request.reads)

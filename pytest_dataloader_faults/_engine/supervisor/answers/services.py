@@ -2,42 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies
-from pytest_dataloader_faults._engine.supervisor.answers.network import ErrorHandler, Relay
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, Events, Timers
 from pytest_dataloader_faults._engine.supervisor.new_files import NewFileBarrier
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import SharedOffsetBarrier
+from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from pytest_dataloader_faults._engine.kernel.caller import Syscall
+
+ErrorHandler = Callable[[WorkerState, "Syscall | None", Exception], None]
+_Service = TypeVar("_Service")
 
 
 @dataclass(frozen=True)
 class SupervisorServices:
     """What answers need.
 
+    *on_error* gets errors raised later than the call.
+
     *provokes_races*: bring reads at a shared offset together, and creations of files with reads.
 
     *bytes_read*: how many bytes were read for workers.
     """
 
+    events: Events
+    on_error: ErrorHandler
     copies: FileCopies
     timers: Timers
     deaths: DeathScheduler
     barrier: SharedOffsetBarrier
     new_files: NewFileBarrier
-    relay: Relay
     provokes_races: bool
     bytes_read: SharedCount = field(default_factory=SharedCount)
+    _others: dict[Callable[..., Any], Any] = field(default_factory=dict)
 
     @classmethod
     def create(cls, events: Events, on_error: ErrorHandler, provokes_races: bool) -> Self:
-        """The services of one supervisor; *on_error* gets errors raised later than the call."""
-        timers, deaths = Timers(), DeathScheduler()
-        relay = Relay(events, timers, deaths, on_error)
+        """The services of one supervisor."""
+        timers = Timers()
         barriers = SharedOffsetBarrier(timers), NewFileBarrier(timers)
-        return cls(FileCopies(), timers, deaths, *barriers, relay, provokes_races)
+        copies, deaths = FileCopies(), DeathScheduler()
+        return cls(events, on_error, copies, timers, deaths, *barriers, provokes_races)
+
+    def get(self, kind: Callable[[SupervisorServices], _Service]) -> _Service:
+        """The only *kind* of service that answers of one kind need, made when it is needed."""
+        if kind not in self._others:
+            self._others[kind] = kind(self)
+        service: _Service = self._others[kind]
+        return service

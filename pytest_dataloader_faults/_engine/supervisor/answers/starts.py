@@ -37,7 +37,7 @@ def on_start(worker: WorkerState, call: Syscall) -> bool:
     if not worker.makes_batch or call.pid in worker.queue_threads:
         return False
     is_thread = bool(flags & linux.CLONE_THREAD)
-    worker.starts["thread" if is_thread else "process"] += 1
+    worker.policy.tallies["starts"]["thread" if is_thread else "process"] += 1
     number = _fire_due(worker, call, is_thread=is_thread)
     if number:
         worker.listener.fail(call, number)

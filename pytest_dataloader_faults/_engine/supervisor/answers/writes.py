@@ -34,8 +34,8 @@ from pytest_dataloader_faults._engine.kernel.caller import (
 )
 from pytest_dataloader_faults._engine.kernel.callers_file import INVISIBLE
 from pytest_dataloader_faults._engine.kernel.syscalls import (
-    length_to_write,
     moves_offset,
+    requested_length,
     write_part,
 )
 from pytest_dataloader_faults._engine.policy import Action, Die, Fail, Operation, Short
@@ -71,7 +71,7 @@ def on_write(
     if Place.LOCK in worker.faults.sees and call.facts.has_data:
         worker.write_locks.note_write(call.pid, path)
     try:
-        length = length_to_write(call) if is_meant and call.facts.writes_buffers else 0
+        length = requested_length(call) if is_meant and call.facts.writes_buffers else 0
     except OSError:  # The kernel also refuses the call.
         return False
     actions = write_actions(worker.policy, Operation(call.name, path, call.pid), length)
