@@ -25,7 +25,7 @@ NAME = "pytest_dataloader_faults"
 ROOT = Path(pytest_dataloader_faults.__file__).parent
 MOST_ENTRIES_OF_THE_ROOT, MOST_ENTRIES = 17, 16
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 500, 40
-MOST_MODULES = 226
+MOST_MODULES = 227
 MOST_FIELDS_OF_AN_OUTCOME = 16
 
 
@@ -68,11 +68,15 @@ SLICES = {
         r"|length_to_write|\.written\b|leftover_files|place\.write|on_write\b|failed write"
         r"|\b(workers?|dataset) (that )?(writes?|wrote)\b(?! (down|their stacks))|of writing",
         (
-            *("_engine.policy.writes", "_engine.supervisor.answers.writes"),
+            *(
+                "_engine.policy.writes",
+                "_engine.python.output",
+                "_engine.supervisor.answers.writes",
+            ),
             *("_engine.supervisor.leftovers", "faults.writes"),
         ),
         # The engine follows descriptors that are written, and a trial has folders to write in.
-        most_naming=11,
+        most_naming=9,
     ),
 }
 NINE_IN_TEN, HALF = 30, 10

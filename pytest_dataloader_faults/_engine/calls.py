@@ -6,8 +6,11 @@ machine, are in ``kernel/linux.py``. Arguments are numbered from 0.
 
 from __future__ import annotations
 
+import os
 from enum import Enum, auto
 from typing import NamedTuple
+
+from pytest_dataloader_faults.faults.base import Place
 
 
 class Role(Enum):
@@ -179,3 +182,10 @@ def reading_calls() -> list[str]:
 def writing_calls() -> list[str]:
     """The names of the calls that write to a file by its descriptor, or make a write last."""
     return [name for name, call in CALLS.items() if call.writes_fd is not None]
+
+
+def places_of(flags: int, *, exists: bool = True) -> Place:
+    """Where faults can happen to a file that is opened with *flags*, and that *exists* before."""
+    mode, unread = flags & os.O_ACCMODE, os.O_CREAT | os.O_TRUNC | os.O_PATH | os.O_DIRECTORY
+    is_read = exists and not flags & unread and mode != os.O_WRONLY
+    return (Place.READ if is_read else Place(0)) | (Place.WRITE if mode else Place(0))

@@ -288,6 +288,8 @@ OPEN, STAT, MAP = "openat", "newfstatat", "mmap"
 """System calls by which the python engine names the operations that it sees."""
 OF_EXCLUDED = "open of an excluded file"
 """How ``unobserved`` names what only its folder spared."""
+BY_MAPPING = "write through a mapping"
+"""And what no call shows."""
 
 
 class Fail(NamedTuple):

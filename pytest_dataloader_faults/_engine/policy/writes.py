@@ -17,10 +17,7 @@ from pytest_dataloader_faults._engine.policy import (
 )
 from pytest_dataloader_faults.faults.globs import is_below
 
-OF_INHERITED, BY_MAPPING = (
-    "write to a file that was open before the worker started",
-    "write through a mapping",
-)
+OF_INHERITED = "write to a file that was open before the worker started"
 """How ``unobserved`` names writes that cannot fail."""
 
 

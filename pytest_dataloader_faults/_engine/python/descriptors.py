@@ -11,13 +11,14 @@ import errno
 import itertools
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from pytest_dataloader_faults._engine import policy as decisions
-from pytest_dataloader_faults._engine.calls import CALLS
+from pytest_dataloader_faults._engine.calls import CALLS, places_of
 from pytest_dataloader_faults._engine.file_copies import altered_copy, open_unrelated_file
 from pytest_dataloader_faults._engine.policy import (
+    BY_MAPPING,
     MAP,
     OF_EXCLUDED,
     OPEN,
@@ -25,7 +26,6 @@ from pytest_dataloader_faults._engine.policy import (
     FaultPolicy,
     Operation,
 )
-from pytest_dataloader_faults._engine.policy.writes import BY_MAPPING, OF_INHERITED, write_actions
 from pytest_dataloader_faults._engine.system.proc import resolve_folder_link
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults.base import Place
@@ -45,12 +45,11 @@ class Clock(Protocol):
 
 
 class DescriptorFile(NamedTuple):
-    """What a number was when it was opened; whether this worker opened it to read or to write."""
+    """What a number was when it was opened, and what this worker opened it for."""
 
     path: str
     identity: tuple[int, int]
-    reads: bool
-    writes: bool
+    places: Place
 
 
 class DescriptorTable:
@@ -85,7 +84,8 @@ class DescriptorTable:
         kind, size = self._kind_and_size(where)
         if kind not in (None, stat.S_IFREG) or self._leaves_alone(where):
             return int(self.system.open(path, flags, mode, dir_fd=dir_fd))
-        for action in self.policy.open_actions(Operation(OPEN, where), size, reads=_reads(flags)):
+        reads = Place.READ in places_of(flags)
+        for action in self.policy.open_actions(Operation(OPEN, where), size, reads=reads):
             if isinstance(action, decisions.Fail):
                 raise OSError(action.errno, os.strerror(action.errno), os.fspath(path))
             if isinstance(action, decisions.Closed) and not action.reuse:
@@ -94,8 +94,7 @@ class DescriptorTable:
                 return self.track(self._open_substitute(action, where, flags), where)
         with self.count_shortage(where):
             fd = int(self.system.open(path, flags, mode, dir_fd=dir_fd))
-        reads = size is not None and _reads(flags)
-        return self.track(fd, where, reads=reads, writes=bool(flags & os.O_ACCMODE))
+        return self.track(fd, where, places_of(flags, exists=size is not None))
 
     def _open_substitute(self, action: decisions.Action, path: str, flags: int) -> int:
         """A descriptor of what *action* puts in the place of *path*."""
@@ -113,10 +112,10 @@ class DescriptorTable:
                 self.policy.note_allocation(Operation(OPEN, where), is_full=True)
             raise
 
-    def track(self, fd: int, path: str, *, reads: bool = True, writes: bool = False) -> int:
-        """Remember that *fd* is *path*, if that matters, and return it."""
-        if reads or (writes and self.policy.faults.sees & Place.WRITE):
-            self._tracked[fd] = DescriptorFile(path, self._identity(fd), reads, writes)
+    def track(self, fd: int, path: str, places: Place = Place.READ) -> int:
+        """Remember that *fd* is *path*, opened for *places*, if that matters, and return it."""
+        if places & (Place.READ | self.policy.faults.sees):
+            self._tracked[fd] = DescriptorFile(path, self._identity(fd), places)
         return fd
 
     def forget(self, fd: int) -> None:
@@ -142,8 +141,8 @@ class DescriptorTable:
         tracked, faults = self._identify(fd), self.policy.faults
         if tracked is None:
             return False
-        is_read = tracked.reads and faults.needs_reads_of(tracked.path)
-        return is_read or (tracked.writes and faults.has_fault_in(tracked.path, Place.WRITE))
+        is_read = Place.READ in tracked.places and faults.needs_reads_of(tracked.path)
+        return is_read or faults.has_fault_in(tracked.path, tracked.places & ~Place.READ)
 
     def hand_out(self, fd: int, to: str) -> None:
         """Count *fd* as passed to code that may use it unseen, until it is passed back."""
@@ -163,24 +162,12 @@ class DescriptorTable:
         if CALLS[call].reads_into_buffers:
             start = self.system.lseek(fd, 0, os.SEEK_CUR) if offset is None else offset
             available = max(0, min(length, self.system.fstat(fd).st_size - start))
-        return self._carry_out(
+        return self.carry_out(
             self.policy.read_actions(Operation(call, tracked.path), start, available), length
         )
 
-    def length_to_write(self, fd: int, call: str, length: int = 0) -> int:
-        """How many of *length* bytes a write may put into *fd*; raises the error of a fault."""
-        tracked = self.observe(fd)
-        if tracked is None or not self.policy.faults.sees & Place.WRITE:
-            return length
-        if not tracked.writes:
-            if self.policy.faults.has_fault_in(tracked.path, Place.WRITE):
-                self.policy.count_unobserved(OF_INHERITED)
-            return length
-        return self._carry_out(
-            write_actions(self.policy, Operation(call, tracked.path), length), length
-        )
-
-    def _carry_out(self, actions: decisions.Actions, length: int) -> int:
+    def carry_out(self, actions: decisions.Actions, length: int) -> int:
+        """Let *actions* happen; how many of *length* bytes the call may transfer then."""
         for action in actions:
             if isinstance(action, decisions.Delay):
                 self._waits.sleep(action.seconds)
@@ -195,17 +182,13 @@ class DescriptorTable:
     def check_mapping(self, fd: int, length: int, offset: int) -> None:
         """Refuse a mapping whose pages would need to fail: only the kernel can do that."""
         tracked = self.observe(fd)
-        if (
-            tracked
-            and tracked.writes
-            and self.policy.faults.has_fault_in(tracked.path, Place.WRITE)
-        ):
+        if tracked and self.policy.faults.has_fault_in(tracked.path, tracked.places & ~Place.READ):
             self.policy.count_unobserved(BY_MAPPING)
         if tracked is None or not self.policy.faults.needs_reads_of(tracked.path):
             return
         length = length or self.system.fstat(fd).st_size - offset
         try:
-            self._carry_out(
+            self.carry_out(
                 self.policy.read_actions(Operation(MAP, tracked.path), offset, length), length
             )
         except OSError:
@@ -224,7 +207,7 @@ class DescriptorTable:
         if not stat.S_ISREG(status.st_mode) or self.policy.is_exempt(where):
             return status
         operation = Operation(STAT, where)
-        self._carry_out(self.policy.stat_actions(operation), 0)
+        self.carry_out(self.policy.stat_actions(operation), 0)
         for action in self.policy.stat_size_actions(operation, status.st_size):
             if isinstance(action, decisions.Substitute) and action.edit.length is not None:
                 return self.with_size(status, action.edit.length)
@@ -274,7 +257,16 @@ class DescriptorTable:
         return status.st_dev, status.st_ino
 
 
-def _reads(flags: int) -> bool:
-    """Whether *flags* open an existing file in a way that allows reading it."""
-    without = os.O_CREAT | os.O_TRUNC | os.O_PATH | os.O_DIRECTORY
-    return not flags & without and flags & os.O_ACCMODE != os.O_WRONLY
+def total_length(buffers: Sequence[Any]) -> int:
+    """The bytes of all *buffers* together."""
+    return sum(memoryview(each).nbytes for each in buffers)
+
+
+def slice_buffers(length: int, buffers: Sequence[Any]) -> list[memoryview]:
+    """The first *length* bytes of *buffers*."""
+    views = []
+    for buffer in buffers:
+        view = memoryview(buffer).cast("B")[:length]
+        views.append(view)
+        length -= len(view)
+    return views

@@ -17,7 +17,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from pytest_dataloader_faults._engine.python.descriptors import DescriptorTable
+from pytest_dataloader_faults._engine.python.descriptors import (
+    DescriptorTable,
+    slice_buffers,
+    total_length,
+)
+from pytest_dataloader_faults._engine.python.output import OutputFileIO, OutputFunctions
 
 REPLACED = (
     *("open", "close", "dup", "dup2", "stat", "lstat", "read", "readinto", "pread", "readv"),
@@ -40,7 +45,7 @@ def name_caller(depth: int) -> str:
     return f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_name}"
 
 
-class OsFunctions:
+class OsFunctions(OutputFunctions):
     """The replacements, by the names that they have in ``os``."""
 
     def __init__(self, files: DescriptorTable) -> None:
@@ -89,60 +94,12 @@ class OsFunctions:
         return self._system.pread(fd, allowed_length, offset)  # type: ignore[no-any-return]
 
     def readv(self, fd: int, buffers: Sequence[Any], /) -> int:
-        allowed_length = self._files.allowed_length(fd, "readv", _total(buffers))
-        return int(self._system.readv(fd, _slice_buffers(allowed_length, buffers)))
+        allowed_length = self._files.allowed_length(fd, "readv", total_length(buffers))
+        return int(self._system.readv(fd, slice_buffers(allowed_length, buffers)))
 
     def preadv(self, fd: int, buffers: Sequence[Any], offset: int, flags: int = 0, /) -> int:
-        allowed_length = self._files.allowed_length(fd, "preadv2", _total(buffers), offset)
-        return int(self._system.preadv(fd, _slice_buffers(allowed_length, buffers), offset, flags))
-
-    def sendfile(self, out_fd: int, in_fd: int, offset: int | None, count: int) -> int:
-        self._files.length_to_write(out_fd, "sendfile")
-        allowed_length = self._files.allowed_length(in_fd, "sendfile", count, offset)
-        return int(self._system.sendfile(out_fd, in_fd, offset, allowed_length))
-
-    def copy_file_range(
-        self, src: int, dst: int, count: int, *offsets: Any, **keywords: Any
-    ) -> int:
-        self._files.length_to_write(dst, "copy_file_range")
-        allowed_length = self._files.allowed_length(src, "copy_file_range", count)
-        return int(self._system.copy_file_range(src, dst, allowed_length, *offsets, **keywords))
-
-    def splice(self, src: int, dst: int, count: int, *offsets: Any, **keywords: Any) -> int:
-        self._files.length_to_write(dst, "splice")
-        allowed_length = self._files.allowed_length(src, "splice", count)
-        return int(self._system.splice(src, dst, allowed_length, *offsets, **keywords))
-
-    def write(self, fd: int, data: Any, /) -> int:
-        view = memoryview(data).cast("B")
-        return int(
-            self._system.write(fd, view[: self._files.length_to_write(fd, "write", len(view))])
-        )
-
-    def pwrite(self, fd: int, data: Any, offset: int, /) -> int:
-        view = memoryview(data).cast("B")
-        length = self._files.length_to_write(fd, "pwrite64", len(view))
-        return int(self._system.pwrite(fd, view[:length], offset))
-
-    def writev(self, fd: int, buffers: Sequence[Any], /) -> int:
-        length = self._files.length_to_write(fd, "writev", _total(buffers))
-        return int(self._system.writev(fd, _slice_buffers(length, buffers)))
-
-    def pwritev(self, fd: int, buffers: Sequence[Any], offset: int, flags: int = 0, /) -> int:
-        length = self._files.length_to_write(fd, "pwritev2", _total(buffers))
-        return int(self._system.pwritev(fd, _slice_buffers(length, buffers), offset, flags))
-
-    def posix_fallocate(self, fd: int, offset: int, length: int, /) -> None:
-        self._files.length_to_write(fd, "fallocate")
-        self._system.posix_fallocate(fd, offset, length)
-
-    def fsync(self, fd: Any) -> None:
-        self._files.length_to_write(_number(fd), "fsync")
-        self._system.fsync(fd)
-
-    def fdatasync(self, fd: Any) -> None:
-        self._files.length_to_write(_number(fd), "fdatasync")
-        self._system.fdatasync(fd)
+        allowed_length = self._files.allowed_length(fd, "preadv2", total_length(buffers), offset)
+        return int(self._system.preadv(fd, slice_buffers(allowed_length, buffers), offset, flags))
 
     def stat(self, path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> Any:
         if isinstance(path, int):
@@ -173,25 +130,6 @@ class OsFunctions:
         return call
 
 
-def _number(file: Any) -> int:
-    """The descriptor of *file*, which may be an object that has one."""
-    return int(file if isinstance(file, int) else file.fileno())
-
-
-def _total(buffers: Sequence[Any]) -> int:
-    return sum(memoryview(each).nbytes for each in buffers)
-
-
-def _slice_buffers(length: int, buffers: Sequence[Any]) -> list[memoryview]:
-    """The first *length* bytes of *buffers*."""
-    views = []
-    for buffer in buffers:
-        view = memoryview(buffer).cast("B")[:length]
-        views.append(view)
-        length -= len(view)
-    return views
-
-
 # Some facts about files of Python. open() makes a FileIO, and wraps it in a BufferedReader and that
 # in a TextIOWrapper as its mode says. The last two are written in C and read by the methods of the
 # one below (``readinto``, ``readall``), so that they use one which queries the policy first. The C
@@ -214,7 +152,7 @@ def _find_replaced(kind: type) -> Any:
     return vars(kind).get("replaces", ())
 
 
-class FaultedFileIO(io.FileIO, metaclass=ReplacesClass):
+class FaultedFileIO(OutputFileIO, metaclass=ReplacesClass):
     """A FileIO that queries the policy before it opens, reads and writes."""
 
     files: ClassVar[DescriptorTable]
@@ -247,12 +185,6 @@ class FaultedFileIO(io.FileIO, metaclass=ReplacesClass):
     def readall(self) -> bytes:
         """Read to the end, with as many reads as the C code makes."""
         return read_all(self, self.files.system.fstat(super().fileno()).st_size)
-
-    def write(self, data: Any, /) -> int:
-        """Write once, at most as many bytes as the policy allows."""
-        view = memoryview(data).cast("B")
-        length = self.files.length_to_write(super().fileno(), "write", len(view))
-        return super().write(view[:length])
 
     def close(self) -> None:
         """Close the file, and forget its number unless the number stays open."""

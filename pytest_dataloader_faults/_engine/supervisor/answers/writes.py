@@ -38,8 +38,15 @@ from pytest_dataloader_faults._engine.kernel.syscalls import (
     requested_length,
     write_part,
 )
-from pytest_dataloader_faults._engine.policy import Action, Die, Fail, Operation, Short
-from pytest_dataloader_faults._engine.policy.writes import BY_MAPPING, OF_INHERITED, write_actions
+from pytest_dataloader_faults._engine.policy import (
+    BY_MAPPING,
+    Action,
+    Die,
+    Fail,
+    Operation,
+    Short,
+)
+from pytest_dataloader_faults._engine.policy.writes import OF_INHERITED, write_actions
 from pytest_dataloader_faults._engine.supervisor.answers.deaths import die_in_call
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
