@@ -57,7 +57,7 @@ SLICES = {
             *("_engine.supervisor.answers.http", "_engine.supervisor.answers.network"),
             *("_trial.connections", "faults.http", "faults.network"),
         ),
-        # What workers do is counted, listed and drawn by address next to what they do to files.
+        # An address is a path, which the vocabulary and the texts name next to those of files.
         most_naming=16,
     ),
     "ranks": Slice(r"\brank"),
@@ -75,8 +75,6 @@ SLICES = {
             ),
             *("_engine.supervisor.leftovers", "faults.writes"),
         ),
-        # The engine follows descriptors that are written, and a trial has folders to write in.
-        most_naming=9,
     ),
 }
 NINE_IN_TEN, HALF = 30, 10

@@ -184,6 +184,33 @@ def writing_calls() -> list[str]:
     return [name for name, call in CALLS.items() if call.writes_fd is not None]
 
 
+BY_PATH = (Role.STATS, Role.CHECKS, Role.ATTRIBUTES)
+_NEEDED_FOR = {
+    Role.ALLOCATES: Place.ALLOCATION,
+    **dict.fromkeys(BY_PATH, Place.STAT),
+    Role.RESERVES: Place.RESERVATION,
+    Role.LISTS: Place.LISTING,
+    Role.FORKS: Place.START,
+    Role.GROWS: Place.MEMORY,
+}
+"""Calls that matter only if a fault can happen in these places, or if what they do is counted."""
+_OF_CHANGES = Place.WRITE | Place.LOCK
+"""If locks fail, it matters what is written without one."""
+
+
+def calls_for(places: Place) -> list[str]:
+    """The names of the calls that matter for *places*, the frequent ones first."""
+    always = [role for role in Role if role not in {*_NEEDED_FOR, Role.TRANSFERS}]
+    needed = [role for role, place in _NEEDED_FOR.items() if place in places]
+    names = [*calls_with_role(Role.OPENS), *reading_calls(), *calls_with_role(*always, *needed)]
+    return list(dict.fromkeys([*names, *(writing_calls() if places & _OF_CHANGES else [])]))
+
+
+def changed_fd(name: str, places: Place) -> int | None:
+    """Which argument of *name* is the file that it changes, if that matters for *places*."""
+    return CALLS[name].writes_fd if places & _OF_CHANGES else None
+
+
 def places_of(flags: int, *, exists: bool = True) -> Place:
     """Where faults can happen to a file that is opened with *flags*, and that *exists* before."""
     mode, unread = flags & os.O_ACCMODE, os.O_CREAT | os.O_TRUNC | os.O_PATH | os.O_DIRECTORY

@@ -14,11 +14,12 @@ import struct
 from collections.abc import Iterable, Mapping
 
 from pytest_dataloader_faults._engine.calls import (
+    BY_PATH,
     CALLS,
     Role,
+    calls_for,
     calls_with_role,
-    reading_calls,
-    writing_calls,
+    changed_fd,
 )
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.plan import FilterRequirements
@@ -40,20 +41,6 @@ _WORD = 1 << 32
 _PLACED = linux.MAP_STACK | linux.MAP_FIXED
 """Flags of the stack of a thread, and of the zeros of a shared library."""
 _ALLOCATE = ("mmap", *calls_with_role(Role.GROWS))
-_BY_PATH = (Role.STATS, Role.CHECKS, Role.ATTRIBUTES)
-_WRITING = writing_calls()
-_ONLY_IF_NEEDED = {
-    Role.ALLOCATES: Place.ALLOCATION,
-    **dict.fromkeys(_BY_PATH, Place.STAT),
-    Role.RESERVES: Place.RESERVATION,
-    Role.LISTS: Place.LISTING,
-    Role.FORKS: Place.START,
-    Role.GROWS: Place.MEMORY,
-}
-"""Calls that are filtered if a plan needs them, because of faults in these places."""
-_ALWAYS_FILTERED = [role for role in Role if role not in {*_ONLY_IF_NEEDED, Role.TRANSFERS}]
-_OF_WRITES = Place.WRITE | Place.LOCK
-"""Under faults of locks, it matters what is written without one."""
 _LOCKS = (linux.F_SETLK, linux.F_SETLKW, linux.F_OFD_SETLK, linux.F_OFD_SETLKW)
 
 
@@ -99,15 +86,14 @@ def _on_start(name: str, needs: FilterRequirements) -> bytes:
     return _argument(0) + _instruction(_JSET, _NEW_NAMESPACES, 1, 0) + _ALLOW + _NOTIFY
 
 
-def _on_write(name: str) -> bytes:
-    """Notify if *name* may write to a file, or maps one into memory that is written back."""
+def _on_change(name: str, number: int) -> bytes:
+    """Notify if *name* may change the file of argument *number*, or maps it to be changed."""
     if name == "mmap":
         shared = _argument(3) + _instruction(_JSET, linux.MAP_SHARED, 0, 1) + _NOTIFY
         over = len(shared) // _INSTRUCTION.size
         return _argument(2) + _instruction(_JSET, linux.PROT_WRITE, 0, over) + shared
     negative = _instruction(_JGE, 0x80000000, 2, 0)
-    descriptor = _argument(CALLS[name].writes_fd or 0)
-    return descriptor + negative + _instruction(_JGE, _STREAMS, 0, 1) + _NOTIFY
+    return _argument(number) + negative + _instruction(_JGE, _STREAMS, 0, 1) + _NOTIFY
 
 
 def _allow_unrelated(name: str) -> bytes:
@@ -164,19 +150,20 @@ def _on_allocation(name: str, least: int) -> bytes:
 def _body(name: str, base: int, listed_fds: Iterable[int], needs: FilterRequirements) -> bytes:
     """What to do when the call is *name*; ends in a return on every path."""
     call = CALLS[name]
-    written = _on_write(name) if needs.places & _OF_WRITES and name in _WRITING else b""
-    if written and call.reads_fd is None:
-        return written + _ALLOW
+    number = changed_fd(name, needs.places)
+    on_change = b"" if number is None else _on_change(name, number)
+    if on_change and call.reads_fd is None:
+        return on_change + _ALLOW
     if call.role is Role.CHANGES_IDENTITY:
         return _changes_identity(name)
     if call.role is Role.STARTS:
         return _on_start(name, needs)
-    if call.role in _BY_PATH:
+    if call.role in BY_PATH:
         return _allow_flag(call.flags_at, linux.AT_EMPTY_PATH) + _NOTIFY
     if call.role not in _BY_DESCRIPTOR:
         return _NOTIFY
     base = 0 if call.role is Role.DUPLICATES and Place.ALLOCATION in needs.places else base
-    return _allow_unrelated(name) + written + _on_descriptor(call.reads_fd or 0, base, listed_fds)
+    return _allow_unrelated(name) + on_change + _on_descriptor(call.reads_fd or 0, base, listed_fds)
 
 
 def program(
@@ -192,13 +179,9 @@ def program(
     *syscalls* maps names to numbers; names this machine does not have are left out.
     """
     listed_fds = tuple(listed_fds)
-    needed_roles = [role for role, place in _ONLY_IF_NEEDED.items() if place in needs.places]
-    names = [*calls_with_role(Role.OPENS), *reading_calls(), *calls_with_role(*_ALWAYS_FILTERED)]
-    names += calls_with_role(*needed_roles)
-    names += _WRITING if needs.places & _OF_WRITES else []
     code = _instruction(_LOAD, _ARCHITECTURE) + _instruction(_JEQ, architecture, 1, 0) + _ALLOW
     code += _instruction(_LOAD, _NUMBER)
-    for name in dict.fromkeys(names):
+    for name in calls_for(needs.places):
         if name in syscalls:
             body = _on_lock(name) if Place.LOCK in needs.places else b""
             if needs.memory and name in _ALLOCATE:
