@@ -237,6 +237,12 @@ def test_survey_has_the_connections(url):
     assert {f"tcp{url.removeprefix('http')}": COUNT} == profile.files.count("connections")
 
 
+def test_a_search_with_the_python_engine_has_no_connections(url):
+    """It cannot cut off a response."""
+    profile = survey(lambda: ByHttp(url), engine="python")
+    assert profile.files.count("connections") == {}
+
+
 @pytest.mark.slow
 def test_explore_finds_a_swallowed_error(url):
     """By a fault of a connection, since there is nothing else that fails."""

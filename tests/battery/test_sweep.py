@@ -7,12 +7,19 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import sweep
+from pytest_dataloader_faults._engine import explain_missing_kernel_engine
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     InvalidArgumentError,
     UnusableDatasetError,
 )
-from pytest_dataloader_faults.faults import HungRead, OpenError, ReadError, ShortRead
+from pytest_dataloader_faults.faults import (
+    HungRead,
+    ListingError,
+    OpenError,
+    ReadError,
+    ShortRead,
+)
 from support.corpus.endless import RandomForAll
 from support.datasets import Records
 
@@ -135,6 +142,27 @@ def test_faults_are_templates(records):
     stale = [each.fault for each in swept.steps if isinstance(each.fault, ReadError)]
     assert [each.nth for each in stale] == [1, 2, 1, 2]
     assert "ReadError ESTALE, once" in swept.table()
+
+
+class Listed(FewReads):
+    """Each sample lists the folder."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.folder = folder
+
+    def __getitem__(self, index):
+        self.paths = sorted(self.folder.iterdir())
+        return super().__getitem__(index)
+
+
+@pytest.mark.skipif(
+    bool(explain_missing_kernel_engine()), reason=str(explain_missing_kernel_engine())
+)
+def test_each_listing_of_a_folder_fails(records):
+    swept = sweep(lambda: Listed(records), faults=[ListingError()], loader=ONE_WORKER)
+
+    assert [each.fired > 0 for each in swept.steps] == [True, True, False] * 2
 
 
 @pytest.mark.parametrize(
