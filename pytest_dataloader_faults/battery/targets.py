@@ -113,11 +113,6 @@ def listed_folders(outcome: Outcome, paths: Iterable[str]) -> dict[str, int]:
     }
 
 
-def count_starts(outcome: Outcome) -> int:
-    """How many threads and processes the busiest worker starts while it makes batches."""
-    return max((sum(each.starts.values()) for each in outcome.workers), default=0)
-
-
 def portable_globs(
     paths: Collection[str], known_paths: set[str]
 ) -> tuple[dict[str, str], str | tuple[str, ...]]:

@@ -228,7 +228,7 @@ class Workload:
     @property
     def writes(self) -> int:
         """How often the busiest worker writes there."""
-        return self._count_busiest("writes")
+        return self.count_busiest("writes")
 
     @cached_property
     def _written(self) -> dict[int, dict[str, FileCounts]]:
@@ -295,7 +295,7 @@ class Workload:
     @property
     def reads(self) -> int:
         """How often the busiest worker reads."""
-        return self._count_busiest("reads")
+        return self.count_busiest("reads")
 
     @property
     def longest_read(self) -> tuple[str, FileCounts] | None:
@@ -413,8 +413,8 @@ class Workload:
         globs = targets.shortest_globs(ordered_paths, self.known_paths, self.globs)
         return FileSet(ordered_paths, globs, explain)
 
-    def _count_busiest(self, operation: Operation) -> int:
-        """How often the busiest worker does that in an epoch, over all its files."""
+    def count_busiest(self, operation: str) -> int:
+        """How often the busiest worker does *operation* in an epoch, to whatever it is."""
         counts_by_worker = self._counts_by_worker(operation)
         return max((sum(counts.values()) for counts in counts_by_worker), default=0)
 
@@ -430,15 +430,17 @@ class Workload:
             highest |= Counter(counts)
         return dict(sorted(highest.items()))
 
-    def _counts_by_worker(self, operation: Operation) -> Iterator[dict[str, int]]:
+    def _counts_by_worker(self, operation: str) -> Iterator[dict[str, int]]:
         if operation in FileCounts._fields:
             for files in (self._written if operation == "writes" else self.used).values():
                 yield {path: getattr(counts, operation) for path, counts in files.items()}
             return
-        paths = {*getattr(self, _FILE_SETS[operation]).paths}
+        name = _FILE_SETS.get(operation)
+        known_paths = {*getattr(self, name).paths} if name else None
         for worker in self.fault_free.processes:
             counts = counts_of(worker, operation)
-            yield {path: counts[path] for path in paths & counts.keys()}
+            paths = counts.keys() if known_paths is None else counts.keys() & known_paths
+            yield {path: counts[path] for path in paths}
 
 
 def _scratch_files(fault_free: Outcome, own_folders: targets.OwnFolders) -> set[str]:

@@ -27,7 +27,7 @@ from hypothesis.errors import InvalidArgument
 from pytest_dataloader_faults._arguments import ArgumentRule, choose_arguments
 from pytest_dataloader_faults._settings import Files as Globs
 from pytest_dataloader_faults._settings import parse_globs
-from pytest_dataloader_faults.battery.targets import count_starts, path_of, portable_globs
+from pytest_dataloader_faults.battery.targets import path_of, portable_globs
 from pytest_dataloader_faults.battery.workload import OPERATIONS, Workload
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import ClosedDescriptor, Fault, OpenError, ReadError
@@ -103,7 +103,7 @@ class DataFiles:
             names, all_paths = _name_paths(paths, workload, operation)
             counts[operation] = {names[path]: count for path, count in path_counts.items()}
             together[operation] = all_paths
-        starts = count_starts(workload.fault_free)
+        starts = workload.count_busiest("starts")
         return cls(
             counts={**counts, "starts": {"": starts} if starts else {}},
             together=together,

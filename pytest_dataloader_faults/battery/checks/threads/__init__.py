@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from pytest_dataloader_faults.battery.checks._base import Check, Scenario, Scenarios
 from pytest_dataloader_faults.battery.checks._epochs import FAULTS_IN_EPOCH_1
-from pytest_dataloader_faults.battery.targets import count_starts
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults import ThreadExhaustion
 from pytest_dataloader_faults.outcomes import Outcome
@@ -31,7 +30,7 @@ def _refuse_starts(workload: Workload) -> Scenarios:
     """
     if workload.is_python_engine:
         raise NotApplicable(_UNSEEN)
-    start_count = count_starts(workload.fault_free)
+    start_count = workload.count_busiest("starts")
     if not start_count:
         raise NotApplicable(_NO_START)
     faults = (ThreadExhaustion(),)
