@@ -346,7 +346,7 @@ class Workload:
     def path_of(self, operation: str) -> str | tuple[str, ...]:
         """The path of a fault in each *operation* of workers; empty if they have none.
 
-        An operation without a property is one on any of the user's files.
+        Of an operation without a property, such as locks, it is what the user's globs mean.
         """
         if operation not in _FILE_SETS:
             return targets.path_of(self.globs)
@@ -436,10 +436,10 @@ class Workload:
                 yield {path: getattr(counts, operation) for path, counts in files.items()}
             return
         name = _FILE_SETS.get(operation)
-        known_paths = {*getattr(self, name).paths} if name else None
+        chosen_paths = {*getattr(self, name).paths} if name else None
         for worker in self.fault_free.processes:
             counts = counts_of(worker, operation)
-            paths = counts.keys() if known_paths is None else counts.keys() & known_paths
+            paths = counts.keys() if chosen_paths is None else counts.keys() & chosen_paths
             yield {path: counts[path] for path in paths}
 
 

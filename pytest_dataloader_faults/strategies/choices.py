@@ -28,7 +28,7 @@ from pytest_dataloader_faults._arguments import ArgumentRule, choose_arguments
 from pytest_dataloader_faults._settings import Files as Globs
 from pytest_dataloader_faults._settings import parse_globs
 from pytest_dataloader_faults.battery.targets import path_of, portable_globs
-from pytest_dataloader_faults.battery.workload import OPERATIONS, Workload
+from pytest_dataloader_faults.battery.workload import OPERATIONS, Operation, Workload
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import ClosedDescriptor, Fault, OpenError, ReadError
 from pytest_dataloader_faults.faults.globs import operations_on
@@ -61,6 +61,8 @@ def combinations(**domains: tuple[Hashable, ...]) -> st.SearchStrategy[dict[str,
 
 
 Path: TypeAlias = str | tuple[str, ...]
+_OF_SOURCES: tuple[Operation, ...] = ("opens", "reads")
+"""Operations of which a glob for all files means those of either: some are open before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +97,11 @@ class DataFiles:
     def of(cls, workload: Workload, samples: int) -> DataFiles:
         """The files of *workload*, for a dataset with this many *samples*."""
         by_path = {each: workload.count_per_file(each) for each in OPERATIONS}
-        sources = {*by_path["opens"], *by_path["reads"]}
+        sources = {path for each in _OF_SOURCES for path in by_path[each]}
         counts: dict[str, Mapping[str, int]] = {}
         together: dict[str, Path] = {}
         for operation, path_counts in by_path.items():
-            paths = sources if sources & path_counts.keys() else {*path_counts}
+            paths = sources if operation in _OF_SOURCES else {*path_counts}
             names, all_paths = _name_paths(paths, workload, operation)
             counts[operation] = {names[path]: count for path, count in path_counts.items()}
             together[operation] = all_paths

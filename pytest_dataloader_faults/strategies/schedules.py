@@ -52,7 +52,7 @@ TRANSIENT_ERRORS: tuple[Transient, ...] = tuple(
 )
 """Transient errors, one for each class and errno."""
 _NTH = 4
-"""The last of the operations of torch itself, which no one has counted, that fails first."""
+"""The highest *nth* of a fault in operations that are not counted, such as those of torch."""
 _EARLY = 4
 """The number of first files that are likelier than others: effects show in later samples."""
 _OFTEN = {

@@ -30,6 +30,24 @@ def test_a_survey_lists_what_workers_write(records):
     assert set(files.count("opens")) == {f"*/{number:02}.rec" for number in range(16)}
 
 
+class ReadBack(CopiedRecords):
+    """Reads the first copy again."""
+
+    def __getitem__(self, index):
+        sample = super().__getitem__(index)
+        (self.copies / "00.copy").read_bytes()
+        return sample
+
+
+def test_a_file_can_be_written_and_read(records):
+    loader = {"num_workers": 1}
+    files = survey(lambda folder: ReadBack(records, folder), loader=loader).files
+
+    assert files.count("writes") == {f"*/{number:02}.copy": 1 for number in range(16)}
+    assert files.together["writes"] == "*.copy"
+    assert files.count("reads")["*/00.copy"] >= 16
+
+
 def test_files_of_another_folder_are_not_listed(records, tmp_path):
     """A failed write would stay there."""
     copies = tmp_path / "copies"
