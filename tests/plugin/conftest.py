@@ -82,9 +82,9 @@ def run_suite(tmp_path_factory) -> Callable[..., tuple[Path, pytest.RunResult]]:
     The summary is as on a terminal: in CI, pytest gives each text in full again.
     """
 
-    def run(source: str, *arguments: str) -> tuple[Path, pytest.RunResult]:
+    def run(source: str, *arguments: str, conftest: str = "") -> tuple[Path, pytest.RunResult]:
         folder = tmp_path_factory.mktemp("suite")
-        (folder / "conftest.py").write_text(CONFTEST, encoding="utf-8")
+        (folder / "conftest.py").write_text(CONFTEST + conftest, encoding="utf-8")
         (folder / "test_inner.py").write_text(source, encoding="utf-8")
         with pytest.MonkeyPatch.context() as monkeypatch:
             _set_inner_environment(monkeypatch)

@@ -21,31 +21,168 @@ def test_it(fault_check, records):
     fault_check(lambda: Records(records))
 """
 ONLY = "--dataloader-faults-only=stale-handle"
+RULES = """
+def broken(outcome, reference):
+    if outcome.fired:
+        return Finding(Verdict.CONTRACT_BROKEN, "it does not open the file again")
+
+
+def not_applicable(outcome, reference):
+    raise NotApplicable("no")
+
+
+def skipped(outcome, reference):
+    __import__("pytest").skip("no")
+
+
+def exited(outcome, reference):
+    raise SystemExit(3)
+"""
+SCENARIOS = (
+    "[Scenario(title=each, faults=(faults.OpenError(workload.opened.path, nth=nth),))"
+    " for each, nth in (('the first', 1), ('the second', 2))]"
+)
+GOOD = {
+    "stale-handle": (OPENS, ""),
+    "scenarios": (SCENARIOS, "scenario=Scenario(processes=steps.run_epochs(2))"),
+    "note": (OPENS, "note=lambda outcome: 'fired'"),
+    "empty-note": (OPENS, "note=lambda outcome: ''"),
+}
+SKIPPED = {"no-writes": ("faults.WriteError(workload.written.path)", "")}
+UNMATCHED = "not_exercised: *'[*].bim'*matched no operation of a worker*"
+BAD = [
+    ("3", "", "its plan: result=3 must be a fault, several faults for one trial, a Scenario*"),
+    ("None", "", "its plan: result=None must be a fault,*"),
+    ("[]", "", "its plan: result=[[][]] must be a fault,*"),
+    (
+        "[faults.OpenError(), Scenario()]",
+        "",
+        "its plan: result=[[]OpenError(), Scenario()[]] must be*",
+    ),
+    ("1 // 0", "", "its plan: it raised ZeroDivisionError: *"),
+    ("faults.OpenError(errno='EIO')", "", "its plan: *errno='EIO' must be an errno such as *EIO*"),
+    (
+        "Scenario(processes=(steps.Epoch(),))",
+        "",
+        "its plan: Scenario: processes=*must be what arm_workers*",
+    ),
+    (
+        "Scenario(processes=((steps.Epoch(),), ()))",
+        "",
+        "its plan: Scenario: processes=*must be what arm_*",
+    ),
+    (
+        "Scenario(ranks=True)",
+        "",
+        "its plan: Scenario: ranks=True must be False, as in the scenario of the*",
+    ),
+    (
+        "Scenario(processes=steps.arm_before_init(steps.Epoch()))",
+        "",
+        "its plan: the processes of a Scenario must arm the faults when those of the scenario of*",
+    ),
+    (
+        "Scenario(process=2)",
+        "",
+        "its plan: Scenario got an unexpected keyword argument 'process'. Did you mean 'process*",
+    ),
+    (OPENS, "rule=lambda *_: 1 // 0", "its rule: it raised ZeroDivisionError: *"),
+    (
+        OPENS,
+        "rule=lambda *_: 'bad'",
+        "its rule: result='bad' must be a Finding with a sentence and a verdict that is*",
+    ),
+    (
+        OPENS,
+        "rule=lambda *_: Finding(Verdict.SURVIVED, 'fine')",
+        "its rule: result=*must be a Finding with a sentence and a verdict that is*",
+    ),
+    # A failure of an earlier trial would be lost.
+    (OPENS, "rule=not_applicable", "its rule: it raised NotApplicable: no"),
+    (OPENS, "rule=skipped", "its rule: it raised Skipped: no"),
+    (OPENS, "rule=exited", "its rule: it raised SystemExit: 3"),
+    (OPENS, "note=lambda outcome: 3", "its note: result=3 must be a str"),
+    (OPENS, "note=lambda outcome: 1 // 0", "its note: it raised ZeroDivision*"),
+    (OPENS, "rule=broken", "contract_broken: it does not open the file again."),
+    ("faults.OpenError(str(1), errno.ESTALE)", "", "not_exercised: *"),
+    (
+        "faults.OpenError(workload.opened.path, nth=10_000)",
+        "",
+        "not_exercised: *nth=10000*matched * operations, and did not*",
+    ),
+    (
+        "[Scenario(faults=(faults.OpenError(glob),)) for glob in ('*.rec', '*.bim')]",
+        "",
+        UNMATCHED,
+    ),
+    ("[faults.OpenError('*.rec'), faults.OpenError('*.bim')]", "", UNMATCHED),
+]
+NAMED_BAD = {f"bad-{number}": (plan, options) for number, (plan, options, _) in enumerate(BAD)}
+
+
+def _check(name, plan, options):
+    return f"Check({name!r}, 'handles stale handles', lambda workload: {plan}, {options})"
+
+
+@pytest.fixture(name="ran", scope="module")
+def _ran(run_suite):
+    """The folder and the output of one run of all checks."""
+    checks = {**GOOD, **NAMED_BAD, **SKIPPED}
+    returned = ", ".join(_check(name, *arguments) for name, arguments in checks.items())
+    only = f"--dataloader-faults-only={','.join(checks)}"
+    return run_suite(
+        TEST,
+        *("-v", "-rs", only, "--dataloader-faults-report=r.json"),
+        conftest=f"{IMPORTS}{RULES}{HOOK}[{returned}]\n",
+    )
+
+
+def test_checks_run_like_those_of_the_package(ran):
+    """A mistake in one stops no other one."""
+    folder, result = ran
+    result.assert_outcomes(
+        passed=len(GOOD), failed=len(BAD), skipped=len(SKIPPED), deselected=len(CHECKS)
+    )
+    result.stdout.fnmatch_lines(["*test_it[[]stale-handle[]] PASSED (failed_cleanly)*"])
+    items = json.loads((folder / "r.json").read_text(encoding="utf-8"))["items"]
+    verdicts = {each["check"]: each["verdict"] for each in items}
+    assert {name: verdicts[name] for name in GOOD} == dict.fromkeys(GOOD, "failed_cleanly")
+    assert (
+        "errno=116" in next(each for each in items if each["check"] == "stale-handle")["faults"][0]
+    )
+
+
+@rows(("number", "says"), enumerate(row[2] for row in BAD))
+def test_a_mistake_names_its_check_and_file(ran, number, says):
+    name = f"bad-{number}"
+    section = ran[1].stdout.str().partition(f"_ test_it[{name}] _")[2].partition("\n____")[0]
+    of_check = f"check '{name}' in conftest.py: " if says.startswith("its ") else ""
+    pytest.LineMatcher(section.splitlines()).fnmatch_lines([f"{of_check}{says}"])
+    assert "survives=True" not in section
+    assert says != UNMATCHED or "Take the path from the workload" in section
+
+
+def test_the_summary_has_causes_and_notes(ran):
+    """No note for an empty text, and the reason why a check does not apply."""
+    result = ran[1]
+    summary = " ".join(result.stdout.str().partition("= dataloader-faults =")[2].split())
+    assert summary.count("note: ") == summary.count("note: fired") == 1
+    assert "1 check: it does not open" in summary
+    assert "its plan has a fault that comes too late" in summary
+    result.stdout.fnmatch_lines(["*no-writes does not apply*its workers write no file*"])
 
 
 @pytest.fixture(name="checks")
 def _checks(suite):
     """Write a conftest.py in which the hook returns what is passed, and run a test of records."""
 
-    def run(returned, *arguments, source=TEST, more=""):
+    def run(returned, *arguments, source=TEST):
         conftest = suite.path / "conftest.py"
         text = conftest.read_text(encoding="utf-8")
-        conftest.write_text(f"{text}{IMPORTS}{more}{HOOK}{returned}\n", encoding="utf-8")
+        conftest.write_text(f"{text}{IMPORTS}{HOOK}{returned}\n", encoding="utf-8")
         return suite.run(source, *arguments)
 
     return run
-
-
-def test_a_check_runs_like_those_of_the_package(checks, suite):
-    result = checks(
-        f"[{STALE.format(plan=OPENS)}]", "-v", "--dataloader-faults-report=r.json", ONLY
-    )
-
-    result.assert_outcomes(passed=1, deselected=len(CHECKS))
-    result.stdout.fnmatch_lines(["*test_it[[]stale-handle[]] PASSED (failed_cleanly)*"])
-    (item,) = json.loads((suite.path / "r.json").read_text(encoding="utf-8"))["items"]
-    assert (item["check"], item["verdict"]) == ("stale-handle", "failed_cleanly")
-    assert "errno=116" in item["faults"][0]
 
 
 def test_nothing_is_left_after_a_run(checks):
@@ -53,118 +190,6 @@ def test_nothing_is_left_after_a_run(checks):
     checks(f"[{STALE.format(plan=OPENS)}]", "--collect-only")
 
     assert list(CHECKS) == names
-
-
-def test_a_fault_that_never_fires_is_no_pass(checks):
-    result = checks(f"[{STALE.format(plan='faults.OpenError(str(1), errno.ESTALE)')}]", ONLY)
-
-    result.assert_outcomes(failed=1, deselected=len(CHECKS))
-    result.stdout.fnmatch_lines(["not_exercised: *"])
-
-
-RULE = """
-def rule(outcome, reference):
-    if outcome.fired:
-        return Finding(Verdict.CONTRACT_BROKEN, "it does not open the file again")
-"""
-
-
-def test_a_rule_decides(checks):
-    check = STALE.format(plan=OPENS).replace("handles stale", "opens stale")[:-1] + ", rule=rule)"
-    result = checks(f"[{check}]", ONLY, more=RULE)
-
-    result.assert_outcomes(failed=1, deselected=len(CHECKS))
-    result.stdout.fnmatch_lines(
-        ["contract_broken: it does not open the file again.", "*1 check: it does not open*"]
-    )
-    result.stdout.no_fnmatch_line("*survives=True*")
-
-
-@rows(
-    ("note", "says"),
-    [
-        ("str(outcome.fired)", "note: *"),
-        ("''", "*passed"),
-        ("3", "check 'stale-handle' in conftest.py: its note: result=3 must be a str"),
-        ("1 // 0", "check 'stale-handle' in conftest.py: its note: it raised ZeroDivision*"),
-    ],
-)
-def test_a_note_on_a_dataset_that_passes(checks, note, says):
-    check = STALE.format(plan=OPENS)[:-1] + f", note=lambda outcome: {note})"
-    result = checks(f"[{check}]", ONLY)
-
-    result.stdout.fnmatch_lines([f"*{says}*"])
-    assert (" note: " in result.stdout.str()) == (note != "''")
-
-
-def test_several_scenarios(checks):
-    scenarios = (
-        "[Scenario(title=each, faults=(faults.OpenError(workload.opened.path, nth=nth),))"
-        " for each, nth in (('the first', 1), ('the second', 2))]"
-    )
-    check = (
-        STALE.format(plan=scenarios)[:-1] + ", scenario=Scenario(processes=steps.run_epochs(2)))"
-    )
-    result = checks(f"[{check}]", ONLY, "--dataloader-faults-report=r.html")
-
-    result.assert_outcomes(passed=1, deselected=len(CHECKS))
-
-
-def test_a_check_that_does_not_apply_says_why(checks):
-    result = checks(
-        f"[{STALE.format(plan='faults.WriteError(workload.written.path)')}]", ONLY, "-rs"
-    )
-
-    result.assert_outcomes(skipped=1, deselected=len(CHECKS))
-    result.stdout.fnmatch_lines(["*stale-handle does not apply*its workers write no file*"])
-
-
-@rows(
-    ("plan", "says"),
-    [
-        ("3", "result=3 must be a fault, several faults for one trial, a Scenario*"),
-        ("None", "result=None must be a fault,*"),
-        ("[]", "result=[[][]] must be a fault,*"),
-        ("[faults.OpenError(), Scenario()]", "result=[[]OpenError(), Scenario()[]] must be*"),
-        ("1 // 0", "it raised ZeroDivisionError: *"),
-        ("faults.OpenError(errno='EIO')", "*errno='EIO' must be an errno such as errno.EIO*"),
-        ("Scenario(processes=(steps.Epoch(),))", "Scenario: processes=*must be what arm_workers*"),
-        ("Scenario(processes=((steps.Epoch(),), ()))", "Scenario: processes=*must be what arm_*"),
-        ("Scenario(ranks=True)", "Scenario: ranks=True must be False, as in the scenario of the*"),
-        (
-            "Scenario(processes=steps.arm_before_init(steps.Epoch()))",
-            "the processes of a Scenario must arm the faults when those of the scenario of the*",
-        ),
-        (
-            "Scenario(process=2)",
-            "Scenario got an unexpected keyword argument 'process'. Did you mean 'processes'*",
-        ),
-    ],
-)
-def test_a_bad_plan_names_its_check_and_file(checks, plan, says):
-    result = checks(f"[{STALE.format(plan=plan)}]", ONLY)
-
-    result.assert_outcomes(failed=1, deselected=len(CHECKS))
-    result.stdout.fnmatch_lines([f"check 'stale-handle' in conftest.py: its plan: {says}"])
-
-
-@rows(
-    ("rule", "says"),
-    [
-        ("1 // 0", "it raised ZeroDivisionError: *"),
-        ("'bad'", "result='bad' must be a Finding with a sentence and a verdict that is*"),
-        (
-            "Finding(Verdict.SURVIVED, 'fine')",
-            "result=*must be a Finding with a sentence and a verdict that is*",
-        ),
-    ],
-)
-def test_a_bad_rule_names_its_check_and_file(checks, rule, says):
-    check = STALE.format(plan=OPENS)[:-1] + f", rule=lambda outcome, reference: {rule})"
-    result = checks(f"[{check}]", ONLY)
-
-    result.assert_outcomes(failed=1, deselected=len(CHECKS))
-    result.stdout.fnmatch_lines([f"check 'stale-handle' in conftest.py: its rule: {says}"])
 
 
 @rows(
@@ -211,59 +236,6 @@ def test_a_conftest_that_is_loaded_late_is_refused(suite):
 
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines(["data/conftest.py: *move*to the conftest.py in */*or to a plugin"])
-
-
-@rows(
-    "plan",
-    [
-        "[Scenario(faults=(faults.OpenError(glob),)) for glob in ('*.rec', '*.bim')]",
-        "[faults.OpenError('*.rec'), faults.OpenError('*.bim')]",
-    ],
-)
-def test_each_fault_of_a_plan_must_match(checks, plan):
-    result = checks(f"[{STALE.format(plan=plan)}]", ONLY)
-
-    result.assert_outcomes(failed=1, deselected=len(CHECKS))
-    result.stdout.fnmatch_lines(["not_exercised: *'[*].bim'*matched no operation of a worker*"])
-    result.stdout.fnmatch_lines(["*Take the path from the workload*"])
-
-
-def test_a_fault_that_comes_too_late_says_so(checks):
-    plan = "faults.OpenError(workload.opened.path, nth=10_000)"
-    result = checks(f"[{STALE.format(plan=plan)}]", ONLY)
-
-    result.assert_outcomes(failed=1, deselected=len(CHECKS))
-    result.stdout.fnmatch_lines(["not_exercised: *nth=10000*matched * operations, and did not*"])
-    result.stdout.fnmatch_lines(["*1 check: its plan has a fault that comes too late*"])
-
-
-def test_a_mistake_in_a_check_stops_no_other_check(checks):
-    bad = STALE.format(plan="1 // 0").replace("stale-handle", "bad")
-    result = checks(
-        f"[{bad}, {STALE.format(plan=OPENS)}]", "--dataloader-faults-only=bad,stale-handle"
-    )
-
-    result.assert_outcomes(failed=1, passed=1, deselected=len(CHECKS))
-
-
-@rows(
-    ("rule", "says"),
-    [
-        ("NotApplicable('no')", "NotApplicable: no"),
-        ("__import__('pytest').skip('no')", "Skipped: no"),
-        ("SystemExit(3)", "SystemExit: 3"),
-    ],
-)
-def test_a_rule_can_only_return(checks, rule, says):
-    """A failure of an earlier trial would be lost."""
-    more = f"def rule(outcome, reference):\n    raise {rule}\n"
-    check = STALE.format(plan=OPENS)[:-1] + ", rule=rule)"
-    result = checks(f"[{check}]", ONLY, more=more)
-
-    result.assert_outcomes(failed=1, deselected=len(CHECKS))
-    result.stdout.fnmatch_lines(
-        [f"check 'stale-handle' in conftest.py: its rule: it raised {says}"]
-    )
 
 
 INNER = """

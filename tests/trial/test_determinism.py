@@ -23,7 +23,7 @@ SCHEDULES = [
     pytest.param(
         ReadError("*.rec", nth=3), 200, Verdict.FAILED_CLEANLY, 4, id="200", marks=pytest.mark.slow
     ),
-    pytest.param(WorkerKilled(at=2), 5, Verdict.FAILED_CLEANLY, 1, id="killed"),
+    pytest.param(WorkerKilled(at=2), 3, Verdict.FAILED_CLEANLY, 1, id="killed"),
     pytest.param(
         WorkerKilled(at=2), 200, Verdict.FAILED_CLEANLY, 1, id="killed, 200", marks=pytest.mark.slow
     ),
@@ -47,7 +47,7 @@ def test_repeated_trials_are_all_alike(
     assert left_behind() == []
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_seed_decides_what_is_drawn(records, workers):
     loader = {"num_workers": workers, "batch_size": 4, "shuffle": True}
     orders = [
@@ -60,7 +60,7 @@ def test_a_seed_decides_what_is_drawn(records, workers):
 
 def test_a_worker_that_leaves_without_a_word_is_missed_soon(records):
     """Torch looks for such a worker every 5 s; what a trial then tells is the same."""
-    outcomes = [run_trial(_made(records), WorkerExited(at=2)) for _ in range(3)]
+    outcomes = [run_trial(_made(records), WorkerExited(at=2)) for _ in range(2)]
     assert min(each.duration for each in outcomes) < 4
     assert {len(each.delivered) for each in outcomes} == {2}
     assert all("exited unexpectedly" in each.exception.message for each in outcomes)

@@ -140,7 +140,7 @@ def _fill(path: Path) -> None:
             file.write(bytes(1 << 12))
 
 
-@pytest.mark.parametrize("inodes", [1, 5])
+@pytest.mark.parametrize("inodes", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_a_folder_for_temporary_files_without_inodes_is_refused(records, tmp_path, mounts, inodes):
     body = functools.partial(_in, tmp_path, lambda: _try(lambda: Records(records)))
     prepare = mount_tmpfs({str(tmp_path): f"nr_inodes={inodes}"})
@@ -171,7 +171,7 @@ def _written(factory) -> Path:
     return write_records(factory.mktemp("beside") / "records")
 
 
-@pytest.mark.parametrize("free", [4, 12, 20, 24])
+@pytest.mark.parametrize("free", [4, pytest.param(12, marks=pytest.mark.slow), 24])
 def test_a_low_limit_of_descriptors_is_refused(records, free):
     """Whether it is seen beforehand or met on the way, and in pytest's process or in another."""
 

@@ -27,7 +27,7 @@ from support.waiting import allowed, until
 
 LONG = 60.0
 """A deadline that is not meant to be waited for."""
-SHORT = 3.0
+SHORT = 2.0
 SOON = 30.0
 IN_A_WORKER = {"num_workers": 1, "batch_size": 4}
 MUCH = 1 << 20
@@ -39,10 +39,12 @@ def _trouble(records, where, number, whom):
     return Trouble(records, functools.partial(troublemakers.send, number, whom), where)
 
 
-@pytest.mark.parametrize("where", ["worker", "loader"])
 @pytest.mark.parametrize(
-    ("number", "phrase"),
-    [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGTERM, "was terminated by SIGTERM")],
+    ("where", "number", "phrase"),
+    [
+        ("worker", signal.SIGKILL, "was killed by SIGKILL"),
+        ("loader", signal.SIGTERM, "was terminated by SIGTERM"),
+    ],
 )
 def test_a_supervisor_that_ends_too_early_ends_the_trial(
     records, left_behind, where, number, phrase
@@ -96,7 +98,9 @@ def test_a_supervisor_that_is_stopped_is_reported_at_the_deadline(records, left_
     assert left_behind() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_trial_that_is_ordered_to_end_shows_nothing(records, left_behind, number):
     with pytest.raises(HarnessError, match=f"{number.name} was sent to the process that enforces"):
         run_trial(

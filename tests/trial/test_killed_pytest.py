@@ -75,12 +75,13 @@ def test_a_killed_process_leaves_nothing(records, announced, left_behind, strate
     assert left_behind() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
     [
         signal.SIGTERM,
-        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
-        pytest.param(signal.SIGQUIT, marks=pytest.mark.slow),
+        signal.SIGHUP,
+        signal.SIGQUIT,
     ],
 )
 def test_a_process_that_is_ordered_to_end_leaves_nothing(records, announced, left_behind, number):

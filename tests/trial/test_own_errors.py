@@ -77,12 +77,14 @@ def test_an_error_that_c_raises_for_the_dataset(factory):
     assert kind == run_trial(make, loader=None).exception.type
 
 
-@pytest.mark.parametrize("kind", [DataLoader, Wrapping])
 @pytest.mark.parametrize(
-    ("owner", "name"),
-    [(driver.LoaderDriver, name) for name in ("on_batch", "_write_batch")]
-    + [(WorkerSession, "begin")],
-    ids=["in the loader", "with the batch", "in a worker"],
+    ("owner", "name", "kind"),
+    [
+        (driver.LoaderDriver, "on_batch", Wrapping),
+        (driver.LoaderDriver, "_write_batch", DataLoader),
+        (WorkerSession, "begin", DataLoader),
+        pytest.param(WorkerSession, "begin", Wrapping, marks=pytest.mark.slow),
+    ],
 )
 def test_an_error_of_the_package(records, monkeypatch, owner, name, kind):
     monkeypatch.setattr(owner, name, _broken())

@@ -27,7 +27,7 @@ from support.facts import EPOCH_1
 from support.inner import start_python
 from support.waiting import allowed, output_of, until
 
-DEADLINE = 5.0
+DEADLINE = 3.0
 STOPPED = DEADLINE + 2
 BY_SECOND = 60.0
 

@@ -181,7 +181,7 @@ def test_collectives_of_the_loaders_own_do_not_disturb(records):
     ] * 2
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_rank_that_cannot_be_made_is_the_error(records, rank, left_behind):
     with pytest.raises(UnusableDatasetError, match=rf"^rank {rank}: .* rank {rank} has no data"):
         run_trial(functools.partial(ranked.fail_in_rank, rank, records), ranks=2)
@@ -266,7 +266,9 @@ def test_without_ranks_nothing_of_them_is_imported(records):
     assert "process_group" not in printed, errors
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_ranks_end_with_the_process_that_requested_them(records, tmp_path, left_behind, number):
     announced = tmp_path / "announced"
     announced.mkdir()

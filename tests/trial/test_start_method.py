@@ -66,6 +66,11 @@ WAYS = {
     "search": partial(explore, max_examples=3, seed=1, database=None),
     "replay": replay,
 }
+SOME_WAYS = [
+    "trial",
+    "battery",
+    *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way not in ("trial", "battery")),
+]
 
 
 def _told(result):
@@ -81,7 +86,7 @@ def test_a_loader_that_names_none_has_the_default(records, default, way):
     assert "another method" not in _told(result)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", SOME_WAYS)
 def test_a_loader_has_the_one_that_it_names(records, default, way):
     method = {"fork": "forkserver", "forkserver": "fork"}[default]
     make = partial(ForkedWorkers, records, forked=method == "fork")
@@ -90,7 +95,7 @@ def test_a_loader_has_the_one_that_it_names(records, default, way):
 
 
 @pytest.mark.parametrize("default", ["fork"], indirect=True)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", SOME_WAYS)
 @pytest.mark.usefixtures("default")
 def test_another_start_method_would_be_seen(records, way):
     try:
@@ -266,7 +271,7 @@ def _is_gone(records):
     return until(lambda: is_dead(pid))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", MORE_METHODS)
 def test_an_error_of_another_worker_is_judged(records, reference, method):
     outcome = _outcome(records, method, 30.0, fails=True)
     assert outcome.epochs[0].exception.type == "ValueError"

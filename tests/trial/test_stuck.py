@@ -138,7 +138,7 @@ def hang(make_dataset, **loader):
     return outcome, time.monotonic() - began
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_loader_does_not_wait_for_a_read_that_nothing_ends(records, workers):
     outcome, seconds = hang(lambda: Records(records), num_workers=workers)
 

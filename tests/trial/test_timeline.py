@@ -24,6 +24,7 @@ from support.datasets import Records
 from support.facts import EIO, EPOCH_1, fired, ordinary, stream
 
 ENGINES = ("kernel", "python")
+SOME_ENGINES = ("kernel", pytest.param("python", marks=pytest.mark.slow))
 pytestmark = pytest.mark.usefixtures("engine")
 
 
@@ -69,8 +70,7 @@ def test_a_fault_stands_between_its_cause_and_its_error(records, engine_name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine_name", ENGINES)
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize(("engine_name", "method"), [("kernel", "spawn"), ("python", "forkserver")])
 def test_it_is_the_same_with_each_start_method(records, engine_name, method):
     path = str(records / "05.rec")
     outcome = _trial(
@@ -79,7 +79,7 @@ def test_it_is_the_same_with_each_start_method(records, engine_name, method):
     _check_read_error(outcome, path, "worker 1")
 
 
-@pytest.mark.parametrize("engine_name", ENGINES)
+@pytest.mark.parametrize("engine_name", SOME_ENGINES)
 def test_a_run_without_faults_has_none(records, engine_name):
     outcome = _trial(records, engine=engine_name)
     assert _is_in_order(outcome)
@@ -92,7 +92,7 @@ def test_a_run_without_faults_has_none(records, engine_name):
     assert outcome.omitted_events == 0
 
 
-@pytest.mark.parametrize("engine_name", ENGINES)
+@pytest.mark.parametrize("engine_name", SOME_ENGINES)
 def test_a_killed_worker_exits(records, engine_name):
     outcome = _trial(records, WorkerKilled(at=2), engine=engine_name)
     fault, death, error = _of(outcome, "fault", "exit", "error")
@@ -125,7 +125,7 @@ def test_times_are_no_part_of_a_comparison():
     assert outcome == replace(outcome, timeline=(Event(0.1, "loader", "epoch", "x"),))
 
 
-@pytest.mark.parametrize("engine_name", ENGINES)
+@pytest.mark.parametrize("engine_name", SOME_ENGINES)
 def test_many_events_are_cut_to_the_first_and_the_last(records, engine_name):
     fault = ReadError("*/15.rec", nth=_TIMES)  # In the last batch: all others have come.
     outcome = run_trial(lambda: _OpensOften(records), fault, engine=engine_name)
