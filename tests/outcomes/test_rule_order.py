@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pytest
+
 from pytest_dataloader_faults import Contract, Outcome
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CAUSE_RULES, CHECKS
@@ -68,7 +70,6 @@ from support.facts import (
     unfired,
     waiting,
 )
-from support.rows import rows
 
 DONE = of_map((0, 1), (2, 3))
 FAULT_FREE = ordinary(DONE)
@@ -174,203 +175,94 @@ def _summarize(finding: Finding, cause: Cause | None) -> str:
     return f"{finding.verdict}{f': {cause.phrase}' if cause else ''}{wrong}"
 
 
-@rows(
-    ("facts", "conclusion"),
-    [
-        ("hang, crash", "hung: waits forever"),
-        (
-            "hang in the recovery, crash in the recovery",
-            "poisoned: does not recover after the fault is removed",
-        ),
-        ("clear error, hang, crash", "leaked: leaves resources behind"),
-        ("crash, swapped samples", "crashed: crashes the main process"),
-        ("before init, resized, substitute", "corrupted: skips samples without an error (missing)"),
-        (
-            "before init, resized, clear error, wrong recovery",
-            "poisoned: keeps an index or a cache built from damaged files (substituted)",
-        ),
-        (
-            "before init, resized, damaged bytes, wrong recovery",
-            "poisoned: ends the epoch early with a StopIteration",
-        ),
-        (
-            "swapped samples, drew too little",
-            "corrupted: returns a substitute for an unreadable sample (reordered)",
-        ),
-        (
-            "substitute, cut short",
-            "corrupted: returns a substitute for an unreadable sample (substituted)",
-        ),
-        (
-            "swapped samples, cut short",
-            "corrupted: returns a substitute for an unreadable sample (substituted)",
-        ),
-        (
-            "swapped samples, states, unsaved state",
-            "corrupted: returns a substitute for an unreadable sample (reordered)",
-        ),
-        ("cut short, states", "corrupted: ends the epoch early with a StopIteration"),
-        (
-            "no fault, left epoch, drew too little, states",
-            "not_exercised: no operation matched the fault",
-        ),
-        ("failed recovery, unclear error", "poisoned: does not recover after the fault is removed"),
-        (
-            "wrong recovery, unclear error",
-            "poisoned: does not recover after the fault is removed (substituted)",
-        ),
-        (
-            "before init, failed recovery, resized recovery",
-            "poisoned: keeps an index or a cache built from damaged files (missing)",
-        ),
-        (
-            "before init, resized recovery, wrong recovery",
-            "poisoned: keeps an index or a cache built from damaged files (substituted)",
-        ),
-        (
-            "before init, resized recovery, damaged bytes, left processes",
-            "leaked: leaves resources behind",
-        ),
-        (
-            "no fault, before init, failed recovery",
-            "fails_without_fault: cannot be created twice in the same folder",
-        ),
-        (
-            "no fault, before init, wrong recovery, left processes",
-            "fails_without_fault: cannot be created twice in the same folder",
-        ),
-        ("unclear error, left processes", "failed_unclearly: raises an error that hides its cause"),
-        ("left processes, growth", "leaked: leaves resources behind"),
-        ("growth, unfired", "leaked: leaves resources behind"),
-        ("growth, clear error", "leaked: leaves resources behind"),
-        ("unfired, clear error", "not_exercised: no operation matched the fault"),
-        ("unfired, unclear error", "not_exercised: no operation matched the fault"),
-        ("no fault, clear error", "fails_without_fault: fails without a fault"),
-        ("clear error", "failed_cleanly"),
-        ("before init", "survived"),
-    ],
-)
-def test_the_first_rule_that_is_violated_decides(facts, conclusion):
-    assert _conclusion(_with_facts(ordinary(DONE, fired(EIO)), facts)) == conclusion
+FACTS_OF_A_TRIAL = [
+    "hang, crash",
+    "hang in the recovery, crash in the recovery",
+    "clear error, hang, crash",
+    "crash, swapped samples",
+    "before init, resized, substitute",
+    "before init, resized, clear error, wrong recovery",
+    "before init, resized, damaged bytes, wrong recovery",
+    "swapped samples, drew too little",
+    "substitute, cut short",
+    "swapped samples, cut short",
+    "swapped samples, states, unsaved state",
+    "cut short, states",
+    "no fault, left epoch, drew too little, states",
+    "failed recovery, unclear error",
+    "wrong recovery, unclear error",
+    "before init, failed recovery, resized recovery",
+    "before init, resized recovery, wrong recovery",
+    "before init, resized recovery, damaged bytes, left processes",
+    "no fault, before init, failed recovery",
+    "no fault, before init, wrong recovery, left processes",
+    "unclear error, left processes",
+    "left processes, growth",
+    "growth, unfired",
+    "growth, clear error",
+    "unfired, clear error",
+    "unfired, unclear error",
+    "no fault, clear error",
+    "clear error",
+    "before init",
+]
 
 
-@rows(
-    ("facts", "contract", "conclusion"),
-    [
-        ("clear error, left processes", Contract(survives=True), "leaked: leaves resources behind"),
-        (
-            "clear error",
-            Contract(survives=True),
-            "contract_broken: fails although the contract promises survives=True",
-        ),
-        (
-            "no fault, clear error",
-            Contract(survives=True),
-            "fails_without_fault: fails without a fault",
-        ),
-        (
-            "unfired, clear error",
-            Contract(survives=True),
-            "not_exercised: no operation matched the fault",
-        ),
-        (
-            "unclear error",
-            Contract(survives=True, names_file=True),
-            "failed_unclearly: raises an error that hides its cause",
-        ),
-        (
-            "before init, resized, strange sample",
-            Contract(may_skip=True),
-            "corrupted: returns a substitute for an unreadable sample (differs)",
-        ),
-        (
-            "damaged bytes, strange sample",
-            Contract(detects_corruption=True),
-            "corrupted: accepts damaged bytes (differs)",
-        ),
-        ("damaged bytes, substitute", Contract(), "survived"),
-        ("damaged bytes, unclear error", Contract(), "failed_cleanly"),
-    ],
-)
-def test_a_contract_changes_which_rule_decides(facts, contract, conclusion):
-    outcome = _with_facts(ordinary(DONE, fired(EIO)), facts)
+def _of_facts():
+    for facts in FACTS_OF_A_TRIAL:
+        yield facts, _conclusion(_with_facts(ordinary(DONE, fired(EIO)), facts))
 
-    assert _conclusion(outcome, contract=contract) == conclusion
+
+CONTRACTS = [
+    ("clear error, left processes", Contract(survives=True)),
+    ("clear error", Contract(survives=True)),
+    ("no fault, clear error", Contract(survives=True)),
+    ("unfired, clear error", Contract(survives=True)),
+    ("unclear error", Contract(survives=True, names_file=True)),
+    ("before init, resized, strange sample", Contract(may_skip=True)),
+    ("damaged bytes, strange sample", Contract(detects_corruption=True)),
+    ("damaged bytes, substitute", Contract()),
+    ("damaged bytes, unclear error", Contract()),
+]
+
+
+def _of_contracts():
+    for facts, contract in CONTRACTS:
+        outcome = _with_facts(ordinary(DONE, fired(EIO)), facts)
+        yield f"{facts}; {contract}", _conclusion(outcome, contract=contract)
 
 
 STREAM = stream_reference("d0 d1 d2 d3 d4 d5 d6 d7")
 
 
-@rows(
-    ("facts", "conclusion"),
-    [
-        (
-            "unsaved state, interrupted too late",
-            "fails_without_fault: returns a state that cannot be saved",
-        ),
-        ("interrupted too late, wrong rest", "not_exercised: no operation matched the fault"),
-        (
-            "wrong rest, changed state",
-            "corrupted: saves a state that is ahead of the loop",
-        ),
-        (
-            "changed state, growing state",
-            "corrupted: returns a state that keeps changing",
-        ),
-        ("growing state", "leaked: returns a state that grows with every batch"),
-    ],
-)
-def test_the_first_rule_about_states_decides(facts, conclusion):
-    outcome = _with_facts(resumed(part(3, 4, 5, 6, 7)), facts)
-
-    assert _conclusion(outcome, STREAM) == conclusion
+FACTS_ABOUT_STATES = [
+    "unsaved state, interrupted too late",
+    "interrupted too late, wrong rest",
+    "wrong rest, changed state",
+    "changed state, growing state",
+    "growing state",
+]
 
 
 FAILED = Pass(EPOCH_1, exception=raised("KeyError", "'place'"))
 
 
-@rows(
-    ("rests", "batches", "conclusion"),
-    [
-        (
-            (FAILED, part(0)),
-            (3, 9),
-            "fails_without_fault: cannot resume from its own state",
-        ),
-        (
-            (part(*range(8)), part(0)),
-            (3, 9),
-            "corrupted: restarts the epoch instead of resuming it",
-        ),
-        (
-            (part(*range(8)), FAILED),
-            (3, 5),
-            "corrupted: restarts the epoch instead of resuming it",
-        ),
-        (
-            (part(3, 4, 5, 6, 7), part(0)),
-            (3, 9),
-            "corrupted: returns an incomplete epoch after a resumed one",
-        ),
-        (
-            (part(0, 4, 5, 6, 7),),
-            (3,),
-            "corrupted: does not restore its shuffled order",
-        ),
-        (
-            (part(4, 3, 5, 6, 7), WHOLE),
-            (3, 9),
-            "corrupted: does not restore its shuffled order",
-        ),
-        (
-            (part(*range(8)),),
-            (8,),
-            "corrupted: starts another epoch after the last batch",
-        ),
-    ],
-)
-def test_the_first_wrong_epoch_decides(rests, batches, conclusion):
-    assert _conclusion(resumed(*rests, batches=batches), STREAM) == conclusion
+RESTS = [
+    ((FAILED, part(0)), (3, 9)),
+    ((part(*range(8)), part(0)), (3, 9)),
+    ((part(*range(8)), FAILED), (3, 5)),
+    ((part(3, 4, 5, 6, 7), part(0)), (3, 9)),
+    ((part(0, 4, 5, 6, 7),), (3,)),
+    ((part(4, 3, 5, 6, 7), WHOLE), (3, 9)),
+    ((part(*range(8)),), (8,)),
+]
+
+
+def _of_states():
+    for facts in FACTS_ABOUT_STATES:
+        yield facts, _conclusion(_with_facts(resumed(part(3, 4, 5, 6, 7)), facts), STREAM)
+    for number, (rests, batches) in enumerate(RESTS):
+        yield f"rests {number}", _conclusion(resumed(*rests, batches=batches), STREAM)
 
 
 def _waits(outcome: Outcome) -> Outcome:
@@ -393,45 +285,24 @@ TWICE = together(of_map((0, 1)), of_map((0, 1)))
 OF_RANKS = replace(REFERENCE, drawn=4, members=(replace(REFERENCE, drawn=None),) * 2)
 
 
-@rows(
-    ("outcome", "conclusion"),
-    [
-        (changed(_waits(RANKS), 0, timed_out=True, phase=EPOCH_1), "hung: waits forever"),
-        (
-            changed(_waits(WRONG), 0, exitcode=-11, phase=EPOCH_1),
-            "crashed: crashes the main process",
-        ),
-        (_waits(WRONG), "hung: ranks get different numbers of batches"),
-        (
-            _waits(changed(RANKS, 1, timed_out=True, phase=EPOCH_1)),
-            "hung: ranks get different numbers of batches",
-        ),
-        (
-            _apart(WRONG),
-            "corrupted: returns different samples in workers than in the main process (differs)",
-        ),
-        (
-            _apart(faulty(RANKS, 1, epochs=(UNCLEAR_RANK,))),
-            "failed_unclearly: raises an error that hides its cause",
-        ),
-        (
-            _apart(_has_length_of_all(RANKS)),
-            "corrupted: lets ranks drift into different epochs",
-        ),
-        (
-            _has_length_of_all(TWICE),
-            "corrupted: counts the samples of all ranks in its length",
-        ),
-        (TWICE, "corrupted: returns the same samples to several ranks"),
-        (faulty(TWICE, 1, recovery=DONE), "survived"),
-        (
-            together(of_map((0, 2)), of_map((1,))),
-            "corrupted: returns some samples to no rank",
-        ),
-    ],
-)
-def test_the_first_rule_about_ranks_decides(outcome, conclusion):
-    assert _conclusion(outcome, OF_RANKS) == conclusion
+RANK_OUTCOMES = {
+    "a hang, then a wait": changed(_waits(RANKS), 0, timed_out=True, phase=EPOCH_1),
+    "a crash, then a wait": changed(_waits(WRONG), 0, exitcode=-11, phase=EPOCH_1),
+    "a wrong sample, then a wait": _waits(WRONG),
+    "a hang of another rank, then a wait": _waits(changed(RANKS, 1, timed_out=True, phase=EPOCH_1)),
+    "a wrong sample in other epochs": _apart(WRONG),
+    "an unclear error in other epochs": _apart(faulty(RANKS, 1, epochs=(UNCLEAR_RANK,))),
+    "the length of all in other epochs": _apart(_has_length_of_all(RANKS)),
+    "the length of all and the same samples": _has_length_of_all(TWICE),
+    "the same samples": TWICE,
+    "the same samples under a fault": faulty(TWICE, 1, recovery=DONE),
+    "a sample of no rank": together(of_map((0, 2)), of_map((1,))),
+}
+
+
+def _of_ranks():
+    for title, outcome in RANK_OUTCOMES.items():
+        yield title, _conclusion(outcome, OF_RANKS)
 
 
 EVERY_SAMPLE = "returns every sample from every worker (not split with get_worker_info())"
@@ -453,43 +324,19 @@ def _endless_trial(*batches_by_worker: str) -> Outcome:
     return _stream_trial(replace(epoch, delivered=delivered), comparison=SHAPES)
 
 
-@rows(
-    ("outcome", "reference", "conclusion"),
-    [
-        (
-            _stream_trial(stream("a a x")),
-            stream_reference("a b c"),
-            f"corrupted: {EVERY_SAMPLE} (repeated)",
-        ),
-        (
-            _stream_trial(stream("a x")),
-            stream_reference("a b c"),
-            "corrupted: returns different samples in workers than in the main process (differs)",
-        ),
-        (
-            _stream_trial(stream("a b")),
-            stream_reference("a b c"),
-            "corrupted: returns different samples in workers than in the main process (missing)",
-        ),
-        (
-            _endless_trial("s s,s x", "s s,s x"),
-            ENDLESS,
-            f"corrupted: {EVERY_SAMPLE} (same in each worker)",
-        ),
-        (
-            _endless_trial("s s,x", "s s,s s,s s"),
-            ENDLESS,
-            "corrupted: returns different samples in workers than in the main process (differs)",
-        ),
-        (
-            _endless_trial("s s,s", "s s,s s,s s"),
-            ENDLESS,
-            "corrupted: returns different samples in workers than in the main process (missing)",
-        ),
-    ],
-)
-def test_the_first_rule_about_streams_decides(outcome, reference, conclusion):
-    assert _conclusion(outcome, reference) == conclusion
+STREAMS = {
+    "repeated and different": (_stream_trial(stream("a a x")), stream_reference("a b c")),
+    "different and missing": (_stream_trial(stream("a x")), stream_reference("a b c")),
+    "missing": (_stream_trial(stream("a b")), stream_reference("a b c")),
+    "endless, the same in each worker": (_endless_trial("s s,s x", "s s,s x"), ENDLESS),
+    "endless, different": (_endless_trial("s s,x", "s s,s s,s s"), ENDLESS),
+    "endless, missing": (_endless_trial("s s,s", "s s,s s,s s"), ENDLESS),
+}
+
+
+def _of_streams():
+    for title, (outcome, reference) in STREAMS.items():
+        yield title, _conclusion(outcome, reference)
 
 
 def _has_file(path: str, counts: FileCounts, **facts) -> Outcome:
@@ -517,221 +364,66 @@ WAITING = {"unlimited_waits": ("tcp://192.0.2.1:443",)}
 SLEEPS = AtDeadline(Activity.SLEEPS)
 
 
-@rows(
-    ("outcome", "facts", "fault_free", "clues", "conclusion"),
-    [
-        (
-            FAULT_FREE,
-            "cut short",
-            INHERITED,
-            Clues(),
-            "corrupted: uses a file that was opened before the fork",
-        ),
-        (
-            FAULT_FREE,
-            "swapped samples",
-            INHERITED,
-            Clues(),
-            "corrupted: uses a file that was opened before the fork (reordered)",
-        ),
-        (
-            FAULT_FREE,
-            "clear error",
-            INHERITED,
-            Clues(),
-            "fails_without_fault: uses a file that was opened before the fork",
-        ),
-        (READING, "unfired", INHERITED, Clues(), "not_exercised: no operation matched the fault"),
-        (
-            READING,
-            "wrong recovery",
-            INHERITED,
-            Clues(second_epoch_fails=True),
-            "poisoned: uses a file that was opened before the fork (substituted)",
-        ),
-        (
-            TORN,
-            "cut short",
-            WRITING,
-            Clues(),
-            "corrupted: ends the epoch early with a StopIteration",
-        ),
-        (
-            TORN,
-            "before init, failed recovery",
-            WRITING,
-            Clues(),
-            "poisoned: keeps an index or a cache built from damaged files",
-        ),
-        (
-            TORN,
-            "wrong recovery",
-            WRITING,
-            Clues(),
-            "poisoned: leaves a partially written file behind (substituted)",
-        ),
-        (
-            TORN,
-            "swapped samples",
-            WRITING,
-            Clues(),
-            "corrupted: leaves a partially written file behind (reordered)",
-        ),
-        (
-            TRAINED,
-            "wrong recovery",
-            WRITING,
-            Clues(),
-            "poisoned: leaves a partially written file behind (substituted)",
-        ),
-        (
-            TRAINED,
-            "hang in the recovery",
-            WRITING,
-            Clues(),
-            "poisoned: does not recover after the fault is removed",
-        ),
-        (
-            _in_worker(CUT, **LENGTHENED),
-            "swapped samples",
-            FAULT_FREE,
-            Clues(),
-            "corrupted: opens its data for writing (reordered)",
-        ),
-        (
-            _in_worker(CUT, **LENGTHENED),
-            "swapped samples",
-            FAULT_FREE,
-            Clues(is_caught=True),
-            "corrupted: returns a substitute for an unreadable sample (reordered)",
-        ),
-        (
-            _in_worker(CUT, **LENGTHENED),
-            "unclear error",
-            FAULT_FREE,
-            Clues(),
-            "failed_unclearly: opens its data for writing",
-        ),
-        (
-            CUT,
-            "substitute",
-            FAULT_FREE,
-            Clues(),
-            "corrupted: accepts a truncated file (substituted)",
-        ),
-        (
-            CUT,
-            "substitute",
-            FAULT_FREE,
-            Clues(is_caught=True),
-            "corrupted: returns a substitute for an unreadable sample (substituted)",
-        ),
-        (
-            CUT,
-            "cut short",
-            FAULT_FREE,
-            Clues(),
-            "corrupted: ends the epoch early with a StopIteration",
-        ),
-        (
-            TRAINED,
-            "swapped samples",
-            FAULT_FREE,
-            Clues(),
-            "corrupted: does not recover after the fault is removed (reordered)",
-        ),
-        (READING, "damaged bytes, substitute", FAULT_FREE, Clues(), "survived"),
-        (
-            SPAWNED,
-            "swapped samples",
-            FAULT_FREE,
-            Clues(),
-            "corrupted: orders its samples differently in each process (reordered)",
-        ),
-        (
-            SPAWNED,
-            "strange sample",
-            FAULT_FREE,
-            Clues(),
-            "corrupted: returns different samples in workers than in the main process (differs)",
-        ),
-        (
-            FAULT_FREE,
-            "left epoch, strange sample",
-            FAULT_FREE,
-            Clues(),
-            "corrupted: resumes where an interrupted epoch stopped (differs)",
-        ),
-        (
-            _in_worker(FAULT_FREE),
-            "left epoch, strange sample",
-            FAULT_FREE,
-            Clues(),
-            "corrupted: resumes where an interrupted epoch stopped (differs)",
-        ),
-        (
-            _in_worker(FAULT_FREE),
-            "strange sample",
-            FAULT_FREE,
-            Clues(),
-            "corrupted: loses or repeats samples when the number of workers changes (differs)",
-        ),
-        (
-            revised(SPAWNED, epochs=(replace(DONE, exception=LOST_MODULE, complete=False),)),
-            "left processes",
-            FAULT_FREE,
-            Clues(),
-            "leaked: is defined where workers cannot import it",
-        ),
-        (
-            _in_worker(revised(FAULT_FREE, stderr=DROPPED), **WAITING),
-            "hang",
-            FAULT_FREE,
-            Clues(waits_for_thread=True),
-            "hung: returns samples that cannot be pickled",
-        ),
-        (
-            _in_worker(FAULT_FREE, **WAITING),
-            "hang",
-            FAULT_FREE,
-            Clues(waits_for_thread=True),
-            "hung: waits for a server without a timeout",
-        ),
-        (
-            revised(FAULT_FREE, start_method="fork", at_deadline=SLEEPS),
-            "hang",
-            FAULT_FREE,
-            Clues(waits_for_thread=True, was_read_before_fork=True),
-            "hung: waits forever for a lock or a thread",
-        ),
-        (
-            revised(FAULT_FREE, start_method="fork", at_deadline=SLEEPS),
-            "hang",
-            FAULT_FREE,
-            Clues(was_read_before_fork=True),
-            "hung: hangs after the main process has read a sample",
-        ),
-        (
-            revised(FAULT_FREE, at_deadline=SLEEPS),
-            "hang",
-            FAULT_FREE,
-            Clues(),
-            "hung: waits forever",
-        ),
-        (
-            revised(READING, at_deadline=SLEEPS),
-            "hang",
-            FAULT_FREE,
-            Clues(),
-            "hung: sleeps between retries past the deadline",
-        ),
-        (READING, "hang", FAULT_FREE, Clues(), "hung: waits forever"),
-    ],
-)
-def test_the_first_cause_that_applies_is_named(outcome, facts, fault_free, clues, conclusion):
-    outcome = _with_facts(outcome, facts)
+CAUSES = [
+    (FAULT_FREE, "cut short", INHERITED, Clues()),
+    (FAULT_FREE, "swapped samples", INHERITED, Clues()),
+    (FAULT_FREE, "clear error", INHERITED, Clues()),
+    (READING, "unfired", INHERITED, Clues()),
+    (READING, "wrong recovery", INHERITED, Clues(second_epoch_fails=True)),
+    (TORN, "cut short", WRITING, Clues()),
+    (TORN, "before init, failed recovery", WRITING, Clues()),
+    (TORN, "wrong recovery", WRITING, Clues()),
+    (TORN, "swapped samples", WRITING, Clues()),
+    (TRAINED, "wrong recovery", WRITING, Clues()),
+    (TRAINED, "hang in the recovery", WRITING, Clues()),
+    (_in_worker(CUT, **LENGTHENED), "swapped samples", FAULT_FREE, Clues()),
+    (_in_worker(CUT, **LENGTHENED), "swapped samples", FAULT_FREE, Clues(is_caught=True)),
+    (_in_worker(CUT, **LENGTHENED), "unclear error", FAULT_FREE, Clues()),
+    (CUT, "substitute", FAULT_FREE, Clues()),
+    (CUT, "substitute", FAULT_FREE, Clues(is_caught=True)),
+    (CUT, "cut short", FAULT_FREE, Clues()),
+    (TRAINED, "swapped samples", FAULT_FREE, Clues()),
+    (READING, "damaged bytes, substitute", FAULT_FREE, Clues()),
+    (SPAWNED, "swapped samples", FAULT_FREE, Clues()),
+    (SPAWNED, "strange sample", FAULT_FREE, Clues()),
+    (FAULT_FREE, "left epoch, strange sample", FAULT_FREE, Clues()),
+    (_in_worker(FAULT_FREE), "left epoch, strange sample", FAULT_FREE, Clues()),
+    (_in_worker(FAULT_FREE), "strange sample", FAULT_FREE, Clues()),
+    (
+        revised(SPAWNED, epochs=(replace(DONE, exception=LOST_MODULE, complete=False),)),
+        "left processes",
+        FAULT_FREE,
+        Clues(),
+    ),
+    (
+        _in_worker(revised(FAULT_FREE, stderr=DROPPED), **WAITING),
+        "hang",
+        FAULT_FREE,
+        Clues(waits_for_thread=True),
+    ),
+    (_in_worker(FAULT_FREE, **WAITING), "hang", FAULT_FREE, Clues(waits_for_thread=True)),
+    (
+        revised(FAULT_FREE, start_method="fork", at_deadline=SLEEPS),
+        "hang",
+        FAULT_FREE,
+        Clues(waits_for_thread=True, was_read_before_fork=True),
+    ),
+    (
+        revised(FAULT_FREE, start_method="fork", at_deadline=SLEEPS),
+        "hang",
+        FAULT_FREE,
+        Clues(was_read_before_fork=True),
+    ),
+    (revised(FAULT_FREE, at_deadline=SLEEPS), "hang", FAULT_FREE, Clues()),
+    (revised(READING, at_deadline=SLEEPS), "hang", FAULT_FREE, Clues()),
+    (READING, "hang", FAULT_FREE, Clues()),
+]
 
-    assert _conclusion(outcome, fault_free=fault_free, clues=clues) == conclusion
+
+def _of_causes():
+    for number, (outcome, facts, fault_free, clues) in enumerate(CAUSES):
+        conclusion = _conclusion(_with_facts(outcome, facts), fault_free=fault_free, clues=clues)
+        yield f"{number}: {facts}", conclusion
 
 
 COPY = WorkerFacts(0, 7, 1, {"/folder/a.rec": FileCounts(1, 3, 9)})
@@ -777,68 +469,60 @@ AGAIN = tuple(
 REPEATED = replace(stream(LONG), delivered=AGAIN)
 
 
-@rows(
-    ("name", "outcome", "reference", "second", "conclusion"),
+OF_CHECKS = [
+    ("two-epochs", _epochs(REPEATED, REPEATED, comparison=SHAPES), USED_UP, ""),
+    ("two-epochs", _epochs(REPEATED, REPEATED, comparison=SHAPES), RANDOM, ""),
+    (
+        "two-epochs",
+        _with_facts(_epochs(REPEATED, REPEATED, comparison=SHAPES), "left processes"),
+        USED_UP,
+        "",
+    ),
+    (
+        "two-epochs",
+        revised(
+            _with_facts(_epochs(REPEATED, REPEATED, comparison=SHAPES), "unclear error"),
+            schedule=(EIO,),
+            faults=fired(EIO),
+        ),
+        USED_UP,
+        "",
+    ),
+    (
+        "empty-before-init",
+        _with_facts(READING, "before init, failed recovery"),
+        REFERENCE,
+        "before init, failed recovery",
+    ),
+    (
+        "empty-before-init",
+        _with_facts(READING, "before init, failed recovery"),
+        REFERENCE,
+        "before init",
+    ),
+    ("open-error", _with_facts(READING, "failed recovery"), REFERENCE, "clear error"),
+]
+
+
+def _of_checks():
+    for number, (name, outcome, reference, second) in enumerate(OF_CHECKS):
+        yield f"{name} {number}", _judge_by_check(name, outcome, reference, second)
+
+
+@pytest.mark.parametrize(
+    "conclusions",
     [
-        (
-            "two-epochs",
-            _epochs(REPEATED, REPEATED, comparison=SHAPES),
-            USED_UP,
-            "",
-            "corrupted: returns fewer samples in the second epoch",
-        ),
-        (
-            "two-epochs",
-            _epochs(REPEATED, REPEATED, comparison=SHAPES),
-            RANDOM,
-            "",
-            "corrupted: repeats the same random samples in every epoch",
-        ),
-        (
-            "two-epochs",
-            _with_facts(_epochs(REPEATED, REPEATED, comparison=SHAPES), "left processes"),
-            USED_UP,
-            "",
-            "leaked: leaves resources behind",
-        ),
-        (
-            "two-epochs",
-            revised(
-                _with_facts(_epochs(REPEATED, REPEATED, comparison=SHAPES), "unclear error"),
-                schedule=(EIO,),
-                faults=fired(EIO),
-            ),
-            USED_UP,
-            "",
-            "corrupted: returns fewer samples in the second epoch",
-        ),
-        (
-            "empty-before-init",
-            _with_facts(READING, "before init, failed recovery"),
-            REFERENCE,
-            "before init, failed recovery",
-            "fails_without_fault: cannot be created twice in the same folder",
-        ),
-        (
-            "empty-before-init",
-            _with_facts(READING, "before init, failed recovery"),
-            REFERENCE,
-            "before init",
-            "poisoned: keeps an index or a cache built from damaged files",
-        ),
-        (
-            "open-error",
-            _with_facts(READING, "failed recovery"),
-            REFERENCE,
-            "clear error",
-            "poisoned: does not recover after the fault is removed",
-        ),
+        _of_facts,
+        _of_contracts,
+        _of_states,
+        _of_ranks,
+        _of_streams,
+        _of_causes,
+        _of_checks,
     ],
 )
-def test_the_rule_of_a_check_comes_after_those_of_the_judge(
-    name, outcome, reference, second, conclusion
-):
-    assert _judge_by_check(name, outcome, reference, second) == conclusion
+def test_the_first_rule_that_is_violated_decides(golden, conclusions):
+    golden(f"rule_order{conclusions.__name__}", dict(conclusions()))
 
 
 def test_a_copy_is_the_cause_only_if_the_files_in_the_folder_have_names_of_sources():

@@ -517,38 +517,12 @@ def test_processes_of_xdist_share_one_file(suite):
     assert strict.outlines[-1] == FAILS_BY.format(STRICT)
 
 
-GOOD = _text(_entry())
-REFUSED = [
-    ("{", "it is not valid JSON: Expecting property name*"),
-    ("[" * 100_000, "its lists and objects are nested too deeply*"),
-    ("{}", "version must be 1, got None*"),
-    (f"[{json.dumps(_entry())}]", "the data must be an object, got [[]{*"),
-    (_text(1), "items[[]0] must be an object, got 1*"),
-    (
-        GOOD.replace('"corrupted"', '"hung", "verdict": "corrupted"'),
-        "an object must not repeat a key, got 'verdict' more than once in {'nodeid': *",
-    ),
-    (_text({"check": "pickles"}), "items[[]0] must be an object with 'nodeid', got *"),
-    (_text(_entry(), {**_entry(), "nodeid": 5}), "items[[]1].nodeid must be a string, got 5*"),
-    (_text(_entry(check="open-eror")), "check contains 'open-eror'*'open-error'?*"),
-    (_text(_entry(verdict="survived")), "items[[]0].verdict must be a verdict of a failure*"),
-    (_text(_entry(reason=5)), "items[[]0].reason must be a string, or null, got 5*"),
-    (GOOD.replace("reason", "reson"), "items[[]0] has an unknown field 'reson'. Did you mean*"),
-    (_text(_entry(call=0)), "items[[]0].call must be an int from 1*"),
-    (_text(_entry(check="quick")), "check contains 'quick', which is not a check*"),
-    (
-        _text(_entry(), _entry()),
-        f"items[[]0] and items[[]1] are both about {_glob(ZEROS)}. Remove one of them*",
-    ),
-]
-
-
-@pytest.mark.parametrize(("text", "problem"), REFUSED)
-def test_a_bad_file_is_a_usage_error(light_suite, text, problem):
-    (light_suite.path / "baseline.json").write_text(text)
+def test_a_bad_file_is_a_usage_error(light_suite):
+    (light_suite.path / "baseline.json").write_text("[" * 100_000)
     result = light_suite.run("def test_plain(): pass", BASELINE)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     where = "ERROR: baseline='baseline.json' from --dataloader-faults-baseline is not a baseline: "
+    problem = "its lists and objects are nested too deeply*"
     result.stderr.fnmatch_lines([f"{where}*{problem}"])
     result.stderr.fnmatch_lines(["*Fix it, or delete the file and rewrite it with --dat*"])
 

@@ -40,7 +40,7 @@ import pytest
 from support.plugin_datasets import WaitsOnError
 
 
-@pytest.mark.dataloader_faults(only=["open-error", "permission-denied"], deadline=4)
+@pytest.mark.dataloader_faults(only=["open-error", "permission-denied"], deadline=2)
 def test_x(fault_check, records):
     fault_check(WaitsOnError(records))
 """
@@ -170,7 +170,7 @@ def test_items_know_where_another_one_hung(suite):
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
         [
-            "hung: the epoch neither finished nor raised an exception within 4 s.",
+            "hung: the epoch neither finished nor raised an exception within 2 s.",
             "  confirmed: 2 of 2 trials failed.",
             "hung: the epoch neither finished nor raised an exception within * s.",
             "  it hangs at *plugin_datasets.py:* in substitute, where two trials of open-error*",

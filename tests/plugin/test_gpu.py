@@ -1,6 +1,5 @@
 """The marker gpu: what becomes of tests that need an accelerator, with one and without."""
 
-import pytest
 
 from pytest_dataloader_faults.battery.checks import CHECKS
 
@@ -51,16 +50,9 @@ def test_a_job_for_accelerators_fails_without_one(suite):
     result.stdout.fnmatch_lines(["*--dataloader-faults-require-gpu: torch * finds no accelerator*"])
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        pytest.param([], marks=pytest.mark.slow, id="optional"),
-        pytest.param(["--dataloader-faults-require-gpu"], id="required"),
-    ],
-)
-def test_with_an_accelerator_they_run(suite, option):
+def test_with_an_accelerator_they_run(suite):
     suite.pytester.makeconftest(AN_ACCELERATOR)
-    suite.run(SUITE, *option).assert_outcomes(passed=3)
+    suite.run(SUITE, "--dataloader-faults-require-gpu").assert_outcomes(passed=3)
 
 
 BATTERY = """

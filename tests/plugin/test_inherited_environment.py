@@ -24,7 +24,7 @@ import pytest
 from support.datasets import Records
 
 
-@pytest.mark.dataloader_faults(only=["read-error", "worker-killed-first", "pickles"])
+@pytest.mark.dataloader_faults(only=["read-error", "worker-killed-first", "two-epochs"])
 def test_records(fault_check, records):
     fault_check(lambda: Records(records))
 """
@@ -107,8 +107,15 @@ def ends():
 """
 
 
-@pytest.mark.parametrize("engine", ["auto", "kernel", "python"])
-@pytest.mark.parametrize("chosen", ["waits", "signals"])
+@pytest.mark.parametrize(
+    ("engine", "chosen"),
+    [
+        ("auto", "waits"),
+        ("kernel", "signals"),
+        pytest.param("python", "waits", marks=pytest.mark.slow),
+        pytest.param("auto", "signals", marks=pytest.mark.slow),
+    ],
+)
 def test_a_suite_that_waits_for_any_child_meets_none_of_the_plugin(fresh_suite, engine, chosen):
     fresh_suite.pytester.makeconftest(COUNTING if chosen == "signals" else "")
     fresh_suite.pytester.makepyfile(test_inner=WAITING)
@@ -123,9 +130,9 @@ def test_a_suite_that_waits_for_any_child_meets_none_of_the_plugin(fresh_suite, 
 @pytest.mark.parametrize(
     "name",
     [
-        "SIGCHLD ignored",
-        pytest.param("all signals ignored", marks=pytest.mark.slow),
-        "all signals blocked",
+        pytest.param("SIGCHLD ignored", marks=pytest.mark.slow),
+        "all signals ignored",
+        pytest.param("all signals blocked", marks=pytest.mark.slow),
     ],
 )
 def test_a_battery_has_the_same_verdicts(fresh_suite, name):

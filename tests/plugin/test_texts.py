@@ -29,6 +29,8 @@ def _text(**changes):
 
 FILES = {
     "not JSON": "{",
+    "nested too deeply": "[" * 100_000,
+    "a group": _text(check="quick"),
     "a list": json.dumps([{"id": "a.py::test[open-error]", "check": "open-error"}]),
     "no version": "{}",
     "no items": '{"version": 1}',
@@ -90,14 +92,30 @@ VALUES = [
     "named_data:load(data/train)",
     "named_data:load(data train)",
     "named_data:__name__(3)",
+    "named_data:load(**{'folder': 1})",
+    "C:\\data\\named_data.py:load",
+    "broken_data:load",
+    "lacking_data:load",
+    "skipped_data:load",
+    "importing_data:itertool",
+    "importing_data:Chaind",
+    "empty_data:load",
 ]
+OTHER_MODULES = {
+    "broken_data": "1 / 0",
+    "lacking_data": "import nowhere",
+    "skipped_data": "import pytest\npytest.skip('no data', allow_module_level=True)",
+    "importing_data": "import itertools\nclass Chained: pass",
+    "empty_data": "",
+}
 
 
 def test_named_datasets(golden, tmp_path, monkeypatch):
     """A value that names no function, and one whose arguments are wrong."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "named_data.py").write_text(MODULE, encoding="utf-8")
+    for name, text in {"named_data": MODULE, **OTHER_MODULES}.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
     errors = {value: _error(_named_datasets.factory_of, value) for value in VALUES}
     golden(
         "named-datasets",

@@ -16,7 +16,7 @@ from support.datasets import Records
 from support.plugin_datasets import Numbers, ZerosOnError
 from torch.utils.data import DataLoader
 
-few = pytest.mark.dataloader_faults(only=["open-error", "worker-killed-first"])
+few = pytest.mark.dataloader_faults(only=["open-error", "workers-agree"])
 
 
 @few
@@ -58,12 +58,12 @@ OPTIONS = ("--dataloader-faults-seed=7", "--dataloader-faults-deadline=25")
 EXPECTED = [
     ("test_inner.py::test_cached[read-error]", "PASSED (failed_cleanly)"),
     ("test_inner.py::test_healthy[open-error]", "PASSED (failed_cleanly)"),
-    ("test_inner.py::test_healthy[worker-killed-first]", "PASSED (failed_cleanly)"),
+    ("test_inner.py::test_healthy[workers-agree]", "PASSED (survived)"),
     ("test_inner.py::test_injected", "PASSED"),
     ("test_inner.py::test_options", "PASSED"),
     ("test_inner.py::test_unfired", "FAILED"),
     ("test_inner.py::test_zeros[open-error]", "FAILED (corrupted)"),
-    ("test_inner.py::test_zeros[worker-killed-first]", "PASSED (failed_cleanly)"),
+    ("test_inner.py::test_zeros[workers-agree]", "PASSED (survived)"),
 ]
 
 
