@@ -63,35 +63,6 @@ def _explained(outcome, command=HOW):
     return explain(outcome, outcome.judge(map_reference()), command)
 
 
-def test_text_begins_with_the_verdict_and_ends_with_how_to_repeat_it():
-    lines = _explained(ordinary(FAILED, fired(EIO))).splitlines()
-
-    assert lines[0].startswith("failed_cleanly: OSError")
-    assert f"  reproduce: {HOW}" == lines[-1]
-
-
-def test_text_names_the_python_engine_and_what_it_has_not_seen():
-    """It sums up all workers. The kernel engine is not mentioned."""
-    workers = [WorkerFacts(id_, 100 + id_, 1, {}, {"dup in a.b": 2}) for id_ in (0, 1)]
-    outcome = revised(ordinary(FAILED, fired(EIO)), processes=tuple(workers))
-
-    assert "python" not in _explained(outcome)
-    text = _explained(revised(outcome, engine="python"))
-    assert "  engine: python" in text
-    assert "engine: dup in a.b (4)\n" in text
-    assert "  engine: python" in _explained(revised(outcome, engine="python", processes=()))
-
-
-def test_text_names_fault_worker_fetch_and_path():
-    """Each of the first firings has its worker, its batch, the call and the file."""
-    text = _explained(ordinary(FAILED, fired(EIO, times=2)))
-
-    assert "fault: ReadError(path='*.rec') (matched 3 operations, fired 2 times" in text
-    assert "in worker 1 (pid 4711), fetch 2: read /data/a.rec" in text
-    assert "delivered 0 of 2 batches" in text
-    assert "OSError: [Errno 5] Input/output error: '/data/a.rec'" in text
-
-
 @rows(("count", "is_cut"), [(1, False), (3, False), (4, True), (48, True)])
 def test_text_names_the_first_of_many_globs(count, is_cut):
     """The line that repeats the trial has all of them, and so does the data."""
@@ -142,28 +113,6 @@ def test_text_says_what_happened_to_a_worker(fault, says):
     assert says in _explained(ordinary(FAILED, fired(fault, path=None, call="hang")))
 
 
-@pytest.mark.parametrize(
-    ("fault", "state"),
-    [
-        (vocabulary.TruncatedFile("*.rec"), "truncated"),
-        (vocabulary.CorruptedFile("*.rec"), "damaged"),
-    ],
-)
-def test_text_mentions_a_handle_from_before(fault, state):
-    """The engine uses dup2(2), which means nothing to a reader."""
-    text = _explained(ordinary(FAILED, fired(fault, kind=FiringKind.REPLACED)))
-
-    assert f": /data/a.rec is {state} " in text
-
-
-def test_text_names_the_main_process():
-    """A fault there has no worker and no batch."""
-    (facts,) = fired(EIO)
-    facts = replace(facts, firings=(replace(facts.firings[0], worker=None, fetch=0),))
-
-    assert "  in the main process (pid 4711): read /" in _explained(ordinary(FAILED, (facts,)))
-
-
 ENDS = [
     ({}, "delivered 0 of 2 batches", "an exception"),
     ({"epochs": (COMPLETE,)}, "delivered 2 of 2 batches", "epoch complete"),
@@ -177,15 +126,6 @@ ENDS = [
     ({"timed_out": True, "phase": EPOCH_1}, "delivered 0 batches", "in epoch 1"),
     ({"exitcode": -signal.SIGBUS, "phase": EPOCH_1}, "delivered 0 batches", "in epoch 1"),
 ]
-
-
-@rows(("changes", "count", "end"), ENDS)
-def test_text_says_how_many_batches_were_delivered(changes, count, end):
-    """It says how many were requested, if that is known, and how the last epoch ended."""
-    lines = _explained(revised(ordinary(FAILED, fired(EIO)), **changes)).splitlines()
-
-    (line,) = [line for line in lines if line.startswith(f"  {count}")]
-    assert line.endswith(f"{end} (0.25 s)")
 
 
 COMPARISONS = [
@@ -209,15 +149,6 @@ def _evidence(comparison, kind):
     outcome = revised(ordinary(COMPLETE, fired(EIO)), comparison=comparison, kind=kind)
     reference = replace(map_reference(), comparison=comparison)
     return explain(outcome, outcome.judge(reference), HOW).partition("\n")[2]
-
-
-@rows(("comparison", "kind", "says"), COMPARISONS)
-def test_text_says_what_was_compared(comparison, kind, says):
-    """Unless the complete samples were compared."""
-    evidence = _evidence(comparison, kind)
-
-    assert ("compared" in evidence) == bool(says)
-    assert (says or "") in evidence
 
 
 def _texts():
@@ -282,14 +213,6 @@ def test_text_counts_what_was_hidden():
     assert "engine" not in _explained(ordinary(FAILED, fired(EIO)))
 
 
-def test_text_of_a_fault_that_never_fired_says_so():
-    """It has the three counters even if there is nothing else to report."""
-    text = _explained(ordinary(FAILED, unfired(EIO)))
-
-    assert "(matched 1 operation, fired 0 times, " in text
-    assert text.startswith("not_exercised: ")
-
-
 STACKS = """
 Process 12 (sleeping):
 Thread 0x1 (most recent call first):
@@ -300,21 +223,6 @@ Current thread 0x2 (most recent call first):
   File "/usr/lib/torch/utils/data/_utils/worker.py", line 1 in _worker_loop
   File "/usr/lib/python3/multiprocessing/process.py", line 1 in run
 """
-
-
-def test_text_of_a_hang_shows_where_it_is_stuck():
-    """It shows the user's own frames, without those of torch's loop and of other threads."""
-    hung = revised(
-        ordinary(FAILED, fired(EIO)), timed_out=True, phase=EPOCH_1, stacks=STACKS, epochs=()
-    )
-
-    text = _explained(hung)
-
-    block = text.partition("  stacks at the deadline:\n")[2].partition("  reproduce")[0]
-    assert block.splitlines() == [
-        "    Process 12 (sleeping):",
-        '      File "/home/me/data.py", line 7 in __getitem__',
-    ]
 
 
 @rows(

@@ -305,7 +305,6 @@ def _of_ranks():
         yield title, _conclusion(outcome, OF_RANKS)
 
 
-EVERY_SAMPLE = "returns every sample from every worker (not split with get_worker_info())"
 SHAPES = Comparison(Compared.SHAPES)
 ENDLESS = replace(stream_reference("s"), comparison=SHAPES, stream_limit=4)
 
