@@ -10,6 +10,7 @@ from pytest_dataloader_faults.faults import OpenError, ReadError, WorkerKilled
 from pytest_dataloader_faults.injection import FaultInjector
 from pytest_dataloader_faults.search import replay
 from support.datasets import Records, write_records
+from support.rows import rows
 
 SEVERAL = "[ReadError, OpenError()] is a list, not a fault. Pass each fault as a separate argument"
 CASES = {
@@ -19,7 +20,7 @@ CASES = {
     "tuple": ((OpenError(),), "[OpenError()] is a list, not a fault. Pass each fault as a"),
     "other class": (OSError, "<class 'OSError'> is not a fault. Pass faults, such as ReadError"),
 }
-each_case = pytest.mark.parametrize(("argument", "message"), CASES.values(), ids=CASES)
+each_case = rows(("argument", "message"), CASES.values(), ids=CASES)
 
 
 @pytest.fixture(name="make")
@@ -29,14 +30,14 @@ def _make(tmp_path):
 
 
 @each_case
-@pytest.mark.parametrize("call", [inject, FaultInjector().inject], ids=["inject", "injector"])
+@rows("call", [inject, FaultInjector().inject])
 def test_where_faults_are_armed(call, argument, message):
     with pytest.raises(InvalidArgumentError, match=re.escape(message)):
         call(argument)
 
 
 @each_case
-@pytest.mark.parametrize("call", [run_trial, replay])
+@rows("call", [run_trial, replay])
 def test_where_a_trial_is_run(call, make, argument, message):
     with pytest.raises(InvalidArgumentError, match=re.escape(message)):
         call(make, argument)
@@ -48,7 +49,7 @@ def test_within_the_faults_of_a_sweep(make, argument, message):
         sweep(make, faults=[argument])
 
 
-@pytest.mark.parametrize("argument", [ReadError, ReadError(), 3], ids=repr)
+@rows("argument", [ReadError, ReadError(), 3])
 def test_a_sweep_of_what_is_not_several(make, argument):
     with pytest.raises(InvalidArgumentError, match=r"faults=ReadError.* must be a list|faults=3 m"):
         sweep(make, faults=argument)

@@ -60,6 +60,7 @@ def test_few_datasets(one_check, capsys):
     assert footer == demo.NEXT.format(count=len(EXPECTED)).lstrip()
 
 
+@pytest.mark.slow
 def test_all_datasets_by_one_check(one_check, capsys):
     assert demo.main(["--all"]) == 0
 
@@ -122,6 +123,14 @@ def test_bad_options(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_unknown_dataset(capsys):
+    with pytest.raises(SystemExit):
+        demo.main(["--only", "Nobody"])
+
+    error = capsys.readouterr().err
+    assert [name for name in EXPECTED if name not in error] == []
+
+
 @pytest.mark.slow
 def test_one_dataset(copied):
     process = _start(copied, "--only", "Careful")
@@ -167,10 +176,3 @@ def test_failures_and_evidence(copied):
     assert sorted(reproduced) == sorted(applied)
     not_applicable = {"recovers-after-truncation", "locked-file", "no-locks"}
     assert {*demo.CHECKS} - applied == not_applicable
-
-
-def test_unknown_dataset(copied):
-    process = _start(copied, "--only", "Nobody")
-
-    assert process.returncode == 2
-    assert all(name in process.stderr for name in EXPECTED)

@@ -1,6 +1,5 @@
 """The marker gpu: what becomes of tests that need an accelerator, with one and without."""
 
-
 from pytest_dataloader_faults.battery.checks import CHECKS
 
 SUITE = """

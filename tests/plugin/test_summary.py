@@ -14,7 +14,7 @@ from support.datasets import Records
 from support.plugin_datasets import ZerosOnError
 
 
-@pytest.mark.dataloader_faults(only=["workers-agree", "open-error", "truncated-empty"])
+@pytest.mark.dataloader_faults(only=["workers-agree", "open-error"])
 @pytest.mark.parametrize("kind", [Records, ZerosOnError])
 def test_files(fault_check, records, kind):
     fault_check(lambda: kind(records))
@@ -34,7 +34,7 @@ def test_each_dataset_has_a_line_and_each_cause(suite, spread, monkeypatch):
     lines = result.stdout.str().partition(TITLE)[2].splitlines()[1:]
     assert "engine" in lines[0]
     assert lines[1].startswith("test_inner.py::test_files[Records]: ")
-    counts = "2 of 3 checks failed (2 corrupted), 1 passed (1 survived);"
+    counts = "1 of 2 checks failed (1 corrupted), 1 passed (1 survived);"
     assert lines[2].startswith(f"test_inner.py::test_files[ZerosOnError]: {counts}")
     assert any(IN_PLACE in line for line in lines)
     assert "workers-agree" not in "".join(line for line in lines if not line.startswith("FAILED"))
@@ -141,7 +141,10 @@ def test_of_the_user(read_errors):
 
 
 @pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize(("environment", "option"), [({"CI": "true"}, "-q"), ({}, "-vv")])
+@pytest.mark.parametrize(
+    ("environment", "option"),
+    [({"CI": "true"}, "-q"), pytest.param({}, "-vv", marks=pytest.mark.slow)],
+)
 def test_pytests_short_summary_has_one_line_for_each_failure(
     suite, monkeypatch, environment, option
 ):
@@ -212,7 +215,6 @@ ONLY = ("--dataloader-faults-only=read-error",)
     ("arguments", "outcome"),
     [
         ((), "passed"),
-        (("--dataloader-faults-flaky=fail",), "failed"),
         pytest.param(("-o", "dataloader_faults_flaky=fail"), "failed", marks=pytest.mark.slow),
     ],
 )
@@ -241,6 +243,7 @@ def test_a_failure_is_of_the_check_whatever_pytest_shows_of_it(suite, engine):
     result = suite.run(f"    {outer}{reworded}", *ONLY, "--dataloader-faults-flaky=fail")
 
     result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*flaky: 1 of 3 trials failed*"])
     result.stdout.fnmatch_lines(["*::test_data: 1 check failed (1 corrupted);*"])
 
 

@@ -30,7 +30,6 @@ def _text(**changes):
 FILES = {
     "not JSON": "{",
     "nested too deeply": "[" * 100_000,
-    "a group": _text(check="quick"),
     "a list": json.dumps([{"id": "a.py::test[open-error]", "check": "open-error"}]),
     "no version": "{}",
     "no items": '{"version": 1}',
@@ -67,6 +66,8 @@ def test_a_report_of_a_run_has_items_that_are_not_known_failures(tmp_path):
     report = Report(runs=(RUN,), items=(item(), failed(check="pickles", status="flaky")))
     files.write(report, str(path))
     assert _baseline.read(str(path), WHERE).items == ()
+    path.write_text(_text(check="quick"), encoding="utf-8")
+    assert "'quick', which is not a check" in _error(_baseline.read, str(path), WHERE)
     path.write_text(_text(reason=" "), encoding="utf-8")
     assert [entry.reason for entry in _baseline.read(str(path), WHERE).items] == [""]
 

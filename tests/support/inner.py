@@ -6,14 +6,18 @@ there, and all that the suite does to its process ends with that.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
 import importlib
 import logging
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -41,6 +45,43 @@ def start_python(
     environment = {"env": {**os.environ, "PYTHONPATH": PYTHONPATH}}
     line = [*command, sys.executable, *map(str, arguments)]
     return subprocess.Popen(line, **{**defaults, **environment, **options})
+
+
+def start_forked(code: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
+    """A fork of this process that runs *code* as a script, with pipes for what it prints.
+
+    It has torch, whose import costs a new interpreter more than most trials.
+    """
+    listed = os.listdir("/proc/self/fd")
+    kept = {each for each in listed if os.path.lexists(f"/proc/self/fd/{each}")}
+    kept |= {str(number) for number in options.pop("pass_fds", ())}
+    defaults = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    run = functools.partial(_run_code, code, list(map(str, arguments)), kept)
+    # It never gets to the program, so that preexec_fn is what the process does.
+    return subprocess.Popen([sys.executable], preexec_fn=run, **{**defaults, **options})  # noqa: PLW1509
+
+
+def _run_code(code: str, arguments: list[str], kept: set[str]) -> None:
+    for number in set(os.listdir("/proc/self/fd")) - kept - {"0", "1", "2"}:
+        with contextlib.suppress(OSError):  # The one that listed the folder.
+            os.close(int(number))  # With the last of these pipes, Popen() returns.
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+    logging.getLogger().handlers.clear()
+    warnings.resetwarnings()
+    sys.argv = ["-c", *arguments]
+    status = 0
+    try:
+        exec(compile(code, "<forked>", "exec"), {"__name__": "__main__"})  # noqa: S102
+    except BaseException as error:  # noqa: BLE001  # as at the end of an interpreter
+        traceback.print_exc()
+        status = 1
+        if isinstance(error, KeyboardInterrupt):
+            sys.stderr.flush()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 _NEEDED = (

@@ -38,7 +38,7 @@ from pytest_dataloader_faults.steps import Epoch, ReadSample, arm_workers
 from support import troublemakers
 from support.datasets import Records
 from support.facts import EPOCH_1
-from support.inner import start_python
+from support.inner import start_forked
 from support.refusals import missing_parts, refusal
 from support.specimens import ZerosOnError
 from support.surroundings import mount_tmpfs, mounts_are_refused, traceback_under
@@ -352,7 +352,7 @@ run_trial(make_dataset, deadline=600)
 
 def test_a_killed_process_leaves_no_folder(tmp_path, left_behind):
     output = tmp_path / "told"
-    with start_python("-c", SCRIPT, output) as runner:
+    with start_forked(SCRIPT, output) as runner:
         assert until(lambda: output.exists() or runner.poll() is not None, 60)
         folder = Path(output.read_text())
         assert (folder / "cache").exists()

@@ -15,7 +15,7 @@ from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine.supervisor.server import NAME
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
-from support.inner import PRELOADED, start_python
+from support.inner import PRELOADED, start_forked, start_python
 from support.waiting import output_of, until
 
 SCRIPT = """
@@ -51,7 +51,12 @@ def _announced(tmp_path):
 
 def _start(records, announced, strategy="file_descriptor", context="fork") -> subprocess.Popen:
     """A process in the middle of a trial, whose two workers hang."""
-    runner = start_python("-c", SCRIPT, records, announced, strategy, context)
+    arguments = records, announced, strategy, context
+    # A fork would use the process from which this one forks servers.
+    is_served = context == "forkserver"
+    runner = (
+        start_python("-c", SCRIPT, *arguments) if is_served else start_forked(SCRIPT, *arguments)
+    )
     assert until(lambda: len(os.listdir(announced)) == 2 or runner.poll() is not None, 60)
     assert runner.poll() is None, runner.stderr.read()
     return runner

@@ -24,7 +24,7 @@ from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes.stages import DONE
 from support.datasets import Records
 from support.facts import EPOCH_1
-from support.inner import start_python
+from support.inner import start_forked
 from support.waiting import allowed, output_of, until
 
 DEADLINE = 3.0
@@ -107,7 +107,7 @@ def test_a_session_that_is_stopped_may_go_on(records, tmp_path):
     """As by Ctrl-Z and fg: pytest and each process of the trial, for longer than the deadline."""
     mark, (reading, writing) = tmp_path / "mark", os.pipe()
     options = {"stderr": None, "pass_fds": (reading,)}
-    runner = start_python("-c", _SCRIPT, records, mark, reading, **options)
+    runner = start_forked(_SCRIPT, records, mark, reading, **options)
     with runner, os.fdopen(writing, "wb", buffering=0) as let_on:
         os.close(reading)
         assert until(mark.exists, BY_SECOND)

@@ -38,7 +38,7 @@ if __name__ == "__main__":
     how = {"seed": 1, "database": None}
     for found in (
         *check_dataset(make, only="workers-agree"),
-        explore(make, max_examples=3, **how),
+        explore(make, max_examples=1, **how),
         run_trial(make),
     ):
         print(asdict(found))

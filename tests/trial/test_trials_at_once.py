@@ -18,7 +18,7 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
 from support.corpus.locks import LocksByFlock
 from support.datasets import CopiedRecords, Records, RecordStream
-from support.inner import start_python
+from support.inner import start_forked
 from support.random_samples import OwnNoise
 from support.refusals import missing_parts, refusal
 from support.specimens import IndexLeftOpen, ZerosOnError
@@ -63,7 +63,8 @@ def test_results_do_not_depend_on_the_number_of_jobs(records, kind):
 
 
 def test_failures_do_not_depend_on_the_number_of_jobs(records):
-    one, two = (_facts(lambda: ZerosOnError(records), jobs, only=SOME) for jobs in (1, 2))
+    only = (*SOME[:3], "missing-before-init")
+    one, two = (_facts(lambda: ZerosOnError(records), jobs, only=only) for jobs in (1, 2))
 
     assert two == one
 
@@ -137,7 +138,7 @@ def _most_at_once(make_dataset, noted, jobs, only=SOME):
     return max(map(int, noted.read_text().split()))
 
 
-@pytest.mark.parametrize("jobs", [1, 3])
+@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_as_many_trials_run_as_there_are_jobs(records, tmp_path, jobs):
     assert jobs == _most_at_once(partial(SeesOthers, records), tmp_path / "noted", jobs)
 
@@ -250,7 +251,7 @@ if __name__ == "__main__":
 def test_an_interrupted_battery_leaves_nothing(records, tmp_path, left_behind, number):
     announced = tmp_path / "announced"
     announced.mkdir()
-    with start_python("-c", SCRIPT, records, announced) as runner:
+    with start_forked(SCRIPT, records, announced) as runner:
         assert until(lambda: len(os.listdir(announced)) == 2 or runner.poll() is not None, 60)
         below = psutil.Process(runner.pid).children(recursive=True)
         runner.send_signal(number)
