@@ -9,6 +9,7 @@ import pytest
 
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.plugin import _items
+from support.rows import rows
 
 SUITE = """
 import pytest
@@ -136,7 +137,7 @@ WITHOUT = [
 ]
 
 
-@pytest.mark.parametrize("options", WITHOUT)
+@rows("options", WITHOUT)
 def test_options_turn_it_off(pytester, monkeypatch, options):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -148,10 +149,11 @@ def test_options_turn_it_off(pytester, monkeypatch, options):
     assert not _items.has_terminal(pytester.parseconfig(*options))
 
 
-@pytest.mark.parametrize(("name", "value"), [("CI", "true"), ("TERM", "dumb")])
+@rows(("name", "value"), [("CI", "true"), ("TERM", "dumb")])
 def test_the_environment_turns_it_off(pytester, monkeypatch, name, value):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("CI", raising=False)
     monkeypatch.setenv(name, value)
     assert not _items.has_terminal(pytester.parseconfig())
 

@@ -136,7 +136,7 @@ def test_many_events_are_cut_to_the_first_and_the_last(records, engine_name):
     assert outcome.omitted_events >= opened - len(opens) > 0
 
 
-@pytest.mark.parametrize("engine_name", ENGINES)
+@pytest.mark.parametrize("engine_name", SOME_ENGINES)
 def test_faults_crowd_nothing_out(records, engine_name):
     outcome = _trial(records, ShortRead("*.rec", max_bytes=1), engine=engine_name)
     assert len(_of(outcome, "epoch")) == 4
