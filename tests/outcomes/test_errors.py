@@ -161,50 +161,35 @@ def test_a_signal_is_named_by_its_number_if_it_has_no_name(number):
 FILES = {"/data/0.bin": FileCounts(1, 2, 3)}
 WORKERS = [WorkerFacts(worker=each, pid=100 + each, fetches=4, files=FILES) for each in range(2)]
 UNFIRED = [
-    (faults.ReadError("*.bin", nth=9), 3, "a smaller value for nth"),
-    (faults.TruncatedFile("*.bin", keep=10_000), 3, "no larger than keep"),
-    (faults.CorruptedFile("*.bin"), 3, "is empty"),
-    (faults.DescriptorExhaustion(headroom=900), 3, "a smaller value for headroom"),
-    (faults.ShortRead("*.bin", max_bytes=100), 0, "a read of more than max_bytes=100"),
-    (faults.ShortWrite("*.bin", max_bytes=100), 0, "a write of more than max_bytes=100"),
-    (
-        faults.ReadError("*.bin", workers=(7,)),
-        0,
-        "workers [7], but the loader's workers are [0, 1]",
-    ),
-    (faults.WorkerKilled(worker=5), 0, "workers [5], but the loader's workers are [0, 1]"),
-    (faults.WorkerKilled(at=50), 0, "worker 0: 4, worker 1: 4"),
-    (faults.WorkerKilled(at=50), 0, "fetch 50, but worker 0 fetched only 4 batches. Pass a"),
-    (faults.WorkerHung(at=9, worker=None), 0, "worker 1 fetched only 4 batches. Pass a"),
-    (faults.PinMemoryThreadDeath(), 0, "pin_memory=True and an accelerator"),
-    (faults.WriteError("*.pt"), 0, "no worker wrote"),
-    (faults.WorkerKilled(writing="*.pt"), 0, "no worker wrote"),
-    (faults.ThreadExhaustion(), 0, "no targeted worker started a thread or a process"),
-    (faults.ThreadExhaustion(processes=False), 0, "no targeted worker started a thread while"),
-    (faults.ThreadExhaustion(nth=9), 3, "a smaller value for nth"),
-    (faults.ReadError("0.bin"), 0, "'*/0.bin' would match. "),
-    (faults.ReadError("./0.bin"), 0, "'*/0.bin' would match. "),
-    (faults.ReadError("7.bin"), 0, "'*/7.bin' would match such a file"),
-    (faults.ReadError("*.{bin,jpg}"), 0, "'*.{bin,jpg}'"),
-    (faults.ReadError("*.jpg"), 0, "no operation matched it. Batches"),
+    (faults.ReadError("*.bin", nth=9), 3),
+    (faults.TruncatedFile("*.bin", keep=10000), 3),
+    (faults.CorruptedFile("*.bin"), 3),
+    (faults.DescriptorExhaustion(headroom=900), 3),
+    (faults.ShortRead("*.bin", max_bytes=100), 0),
+    (faults.ShortWrite("*.bin", max_bytes=100), 0),
+    (faults.ReadError("*.bin", workers=(7,)), 0),
+    (faults.WorkerKilled(worker=5), 0),
+    (faults.WorkerKilled(at=50), 0),
+    (faults.WorkerKilled(at=50), 0),
+    (faults.WorkerHung(at=9, worker=None), 0),
+    (faults.PinMemoryThreadDeath(), 0),
+    (faults.WriteError("*.pt"), 0),
+    (faults.WorkerKilled(writing="*.pt"), 0),
+    (faults.ThreadExhaustion(), 0),
+    (faults.ThreadExhaustion(processes=False), 0),
+    (faults.ThreadExhaustion(nth=9), 3),
+    (faults.ReadError("0.bin"), 0),
+    (faults.ReadError("./0.bin"), 0),
+    (faults.ReadError("7.bin"), 0),
+    (faults.ReadError("*.{bin,jpg}"), 0),
+    (faults.ReadError("*.jpg"), 0),
 ]
-
-
-@rows(
-    ("fault", "matched", "reason"),
-    UNFIRED,
-    ids=repr,
-)
-def test_the_reason_names_what_to_change(fault, matched, reason):
-    text = explain_unfired([FaultFacts(fault, matched, 0)], WORKERS, "kernel")
-    assert text.startswith(f"{fault!r} never fired: ")
-    assert reason in text
 
 
 def test_texts_of_faults_that_never_fired(golden):
     texts = {
         f"{number}: {fault!r}": explain_unfired([FaultFacts(fault, matched)], WORKERS, "kernel")
-        for number, (fault, matched, _) in enumerate(UNFIRED)
+        for number, (fault, matched) in enumerate(UNFIRED)
     }
     fault = faults.ReadError("*.bin", workers=(0,))
     main = WorkerFacts(None, 99, 0, FILES)

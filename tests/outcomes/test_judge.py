@@ -87,57 +87,42 @@ def test_an_unclear_error_is_reported_with_the_errno():
         assert advice in finding.sentence
 
 
-MAP = [
-    pytest.param({}, "survived", id="all came"),
-    pytest.param({"epochs": (FAILED,)}, "failed_cleanly", id="clear error"),
-    pytest.param({"epochs": (replace(FAILED, exception=UNCLEAR),)}, "failed_unclearly", id="bad"),
-    pytest.param({"timed_out": True, "phase": EPOCH_1, "recovery": None}, "hung", id="hung"),
-    pytest.param({"timed_out": True, "phase": START, "epochs": ()}, "hung", id="hung at start"),
-    pytest.param({"timed_out": True, "phase": RECOVERY}, "poisoned", id="recovery hung"),
-    pytest.param(
-        {"timed_out": True, "phase": EPOCH_1, "epochs": (FAILED,)}, "leaked", id="did not end"
-    ),
-    pytest.param(
-        {"timed_out": True, "phase": EPOCH_2, "epochs": (FAILED,)}, "hung", id="hung after error"
-    ),
-    pytest.param({"exitcode": -signal.SIGBUS, "phase": EPOCH_1}, "crashed", id="crashed"),
-    pytest.param({"epochs": (replace(FAILED, delivered=(SWAPPED,)),)}, "corrupted", id="swapped"),
-    pytest.param({"epochs": (replace(FAILED, delivered=(STRANGE,)),)}, "corrupted", id="strange"),
-    pytest.param({"epochs": (SHORT,)}, "corrupted", id="missing"),
-    pytest.param({"epochs": (DONE, SHORT)}, "corrupted", id="missing in epoch 2"),
-    pytest.param({"resources": (moment(Stage.START), HELPER)}, "leaked", id="process"),
-    pytest.param(
-        {"resources": (replace(HELPER, stage=Stage.START), HELPER)}, "survived", id="before"
-    ),
-    pytest.param({"resources": (moment(Stage.EPOCH), OPEN)}, "leaked", id="descriptor"),
-    pytest.param(
-        {"resources": (replace(OPEN, stage=Stage.EPOCH), OPEN)},
-        "survived",
-        id="open from the start",
-    ),
-    pytest.param(
-        {"resources": (moment(Stage.EPOCH), moment(Stage.RECOVERY, descriptors={"3": "pipe:[1]"}))},
-        "survived",
-        id="pipe",
-    ),
-    pytest.param({"recovery": FAILED}, "poisoned", id="recovery raised"),
-    pytest.param({"recovery": SHORT}, "poisoned", id="recovery short"),
-    pytest.param({"recovery": replace(DONE, delivered=(STRANGE,))}, "poisoned", id="strange later"),
-    pytest.param({"faults": unfired(EIO)}, "not_exercised", id="unfired"),
-    pytest.param({"faults": unfired(EIO), "epochs": (FAILED,)}, "not_exercised", id="own error"),
-    pytest.param({"faults": unfired(EIO), "epochs": (SHORT,)}, "corrupted", id="short anyway"),
-    pytest.param({"faults": unfired(EIO), "timed_out": True}, "hung", id="hung anyway"),
-    pytest.param({"faults": unfired(EIO), "exitcode": 3}, "crashed", id="died anyway"),
-]
-
-
-@rows(("changes", "expected"), MAP)
-def test_verdict_on_a_map_style_dataset(changes, expected):
-    assert expected == _verdict(revised(ordinary(DONE, faults=fired(EIO)), **changes))
+MAP = {
+    "all came": {},
+    "clear error": {"epochs": (FAILED,)},
+    "bad": {"epochs": (replace(FAILED, exception=UNCLEAR),)},
+    "hung": {"timed_out": True, "phase": EPOCH_1, "recovery": None},
+    "hung at start": {"timed_out": True, "phase": START, "epochs": ()},
+    "recovery hung": {"timed_out": True, "phase": RECOVERY},
+    "did not end": {"timed_out": True, "phase": EPOCH_1, "epochs": (FAILED,)},
+    "hung after error": {"timed_out": True, "phase": EPOCH_2, "epochs": (FAILED,)},
+    "crashed": {"exitcode": -signal.SIGBUS, "phase": EPOCH_1},
+    "swapped": {"epochs": (replace(FAILED, delivered=(SWAPPED,)),)},
+    "strange": {"epochs": (replace(FAILED, delivered=(STRANGE,)),)},
+    "missing": {"epochs": (SHORT,)},
+    "missing in epoch 2": {"epochs": (DONE, SHORT)},
+    "process": {"resources": (moment(Stage.START), HELPER)},
+    "before": {"resources": (replace(HELPER, stage=Stage.START), HELPER)},
+    "descriptor": {"resources": (moment(Stage.EPOCH), OPEN)},
+    "open from the start": {"resources": (replace(OPEN, stage=Stage.EPOCH), OPEN)},
+    "pipe": {
+        "resources": (moment(Stage.EPOCH), moment(Stage.RECOVERY, descriptors={"3": "pipe:[1]"}))
+    },
+    "recovery raised": {"recovery": FAILED},
+    "recovery short": {"recovery": SHORT},
+    "strange later": {"recovery": replace(DONE, delivered=(STRANGE,))},
+    "unfired": {"faults": unfired(EIO)},
+    "own error": {"faults": unfired(EIO), "epochs": (FAILED,)},
+    "short anyway": {"faults": unfired(EIO), "epochs": (SHORT,)},
+    "hung anyway": {"faults": unfired(EIO), "timed_out": True},
+    "died anyway": {"faults": unfired(EIO), "exitcode": 3},
+}
 
 
 def test_texts_of_verdicts(golden):
-    outcomes = {row.id: revised(ordinary(DONE, fired(EIO)), **row.values[0]) for row in MAP}
+    outcomes = {
+        title: revised(ordinary(DONE, fired(EIO)), **changes) for title, changes in MAP.items()
+    }
     outcomes["swapped again"] = ordinary(replace(DONE, delivered=(GOOD, SWAPPED)), fired(EIO))
     outcomes["grows"] = _outcome(descriptors=1)
     findings = {title: each.judge(map_reference()) for title, each in outcomes.items()}
@@ -338,14 +323,6 @@ def test_without_faults_only_surviving_passes():
     assert CLEAR.message in failed.sentence
 
 
-def test_failure_that_the_contract_forbids_breaks_it():
-    """The verdict does not say "cleanly", however clean it is; the sentence has the promise."""
-    finding = ordinary(FAILED, fired(EIO)).judge(map_reference(), Contract(survives=True))
-
-    assert (finding.verdict, finding.passed) == (Verdict.CONTRACT_BROKEN, False)
-    assert "survives=True" in finding.sentence
-
-
 def test_error_that_explains_one_of_two_faults_is_clear():
     facts = (*fired(TRUNCATED, path="/data/b.rec"), *fired(EIO))
 
@@ -379,27 +356,14 @@ def test_survival_claims_no_more_than_was_compared(comparison, says):
 
 
 SLOW = {"timed_out": True, "phase": EPOCH_1, "recovery": None, "batches": 2, "epochs": (SHORT,)}
-HAD_LONGER = "30 s plus 120 s"
-
-
 HANGS = [
-    ({}, "delivers", 120, (HAD_LONGER, "1 of 2 batches")),
-    ({"batches": None}, "delivers", 120, (HAD_LONGER, "1 batch ")),
-    ({"epochs": ()}, "reads", 120, (HAD_LONGER, "0 of 2 batches")),
-    ({}, "sleeps", 0, ("30 s: ", "sleeping")),
-    ({}, "computes", 0, ("30 s: ", "computing")),
-    ({}, "waits", 0, ("30 s",)),
+    ({}, "delivers", 120),
+    ({"batches": None}, "delivers", 120),
+    ({"epochs": ()}, "reads", 120),
+    ({}, "sleeps", 0),
+    ({}, "computes", 0),
+    ({}, "waits", 0),
 ]
-
-
-@rows(("changes", "activity", "extension", "parts"), HANGS)
-def test_the_sentence_says_what_it_did_at_the_deadline(changes, activity, extension, parts):
-    """The numbers are given if there was progress; nothing is added if there was no activity."""
-    finding = _hang(changes, activity, extension)
-
-    assert finding.verdict == "hung"
-    assert [part for part in parts if part not in finding.sentence] == []
-    assert finding.sentence.endswith(" s") == (activity == "waits")
 
 
 def _hang(changes, activity, extension):
@@ -409,17 +373,8 @@ def _hang(changes, activity, extension):
 
 
 def test_texts_of_hangs(golden):
-    texts = {f"{row[1]} {row[0] or ''}".strip(): _hang(*row[:3]).sentence for row in HANGS}
-    golden("hangs", texts)
-
-
-def test_a_slow_recovery_is_not_called_hung():
-    """It was still making progress at its deadline."""
-    finding = _slow_recovery()
-
-    assert finding.verdict == "poisoned"
-    assert f"{HAD_LONGER}: 1 of 2 batches" in finding.sentence
-    assert "hung" not in finding.sentence
+    findings = {f"{row[1]} {row[0] or ''}".strip(): _hang(*row) for row in HANGS}
+    golden("hangs", {title: f"{each.verdict}: {each.sentence}" for title, each in findings.items()})
 
 
 def _slow_recovery():

@@ -19,7 +19,6 @@ from pytest_dataloader_faults.outcomes import (
     Reason,
     Reference,
 )
-from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from pytest_dataloader_faults.outcomes.judge.report import explain
 from support.facts import (
     EPOCH_1,
@@ -44,24 +43,6 @@ LOST = raised("RuntimeError", "[gloo/transport/tcp/pair.cc:553] Connection close
 HALVES = together(of_map((0, 2)), of_map((1, 3)))
 FINISHED = Absence(1, Reason.FINISHED, Position(1, 2))
 REFERENCE = map_reference()
-
-
-def test_ranks_that_share_the_samples_survive():
-    """The sentence says how many batches each rank delivered."""
-    finding = HALVES.judge(REFERENCE)
-
-    assert (finding.verdict, finding.passed) == (Verdict.SURVIVED, True)
-    assert finding.sentence.startswith("2 ranks delivered 1 batch each")
-
-
-def test_a_rank_with_fewer_batches_is_waited_for():
-    """The sentence names both ranks and their batches."""
-    outcome = waiting(together(of_map((0,), (2,)), of_map((1, 3))), 0, FINISHED)
-    finding = outcome.judge(REFERENCE)
-
-    assert (finding.verdict, finding.cause) == (Verdict.HUNG, rules.UNEVEN)
-    assert "rank 0 was waiting in batch 2" in finding.sentence
-    assert finding.sentence.endswith("rank 1 had only 1 batch")
 
 
 def test_the_epoch_is_named_if_there_are_several():
@@ -234,18 +215,6 @@ def test_random_samples_of_a_stream_are_counted(streams, verdict):
     assert outcome.judge(replace(stream_reference("t t t t"), comparison=SHAPES)).verdict == verdict
 
 
-def test_ranks_in_different_epochs_are_corrupted():
-    """One training step averages gradients of both."""
-    notes = (EpochsApart((Position(1, 2), Position(2, 1))),)
-    epochs = (stream("a", "b"), stream("a b")), (stream("c d"), stream("c", "d"))
-    outcome = together(*epochs, notes=notes)
-    finding = outcome.judge(stream_reference("a b c d"))
-
-    assert (finding.verdict, finding.cause) == (Verdict.CORRUPTED, rules.EPOCHS_APART)
-    assert "rank 0 was in batch 2 of epoch 1" in finding.sentence
-    assert "rank 1 was in batch 1 of epoch 2" in finding.sentence
-
-
 @rows(
     "lengths, verdict",
     [((4, 4), Verdict.CORRUPTED), ((2, 2), Verdict.SURVIVED), ((None, 3), Verdict.SURVIVED)],
@@ -293,17 +262,6 @@ def test_an_error_of_gloo_is_a_consequence():
     finding = outcome.judge(REFERENCE)
     assert finding.verdict is Verdict.CRASHED
     assert finding.sentence.startswith("rank 1: ")
-
-
-def test_a_hang_says_what_the_others_had_done():
-    """A rank hangs in its own collective, because another one has finished its epoch."""
-    outcome = together(of_map((0,), complete=False), of_map((1, 3)))
-    finding = changed(outcome, 0, timed_out=True).judge(REFERENCE)
-
-    assert finding.verdict is Verdict.HUNG
-    assert finding.sentence.startswith("rank 0: ")
-    assert "; rank 1 had finished" in finding.sentence
-    assert finding.sentence.endswith("1 batch")
 
 
 def test_the_wrong_sample_of_another_rank_counts():
@@ -365,19 +323,6 @@ def test_the_same_order_in_both_epochs_is_not_shuffled(drawn, fails):
 
     assert (finding is not None) is fails
     assert not fails or finding.cause is rules.SAME_ORDER
-
-
-def test_evidence_names_the_ranks():
-    """Each rank has a line."""
-    outcome = waiting(together(of_map((0,), (2,)), of_map((1, 3))), 0, FINISHED)
-    finding = outcome.judge(REFERENCE)
-    lines = explain(outcome, finding, "again").splitlines()
-
-    assert any(line.startswith("  rank 0: delivered 2 batches") for line in lines)
-    assert any(line.startswith("  rank 1: delivered 1 of 1 batch") for line in lines)
-    assert likely_cause(outcome, finding, outcome).phrase == (
-        "ranks get different numbers of batches"
-    )
 
 
 def test_an_outcome_of_ranks_is_plain_data():

@@ -46,14 +46,6 @@ def _judge(outcome, reference):
     return RESUME[0].refine(outcome.judge(reference, Contract()), outcome, reference)
 
 
-def test_the_rest_is_correct():
-    """Each sample is delivered exactly once, in any order."""
-    finding = judged(resumed(part(7, 6, 5, 4, 3)))
-
-    assert finding.verdict is Verdict.SURVIVED
-    assert "after 3 batches" in finding.sentence
-
-
 RESTS = [
     (part(*range(8)), "3 samples (0, 1, 2)", rules.RESTARTED),
     (part(2, 3, 4, 5, 6, 7), "1 sample (2)", rules.STATE_BEHIND),
@@ -123,15 +115,6 @@ NEXT_EPOCHS = [
 ]
 
 
-@rows(("epoch", "ending"), NEXT_EPOCHS)
-def test_the_next_epoch_has_to_be_whole(epoch, ending):
-    finding = judged(resumed(epoch, batches=(9,)))
-
-    assert finding.cause is rules.NO_NEXT_EPOCH
-    assert "after the epoch" in finding.sentence
-    assert finding.sentence.endswith(ending)
-
-
 def test_samples_without_content_are_counted():
     """It is unknown which random samples they are."""
     right = judged(resumed(part(0, 0, 0, 0, 0), comparison=SHAPES))
@@ -155,48 +138,14 @@ def test_samples_of_an_epoch_that_draws_others_are_counted():
     assert not _judge(fewer, map_reference(8)).passed
 
 
-def test_an_error_of_the_new_process_is_reported():
-    """It had no fault."""
-    epoch = Pass(EPOCH_1, exception=raised("KeyError", "'place'"))
-
-    finding = judged(resumed(epoch))
-
-    assert (finding.verdict, finding.cause) == (
-        Verdict.FAILS_WITHOUT_FAULT,
-        rules.STATE_NOT_LOADED,
-    )
-    assert "after 3 of 8 batches" in finding.sentence
-    assert finding.sentence.endswith("raised KeyError: 'place'")
-
-
 def _not_saved():
     states = SavedState(1, 10), SavedState(2, error="TypeError: no")
     return resumed(notes=states, epochs=(WHOLE,))
 
 
-def test_a_state_that_could_not_be_saved():
-    """The epoch continues, to show whether anything else is wrong."""
-    finding = judged(_not_saved())
-
-    assert (finding.verdict, finding.cause) == (
-        Verdict.FAILS_WITHOUT_FAULT,
-        rules.STATE_NOT_SAVED,
-    )
-    assert "after 2 batches" in finding.sentence
-    assert finding.sentence.endswith("TypeError: no")
-
-
 def _changed():
     outcome = resumed(part(3, 4, 5, 6, 7))
     return revised(outcome, notes=(*outcome.notes[:2], ChangedState(), *outcome.notes[2:]))
-
-
-def test_a_state_that_changes_later():
-    """It counts although the rest was correct."""
-    finding = judged(_changed())
-
-    assert finding.cause is rules.STATE_CHANGES
-    assert "after 2 batches" in finding.sentence
 
 
 @pytest.mark.parametrize(
@@ -222,33 +171,12 @@ def test_a_state_that_grows_with_each_batch(sizes, grows):
         assert "from 10 bytes after 1 batch to" in finding.sentence
 
 
-def test_a_process_that_was_killed_is_mentioned():
-    """The epoch of a process that was not killed is the reference."""
-    killed = {"epochs": (part(0, 1, 2, 3, complete=False),), "uninterrupted": WHOLE}
-
-    right = judged(resumed(part(3, 4, 5, 6, 7), **killed))
-    wrong = judged(resumed(part(4, 5, 6, 7), **killed))
-
-    assert right.verdict is Verdict.SURVIVED
-    assert "killed" in right.sentence
-    assert wrong.cause is rules.STATE_AHEAD
-    assert "1 sample (3)" in wrong.sentence
-
-
 CUT = part(0, 1, complete=False)
 NOTHING_SHOWN = [
     {"resumed": ()},
     {"uninterrupted": WHOLE},
     {"epochs": (CUT,), "uninterrupted": CUT},
 ]
-
-
-def test_what_shows_nothing_is_not_exercised():
-    """The three reasons have different sentences."""
-    findings = [judged(resumed(part(3, 4, 5, 6, 7), **facts)) for facts in NOTHING_SHOWN]
-
-    assert {each.verdict for each in findings} == {Verdict.NOT_EXERCISED}
-    assert len({each.sentence for each in findings}) == len(findings)
 
 
 def test_names_of_a_map_style_dataset_are_its_indices():

@@ -37,20 +37,6 @@ def _lines(report):
     return [text for text, _ in terminal.summary(report)]
 
 
-def test_the_summary_has_a_line_for_each_test_and_one_for_each_cause():
-    assert _lines(MIXED) == [
-        "kernel engine, Linux 6.18",
-        f"a.py::test: {MIXED_COUNTED};",
-        "    2.5 s",
-        "  2 checks: gives zeros: open-error, truncated-half",
-        "    pytest 'a.py::test[open-error]'",
-        "  1 check: leaves resources behind: resource-growth",
-        "    pytest 'a.py::test[open-error]'",
-        "  note: 64 of 100 samples were checked",
-        "b.py::other: 1 check passed (1 survived); 0.5 s",
-    ]
-
-
 def test_the_summary_has_checks_that_do_not_reach_the_files():
     reason = "its files were opened or mapped before the workers started"
     names = ("open-error", "truncated-half")
@@ -105,25 +91,6 @@ def test_the_guide_to_failed_checks_is_named():
     ]
     for other in (Report(items=(failed(),)), Report(items=(replace(known, status="xfailed"),))):
         assert contract.GUIDE not in "".join(_lines(other)) + html.render(other)
-
-
-@rows(
-    ("statuses", "counts"),
-    [
-        (["passed"], "1 check passed (1 survived); 0.5 s"),
-        (["failed"], "1 check passed although expected to fail (1 survived); 0.5 s"),
-        (
-            ["passed", "xfailed"],
-            "1 of 2 checks passed (1 survived), 1 failed as expected (1 survived); ",
-        ),
-        (["error", "flaky"], "1 of 2 checks had an error in the test itself (1 survived), 1 flaky"),
-        (["not_applicable"], "no check applies, 1 not applicable; 0.5 s"),
-    ],
-)
-def test_the_summary_says_first_how_many_checks_failed(statuses, counts):
-    """Or else how many passed; what did neither is counted by itself."""
-    lines = _lines(Report(items=tuple(item(status=each) for each in statuses)))
-    assert lines[0].startswith(f"a.py::test: {counts}")
 
 
 def test_a_time_stays_with_its_unit():

@@ -22,6 +22,7 @@ REPORTS = {
     "does not apply": Report(
         items=(item(status=NOT_APPLICABLE, **{**_UNTESTED, "cause": "the files are in memory"}),)
     ),
+    "error and flaky": Report(items=(item(status="error"), item(status=FLAKY))),
     "several tests": MIXED,
 }
 OLD = Report(items=(failed(), failed(check="pickles"), failed(check="short-read")))
