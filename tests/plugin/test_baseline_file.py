@@ -281,7 +281,7 @@ class Module:
 def _loader(dataset):
     from torch.utils.data import DataLoader
 
-    return DataLoader(dataset, batch_size=4, num_workers=2)
+    return DataLoader(dataset, batch_size=4, num_workers=1)
 
 
 @pytest.mark.dataloader_faults(only="open-error")
@@ -301,8 +301,6 @@ def test_each_part_has_an_entry(suite):
     assert _read(suite) == [_entry(nodeid, test=test, part="train")]
     items = [(each["part"], each["status"]) for each in _report(suite, "r.json")]
     assert items == [("train", "failed"), ("val", "passed")]
-    report_as_baseline = suite.again("--dataloader-faults-baseline=r.json", STRICT)
-    report_as_baseline.assert_outcomes(xfailed=1)
     (suite.path / "val").write_text("zeros")
     result = suite.again(BASELINE)
     result.assert_outcomes(failed=1)

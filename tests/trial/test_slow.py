@@ -41,7 +41,8 @@ class OnError(Records):
 
 def _try(records, action, fault=None):
     fault = fault or ReadError("*.rec")
-    return run_trial(lambda: OnError(records, action), fault, deadline=DEADLINE)
+    loader = {"num_workers": 1, "batch_size": COUNT}  # So that it fails once.
+    return run_trial(lambda: OnError(records, action), fault, loader=loader, deadline=DEADLINE)
 
 
 def _sleeps_thrice(_path):
