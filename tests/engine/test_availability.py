@@ -91,7 +91,6 @@ def run_preparation(preparation):
 
 @pytest.mark.parametrize(("preparation", "name", "hint"), CASES, ids=[each[1] for each in CASES])
 def test_a_refusal_has_a_reason(preparation, name, hint):
-    """By the errno that the kernel gave, in words; the portable engine is chosen."""
     reason, auto, kernel, python = run_preparation(preparation)
     assert hint in reason
     assert f"[{name}, Linux " in reason
@@ -112,7 +111,6 @@ def test_no_engine_runs_without_what_both_need():
 
 @pytest.mark.parametrize("call", ["memfd_create", "pidfd_open"])
 def test_a_call_that_every_engine_needs_is_named(call):
-    """It is that call that is forbidden, and not seccomp(2)."""
     reason, *answers = run_preparation(forbid_call(call, EPERM))
     assert reason.startswith(f"{call}(2)")
     assert "is missing or forbidden here" in reason
@@ -139,7 +137,6 @@ except exceptions.UnusableEnvironmentError as error:
     ],
 )
 def test_a_call_that_every_trial_needs_is_named(call, line):
-    """The error has the line that made it, what to do, and no traceback of the trial."""
     process = subprocess.run(
         [sys.executable, "-c", forbid_call(call, EPERM) + TRY],
         capture_output=True,
@@ -157,7 +154,6 @@ def test_no_refusal_without_a_cause():
 
 
 def test_the_kernel_engine_runs_here():
-    """Or nothing in this folder shows anything."""
     assert explain_missing_kernel_engine() is None
     assert ["kernel", "kernel", "python"] == [*map(choose, ("auto", "kernel", "python"))]
 
@@ -186,7 +182,6 @@ def test_probing_leaves_this_process_as_it_was():
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_probe_that_fails_says_nothing_of_the_kernel(monkeypatch, number):
-    """Another one is asked, and nothing waits forever for the first."""
     monkeypatch.setattr(_engine, "_PROBE_SECONDS", 3.0)
     with monkeypatch.context() as patches:
         patches.setattr(_engine, "kernel_engine_reason", lambda: os.kill(os.getpid(), number))
@@ -203,7 +198,6 @@ def _forget_availability() -> None:
 
 
 def test_complete_texts(golden):
-    """The complete text for each fault that the python engine cannot inject."""
     beyond = {
         "shared memory": SharedMemoryExhaustion(),
         "a thread": ThreadExhaustion(),

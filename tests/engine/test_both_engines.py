@@ -128,7 +128,6 @@ def _describe_firing(firing):
 
 @pytest.mark.parametrize("name", QUICK_FIRST)
 def test_a_schedule(make, name):
-    """Of files and of workers alike."""
     kernel, python = (_run_trial(make, SCHEDULES[name], engine) for engine in ENGINES)
     assert kernel == python
     assert all(fired for _, fired, _ in python["faults"][:1])
@@ -138,7 +137,6 @@ def test_a_schedule(make, name):
     "name", ["lines", *map(slow, ["npz", "os.pread", "gzip.open", "python_tarfile"])]
 )
 def test_a_reader(tmp_path, name):
-    """Each file has a fault of its own, and the first is sound."""
     content, _ = PYTHON[name]
     paths = [tmp_path / f"{number}.dat" for number in range(4)]
     for path in paths:
@@ -152,7 +150,6 @@ def test_a_reader(tmp_path, name):
 
 @pytest.mark.parametrize("method", ["forkserver", slow("spawn")])
 def test_a_start_method(make, method):
-    """The plan and the engine travel to the worker."""
     fault = ReadError("*/05.rec", nth=2)
     options = {"multiprocessing_context": method, "num_workers": 1, "timeout": 60}
     kernel, python = (_run_trial(make, [fault], engine, **options) for engine in ENGINES)
@@ -162,7 +159,6 @@ def test_a_start_method(make, method):
 
 @pytest.mark.parametrize("kind", [Records, RecordStream])
 def test_a_loader_without_workers(folder, kind):
-    """Its process outlives the scope: the recovery is without faults."""
     make, options = functools.partial(kind, folder), {"num_workers": 0, "timeout": 0}
     kernel, python = (
         _run_trial(make, [ReadError("*/05.rec")], engine, **options) for engine in ENGINES
@@ -173,7 +169,6 @@ def test_a_loader_without_workers(folder, kind):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_persistent_workers_are_disarmed(folder, engine):
-    """They go on after the scope, without faults, and are not counted."""
     loader = alone(Records(folder), persistent_workers=True)
     with inject(ReadError("*.rec", nth=33), require_fired=False, engine=engine) as injection:
         assert COUNT == len(list(loader))
@@ -184,7 +179,6 @@ def test_persistent_workers_are_disarmed(folder, engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_read_that_hangs_continues_at_the_end_of_the_scope(folder, engine):
-    """And gives what it would have given."""
     paths = sorted(map(str, folder.iterdir()))[:2]
     loader = alone(Tries(paths, lambda path: open(path, "rb").read(5)))
     with inject(HungRead("*/01.rec"), engine=engine) as injection:
@@ -204,7 +198,6 @@ def test_no_descriptor_is_left(make):
 
 
 def test_descriptors_that_are_closed_at_a_sample(folder):
-    """The supervisor finds them, and the worker closes them."""
     paths = sorted(map(str, folder.iterdir()))
     fds = {path: os.open(path, os.O_RDONLY) for path in paths}
     findings = [
@@ -279,7 +272,6 @@ class InC(Mapped):
 
 
 def test_a_mapping_that_is_to_fail_is_refused(arrays):
-    """It is the harness that cannot; the dataset does not fail."""
     refused = pytest.raises(InvalidArgumentError, match=r"is being mapped.*engine='kernel'")
     fault = ReadError("*/2.npy")
     with refused:
@@ -289,7 +281,6 @@ def test_a_mapping_that_is_to_fail_is_refused(arrays):
 
 
 def test_a_check_that_needs_it_does_not_apply(arrays):
-    """The battery goes on with the others."""
     names = ["workers-agree", "read-error", "truncated-empty"]
     results = check_dataset(lambda: Mapped(arrays), only=names, engine="python", on_fail=None)
     assert [True, False, True] == [each.applies for each in results]
@@ -298,7 +289,6 @@ def test_a_check_that_needs_it_does_not_apply(arrays):
 
 
 def test_what_is_read_in_c_is_reported_where_no_fault_fired(arrays):
-    """Who asked for the descriptor, and how often."""
     text = r"never fired.*dup in .*__getitem__ \(4\).*only files that Python code opens"
     with (
         pytest.raises(FaultNotFiredError, match=f"(?s){text}"),

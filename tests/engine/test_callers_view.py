@@ -235,7 +235,6 @@ def _as_bare(prepare, folder, glob):
 @as_root
 @many_workers
 def test_what_another_identity_opens(folder):
-    """The file that is there for it, or the error. No fault is said to be reached there."""
     prepare = {name: each for name, (each, _) in IDENTITIES.items()}
     hidden, injection = _as_bare(prepare, folder, "*.bin")
     assert {name: {why: 1} for name, (_, why) in IDENTITIES.items()} == hidden
@@ -244,7 +243,6 @@ def test_what_another_identity_opens(folder):
 
 @as_root
 def test_who_is_itself_again_is_under_faults_again(folder):
-    """What it opened as another user was let go, and the report says so."""
     path = folder / "a" / "x.bin"
 
     def read(user):
@@ -262,7 +260,6 @@ def test_who_is_itself_again_is_under_faults_again(folder):
 
 @as_root
 def test_the_message_says_what_hid_the_files(folder):
-    """Where no fault was reached for it."""
     prepared = _other_user(folder)
     read = error_of(lambda _: prepared())
     with inject(ReadError("*.bin"), require_fired=False) as injection:
@@ -412,13 +409,11 @@ WAYS = {
 
 @many_workers
 def test_odd_ways_to_a_file(folder):
-    """Each gives what it gives without us, or the same error, which is none of the run."""
     hidden, _ = _as_bare({name: each for name, (each, _) in WAYS.items()}, folder, "*")
     assert {name: each for name, (_, each) in WAYS.items()} == hidden
 
 
 def test_the_python_engine_follows_links_of_its_own_process(folder):
-    """The file is what it is, so a fault happens to it."""
     read = error_of(lambda way: _by_proc_link(way)(folder)())
     with inject(ReadError(f"{folder}/b/*.bin"), engine="python") as injection:
         results = epoch(alone(Tries(list(DIRECT), read))).batches
@@ -427,7 +422,6 @@ def test_the_python_engine_follows_links_of_its_own_process(folder):
 
 
 def test_faults_on_odd_ways(folder):
-    """The fault happens where the file is one that this process can find as well."""
     ways = [_in_root(_fill_folder(folder / "1")), _moved_folder(_fill_folder(folder / "2"))]
     gave, _ = attempt(ways, lambda way: way(), ReadError(f"{folder}/*"))
     assert [True, True] == ["Errno 5" in str(each) for each in gave]
@@ -445,8 +439,6 @@ UNREADABLE = [TruncatedFile, CorruptedFile, ReadError, ClosedDescriptor]
 
 
 def test_a_file_that_the_worker_may_not_read(closed):
-    """It gets its own error, and no fault is reached."""
-
     def body():
         if os.geteuid() == 0:
             _drop_capabilities(*OVERRIDE)
@@ -479,7 +471,6 @@ def test_a_link_that_is_not_to_be_followed(folder):
 
 
 def test_a_mapping_of_a_file_without_a_name(folder):
-    """What a part of it is copied from is the file that is open."""
     path = folder / "a" / "x.bin"
     path.write_bytes(b"1" * 4 * mmap.PAGESIZE)
 
@@ -508,8 +499,6 @@ class _Invisible:
 
 
 def test_a_process_that_the_supervisor_may_not_look_at(folder):
-    """Its calls are let go, and that is told."""
-
     def body():
         if os.geteuid() == 0:
             _drop_capabilities(TRACE)
@@ -551,7 +540,6 @@ def _sizes(folder):
 
 
 def test_sizes_of_a_file_and_of_a_link(folder):
-    """The file has its shorter size, by whatever name; the link has its own."""
     (folder / "way.bin").symlink_to("a/x.bin")
 
     def read(_):

@@ -117,7 +117,6 @@ def test_so_many_bytes_differ(reads, flips):
 
 
 def test_no_more_than_there_are(reads):
-    """Every byte of a file that has fewer."""
     assert [0, 1, 2] == _differences(reads["few bytes"], b"abc")
 
 
@@ -126,43 +125,36 @@ def test_an_empty_file_stays_as_it_is(reads):
 
 
 def test_every_way_to_read_sees_the_same(reads):
-    """Call by call, by pieces, mapped, in a thread, in another program."""
     assert 9 == len(_differences(reads["9 flips"]))
     assert dict.fromkeys(EVERY_WAY, reads["9 flips"]) == {way: reads[way] for way in EVERY_WAY}
 
 
 def test_sizes_are_true(reads):
-    """By path, by descriptor and by the end that lseek(2) finds."""
     assert (len(CONTENT),) * 3 == reads["sizes"]
 
 
 def test_what_is_inherited_is_corrupted(reads):
-    """A descriptor from where its offset stood, and a mapping: its pages are exchanged."""
     assert 50 == len(_differences(reads["50 flips"]))
     assert reads["50 flips"][100:] == reads["inherited descriptor"]
     assert reads["50 flips"] == reads["inherited mapping"]
 
 
 def test_the_seed_and_the_name_decide(reads):
-    """A copy of the dataset elsewhere, as on another machine, is corrupted alike."""
     assert reads["seed 1"] == reads["the same seed"]
     for name in ("seed 2", "another name"):
         assert _differences(reads["seed 1"]) != _differences(reads[name])
 
 
 def test_two_corruptions_of_one_file_add_up(reads):
-    """Each has bytes of its own, unless they fall together."""
     places = [set(_differences(reads[name])) for name in ("seed 1", "seed 2", "both seeds")]
     assert places[0] | places[1] == places[2]
 
 
 def test_a_file_may_be_short_and_corrupted(reads):
-    """Its head is that of the corrupted file."""
     assert reads["500 flips"][:1000] == reads["short"]
 
 
 def test_each_worker_that_is_meant_reads_the_same(tmp_path):
-    """However often, and by whom it is opened; the other sees the file as it is."""
     paths = [str(tmp_path / f"{name}.bin") for name in ("both", "second")]
     for path in paths:
         Path(path).write_bytes(CONTENT)
@@ -177,7 +169,6 @@ def test_each_worker_that_is_meant_reads_the_same(tmp_path):
 
 
 def test_the_file_itself_is_never_touched(path):
-    """Others see it whole while the fault is armed, and it is the same file afterwards."""
     earlier_status = os.stat(path)
     with inject(CorruptedFile("*.bin", 100)):
         for result in alone(Tries([path] * 3, WAYS["read"])):
@@ -204,7 +195,6 @@ class OldFileSystem:
 
 @pytest.mark.parametrize("system", [os, OldFileSystem()], ids=["new", "old"])
 def test_a_large_copy_has_no_name(tmp_path, monkeypatch, system):
-    """On file systems that have such files, and on others."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     original = tmp_path / "original"

@@ -56,7 +56,6 @@ def _disarmed(paths):
 
 
 def test_every_reader_works_under_disarmed_faults(disarmed, paths):
-    """The epoch is whole, and nothing has fired."""
     read, injection, _ = disarmed
     assert [(path, CONTENT) for path in paths] == read.batches
     assert ([0], 0, 0) == (read.exit_codes, injection.fired, injection.mentioned)
@@ -64,7 +63,6 @@ def test_every_reader_works_under_disarmed_faults(disarmed, paths):
 
 @rows("fault", ON_NOTHING, ids=repr)
 def test_a_glob_that_matches_nothing(disarmed, paths, fault):
-    """The message lists what the workers opened, from which a better glob can be made."""
     text = disarmed[2][fault]
     assert f"{fault!r} never fired: no operation matched it" in text
     assert all(path in text for path in paths)
@@ -72,7 +70,6 @@ def test_a_glob_that_matches_nothing(disarmed, paths, fault):
 
 @rows("fault", NOT_DUE, ids=repr)
 def test_triggers_that_are_not_met(disarmed, paths, fault):
-    """The message tells how often the place was reached."""
     _, injection, messages = disarmed
     (reached,) = (each.matched for each in injection.faults if each.fault == fault)
     assert reached >= len(paths)
@@ -81,20 +78,17 @@ def test_triggers_that_are_not_met(disarmed, paths, fault):
 
 @rows("fault", NOT_HERE, ids=repr)
 def test_workers_that_are_not_there(disarmed, paths, fault):
-    """The message tells which workers there were."""
     message = f"{re.escape(repr(fault))} never fired.*worker 0: {len(paths)}"
     assert re.search(message, disarmed[2][fault])
 
 
 def test_no_loader_at_all():
-    """The message says that no worker was started."""
     message = "no DataLoader worker was started"
     with pytest.raises(FaultNotFiredError, match=message), inject(ReadError("*.data")):
         pass
 
 
 def test_each_fault_has_to_fire(paths):
-    """One that does makes no excuse for another."""
     armed, idle = WorkerKilled(at=2), OpenError("*.nothing")
     with pytest.raises(FaultNotFiredError, match=re.escape(repr(idle))), inject(armed, idle):
         epoch(alone(Formats(paths)))

@@ -109,7 +109,6 @@ def _run(request, tmp_path_factory):
 
 @rows(("fault", "reader"), CASES)
 def test_a_reader_meets_the_fault(run, fault, reader):
-    """The errno, or the shorter file, is seen by what reads; other files are as they were."""
     expected, finding = EXPECTED[fault][reader], run.findings[fault, reader]
     if isinstance(expected, bytes):
         assert expected == finding
@@ -128,7 +127,6 @@ def test_numpy_returns_garbage_for_a_disk_error(run):
 
 @rows("fault", [name for name in FAULTS if name != "none"])
 def test_firings_are_counted(run, fault):
-    """Once per reader at least, each with the path of a file that is meant."""
     facts = run.facts[fault]
     readers = SYSTEM_CALLS if fault == "ReadError" else tuple(FORMATS)
     assert facts.matched >= facts.fired >= len(readers)
@@ -137,7 +135,6 @@ def test_firings_are_counted(run, fault):
 
 
 def test_a_fault_on_no_file_is_not_reached(run):
-    """The glob of a disarmed fault matches nothing: its counters stay at 0."""
     facts = run.facts["none"]
     assert (0, 0) == (facts.matched, facts.fired)
 
@@ -161,7 +158,6 @@ def _ends(tmp_path_factory):
 
 @rows(("fault", "reader"), ERRORS)
 def test_the_error_reaches_the_loop(ends, fault, reader):
-    """Torch carries the reader's own error to the loader's process, and it tells of the fault."""
     read, facts = ends[fault, reader]
     assert re.search(EXPECTED[fault][reader], read.text, re.DOTALL)
     assert [] == read.batches
@@ -193,7 +189,6 @@ def test_a_mapped_file_raises_sigbus(tmp_path, method, readers):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_worker_is_killed(tmp_path, method):
-    """By SIGKILL at its third fetch: what it read before, in Python and in C, comes."""
     paths = write_formats(tmp_path / "files", ("builtin_open", "hdf5"))
     with inject(WorkerKilled(at=3)) as injection:
         read = epoch(alone(TolerantFormats(paths * 2), multiprocessing_context=method))
@@ -213,7 +208,6 @@ def assert_died(read: Epoch, number: signal.Signals) -> None:
     [("hdf5", {"pread64"}), ("pillow_tiff", {"read", "mmap"}), ("pillow_png", {"read"})],
 )
 def test_each_read_of_a_library_can_fail(tmp_path, reader, calls):
-    """Also those in the middle, deep in C: the n-th read fails, once, for every n."""
     faults = [ReadError(f"*/{nth}/*.data", nth=nth, times=1) for nth in range(1, MANY_READS)]
     seen_calls = set()
     with inject(*faults, require_fired=False) as injection:

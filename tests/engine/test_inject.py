@@ -78,7 +78,6 @@ def _struck(tmp_path_factory):
 
 @rows(("row", "kind"), list(itertools.product(COUNTS, KINDS)))
 def test_occurrences_are_counted_in_each_worker(struck, row, kind):
-    """Each file is opened once and read once; a worker that is not meant reads all of its files."""
     triggers, expected = COUNTS[row]
     paths, results, facts = struck[row, kind]
     assert expected == failed_indices(results)
@@ -89,7 +88,6 @@ def test_occurrences_are_counted_in_each_worker(struck, row, kind):
 
 
 def test_no_descriptor_is_left_in_the_worker_that_is_meant(paths):
-    """The other one reads all of its files."""
     with inject(DescriptorExhaustion(workers=(1,))) as injection:
         results = epoch(alone(Tries(paths, WAYS["pread"]), num_workers=2)).batches
     assert list(range(1, COUNT, 2)) == failed_indices(results)
@@ -108,7 +106,6 @@ def test_files_that_are_not_meant_are_read_as_ever(paths, contents):
 
 
 def test_several_faults_come_together(paths):
-    """Each with its own counters, each on its own files."""
     faults = (
         OpenError("*/01.rec"), ReadError("*/02.rec"), TruncatedFile("*/03.rec", keep=9),
         ClosedDescriptor("*/04.rec"), WorkerKilled(at=6),
@@ -122,7 +119,6 @@ def test_several_faults_come_together(paths):
 
 
 def test_counters_are_live(paths):
-    """They can be read while the loop runs."""
     loader = alone(Tries(paths, WAYS["read"]), prefetch_factor=1)
     with inject(ReadError("*.rec")) as injection:
         counts = [injection.fired for _ in loader]
@@ -155,7 +151,6 @@ class _Opener:
 
 
 def test_a_worker_init_function_still_runs(paths, contents):
-    """In each worker, once its filter is there; the loader keeps it."""
     opener = _Opener(paths[0])
     loader = alone(Tries(["nobody"] * 4, str), num_workers=2, worker_init_fn=opener)
     with inject(ReadError("*/00.rec", workers=(1,))) as injection:
@@ -167,7 +162,6 @@ def test_a_worker_init_function_still_runs(paths, contents):
 
 
 def test_persistent_workers_are_armed_for_good(paths, contents):
-    """They meet the fault in each epoch of the scope, and none after it."""
     loader = alone(Tries(paths, WAYS["read"]), persistent_workers=True, num_workers=2)
     with inject(ReadError("*/03.rec")) as injection:
         first_epoch, second_epoch = epoch(loader).batches, epoch(loader).batches
@@ -183,7 +177,6 @@ def test_persistent_workers_are_armed_for_good(paths, contents):
 
 
 def test_workers_from_before_the_scope_are_not_reached(paths):
-    """The message says what to do."""
     loader = alone(Tries(paths, WAYS["read"]), persistent_workers=True)
     epoch(loader)
     message = "no DataLoader worker was started while"
@@ -202,7 +195,6 @@ def test_two_scopes_at_once_are_refused(paths):
 
 
 def test_scopes_one_after_the_other(paths):
-    """Each is its own; a bare loop between them meets nothing."""
     loader = alone(Tries(paths, WAYS["read"]))
     with inject(ReadError("*/03.rec")):
         first_failed = failed_indices(epoch(loader).batches)
@@ -234,7 +226,6 @@ def test_what_is_no_fault_is_refused():
 
 @pytest.mark.parametrize("engine", ["kernel", "python"])
 def test_a_read_may_be_as_slow_as_one_likes(paths, engine):
-    """For a month or forever: no timer is too far away for the supervisor, nor for a worker."""
     faults = SlowRead("*/00.rec", seconds=3e6), SlowRead("*/01.rec", seconds=1e12)
     iterators = []  # One that is dropped waits for its worker.
     with inject(*faults, engine=engine) as injection:
@@ -247,13 +238,11 @@ def test_a_read_may_be_as_slow_as_one_likes(paths, engine):
 
 
 def test_the_bodys_own_error_goes_first():
-    """Not "never fired", which would hide it."""
     with pytest.raises(ZeroDivisionError), inject(ReadError("*.nothing")):
         raise ZeroDivisionError
 
 
 def test_two_thousand_files_in_turn(tmp_path):
-    """More than the numbers that are looked after at a time."""
     path = tmp_path / "file.rec"
     path.write_bytes(b"record")
     sources = [[str(path)] * 500] * 4

@@ -111,7 +111,6 @@ def _undisturbed(records):
 @pytest.mark.parametrize("fault", FAULTS, ids=repr)
 @pytest.mark.parametrize("dataset", ["strict", pytest.param("tolerant", marks=pytest.mark.slow)])
 def test_nothing_is_left_of_a_scope(undisturbed, records, dataset, fault):
-    """Whether the dataset's error ended the loop or each was taken as a sample."""
     paths = [str(path) for path in sorted(records.iterdir())]
     source = Records(records) if dataset == "strict" else Tries(paths, WAYS["read"])
     with inject(fault) as injection:
@@ -121,7 +120,6 @@ def test_nothing_is_left_of_a_scope(undisturbed, records, dataset, fault):
 
 
 def test_nothing_is_left_of_a_loop_that_is_left_early(undisturbed, records):
-    """Its workers are still busy when the scope ends; they end with their iterator."""
     with inject(ReadError("*.rec", nth=99), require_fired=False):
         iterator = iter(alone(Records(records), num_workers=2))
         next(iterator)
@@ -129,13 +127,11 @@ def test_nothing_is_left_of_a_loop_that_is_left_early(undisturbed, records):
 
 
 def test_nothing_is_left_of_a_loop_that_raises(undisturbed, records):
-    """The scope ends the workers of a loop that nobody ended."""
     with inject(ReadError("*/03.rec")), pytest.raises(OSError, match="Errno 5"):
         list(DataLoader(Records(records), num_workers=2))
 
 
 def test_nothing_is_left_of_a_scope_that_raises(undisturbed, records):
-    """The body's own error takes the same way out."""
     with pytest.raises(ZeroDivisionError), inject(ReadError("*.rec")):
         _read_and_raise(records)
 
@@ -146,7 +142,6 @@ def _read_and_raise(records):
 
 
 def test_files_are_never_written(tmp_path):
-    """Not even while faults are armed: others see them whole."""
     kinds = (OpenError, ReadError, TruncatedFile, ClosedDescriptor)
     folders = [write_records(tmp_path / kind.__name__) for kind in kinds]
     paths = [str(path) for folder in folders for path in sorted(folder.iterdir())]

@@ -123,7 +123,6 @@ def test_another_folder_is_listed_as_it_is(folder, tmp_path):
 
 
 def test_the_order_stays_when_faults_are_over_in_the_middle(folder):
-    """A listing that has begun comes to its end, with every entry once."""
     with inject(ListingOrder(folder)) as injection:
         iterator = iter(alone(Listings(folder)))
         next(iterator)
@@ -133,7 +132,6 @@ def test_the_order_stays_when_faults_are_over_in_the_middle(folder):
 
 
 def test_one_listing_counts_once(folder):
-    """However many calls it takes: the second one fails, and no other."""
     samples, injection = _samples(folder, ListingError(folder, errno.ESTALE, nth=2, times=1))
     failed = [way for way, listed in samples.items() if listed == errno.ESTALE]
     assert failed == ["os.scandir"]
@@ -165,7 +163,6 @@ def test_a_folder_that_can_be_opened_is_listed(tmp_path):
 
 
 def test_a_glob_may_name_the_folder_by_a_link(folder, tmp_path):
-    """That is how the dataset names it, although a listing only has a descriptor."""
     link = tmp_path / "link"
     link.symlink_to(folder)
     samples, injection = _samples(link, OpenError(link / LOST, errno.ENOENT))

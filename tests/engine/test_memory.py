@@ -86,7 +86,6 @@ def test_an_allocation_fails_as_the_library_reports_it(name):
 
 @pytest.mark.parametrize("name", sorted(ALLOCATORS.keys() - {"grown"}))
 def test_once_is_once(name):
-    """What the C library tries instead belongs to the allocation, and the next one succeeds."""
     allocate, expected = ALLOCATORS[name]
     results, injection = attempt([MIB] * 4, allocate, MemoryExhaustion(nth=2, times=1))
     assert [expected in str(each) for each in results] == [False, True, False, False]
@@ -198,7 +197,6 @@ def test_a_sample_of_several_that_are_made_at_once():
 
 
 def test_the_fault_ends_with_its_scope():
-    """A worker that lives on gets its memory, and the limits of the C library are reset."""
     loader = alone(Tries([MIB] * 3, bytes), persistent_workers=True)
     with inject(MemoryExhaustion()):
         first = epoch(loader)

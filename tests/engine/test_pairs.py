@@ -117,7 +117,6 @@ def _leave(iterator, end, injection):
 
 
 def test_every_kind_is_here():
-    """A fault that is added to the vocabulary is added here, if it needs files and workers only."""
     excluded = {PinMemoryThreadDeath, WriteError, ShortWrite}
     excluded |= {ListingError, ListingOrder, MissingEntry, StrayEntry, LockError}
     excluded |= {ThreadExhaustion, MemoryExhaustion}
@@ -145,7 +144,6 @@ def test_faults_that_end_no_epoch_leave_others_their_samples(paths, ends):
 
 @pytest.mark.parametrize("ends", list(itertools.combinations(ENDS, 2)), ids=_names)
 def test_the_first_fault_that_ends_an_epoch_may_leave_nothing_for_the_second(paths, ends):
-    """The scope ends without an error of ours."""
     with inject(*(FAULTS[each] for each in ends), require_fired=False) as injection:
         _iterate_until(alone(KeepsGoing(paths)), ends[0], injection)
     first_facts, second_facts = injection.faults

@@ -41,7 +41,6 @@ from support.tries import ENOUGH, WAYS, Tries, direct, pread
     ],
 )
 def test_globs(globs, path, expected):
-    """As in fnmatch, against the whole absolute path, in its case."""
     assert expected is GlobMatcher(globs)(path)
 
 
@@ -97,7 +96,6 @@ def test_system_and_code_are_left_alone(path):
     ],
 )
 def test_data_is_not_left_alone(path):
-    """Names that only look like a system's are data."""
     assert not is_excluded(path)
     assert GlobMatcher(("*",))(path)
 
@@ -127,7 +125,6 @@ def test_a_glob_may_ask_for_them_literally(glob, path, expected):
 
 
 def test_each_glob_matches_itself_only():
-    """Naming one system folder does not open it to another glob's prefix."""
     matches = GlobMatcher(("/etc/*", "*.dat"))
     matched = {path: matches(path) for path in ("/etc/a", "/usr/share/a.dat", "/data/a.dat")}
     assert {"/etc/a": True, "/usr/share/a.dat": False, "/data/a.dat": True} == matched
@@ -137,7 +134,6 @@ EIO = os.strerror(errno.EIO)
 
 
 def test_a_worker_that_goes_elsewhere(records):
-    """Its init function changes the folder; from then on all paths are relative."""
     names = sorted(os.listdir(records))
     loader = {"worker_init_fn": lambda _: os.chdir(records)}
     gave, injection = attempt(names, WAYS["read"], ReadError("*/03.rec"), loader=loader)
@@ -146,7 +142,6 @@ def test_a_worker_that_goes_elsewhere(records):
 
 
 def test_a_folder_that_was_open_before_the_fork(records):
-    """Names relative to its descriptor are found, and one of them fails."""
     folder = os.open(records, os.O_RDONLY)
 
     def read(name):
@@ -167,7 +162,6 @@ KINDS = (OpenError, ReadError, TruncatedFile, ClosedDescriptor)
 
 
 def test_the_name_of_a_link_is_what_globs_match(tmp_path):
-    """The path that is opened is meant, and not the file that it leads to."""
     places = range(2 * len(KINDS))
     links, targets = ([str(tmp_path / f"{at}.{end}") for at in places] for end in ("lnk", "rec"))
     for link, target in zip(links, targets, strict=True):
@@ -236,7 +230,6 @@ def test_odd_names_are_matched_and_reported(tmp_path):
 
 
 def test_odd_names_are_read_rightly(odd):
-    """When nothing is due, by bytes as by text."""
     gave, injection = attempt_followed([*odd, *map(os.fsencode, odd)], WAYS["pread"], "*.rec")
     assert [CONTENT] * 2 * len(odd) == gave
     opens = {path: each.opens for path, each in injection.workers[0].files.items()}
@@ -244,7 +237,6 @@ def test_odd_names_are_read_rightly(odd):
 
 
 def test_a_descriptor_of_an_odd_name_that_is_inherited(odd):
-    """It is found by its name too, when it was opened before the fork."""
     with contextlib.ExitStack() as stack:
         fds = [stack.enter_context(open(path, "rb")).fileno() for path in odd]
         gave, _ = attempt(fds, pread, TruncatedFile("*.rec", keep=50))
@@ -280,7 +272,6 @@ def test_direct_reads_meet_faults(aligned):
 
 
 def test_direct_reads_are_right(aligned):
-    """As long as nothing is due."""
     gave, injection = attempt_followed([aligned] * 3, direct, "*.rec")
     assert [Path(aligned).read_bytes()] * 3 == gave
     assert injection.matched
@@ -318,7 +309,6 @@ def last_by_mmap(path):
 
 
 def test_files_beyond_4_gib_are_read_rightly(huge):
-    """Offsets and sizes are 64 bits wide all the way."""
     ways = [last_by_pread, last_by_mmap] * 2
     gave, injection = attempt_followed(ways, lambda way: way(huge), "*.rec")
     assert [(b"end", 5 * GB)] * len(ways) == gave
@@ -332,7 +322,6 @@ def test_reads_beyond_4_gib_fail(huge):
 
 
 def test_files_that_are_replaced_between_epochs(tmp_path):
-    """Persistent workers read the new ones. Counts go on, and what is kept is of the new one."""
     paths = [str(tmp_path / f"{name}.rec") for name in ("counted", "shorter")]
     loader = alone(Tries(paths, WAYS["pread"]), persistent_workers=True)
     contents = zip((b"1", b"22", b"333"), (b"1111", b"2222", b"33"), strict=True)
@@ -355,7 +344,6 @@ def _epoch_of_new_contents(loader, paths, contents):
 
 
 def test_the_last_of_ten_thousand_files(tmp_path):
-    """In turn in one worker: its numbers do not run out, and all others are read rightly."""
     paths = [str(tmp_path / f"{number:05}.rec") for number in range(10_000)]
     for path in paths:
         Path(path).write_bytes(path[-9:].encode())

@@ -57,7 +57,6 @@ def test_one_that_waits_for_a_processor_does_not_use_it_up(start, busy_core):
 
 
 def test_one_that_does_nothing_uses_it_up(start, busy_core):
-    """However busy the machine is, and also if work is a sign of life."""
     pid = start("import time; time.sleep(600)")
     os.kill(pid, signal.SIGSTOP)
 
@@ -66,7 +65,6 @@ def test_one_that_does_nothing_uses_it_up(start, busy_core):
 
 
 def test_work_is_a_sign_of_life_and_no_endless_one(start):
-    """A second of it counts a tenth."""
     pid = start("while True: pass")
 
     assert _seconds_until_over(LIMIT / 5, [pid], SIGN_OF_LIFE) > LIMIT
@@ -91,7 +89,6 @@ def _limit_patience(injection, seconds, monkeypatch):
 
 @pytest.mark.usefixtures("engine")
 def test_a_supervisor_that_works_is_not_lost(records, busy_core, monkeypatch):
-    """Its report takes longer than the limit, since others have the processor."""
     with inject(ReadError("*.rec", nth=99), require_fired=False) as injection:
         list(DataLoader(Records(records), num_workers=1))
         _limit_patience(injection, 0.3, monkeypatch)
@@ -102,7 +99,6 @@ def test_a_supervisor_that_works_is_not_lost(records, busy_core, monkeypatch):
 
 @pytest.mark.usefixtures("engine")
 def test_a_supervisor_that_is_blocked_is_lost(records, busy_core, monkeypatch):
-    """It is stopped: then it waits for no processor."""
     scope = inject(ReadError("*.rec", nth=99), require_fired=False)
     injection = scope.__enter__()
     _limit_patience(injection, LIMIT, monkeypatch)

@@ -39,7 +39,6 @@ def test_the_page_says_what_each_reader_does(cells, key):
 
 
 def test_every_fault_happens_to_every_reader(cells):
-    """No cell is filled by a fault that never fired."""
     assert {place for place, cell in cells.items() if not cell.fired} == set()
     assert {key for key, _ in cells} == set(usable())
     assert set(READERS) == set(OUTCOMES)
@@ -47,7 +46,6 @@ def test_every_fault_happens_to_every_reader(cells):
 
 @pytest.mark.parametrize("name", CUT)
 def test_a_file_that_is_really_shorter_has_the_same_effect(tmp_path, name):
-    """With no fault armed, over files that were cut on the disk."""
     cells = reader_matrix.cells_of_short_files(tmp_path, name)
 
     assert {key: cell.outcome for key, cell in cells.items()} == {

@@ -49,7 +49,6 @@ def _token(length):
 
 @pytest.mark.parametrize("prefix", ["sem.", "sem.mp-"])
 def test_a_semaphore_without_owner_is_removed(cleaner, create_segment, prefix):
-    """Under the name that it has at first, and under the one that multiprocessing wants."""
     path = create_segment(prefix + _token(6 if prefix == "sem." else 8))
     cleaner.remove(())
     assert not os.path.exists(path)
@@ -63,7 +62,6 @@ def test_a_semaphore_that_was_there_before_is_left(create_segment):
 
 @pytest.mark.parametrize("access", ["open", "mapped"])
 def test_a_semaphore_that_somebody_has_is_left(cleaner, create_segment, access):
-    """Whether it is open there or only mapped."""
     path = create_segment(f"sem.{_token(6)}")
     with open(path, "r+b") as file:
         mapped = mmap.mmap(file.fileno(), 32)
@@ -77,21 +75,18 @@ def test_a_semaphore_that_somebody_has_is_left(cleaner, create_segment, access):
 
 
 def test_a_semaphore_of_a_spawned_worker_is_left(cleaner):
-    """Multiprocessing gives it a name for as long as it is used."""
     lock = multiprocessing.get_context("spawn").Lock()
     cleaner.remove(())
     assert os.path.exists(f"/dev/shm/sem.{lock._semlock.name[1:]}")
 
 
 def test_other_names_are_left(cleaner, create_segment):
-    """What only looks like a semaphore is no semaphore."""
     paths = [create_segment(f"{name}{_token(9)}") for name in ("sem.", "sem.user-", "data-")]
     cleaner.remove(())
     assert all(map(os.path.exists, paths))
 
 
 def test_segments_go_with_the_process_that_made_them(cleaner, create_segment):
-    """Those of a process that may live stay."""
     dead_segment, live_segment = (
         create_segment(f"torch_{DEAD}_{_token(9)}"),
         create_segment(f"torch_{os.getpid()}_{_token(9)}"),

@@ -200,13 +200,11 @@ def test_a_read_gives_the_right_bytes_and_moves_the_offset_by_them(results, name
 
 
 def test_what_would_not_give_more_is_not_counted(results):
-    """Neither short reads nor the one that finds the end; nor is a mapping."""
     assert 1 == results["few"].facts.matched
     assert ["read"] == [each.call for each in results["mapping"].facts.firings]
 
 
 def test_what_the_worker_inherited_is_short_too(tmp_path):
-    """And its offset, which it shares with this process, moves by as much."""
     path = tmp_path / "data.bin"
     path.write_bytes(CONTENT)
     with open(path, "rb", buffering=0) as file:

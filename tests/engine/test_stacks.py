@@ -57,8 +57,6 @@ def _request_stacks(pid):
 
 
 def test_stacks_of_processes_that_are_dumped_at_once_are_apart():
-    """Each process writes to a file of its own, also one that inherited the handler."""
-
     def body():
         write_on_signal()
         pids = [_fork(PAUSES[number % 2], 60) for number in range(6)]

@@ -185,7 +185,6 @@ def test_a_child_process_sees_the_entry(folder):
 
 
 def test_the_entry_is_no_folder(folder):
-    """Whatever treats it as one gets the error of a regular file."""
     ways = (
         lambda folder: os.listdir(f"{folder}/{HIDDEN}"),
         lambda folder: os.stat(f"{folder}/{HIDDEN}/"),

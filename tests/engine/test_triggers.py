@@ -90,7 +90,6 @@ def _sixteen_paths(folder):
 
 
 def test_counts_and_rhythm(tmp_path):
-    """From the nth on, each every-th one, so many times."""
     cells = list(itertools.product(KINDS, RHYTHMS))
     makes = [functools.partial(KINDS[kind], **triggers) for kind, (triggers, _) in cells]
     hits = _hits_by_fault(tmp_path, makes)
@@ -99,7 +98,6 @@ def test_counts_and_rhythm(tmp_path):
 
 
 def test_chance_is_the_seeds(tmp_path):
-    """The same seed twice strikes the same operations; another one strikes others."""
     makes = [functools.partial(kind, probability=0.5) for kind in KINDS.values()]
     first, same, other = (_hits_by_fault(tmp_path, makes, seed=seed) for seed in (3, 3, 4))
     assert first == same
@@ -109,7 +107,6 @@ def test_chance_is_the_seeds(tmp_path):
 
 
 def test_chance_is_each_workers_own(paths):
-    """What one draws has nothing to do with what the other does, or with how many there are."""
     with inject(OpenError("*.rec", probability=0.5)) as injection:
         of_two, of_two_again, of_one = (
             _hits_of_epoch(injection, paths, workers) for workers in (2, 2, 1)
@@ -121,7 +118,6 @@ def test_chance_is_each_workers_own(paths):
 
 
 def test_chance_is_of_those_that_the_other_triggers_choose(paths):
-    """The rhythm first; then so many times of those that the chance has chosen."""
     unlimited, limited = (
         _hit_numbers(_hits(paths, OpenError("*.rec", every=2, probability=0.5, times=times)))
         for times in (None, 2)
@@ -132,7 +128,6 @@ def test_chance_is_of_those_that_the_other_triggers_choose(paths):
 
 
 def test_each_fault_has_a_stream_of_its_own(paths):
-    """Two alike in one schedule do not strike alike."""
     faults = [SlowRead("*.rec", 0.001, probability=0.5) for _ in range(2)]
     with inject(*faults) as injection:
         epoch(alone(Tries(paths, WAYS["read"])))
@@ -143,7 +138,6 @@ def test_each_fault_has_a_stream_of_its_own(paths):
 
 
 def test_certainty_draws_nothing(paths):
-    """A probability of 1 is no trigger."""
     assert [True] * COUNT == _hits(paths, OpenError("*.rec", probability=1.0))
 
 
@@ -201,7 +195,6 @@ CALLS["preadv"] = _preadv
 
 
 def test_reads_fail_from_a_place_on(tmp_path):
-    """Those that touch a byte at or after it; those before are not counted."""
     cells = list(itertools.product(CALLS, [0, 1, PAGE - 1, PAGE, 2 * PAGE + 1]))
     cases = {
         (call, offset): Case(
@@ -217,7 +210,6 @@ def test_reads_fail_from_a_place_on(tmp_path):
 
 
 def test_a_place_behind_the_end(pages):
-    """Nothing is there to be touched, not even by a read that asks for more."""
     (gave,), injection = attempt(
         [pages], WAYS["read"], ReadError("*.bin", offset=PAGES * PAGE), require_fired=False
     )
@@ -248,7 +240,6 @@ def test_a_mapping_has_its_pages_up_to_that_place(pages, tmp_path):
 
 
 def test_a_mapping_has_no_page_after_that_place(pages, tmp_path):
-    """The first one is the death of the worker."""
     offsets = [0, 1, PAGE, 3 * PAGE]
     with inject(*(ReadError(f"*/{offset}.bin", offset=offset) for offset in offsets)) as injection:
         for place, offset in enumerate(offsets):

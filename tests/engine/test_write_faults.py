@@ -196,7 +196,6 @@ def test_each_way_meets_a_full_disk(tmp_path):
 
 
 def test_each_way_works_when_its_turn_has_not_come(tmp_path):
-    """The writes are looked at, and the files are those that are written without the engine."""
     cases = _cases(USABLE, functools.partial(WriteError, nth=9999))
     results, _ = attempt_each(cases, tmp_path / "later", require_fired=False)
     for name, (path, gave, facts) in results.items():
@@ -206,7 +205,6 @@ def test_each_way_works_when_its_turn_has_not_come(tmp_path):
 
 
 def test_what_writes_on_after_a_short_write_loses_nothing(tmp_path):
-    """Python's and C's buffered files, numpy, torch and SQLite, when nine writes are short."""
     names = [name for name in USABLE if name in WRITE_ON]
     make_fault = functools.partial(ShortWrite, max_bytes=50, times=9)
     results, _ = attempt_each(_cases(names, make_fault), tmp_path / "short")
@@ -236,7 +234,6 @@ SCHEDULES = {
     ],
 )
 def test_the_python_engine_does_the_same(tmp_path, fault):
-    """To each way of writing in Python: the same result, calls and bytes in the file."""
     cases = {name: Case(WAYS[name], SCHEDULES[fault], None) for name in IN_PYTHON}
     kernel, python = (
         attempt_each(cases, tmp_path / engine, engine=engine, require_fired=False)
@@ -258,7 +255,6 @@ def _summary(results, injection):
 
 
 def test_the_python_engine_tells_what_it_cannot_see(path):
-    """The C code of numpy gets the number of the file."""
     (gave,), injection = attempt(
         [path], WAYS["tofile"], WriteError("*"), engine="python", require_fired=False
     )
@@ -268,7 +264,6 @@ def test_the_python_engine_tells_what_it_cannot_see(path):
 
 
 def test_numpy_writes_by_methods_under_the_python_engine(path):
-    """Where its file is one that matters."""
     (gave,), _ = attempt([path], WAYS["np.save"], WriteError("*", nth=2), engine="python")
 
     assert "No space left" in gave
@@ -303,7 +298,6 @@ PARTS = {
 
 
 def test_a_part_is_written_at_its_place(tmp_path):
-    """The call is told how much, and the next one goes on behind the part."""
     cases = {
         name: Case(way, functools.partial(ShortWrite, max_bytes=most), None)
         for name, (way, most, *_) in PARTS.items()
@@ -314,7 +308,6 @@ def test_a_part_is_written_at_its_place(tmp_path):
 
 
 def test_every_errno_comes_out_of_a_write(tmp_path):
-    """The one that the fault says; Python itself repeats a call that gives EINTR."""
     cases = {}
     for number in sorted(WRITE_ERRNOS):
         times = 1 if number == errno.EINTR else None
@@ -338,8 +331,6 @@ def _errno_of(way):
 
 
 def test_pipes_sockets_and_standard_output_are_left_alone(path, capfd):
-    """So are a file without a name, and what a worker prints."""
-
     def write(_path):
         read, written = os.pipe()
         ours, theirs = socket.socketpair()
@@ -362,7 +353,6 @@ def test_pipes_sockets_and_standard_output_are_left_alone(path, capfd):
 
 
 def test_a_file_that_was_open_before_is_left_alone_and_reported(path):
-    """It may be the user's own log."""
     with open(path, "wb", buffering=0) as log:
         (gave,), injection = attempt(
             [path], lambda _path: log.write(b"a line"), WriteError("*"), require_fired=False
@@ -375,7 +365,6 @@ def test_a_file_that_was_open_before_is_left_alone_and_reported(path):
 
 
 def test_a_number_that_is_used_again_is_another_file(path):
-    """An inherited file is closed, and the next one gets its number."""
     log = open(f"{path}.log", "wb", buffering=0)
 
     def write(path):
@@ -406,7 +395,6 @@ def test_a_mapping_is_reported(path):
 
 
 def test_no_other_fault_hands_writes_over(path):
-    """They cost nothing there, and are not counted."""
     _, injection = attempt([path], WAYS["write"], ReadError("*"), require_fired=False)
 
     assert [each.writes for each in injection.workers[0].files.values()] in ([], [0])
@@ -427,7 +415,6 @@ def test_two_workers_count_on_their_own(tmp_path):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_death_leaves_half_of_a_write(tmp_path, workers):
-    """All batches come up to the one whose write was never finished."""
     cells = [(worker, at) for worker in range(workers) for at in (1, 3)]
     faults = [
         WorkerKilled(writing=f"*/{worker}-{at}/*", worker=worker, at=at) for worker, at in cells
@@ -501,7 +488,6 @@ def test_a_trial_fails_writes_in_its_own_folder(records):
 
 @pytest.mark.parametrize("fault", [WriteError("*.copy"), WorkerKilled(writing="*.copy")], ids=str)
 def test_a_trial_harms_no_other_folder(records, tmp_path, fault):
-    """The refusal names the file of either worker and says what to do; all of it is written."""
     copies = tmp_path / "copies"
     copies.mkdir()
 
@@ -513,7 +499,6 @@ def test_a_trial_harms_no_other_folder(records, tmp_path, fault):
 
 
 def test_a_fault_free_run_counts_writes(records):
-    """Of each file, and of no pipe."""
     job = TrialJob(
         make_dataset=lambda folder: CopiedRecords(records, folder),
         settings=Settings(loader={"num_workers": 1}),
@@ -526,7 +511,6 @@ def test_a_fault_free_run_counts_writes(records):
 
 
 def test_a_dataset_that_only_reads_is_reported(records):
-    """Nothing matched, and the report says what was opened."""
     with pytest.raises(FaultNotFiredError, match="no operation matched"), inject(WriteError("*")):
         epoch(alone(Records(records)))
 
@@ -572,7 +556,6 @@ def test_parts_are_right_where_a_container_forbids_duplicates(records, monkeypat
 
 
 def test_a_death_in_a_write_where_a_container_forbids_duplicates(records, monkeypatch):
-    """The torn file is the same; the recovery writes it anew."""
     monkeypatch.setattr(writes, "duplicate", _refuse)
     outcome = run_trial(
         lambda folder: Looping(records, folder),

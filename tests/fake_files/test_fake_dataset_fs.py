@@ -124,7 +124,6 @@ def test_together_with_pyfakefs_own_fixture(request, order):
 
 
 def test_a_trial_sees_them(fake_dataset_fs):
-    """It takes the python engine by itself, and there is no file of it on any disk."""
     write_fake_records(fake_dataset_fs)
     outcome = run_trial(FakeRecords, ReadError("*/03.rec"))
     assert (outcome.request.engine, outcome.fired) == ("python", 1)
@@ -272,13 +271,11 @@ def _check(result: pytest.RunResult, passed: int) -> None:
 
 
 def test_forked_workers(run):
-    """The fixtures, the TestCase, and what pytest itself needs afterwards."""
     _check(run(["fork"]), 5)
 
 
 @pytest.mark.slow
 def test_spread_over_processes(run):
-    """With pytest-xdist."""
     pytest.importorskip("xdist")
     _check(run(["fork"], "-p", "xdist", "-n", "2"), 5)
 
@@ -291,7 +288,6 @@ def test_workers_that_begin_anew(run, method):
 
 @pytest.mark.slow
 def test_the_crashes(run_pytest):
-    """The session of pytest does not come to its end without the plugin, and does with it."""
     _check(run_pytest(MINIMAL, *PLUGINS), 3)
     without = run_pytest(MINIMAL, *PLUGINS[2:])
     assert without.ret

@@ -67,10 +67,6 @@ class ErrorsAreSamples(FakeRecords):
 
 @pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
 def test_by_each_way_of_reading(fake_dataset_fs, read):
-    """The functions of os, files and pathlib are one file system; each fault has its own file.
-
-    What it does is no change of the file itself.
-    """
     write_fake_records(fake_dataset_fs)
     dataset = ErrorsAreSamples(read=read)
     with inject(*(fault for fault, _ in FAULTS.values())) as injection:
@@ -168,14 +164,12 @@ class HoldsOpen(FakeRecords):
     "fault", [TruncatedFile("*/03.rec"), CorruptedFile("*"), ClosedDescriptor("*/03.rec")], ids=str
 )
 def test_what_befalls_an_open_file_is_refused(fake_dataset_fs, fault):
-    """With what to do instead; it must not count as a fault that was survived."""
     write_fake_records(fake_dataset_fs)
     with pytest.raises(InvalidArgumentError, match=r"rec', which was open when .* in the worker"):
         run_trial(HoldsOpen, fault)
 
 
 def test_reads_of_an_open_file_go_unseen_and_that_is_reported(fake_dataset_fs):
-    """Where the fault never fires."""
     write_fake_records(fake_dataset_fs)
     dataset = HoldsOpen()
     message = r"Not visible to the engine: .*inherited descriptor"

@@ -92,7 +92,6 @@ def _script():
 
 
 def test_and_one_of_a_test(pytester, monkeypatch):
-    """Pytest prints it below the error."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makepyfile(TEST)
     result = pytester.runpytest("-p", "dataloader_faults", "-p", "pyfakefs.pytest_plugin")
@@ -169,7 +168,6 @@ def test_a_number_of_a_fake_file_is_never_a_real_one():
 
 
 def test_np_load_reads_a_fake_file_under_faults(fake_dataset_fs):
-    """It takes the descriptor of a real file, and must not of a fake one."""
     with open("/array.npy", "wb") as file:
         np.save(file, np.arange(64, dtype=np.uint8))
     fake_dataset_fs.create_dir("/arrays")

@@ -59,14 +59,12 @@ def test_what_comes_in_its_place_meanwhile(monkeypatch, path, swap):
 
 
 def test_a_fifo(path):
-    """Nobody waits for one who would write to it."""
     path.unlink()
     os.mkfifo(path)
     assert None is _open_for_caller(path)
 
 
 def test_nothing_stays_open(path):
-    """Whether there is a file, none, or an error."""
     descriptors = os.listdir("/proc/self/fd")
     _read_and_close(_open_for_caller(path))
     assert (None, None) == _open_for_caller(path.with_name("none.bin"))

@@ -53,7 +53,6 @@ def _expected(numbers):
 
 @pytest.mark.parametrize("way", ["read", "openat2", "O_CREAT"])
 def test_every_errno_comes_out_of_open(tmp_path, way):
-    """Of openat(2), of openat2(2), and where the file might be created."""
     numbers = OPEN_ERRNOS - {RETRIED} if way == "openat2" else OPEN_ERRNOS
     met, fired = _read_all(tmp_path, OpenError, numbers, WAYS[way])
     assert _expected(numbers) == met
@@ -78,7 +77,6 @@ def test_a_raw_file_gives_none_where_the_call_would_block(tmp_path):
 
 
 def test_the_retried_call_is_made_again(path):
-    """Three interruptions of open(2) and of read(2) in a row: Python hides them all."""
     faults = [kind("*.rec", RETRIED, times=3) for kind in (OpenError, ReadError)]
     (gave,), injection = attempt([path], WAYS["read"], *faults)
     assert CONTENT == gave

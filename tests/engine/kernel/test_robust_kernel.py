@@ -45,7 +45,6 @@ def test_a_way_back_up_from_a_link_is_read_rightly(roundabout):
 
 
 def test_a_way_back_up_from_a_link_is_shortened_rightly(roundabout):
-    """What is kept is of the file that the kernel would open."""
     (gave,), _ = attempt([roundabout], WAYS["pread"], TruncatedFile("*.rec", keep=3))
     assert b"the" == gave
 
@@ -61,7 +60,6 @@ def _open_at_address(address):
 
 
 def test_what_the_kernel_refuses(path):
-    """Is the dataset's error, as it is without the engine, and none of the engine's."""
     ends = ("/", "/.", "/../file.rec")
     refused = [
         *((functools.partial(WAYS["pread"], f"{path}{end}"), errno.ENOTDIR) for end in ends),
@@ -74,8 +72,6 @@ def test_what_the_kernel_refuses(path):
 
 
 def test_a_descriptor_that_is_opened_again(path):
-    """By way of /proc it is the same file, and so are its reads."""
-
     def read(path):
         with open(path, "rb") as file, open(f"/proc/self/fd/{file.fileno()}", "rb") as again:
             return again.read()
@@ -99,7 +95,6 @@ def _unlinked_file(tmp_path):
 
 
 def test_a_held_file_that_has_no_name_any_more(unlinked_file):
-    """It is read rightly, whatever the globs; nothing breaks down."""
     fd, mapping = unlinked_file
     calls = [functools.partial(pread, fd), functools.partial(look_at, (mapping, 7))]
     with inject(TruncatedFile("*", keep=1 << 40), require_fired=False) as injection:
@@ -108,7 +103,6 @@ def test_a_held_file_that_has_no_name_any_more(unlinked_file):
 
 
 def test_a_glob_for_everything_spares_what_the_worker_prints_to(tmp_path, capfd):
-    """Standard output and error are no data, even where they are redirected into files."""
     (tmp_path / "data.rec").write_bytes(CONTENT)
 
     def read(path):
@@ -155,8 +149,6 @@ def _sparse(tmp_path):
 
 
 def test_the_substitute_of_a_sparse_file_is_sparse(sparse):
-    """Half of 3 GiB of nothing takes no gigabyte of memory, and holds what it should."""
-
     def read(path):
         with open(path, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
@@ -203,7 +195,6 @@ def test_a_lock_goes_with_its_descriptor(path):
 
 
 def test_a_child_that_reads_late(records):
-    """It keeps a file open while its worker opens hundreds: its read still fails."""
     first_path, *other_paths = sorted(map(str, records.iterdir()))
 
     def read_late(path):

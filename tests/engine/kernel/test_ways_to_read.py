@@ -62,7 +62,6 @@ def _row(request, tmp_path_factory):
 
 
 def test_each_way_meets_the_fault(row):
-    """The errno and no other, or what is left of the file, whoever reads it."""
     expected, results, _ = row
     if isinstance(expected, int):
         messages = {name: str(each.gave) for name, each in results.items()}
@@ -72,7 +71,6 @@ def test_each_way_meets_the_fault(row):
 
 
 def test_each_way_is_counted(row):
-    """As its worker's, also in another process. A file whose turn has not come is followed."""
     expected, results, worker = row
     for name, (path, _, facts) in results.items():
         places = {(firing.worker, firing.path) for firing in facts.firings}

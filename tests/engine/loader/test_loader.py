@@ -46,7 +46,6 @@ with inject(ReadError("*.bin"), require_fired=False) as armed:
     ],
 )
 def test_no_bytecode_beside_the_sources(tmp_path, engine, name, value):
-    """Neither where it is forbidden, nor where it belongs into another folder."""
     copied = tmp_path / "site" / "pytest_dataloader_faults"
     source = Path(package.__file__).parent
     shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__"))
@@ -79,7 +78,6 @@ def test_a_supervisor_that_is_gone_when_the_listener_is_sent():
 
 
 def test_a_lost_lock_is_named_while_torch_waits_for_it(records, capsys):
-    """The text comes while the loop hangs, and torch goes on as soon as the lock is released."""
     with inject(ReadError("*.rec", nth=1000), require_fired=False):
         iterator = iter(DataLoader(Records(records), num_workers=1, batch_size=4))
         next(iterator)
@@ -95,7 +93,6 @@ def test_a_lost_lock_is_named_while_torch_waits_for_it(records, capsys):
 
 
 def test_nothing_is_said_of_a_loop_that_ends(records, capsys):
-    """An ordinary epoch writes nothing to standard error."""
     with inject(ReadError("*.rec", nth=1000), require_fired=False):
         list(DataLoader(Records(records), num_workers=2, batch_size=4))
 
@@ -111,7 +108,6 @@ def _until_error(iterator):
 
 
 def test_an_iterator_continues_after_an_error(records):
-    """Its other batches come, as without the plugin."""
     with inject(FAULT):
         iterator = iter(DataLoader(Records(records), num_workers=1))
         _until_error(iterator)
@@ -120,7 +116,6 @@ def test_an_iterator_continues_after_an_error(records):
 
 @pytest.mark.parametrize("engine", ["kernel", "python"])
 def test_persistent_workers_go_on_after_an_error(records, engine):
-    """The loader gives whole epochs in the scope and after it."""
     loader = DataLoader(Records(records), num_workers=2, persistent_workers=True)
     with inject(FAULT, engine=engine):
         _until_error(iter(loader))
@@ -130,7 +125,6 @@ def test_persistent_workers_go_on_after_an_error(records, engine):
 
 
 def test_workers_end_with_the_last_use_of_a_failed_iterator(records):
-    """They do not wait for the garbage collector, nor for the end of the scope."""
     with inject(FAULT):
         iterator = iter(DataLoader(Records(records), num_workers=2))
         _until_error(iterator)
@@ -163,7 +157,6 @@ with inject(ReadError("*.none"), require_fired=False):
 
 
 def test_nothing_is_printed_at_exit(records):
-    """Iterators may live until the interpreter ends."""
     command = [sys.executable, "-c", SPAWNING, str(records)]
     process = subprocess.run(
         command, env={"PYTHONPATH": PYTHONPATH}, capture_output=True, text=True, check=False

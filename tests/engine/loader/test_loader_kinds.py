@@ -62,7 +62,6 @@ def _other_records(tmp_path):
 
 
 def test_two_loaders_in_turns(records, other_records):
-    """Each meets the fault that is of its files, and counts its own operations."""
     faults = [ReadError("*/records/*", nth=2, times=1), ReadError("*/others/*", nth=3, times=1)]
     with inject(*faults) as injection:
         pairs = list(zip(_loader(records), _loader(other_records), strict=True))
@@ -76,7 +75,6 @@ def test_two_loaders_in_turns(records, other_records):
 
 
 def test_a_death_in_one_of_two_loaders(records, other_records):
-    """The other has workers of the same ids, but fewer batches, and goes on."""
     with inject(WorkerKilled(at=9)) as injection:
         short = iter(alone(Tries(_paths(other_records)[:8], WAYS["read"])))
         assert _contents(other_records)[:4] == _contents_of([next(short) for _ in range(4)])
@@ -88,7 +86,6 @@ def test_a_death_in_one_of_two_loaders(records, other_records):
 
 
 def test_a_loop_within_a_loop(records, other_records):
-    """As of training and validation: a fresh loader for every fourth batch."""
     with inject(ReadError("*/others/03.rec")) as injection:
         for number, result in enumerate(_loader(records)):
             assert result.gave == _contents(records)[number]
@@ -99,7 +96,6 @@ def test_a_loop_within_a_loop(records, other_records):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stateful_loader_gives_what_it_gives(records, workers):
-    """With the fault where it is due, and everything else as without one."""
     bare = _contents_of(_stateful(records, workers))
     with inject(ReadError("*/05.rec")) as injection:
         armed = _contents_of(_stateful(records, workers))
@@ -118,7 +114,6 @@ def test_a_stateful_loader_reports_an_error(records):
 
 
 def test_a_loader_that_wraps_torchs_iterator(records):
-    """Its workers meet the fault, and a death comes with the batch that it is due in."""
     dataset, batches = Tries(_paths(records), WAYS["read"]), []
     loader = _Enumerated(dataset, batch_size=None, collate_fn=_identity, num_workers=1)
     faults = [ReadError("*/01.rec"), WorkerKilled(at=4)]
@@ -147,7 +142,6 @@ def test_a_warning_of_torchs_iterator_comes_from_where_it_comes(records):
 
 
 def test_the_state_of_a_stateful_loader(records):
-    """Taken in the middle under a fault, it goes on there, in a loader without one."""
     with inject(ReadError("*/02.rec")):
         loader = _stateful(records)
         iterator = iter(loader)
@@ -161,7 +155,6 @@ def test_the_state_of_a_stateful_loader(records):
 
 
 def test_the_state_is_loaded_under_a_fault(records):
-    """A loader that goes on meets what is due in the rest."""
     loader = _stateful(records)
     iterator = iter(loader)
     for _ in range(6):
@@ -180,7 +173,6 @@ def test_the_state_is_loaded_under_a_fault(records):
     "ignore:.*multi-threaded.*fork:DeprecationWarning"  # Python 3.12 on; it is what is under test.
 )
 def test_a_loader_that_a_thread_drives(records):
-    """Faults, deaths and counters are as ever."""
     with inject(ReadError("*/05.rec")) as injection:
         gave = in_a_thread(lambda: _contents_of(_loader(records, num_workers=2)))
     assert [5] == [number for number, each in enumerate(gave) if each == FAILED]
@@ -188,7 +180,6 @@ def test_a_loader_that_a_thread_drives(records):
 
 
 def test_a_fault_out_of_order(records):
-    """It is of its file, whenever that comes, and all the others come."""
     slow = SlowRead("*.rec", seconds=0.05, workers=(0,))
     with inject(slow, ReadError("*/05.rec")) as injection:
         read = epoch(_loader(records, num_workers=2, in_order=False))

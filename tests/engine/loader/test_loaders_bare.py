@@ -128,7 +128,6 @@ def loaders_of(kinds, folder, *all_options):
     ids=["map", "iterable", "iterable-all"],
 )
 def test_the_same_batches_come(records, kind, loaders):
-    """In the same order, also in the one that samplers draw, in each of two epochs."""
     bare, armed = run_bare_and_armed(loaders_of([kind], records, *loaders.values()))
     assert all(map(all, bare))
     assert dict(zip(loaders, bare, strict=True)) == dict(zip(loaders, armed, strict=True))
@@ -136,13 +135,11 @@ def test_the_same_batches_come(records, kind, loaders):
 
 @pytest.mark.parametrize("schedule", [LEFT_ALONE, LIMITED], ids=repr)
 def test_whatever_is_armed(records, schedule):
-    """Faults of other files, or a limit that is far."""
     bare, armed = run_bare_and_armed(loaders_of(KINDS, records, {}), schedule=schedule)
     assert bare == armed
 
 
 def test_each_file_is_followed_in_each_configuration(records):
-    """Disarmed faults of this module are no idle ones: each meets every file."""
     with inject(*FOLLOWED, require_fired=False) as injection:
         epochs(loader_of(Records(records)), 1)
     assert [True] * 4 == [each.matched >= COUNT for each in injection.faults[:4]]
@@ -158,7 +155,6 @@ def test_each_file_is_followed_in_each_configuration(records):
     ],
 )
 def test_other_start_methods(records, method, kind, persistent):
-    """Their workers import everything anew; persistent ones serve two epochs."""
     options = {
         "num_workers": 1,
         "persistent_workers": persistent,
@@ -172,8 +168,6 @@ def test_other_start_methods(records, method, kind, persistent):
 
 
 def test_out_of_order(records):
-    """The same batches come, whichever is ready first."""
-
     def gather_batches(loader):
         return [sorted(map(str, batches)) for batches in epochs(loader)]
 
@@ -184,8 +178,6 @@ def test_out_of_order(records):
 
 
 def test_a_loop_that_is_left_early(records):
-    """The batch that had come is the same, and the next epoch is whole."""
-
     def leave_early(loader):
         first_batch = to_plain(next(iter(loader)))
         return first_batch, epochs(loader)
@@ -199,7 +191,6 @@ def test_a_loop_that_is_left_early(records):
     "ignore:.*multi-threaded.*fork:DeprecationWarning"  # Python 3.12 on; it is what is under test.
 )
 def test_a_loader_that_a_thread_drives(records):
-    """Its iterator is made, drained and ended outside the main thread."""
     bare, armed = run_bare_and_armed(
         loaders_of(KINDS, records, {}), lambda loader: in_a_thread(lambda: epochs(loader))
     )
@@ -207,8 +198,6 @@ def test_a_loader_that_a_thread_drives(records):
 
 
 def test_a_generator_is_used_as_ever(records):
-    """It draws the same order, and stands where it stands after bare epochs."""
-
     def read_with_generator(loader):
         return epochs(loader), loader.generator.get_state().tolist()
 
@@ -229,7 +218,6 @@ def _random_states():
 
 
 def test_this_process_keeps_its_random_numbers(records):
-    """Arming and a whole epoch draw what a bare epoch draws, and nothing more."""
     bare, armed = run_bare_and_armed(
         loaders_of([Records], records, {}, {"persistent_workers": True}),
         lambda loader: (epochs(loader), _random_states()),
@@ -238,7 +226,6 @@ def test_this_process_keeps_its_random_numbers(records):
 
 
 def test_arming_alone_draws_nothing():
-    """A scope without a loader leaves the random numbers as they are."""
     states = _random_states()
     with inject(*FOLLOWED, require_fired=False):
         pass
@@ -249,7 +236,6 @@ def test_arming_alone_draws_nothing():
     ("method", "workers"), [("fork", 2), pytest.param("spawn", 1, marks=pytest.mark.slow)]
 )
 def test_workers_draw_the_same_random_numbers(method, workers):
-    """Each is seeded by torch, and arming takes nothing out of its generators."""
     options = {"multiprocessing_context": method, "num_workers": workers}
     bare, armed = run_bare_and_armed(
         [lambda: loader_of(Drawing(), **options)], lambda loader: epochs(loader, 1)
@@ -261,7 +247,6 @@ def test_workers_draw_the_same_random_numbers(method, workers):
     ("method", "workers"), [("fork", 2), pytest.param("spawn", 1, marks=pytest.mark.slow)]
 )
 def test_a_worker_init_function_runs_after_ours(method, workers):
-    """In the worker, once: it sees one filter more there than bare workers have."""
     options = {"multiprocessing_context": method, "num_workers": workers, "batch_size": None}
     (bare,), (armed,) = run_bare_and_armed(
         [lambda: loader_of(FilterCount(), worker_init_fn=keep_filter_count, **options)],
@@ -273,7 +258,6 @@ def test_a_worker_init_function_runs_after_ours(method, workers):
 
 
 def test_a_fault_that_is_armed_does_not_filter_this_process(records):
-    """Neither during the scope nor after it."""
     with inject(*FOLLOWED, require_fired=False):
         epochs(loader_of(Records(records)))
         during = _filters()
@@ -291,7 +275,6 @@ def _filters():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", [{}, {"batch_size": None}, {"collate_fn": joined}])
 def test_no_workers_in_a_trial(records, kind, options):
-    """There the loader's own process is armed, and gives what it gives bare."""
     options = {"num_workers": 0, "batch_size": 4, **options}
     loader = DataLoader(kind(records), **options)
     bare = [delivery(batch, None, loader, SampleComparer()).digest for batch in loader]

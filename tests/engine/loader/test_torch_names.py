@@ -89,7 +89,6 @@ def _owner(path):
 
 @pytest.mark.parametrize(("owner", "name"), NAMES)
 def test_torch_has_it(owner, name):
-    """As an attribute of that module or class, or of its instances."""
     if Version(torch.__version__) < Version(NEWER.get(name, "0")):
         pytest.skip(f"it came with torch {NEWER[name]}, this is {torch.__version__}")
     loaded_owner = _owner(owner)
@@ -99,7 +98,6 @@ def test_torch_has_it(owner, name):
 
 
 def test_the_table_is_whole():
-    """Nothing else of torch's is used, and all that it names is."""
     names = {name for _, name in NAMES if _is_private(name)}
     owners = {each for owner in USED_OF_TORCH for each in owner.split(".")}
     assert [set(), set()] == [_used_names() - OTHERS - names - owners, names - _used_names()]

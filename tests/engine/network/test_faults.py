@@ -130,7 +130,6 @@ def test_client_meets_the_fault(clients, row):
 
 
 def test_slow_answers_come_late_and_whole(address):
-    """Each of them by as much."""
     began = time.monotonic()
     results, injection = attempt(
         [address], functools.partial(_request, times=2), SlowRead("tcp://*", seconds=0.3)
@@ -154,7 +153,6 @@ def test_triggers_count_connections_and_answers():
 
 
 def test_other_addresses_and_files_are_left_alone(address):
-    """Only that of the glob meets the fault; a star means every file, and no connection."""
     others = "tcp://192.0.2.1:*", "tcp://[[]::1]:*", "tcp://127.0.0.1:1"
     faults = *map(ConnectError, others), ReadError("*")
     (gave,), injection = attempt([address], _request, *faults, require_fired=False)
@@ -172,13 +170,11 @@ def _sockets_of_other_kinds(_address):
 
 
 def test_only_tcp_counts():
-    """Neither datagrams nor sockets of this machine meet a fault, or are counted."""
     (gave,), injection = attempt([0], _sockets_of_other_kinds, ConnectError(), require_fired=False)
     assert (b"x", {}) == (gave, injection.workers[0].connections)
 
 
 def test_a_hung_answer_comes_at_the_end_of_the_scope(address):
-    """Nothing is lost, once the scope is over."""
     loader = alone(Tries([address], functools.partial(_request, limit=60)))
     with inject(HungRead("tcp://*")) as injection:
         iterator = iter(loader)
@@ -199,7 +195,6 @@ _KEPT: dict = {}
 
 
 def test_a_connection_that_is_kept_continues_after_the_scope(address):
-    """A worker that lives on uses it as before, and nothing of the scope happens to it."""
     loader = alone(Tries([address] * 2, _request_on_kept_connection), persistent_workers=True)
     with inject(SlowRead("tcp://*", seconds=0.01)) as injection:
         results = [each.gave for each in loader]
@@ -236,14 +231,11 @@ def test_connections_are_counted_and_can_fail(url):
 
 @pytest.mark.usefixtures("_forbidden")
 def test_faults_of_answers_are_an_error_of_the_run(url):
-    """It names the call that is missing, and what to do."""
     with pytest.raises(HarnessError, match=r"pidfd_getfd\(2\).*--cap-add SYS_PTRACE"):
         run_trial(lambda: ByHttp(url), ConnectionReset())
 
 
 def test_a_failure_of_the_relay_is_an_error_of_the_run(url, monkeypatch):
-    """The supervisor goes on, and says what failed."""
-
     def fail(*_):
         raise OSError(errno.ENOBUFS, "no room")
 
@@ -264,6 +256,5 @@ class Idle(Dataset):
 
 @pytest.mark.usefixtures("_forbidden")
 def test_a_dataset_without_connections_is_no_error():
-    """The fault did not happen, and nothing else is wrong."""
     outcome = run_trial(Idle, ConnectionReset())
     assert (0, None) == (outcome.fired, outcome.exception)

@@ -58,7 +58,6 @@ def _in_bytes(data):
     [GET, OLD, CLOSING, KEPT, POST + b"GET /", CHUNKED + CHUNKS, b"\r\n" + GET],
 )
 def test_request_is_answered_once_it_is_complete(request_bytes):
-    """However it is cut into pieces. Neither it nor its body reaches the server; the next does."""
     for pieces in ([request_bytes, OLD], _in_bytes(request_bytes + OLD)):
         passed, (answer,), unobserved = _split(pieces)
         assert (OLD, {}) == (passed, unobserved)
@@ -179,7 +178,6 @@ def _request_on_one_connection(address):
 
 
 def test_second_to_fourth_request_of_a_connection_fail(server):
-    """The connection is kept, and the server does not get them."""
     address, seen = server
     seen.clear()
     fault = HttpError(path_of(address), 404, nth=2, times=3, body="no")
@@ -192,7 +190,6 @@ def test_second_to_fourth_request_of_a_connection_fail(server):
 
 
 def test_requests_pass_unchanged(server):
-    """With their bodies, through a relay that reads them."""
     address, seen = server
     seen.clear()
     (gave,), _ = attempt(
@@ -226,7 +223,6 @@ def test_every_second_request_fails(url):
 
 
 def test_other_faults_of_answers_hit_the_page(url):
-    """It comes late, or ends early, as a response of the server would."""
     cut = ConnectionClosed(after=300, nth=2)
     results, injection = attempt(
         [f"{url}/0.bin"] * 2, _status, HttpError(), SlowRead("tcp://*", seconds=0.01), cut
@@ -272,8 +268,6 @@ def _echo(connection):
 
 
 def test_other_protocols_pass_and_are_counted():
-    """Also a beginning that could have become a request, and a server that speaks first."""
-
     def greet(connection):
         connection.sendall(b"220 ready\r\n")
         connection.sendall(read_all(connection))

@@ -134,7 +134,6 @@ ECHOED = {
 
 
 def test_connections_of_either_family(echo):
-    """None gets what is for another. A repeated connect(2) makes no second connection."""
     ways, expected, counts = zip(*ECHOED.values(), strict=True)
     gave, injection = run_followed(*(functools.partial(way, echo) for way in ways))
     assert [*expected] == gave
@@ -166,7 +165,6 @@ def _request_once(address):
 
 
 def test_who_waits_for_the_peer_sleeps():
-    """The worker, and the supervisor: that a socket takes more is no reason to wake."""
     earlier, states = psutil.Process().children(recursive=True), []
 
     def answer_late(connection):
@@ -185,7 +183,6 @@ def test_who_waits_for_the_peer_sleeps():
 
 
 def test_an_end_of_the_worker_is_handed_on():
-    """The peer sees that the connection has ended, although no byte of its answer was read."""
     ended = threading.Event()
 
     def see_end(connection):
@@ -325,7 +322,6 @@ SECURED = (
 
 
 def test_tls_meets_the_fault(contexts):
-    """In its handshake or its content; a late answer is right."""
     server, path = contexts
 
     def answer(connection):
@@ -388,12 +384,10 @@ def _connect_and_reset(address):
 
 
 def test_connections_that_have_ended_take_none():
-    """More connections than descriptors, one after the other."""
     assert not _under_a_limit(_connect_in_turn, SlowRead("tcp://*", nth=NEVER))
 
 
 def test_connections_that_were_cut_off_take_none():
-    """Nor do those whose answer was cut off."""
     assert not _under_a_limit(_connect_and_reset, ConnectionReset())
 
 
@@ -403,7 +397,6 @@ def _open_connections(address):
 
 
 def test_more_at_a_time_than_it_can_have_is_an_error_of_the_run():
-    """It says whose descriptors are short. The worker's own connections are made all the same."""
     output = _under_a_limit(_open_connections, SlowRead("tcp://*", nth=NEVER))
     assert "HarnessError" in output
     assert "has no file descriptor left [EMFILE, its limit of 256]" in output

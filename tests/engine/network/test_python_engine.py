@@ -52,7 +52,6 @@ def _by_asyncio(address):
 
 @pytest.mark.parametrize("way", [_by_connect, _by_connect_ex, _by_asyncio])
 def test_second_connection_is_refused(address, way):
-    """And the others are not; each is counted once."""
     fault = ConnectError(path_of(address), nth=2, times=1)
     results, injection = attempt([address] * 3, way, fault, engine="python")
     assert (b"x", b"x") == (results[0], results[2])
@@ -69,7 +68,6 @@ def _datagrams(_address):
 
 
 def test_only_tcp_counts():
-    """A socket of another kind meets no fault."""
     options = {"engine": "python", "require_fired": False}
     results, injection = attempt([0], _datagrams, ConnectError(), **options)
     assert ([b"x"], {}) == (results, injection.workers[0].connections)
@@ -84,7 +82,6 @@ def test_only_tcp_counts():
     ids=str,
 )
 def test_faults_of_answers_are_refused(fault):
-    """In words that name the other engine."""
     message = "the kernel handles data that arrives through a socket. Use engine='kernel'"
     with (
         pytest.raises(InvalidArgumentError, match=re.escape(message)),

@@ -60,7 +60,6 @@ def test_the_page_has_a_row_for_each_reader():
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("readers", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)])
 def test_readers_do_what_the_page_says(where, readers, fault):
-    """They meet the fault, whatever they make of it."""
     table = _table()
     with inject(FAULTS[fault], require_fired=False) as injection:
         outcomes = {reader: _outcome(injection, where, READERS[reader]) for reader in readers}

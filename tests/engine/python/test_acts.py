@@ -65,7 +65,6 @@ SHORT = {
 
 @rows("reader", SHORT)
 def test_a_short_read_gives_less(path, reader):
-    """The next one goes on from there: whoever loops gets it all, whoever does not gets less."""
     read, expected = SHORT[reader]
     with patched(Script([Short(3)])):
         assert expected == read(path)
@@ -81,7 +80,6 @@ def test_what_takes_time_comes_first(path):
 
 
 def test_a_read_is_described_by_place_and_length(path):
-    """Each has the offset at which it begins, and the bytes that are there to be had."""
     script = Script()
     with patched(script), open(path, "rb", buffering=64) as file:
         file.read(10)
@@ -93,7 +91,6 @@ def test_a_read_is_described_by_place_and_length(path):
 
 
 def test_on_fired_hears_of_a_firing_before_it_takes_effect(path):
-    """A worker that dies of it has told by then."""
     firings = []
     policy = schedule(OpenError("*.rec"), on_fired=firings.append)
     with patched(policy), pytest.raises(OSError, match="Input/output"):
@@ -111,7 +108,6 @@ TYPES = {
 
 
 def test_files_are_of_the_types_that_open_gives(path):
-    """With their name, mode and place."""
     for mode, kind in TYPES.items():
         with open(path, mode) as plain:
             description = repr(plain), plain.mode
@@ -122,7 +118,6 @@ def test_files_are_of_the_types_that_open_gives(path):
 
 
 def test_a_file_that_is_older_than_the_replacements_is_still_raw(path):
-    """And so is a mapping; what is neither is not."""
     with open(path, "rb", buffering=0) as old, patched(schedule(NEVER)):
         assert isinstance(old, io.FileIO)
         assert not isinstance(io.BytesIO(), io.FileIO)
@@ -131,7 +126,6 @@ def test_a_file_that_is_older_than_the_replacements_is_still_raw(path):
 
 
 def test_functions_keep_their_names_and_places(path):
-    """They are found in sets, in classes and by pickle as their originals are."""
     with patched(schedule(NEVER)):
         holder = type("Holder", (), {"size": os.stat})
         assert {os.open, os.stat} <= os.supports_dir_fd
@@ -141,7 +135,6 @@ def test_functions_keep_their_names_and_places(path):
 
 
 def test_a_path_may_be_relative_to_a_folder_or_a_descriptor(path, monkeypatch):
-    """And of any type that open() takes."""
     monkeypatch.chdir(path.parent)
     folder = os.open(path.parent, os.O_RDONLY)
     policy = schedule(ReadError("*/data.rec"))
@@ -170,7 +163,6 @@ def test_wrong_arguments_are_refused_as_before(path):
 
 
 def test_a_number_that_c_code_has_closed_is_another_file_when_it_is_used_again(path, tmp_path):
-    """A fault does not pass on with a number."""
     other_path = tmp_path / "other.txt"
     other_path.write_bytes(b"other")
     with patched(schedule(ReadError("*.rec"))) as files:
@@ -182,7 +174,6 @@ def test_a_number_that_c_code_has_closed_is_another_file_when_it_is_used_again(p
 
 
 def test_what_is_disarmed_lets_everything_pass(path):
-    """Files that are open already, too."""
     policy = schedule(ReadError("*.rec", nth=2), OpenError("*.rec", nth=2))
     with patched(policy), open(path, "rb", buffering=0) as file:
         assert CONTENT[:10] == file.read(10)
@@ -193,7 +184,6 @@ def test_what_is_disarmed_lets_everything_pass(path):
 
 
 def test_a_plan_that_watches_lists_what_is_opened_and_read(path):
-    """Opens, reads and bytes of each file, with no fault at all."""
     policy = schedule(watch=True)
     with patched(policy):
         path.read_bytes()
@@ -226,7 +216,6 @@ def test_a_system_without_nameless_files_gets_one_that_is_unlinked(path):
 
 
 def test_each_reader_reads_rightly_when_nothing_is_due(tmp_path):
-    """With the engine on, all is as without it."""
     reads = []
     for number, (content, read) in enumerate(PYTHON.values()):
         path = tmp_path / f"{number}.rec"

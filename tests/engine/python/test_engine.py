@@ -87,7 +87,6 @@ def _path(tmp_path):
     [pytest.param(name, marks=[pytest.mark.slow] * (name == "taken over")) for name in FAULTS],
 )
 def test_each_reader_meets_what_it_meets_under_the_kernel_engine(tmp_path, group):
-    """The same result or error, from as many operations, of which the same ones failed."""
     cells = list(itertools.product(FAULTS[group], PYTHON))
     paths = [tmp_path / f"{number}.rec" for number in range(len(cells))]
     for path, (_, reader) in zip(paths, cells, strict=True):
@@ -131,7 +130,6 @@ def _comparable(contents, reached, calls):
 
 
 def test_every_original_is_back(path):
-    """Afterwards each name of each module is for what it was for: the same, and not only equal."""
     originals = _names()
     with patched(schedule(ReadError("*.rec"))):
         assert builtins.open is not originals["builtins", "open"]
@@ -159,7 +157,6 @@ NEVER = ReadError("*.rec", nth=10**6)
 
 
 def test_a_mapping_that_should_fail_is_refused(path):
-    """Its pages are not read by Python; the error says what to use."""
     policy = schedule(ReadError("*.rec"))
     with (
         patched(policy),
@@ -181,7 +178,6 @@ def test_a_mapping_that_need_not_fail_is_one(path, fault):
 
 
 def test_a_shorter_file_is_mapped_shorter(path):
-    """A substitute is a real file."""
     with patched(schedule(TruncatedFile("*.rec", keep=50))):
         assert CONTENT[:50] == np.memmap(path, mode="r").tobytes()
         assert 50 == np.fromfile(path, np.uint8).size
@@ -198,7 +194,6 @@ def test_np_load_reads_where_it_can_be_seen(tmp_path):
 
 
 def test_a_number_handed_to_c_code_is_reported(path):
-    """With the name of the function that asked for it."""
     policy = schedule(ReadError("*.rec"))
     with patched(policy):
         assert 200 == np.fromfile(path, np.uint8).size
@@ -207,7 +202,6 @@ def test_a_number_handed_to_c_code_is_reported(path):
 
 
 def test_a_number_that_comes_back_is_not_reported(path):
-    """Whoever only asks for the size has read nothing."""
     policy = schedule(NEVER)
     with patched(policy), open(path, "rb") as file:
         assert len(CONTENT) == os.fstat(file.fileno()).st_size
@@ -227,7 +221,6 @@ def test_another_program_is_reported(path):
 
 
 def test_another_process_is_reported(path):
-    """Its reads fail by a count of its own, which nobody gets."""
     policy = schedule(ReadError("*.rec"))
     with patched(policy):
         process = multiprocessing.get_context("fork").Process(target=_leave_with_errno, args=[path])
@@ -245,7 +238,6 @@ def _leave_with_errno(path):
 
 
 def test_what_was_open_before_is_reported_and_its_number_followed(path):
-    """Functions that are given the number are replaced; the file object is not."""
     policy = schedule(ReadError("*.rec"))
     with open(path, "rb") as file, patched(policy):
         with pytest.raises(OSError, match="Input/output"):
@@ -266,7 +258,6 @@ def test_a_mapping_that_was_there_before_is_reported(path):
 
 @pytest.mark.parametrize("fault", [TruncatedFile("*.rec", keep=50), ClosedDescriptor("*.rec")])
 def test_what_was_open_before_is_exchanged_or_closed(path, fault):
-    """This needs no replacement: it is done to the number itself, which keeps its offset."""
     fd = os.open(path, os.O_RDONLY)
     os.lseek(fd, 10, os.SEEK_SET)
     with patched(schedule(fault)):

@@ -37,7 +37,6 @@ def _dataset(records):
 
 
 def test_a_worker_dies_by_each_signal(dataset):
-    """As the kernel reports it, and as the loop is told."""
     numbers = [signal.Signals[name] for name in SIGNALS]
     faults = [WorkerKilled(number, sample=sample) for sample, number in enumerate(numbers)]
     with inject(*faults) as injection:
@@ -103,7 +102,6 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
     ("at", "worker"), [(1, 1), (4, 0), (8, 1), slow(1, 0), slow(4, 1), slow(8, 0)]
 )
 def test_what_was_delivered_before_a_death_is_always_the_same(dataset, at, worker):
-    """All batches up to the one that will not come: prefetching makes no difference."""
     with inject(WorkerKilled(at=at, worker=worker)):
         read = epoch(alone(dataset, num_workers=2))
     assert list(range(2 * (at - 1) + worker)) == [each.index for each in read.batches]
@@ -111,7 +109,6 @@ def test_what_was_delivered_before_a_death_is_always_the_same(dataset, at, worke
 
 
 def test_every_worker_may_die(dataset):
-    """When none is named, each one that begins the fetch: the loop ends with the first death."""
     with inject(WorkerKilled(worker=None)) as injection:
         read = epoch(alone(dataset, num_workers=2))
     killed = {worker for worker in range(2) if read.exit_codes[worker] == -signal.SIGKILL}
@@ -122,7 +119,6 @@ def test_every_worker_may_die(dataset):
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_worker_dies_with_half_a_batch_passed(records, method):
-    """Nothing more comes, of other workers either, and the loop is told at once."""
     with inject(WorkerKilled(at=2, sending=True)) as injection:
         read = epoch(alone(Records(records), num_workers=2, multiprocessing_context=method))
     assert (2, -signal.SIGKILL) == (len(read.batches), read.exit_codes[0])
@@ -132,14 +128,12 @@ def test_a_worker_dies_with_half_a_batch_passed(records, method):
 
 @pytest.mark.parametrize("fault", [WorkerKilled(at=17), WorkerKilled(worker=5)])
 def test_no_process_dies_before_their_time(dataset, fault):
-    """Disarmed by a fetch, or a worker, that there is not: the whole epoch comes."""
     with pytest.raises(FaultNotFiredError, match="worker 0: 16"), inject(fault):
         read = epoch(alone(dataset))
     assert (16, [0], None) == (len(read.batches), read.exit_codes, read.error)
 
 
 def test_a_spawned_worker_that_is_ordered_to_end_does_not_abort(monkeypatch):
-    """Even in the middle of its queue: the loop breaks while hundreds of tensors are shared."""
     # How long torch waits for a worker, which it then terminates: too short on a busy machine.
     monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 60.0)
     with inject(ReadError("*.nothing"), require_fired=False):
@@ -173,10 +167,6 @@ def _loop(loader, when):
 @pytest.mark.parametrize("when", ["before", "during", "after"])
 @pytest.mark.parametrize("kind", ["strict", "tolerant"])
 def test_a_supervisor_that_dies(dataset, records, kind, when):
-    """Its workers' calls fail with ENOSYS then, which must not pass for the dataset's fault.
-
-    Whenever it happens, the scope ends with an error of ours, and the next scope works.
-    """
     loader = alone(dataset if kind == "tolerant" else Records(records), prefetch_factor=1)
     armed = inject(ReadError("*/15.rec", nth=99), require_fired=False)
     with pytest.raises(HarnessError, match=r"supervisor .* fail with ENOSYS"), armed:
@@ -191,7 +181,6 @@ PREFETCH = (1, 2, 4)
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_death_in_the_second_epoch(records, workers):
-    """Fetches are counted over the life of a persistent worker."""
     with inject(WorkerKilled(at=16 // workers + 3)):
         for prefetch in PREFETCH:
             loader = _persistent_loader(Records(records), workers, prefetch)
@@ -247,7 +236,6 @@ def _paths(records):
 
 @pytest.mark.usefixtures("engine")
 def test_what_was_delivered_before_is_always_the_same(tmp_path):
-    """All batches up to the one whose reading was never finished."""
     cells = list(itertools.product((1, 4, 8), (0, 1)))
     faults = [
         WorkerKilled(reading=f"*/{at}-{worker}/*.rec", at=at, worker=worker) for at, worker in cells
@@ -269,7 +257,6 @@ def test_what_was_delivered_before_is_always_the_same(tmp_path):
 
 @pytest.mark.usefixtures("engine")
 def test_the_first_read_of_such_a_file_from_then_on(paths):
-    """Others are read before, also in later fetches."""
     with inject(WorkerKilled(reading="*/09.rec", at=2)) as injection:
         read = epoch(alone(Tries(paths, WAYS["read"])))
 
@@ -288,7 +275,6 @@ def test_no_other_file_will_do(paths):
 
 @pytest.mark.usefixtures("engine")
 def test_one_that_is_stopped_continues(paths):
-    """In the midst of its read, when the loader ends its workers."""
     with inject(WorkerKilled(signal.SIGSTOP, reading="*/02.rec")) as injection:
         read = epoch(alone(Tries(paths, WAYS["read"]), timeout=allowed(1)))
 
@@ -316,7 +302,6 @@ def test_a_reader_that_keeps_the_interpreter_lock_dies_too(records):
 
 @pytest.mark.usefixtures("engine")
 def test_the_fault_is_gone_for_the_recovery(records):
-    """A trial's fresh pass reads the file that was not finished."""
     outcome = run_trial(lambda: Records(records), WorkerKilled(reading="*/00.rec"))
 
     assert (outcome.fired, outcome.delivered, outcome.recovery.complete) == (1, (), True)
@@ -331,7 +316,6 @@ class ReadsFirst(RecordStream):
 
 @pytest.mark.usefixtures("engine")
 def test_a_stream_dies_in_a_read_before_its_first_fetch(records):
-    """What ``__iter__`` reads is read before that."""
     outcome = run_trial(lambda: ReadsFirst(records), WorkerKilled(reading="*.rec"))
 
     (firing,) = outcome.faults[0].firings
@@ -341,7 +325,6 @@ def test_a_stream_dies_in_a_read_before_its_first_fetch(records):
 
 @pytest.mark.usefixtures("engine")
 def test_a_later_fetch_is_waited_for(records):
-    """With another ``at`` than 1 it has to begin."""
     outcome = run_trial(lambda: ReadsFirst(records), WorkerKilled(reading="*.rec", at=2))
 
     assert outcome.fired == 0
@@ -349,7 +332,6 @@ def test_a_later_fetch_is_waited_for(records):
 
 @pytest.mark.usefixtures("engine")
 def test_a_stream_that_reads_first_passes_the_check(records):
-    """The fault happens, and the loader tells of it."""
     (result,) = check_dataset(lambda: ReadsFirst(records), only="worker-killed-reading")
 
     assert (result.verdict, result.outcome.fired) == ("failed_cleanly", 1)

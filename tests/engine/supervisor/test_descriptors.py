@@ -119,13 +119,11 @@ def _survive_exec(path):
 
 
 def test_a_duplicate_is_closed_by_exec_where_that_is_requested(path):
-    """Its own number is not the kernel's choice, but all else is."""
     (inheritable,), _ = attempt_followed([path], _survive_exec, "*.bin")
     assert inheritable == [True, True, False, False, True] == _survive_exec(path)
 
 
 def test_the_number_of_an_inherited_file_belongs_to_another(path):
-    """Of the same length; no call fails."""
     with open(path, "rb") as file, inject(ClosedDescriptor("*.bin", reuse=True)) as injection:
         (read,) = epoch(alone(Tries([file.fileno()], _size_and_bytes))).batches
         assert _size_and_bytes(file.fileno()) == (len(CONTENT), CONTENT)
@@ -134,7 +132,6 @@ def test_the_number_of_an_inherited_file_belongs_to_another(path):
 
 
 def test_the_number_of_an_own_file_belongs_to_another(path):
-    """By the time that open(2) returns; the next one is right again with times=1."""
     with inject(ClosedDescriptor("*.bin", reuse=True, nth=2, times=1)) as injection:
         read = epoch(alone(Tries([path] * 3, _open_and_measure)))
     first_result, second_result, third_result = (each.gave for each in read.batches)
@@ -144,7 +141,6 @@ def test_the_number_of_an_own_file_belongs_to_another(path):
 
 
 def test_an_empty_file_and_a_long_one_are_exchanged(tmp_path):
-    """The stranger is as long as the file, whatever that is."""
     sizes = [0, 1, 100_000]
     paths = [tmp_path / f"{size}.bin" for size in sizes]
     for path, size in zip(paths, sizes, strict=True):
@@ -156,7 +152,6 @@ def test_an_empty_file_and_a_long_one_are_exchanged(tmp_path):
 
 
 def test_a_kept_file_is_closed_at_a_sample(tmp_path):
-    """From exactly that one on, whether it comes alone or within a batch."""
     samples = [1, 3, 7]
     paths = [tmp_path / f"{sample}.bin" for sample in samples]
     for path in paths:
@@ -184,7 +179,6 @@ def test_a_batch_that_is_requested_at_once_is_lost_as_a_whole(path):
 
 @pytest.mark.parametrize("size", [None, 4])
 def test_a_stream_counts_its_own_samples(path, size):
-    """In each worker, from 0."""
     with inject(ClosedDescriptor("*.bin", sample=3)) as injection:
         read = epoch(alone(LazyStream(path), num_workers=2, batch_size=size))
     assert sorted(map(str, _expected(3) * 2)) == sorted(map(str, _flatten(read.batches)))
@@ -192,7 +186,6 @@ def test_a_stream_counts_its_own_samples(path, size):
 
 
 def test_only_matching_files_are_closed_at_a_sample(path, tmp_path):
-    """Of two that the worker holds."""
     (tmp_path / "spared.rec").write_bytes(CONTENT)
     with open(path, "rb") as lost, open(tmp_path / "spared.rec", "rb") as spared:
         sources = [each.fileno() for each in (lost, spared)] * 2
@@ -203,8 +196,6 @@ def test_only_matching_files_are_closed_at_a_sample(path, tmp_path):
 
 
 def test_all_that_is_open_is_taken_over_at_a_sample(path):
-    """With reuse: the kept number goes on giving bytes, of another file, at its own offset."""
-
     def on(fd):
         return os.read(fd, 10)
 
@@ -216,7 +207,6 @@ def test_all_that_is_open_is_taken_over_at_a_sample(path):
 
 
 def test_nothing_is_open_at_that_sample(path):
-    """A file that is opened for each sample is not: the fault does not fire."""
     with inject(ClosedDescriptor("*.bin", sample=2), require_fired=False) as injection:
         read = epoch(alone(Tries([path] * 4, WAYS["read"])))
     assert [CONTENT] * 4 == [each.gave for each in read.batches]
@@ -235,7 +225,6 @@ def _read_both(source):
     ids=["closed", "followed"],
 )
 def test_numbers_that_the_worker_inherited_are_not_taken(path, tmp_path, fault, gives):
-    """Neither for one that is closed, nor for a file that is followed."""
     other_path = tmp_path / "other.txt"
     other_path.write_bytes(b"other")
     first_high_fd = _high_fds()[1] - 1
@@ -293,8 +282,6 @@ def test_a_fault_of_every_file_happens_in_every_file(paths):
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_the_last_of_many_files(paths):
-    """Its fault happens, after a fault that shows nothing in all the others."""
-
     def body():
         faults = (ReadError("*/799.bin"), SlowRead("*", seconds=0.0001))
         gave, injection = _read(paths, *faults, read=error_of(WAYS["read"]))
@@ -318,8 +305,6 @@ def test_every_file_can_be_shorter(paths):
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_more_open_files_than_it_can_have(paths):
-    """Ends in an error of the run, which says whose limit it was and what to raise."""
-
     def body():
         descriptors = []
 
@@ -338,8 +323,6 @@ def test_more_open_files_than_it_can_have(paths):
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_nothing_is_kept_of_workers_that_have_ended(paths):
-    """Epoch after epoch, each with workers of its own."""
-
     def body():
         loader = alone(Tries(paths[:40], WAYS["read"]), num_workers=2)
         with inject(ReadError("*.bin", nth=NEVER), require_fired=False) as injection:

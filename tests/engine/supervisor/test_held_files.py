@@ -89,7 +89,6 @@ def test_each_of_many_held_files_meets_the_fault(tmp_path):
     "count", [*(pytest.param(each, marks=pytest.mark.slow) for each in COUNTS[:-1]), COUNTS[-1]]
 )
 def test_a_healthy_dataset_with_many_open_files(tmp_path, count):
-    """The battery's checks of damaged files fail it for none of the harness's own errors."""
     folder = _fill_folder(tmp_path / "files", count)
     names = ["truncated-half", "corrupted-file"]
     results = check_dataset(lambda: OpensAll(folder), only=names, on_fail=None)
@@ -107,7 +106,6 @@ def _check_shared_offsets(make):
 
 
 def test_file_read_by_several_workers_through_one_offset_is_named(records):
-    """The evidence says which file it is, beside the samples that are wrong."""
     result, shared = _check_shared_offsets(lambda: UnbufferedInInit(records))
 
     assert {"records.pack"} == shared
@@ -118,7 +116,6 @@ def test_file_read_by_several_workers_through_one_offset_is_named(records):
 
 @pytest.mark.parametrize("kind", [Unbuffered, MappedInInit, PositionalAtFirstUse])
 def test_file_that_each_worker_reads_on_its_own_is_not(kind, records):
-    """Neither an offset of one's own, nor a read at a place, nor a mapping is shared."""
     result, shared = _check_shared_offsets(lambda: kind(records))
 
     assert set() == shared
@@ -126,7 +123,6 @@ def test_file_that_each_worker_reads_on_its_own_is_not(kind, records):
 
 
 def test_duplicates_are_one_description_and_two_opens_are_not(tmp_path):
-    """And looking leaves their flags as they were."""
     path = tmp_path / "file"
     path.touch()
     with open(path) as first_file, open(path) as second_file:

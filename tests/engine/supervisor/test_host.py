@@ -36,7 +36,6 @@ def _has_ended(process):
 
 
 def test_all_scopes_have_one_host(records, monkeypatch, tmp_path):
-    """It keeps neither a file nor a folder of the user's in use, whatever this process opened."""
     monkeypatch.chdir(tmp_path)
     with open(tmp_path / "open", "w", encoding="utf-8") as file:
         os.set_inheritable(file.fileno(), True)
@@ -68,7 +67,6 @@ def test_a_host_that_is_killed_leaves_its_supervisors(records):
 
 
 def test_a_forked_process_has_a_host_of_its_own(records, tmp_path):
-    """It ends with that process."""
     host, _ = _inject_error(records)
     assert in_a_process(functools.partial(_note_own_host, records, tmp_path / "pid")) == ""
     other_host = int((tmp_path / "pid").read_text())
@@ -108,8 +106,6 @@ def test_a_supervisor_whose_workers_outlive_the_scope_is_waited_for(records):
 
 
 def test_too_few_processes(monkeypatch):
-    """The error of the fork reaches the process that has requested a supervisor."""
-
     def refuse():
         raise UnusableEnvironmentError("too few processes: another one cannot start", "short")
 

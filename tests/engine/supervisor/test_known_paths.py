@@ -48,7 +48,6 @@ def _attempt_without_faults(sources, way):
 
 
 def test_every_open_is_counted(path):
-    """By whatever call, thread or program: once, whether or not its path is known already."""
     names = [*WAYS, *WAYS, *WAYS]
     gave, worker = _attempt_without_faults(names, lambda name: WAYS[name](path))
     assert len(names) == worker.files[path].opens
@@ -56,7 +55,6 @@ def test_every_open_is_counted(path):
 
 
 def test_the_path_counts_and_not_its_place(path, faulted_path):
-    """One buffer has the path of a file that is not faulted, and then that of one that is."""
     buffer = ctypes.create_string_buffer(4096)
 
     def open_path(name):
@@ -87,8 +85,6 @@ def test_a_child_with_memory_of_its_own(path, faulted_path):
 
 
 def test_a_pointer_to_nothing(path):
-    """The kernel refuses it, and it is no error of the run."""
-
     def open_path(address):
         return _open_at(address) if address else WAYS["read"](path)
 
@@ -111,7 +107,6 @@ def test_a_path_that_crosses_a_page(path, faulted_path):
 
 
 def test_a_long_path(path, faulted_path):
-    """A name of 250 letters in folders of such names: no part of it is taken for the whole."""
     deep = os.path.join(os.path.dirname(path), *["d" * 250] * 3)
     os.makedirs(deep)
     names = [os.path.join(deep, name) for name in ("a", "a.faulted")]
@@ -147,7 +142,6 @@ def test_a_known_file_that_is_made_again():
 
 
 def test_memory_that_was_replaced():
-    """Once a process runs another program, what it had in its memory is not taken for a path."""
     path = b"/data/file.rec"
     text = ctypes.create_string_buffer(path)
     read, write = os.pipe()

@@ -88,8 +88,6 @@ USES = {"pread": pread, "mmap": _map, "dup": _duplicate, "child": _child}
 
 
 def test_a_file_that_has_the_number_of_a_faulted_one(victim, plain):
-    """It is read rightly, and no fault is said to have happened."""
-
     def read(use):
         number = _number_of(victim)
         _open_until(number, plain)
@@ -105,8 +103,6 @@ def test_a_file_that_has_the_number_of_a_faulted_one(victim, plain):
 
 
 def test_every_file_that_is_kept_open(victim, plain):
-    """As many as the limit allows, after the victim was read and had failed."""
-
     def read(paths):
         failed = error_of(WAYS["read"])(paths[0])
         room = LIMIT - len(os.listdir("/proc/self/fd"))
@@ -122,8 +118,6 @@ def test_every_file_that_is_kept_open(victim, plain):
 
 
 def test_a_number_that_no_process_has(victim):
-    """Is refused by the kernel, as it is without the engine."""
-
     def read(path):
         return pread(_number_of(path))
 
@@ -132,8 +126,6 @@ def test_a_number_that_no_process_has(victim):
 
 
 def test_what_is_closed_at_a_sample_is_the_victim(victim, plain):
-    """And not the file that has its number by then."""
-
     def read(paths):
         if not _kept:
             _kept.append(_number_of(paths[0]))
@@ -206,8 +198,6 @@ def _read_beside_waiting_threads(path):
 
 
 def test_a_number_that_a_thread_waits_with(victim):
-    """It is none that a file can have: the next one is given, and the fault happens there."""
-
     def body():
         (gave,), injection = attempt([victim], _read_beside_waiting_threads, ReadError("*.bin"))
         assert EIO in gave
@@ -246,7 +236,6 @@ SAME = {
 
 
 def test_what_is_still_the_file(tmp_path):
-    """Its reads fail."""
     cases = {name: Case(way, ReadError) for name, (way, *_) in SAME.items()}
     results, _ = attempt_each(cases, tmp_path / "files")
     for name, (_, expected, calls) in SAME.items():
@@ -255,8 +244,6 @@ def test_what_is_still_the_file(tmp_path):
 
 
 def test_a_held_file_that_gets_another_name(victim):
-    """The worker has it from before; its reads fail under the new name, too."""
-
     def read(fd):
         os.rename(victim, f"{victim}.old")
         return pread(fd)
@@ -267,8 +254,6 @@ def test_a_held_file_that_gets_another_name(victim):
 
 
 def test_a_file_that_is_kept_open_beside_many_that_are_closed(victim, plain):
-    """A look at which are closed does not take the open one for closed."""
-
     def read(paths):
         with open(paths[0], "rb", buffering=0) as file:
             assert all(Path(paths[1]).read_bytes() for _ in range(1000))

@@ -52,7 +52,6 @@ def test_torchs_collate_function_reports_it(records, workers):
 
 @reserves_shared_memory
 def test_only_the_worker_that_is_meant(records):
-    """What the other has made comes first."""
     with inject(SharedMemoryExhaustion(workers=(1,))) as injection:
         read = epoch(_loader(records, num_workers=2))
     assert 1 == len(read.batches)
@@ -62,7 +61,6 @@ def test_only_the_worker_that_is_meant(records):
 
 @reserves_shared_memory
 def test_there_may_be_room_again(records):
-    """A transient fault: the loop goes on after the error, and all else comes."""
     with inject(SharedMemoryExhaustion(times=1)) as injection:
         iterator = iter(_loader(records))
         with pytest.raises(RuntimeError, match=NO_ROOM):
@@ -116,7 +114,6 @@ def test_the_loader_cannot_take_a_batch(records, workers):
 
 
 def test_the_limit_holds_only_while_a_batch_is_awaited(records):
-    """This process can open what it likes in between, and afterwards."""
     limit = _descriptor_limit()
     with inject(DescriptorExhaustion(headroom=64, where="loader"), require_fired=False) as armed:
         for _ in _loader(records):
@@ -127,7 +124,6 @@ def test_the_limit_holds_only_while_a_batch_is_awaited(records):
 
 
 def test_the_limit_is_restored_after_the_error(records):
-    """And nothing is left open that was not."""
     epoch(_loader(records))  # The first one leaves torch's own things.
     limit, descriptors = _descriptor_limit(), set(os.listdir("/proc/self/fd"))
     with inject(DescriptorExhaustion(where="loader")):
@@ -143,7 +139,6 @@ def _open_descriptors():
 
 
 def test_worker_descriptors_are_not_concerned(records):
-    """Only those of the process that drives the loader."""
     with inject(DescriptorExhaustion(where="loader")) as injection:
         epoch(_loader(records, num_workers=2))
     assert {None} == {each.worker for each in injection.faults[0].firings}

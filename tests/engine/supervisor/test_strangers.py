@@ -143,7 +143,6 @@ def _usage(pid):
 
 
 def test_strangers_under_inject(records):
-    """The faults and their counts are the same, and the supervisor keeps nothing."""
     with inject(ReadError("*/00.rec")) as injection:
         for number, (name, attack) in enumerate(ATTACKS.items(), 1):
             injection.refresh()
@@ -175,7 +174,6 @@ class _Attacked(Records):
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_strangers_in_a_trial(records, method):
-    """The outcome is that of a trial without them; workers of a fork server are no strangers."""
     loader = {"num_workers": 1, "multiprocessing_context": method}
     fault = ReadError("*/01.rec")
     plain = run_trial(lambda: Records(records), fault, loader=loader)
@@ -193,7 +191,6 @@ def _facts(outcome):
 
 
 def test_who_is_below():
-    """A process itself, its children, and theirs; not its parent."""
     ours, theirs = os.pipe()
     child = fork()
     if not child:

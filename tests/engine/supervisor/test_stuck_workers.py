@@ -75,7 +75,6 @@ class Beside(Tries):
 
 
 def test_a_slow_read_is_late(tmp_path):
-    """By no less than it is said to be, whatever the call is."""
     ways = ("read", "pread", "readv", "preadv", "fread", "thread")
     make_fault = functools.partial(SlowRead, seconds=0.2, times=1)
     cases = {name: Case(_seconds(WAYS[name]), make_fault) for name in ways}
@@ -92,7 +91,6 @@ def test_what_a_slow_read_gives_is_right(paths):
 
 
 def test_delays_of_two_faults_add_up(paths):
-    """Each fires, and one after the other."""
     faults = [SlowRead("*.rec", seconds=0.2), SlowRead("*/00.rec", seconds=0.2)]
     with inject(*faults) as injection:
         (read,) = epoch(alone(Tries(paths[:1], _seconds(WAYS["read"])))).batches
@@ -112,7 +110,6 @@ def test_other_threads_go_on_meanwhile(paths, fault):
 
 
 def test_other_workers_go_on_meanwhile(paths):
-    """One waits for its disk; the other makes all its batches."""
     with inject(HungRead("*/00.rec")) as injection:
         loader = _reading(paths, num_workers=2, in_order=False)
         read = epoch(loader, (injection, 0))
@@ -122,7 +119,6 @@ def test_other_workers_go_on_meanwhile(paths):
 
 
 def test_a_read_that_is_late_by_ages_comes_with_the_end_of_the_scope(paths):
-    """No loop that is left waits longer than the scope lasts."""
     with inject(SlowRead("*/01.rec", seconds=AGES), require_fired=False):
         iterator = iter(_reading(paths))
         assert next(iterator).index == 0
@@ -171,7 +167,6 @@ def _kill_worker_that_hangs(loader, injection):
 
 @pytest.mark.parametrize("fault", STANDING_STILL, ids=repr)
 def test_a_worker_continues_at_the_end_of_the_scope(paths, fault):
-    """The loop was left before the batch that would not come; nobody tells the worker to end."""
     with inject(fault, require_fired=False):
         iterator = iter(_reading(paths, prefetch_factor=4))
         next(iterator)
@@ -223,7 +218,6 @@ class Ticking(Tries):
 
 @pytest.mark.parametrize("hold_gil", [False, True])
 def test_threads_of_a_worker_that_hangs(paths, hold_gil):
-    """They go on, unless the interpreter lock is held; then they do when it is let go."""
     dataset = Ticking(paths)
     with inject(WorkerHung(hold_gil=hold_gil, at=2)) as injection:
         iterator = iter(alone(dataset))
@@ -236,7 +230,6 @@ def test_threads_of_a_worker_that_hangs(paths, hold_gil):
 
 
 def test_a_worker_leaves_without_a_word(paths):
-    """By _exit(2); torch notices, of itself, whatever the code is."""
     faults = [WorkerExited(code, sample=sample) for sample, code in enumerate((0, 3, 255))]
     with inject(*faults) as injection:
         for fault in faults:
@@ -252,7 +245,6 @@ def test_a_worker_leaves_without_a_word(paths):
 
 
 def test_each_worker_may_hang(paths):
-    """When none is named; the loader waits for the first of them."""
     with inject(WorkerHung(worker=None)) as injection:
         read = epoch(_reading(paths, num_workers=2), (injection, 0))
     assert [] == read.batches

@@ -39,7 +39,6 @@ def _answer_a_loader_that_is_gone():
 
 @pytest.mark.usefixtures("engine")
 def test_an_answer_to_a_loader_that_is_gone_is_dropped():
-    """The supervisor reads its question, and then that it has hung up."""
     assert in_a_process(_answer_a_loader_that_is_gone) == ""
 
 
@@ -58,7 +57,6 @@ sys.exit(70)
 
 @pytest.mark.usefixtures("engine")
 def test_a_supervisor_that_dies_as_it_starts(monkeypatch):
-    """The error has its exit status and the end of what it printed, and no descriptor stays."""
     monkeypatch.delitem(client._hosts, os.getpid(), raising=False)  # What runs already.
     monkeypatch.setattr(client, "main_code", lambda _module: DIES)
     descriptors = len(os.listdir("/proc/self/fd"))
@@ -79,7 +77,6 @@ def _send_what_it_does_not_know(records):
 
 @pytest.mark.usefixtures("engine")
 def test_a_supervisor_that_dies_in_its_scope(records, capfd):
-    """The error has its traceback, and the test's own output has not."""
     with pytest.raises(HarnessError, match=r"\) exited with status 70,") as caught:
         _send_what_it_does_not_know(records)
     assert "UnknownMessageError: a loader does not send Idle" in str(caught.value)
@@ -111,7 +108,6 @@ def test_messages_come_before_calls_and_the_loader_last(pairs, order):
 
 
 def test_a_handler_may_end_the_watch_of_others(pairs):
-    """Neither a call nor a message is heard after that."""
     events, heard = Events(), []
     descriptors = [ours.fileno() for ours, _ in pairs]
 
@@ -132,7 +128,6 @@ def test_a_handler_may_end_the_watch_of_others(pairs):
 
 
 def test_a_firing_has_the_fetch_in_which_it_happened(tmp_path):
-    """A worker does not wait as a fetch begins, and its number is right all the same."""
     paths = [tmp_path / f"{number:03}.rec" for number in range(150)]
     for path in paths:
         path.write_bytes(b"contents")
@@ -172,7 +167,6 @@ JUNK = {
 
 
 def test_strangers_are_sent_away(records):
-    """The line is closed, nothing is kept of what came, and the fault happens to the workers."""
     with inject(ReadError("*/00.rec")) as injection:
         for name, (data, count) in JUNK.items():
             with _connect_stranger(injection) as stranger, open(os.devnull, "rb") as file:

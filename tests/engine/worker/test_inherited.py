@@ -92,7 +92,6 @@ def test_a_held_descriptor_whose_name_leads_nowhere_is_left_alone(tmp_path):
 
 
 def test_more_held_descriptors_than_a_filter_lists(tmp_path):
-    """A hundred files, open before the fork: each one fails."""
     files = []
     for number in range(100):
         (tmp_path / f"{number}.rec").write_bytes(b"record")
@@ -108,7 +107,6 @@ def test_more_held_descriptors_than_a_filter_lists(tmp_path):
 
 
 def test_every_worker_meets_its_copy(held_fd):
-    """Each has the descriptor; each one's counts are its own."""
     with inject(ReadError("*.bin", nth=2, times=1)) as injection:
         results = epoch(alone(Tries([held_fd] * 6, pread), num_workers=2)).batches
     assert [2, 3] == [each.index for each in results if isinstance(each.gave, str)]
@@ -116,7 +114,6 @@ def test_every_worker_meets_its_copy(held_fd):
 
 
 def test_a_held_mapping_raises_sigbus(path, mapped):
-    """Reading it is no system call; the signal comes with the access."""
     with inject(ReadError("*.bin")) as injection:
         read = epoch(alone(Tries([(mapped, 0)], look_at)))
         assert (0, PAGES - 1) == (mapped[0], mapped[-1])
@@ -126,7 +123,6 @@ def test_a_held_mapping_raises_sigbus(path, mapped):
 
 
 def test_a_held_mapping_is_of_a_shorter_file(mapped):
-    """Its first page is there, its second is not."""
     sources = [(mapped, 0), (mapped, mmap.PAGESIZE - 1), (mapped, mmap.PAGESIZE)]
     with inject(TruncatedFile("*.bin", keep=mmap.PAGESIZE)) as injection:
         read = epoch(alone(Tries(sources, look_at)))
@@ -136,7 +132,6 @@ def test_a_held_mapping_is_of_a_shorter_file(mapped):
 
 
 def test_what_is_held_works_under_faults_on_nothing(held_fd, mapped):
-    """Disarmed by a glob that matches no file."""
     faults = [kind("*.nothing") for kind in (ReadError, ClosedDescriptor, TruncatedFile)]
     with inject(*faults, require_fired=False) as injection:
         (read,) = epoch(alone(Tries([held_fd], pread))).batches

@@ -22,7 +22,6 @@ KERNEL = tuple(map(int, platform.release().split("-")[0].split(".")[:2]))
 
 
 def test_children_of_a_worker_read_rightly(tmp_path):
-    """As long as nothing is due, also the second time."""
     paths = {way: tmp_path / f"{way}.rec" for way in FAMILIES}
     for path in paths.values():
         path.write_bytes(CONTENT)
@@ -33,8 +32,6 @@ def test_children_of_a_worker_read_rightly(tmp_path):
 
 
 def test_children_are_counted_with_their_worker(path):
-    """The worker itself reads first and last, a child between them: the second read fails."""
-
     def read(path):
         return [each(path) for each in (WAYS["pread"], error_of(child), WAYS["pread"])]
 
@@ -67,7 +64,6 @@ def test_multiprocessing_is_closed_to_workers(path):
 
 
 def test_threads_of_a_worker_share_its_count(records):
-    """Eight at once: the counts are the worker's, and all other files come whole and in order."""
     paths = sorted(map(str, records.iterdir())) * 8
     contents = [Path(path).read_bytes() for path in paths]
     fault = OpenError("*.rec", nth=50, times=3)
@@ -81,7 +77,6 @@ def test_threads_of_a_worker_share_its_count(records):
 
 
 def test_threads_meet_the_faults_of_their_files_only(records):
-    """Whichever of them reads one, each time."""
     paths = sorted(map(str, records.iterdir())) * 8
     faults = ReadError("*/07.rec"), TruncatedFile("*/09.rec", keep=9)
     (gave,), injection = attempt([paths], in_threads, *faults)
@@ -92,7 +87,6 @@ def test_threads_meet_the_faults_of_their_files_only(records):
 
 @pytest.mark.skipif(KERNEL < (5, 19), reason="a call is restarted by each signal up to Linux 5.18")
 def test_calls_that_signals_interrupt_are_counted_once(tmp_path):
-    """A timer interrupts the worker two thousand times a second; each file is opened once."""
     path = tmp_path / "file.rec"
     path.write_bytes(CONTENT)
 

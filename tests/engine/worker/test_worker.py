@@ -26,7 +26,6 @@ SPAWN = pytest.param("spawn", marks=pytest.mark.slow)
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", SPAWN])
 def test_sharing_a_tensor_imports_nothing(records, method):
-    """Not in the workers of a trial, however they are started."""
     outcome = run_trial(
         lambda: SharesTensors(records), loader={"multiprocessing_context": method, "num_workers": 1}
     )
@@ -59,7 +58,6 @@ def _start_and_die(tell: int, *, at_once: bool) -> None:
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["in a trial", "elsewhere"])
 def test_a_parent_that_is_dead_already_is_missed(at_once):
-    """The worker exits before it comes to anything else."""
     listen, tell = os.pipe()
     keywords = {"at_once": at_once}
     starter = multiprocessing.Process(target=_start_and_die, args=(tell,), kwargs=keywords)
@@ -89,7 +87,6 @@ def test_torch_looks_for_the_parent_that_the_worker_began_with(engine):
 
 
 def test_an_iterator_that_is_dropped_ends_its_workers(records):
-    """At once, as without faults, and not when the scope ends."""
     with inject(ReadError("*.none"), require_fired=False):
         iterator = iter(DataLoader(Records(records), num_workers=2, persistent_workers=False))
         next(iterator)
@@ -137,7 +134,6 @@ class Stream(IterableDataset):
 
 @pytest.mark.parametrize(("fault", "call"), KINDS)
 def test_whichever_worker_begins_it(fault, call):
-    """All batches before that sample's come, and its worker is struck in the fetch of it."""
     kind = FiringKind.HANG if call == "hang" else FiringKind.DEATH
     with inject(fault) as injection:
         for dataset, size in ((Numbers(), None), (Numbers(), 1), (Numbers(), 4), (Batches(), 4)):
@@ -153,7 +149,6 @@ def test_whichever_worker_begins_it(fault, call):
 
 @pytest.mark.parametrize(("fault", "call"), KINDS)
 def test_each_stream_counts_for_itself(fault, call):
-    """A worker's own sample of that place; the loader meets the first one's fate."""
     with inject(fault) as injection:
         for size in (None, 4):
             place = SAMPLE // (size or 1)
@@ -181,7 +176,6 @@ def test_a_sample_that_no_process_requests():
 
 
 def test_a_sample_of_a_sampler_of_its_own():
-    """It is an index, not a place in the order."""
     with inject(WorkerKilled(sample=SAMPLE)):
         read = epoch(alone(Numbers(), sampler=[*reversed(range(SAMPLES))]))
     assert [*range(SAMPLES - 1, SAMPLE, -1)] == read.batches
