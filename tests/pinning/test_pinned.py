@@ -114,30 +114,23 @@ def test_epoch_that_failed_leaves_no_thread(accelerator, records):
     assert in_a_process(body) == ""
 
 
+QUICK = (OpenError, SharedMemoryExhaustion, DescriptorExhaustion)
 ROWS = (*FAULTS, *PINNED)
-QUICK = {
-    OpenError,
-    SharedMemoryExhaustion,
-    WorkerKilled,
-    DescriptorExhaustion,
-    PinMemoryThreadDeath,
-}
+IN_EVERY_RUN = (*(row for row in FAULTS if type(row.fault) in QUICK), PINNED[0])
+"""``engine/test_fault_matrix.py`` has the rest of FAULTS, and tests below have that of PINNED."""
 
 
 @pytest.fixture(name="folder", scope="module")
 def _folder(tmp_path_factory):
-    """The files of the dataset."""
     return write_records(tmp_path_factory.mktemp("pinned") / "records")
 
 
 @pytest.fixture(name="reference", scope="module")
 def _reference(folder):
-    """What it gives when nothing is wrong."""
     return take_reference(lambda: Records(folder))
 
 
 def test_every_fault_is_tried():
-    """Except for those that do not concern a pinned loader."""
     kinds = {kind for kind in KINDS.values() if not has_connections(kind())}
     excluded = {ListingError, ListingOrder, StrayEntry, LockError, ThreadExhaustion}
     excluded |= {MemoryExhaustion}
@@ -145,11 +138,9 @@ def test_every_fault_is_tried():
 
 
 def _cases():
-    """New workers and persistent ones; of what is alike, one is enough where time counts."""
     for persistent, row in itertools.product([False, True], ROWS):
-        takes_time = persistent or type(row.fault) not in QUICK
         name = f"{row.fault!r}{'-persistent' * persistent}"
-        marks = [pytest.mark.slow] * takes_time
+        marks = [pytest.mark.slow] * (persistent or row not in IN_EVERY_RUN)
         marks += [reserves_shared_memory] * isinstance(row.fault, SharedMemoryExhaustion)
         yield pytest.param(row, persistent, id=name, marks=marks)
 
@@ -207,15 +198,16 @@ def test_loader_without_the_thread_is_refused(folder, options):
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
-def _check(records, collate):
+def _check(records, collate, **options):
     def make():
-        return DataLoader(Records(records), batch_size=4, num_workers=1, collate_fn=collate)
+        options.update(batch_size=4, num_workers=1, collate_fn=collate)
+        return DataLoader(Records(records), **options)
 
     deadline = allowed(DEADLINE)  # Growth shows over many epochs, which a busy machine runs slowly.
     return check_dataset(make, only="pin-memory", on_fail=None, deadline=deadline)[0]
 
 
-@pytest.mark.parametrize("collate", [None, Batch, slow(Unpinned), slow(as_pair)])
+@pytest.mark.parametrize("collate", [None, *map(slow, [Batch, Unpinned, as_pair])])
 def test_sound_batches_pass(accelerator, records, collate):
     result = _check(records, collate)
     assert (result.verdict, result.passed) == ("survived", True), result.explanation
@@ -225,12 +217,11 @@ def test_sound_batches_pass(accelerator, records, collate):
     ("collate", "verdict", "says"),
     [
         slow(ForgetsItself, "corrupted", "batch 0"),
-        (Shuffled, "corrupted", "batch 0"),
+        slow(Shuffled, "corrupted", "batch 0"),
         (CannotBePinned, "fails_without_fault", "RuntimeError"),
     ],
 )
 def test_batches_that_pinning_spoils_fail(accelerator, records, collate, verdict, says):
-    """Without an accelerator nobody would see it."""
     result = _check(records, collate)
     assert (result.verdict, result.failed) == (verdict, True), result.explanation
     assert says in result.explanation.splitlines()[0]
@@ -238,8 +229,7 @@ def test_batches_that_pinning_spoils_fail(accelerator, records, collate, verdict
 
 
 def test_pinned_memory_that_is_kept_is_leaked(accelerator, records):
-    """It is counted by torch, and on a machine without an accelerator by the stand-in."""
-    result = _check(records, KeepsPinned)
+    result = _check(records, KeepsPinned, persistent_workers=True)
     assert (result.verdict, result.failed) == ("leaked", True), result.explanation
     message = "KiB more pinned memory in the main process and never frees it"
     assert message in result.explanation.splitlines()[0]
@@ -319,7 +309,6 @@ def test_error_while_pinning_comes_in_the_batch_s_place(accelerator, records):
 
 
 def test_batch_that_cannot_be_pinned_is_an_error_of_its_own(accelerator, records):
-    """No fault of ours: a class whose pin_memory() raises."""
     outcome = run_trial(lambda: Records(records), loader={**LOADER, "collate_fn": CannotBePinned})
 
     assert outcome.exception.type == "RuntimeError"
@@ -374,9 +363,3 @@ def test_container_comes_as_what_torch_can_make_of_it(kind, comes_as, monkeypatc
 
 def _first_samples(records):
     return [Records(records)[index] for index in range(2)]
-
-
-def test_loader_without_workers_has_no_thread(accelerator, records):
-    loader = DataLoader(Records(records), batch_size=4, pin_memory=True)
-
-    assert not hasattr(iter(loader), "_pin_memory_thread")
