@@ -1,7 +1,6 @@
 """Fake file systems that workers see: ours, and pyfakefs' own fixtures."""
 
-from __future__ import annotations
-
+import functools
 import gc
 import multiprocessing
 import os
@@ -16,16 +15,11 @@ from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import ReadError
-from support.datasets import Records
 from support.fake_datasets import COUNT, SIZE, FakeRecords, by_look, by_number, write_fake_records
 from support.inner import PYTHONPATH
 from support.waiting import allowed
 
-START_METHODS = [
-    "fork",
-    pytest.param("spawn", marks=pytest.mark.slow),
-    pytest.param("forkserver", marks=pytest.mark.slow),
-]
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def _bytes_of(loader) -> list[list[int]]:
@@ -35,19 +29,16 @@ def _bytes_of(loader) -> list[list[int]]:
 RIGHT = [list(range(number, number + SIZE)) for number in range(COUNT)]
 
 
-@pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
-@pytest.mark.parametrize("method", START_METHODS)
-def test_workers_see_the_files(fake_dataset_fs, method, persistent):
-    write_fake_records(fake_dataset_fs)
-    options = {"multiprocessing_context": method, "persistent_workers": persistent}
+@pytest.mark.parametrize("method", ["fork", slow("spawn"), slow("forkserver")])
+def test_workers_see_the_files(files, method):
+    options = {"multiprocessing_context": method, "persistent_workers": True}
     loader = DataLoader(FakeRecords(), batch_size=2, num_workers=2, **options)
     assert _bytes_of(loader) == RIGHT
     assert _bytes_of(loader) == RIGHT
 
 
-def test_a_loader_is_no_garbage_for_the_collector(fake_dataset_fs):
+def test_a_loader_is_no_garbage_for_the_collector(files):
     """Or its workers would be told to end late, and each would cost five seconds."""
-    write_fake_records(fake_dataset_fs)
     loader = DataLoader(FakeRecords(), num_workers=1, persistent_workers=True)
     (worker,) = _workers_after_an_epoch(loader)
     gc.disable()
@@ -63,34 +54,31 @@ def _workers_after_an_epoch(loader):
     return loader._iterator._workers
 
 
-@pytest.mark.parametrize("method", ["forkserver", *START_METHODS[:2]])
-def test_the_copy_is_a_full_one(fake_dataset_fs, method):
-    write_fake_records(fake_dataset_fs)
-    fake_dataset_fs.create_file("/fake/secret", contents="x")
-    fake_dataset_fs.chmod("/fake/secret", 0o640)
-    fake_dataset_fs.create_symlink("/fake/link", "/fake/secret")
-    fake_dataset_fs.create_link("/fake/secret", "/fake/twin")
-    fake_dataset_fs.cwd = "/fake"
+@pytest.mark.parametrize("method", ["forkserver", slow("fork"), slow("spawn")])
+def test_the_copy_is_a_full_one(files, method):
+    files.create_file("/fake/secret", contents="x")
+    files.chmod("/fake/secret", 0o640)
+    files.create_symlink("/fake/link", "/fake/secret")
+    files.create_link("/fake/secret", "/fake/twin")
+    files.cwd = "/fake"
     loader = DataLoader(FakeRecords(read=by_look), num_workers=1, multiprocessing_context=method)
     with inject(ReadError("*/secret")):
         content = bytes(_bytes_of(loader)[0]).decode().strip()
     assert content == "0o640;/fake;/fake/secret;2;Input/output error"
 
 
-def test_real_files_can_be_mounted_beside_them(records, fake_dataset_fs):
-    fake_dataset_fs.add_real_directory(records)
-    write_fake_records(fake_dataset_fs)
+def test_real_files_can_be_mounted_beside_them(records, files):
+    files.add_real_directory(records)
     dataset = ConcatDataset([FakeRecords(), FakeRecords(str(records))])
     assert len(_bytes_of(DataLoader(dataset, num_workers=2))) == COUNT + 16
     with open(records / "00.rec", "wb") as file:
         file.write(b"in memory")
-    fake_dataset_fs.pause()
+    files.pause()
     assert (records / "00.rec").read_bytes() == bytes(range(SIZE))
 
 
-def test_pyfakefs_own_faults_are_there(fake_dataset_fs):
-    write_fake_records(fake_dataset_fs)
-    fake_dataset_fs.set_disk_usage(fake_dataset_fs.get_disk_usage().used + 10)
+def test_pyfakefs_own_faults_are_there(files):
+    files.set_disk_usage(files.get_disk_usage().used + 10)
 
     def spill(path: str) -> bytes:
         with open("/fake/more", "wb") as file:
@@ -121,14 +109,6 @@ def test_together_with_pyfakefs_own_fixture(request, order):
     assert outer is second
     write_fake_records(outer)
     assert _bytes_of(DataLoader(FakeRecords(), num_workers=1)) == RIGHT
-
-
-def test_a_trial_sees_them(fake_dataset_fs):
-    write_fake_records(fake_dataset_fs)
-    outcome = run_trial(FakeRecords, ReadError("*/03.rec"))
-    assert (outcome.request.engine, outcome.fired) == ("python", 1)
-    assert "Errno 5" in outcome.exception.text
-    assert not outcome.timed_out
 
 
 def test_nothing_of_it_stays(tmp_path):
@@ -163,12 +143,6 @@ def test_it_comes_before_a_patcher_of_one_s_own():
         FakeDatasetFs(),
     ):
         pass
-
-
-def test_a_plain_loader_elsewhere_is_not_touched(records):
-    with FakeDatasetFs():
-        pass
-    assert len(list(DataLoader(Records(records), num_workers=1))) == 16
 
 
 PLUGINS = ("-p", "dataloader_faults", "-p", "pyfakefs.pytest_plugin")

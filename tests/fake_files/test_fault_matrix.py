@@ -13,6 +13,8 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import (
     KINDS,
+    CorruptedFile,
+    DescriptorExhaustion,
     ListingError,
     ListingOrder,
     LockError,
@@ -21,6 +23,7 @@ from pytest_dataloader_faults.faults import (
     PinMemoryThreadDeath,
     ReadError,
     SharedMemoryExhaustion,
+    ShortRead,
     ShortWrite,
     StrayEntry,
     ThreadExhaustion,
@@ -31,9 +34,13 @@ from pytest_dataloader_faults.faults import (
 from support.accelerators import pretend
 from support.fake_datasets import COUNT, FakeRecords, write_fake_records
 from support.fault_rows import FAULTS, PINNED
+from support.rows import rows
 
-SERVED = {("forkserver", ReadError), ("forkserver", WorkerKilled)}
-"""What workers of a fork server meet in every run: all faults reach them the same way."""
+IN_EVERY_RUN = {
+    *(("fork", kind) for kind in (ShortRead, CorruptedFile, DescriptorExhaustion, WorkerKilled)),
+    *(("fork", PinMemoryThreadDeath), ("forkserver", ReadError)),
+}
+"""All faults reach workers the same way, and `test_faults_on_fake_files.py` has more of them."""
 METHODS = {"fork": 2, "spawn": 1, "forkserver": 1}
 """Start methods, and how many workers; a spawned one imports torch, which takes seconds."""
 PATIENCE = {"spawn": 20, "forkserver": 20}
@@ -57,15 +64,14 @@ def _cells():
     for row, method, persistent in itertools.product((*FAULTS, *PINNED), METHODS, (False, True)):
         if type(row.fault) not in REFUSED:
             name = f"{type(row.fault).__name__}-{method}-{'persistent' * persistent}"
-            is_quick = method == "fork" or (method, type(row.fault)) in SERVED
-            slow = persistent or not is_quick
-            marks = [pytest.mark.slow] * bool(slow)
+            is_repeated = persistent or row in PINNED[::2]
+            is_slow = is_repeated or (method, type(row.fault)) not in IN_EVERY_RUN
+            marks = [pytest.mark.slow] * is_slow
             yield pytest.param(row, method, persistent, marks=marks, id=name)
 
 
 @pytest.fixture(name="reference", scope="module")
 def _reference():
-    """What the dataset gives when nothing is wrong."""
     with FakeDatasetFs() as files:
         write_fake_records(files)
         return take_reference(FakeRecords)
@@ -78,8 +84,7 @@ def test_every_fault_is_tried_or_refused():
 
 
 @pytest.mark.parametrize(("row", "method", "persistent"), list(_cells()))
-def test_cell(reference, fake_dataset_fs, row, method, persistent):
-    write_fake_records(fake_dataset_fs)
+def test_cell(reference, files, row, method, persistent):
     fault = (persistent and row.later) or row.fault
     options = {
         "num_workers": METHODS[method],
@@ -106,14 +111,12 @@ def test_cell(reference, fake_dataset_fs, row, method, persistent):
     assert sum(len(each.indices) for each in outcome.recovery.delivered) == COUNT
 
 
-@pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.__name__)
-def test_what_happens_to_no_fake_file_is_refused(fake_dataset_fs, kind):
-    write_fake_records(fake_dataset_fs)
+@rows("kind", REFUSED)
+def test_what_happens_to_no_fake_file_is_refused(files, kind):
     with pytest.raises(InvalidArgumentError, match=REFUSED[kind]):
         run_trial(FakeRecords, kind())
 
 
-def test_a_pinned_loader_is_requested(fake_dataset_fs):
-    write_fake_records(fake_dataset_fs)
+def test_a_pinned_loader_is_requested(files):
     with pytest.raises(InvalidArgumentError, match="needs a thread that pins batches"):
         run_trial(FakeRecords, PinMemoryThreadDeath(), loader={"num_workers": 1})

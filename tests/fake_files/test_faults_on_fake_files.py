@@ -1,8 +1,7 @@
 """What faults do to fake files, by each way of reading them."""
 
-from __future__ import annotations
-
 import errno
+import functools
 import mmap
 import resource
 import sys
@@ -35,7 +34,6 @@ from support.fake_datasets import (
     by_number,
     by_open,
     by_path,
-    write_fake_records,
     write_modules,
 )
 
@@ -66,8 +64,7 @@ class ErrorsAreSamples(FakeRecords):
 
 
 @pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
-def test_by_each_way_of_reading(fake_dataset_fs, read):
-    write_fake_records(fake_dataset_fs)
+def test_by_each_way_of_reading(files, read):
     dataset = ErrorsAreSamples(read=read)
     with inject(*(fault for fault, _ in FAULTS.values())) as injection:
         samples = list(DataLoader(dataset, batch_size=None, num_workers=1))
@@ -86,28 +83,25 @@ def _modules(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*write_modules(tmp_path), *sys.path])
 
 
-START_METHODS = ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.usefixtures("modules")
-@pytest.mark.parametrize("method", START_METHODS)
-def test_a_worker_imports_from_the_real_disk(fake_dataset_fs, method):
-    write_fake_records(fake_dataset_fs)
+@pytest.mark.parametrize("method", ["fork", slow("forkserver"), slow("spawn")])
+def test_a_worker_imports_from_the_real_disk(files, method):
     loader = {"num_workers": 1, "multiprocessing_context": method}
     reader = FakeRecords(read=by_modules_of_its_own)
     outcome = run_trial(lambda: reader, ShortRead("*", max_bytes=3), loader=loader)
     assert (outcome.exception, outcome.fired) == (None, COUNT * (SIZE // 3))
 
 
-def test_short_reads_of_a_number(fake_dataset_fs):
-    write_fake_records(fake_dataset_fs)
+def test_short_reads_of_a_number(files):
     with inject(ShortRead("*.rec", max_bytes=3)) as injection:
         assert len(_epoch(by_number)) == COUNT // 2
         assert injection.fired > COUNT
 
 
-def test_a_hung_read_ends_with_the_scope(fake_dataset_fs):
-    write_fake_records(fake_dataset_fs)
+def test_a_hung_read_ends_with_the_scope(files):
     loader = DataLoader(FakeRecords(read=by_open), batch_size=2, num_workers=1, timeout=60)
     with inject(HungRead("*/03.rec")) as injection:
         result = epoch(loader, hang=(injection, 1, 2.0))
@@ -115,8 +109,7 @@ def test_a_hung_read_ends_with_the_scope(fake_dataset_fs):
     assert "timed out" in result.text
 
 
-def test_the_size_is_that_of_the_truncated_file(fake_dataset_fs):
-    write_fake_records(fake_dataset_fs)
+def test_the_size_is_that_of_the_truncated_file(files):
     with inject(TruncatedFile("*/03.rec", keep=SIZE - 4)):
         sizes = [int(size) for (_, size) in DataLoader(FakeRecords(read=_padded), num_workers=1)]
     assert sizes == [SIZE - 4 if number == 3 else SIZE for number in range(COUNT)]
@@ -138,8 +131,7 @@ def _held(path: str) -> bytes:
     return b""
 
 
-def test_held_fake_files_count_against_the_limit(fake_dataset_fs):
-    write_fake_records(fake_dataset_fs)
+def test_held_fake_files_count_against_the_limit(files):
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with inject(DescriptorExhaustion(headroom=5)):
         with pytest.raises(RuntimeError, match="5 were open") as caught:
@@ -161,16 +153,16 @@ class HoldsOpen(FakeRecords):
 
 
 @pytest.mark.parametrize(
-    "fault", [TruncatedFile("*/03.rec"), CorruptedFile("*"), ClosedDescriptor("*/03.rec")], ids=str
+    "fault",
+    [TruncatedFile("*/03.rec"), slow(CorruptedFile("*")), ClosedDescriptor("*/03.rec")],
+    ids=str,
 )
-def test_what_befalls_an_open_file_is_refused(fake_dataset_fs, fault):
-    write_fake_records(fake_dataset_fs)
+def test_what_befalls_an_open_file_is_refused(files, fault):
     with pytest.raises(InvalidArgumentError, match=r"rec', which was open when .* in the worker"):
         run_trial(HoldsOpen, fault)
 
 
-def test_reads_of_an_open_file_go_unseen_and_that_is_reported(fake_dataset_fs):
-    write_fake_records(fake_dataset_fs)
+def test_reads_of_an_open_file_go_unseen_and_that_is_reported(files):
     dataset = HoldsOpen()
     message = r"Not visible to the engine: .*inherited descriptor"
     with pytest.raises(FaultNotFiredError, match=message), inject(ReadError("*/03.rec")):
@@ -183,8 +175,7 @@ def _mapped(path: str) -> bytes:
 
 
 @pytest.mark.parametrize("fault", [ReadError("*.rec"), TruncatedFile("*.none")], ids=str)
-def test_a_fake_file_cannot_be_mapped_and_the_error_says_so(fake_dataset_fs, fault):
-    write_fake_records(fake_dataset_fs)
+def test_a_fake_file_cannot_be_mapped_and_the_error_says_so(files, fault):
     with inject(fault, require_fired=False), pytest.raises(OSError, match="Errno 9") as caught:
         _epoch(_mapped)
     assert "is in the fake file system" in str(caught.value)
@@ -207,10 +198,9 @@ def test_what_cannot_reach_a_fake_file_is_refused(fake_dataset_fs, fault, engine
         pass
 
 
-def test_a_worker_dies_under_the_kernel_engine_too(fake_dataset_fs):
+def test_a_worker_dies_under_the_kernel_engine_too(files):
     if reason := explain_missing_kernel_engine():
         pytest.skip(f"the kernel engine cannot run here: {reason}")
-    write_fake_records(fake_dataset_fs)
     with inject(WorkerKilled(at=2), engine="kernel") as injection:
         with pytest.raises(RuntimeError, match=r"signal|exited"):
             _epoch()

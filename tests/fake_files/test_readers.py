@@ -1,21 +1,37 @@
-"""Every documented reader on a fake file: it gives what the file holds, or an error that explains.
+"""Readers of fake files return what a file holds, or an error that explains why they cannot."""
 
-All are tried by one worker, one sample after the other.
-"""
-
-from __future__ import annotations
-
+import contextlib
+import errno
 import os
 import re
+import sqlite3
+import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import cv2  # noqa: F401  # under pyfakefs it would look for its own files among fake ones
+import h5py
+import lmdb
+import numpy as np
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults._engine.fake.notes import note_for
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
+from pytest_dataloader_faults.faults import OpenError, ReadError
 from support import readers as register
+from support.fake_datasets import (
+    FOLDER,
+    FakeRecords,
+    by_h5py,
+    by_imread,
+    by_np_load,
+    write_fake_records,
+)
 from support.readers import Reader
+from support.surveys import survey
 
 ROOT = "/fake/readers"
 SEEING = {
@@ -25,7 +41,7 @@ SEEING = {
 }
 """Those that read by Python's own open() and os functions. The others read in C, or map."""
 SILENT = {"opencv_jpeg", "opencv_png"}
-"""Those that give None, of which the code that uses it makes an error: see test_unseen."""
+"""Those that give None, of which the code that uses it makes an error."""
 
 
 class Read(NamedTuple):
@@ -36,8 +52,6 @@ class Read(NamedTuple):
 
 
 class Each(Dataset[Any]):
-    """A sample per reader."""
-
     def __init__(self, readers: list[Reader], root: str | Path) -> None:
         self.readers = readers
         self.root = root
@@ -106,3 +120,142 @@ def test_reader(cells, key):
 def _name_of_call(reader: Reader) -> str:
     """The last part of how users call it: ``File`` of ``h5py.File``."""
     return re.search(r"(\w+)[`(]", reader.shown)[1]
+
+
+NOTE = "is in the fake file system, which only Python's own open() and os functions see"
+
+
+def _error(dataset, **options):
+    iterator = iter(DataLoader(dataset, num_workers=1, **options))
+    with pytest.raises(Exception, match="Caught") as caught:
+        next(iterator)
+    iterator._shutdown_workers()  # The garbage collector would take 5 s for it.
+    return str(caught.value)
+
+
+def test_the_error_names_the_call_and_the_way_out(files):
+    text = _error(FakeRecords(read=by_h5py))
+    assert (
+        f"'{FOLDER}/00.rec' {NOTE}, but `with h5py.File(path) as file:` (fake_datasets.py" in text
+    )
+    assert "tmp_path" in text
+
+
+class KeepsPathsOnly(FakeRecords):
+    """Has no path at hand when the reader fails, nor does that one name it."""
+
+    def __getitem__(self, index):
+        return np.fromfile(self.paths[index], np.uint8)
+
+
+def test_a_path_without_a_name_is_found_in_the_attributes_of_the_dataset(files):
+    text = _error(KeepsPathsOnly())
+    assert f"'{FOLDER}' {NOTE}, but `return np.fromfile(self.paths[index], np.uint8)`" in text
+
+
+class OpensAtOnce(FakeRecords):
+    """Opens its file where it is made."""
+
+    def __init__(self, *_: object) -> None:
+        super().__init__()
+        self.file = h5py.File(self.paths[0])
+
+
+@pytest.mark.parametrize("make", [OpensAtOnce, lambda: FakeRecords(read=by_h5py)])
+def test_what_fails_before_there_is_a_worker_is_explained(files, make):
+    with pytest.raises(UnusableDatasetError) as caught:
+        survey(make)
+    assert f"'{FOLDER}/00.rec' {NOTE}" in str(caught.value)
+
+
+def test_so_is_an_error_of_a_script():
+    with pytest.raises(FileNotFoundError) as caught:
+        _script()
+    assert NOTE in "".join(traceback.format_exception(caught.value))
+
+
+def _script():
+    with FakeDatasetFs() as files:
+        write_fake_records(files)
+        OpensAtOnce()
+
+
+def test_and_one_of_a_test(pytester, monkeypatch):
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile(TEST)
+    result = pytester.runpytest("-p", "dataloader_faults", "-p", "pyfakefs.pytest_plugin")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines("*'/data.h5' is in the fake file system*h5py.File(path)*")
+
+
+TEST = """
+import h5py
+
+def test_it(fs):
+    path = "/data.h5"
+    fs.create_file(path)
+    h5py.File(path)
+"""
+
+
+def test_a_reader_that_gives_nothing_is_named(files):
+    assert f"'{FOLDER}/00.rec' {NOTE}, but imread() reads in C" in _error(
+        FakeRecords(read=by_imread)
+    )
+
+
+def test_a_folder_is_named_too(files):
+    with pytest.raises(lmdb.Error) as caught:
+        lmdb.open(FOLDER, readonly=True)
+    assert f"'{FOLDER}' {NOTE}, but `lmdb.open(FOLDER" in note_for(caught.value)
+
+
+def test_an_empty_database_is_explained(tmp_path, fake_dataset_fs):
+    path = str(tmp_path / "data.db")
+    fake_dataset_fs.create_file(path)
+    connection = sqlite3.connect(path)
+    with contextlib.closing(connection), pytest.raises(sqlite3.Error) as caught:
+        connection.execute("select * from records where path = ?", [path])
+    assert f"'{path}' {NOTE}" in note_for(caught.value)
+
+
+@pytest.mark.slow
+def test_a_spawned_worker_tells_it_too(files):
+    assert NOTE in _error(FakeRecords(read=by_h5py), multiprocessing_context="spawn")
+
+
+@pytest.mark.parametrize(
+    "fault", [OpenError("*/00.rec", errno.ENOENT), ReadError("*/00.rec", errno.EBADF)], ids=str
+)
+def test_a_fault_is_not_explained_away(files, fault):
+    with inject(fault):
+        text = _error(FakeRecords())
+    assert re.search(r"Errno (2|9)\]", text)
+    assert NOTE not in text
+
+
+def test_a_file_that_is_nowhere_has_no_note(files):
+    dataset = FakeRecords()
+    dataset.paths[0] = f"{FOLDER}/none.rec"
+    text = _error(dataset)
+    assert "No such file" in text
+    assert NOTE not in text
+
+
+def test_a_number_of_a_fake_file_is_never_a_real_one():
+    with FakeDatasetFs() as files:
+        write_fake_records(files)
+        with open(f"{FOLDER}/00.rec", "rb") as file, pytest.raises(OSError, match="fdopen"):
+            np.fromfile(file, dtype=np.uint8)
+
+
+def test_np_load_reads_a_fake_file_under_faults(fake_dataset_fs):
+    with open("/array.npy", "wb") as file:
+        np.save(file, np.arange(64, dtype=np.uint8))
+    fake_dataset_fs.create_dir("/arrays")
+    fake_dataset_fs.rename("/array.npy", "/arrays/0.npy")
+    with inject(ReadError("*.none"), require_fired=False):
+        ((data, _),) = DataLoader(FakeRecords("/arrays", by_np_load), num_workers=1)
+    assert data.tolist() == [list(range(64))]
+    with inject(ReadError("*.npy")):
+        assert "Errno 5" in _error(FakeRecords("/arrays", by_np_load))

@@ -1,0 +1,12 @@
+"""Shared by the tests of fake files: a folder of them."""
+
+import pytest
+
+from support.fake_datasets import write_fake_records
+
+
+@pytest.fixture(name="files")
+def _files(fake_dataset_fs):
+    """A fake file system with the files of ``FakeRecords``."""
+    write_fake_records(fake_dataset_fs)
+    return fake_dataset_fs
