@@ -1,7 +1,5 @@
 """Faults of locks, in each way in which programs lock: they fail or wait, and unlocking works."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -15,18 +13,14 @@ import time
 import pytest
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine import explain_missing_kernel_engine
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import LockError
 from pytest_dataloader_faults.faults.locks import LOCK_ERRNOS
-from support.attempts import Case, attempt, attempt_each
+from support.attempts import Case, attempt, attempt_each, met_errnos
 from support.epochs import alone, epoch
 from support.tries import Tries
 from support.waiting import allowed
 
-pytestmark = pytest.mark.skipif(
-    bool(explain_missing_kernel_engine()), reason=str(explain_missing_kernel_engine())
-)
+pytestmark = pytest.mark.usefixtures("engine")
 
 _STRUCT_FLOCK = struct.Struct("hhqqi4x")
 
@@ -158,15 +152,13 @@ def test_a_file_can_be_unlocked(tmp_path):
     assert not results["unlock"].facts.matched
 
 
-@pytest.mark.parametrize("name", WAITING)
-def test_a_call_that_waits_does_so_until_the_loader_gives_up(name, tmp_path):
-    path = tmp_path / "x.lock"
-    with inject(LockError(str(path))) as injection:
-        loader = alone(Tries([str(path)], WAITING[name]), timeout=allowed(1))
-        read = epoch(loader)
-
-    assert "timed out" in read.text
-    assert injection.fired == 1
+def test_a_call_that_waits_does_so_until_the_loader_gives_up(tmp_path):
+    paths = {name: str(tmp_path / name) for name in WAITING}
+    with inject(*map(LockError, paths.values())) as injection:
+        for number, (name, path) in enumerate(paths.items(), 1):
+            read = epoch(alone(Tries([path], WAITING[name])), (injection, 0))
+            assert "timed out" in read.text
+            assert injection.fired == number
 
 
 def _limited_by_an_alarm(path):
@@ -194,26 +186,9 @@ def test_a_signal_interrupts_the_wait(tmp_path):
     assert 0.2 <= seconds < allowed(2)
 
 
-def _errno_of(path):
-    try:
-        AT_ONCE["F_SETLK"](path)
-    except OSError as error:
-        return error.errno
-
-
 def test_every_errno_comes_out_of_a_lock(tmp_path):
-    """Python repeats a call that gives EINTR."""
-    cases = {
-        number: Case(
-            _errno_of,
-            functools.partial(LockError, errno=number, times=1 if number == errno.EINTR else None),
-        )
-        for number in sorted(LOCK_ERRNOS)
-    }
-    results, _ = attempt_each(cases, tmp_path / "errnos")
-
-    met = {number: each.gave for number, each in results.items()}
-    assert met == {number: None if number == errno.EINTR else number for number in cases}
+    met = met_errnos(tmp_path, LockError, LOCK_ERRNOS, AT_ONCE["F_SETLK"])
+    assert met == {number: None if number == errno.EINTR else number for number in LOCK_ERRNOS}
 
 
 def _lock_twice(path):
@@ -234,9 +209,3 @@ def test_triggers_count_requests(tmp_path):
 
     assert gave == [0, errno.EAGAIN, 0]
     assert [(each.call, each.path) for each in injection.faults[0].firings] == [("flock", path)]
-
-
-def test_the_python_engine_refuses_it():
-    with pytest.raises(InvalidArgumentError, match="libraries lock their files in C") as info:
-        inject(LockError("*"), engine="python").__enter__()
-    assert "Use engine='kernel'" in str(info.value)

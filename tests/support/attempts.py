@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from errno import EINTR
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -90,6 +91,36 @@ def attempt_each(
         batches = epoch(alone(Tries(calls, _call))).batches
     results = map(Result, paths, (each.gave for each in batches), injection.faults)
     return dict(zip(cases, results, strict=True)), injection
+
+
+def met_errnos(
+    folder: Path,
+    kind: Callable[..., Fault],
+    numbers: Iterable[int],
+    way: Callable[[str], Any],
+    content: bytes | None = CONTENT,
+) -> dict[int, Any]:
+    """What *way* meets under a fault of each errno, or returns in spite of it.
+
+    Python repeats a call that gives EINTR (PEP 475), so that this one may not last.
+    """
+    cases = {}
+    for number in numbers:
+        times = 1 if number == EINTR else None
+        cases[number] = Case(_errno_of(way), partial(kind, errno=number, times=times), content)
+    results, _ = attempt_each(cases, folder)
+    assert {1} == {each.facts.fired for each in results.values()}
+    return {number: each.gave for number, each in results.items()}
+
+
+def _errno_of(way: Callable[[str], Any]) -> Callable[[str], Any]:
+    def use(path: str) -> Any:
+        try:
+            return way(path)
+        except OSError as error:
+            return error.errno
+
+    return use
 
 
 def _call(function: Callable[[], Any]) -> Any:

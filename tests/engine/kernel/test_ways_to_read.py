@@ -1,7 +1,5 @@
 """However a file is named, opened, duplicated and read, and by whom: the fault is met."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os
@@ -13,29 +11,15 @@ import pytest
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, SYSCALLS
 from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
-from support.attempts import CONTENT, Case, attempt_each
+from pytest_dataloader_faults.faults.kinds import OPEN_ERRNOS, READ_ERRNOS
+from support.attempts import CONTENT, Case, attempt, attempt_each, met_errnos
 from support.epochs import alone, epoch
 from support.tries import FAMILIES, WAYS, Tries
 
 
-def _with_errno(call):
-    """The result of a C function that is called by ctypes, and errno."""
-    return call(ctypes.CDLL(None, use_errno=True)), ctypes.get_errno()
-
-
 def _statx_null(_path):
-    return _with_errno(lambda libc: libc.statx(0, None, 0, 0xFFF, None))
-
-
-def _open_nothing(_path):
-    return _with_errno(lambda libc: libc.open(None, os.O_RDONLY))
-
-
-def _open_in_no_folder(_path):
-    return _with_errno(lambda libc: libc.openat(9999, b"file.rec", os.O_RDONLY))
-
-
-SENSELESS = (_statx_null, _open_nothing, _open_in_no_folder)
+    libc = ctypes.CDLL(None, use_errno=True)
+    return libc.statx(0, None, 0, 0xFFF, None), ctypes.get_errno()
 
 
 EVERY_WAY = {**WAYS, **FAMILIES}
@@ -82,9 +66,8 @@ def test_each_way_is_counted(row):
 def test_a_senseless_call_is_refused_by_the_kernel(path):
     """As without us; Rust's library makes one of them to see whether there is a statx(2)."""
     faults = ReadError("*.rec"), TruncatedFile("*.nothing")
-    with inject(*faults, require_fired=False):
-        results = epoch(alone(Tries(list(SENSELESS), lambda mistake: mistake(path)))).batches
-    assert [mistake(path) for mistake in SENSELESS] == [each.gave for each in results]
+    (gave,), _ = attempt([path], _statx_null, *faults, require_fired=False)
+    assert _statx_null(path) == gave
 
 
 def _call(name):
@@ -161,3 +144,17 @@ def test_what_is_out_of_reach_is_reported(path, tmp_path):
     assert "Not visible to the engine: dup2 (1), io_uring_setup (1)" in str(
         injection.explain_unfired()
     )
+
+
+CALLS = [
+    (OpenError, OPEN_ERRNOS, "read"),
+    (OpenError, OPEN_ERRNOS - {errno.EINTR}, "openat2"),  # Called by its number, and not repeated.
+    (OpenError, OPEN_ERRNOS, "O_CREAT"),
+    *((ReadError, READ_ERRNOS, way) for way in ("read", "pread", "readv", "preadv")),
+]
+
+
+@pytest.mark.parametrize(("kind", "numbers", "way"), CALLS)
+def test_every_errno_comes_out_of_a_call(tmp_path, kind, numbers, way):
+    met = met_errnos(tmp_path, kind, numbers, WAYS[way])
+    assert met == {n: CONTENT if n == errno.EINTR else n for n in numbers}
