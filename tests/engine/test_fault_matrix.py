@@ -4,8 +4,6 @@ The specimens are sound: they open a file for each sample and check its length. 
 to FAULTS and nowhere else. Every other axis comes by itself, and no cell is left out.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -15,7 +13,6 @@ from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     KINDS,
-    ClosedDescriptor,
     DescriptorExhaustion,
     ListingError,
     ListingOrder,
@@ -27,7 +24,6 @@ from pytest_dataloader_faults.faults import (
     ShortWrite,
     StrayEntry,
     ThreadExhaustion,
-    TruncatedFile,
     WorkerKilled,
     has_connections,
 )
@@ -48,32 +44,28 @@ PATIENCE = {"spawn": 10, "forkserver": 5}
 """Start methods that need a longer ``timeout``, since their workers import modules first."""
 DATASETS = {"map": Records, "iterable": RecordStream}
 THAT_WRITE = {"map": CopiedRecords, "iterable": CopiedRecordStream}
-IN_EVERY_RUN = {
-    "fork": {("map", False), ("iterable", True)},
-    "spawn": {("map", False)},
-    "forkserver": {("map", False)},
-}
-"""The others are slow tests. So are most faults with methods whose workers import modules first."""
-FEW_FAULTS = {
-    "spawn": ClosedDescriptor,
-    "forkserver": (OpenError, TruncatedFile, ShortWrite, DescriptorExhaustion, WorkerKilled),
-}
+IN_EVERY_RUN = (
+    {(None, "iterable", False), ("fork", "map", False)},
+    {(None, "map", False), ("fork", "iterable", True)},
+)
+"""Cells of every other fault, and those of the faults between them. The others are slow tests."""
+BY_FORK_SERVER = (OpenError, ShortWrite, DescriptorExhaustion, WorkerKilled)
 
 
 def _cells():
-    for row, *cell in itertools.product(FAULTS, METHODS, DATASETS, (False, True)):
+    cells = itertools.product(enumerate(FAULTS), METHODS, DATASETS, (False, True))
+    for (place, row), *cell in cells:
         method, kind, persistent = cell
         name = f"{type(row.fault).__name__}-{method}-{kind}-{'persistent' * persistent}"
-        marks = [pytest.mark.slow] * _is_slow(row, *cell)
+        marks = [pytest.mark.slow] * (not _is_in_every_run(place, row, *cell))
         marks += [reserves_shared_memory] * isinstance(row.fault, SharedMemoryExhaustion)
         yield pytest.param(row, *cell, marks=marks, id=name)
 
 
-def _is_slow(row, method, kind, persistent):
-    if method is None:
-        return False
-    is_tried = isinstance(row.fault, FEW_FAULTS.get(method, object))
-    return not is_tried or (kind, persistent) not in IN_EVERY_RUN[method]
+def _is_in_every_run(place, row, method, kind, persistent):
+    if method == "forkserver":
+        return isinstance(row.fault, BY_FORK_SERVER) and (kind, persistent) == ("map", False)
+    return (method, kind, persistent) in IN_EVERY_RUN[place % 2]
 
 
 @pytest.fixture(name="folder", scope="module")
@@ -89,12 +81,7 @@ def _references(folder):
 
 
 def test_every_fault_is_in_the_table():
-    """A fault that is added to the vocabulary is added here.
-
-    ``network/`` has those of sockets, ``test_listings.py`` those of folders, ``test_locks.py`` that
-    of locks, ``test_threads.py`` that of threads,
-    and ``test_memory.py`` that of memory.
-    """
+    """The excluded ones have test files of their own."""
     excluded = {PinMemoryThreadDeath, ListingError, ListingOrder, StrayEntry, LockError}
     excluded |= {ThreadExhaustion, MemoryExhaustion}
     excluded |= {kind for kind in KINDS.values() if has_connections(kind())}
@@ -103,7 +90,6 @@ def test_every_fault_is_in_the_table():
 
 @pytest.mark.parametrize(("row", "method", "kind", "persistent"), list(_cells()))
 def test_cell(folder, references, row, method, kind, persistent):
-    """The fault fires in the epoch it is due in, and the verdict is right; or no cell is made."""
     fault = (persistent and row.later) or row.fault
     trial = _trial(folder, fault, row, method, kind, persistent)
     if method is None and (persistent or not row.alone):
@@ -137,7 +123,7 @@ def _trial(folder, fault, row, method, kind, persistent):
         return THAT_WRITE[kind](folder, cache)
 
     make = make_that_writes if row.writes else lambda: DATASETS[kind](folder)
-    return lambda: run_trial(make, fault, loader=options, epochs=3)
+    return lambda: run_trial(make, fault, loader=options, epochs=3 if persistent else 1)
 
 
 def _samples(loader_pass):
