@@ -1,6 +1,4 @@
-"""Shared by the tests of the engine: one small data file."""
-
-from __future__ import annotations
+"""Shared by the tests of the engine: one small data file, and sixteen of them."""
 
 import pytest
 
@@ -14,3 +12,8 @@ def _path(tmp_path):
     path.parent.mkdir()
     path.write_bytes(CONTENT)
     return str(path)
+
+
+@pytest.fixture(name="paths")
+def _paths(records):
+    return sorted(map(str, records.iterdir()))

@@ -1,7 +1,5 @@
 """After a scope everything is as it was: this process, its children, and the user's files."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import hashlib
@@ -20,6 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
+    CorruptedFile,
     DescriptorExhaustion,
     OpenError,
     ReadError,
@@ -31,13 +30,10 @@ from support.epochs import alone, epoch
 from support.tries import WAYS, Tries
 from support.waiting import until
 
-FAULTS = [
-    OpenError("*.rec"),
-    ReadError("*.rec"),
-    TruncatedFile("*.rec"),
-    ClosedDescriptor("*.rec"),
-    DescriptorExhaustion(),
-    WorkerKilled(),
+FILE_FAULTS = (OpenError, ReadError, TruncatedFile, CorruptedFile, ClosedDescriptor)
+SCOPES = [
+    *(("strict", [fault]) for fault in (OpenError(), DescriptorExhaustion(), WorkerKilled())),
+    ("tolerant", [kind(f"*/{number:02}.rec") for number, kind in enumerate(FILE_FAULTS)]),
 ]
 
 
@@ -108,15 +104,13 @@ def _undisturbed(records):
     )
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=repr)
-@pytest.mark.parametrize("dataset", ["strict", pytest.param("tolerant", marks=pytest.mark.slow)])
-def test_nothing_is_left_of_a_scope(undisturbed, records, dataset, fault):
-    paths = [str(path) for path in sorted(records.iterdir())]
+@pytest.mark.parametrize(("dataset", "faults"), SCOPES)
+def test_nothing_is_left_of_a_scope(undisturbed, records, paths, dataset, faults):
     source = Records(records) if dataset == "strict" else Tries(paths, WAYS["read"])
-    with inject(fault) as injection:
+    with inject(*faults) as injection:
         read = epoch(alone(source, num_workers=2))
-    assert injection.fired
-    assert (dataset == "strict" or isinstance(fault, WorkerKilled)) == (read.error is not None)
+    assert all(each.fired for each in injection.faults)
+    assert (dataset == "strict") == (read.error is not None)
 
 
 def test_nothing_is_left_of_a_loop_that_is_left_early(undisturbed, records):
@@ -142,11 +136,10 @@ def _read_and_raise(records):
 
 
 def test_files_are_never_written(tmp_path):
-    kinds = (OpenError, ReadError, TruncatedFile, ClosedDescriptor)
-    folders = [write_records(tmp_path / kind.__name__) for kind in kinds]
+    folders = [write_records(tmp_path / kind.__name__) for kind in FILE_FAULTS]
     paths = [str(path) for folder in folders for path in sorted(folder.iterdir())]
     earlier_files = list(map(_files, folders))
-    with inject(*(kind(f"*/{kind.__name__}/*") for kind in kinds)):
+    with inject(*(kind(f"*/{kind.__name__}/*") for kind in FILE_FAULTS)):
         for _ in alone(Tries(paths, WAYS["read"])):
             assert earlier_files == list(map(_files, folders))
 

@@ -1,7 +1,5 @@
 """Any two faults in one schedule: both happen, or the first one leaves nothing for the second."""
 
-from __future__ import annotations
-
 import itertools
 import os
 
@@ -122,11 +120,6 @@ def test_every_kind_is_here():
     excluded |= {ThreadExhaustion, MemoryExhaustion}
     excluded |= {kind for kind in KINDS.values() if has_connections(kind())}
     assert set(KINDS.values()) - excluded == {type(each) for each in FAULTS}
-
-
-@pytest.fixture(name="paths")
-def _paths(records):
-    return [str(path) for path in sorted(records.iterdir())]
 
 
 def _names(places):

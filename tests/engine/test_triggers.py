@@ -1,7 +1,5 @@
 """Which of many operations fail: by count, by rhythm, by chance, and by place in the file."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import mmap
@@ -36,12 +34,6 @@ PAGE = mmap.PAGESIZE
 PAGES = 4
 CONTENT = b"".join(bytes([number]) * PAGE for number in range(PAGES))
 """Page *n* holds *n* only."""
-
-
-@pytest.fixture(name="paths")
-def _paths(records):
-    """Sixteen files."""
-    return [str(path) for path in sorted(records.iterdir())]
 
 
 def _hits(paths, fault):
