@@ -1,6 +1,4 @@
-"""What a loader and its workers take along, what they wait for, and what works after a scope."""
-
-from __future__ import annotations
+"""What loaders of all kinds and their workers take along, wait for, and deliver under faults."""
 
 import errno
 import os
@@ -14,27 +12,37 @@ from pathlib import Path
 
 import pytest
 from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.protocol import Channel, Hello, WorkerConfig
 from pytest_dataloader_faults._engine.worker.kernel_session import _hand_over
-from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults._trial.accelerator import missing_accelerator
+from pytest_dataloader_faults.faults import ReadError, SlowRead, WorkerKilled
 from support.children import in_a_process
-from support.datasets import COUNT, Records
+from support.datasets import COUNT, Records, write_records
+from support.epochs import alone, epoch
 from support.inner import PYTHONPATH
-from support.waiting import until
+from support.tries import WAYS, Tries
+from support.waiting import in_a_thread, until
 
 SCRIPT = """
 import sys
+from pathlib import Path
 import torch  # Its bytecode is where it always is.
+from torch.utils.data import DataLoader
+from support.datasets import Records
 sys.{} = {!r}
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import ReadError
 
-with inject(ReadError("*.bin"), require_fired=False) as armed:
-    print(armed.fired)
+loader = DataLoader(Records(Path(sys.argv[1])), num_workers=1, persistent_workers=True)
+with inject(ReadError("*.none"), require_fired=False) as injection:
+    list(loader)
+    dropped = iter(DataLoader(loader.dataset, num_workers=1))
+    print(injection.fired)
 """
 
 
@@ -45,14 +53,17 @@ with inject(ReadError("*.bin"), require_fired=False) as armed:
         pytest.param("pycache_prefix", "elsewhere", marks=pytest.mark.slow),
     ],
 )
-def test_no_bytecode_beside_the_sources(tmp_path, engine, name, value):
+def test_nothing_is_written_beside_the_sources_or_at_exit(records, tmp_path, engine, name, value):
+    """Iterators may live until the interpreter ends."""
     copied = tmp_path / "site" / "pytest_dataloader_faults"
     source = Path(package.__file__).parent
     shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__"))
-    environment = {**os.environ, "PYTHONPATH": str(copied.parent)}
-    command = [sys.executable, "-c", SCRIPT.format(name, value)]
-    printed = subprocess.check_output(command, env=environment, cwd=tmp_path)
-    assert printed == b"0\n"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(copied.parent), PYTHONPATH])}
+    command = [sys.executable, "-c", SCRIPT.format(name, value), str(records)]
+    process = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (process.returncode, process.stdout, process.stderr) == (0, "0\n", "")
     assert list(copied.rglob("*.pyc")) == []
 
 
@@ -141,24 +152,182 @@ def test_a_worker_that_starts_after_the_scope_has_no_faults(records):
     assert len(list(iterator)) == COUNT
 
 
-SPAWNING = """
-import sys
-from pathlib import Path
-from torch.utils.data import DataLoader
-from pytest_dataloader_faults import inject
-from pytest_dataloader_faults.faults import ReadError
-from support.datasets import Records
-
-loader = DataLoader(Records(Path(sys.argv[1])), num_workers=1, persistent_workers=True)
-with inject(ReadError("*.none"), require_fired=False):
-    list(loader)
-    dropped = iter(DataLoader(loader.dataset, num_workers=1))
-"""
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:'set_vital' is deprecated:UserWarning"  # torchdata 0.11 with torch 2.13.
+)
+FAILED = "OSError: [Errno 5] Input/output error"
 
 
-def test_nothing_is_printed_at_exit(records):
-    command = [sys.executable, "-c", SPAWNING, str(records)]
-    process = subprocess.run(
-        command, env={"PYTHONPATH": PYTHONPATH}, capture_output=True, text=True, check=False
-    )
-    assert (process.returncode, process.stderr) == (0, "")
+def _paths(folder):
+    return [str(path) for path in sorted(folder.iterdir())]
+
+
+def _contents(folder):
+    return [Path(path).read_bytes() for path in _paths(folder)]
+
+
+def _loader(folder, **options):
+    return alone(Tries(_paths(folder), WAYS["read"]), **options)
+
+
+def _contents_of(batches):
+    return [each.gave for each in batches]
+
+
+def _identity(sample):
+    return sample
+
+
+def _stateful(folder):
+    dataset = Tries(_paths(folder), WAYS["read"])
+    return StatefulDataLoader(dataset, batch_size=None, collate_fn=_identity, num_workers=2)
+
+
+class _Enumerated(DataLoader):
+    """A loader that gives its batches with their numbers, by a generator over torch's iterator."""
+
+    def _get_iterator(self):
+        return enumerate(super()._get_iterator())
+
+
+@pytest.fixture(name="other_records")
+def _other_records(tmp_path):
+    """A second dataset."""
+    return write_records(tmp_path / "others")
+
+
+def test_two_loaders_in_turns(records, other_records):
+    faults = [ReadError("*/records/*", nth=2, times=1), ReadError("*/others/*", nth=3, times=1)]
+    with inject(*faults) as injection:
+        pairs = list(zip(_loader(records), _loader(other_records), strict=True))
+    first_epoch, second_epoch = (_contents_of(each) for each in zip(*pairs, strict=True))
+    assert (1, 2) == (first_epoch.index(FAILED), second_epoch.index(FAILED))
+    assert [COUNT - 1] * 2 == [
+        sum(a == b for a, b in zip(gave, _contents(folder), strict=True))
+        for gave, folder in ((first_epoch, records), (second_epoch, other_records))
+    ]
+    assert [1, 1] == [each.fired for each in injection.faults]
+
+
+def test_a_death_in_one_of_two_loaders(records, other_records):
+    with inject(WorkerKilled(at=9)) as injection:
+        short = iter(alone(Tries(_paths(other_records)[:8], WAYS["read"])))
+        assert _contents(other_records)[:4] == _contents_of([next(short) for _ in range(4)])
+        read = epoch(_loader(records))
+        assert _contents(other_records)[4:8] == _contents_of(short)
+    assert _contents(records)[:8] == _contents_of(read.batches)
+    assert {signal.SIGKILL} == read.signals
+    assert (1, 2) == (injection.fired, len(injection.workers))
+
+
+def test_a_loop_within_a_loop(records, other_records):
+    with inject(ReadError("*/others/03.rec")) as injection:
+        for number, result in enumerate(_loader(records)):
+            assert result.gave == _contents(records)[number]
+            if number % 4 == 0:
+                assert _contents_of(_loader(other_records)).index(FAILED) == 3
+    assert injection.fired == 4
+
+
+def test_a_stateful_loader_gives_what_it_gives(records):
+    bare = _contents_of(_stateful(records))
+    with inject(ReadError("*/05.rec")) as injection:
+        armed = _contents_of(_stateful(records))
+    assert _contents(records) == bare
+    assert [*bare[:5], FAILED, *bare[6:]] == armed
+    assert injection.fired == 1
+
+
+def test_a_stateful_loader_reports_an_error(records):
+    with inject(ReadError("*/05.rec")) as injection:
+        iterator = iter(StatefulDataLoader(Records(records), batch_size=2, num_workers=1))
+        assert 2 == len([next(iterator) for _ in range(2)])
+        with pytest.raises(OSError, match="Errno 5"):
+            next(iterator)
+    assert (1, 1) == (injection.fired, injection.mentioned)
+
+
+def test_a_loader_that_wraps_torchs_iterator(records):
+    dataset, batches = Tries(_paths(records), WAYS["read"]), []
+    loader = _Enumerated(dataset, batch_size=None, collate_fn=_identity, num_workers=1)
+    faults = [ReadError("*/01.rec"), WorkerKilled(at=4)]
+    with inject(*faults) as injection, pytest.raises(RuntimeError, match="DataLoader worker"):
+        batches.extend(loader)
+    assert [0, 1, 2] == [number for number, _ in batches]
+    assert FAILED == batches[1][1].gave
+    assert 2 == injection.fired
+
+
+def _warning_places(records):
+    """Where torch's warning about memory that cannot be pinned comes from."""
+    with pytest.warns(UserWarning, match="pin_memory") as warnings:
+        list(DataLoader(Records(records), num_workers=1, pin_memory=True))
+    return [(each.filename, each.lineno) for each in warnings]
+
+
+def test_a_warning_of_torchs_iterator_comes_from_where_it_comes(records):
+    """A filter of warnings by module holds under a fault, too."""
+    if missing_accelerator() is None:
+        pytest.skip("an accelerator pins memory")
+    bare = _warning_places(records)
+    with inject(ReadError("*.nothing"), require_fired=False):
+        armed = _warning_places(records)
+    assert bare == armed
+
+
+def test_the_state_of_a_stateful_loader(records):
+    with inject(ReadError("*/02.rec")):
+        loader = _stateful(records)
+        iterator = iter(loader)
+        first_batches = _contents_of([next(iterator) for _ in range(6)])
+        state = loader.state_dict()
+        iterator._shutdown_workers()
+    fresh = _stateful(records)
+    fresh.load_state_dict(state)
+    assert [2] == [number for number, each in enumerate(first_batches) if each == FAILED]
+    assert _contents(records)[6:] == _contents_of(fresh)
+
+
+def test_the_state_is_loaded_under_a_fault(records):
+    loader = _stateful(records)
+    iterator = iter(loader)
+    for _ in range(6):
+        next(iterator)
+    state = loader.state_dict()
+    iterator._shutdown_workers()
+    with inject(ReadError("*/09.rec")):
+        fresh = _stateful(records)
+        fresh.load_state_dict(state)
+        remaining = _contents_of(fresh)
+    expected = _contents(records)
+    assert [*expected[6:9], FAILED, *expected[10:]] == remaining
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*multi-threaded.*fork:DeprecationWarning"  # Python 3.12 on; it is what is under test.
+)
+def test_a_loader_that_a_thread_drives(records):
+    with inject(ReadError("*/05.rec")) as injection:
+        gave = in_a_thread(lambda: _contents_of(_loader(records, num_workers=2)))
+    assert [5] == [number for number, each in enumerate(gave) if each == FAILED]
+    assert injection.fired == 1
+
+
+def test_a_fault_out_of_order(records):
+    slow = SlowRead("*.rec", seconds=0.05, workers=(0,))
+    with inject(slow, ReadError("*/05.rec")) as injection:
+        read = epoch(_loader(records, num_workers=2, in_order=False))
+    gave = {each.index: each.gave for each in read.batches}
+    expected = dict(enumerate(_contents(records)))
+    assert {**expected, 5: FAILED} == gave
+    assert [True, True] == [each.fired > 0 for each in injection.faults]
+
+
+def test_a_death_out_of_order(records):
+    """The loop ends with it, whatever has come by then. Only the first fetches are dealt out."""
+    with inject(WorkerKilled(at=1)) as injection:
+        read = epoch(_loader(records, num_workers=2, in_order=False))
+    assert {signal.SIGKILL} == read.signals
+    expected = _contents(records)
+    assert all(each.gave == expected[each.index] for each in read.batches)
+    assert injection.fired == 1

@@ -3,8 +3,6 @@
 A name counts as torch's if torch's loader has it and the package uses it of what is not its own.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import importlib
@@ -12,11 +10,11 @@ import inspect
 import re
 from pathlib import Path
 
-import pytest
 import torch.utils.data
 from packaging.version import Version
 
 import pytest_dataloader_faults
+from support.rows import rows
 from support.torch_names import NEWER, USED_OF_TORCH
 
 PACKAGE = Path(pytest_dataloader_faults.__file__).parent
@@ -49,19 +47,24 @@ def _imported_names(node):
     return set()
 
 
-def _is_mixin(node):
-    """Whether a class calls private methods of what it is mixed into."""
-    return isinstance(node, ast.ClassDef) and "super()._" in ast.unparse(node)
+def _name(node):
+    return getattr(node, "id", None)
+
+
+def _is_call_of_super(node):
+    """Whether it is a private method of what a class is mixed into, or of its base."""
+    is_private = isinstance(node, ast.Attribute) and node.attr.startswith("_")
+    return is_private and isinstance(node.value, ast.Call) and _name(node.value.func) == "super"
 
 
 def _attributes(tree):
     """What is used of objects other than an instance of the class itself; all of it in a mixin."""
     for node in ast.walk(tree):
-        if _is_mixin(node):
+        if isinstance(node, ast.ClassDef) and any(map(_is_call_of_super, ast.walk(node))):
             yield from (each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute))
-        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) not in ("self", "cls"):
+        elif isinstance(node, ast.Attribute) and _name(node.value) not in ("self", "cls"):
             yield node.attr
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in _BY_NAME:
+        elif isinstance(node, ast.Call) and _name(node.func) in _BY_NAME:
             yield from (each.value for each in node.args[1:2] if isinstance(each, ast.Constant))
 
 
@@ -87,10 +90,10 @@ def _owner(path):
     raise AssertionError(path)
 
 
-@pytest.mark.parametrize(("owner", "name"), NAMES)
+@rows(("owner", "name"), NAMES)
 def test_torch_has_it(owner, name):
     if Version(torch.__version__) < Version(NEWER.get(name, "0")):
-        pytest.skip(f"it came with torch {NEWER[name]}, this is {torch.__version__}")
+        return
     loaded_owner = _owner(owner)
     with contextlib.suppress(ModuleNotFoundError):  # It is no submodule.
         importlib.import_module(f"{owner}.{name}")
@@ -100,4 +103,5 @@ def test_torch_has_it(owner, name):
 def test_the_table_is_whole():
     names = {name for _, name in NAMES if _is_private(name)}
     owners = {each for owner in USED_OF_TORCH for each in owner.split(".")}
-    assert [set(), set()] == [_used_names() - OTHERS - names - owners, names - _used_names()]
+    used_names = _used_names()
+    assert [set(), set()] == [used_names - OTHERS - names - owners, names - used_names]
