@@ -1,7 +1,5 @@
 """Is there an engine? Found out by truly installing one, also where it is truly refused."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -12,11 +10,20 @@ import pytest
 from pytest_dataloader_faults import _engine, inject
 from pytest_dataloader_faults._engine import choose, explain_missing_kernel_engine
 from pytest_dataloader_faults._engine.kernel import linux
-from pytest_dataloader_faults._engine.scope import engine_for
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import (
+    ConnectionClosed,
     ConnectionReset,
+    HttpError,
+    HungRead,
+    ListingError,
+    ListingOrder,
+    LockError,
+    MemoryExhaustion,
+    MissingEntry,
     SharedMemoryExhaustion,
+    SlowRead,
+    StrayEntry,
     ThreadExhaustion,
     WorkerKilled,
 )
@@ -197,17 +204,19 @@ def _forget_availability() -> None:
     explain_missing_kernel_engine.cache_clear()
 
 
-def test_complete_texts(golden):
-    beyond = {
-        "shared memory": SharedMemoryExhaustion(),
-        "a thread": ThreadExhaustion(),
-        "an answer": ConnectionReset(),
-        "a read": WorkerKilled(reading="*.rec"),
-        "a write": WorkerKilled(writing="*.rec"),
-    }
+BEYOND = (
+    *(SharedMemoryExhaustion(), ThreadExhaustion(), LockError(), MemoryExhaustion()),
+    *(ListingOrder(), ListingError(), MissingEntry(), StrayEntry()),
+    *(ConnectionReset(), ConnectionClosed(), HttpError(), SlowRead("tcp://*")),
+    HungRead(("*.bin", "tcp://*")),
+    *(WorkerKilled(reading="*.rec"), WorkerKilled(writing="*.rec")),
+)
+
+
+def test_the_python_engine_refuses_what_it_cannot_inject(golden):
     texts = {}
-    for title, fault in beyond.items():
+    for fault in BEYOND:
         with pytest.raises(InvalidArgumentError) as refused:
-            engine_for("python", (fault,))
-        texts[title] = str(refused.value)
+            inject(fault, engine="python").__enter__()
+        texts[repr(fault)] = str(refused.value)
     golden("engines", texts)

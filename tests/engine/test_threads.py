@@ -1,7 +1,5 @@
 """Threads and processes that cannot start, in each way in which programs start them."""
 
-from __future__ import annotations
-
 import _thread
 import contextlib
 import ctypes
@@ -19,18 +17,14 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine import explain_missing_kernel_engine
 from pytest_dataloader_faults._engine.scope import arm_faults
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import ThreadExhaustion
 from support.attempts import attempt
 from support.corpus.threads import ReadsInPool
 from support.epochs import alone, epoch
 from support.tries import Tries
 
-pytestmark = pytest.mark.skipif(
-    bool(explain_missing_kernel_engine()), reason=str(explain_missing_kernel_engine())
-)
+pytestmark = pytest.mark.usefixtures("engine")
 TEMPORARILY = os.strerror(errno.EAGAIN)
 NO_THREAD = "RuntimeError: can't start new thread"
 DONE, _ECHO = "done", "/bin/echo"
@@ -272,9 +266,3 @@ def test_workers_that_are_not_forked(method, records):
     assert "can't start new thread" in read.text
     assert read.batches == []
     assert injection.mentioned == 1
-
-
-def test_the_python_engine_refuses_it():
-    with pytest.raises(InvalidArgumentError, match="libraries start their threads in C") as info:
-        inject(ThreadExhaustion(), engine="python").__enter__()
-    assert "Use engine='kernel'" in str(info.value)

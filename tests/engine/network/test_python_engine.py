@@ -1,22 +1,12 @@
 """The python engine lets connect() of Python's sockets fail, and refuses what it cannot do."""
 
-from __future__ import annotations
-
 import asyncio
-import re
 import socket
 
 import pytest
 
-from pytest_dataloader_faults import inject
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     ConnectError,
-    ConnectionClosed,
-    ConnectionReset,
-    HttpError,
-    HungRead,
-    SlowRead,
 )
 from support.attempts import attempt
 from support.servers import path_of, tcp_server
@@ -71,20 +61,3 @@ def test_only_tcp_counts():
     options = {"engine": "python", "require_fired": False}
     results, injection = attempt([0], _datagrams, ConnectError(), **options)
     assert ([b"x"], {}) == (results, injection.workers[0].connections)
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        *(ConnectionReset(), ConnectionClosed(), HttpError()),
-        *(SlowRead("tcp://*"), HungRead(("*.bin", "tcp://*"))),
-    ],
-    ids=str,
-)
-def test_faults_of_answers_are_refused(fault):
-    message = "the kernel handles data that arrives through a socket. Use engine='kernel'"
-    with (
-        pytest.raises(InvalidArgumentError, match=re.escape(message)),
-        inject(fault, engine="python"),
-    ):
-        pass
