@@ -205,8 +205,6 @@ def _arrays(tmp_path):
 
 
 class Mapped(Dataset[Any]):
-    """Maps a file for each sample."""
-
     def __init__(self, paths: list[Any]) -> None:
         self.paths = paths
 
@@ -218,8 +216,6 @@ class Mapped(Dataset[Any]):
 
 
 class InC(Mapped):
-    """Reads by NumPy's C code."""
-
     def __getitem__(self, index: int) -> int:
         return int(np.fromfile(self.paths[index], np.uint8).sum())
 

@@ -1,7 +1,5 @@
 """A worker opens what its own view of the file system shows it, under faults as without."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import mmap
@@ -256,15 +254,6 @@ def test_who_is_itself_again_is_under_faults_again(folder):
     assert b"in a" == gave[1]
     assert [True, False, True] == ["Errno 5" in str(each) for each in gave]
     assert ({OTHER_RIGHTS: 1}, 2) == (injection.workers[0].unobserved, injection.fired)
-
-
-@as_root
-def test_the_message_says_what_hid_the_files(folder):
-    prepared = _other_user(folder)
-    read = error_of(lambda _: prepared())
-    with inject(ReadError("*.bin"), require_fired=False) as injection:
-        epoch(alone(Tries([None], read)))
-    assert f"Not visible to the engine: {OTHER_RIGHTS} (1)" in injection.explain_unfired()
 
 
 def _through_proc_cwd(folder):

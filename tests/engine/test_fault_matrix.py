@@ -70,13 +70,11 @@ def _is_in_every_run(place, row, method, kind, persistent):
 
 @pytest.fixture(name="folder", scope="module")
 def _folder(tmp_path_factory):
-    """The files of both specimens."""
     return write_records(tmp_path_factory.mktemp("matrix") / "records")
 
 
 @pytest.fixture(name="references", scope="module")
 def _references(folder):
-    """What each specimen gives when nothing is wrong."""
     return {name: take_reference(lambda make=make: make(folder)) for name, make in DATASETS.items()}
 
 
@@ -108,7 +106,6 @@ def test_cell(folder, references, row, method, kind, persistent):
 
 
 def _trial(folder, fault, row, method, kind, persistent):
-    """Run that cell, when called."""
     options = {
         "num_workers": METHODS[method],
         "batch_size": 4,

@@ -1,9 +1,8 @@
 """Which paths a glob means, and paths and files as they are seldom met."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
+import functools
 import glob
 import mmap
 import os
@@ -20,7 +19,7 @@ from pytest_dataloader_faults.faults.globs import GlobMatcher, is_excluded
 from support.attempts import CONTENT, attempt, attempt_followed, error_of
 from support.epochs import alone, epoch
 from support.rows import rows
-from support.tries import ENOUGH, WAYS, Tries, direct, pread
+from support.tries import ENOUGH, WAYS, Tries, direct, look_at, pread
 
 
 @rows(
@@ -236,11 +235,20 @@ def test_odd_names_are_read_rightly(odd):
     assert dict.fromkeys(odd, 2) == opens
 
 
-def test_a_descriptor_of_an_odd_name_that_is_inherited(odd):
+def test_what_is_inherited_of_odd_names(odd):
+    """/proc/self/maps writes some names in a way of its own."""
     with contextlib.ExitStack() as stack:
-        fds = [stack.enter_context(open(path, "rb")).fileno() for path in odd]
-        gave, _ = attempt(fds, pread, TruncatedFile("*.rec", keep=50))
-    assert [CONTENT[:50]] * len(odd) == gave
+        files = [stack.enter_context(open(path, "rb")) for path in odd]
+        calls = [functools.partial(pread, file.fileno()) for file in files]
+        for file in files:
+            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            calls.append(functools.partial(look_at, (stack.enter_context(mapping), 7)))
+        faults = [TruncatedFile(glob.escape(path), keep=50) for path in odd]
+        gave, injection = attempt(calls, lambda call: call(), *faults)
+    assert [CONTENT[:50]] * len(odd) + [CONTENT[7]] * len(odd) == gave
+    assert [{path} for path in odd] == [
+        {firing.path for firing in facts.firings} for facts in injection.faults
+    ]
 
 
 GB = 1 << 30
@@ -339,11 +347,13 @@ def test_files_that_are_replaced_between_epochs(tmp_path):
 def _epoch_of_new_contents(loader, paths, contents):
     for path, content in zip(paths, contents, strict=True):
         Path(f"{path}.new").write_bytes(content)
+        os.utime(f"{path}.new", (1, 1))  # As archives are unpacked.
         os.replace(f"{path}.new", path)
     return [each.gave for each in epoch(loader).batches]
 
 
 def test_the_last_of_ten_thousand_files(tmp_path):
+    """There are fewer numbers for the files of a worker: each is used again."""
     paths = [str(tmp_path / f"{number:05}.rec") for number in range(10_000)]
     for path in paths:
         Path(path).write_bytes(path[-9:].encode())

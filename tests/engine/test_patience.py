@@ -1,7 +1,5 @@
 """A process that has to wait for a processor gets more time from those who wait for it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

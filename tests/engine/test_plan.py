@@ -1,7 +1,5 @@
 """What a plan asks of the kernel, and the table of calls that it is made from."""
 
-from __future__ import annotations
-
 import gc
 import json
 import time
@@ -63,14 +61,12 @@ ALL = (
     ],
 )
 def test_a_fault_fires_from_nth_on_for_times(nth, times, expected):
-    """Occurrences are counted from 1; None means for good."""
     counter = FaultCounter(ReadError(nth=nth, times=times), 0)
     assert expected == [number for number in range(1, 7) if counter.reach()]
     assert counter.matched == 6
 
 
 def test_reaching_is_not_firing():
-    """A counter for each: only what is written down has fired."""
     counter = FaultCounter(ReadError(), 4)
     assert counter.reach()
     assert (1, 0) == (counter.matched, counter.fired)
@@ -99,7 +95,6 @@ def test_many_firings_are_counted_and_not_kept():
     ],
 )
 def test_a_fault_concerns_the_workers_it_names(fault, concerned):
-    """Others keep a counter of it, which nothing reaches."""
     faults = {worker: WorkerFaults(FaultPlan((fault,)), worker) for worker in range(3)}
     assert concerned == {
         worker
@@ -120,7 +115,6 @@ def test_each_worker_counts_on_its_own():
 
 
 def test_faults_about_a_path_are_found_by_kind_and_glob():
-    """In the order of the schedule."""
     plan = FaultPlan((ReadError("*.a"), OpenError("*.a"), ReadError("*.b"), ReadError("*", nth=2)))
     faults = WorkerFaults(plan, 0)
     assert [0, 3] == [each.index for each in faults.counters_for_path(ReadError, "/data/x.a")]
@@ -141,21 +135,13 @@ def test_faults_about_a_path_are_found_by_kind_and_glob():
     ],
 )
 def test_reads_are_followed_where_they_matter(plan, path, expected):
-    """Where a fault on reads means the file; with watch, wherever there is data."""
     assert expected is WorkerFaults(plan, 0).needs_reads_of(path)
 
 
 def test_the_globs_of_a_plan():
-    """Those of all faults about files; with watch, everything."""
     assert ("/data/*", "*.a", "*.b", "*.c", "*.d") == FaultPlan(ALL).globs
     assert ("*",) == FaultPlan(ALL, watch=True).globs
     assert () == FaultPlan(ALL[4:]).globs
-
-
-@rows(("faults", "expected"), [(ALL, True), (ALL[:4], False), ((), False)])
-def test_exhaustion_wants_every_descriptor_to_be_seen(faults, expected):
-    """It is the only fault that is about descriptors of any kind."""
-    assert expected is (Place.ALLOCATION in FaultPlan(faults).needs.places)
 
 
 @rows(
@@ -217,7 +203,6 @@ PATH, OTHER, CODE = "/data/x.a", "/data/x.b", "/usr/lib/python3/x.a"
     ],
 )
 def test_what_has_to_be_seen_of_a_file(plan, path, expected):
-    """Its content, its reads, its writes, what a peer sends, or nothing at all."""
     faults = WorkerFaults(plan, 0)
     needed = {
         "content": faults.needs_content_of(path),
@@ -287,7 +272,6 @@ def test_a_report_of_many_files_costs_no_more_than_its_text():
 
 @pytest.mark.parametrize("watch", [True, False])
 def test_a_plan_travels_as_json(watch):
-    """What the supervisor gets is what was asked for."""
     plan = FaultPlan(ALL, watch)
     assert wire.decode(wire.encode(Configure(plan, 1)).decode()).plan == plan
 
@@ -298,7 +282,6 @@ def test_each_call_is_found_by_its_role():
 
 @rows("name", CALLS)
 def test_facts_that_belong_together_are_there_together(name):
-    """An answer takes an argument at the place that the table gives, so there has to be one."""
     call = CALLS[name]
     role = call.role
     uses_file = call.reads_fd is not None or call.writes_fd is not None
@@ -314,7 +297,6 @@ def test_facts_that_belong_together_are_there_together(name):
 
 
 def test_what_can_be_short_is_what_has_buffers():
-    """The rest maps a file, copies it within the kernel, or moves no data."""
     reads = {name for name, call in CALLS.items() if call.reads_into_buffers}
     writes = {name for name, call in CALLS.items() if call.writes_buffers}
 

@@ -22,7 +22,6 @@ CUT = [name for name in reader_matrix.FAULTS if name.startswith("TruncatedFile")
 
 @pytest.fixture(name="cells", scope="module")
 def _cells(tmp_path_factory):
-    """Every reader under every fault, once."""
     return reader_matrix.matrix(tmp_path_factory.mktemp("matrix"))
 
 

@@ -1,7 +1,5 @@
 """What dead processes left in /dev/shm is removed, and data files that are there can be read."""
 
-from __future__ import annotations
-
 import mmap
 import multiprocessing
 import os
@@ -109,7 +107,6 @@ def _read_attached(name):
 
 @pytest.fixture(name="folder")
 def _folder():
-    """A folder in /dev/shm with a copy of a file."""
     folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
     (folder / "0.bin").write_bytes(CONTENT)
     yield folder
@@ -127,7 +124,6 @@ def _nameless():
 
 @pytest.fixture(name="segment")
 def _segment():
-    """A segment of multiprocessing."""
     shared = SharedMemory(create=True, size=len(CONTENT))
     shared.buf[:] = CONTENT
     yield f"/dev/shm/{shared.name}"

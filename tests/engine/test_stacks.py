@@ -1,7 +1,5 @@
 """Processes that write their stacks when they are asked."""
 
-from __future__ import annotations
-
 import os
 import signal
 

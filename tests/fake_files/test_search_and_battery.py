@@ -1,7 +1,5 @@
 """The search and the battery, over fake files."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from pathlib import Path
@@ -56,12 +54,6 @@ def lines(path: str) -> bytes:
     """The lines of a text, which may end after any of them."""
     with open(path, encoding="ascii") as file:
         return b"".join(line.encode() for line in file).ljust(SIZE)
-
-
-@pytest.fixture(name="files")
-def _files(fake_dataset_fs):
-    write_fake_records(fake_dataset_fs)
-    return fake_dataset_fs
 
 
 def test_the_survey_is_that_of_real_files(tmp_path):

@@ -1,7 +1,8 @@
-"""What the filter program decides, by an interpreter of the few instructions it is made of."""
+"""What the filter program decides, and that its numbers and structs are those of the kernel."""
 
-from __future__ import annotations
-
+import json
+import os
+import shutil
 import struct
 from fcntl import F_GETLK, LOCK_EX, LOCK_UN
 
@@ -25,6 +26,7 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     F_OFD_SETLKW,
     F_SETLK,
     F_SETLKW,
+    MACHINE,
     MAP_ANONYMOUS,
     MAP_FIXED,
     MAP_PRIVATE,
@@ -37,6 +39,7 @@ from pytest_dataloader_faults._engine.kernel.linux import (
 from pytest_dataloader_faults._engine.plan import FilterRequirements
 from pytest_dataloader_faults._engine.system.libc import Prctl
 from pytest_dataloader_faults.faults.base import Place
+from support.kernel_headers import TABLE, compile_values, engine_values, expressions_for
 from support.rows import rows
 
 BASE = 8192
@@ -90,7 +93,6 @@ def _compare(operation: int, accumulator: int, value: int) -> bool:
 def answer(
     machine: str, name: str, *arguments: int, base=BASE, listed_fds=HELD, **requirements
 ) -> str:
-    """What becomes of that call on that machine."""
     needs = FilterRequirements(**requirements)
     tables = SYSCALLS[machine], ARCHITECTURES[machine]
     code = program(*tables, base=base, listed_fds=listed_fds, needs=needs)
@@ -164,7 +166,6 @@ def test_arguments_are_where_the_manual_pages_have_them():
 
 
 def on_descriptor(machine: str, name: str, fd: int, **options) -> str:
-    """What becomes of it when it reads from *fd*."""
     place = KNOWN[name].reads_fd or 0
     return answer(machine, name, *[BASE + 1] * place, fd, **options)
 
@@ -189,7 +190,6 @@ def test_opens_are_always_handed_over(machine, name):
     ],
 )
 def test_reads_are_handed_over_by_descriptor(machine, name, fd, expected):
-    """At or above the base, or held since before the filter; the rest stays on the fast path."""
     assert expected == on_descriptor(machine, name, fd)
 
 
@@ -213,7 +213,6 @@ def test_the_high_half_of_a_descriptor_is_ignored(machine, name):
     ],
 )
 def test_mappings_of_files_are_handed_over(machine, flags, fd, expected):
-    """Anonymous memory has no file, whatever its descriptor says."""
     assert expected == answer(machine, "mmap", 0, 4096, 1, flags, fd, 0)
 
 
@@ -237,7 +236,6 @@ def test_duplicates_of_followed_descriptors_are_handed_over(machine, name, fd, e
     ],
 )
 def test_fcntl_is_handed_over_when_it_duplicates(machine, fd, command, expected):
-    """Its other commands make no descriptor."""
     assert expected == answer(machine, "fcntl", fd, command, 0)
 
 
@@ -295,7 +293,6 @@ MINE = MAP_PRIVATE | MAP_ANONYMOUS
     ],
 )
 def test_allocations_are_handed_over_on_request(machine, name, arguments, expected):
-    """Of the requested size; thread stacks and shared libraries are not."""
     assert expected == answer(machine, name, *arguments, places=Place.MEMORY, memory=LEAST)
 
 
@@ -311,7 +308,6 @@ def test_sizes_have_64_bits(machine, least):
 
 @rows(("machine", "name"), [each for each in CALLS if each[1] in MAKE_ONE])
 def test_every_new_descriptor_is_seen_on_request(machine, name):
-    """Calls that make one are handed over for DescriptorExhaustion, and only then."""
     assert answer(machine, name, 3, 0, places=Place.ALLOCATION) == "USER_NOTIF"
     assert answer(machine, name, 3, 0) == "ALLOW"
 
@@ -325,7 +321,6 @@ def test_every_new_descriptor_is_seen_on_request(machine, name):
     ],
 )
 def test_writes_are_handed_over_on_request(machine, name, fd, expected):
-    """Of all but the standard streams; where nobody asks, only what else the call is handed for."""
     arguments = [1] * 6
     arguments[KNOWN[name].writes_fd] = fd
     assert answer(machine, name, *arguments, places=Place.WRITE) == expected
@@ -345,7 +340,6 @@ def test_writes_are_handed_over_on_request(machine, name, fd, expected):
     ],
 )
 def test_mappings_that_are_written_back_are_handed_over(machine, protection, flags, expected):
-    """Shared ones with the right to write."""
     arguments = (0, 4096, protection, flags, 3, 0)
     assert answer(machine, "mmap", *arguments, places=Place.WRITE) == expected
     assert answer(machine, "mmap", *arguments) == "ALLOW"
@@ -353,7 +347,6 @@ def test_mappings_that_are_written_back_are_handed_over(machine, protection, fla
 
 @rows(("machine", "name"), READING)
 def test_reads_are_handed_over_as_before_where_writes_are_too(machine, name):
-    """By descriptor: sendfile(2) and its like have two of them."""
     assert on_descriptor(machine, name, BASE, places=Place.WRITE) == "USER_NOTIF"
     if name not in writing_calls():
         assert on_descriptor(machine, name, 3, places=Place.WRITE) == "ALLOW"
@@ -375,7 +368,6 @@ def test_reads_are_handed_over_as_before_where_writes_are_too(machine, name):
 def test_a_change_of_identity_is_reported_by_its_first_argument(
     machine, name, first_argument, expected
 ):
-    """A process is made, and its attributes are set, for many other reasons."""
     assert expected == answer(machine, name, first_argument)
 
 
@@ -390,7 +382,6 @@ def test_starts_are_handed_over_on_request(machine, name):
 
 @rows(("machine", "name"), CALLS)
 def test_another_architecture_is_left_alone(machine, name):
-    """Its numbers mean other calls."""
     other_machine = next(each for each in MACHINES if each != machine)
     needs = FilterRequirements(places=Place.ALLOCATION)
     code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, needs=needs)
@@ -418,7 +409,6 @@ def test_calls_that_are_not_named_are_left_alone(machine):
 @rows("machine", MACHINES)
 @rows("fd", [SIXTY[0], SIXTY[-1]])
 def test_sixty_held_descriptors_fit(machine, fd):
-    """The kernel takes 4096 instructions, and every test is still reached."""
     table = SYSCALLS[machine]
     needs = FilterRequirements(~Place(0))
     code = program(table, ARCHITECTURES[machine], base=BASE, listed_fds=SIXTY, needs=needs)
@@ -430,3 +420,48 @@ def test_sixty_held_descriptors_fit(machine, fd):
     }
     assert set(decisions.values()) == {"USER_NOTIF"}
     assert on_descriptor(machine, "read", SIXTY[-1] + 1, listed_fds=SIXTY) == "ALLOW"
+
+
+VALUES = json.loads(TABLE.read_text(encoding="utf-8"))["values"]
+HANDED_OVER = {*KNOWN}
+
+
+@pytest.fixture(name="compiler")
+def _compiler():
+    """A C compiler, and beside it the kernel's headers for the machine that runs this."""
+    if MACHINE not in SYSCALLS:
+        pytest.skip(f"the kernel engine does not know {MACHINE}")
+    if not os.path.exists("/usr/include/linux/seccomp.h") or not shutil.which("cc"):
+        pytest.skip("cc or the kernel's headers (Debian: linux-libc-dev) are not installed here")
+    return ["cc"]
+
+
+@pytest.mark.parametrize("machine", SYSCALLS)
+def test_numbers_and_structs_are_the_kernels(machine):
+    assert engine_values(machine) == VALUES[machine]
+
+
+@pytest.mark.parametrize("machine", SYSCALLS)
+def test_each_call_that_is_handed_over_has_its_number(machine):
+    """Or the filter would let it pass in silence. It may lack only what the machine lacks."""
+    lacking = HANDED_OVER - {*SYSCALLS[machine]}
+
+    assert lacking == {name for name in HANDED_OVER if f"__NR_{name}" not in VALUES[machine]}
+
+
+def test_the_table_is_what_the_headers_of_this_machine_say(compiler):
+    """As far as its headers go: they may be older than some names, and then lack them."""
+    header_values = compile_values(expressions_for(MACHINE), compiler)
+
+    assert header_values.items() <= VALUES[MACHINE].items()
+    assert {f"__NR_{name}" for name in HANDED_OVER} & {*VALUES[MACHINE]} <= {*header_values}
+
+
+def test_another_number_is_seen(monkeypatch):
+    monkeypatch.setitem(SYSCALLS["aarch64"], "pread64", 68)
+
+    assert engine_values("aarch64").items() ^ VALUES["aarch64"].items() == {
+        ("__NR_pread64", 67),
+        ("__NR_pread64", 68),
+    }
+    assert engine_values("x86_64") == VALUES["x86_64"]

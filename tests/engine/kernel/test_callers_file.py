@@ -1,7 +1,5 @@
 """The supervisor finds a file as its caller would, and nothing that comes in its place."""
 
-from __future__ import annotations
-
 import errno
 import os
 

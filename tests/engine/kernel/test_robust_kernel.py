@@ -1,13 +1,8 @@
 """What the kernel makes of a path, a descriptor or a mapping is what the engine makes of it."""
 
-from __future__ import annotations
-
-import contextlib
 import ctypes
 import errno
-import fcntl
 import functools
-import glob
 import mmap
 import os
 from pathlib import Path
@@ -114,26 +109,6 @@ def test_a_glob_for_everything_spares_what_the_worker_prints_to(tmp_path, capfd)
     assert 8 == gave
 
 
-NAMES = [b"two\nlines.rec", b"carriage\rreturn.rec", b"back\\slash.rec", b"latin \xe9.rec"]
-
-
-def test_mappings_of_files_of_odd_names(tmp_path):
-    """/proc/self/maps writes some names in a way of its own; they are told apart all the same."""
-    paths = [os.path.join(tmp_path, os.fsdecode(name)) for name in NAMES]
-    with contextlib.ExitStack() as stack:
-        mappings = []
-        for number, path in enumerate(paths):
-            Path(path).write_bytes(bytes([number]) * 200)
-            file = stack.enter_context(open(path, "rb"))
-            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            mappings.append(stack.enter_context(mapping))
-        faults = [TruncatedFile(glob.escape(path), keep=50) for path in paths]
-        gave, injection = attempt([(each, 7) for each in mappings], look_at, *faults)
-    assert [*range(len(NAMES))] == gave
-    firings = [{firing.path for firing in facts.firings} for facts in injection.faults]
-    assert [{path} for path in paths] == firings
-
-
 # Substitutes.
 
 
@@ -159,39 +134,7 @@ def test_the_substitute_of_a_sparse_file_is_sparse(sparse):
     assert (3 * GB // 2, True, b"\0middle\0") == gave
 
 
-def test_a_replaced_file_of_the_same_age(tmp_path):
-    """Unpacked archives are full of them: what is kept is of the new one."""
-    path = tmp_path / "file.rec"
-    loader = alone(Tries([str(path)], WAYS["pread"]), persistent_workers=True)
-    with inject(TruncatedFile("*.rec", keep=2)):
-        epochs = [_replace_and_read(loader, path, text) for text in (b"1111", b"2222")]
-    loader._iterator._shutdown_workers()
-    assert [b"11", b"22"] == epochs
-
-
-def _replace_and_read(loader, path, text):
-    fresh = path.with_suffix(".new")
-    fresh.write_bytes(text)
-    os.utime(fresh, (1, 1))
-    fresh.replace(path)
-    ((_, _, gave),) = epoch(loader).batches
-    return gave
-
-
 # What the supervisor shares with a worker.
-
-
-def test_a_lock_goes_with_its_descriptor(path):
-    """flock(2) locks an open file until its last descriptor is closed, which is the worker's."""
-
-    def read(path):
-        with open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file.read()
-
-    gave, injection = attempt_followed([path] * 3, read, "*.rec")
-    assert [CONTENT] * 3 == gave
-    assert injection.matched
 
 
 def test_a_child_that_reads_late(records):

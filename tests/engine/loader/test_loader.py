@@ -192,7 +192,6 @@ class _Enumerated(DataLoader):
 
 @pytest.fixture(name="other_records")
 def _other_records(tmp_path):
-    """A second dataset."""
     return write_records(tmp_path / "others")
 
 

@@ -77,7 +77,6 @@ def _used_names():
 
 
 def _owner(path):
-    """The module or the class of that path."""
     parts = path.split(".")
     for count in range(len(parts), 0, -1):
         try:

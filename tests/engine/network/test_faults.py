@@ -1,7 +1,5 @@
 """Faults of connections, and an end in an error where the supervisor cannot do what they need."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools

@@ -1,7 +1,5 @@
 """Error responses of an HTTP server: which requests get one, and what passes unchanged."""
 
-from __future__ import annotations
-
 import functools
 import http.client
 import http.server

@@ -1,7 +1,5 @@
 """Connections through the supervisor carry what they would without it, also by TLS."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import datetime as dt
@@ -27,7 +25,7 @@ from support.servers import path_of, read_all, tcp_server
 from support.tries import Tries
 from support.waiting import allowed
 
-MEGABYTES = 50
+MEGABYTES = 20
 PART = bytes(range(256)) * 4096
 
 
@@ -223,7 +221,7 @@ def _mapped(address):
 def test_what_comes_is_handed_on():
     """As it comes without the supervisor.
 
-    Of 50 MB each way, the second come after this side has ended. What the peer sends to a slow
+    Of 20 MB each way, the second come after this side has ended. What the peer sends to a slow
     reader is kept. A closed port refuses, whether or not the client has a time limit, and the peer
     may reset the connection. An IPv4 address of an IPv6 socket is counted as it was given.
     """
@@ -299,7 +297,6 @@ def _contexts(tmp_path_factory):
 
 
 def _request_by_tls(source):
-    """What the server sends, to its end."""
     address, path = source
     context = ssl.create_default_context(cafile=path)
     context.check_hostname = False

@@ -1,7 +1,6 @@
 """Which faults of connections reach which readers, and what they make of them: a table."""
 
-from __future__ import annotations
-
+import functools
 import re
 import traceback
 from pathlib import Path
@@ -32,6 +31,12 @@ FAULTS = {
 }
 QUICK = ("`requests.get`", "`fsspec.open` of http", "`webdataset.WebDataset` of `pipe:curl`")
 SLOW = tuple(reader for reader in READERS if reader not in QUICK)
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+CELLS = [
+    *((QUICK, fault) for fault in ("connection refused", "reset within it", "no response")),
+    *(slow(QUICK, fault) for fault in ("reset before the response", "closed within it")),
+    *(slow(SLOW, fault) for fault in FAULTS),
+]
 
 
 @pytest.fixture(name="where", scope="module")
@@ -57,8 +62,7 @@ def test_the_page_has_a_row_for_each_reader():
 
 
 @pytest.mark.filterwarnings("ignore")  # Those of other people's libraries.
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("readers", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("readers", "fault"), CELLS)
 def test_readers_do_what_the_page_says(where, readers, fault):
     table = _table()
     with inject(FAULTS[fault], require_fired=False) as injection:

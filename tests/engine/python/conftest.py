@@ -1,7 +1,5 @@
 """Shared by the tests of the python engine: a data file that this process opens."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.attempts import CONTENT
@@ -9,7 +7,6 @@ from support.attempts import CONTENT
 
 @pytest.fixture(name="path")
 def _path(tmp_path):
-    """A file of 200 bytes."""
     path = tmp_path / "data.rec"
     path.write_bytes(CONTENT)
     return path

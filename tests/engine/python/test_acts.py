@@ -1,7 +1,5 @@
 """Each act of the portable engine, and that files are otherwise what they were."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import io
@@ -12,7 +10,6 @@ import threading
 
 import pytest
 
-from pytest_dataloader_faults._engine.file_copies import FileEdit, altered_copy
 from pytest_dataloader_faults._engine.plan import FaultPlan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import Delay, Fail, FaultPolicy, Hang, Short
 from pytest_dataloader_faults.faults import OpenError, ReadError
@@ -201,18 +198,6 @@ def test_counts_are_right_when_threads_read_at_once(path):
         for thread in threads:
             thread.join()
     assert counters_of(policy)["files"][str(path)][:4] == [50, 100, 10000, 0]
-
-
-def test_a_system_without_nameless_files_gets_one_that_is_unlinked(path):
-    with patched(schedule(NEVER)) as files:
-        system = vars(files.system).copy()
-    system["scratch"] = lambda: str(path.parent)
-    names = set(os.listdir(path.parent))
-    fd = altered_copy(type(files.system)(**system), str(path), FileEdit(50), os.O_RDONLY)
-    assert CONTENT[:50] == os.read(fd, 100)
-    assert 0 == os.fstat(fd).st_nlink
-    assert names == set(os.listdir(path.parent))
-    os.close(fd)
 
 
 def test_each_reader_reads_rightly_when_nothing_is_due(tmp_path):

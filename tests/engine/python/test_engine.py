@@ -1,13 +1,10 @@
 """The python engine: what it sees, and where its limits are."""
 
-from __future__ import annotations
-
 import builtins
 import errno
 import fcntl
 import itertools
 import mmap
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -71,13 +68,6 @@ def gave(read, path):
         return read(path)
     except Exception as error:  # noqa: BLE001  # whatever it is, it is the finding
         return f"{type(error).__name__}: {error}"
-
-
-@pytest.fixture(name="path")
-def _path(tmp_path):
-    path = tmp_path / "data.rec"
-    path.write_bytes(bytes(range(200)))
-    return path
 
 
 @pytest.mark.filterwarnings("ignore:Exception ignored in")  # Pillow, under either engine: its
@@ -218,23 +208,6 @@ def test_another_program_is_reported(path):
     call = "posix_spawn in subprocess._posix_spawn"
     call = call if spawns else "fork_exec in subprocess._execute_child"
     assert {call: 1} == counters_of(policy)["unobserved"]
-
-
-def test_another_process_is_reported(path):
-    policy = schedule(ReadError("*.rec"))
-    with patched(policy):
-        process = multiprocessing.get_context("fork").Process(target=_leave_with_errno, args=[path])
-        process.start()
-        process.join()
-    assert errno.EIO == process.exitcode
-    assert {"fork in multiprocessing.popen_fork._launch": 1} == counters_of(policy)["unobserved"]
-
-
-def _leave_with_errno(path):
-    try:
-        path.read_bytes()
-    except OSError as error:
-        os._exit(error.errno)
 
 
 def test_what_was_open_before_is_reported_and_its_number_followed(path):

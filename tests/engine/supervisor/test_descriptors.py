@@ -1,7 +1,5 @@
 """Descriptors that a dataset loses or that are taken over, and those of the supervisor itself."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl
@@ -29,6 +27,7 @@ from support.children import in_a_process
 from support.epochs import alone, epoch
 from support.tries import ENOUGH, WAYS, Tries, pread
 
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 CONTENT = bytes(range(200))
 LOST = f"OSError: [Errno {errno.EBADF}] Bad file descriptor"
 SAMPLES = 8
@@ -36,7 +35,6 @@ SAMPLES = 8
 
 @pytest.fixture(name="path")
 def _path(tmp_path):
-    """A file of 200 bytes."""
     path = tmp_path / "data.bin"
     path.write_bytes(CONTENT)
     return str(path)
@@ -245,8 +243,8 @@ EIO = os.strerror(errno.EIO)
 
 @pytest.fixture(name="paths")
 def _paths(tmp_path):
-    """800 files of 8 bytes."""
-    paths = [tmp_path / f"{number:03}.bin" for number in range(800)]
+    """More files than a process can have open."""
+    paths = [tmp_path / f"{number:03}.bin" for number in range(400)]
     for path in paths:
         path.write_bytes(b"contents")
     return list(map(str, paths))
@@ -268,7 +266,6 @@ def _read(paths, *faults, read=WAYS["read"], workers=WORKERS):
     return [each.gave for each in results], injection
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_a_fault_of_every_file_happens_in_every_file(paths):
     """Four workers open more in all than the supervisor can: it forgets what they have closed."""
 
@@ -280,10 +277,9 @@ def test_a_fault_of_every_file_happens_in_every_file(paths):
     _run_with_few_descriptors(body)
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_the_last_of_many_files(paths):
     def body():
-        faults = (ReadError("*/799.bin"), SlowRead("*", seconds=0.0001))
+        faults = (ReadError("*/399.bin"), SlowRead("*", seconds=0.0001))
         gave, injection = _read(paths, *faults, read=error_of(WAYS["read"]))
         assert [f"[Errno 5] {EIO}"] == [each for each in gave if each != b"contents"]
         assert 1 == injection.faults[0].fired
@@ -291,7 +287,6 @@ def test_the_last_of_many_files(paths):
     _run_with_few_descriptors(body)
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_every_file_can_be_shorter(paths):
     """Substitutes that nobody has asked for in a while are made anew when somebody does."""
 
@@ -303,7 +298,6 @@ def test_every_file_can_be_shorter(paths):
     _run_with_few_descriptors(body)
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_more_open_files_than_it_can_have(paths):
     def body():
         descriptors = []
@@ -321,7 +315,6 @@ def test_more_open_files_than_it_can_have(paths):
     _run_with_few_descriptors(body)
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_nothing_is_kept_of_workers_that_have_ended(paths):
     def body():
         loader = alone(Tries(paths[:40], WAYS["read"]), num_workers=2)
@@ -339,7 +332,6 @@ def _count_after_epoch(read, injection):
     return len(descriptors(injection._client.pid))
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_a_dead_process_that_no_process_has_waited_for():
     """Has no descriptors, though /proc refuses to list them to all but root."""
 

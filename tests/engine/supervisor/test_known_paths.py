@@ -1,7 +1,5 @@
 """The supervisor remembers paths that no fault is about; that hides no open of any other file."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import mmap

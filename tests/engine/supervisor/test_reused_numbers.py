@@ -1,7 +1,5 @@
 """A descriptor's number says nothing once it is closed: whoever has it next is another file."""
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os
@@ -150,7 +148,7 @@ class _Tensors(Tries):
         return torch.ones(1000)
 
 
-@pytest.mark.parametrize("free", [26, 30, 34])
+@pytest.mark.parametrize("free", [30, *(pytest.param(n, marks=pytest.mark.slow) for n in (26, 34))])
 def test_shared_memory_that_has_the_number_of_a_faulted_file(victim, free):
     """Mapped by torch, which is no mapping of the dataset's."""
 

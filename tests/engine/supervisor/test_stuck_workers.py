@@ -40,8 +40,6 @@ def _reading(paths, **options):
 
 
 def _seconds(way):
-    """How long a way of reading takes."""
-
     def timed(path):
         began = time.monotonic()
         way(path)

@@ -1,7 +1,5 @@
 """The supervisor: who may talk to it, what it hears first, and what becomes of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

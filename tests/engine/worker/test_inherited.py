@@ -1,7 +1,5 @@
 """What a forked worker inherits, open or mapped before its filter was there, meets the fault."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import mmap
@@ -33,15 +31,15 @@ def _path(tmp_path):
 
 @pytest.fixture(name="held_fd")
 def _held_fd(path):
-    """A descriptor of it, open in this process."""
     fd = os.open(path, os.O_RDONLY)
     yield fd
     os.close(fd)
 
 
-@pytest.fixture(name="mapped", params=["MAP_SHARED", "MAP_PRIVATE"])
+@pytest.fixture(
+    name="mapped", params=["MAP_SHARED", pytest.param("MAP_PRIVATE", marks=pytest.mark.slow)]
+)
 def _mapped(request, held_fd):
-    """A mapping of it, made in this process."""
     with mmap.mmap(held_fd, 0, flags=getattr(mmap, request.param), prot=mmap.PROT_READ) as mapping:
         yield mapping
 

@@ -1,7 +1,5 @@
 """Processes and threads that a worker starts meet its faults, and read rightly otherwise."""
 
-from __future__ import annotations
-
 import errno
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """A worker: what it imports late, the end of its parent, and faults at a certain sample."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -17,14 +15,14 @@ from pytest_dataloader_faults.faults import ReadError, WorkerExited, WorkerHung,
 from pytest_dataloader_faults.outcomes import FiringKind
 from support.attempts import epoch_of
 from support.datasets import Records
-from support.epochs import alone, epoch
+from support.epochs import alone
 from support.served import SharesTensors
 from support.waiting import until
 
 SPAWN = pytest.param("spawn", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", SPAWN])
+@pytest.mark.parametrize("method", ["forkserver", SPAWN])
 def test_sharing_a_tensor_imports_nothing(records, method):
     outcome = run_trial(
         lambda: SharesTensors(records), loader={"multiprocessing_context": method, "num_workers": 1}
@@ -101,8 +99,13 @@ KINDS = [
     pytest.param(WorkerKilled(sample=SAMPLE), f"signal {signal.SIGKILL}", id="killed"),
     pytest.param(WorkerExited(3, sample=SAMPLE), "exit 3", id="exited"),
     pytest.param(WorkerHung(sample=SAMPLE), "hang", id="hung"),
-    pytest.param(WorkerHung(hold_gil=True, sample=SAMPLE), "hang", id="hung with the lock"),
-    pytest.param(WorkerKilled(signal.SIGSTOP, sample=SAMPLE), "signal 19", id="stopped"),
+    *(
+        pytest.param(fault, call, id=name, marks=pytest.mark.slow)
+        for fault, call, name in (
+            (WorkerHung(hold_gil=True, sample=SAMPLE), "hang", "hung with the lock"),
+            (WorkerKilled(signal.SIGSTOP, sample=SAMPLE), "signal 19", "stopped"),
+        )
+    ),
 ]
 HANGS = "hang", "signal 19"
 
@@ -167,15 +170,3 @@ def _epoch(injection, call, place, dataset, size):
 
 def _batches(size):
     return [[*range(start, start + size)] for start in range(0, SAMPLES, size)]
-
-
-def test_a_sample_that_no_process_requests():
-    with inject(WorkerKilled(sample=SAMPLES), require_fired=False) as injection:
-        read = epoch(alone(Numbers(), num_workers=2))
-    assert ([*range(SAMPLES)], 0) == (read.batches, injection.fired)
-
-
-def test_a_sample_of_a_sampler_of_its_own():
-    with inject(WorkerKilled(sample=SAMPLE)):
-        read = epoch(alone(Numbers(), sampler=[*reversed(range(SAMPLES))]))
-    assert [*range(SAMPLES - 1, SAMPLE, -1)] == read.batches
