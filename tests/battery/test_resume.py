@@ -28,7 +28,8 @@ from pytest_dataloader_faults.faults import WorkerKilled
 from pytest_dataloader_faults.outcomes import LoadedState
 from pytest_dataloader_faults.outcomes.stages import Stage
 from support.corpus.resume import CountingLoader, ResumableStream, counting
-from support.datasets import Records, joined
+from support.datasets import Records, joined, write_records
+from support.results import failure_of, failures_of
 
 BOTH = "resumes, resumes-after-death"
 
@@ -143,14 +144,26 @@ HEALTHY = {
 }
 
 
-@pytest.mark.parametrize("name", HEALTHY)
+RARE = {
+    *("in order", "shuffled", "many", "many, shuffled", "persistent workers"),
+    *("a stream with a state", "torch's loader over such a stream", "a loader that counts"),
+}
+"""The other ones do what they do, and more."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=[pytest.mark.slow] * (each in RARE)) for each in HEALTHY],
+)
 def test_a_healthy_loader_gives_the_rest(name, records):
     results = _run_checks(functools.partial(HEALTHY[name], records))
 
     assert [each.explanation for each in results if not each.passed] == []
 
 
-@pytest.mark.parametrize("count", [63, 64, 65, 127, 128])
+@pytest.mark.parametrize(
+    "count", [64, 65, *(pytest.param(each, marks=pytest.mark.slow) for each in (63, 127, 128))]
+)
 def test_a_sampler_with_a_state_ends_its_epoch(count):
     """It saves how many samples it drew, and a trial draws 64 of them."""
     dataset = torch.utils.data.TensorDataset(torch.arange(count))
@@ -163,8 +176,20 @@ def test_a_sampler_with_a_state_ends_its_epoch(count):
     assert result.passed, result.explanation
 
 
-def test_each_state_is_named_from_which_a_process_continued(records):
-    (result,) = _run_checks(functools.partial(counting, records), "resumes")
+@pytest.fixture(name="make_counting", scope="module")
+def _make_counting(tmp_path_factory):
+    """A factory of healthy loaders."""
+    return functools.partial(counting, write_records(tmp_path_factory.mktemp("states") / "records"))
+
+
+@pytest.fixture(name="counted", scope="module")
+def _counted(make_counting):
+    """The results of both checks of such a loader."""
+    return _run_checks(make_counting)
+
+
+def test_each_state_is_named_from_which_a_process_continued(counted):
+    result, _ = counted
 
     assert result.sentence == (
         "resumed from its state after 1, 4 and 8 batches and after the epoch, also twice in a row,"
@@ -199,15 +224,15 @@ class ForgetsInTheNextEpoch(CountingLoader):
 def test_a_state_in_the_next_epoch_counts_as_well(records):
     make = lambda: ForgetsInTheNextEpoch(Records(records), batch_size=2, num_workers=2)  # noqa: E731
 
-    (result,) = _run_checks(make, "resumes")
+    result = failure_of(make, "resumes")
 
     assert result.verdict == "corrupted"
     assert "after the epoch and again 4 batches later, the loader repeated" in result.sentence
     assert result.cause == "returns a wrong state after it has resumed"
 
 
-def test_death_is_tried_in_two_ways(records):
-    (result,) = _run_checks(functools.partial(counting, records), "resumes-after-death")
+def test_death_is_tried_in_two_ways(counted):
+    _, result = counted
 
     process, worker = result.trials
     assert process.passes_in(Stage.UNINTERRUPTED)[0].complete
@@ -221,7 +246,7 @@ def test_a_sampler_of_torchs_own_does_not_go_on(records):
     dataset = Records(records)
     make = lambda: _stateful(dataset, sampler=RandomSampler(dataset))  # noqa: E731
 
-    for result in _run_checks(make):
+    for result in failures_of(make, BOTH.split(", ")):
         assert result.verdict == "corrupted"
         assert result.cause == "does not restore its shuffled order"
 
@@ -230,7 +255,11 @@ def test_a_sampler_of_torchs_own_does_not_go_on(records):
     ("make", "reason"),
     [
         (Records, "its loader has no state_dict()"),
-        (lambda folder: _stateful(Records(folder), prefetch_factor=2), None),
+        pytest.param(
+            lambda folder: _stateful(Records(folder), prefetch_factor=2),
+            None,
+            marks=pytest.mark.slow,
+        ),
         (lambda folder: StatefulDataLoader(Records(folder), batch_size=16), "only one batch"),
     ],
 )
@@ -297,48 +326,50 @@ def _of(kind, folder):
     [(HangsWhenItGoesOn, "hung", {"deadline": 2}), (DiesWhenItGoesOn, "crashed", {})],
 )
 def test_a_loader_that_does_not_continue(records, kind, verdict, options):
-    (result,) = _run_checks(functools.partial(_of, kind, records), "resumes", **options)
+    result = failure_of(functools.partial(_of, kind, records), "resumes", **options)
 
     assert result.verdict == verdict
     assert "resumed from its state after 1 of 4 batches" in result.sentence
     assert ("SIGABRT" in result.sentence) == (kind is DiesWhenItGoesOn)
 
 
-def _outcome(folder, states, *faults, following=FROM_LAST_STATE):
-    """A trial of a healthy loader that is asked for states in another way, and the finding."""
-    battery = Battery(functools.partial(counting, folder), Settings(samples=64))
-    options = TrialOptions(processes=save_states(states, *following))
-    changes = {"prefetch_factor": 1}
-    outcome = battery.fault_free_run.run_trial(*faults, options=options, changes=changes)
-    run = battery.fault_free_run
-    finding, reference = run.judge(outcome), run.reference_for(outcome)
-    return outcome, CHECKS["resumes"].refine(finding, outcome, reference)
+@pytest.fixture(name="save", scope="module")
+def _save(make_counting):
+    """A function that asks such a loader for states in another way: the trial, and the finding."""
+    run = Battery(make_counting, Settings(samples=64)).fault_free_run
+
+    def save(states, *faults, following=FROM_LAST_STATE):
+        options = TrialOptions(processes=save_states(states, *following))
+        outcome = run.run_trial(*faults, options=options, changes={"prefetch_factor": 1})
+        finding, reference = run.judge(outcome), run.reference_for(outcome)
+        return outcome, CHECKS["resumes"].refine(finding, outcome, reference)
+
+    return save
 
 
-def test_a_process_that_is_not_killed_shows_nothing(records):
-    outcome, finding = _outcome(records, SaveStates((4,), killed_after=1000))
+def test_a_process_that_is_not_killed_shows_nothing(save):
+    outcome, finding = save(SaveStates((4,), killed_after=1000))
 
     assert outcome.epochs[0].complete
     assert finding.verdict == "not_exercised"
 
 
-def test_a_worker_that_is_not_killed_shows_nothing(records):
-    fault = WorkerKilled(at=1000)
-    outcome, finding = _outcome(records, SaveStates((4,)), fault)
+def test_a_worker_that_is_not_killed_shows_nothing(save):
+    outcome, finding = save(SaveStates((4,)), WorkerKilled(at=1000))
 
     assert not outcome.fired
     assert finding.verdict == "not_exercised"
 
 
-def test_a_state_that_no_process_continued_from_shows_nothing(records):
-    _, finding = _outcome(records, SaveStates((1000,)), following=FROM_LAST_STATE[:1])
+def test_a_state_that_no_process_continued_from_shows_nothing(save):
+    _, finding = save(SaveStates((1000,)), following=FROM_LAST_STATE[:1])
 
     assert finding.verdict == "not_exercised"
     assert "no state was saved" in finding.sentence
 
 
-def test_the_same_trial_passes_where_the_process_was_killed(records):
-    outcome, finding = _outcome(records, SaveStates((4,), killed_after=5))
+def test_the_same_trial_passes_where_the_process_was_killed(save):
+    outcome, finding = save(SaveStates((4,), killed_after=5))
 
     assert finding.passed
     assert {str(each.phase): len(each.delivered) for each in outcome.passes} == {
@@ -346,11 +377,6 @@ def test_the_same_trial_passes_where_the_process_was_killed(records):
         "resumed 1": 4,
         "uninterrupted": 8,
     }
-
-
-def test_states_of_outcomes_are_facts(records):
-    outcome, _ = _outcome(records, SaveStates((4,), killed_after=5))
-
     assert type(outcome).from_dict(outcome.to_dict()) == outcome
 
 
