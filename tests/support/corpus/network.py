@@ -123,7 +123,7 @@ CASES: tuple[Case, ...] = (
         "connection-hung",
         "hung: without a timeout",
         Served,
-        deadline=6.0,
+        deadline=3.0,
         not_applicable=NO_FILES,
     ),
 )
