@@ -10,13 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_dataloader_faults import Contract, check_dataset
+from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults._settings.jobs import TrialJob
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.network.rules import ERROR_PAGE
 from pytest_dataloader_faults.faults import HttpError
-from support.datasets import Records
 from support.http_datasets import (
     BlamesFile,
     ByAiohttp,
@@ -40,6 +39,7 @@ from support.http_datasets import (
     ZerosForStatus,
 )
 from support.network_datasets import ByHttp, ByRequests, OfItsLength, write_samples
+from support.results import failure_of, result_of
 from support.server_readers import places
 from support.servers import http_server, read_all, tcp_server
 
@@ -61,11 +61,9 @@ def _url(tmp_path_factory, request):
 
 once = pytest.mark.parametrize("url", [True], indirect=True)
 """One server is enough."""
-
-
-def _run_check(make, **options):
-    (result,) = check_dataset(make, only=CHECK, on_fail=None, **options)
-    return result
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+_run_check = functools.partial(result_of, check=CHECK)
+_run_failure = functools.partial(failure_of, check=CHECK)
 
 
 FINE = {
@@ -77,15 +75,9 @@ RETRIED = {**FINE, "503 once": "survived"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        pytest.param(kind, expected, id=kind.__name__)
-        for kind, expected in {
-            ByHttp: FINE,
-            ChecksInSession: FINE,
-            RetriesThrice: RETRIED,
-        }.items()
-    ],
+    ("kind", "expected", "url"),
+    [(ByHttp, FINE, False), (ChecksInSession, FINE, True), (RetriesThrice, RETRIED, True)],
+    indirect=["url"],
 )
 def test_healthy_twin_passes(kind, expected, url):
     result = _run_check(functools.partial(kind, url))
@@ -101,7 +93,10 @@ def _verdicts(result):
     return {title: verdict.rstrip(")") for title, verdict in (each.split(" (") for each in tried)}
 
 
-CLIENTS = [ByAiohttpWithStatus, ByFsspec, FromShards, FromShardsWithoutStatus, Stream, ByRequests]
+CLIENTS = [
+    *(ByFsspec, FromShards, Stream),
+    *(slow(each) for each in (ByAiohttpWithStatus, FromShardsWithoutStatus, ByRequests)),
+]
 
 
 @once
@@ -118,28 +113,27 @@ def test_healthy_client_passes(kind, url):
     ("kind", "verdict", "cause"),
     [
         (TakesPage, "corrupted", ERROR_PAGE.phrase),
-        (TakesItsBeginning, "corrupted", ERROR_PAGE.phrase),
+        slow(TakesItsBeginning, "corrupted", ERROR_PAGE.phrase),
         (TakesPageInSession, "corrupted", ERROR_PAGE.phrase),
         (CatchesHttpError, "corrupted", ERROR_PAGE.phrase),
-        (ByAiohttp, "corrupted", ERROR_PAGE.phrase),
-        (OfItsLength, "corrupted", ERROR_PAGE.phrase),
+        slow(ByAiohttp, "corrupted", ERROR_PAGE.phrase),
+        slow(OfItsLength, "corrupted", ERROR_PAGE.phrase),
         (ZerosForStatus, "corrupted", "returns a substitute for an unreadable sample"),
         (SkippingStream, "corrupted", "skips samples without an error"),
-        (EndingStream, "corrupted", "skips samples without an error"),
+        slow(EndingStream, "corrupted", "skips samples without an error"),
         (HidesStatus, "failed_unclearly", "raises an error that hides its cause"),
         (Lengths, "failed_unclearly", "raises an error that hides its cause"),
     ],
 )
 def test_defect_is_found(kind, verdict, cause, url):
-    result = _run_check(functools.partial(kind, url))
+    result = _run_failure(functools.partial(kind, url))
     assert (verdict, cause) == (result.verdict, result.cause), result.explanation
     assert "raise_for_status()" in result.explanation
 
 
 @once
 def test_a_false_reason_is_found(url):
-    """It is true of 404, and not of 503."""
-    result = _run_check(functools.partial(BlamesFile, url))
+    result = _run_failure(functools.partial(BlamesFile, url))
     assert "failed_unclearly" == result.verdict
     assert "blames 'FileNotFoundError'" in result.explanation
     assert "answered with HTTP status 503 Service Unavailable" in result.explanation
@@ -147,46 +141,45 @@ def test_a_false_reason_is_found(url):
 
 @once
 def test_endless_retry_is_found(url):
-    result = _run_check(functools.partial(RetriesForever, url), deadline=6)
+    result = _run_failure(functools.partial(RetriesForever, url), deadline=3)
     assert "hung" == result.verdict, result.explanation
 
 
 @once
-def test_declared_substitutes_and_gaps_pass(url):
-    may = Contract(may_substitute=True)
-    assert _run_check(functools.partial(ZerosForStatus, url), contract=may).passed
-    may = Contract(may_skip=True)
-    assert _run_check(functools.partial(SkippingStream, url), contract=may).passed
+@pytest.mark.parametrize(
+    ("kind", "contract"),
+    [
+        (ZerosForStatus, Contract(may_substitute=True)),
+        slow(SkippingStream, Contract(may_skip=True)),
+    ],
+)
+def test_declared_substitutes_and_gaps_pass(kind, contract, url):
+    assert _run_check(functools.partial(kind, url), contract=contract).passed
 
 
 @once
-@pytest.mark.parametrize("kind", [TakesPage, ZerosForStatus, HidesStatus, SkippingStream])
+@pytest.mark.parametrize(
+    "kind", [TakesPage, slow(ZerosForStatus), slow(HidesStatus), slow(SkippingStream)]
+)
 def test_disarmed_it_shows_nothing(kind, url):
-    """So the verdict comes from the response."""
     make = functools.partial(kind, url)
     job = TrialJob(
         make_dataset=make,
         faults=(HttpError("tcp://192.0.2.1:1"),),
         options=CHECKS[CHECK].scenario.options,
     )
-    assert "not_exercised" == run_trial_job(job).judge(take_reference(make)).verdict
-    armed = replace(job, faults=(HttpError(),))
-    assert run_trial_job(armed).judge(take_reference(make)).verdict.fails
+    reference = take_reference(make)
+    assert "not_exercised" == run_trial_job(job).judge(reference).verdict
+    assert run_trial_job(replace(job, faults=(HttpError(),))).judge(reference).verdict.fails
 
 
 @pytest.mark.filterwarnings("ignore")  # Those of other people's libraries.
-@pytest.mark.parametrize(("retries", "last"), [(0, "failed_cleanly"), (2, "survived")])
+@pytest.mark.parametrize(("retries", "last"), [(0, "failed_cleanly"), slow(2, "survived")])
 def test_boto3_says_the_status_or_retries(tmp_path, retries, last):
     with places(tmp_path) as where:
         result = _run_check(lambda: FromS3(where.s3, retries), samples=4)
     assert result.passed, result.explanation
     assert {**FINE, "503 once": last} == _verdicts(result)
-
-
-def test_check_needs_a_connection(records):
-    result = _run_check(lambda: Records(records))
-    assert not result.applies
-    assert "open no TCP connection" in result.explanation
 
 
 class Speaks(ByHttp):
@@ -228,9 +221,3 @@ def test_check_says_why_it_does_not_apply(words, reason):
         result = _run_check(functools.partial(Speaks, words, address))
     assert not result.applies
     assert reason in result.explanation
-
-
-@once
-def test_python_engine_refuses_it(url):
-    result = _run_check(functools.partial(ByHttp, url), engine="python")
-    assert "Use engine='kernel'" in result.explanation
