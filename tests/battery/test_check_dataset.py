@@ -402,12 +402,6 @@ def test_names_file_does_not_hold_for_errors_of_torch(records):
     )
 
 
-@pytest.mark.parametrize("loader", [3, [1], "num_workers=2"])
-def test_loader_options_are_a_dict(records, loader):
-    with pytest.raises(InvalidArgumentError, match="must be a dict of DataLoader options"):
-        check_dataset(lambda: Records(records), loader=loader)
-
-
 @pytest.mark.parametrize("faults", [ReadError(), []])
 def test_a_sweep_takes_several_faults(records, faults):
     with pytest.raises(InvalidArgumentError, match="must be a list of faults"):

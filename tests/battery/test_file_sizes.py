@@ -25,6 +25,7 @@ from pytest_dataloader_faults.outcomes import FileCounts
 from support.corpus.streams import Shards
 from support.corpus.truncation import Indexed
 from support.datasets import Records, write_records
+from support.rows import rows
 
 CHECKS = ["short-read", "truncated-half", "corrupted-file"]
 HALVES = ShortRead("*.bin", max_bytes=0.5)
@@ -333,8 +334,14 @@ def _meant(globs, files):
     return tuple(filter(GlobMatcher(globs), files))
 
 
-def test_a_few_files_are_listed(files):
-    assert shortest_globs(files[:2], set(files[:2]), ("*",)) == files[:2]
+@rows(
+    ("count", "glob", "is_kept"),
+    [(2, "*", False), (10, "*", False), (9, "*/0?.rec", False), (10, "*/0?.rec", True)],
+    ids=["few", "a part of a folder", "a glob that means more", "a glob of the user"],
+)
+def test_files_are_listed_unless_a_glob_means_just_these(files, count, glob, is_kept):
+    expected = (glob,) if is_kept else files[:count]
+    assert shortest_globs(files[:count], set(files), (glob,)) == expected
 
 
 def test_each_of_several_folders_is_one_glob(tmp_path):
@@ -354,12 +361,9 @@ def test_a_whole_folder_is_one_glob(files, records, more):
     for path in added:
         path.touch()
     files = (*files, *map(str, added))
-    assert shortest_globs(files, set(files), ("*",)) == (f"{records}/*.rec",)
-
-
-def test_a_part_of_a_folder_is_listed(files):
-    """A glob would mean files that exist beside the ones that were read."""
-    assert shortest_globs(files[:10], set(files[:10]), ("*",)) == files[:10]
+    seen_and_gone = {f"{records}/tmp.rec"}
+    for seen, expected in ((set(), (f"{records}/*.rec",)), (seen_and_gone, files)):
+        assert shortest_globs(files, {*files, *seen}, ("*",)) == expected
 
 
 @pytest.mark.parametrize("name", ["deeper/90.rec", "other.rec"])
@@ -368,19 +372,6 @@ def test_unread_files_are_not_targets(files, records, name):
     (records / "deeper").mkdir()
     (records / name).write_bytes(b"")
     assert shortest_globs(files, set(files), ("*",)) == files
-
-
-def test_files_that_were_seen_and_are_gone_are_not_meant(files, records):
-    """A temporary file of the dataset would come again."""
-    assert shortest_globs(files, {*files, f"{records}/tmp.rec"}, ("*",)) == files
-
-
-def test_globs_of_the_user_are_kept(files):
-    assert shortest_globs(files[:10], set(files), ("*/0?.rec",)) == ("*/0?.rec",)
-
-
-def test_globs_of_the_user_that_mean_more_are_not_kept(files):
-    assert shortest_globs(files[:9], set(files), ("*/0?.rec",)) == files[:9]
 
 
 def test_names_are_escaped(tmp_path):

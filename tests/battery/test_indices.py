@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from typing import Any
 
@@ -26,14 +27,17 @@ from support.ready_batches import (
     ZerosInReadyBatches,
     identity,
 )
+from support.results import failure_of, result_of
 from support.rows import rows
 
 pytestmark = pytest.mark.usefixtures("engine")
 
 
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
 def _run_checks(make: Any, check: str = "workers-agree", **options: Any) -> Any:
-    (result,) = check_dataset(make, only=check, on_fail=None, **options)
-    return result
+    return result_of(make, check, **options)
 
 
 def _loader(dataset: Any, **options: Any) -> Any:
@@ -81,11 +85,7 @@ def test_indices_that_have_no_hash(sampler, drawn):
     [
         ((), None),
         ((), 2),
-        *(
-            pytest.param((kind,), size, marks=pytest.mark.slow)
-            for kind in KINDS
-            for size in (None, 2)
-        ),
+        *(slow((kind,), size) for kind in KINDS for size in (None, 2)),
     ],
 )
 def test_indices_of_every_kind(kinds, size):
@@ -112,7 +112,7 @@ class Shuffled:
 
 @pytest.mark.parametrize(
     "options",
-    [{"batch_size": None, "sampler": Shuffled()}, {"batch_sampler": Shuffled(2)}],
+    [slow({"batch_size": None, "sampler": Shuffled()}), {"batch_sampler": Shuffled(2)}],
     ids=["alone", "batched"],
 )
 def test_indices_that_no_earlier_epoch_has_drawn(options):
@@ -143,9 +143,9 @@ class Keys(AnyIndex):
     ("dataset", "batches"),
     [
         (Arrays(), [np.array([0, 1]), np.array([2, 3])]),
-        (Arrays(), list(torch.arange(12).reshape(4, 3))),
+        slow(Arrays(), list(torch.arange(12).reshape(4, 3))),
         (Keys(), [slice(0, 3), slice(3, 6)]),
-        (Keys(), ["first", "second"]),
+        slow(Keys(), ["first", "second"]),
         (Keys(), [Cut(1), Cut(2)]),
     ],
     ids=["arrays", "tensors", "slices", "texts", "objects"],
@@ -173,11 +173,11 @@ class FromFiles(Dataset[Any]):
             raise
 
 
-@pytest.mark.parametrize("kind", ["tensor", "cut"])
+@pytest.mark.parametrize("kind", [slow("tensor"), "cut"])
 def test_a_fault_hits_a_sample_of_any_index(kind, records):
     options = {"sampler": mixed(8, kind), "batch_size": None}
     broken = _loader(FromFiles(records, substitutes=True), **options)
-    result = _run_checks(broken, "read-error-halfway")
+    result = failure_of(broken, "read-error-halfway")
     assert result.verdict == "corrupted"
     sentence = result.explanation.splitlines()[0]
     assert [name for name in map(name_of, mixed(8, kind)) if repr(name) in sentence]
@@ -244,11 +244,11 @@ def _verdicts(dataset: Any, folder: Any, loader: Any, *checks: str) -> list[str]
 @pytest.mark.parametrize(
     ("dataset", "loader"),
     [
-        (ReadyBatches, READY),
+        slow(ReadyBatches, READY),
         (OnlyTogether, READY),
         (BatchesOfLists, READY),
         (Together, None),
-        (Together, READY),
+        slow(Together, READY),
     ],
 )
 def test_what_gives_several_samples_at_once(dataset, loader, records):
@@ -262,37 +262,45 @@ def test_what_gives_several_samples_at_once(dataset, loader, records):
     [(ZerosInReadyBatches, "read-error"), (FewerInReadyBatches, "workers-agree")],
 )
 def test_ready_batches_that_are_wrong(dataset, check, records):
-    assert _verdicts(dataset, records, READY, check) == ["corrupted"]
+    assert failure_of(lambda: dataset(records), check, loader=READY).verdict == "corrupted"
 
 
 def test_samples_that_differ_from_those_of_getitem(records):
-    assert _verdicts(OtherTogether, records, None, "workers-agree") == ["corrupted"]
+    assert failure_of(lambda: OtherTogether(records), "workers-agree").verdict == "corrupted"
 
 
 OFTEN = ("pipeline", "named like loaders", "strict", "callable", "lying dict", "no truth")
+OFTEN_STREAMS = ("strict stream", "in workers only", "empty by its length", "with empty parts")
 
 
 def _verdict(dataset, **options):
-    (result,) = check_dataset(dataset, only="workers-agree", on_fail=None, **options)
-    return result.verdict
+    return _run_checks(dataset, **options).verdict
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=[] if each in OFTEN else pytest.mark.slow) for each in MAPS]
-)
+def _names(datasets, often):
+    return [each if each in often else slow(each) for each in datasets]
+
+
+@pytest.mark.parametrize("name", _names(MAPS, OFTEN))
 def test_a_dataset_that_torch_takes(name):
     make = MAPS[name]
     assert len(plain_loop(make(), batch_size=4, num_workers=2)) == COUNT // 4
-    loader = DataLoader(make(), batch_size=4, num_workers=1)
-    assert (_verdict(make), _verdict(loader)) == ("survived", "survived")
+    assert _verdict(make) == "survived"
 
 
-@pytest.mark.parametrize("name", ["strict", "callable", "strict dataset", "raising properties"])
+@pytest.mark.parametrize("name", _names(MAPS, ("strict", "lying dict")))
+def test_a_ready_loader(name):
+    assert _verdict(DataLoader(MAPS[name](), batch_size=4, num_workers=1)) == "survived"
+
+
+@pytest.mark.parametrize(
+    "name", ["strict", "raising properties", slow("callable"), slow("strict dataset")]
+)
 def test_a_ready_dataset(name):
     assert _verdict(MAPS[name]()) == "survived"
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("name", _names(STREAMS, OFTEN_STREAMS))
 def test_a_stream_that_torch_takes(name):
     assert _verdict(STREAMS[name]) == "survived"
 
