@@ -7,9 +7,10 @@ import os
 import pytest
 from torch.utils.data import IterableDataset, get_worker_info
 
-from pytest_dataloader_faults import Contract, check_dataset, run_trial
+from pytest_dataloader_faults import Contract, run_trial
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.faults import ListingOrder
+from support.results import failure_of, result_of
 
 LISTING_ORDER = "listing-order"
 COUNT = 16
@@ -91,16 +92,14 @@ class Named(SortedImages):
 
 
 def _check(make, folder, **arguments):
-    (result,) = check_dataset(lambda: make(folder), only=LISTING_ORDER, on_fail=None, **arguments)
-    return result
+    return result_of(lambda: make(folder), LISTING_ORDER, **arguments)
 
 
 @pytest.mark.parametrize("specimen", [Images, Pairs, Scans])
 def test_a_dataset_that_depends_on_the_order_fails(folder, specimen):
-    result = _check(specimen, folder)
+    result = failure_of(lambda: specimen(folder), LISTING_ORDER)
     assert (result.verdict, result.finding.cause.phrase) == ("corrupted", CAUSE)
     assert result.sentence.startswith("when its folders are listed in another order, sample 0")
-    assert len(result.trials) == 2
 
 
 @pytest.mark.parametrize("twin", [SortedImages, PairsByName])
@@ -110,22 +109,18 @@ def test_a_dataset_that_sorts_its_files_passes(folder, twin):
 
 
 def test_a_contract_allows_another_order(folder):
-    """But no pair that does not exist."""
     contract = Contract(may_reorder=True)
     result = _check(Images, folder, contract=contract)
     assert result.verdict == "survived"
     assert "every sample was delivered, some under another index" in result.sentence
-    assert _check(Pairs, folder, contract=contract).verdict == "corrupted"
+    pairs = failure_of(lambda: Pairs(folder), LISTING_ORDER, contract=contract)
+    assert pairs.verdict == "corrupted"
 
 
-@pytest.mark.parametrize(
-    ("make", "reason"),
-    [(Stream, "the samples of a stream have no index"), (Named, "list a folder that contains")],
-)
-def test_it_applies_to_datasets_that_list_a_folder_and_have_indices(folder, make, reason):
-    result = _check(make, folder)
+def test_it_applies_to_datasets_that_have_indices(folder):
+    result = _check(Stream, folder)
     assert not result.applies
-    assert reason in result.explanation
+    assert "the samples of a stream have no index" in result.explanation
 
 
 def test_a_folder_with_one_entry_has_no_order(tmp_path):
@@ -175,16 +170,17 @@ class SortedImagesOfRank(ImagesOfRank):
     images = SortedImages
 
 
-def _check_ranks(make, folder, **arguments):
-    options = {"only": RANKS_LISTING_ORDER, "on_fail": None, "ranks": 2, **arguments}
-    (result,) = check_dataset(lambda: make(folder), **options)
-    return result
+def _check_ranks(make, folder, ranks=2):
+    return result_of(lambda: make(folder), RANKS_LISTING_ORDER, ranks=ranks)
 
 
-@pytest.mark.parametrize("may_reorder", [False, True])
-def test_a_rank_with_another_order_reads_the_samples_of_others(folder, may_reorder):
+def _fail_ranks(make, folder, **options):
+    return failure_of(lambda: make(folder), RANKS_LISTING_ORDER, ranks=2, **options)
+
+
+def test_a_rank_with_another_order_reads_the_samples_of_others(folder):
     """Some are read twice and others never, which no contract allows."""
-    result = _check_ranks(Images, folder, contract=Contract(may_reorder=may_reorder))
+    result = _fail_ranks(Images, folder, contract=Contract(may_reorder=True))
     assert (result.verdict, result.cause) == ("corrupted", CAUSE), result.explanation
     assert result.sentence.startswith("when one rank lists its folders in another order, rank 1: ")
     delivered = [
@@ -194,12 +190,14 @@ def test_a_rank_with_another_order_reads_the_samples_of_others(folder, may_reord
 
 
 def test_a_stream_that_is_divided_by_places_in_a_listing(folder):
-    result = _check_ranks(ImagesOfRank, folder)
+    result = _fail_ranks(ImagesOfRank, folder)
     assert (result.verdict, result.cause) == ("corrupted", CAUSE), result.explanation
     assert "more than once, on ranks 0 and 1, and 8 were delivered on no rank" in result.sentence
 
 
-@pytest.mark.parametrize("twin", [SortedImages, SortedImagesOfRank])
+@pytest.mark.parametrize(
+    "twin", [pytest.param(SortedImages, marks=pytest.mark.slow), SortedImagesOfRank]
+)
 def test_ranks_that_sort_their_files_agree(folder, twin):
     result = _check_ranks(twin, folder)
     assert result.verdict == "survived", result.explanation

@@ -40,6 +40,7 @@ from support.corpus.locks import (
 )
 from support.datasets import Records
 from support.facts import EPOCH_1, ordinary, revised
+from support.results import failure_of
 from support.rows import rows
 
 pytestmark = pytest.mark.skipif(
@@ -48,8 +49,11 @@ pytestmark = pytest.mark.skipif(
 BOTH = [check.name for check in LOCKS]
 
 
-def _results(make, **options):
-    return {each.check: each for each in check_dataset(make, only=BOTH, on_fail=None, **options)}
+def _results(make, *, fails=(), **options):
+    """The results of both checks; those that fail are expected to, and not confirmed."""
+    expected = dict.fromkeys(fails, "its defect")
+    results = check_dataset(make, only=BOTH, expected_failures=expected, on_fail=None, **options)
+    return {each.check: each for each in results}
 
 
 class ReadsSqlite(Records):
@@ -147,8 +151,7 @@ def _refuse_workers(_folder: Path) -> None:
     ],
 )
 def test_workers_that_lock_each_other_out_are_a_cause(records, lock, remedy):
-    make = functools.partial(KeepsLock, records, lock)
-    (result,) = check_dataset(make, only="workers-agree", on_fail=None)
+    result = failure_of(functools.partial(KeepsLock, records, lock), "workers-agree")
 
     assert result.verdict == "fails_without_fault"
     assert result.cause == "locks a file that its other workers need"
@@ -156,45 +159,31 @@ def test_workers_that_lock_each_other_out_are_a_cause(records, lock, remedy):
 
 
 def test_an_error_that_mentions_no_lock_has_another_cause(records):
-    make = functools.partial(KeepsLock, records, _refuse_workers)
-    (result,) = check_dataset(make, only="workers-agree", on_fail=None)
+    result = failure_of(functools.partial(KeepsLock, records, _refuse_workers), "workers-agree")
 
     assert result.verdict == "fails_without_fault"
     assert result.cause == "fails without a fault"
 
 
-def test_duckdb_raises_a_clear_error(records):
-    for result in _results(functools.partial(ReadsDuckdb, records)).values():
-        assert result.verdict == "failed_cleanly", result.explanation
-
-
-def test_sqlite_raises_a_clear_error(records):
-    for result in _results(functools.partial(ReadsSqlite, records)).values():
+@rows("kind", [ReadsDuckdb, ReadsSqlite])
+def test_databases_raise_a_clear_error(records, kind):
+    for result in _results(functools.partial(kind, records)).values():
         assert result.verdict == "failed_cleanly", result.explanation
 
 
 def test_lmdb_waits_for_a_job_that_is_opening_the_same_file(records):
-    results = _results(functools.partial(ReadsLmdb, records, lock=True), deadline=3)
+    make = functools.partial(ReadsLmdb, records, lock=True)
+    results = _results(make, fails=["locked-file"], deadline=2)
 
     assert results["locked-file"].verdict == "hung"
     assert "lock=False" in results["locked-file"].explanation
     assert results["no-locks"].verdict == "failed_cleanly"
 
 
-@rows(
-    ("make", "reason"),
-    [
-        (Records, "neither its constructor nor its workers lock a file"),
-        (
-            functools.partial(ReadsLmdb, lock=False),
-            "neither its constructor nor its workers lock a file",
-        ),
-    ],
-)
-def test_a_dataset_that_locks_nothing_is_left_out(records, make, reason):
-    for result in _results(functools.partial(make, records)).values():
+def test_a_dataset_that_locks_nothing_is_left_out(records):
+    for result in _results(functools.partial(ReadsLmdb, records, lock=False)).values():
         assert not result.applies
-        assert reason in result.explanation
+        assert "neither its constructor nor its workers lock a file" in result.explanation
 
 
 def test_the_python_engine_does_not_see_locks(records):
@@ -204,10 +193,8 @@ def test_the_python_engine_does_not_see_locks(records):
         assert "engine='kernel' does" in result.explanation
 
 
-@pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("kind", [WaitsByLibrary, LocksByFlock])
-def test_the_verdict_comes_from_the_fault(records, kind, name):
-    """Disarmed, the trial of a bug and that of its twin show nothing."""
+def test_the_verdict_comes_from_the_fault(records, kind):
     battery = Battery(functools.partial(kind, records), Settings(samples=16))
     disarmed = LockError("/nothing/has/this/name")
     outcome = battery.fault_free_run.run_trial(disarmed)
@@ -271,7 +258,10 @@ class ReleasesTooEarly(CountsUnderLock):
         return Records.__getitem__(self, index)
 
 
-@pytest.mark.parametrize("kind", [LogsAroundLock, LogsTheError, ReleasesTooEarly])
+@pytest.mark.parametrize(
+    "kind",
+    [LogsAroundLock, pytest.param(LogsTheError, marks=pytest.mark.slow), ReleasesTooEarly],
+)
 def test_a_file_that_is_also_written_without_a_lock_needs_none(records, kind):
     for result in _results(lambda cache: kind(records, cache)).values():
         assert result.verdict == "failed_cleanly", result.explanation
@@ -311,7 +301,9 @@ class WritesAnyway(LocksAtFirst):
     ],
 )
 def test_locks_of_a_constructor(records, kind, held, lacking):
-    results = _results(lambda cache: kind(records, cache), deadline=3)
+    verdicts = dict(zip(BOTH, (held, lacking), strict=True))
+    fails = [name for name in BOTH if verdicts[name] != "failed_cleanly"]
+    results = _results(lambda cache: kind(records, cache), fails=fails, deadline=2)
     assert [results[name].verdict for name in BOTH] == [held, lacking]
     if kind is WaitsAtFirst:
         assert results["locked-file"].sentence.startswith("make_dataset() neither ")
@@ -341,14 +333,13 @@ class RefusesAtFirst(LocksTwice):
 
 @pytest.mark.parametrize("kind", [LocksTwice, RefusesAtFirst])
 def test_the_constructor_does_not_hide_the_locks_of_workers(records, kind):
-    results = _results(functools.partial(kind, records), deadline=3)
-    assert results["locked-file"].verdict == "hung"
-    assert results["locked-file"].cause == "waits for a file lock without a limit"
+    result = failure_of(functools.partial(kind, records), "locked-file", deadline=2)
+    assert (result.verdict, result.cause) == ("hung", "waits for a file lock without a limit")
 
 
 @pytest.mark.parametrize("kind", [WaitsByLibrary, WaitsInFlock])
 def test_a_wait_without_a_limit_gets_the_advice_of_the_check(records, kind):
-    result = _results(functools.partial(kind, records), deadline=3)["locked-file"]
+    result = failure_of(functools.partial(kind, records), "locked-file", deadline=2)
     assert (result.verdict, result.cause) == ("hung", "waits for a file lock without a limit")
     assert "Limit every wait for a lock, as in filelock.FileLock(path" in result.explanation
     assert "Give up after a few attempts" not in result.explanation

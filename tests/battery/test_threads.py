@@ -12,7 +12,7 @@ import pytest
 import threadpoolctl
 import torch
 
-from pytest_dataloader_faults import check_dataset, run_trial
+from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine import explain_missing_kernel_engine
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
@@ -35,6 +35,7 @@ from support.corpus.threads import (
 )
 from support.datasets import Records
 from support.facts import EPOCH_1, fired, map_reference, ordinary, raised, revised
+from support.results import failure_of, result_of
 from support.rows import rows
 
 pytestmark = pytest.mark.skipif(
@@ -42,11 +43,6 @@ pytestmark = pytest.mark.skipif(
 )
 NAME = "thread-exhaustion"
 NO_START = "its workers start no thread or process while they make batches"
-
-
-def _result(make, **options):
-    (result,) = check_dataset(make, only=NAME, on_fail=None, **options)
-    return result
 
 
 class UsesOpenMp(Records):
@@ -87,7 +83,7 @@ def _uses_openblas():
 
 
 def test_a_library_that_ends_the_worker(records):
-    result = _result(functools.partial(UsesOpenMp, records))
+    result = failure_of(functools.partial(UsesOpenMp, records), NAME)
 
     assert result.verdict == "failed_unclearly"
     assert result.cause == OF_LIBRARY.phrase
@@ -106,23 +102,15 @@ def test_a_library_that_waits_for_its_threads(records):
     assert finding.cause == OF_LIBRARY
 
 
-@pytest.mark.parametrize("make", [Records, UsesOneThread, _make_alone])
+@pytest.mark.parametrize("make", [UsesOneThread, _make_alone])
 def test_a_dataset_without_threads_is_left_out(records, make):
-    result = _result(functools.partial(make, records))
+    result = result_of(functools.partial(make, records), NAME)
 
     assert not result.applies
     assert NO_START in result.explanation
 
 
-def test_the_python_engine_does_not_see_threads(records):
-    result = _result(functools.partial(ReadsInPool, records), engine="python")
-
-    assert not result.applies
-    assert "engine='kernel' does" in result.explanation
-
-
 def test_each_worker_starts_several(records):
-    """Some of them start, and the others do not."""
     battery = Battery(functools.partial(ReadsInPool, records), Settings(samples=16))
     scenarios = CHECKS[NAME].plan_scenarios(battery.workload)
 
@@ -140,9 +128,10 @@ def test_a_single_start_lacks_a_scenario(records):
     assert len(CHECKS[NAME].plan_scenarios(battery.workload)) == 2
 
 
-@pytest.mark.parametrize("kind", [ZerosWithoutPool, IgnoresError, RunsCommand])
+@pytest.mark.parametrize(
+    "kind", [ZerosWithoutPool, pytest.param(IgnoresError, marks=pytest.mark.slow), RunsCommand]
+)
 def test_the_verdict_comes_from_the_fault(records, kind):
-    """Disarmed, the trial of a bug, and that of its twin, show nothing."""
     battery = Battery(functools.partial(kind, records), Settings(samples=16))
     for scenario in CHECKS[NAME].plan_scenarios(battery.workload):
         disarmed = [replace(fault, workers=(99,)) for fault in scenario.faults]
