@@ -23,6 +23,7 @@ from support.corpus.caches import (
     Spectrograms,
 )
 from support.datasets import Records
+from support.results import failure_of, failures_of, result_of
 from support.surveys import survey
 
 
@@ -34,8 +35,7 @@ def _cache(tmp_path):
 
 
 def _check(make_dataset, only="read-error", **options):
-    (result,) = check_dataset(make_dataset, only=only, on_fail=None, **options)
-    return result
+    return result_of(make_dataset, only, **options)
 
 
 def test_a_new_cache_is_noted(records, cache):
@@ -69,12 +69,11 @@ def test_a_changed_file_is_noted(records, tmp_path):
     assert "the workers read and write 1 file" in result.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("kind", "verdict"), [(Spectrograms, "corrupted"), (CheckedSpectrograms, "failed_cleanly")]
-)
-def test_without_its_cache_a_dataset_reads_its_sources(records, kind, verdict):
-    result = _check(functools.partial(kind, records))
-    assert (result.verdict, result.notes) == (verdict, ())
+def test_without_its_cache_a_dataset_reads_its_sources(records):
+    result = failure_of(functools.partial(Spectrograms, records), "read-error")
+    twin = _check(functools.partial(CheckedSpectrograms, records))
+    assert (result.verdict, result.notes) == ("corrupted", ())
+    assert (twin.verdict, twin.notes) == ("failed_cleanly", ())
 
 
 def test_files_that_the_test_has_just_written_are_no_cache(records):
@@ -167,16 +166,11 @@ def _sources(tmp_path):
     return folder
 
 
-def _verdicts(make_dataset, **options):
-    results = check_dataset(make_dataset, only=_BEFORE_INIT, on_fail=None, **options)
-    return {each.check: (each.verdict, each.cause) for each in results}
-
-
 def _checked(folder):
     return _Checked(folder)
 
 
-@pytest.mark.parametrize("make_dataset", [_checked, _Checked])
+@pytest.mark.parametrize("make_dataset", [pytest.param(_checked, marks=pytest.mark.slow), _Checked])
 def test_a_sound_dataset_passes_all_checks_before_init_on_a_copy(sources, make_dataset):
     names = sorted(os.listdir(sources))
     results = check_dataset(make_dataset, only=_BEFORE_INIT, copy=sources)
@@ -186,10 +180,12 @@ def test_a_sound_dataset_passes_all_checks_before_init_on_a_copy(sources, make_d
 
 
 def test_a_cache_next_to_its_sources_that_is_poisoned_fails_on_a_copy(sources):
-    verdicts = _verdicts(_KeepsSizes, copy=sources)
-    poisoned = ("poisoned", "keeps an index or a cache built from damaged files")
-    assert {verdicts["truncated-before-init"], verdicts["empty-before-init"]} == {poisoned}
-    assert verdicts["missing-before-init"][0] == "failed_cleanly"
+    checks = ["truncated-before-init", "empty-before-init"]
+    assert {
+        (each.verdict, each.cause) for each in failures_of(_KeepsSizes, checks, copy=sources)
+    } == {("poisoned", "keeps an index or a cache built from damaged files")}
+    missing = _check(_KeepsSizes, "missing-before-init", copy=sources)
+    assert missing.verdict == "failed_cleanly"
     assert not (sources / "sizes").exists()
 
 
@@ -198,9 +194,8 @@ def _copies(sources, folder):
 
 
 def test_a_factory_that_copies_cannot_be_called_again_with_its_folder(sources):
-    results = check_dataset(
-        lambda folder: _copies(sources, folder), only=_BEFORE_INIT, on_fail=None
-    )
+    checks = ["truncated-before-init", "missing-before-init"]
+    results = failures_of(lambda folder: _copies(sources, folder), checks)
     assert {(each.verdict, each.cause) for each in results} == {
         ("fails_without_fault", "cannot be created twice in the same folder")
     }
@@ -215,7 +210,7 @@ def test_a_factory_that_copies_once_gets_advice(sources):
     def make_dataset(folder):
         return _copies(sources, folder) if not os.listdir(folder) else _Checked(folder / "copy")
 
-    result = _check(make_dataset, "truncated-before-init")
+    result = failure_of(make_dataset, "truncated-before-init")
     assert (result.verdict, result.cause) == ("poisoned", "copies damaged files in make_dataset")
     assert "pass copy=FOLDER to the check" in result.explanation
 
@@ -280,14 +275,16 @@ def test_searches_and_replays_work_on_copies(sources):
 
 
 def test_a_cache_that_is_seen_early_is_not_a_matter_of_luck(records):
-    result = _check(lambda folder: CacheSeenEarly(records, folder), "workers-agree")
+    result = failure_of(lambda folder: CacheSeenEarly(records, folder), "workers-agree")
 
     assert (result.verdict, result.failed) == ("corrupted", True)
     assert result.cause == "reads a file while another worker still writes it"
     assert "created all.bin, and another opened it" in result.explanation
 
 
-@pytest.mark.parametrize("kind", [CacheRenamed, CacheLocked, CacheLockedByName])
+@pytest.mark.parametrize(
+    "kind", [CacheRenamed, pytest.param(CacheLocked, marks=pytest.mark.slow), CacheLockedByName]
+)
 def test_a_cache_that_is_seen_whole_passes(records, kind):
     result = _check(lambda folder: kind(records, folder), "workers-agree")
 
