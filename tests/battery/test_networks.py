@@ -31,11 +31,13 @@ from support.network_datasets import (
     ZerosOnError,
     write_samples,
 )
+from support.results import failure_of, result_of
 from support.server_readers import READERS, places
 from support.servers import http_server, read_all, tcp_server
 from support.surveys import survey
 
 COUNT = 8
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 class Served(Dataset):
@@ -84,15 +86,11 @@ def _serve_fixture():
         listening.close()
 
 
-def test_checks_of_files_say_that_others_are_for_sockets(serve):
-    address = serve(socket.AF_INET, ("127.0.0.1", 0))
-    (result,) = check_dataset(lambda: Served(socket.AF_INET, address), only="read-error")
-    assert not result.applies
-    assert "they open network connections, which checks such as" in result.explanation
-
-
 def test_connections_are_counted(serve):
     address = serve(socket.AF_INET, ("127.0.0.1", 0))
+    result = result_of(lambda: Served(socket.AF_INET, address), "read-error")
+    assert not result.applies
+    assert "they open network connections, which checks such as" in result.explanation
     outcome = run_trial(lambda: Served(socket.AF_INET, address), ReadError("*.none"))
     assert outcome.unobserved == {}
     connections = sum((Counter(each.connections) for each in outcome.workers), Counter())
@@ -109,7 +107,7 @@ class Local(Served):
 
 
 def test_a_socket_of_this_machine_is_no_network():
-    (result,) = check_dataset(lambda: Local(socket.AF_UNIX, ""), only="read-error")
+    result = result_of(lambda: Local(socket.AF_UNIX, ""), "read-error")
     assert result.explanation.endswith("its workers read no data file")
 
 
@@ -146,7 +144,7 @@ def _run_battery(url):
     return run_battery
 
 
-@pytest.mark.parametrize("kind", [ByRequests, RetriesOnce, OfItsLength, Impatient])
+@pytest.mark.parametrize("kind", [slow(ByRequests), slow(RetriesOnce), OfItsLength, Impatient])
 def test_healthy_twin_passes(run_battery, kind):
     results = run_battery(kind)
     assert [] == [each.explanation for each in results.values() if not each.passed]
@@ -156,9 +154,8 @@ def test_healthy_twin_passes(run_battery, kind):
 @pytest.mark.filterwarnings("ignore")  # Those of other people's libraries.
 def test_objects_of_s3_are_tried(tmp_path):
     with places(tmp_path) as where:
-        results = check_dataset(
-            lambda: FromS3(where), only=[check.name for check in NETWORK], samples=4
-        )
+        checks = ["connect-error", "connection-closed"]
+        results = check_dataset(lambda: FromS3(where), only=checks, samples=4)
     assert {"failed_cleanly"} == {each.verdict.value for each in results}
     assert {urlsplit(where.s3).port} == {
         urlsplit(path).port for path in results[0].outcome.workers[0].connections
@@ -195,24 +192,13 @@ def test_each_result_names_the_connections(run_battery, url):
         assert str(urlsplit(url).port) not in note
 
 
-def test_checks_of_connections_need_some(records):
-    names = [check.name for check in NETWORK]
-    for result in check_dataset(lambda: Records(records), only=names):
-        assert not result.applies
-        assert "open no TCP connection" in result.explanation
-        assert not result.notes
-
-
 def test_globs_of_files_leave_connections_alone(url):
     address = f"tcp{url.removeprefix('http')}"
-    (result,) = check_dataset(
-        lambda: ZerosOnError(url), only="connect-error", files=address, on_fail=None
-    )
-    assert (result.failed, address) == (True, result.outcome.schedule[0].path)
+    result = failure_of(lambda: ZerosOnError(url), "connect-error", files=address)
+    assert address == result.outcome.schedule[0].path
 
 
 def test_python_engine_tries_what_it_can(url):
-    """connect() fails there, too; the other checks name the kernel engine."""
     results = check_dataset(
         lambda: ZerosOnError(url),
         only=[check.name for check in NETWORK],
@@ -245,7 +231,6 @@ def test_a_search_with_the_python_engine_has_no_connections(url):
 
 @pytest.mark.slow
 def test_explore_finds_a_swallowed_error(url):
-    """By a fault of a connection, since there is nothing else that fails."""
     search = explore(lambda: ZerosOnError(url), max_examples=30, seed=1, on_fail=None)
     assert search.failure is not None
     assert "Connect" in repr(search.outcome.schedule)
@@ -313,7 +298,7 @@ def _greet(connection):
     read_all(connection)
 
 
-@pytest.mark.parametrize("kind", [Logs, Session])
+@pytest.mark.parametrize("kind", [slow(Logs), Session])
 def test_a_server_that_never_answers_has_no_answer_to_hold_back(kind):
     with tcp_server(read_all) as address:
         results = check_dataset(lambda: kind(address), only=OF_ANSWERS, on_fail=None)
@@ -323,7 +308,7 @@ def test_a_server_that_never_answers_has_no_answer_to_hold_back(kind):
 
 def test_a_thread_that_listens_does_not_hang_the_dataset():
     with tcp_server(_greet) as address:
-        (result,) = check_dataset(lambda: Listens(address), only="connection-hung", on_fail=None)
+        result = result_of(lambda: Listens(address), "connection-hung")
     assert result.passed, result.explanation
     assert result.outcome.fired
 
@@ -349,7 +334,7 @@ class Alarmed(Numbers):
 def test_a_hidden_timeout_is_waited_for():
     """The trial that would say hung is run again, and that one counts alone."""
     with tcp_server(_greet) as address:
-        (result,) = check_dataset(lambda: Alarmed(address), only="connection-hung", on_fail=None)
+        result = result_of(lambda: Alarmed(address), "connection-hung")
     assert result.passed, result.explanation
     assert "no answer in time" in result.outcome.exception.text
     assert (True, 1) == (result.reproduced, len(result.trials))
@@ -378,7 +363,7 @@ class Wrong(Patient):
 def test_a_timeout_that_was_not_reached_is_noted():
     """The dataset passes since the loader gave up, so nobody saw what the dataset does."""
     with tcp_server(_greet) as address:
-        (result,) = check_dataset(lambda: Patient(address), only="connection-hung", on_fail=None)
+        result = result_of(lambda: Patient(address), "connection-hung")
     assert result.passed, result.explanation
     assert "so that timeout was not tested" in result.notes[-1]
     assert result.notes[-1] in result.explanation
@@ -386,14 +371,13 @@ def test_a_timeout_that_was_not_reached_is_noted():
 
 def test_advice_for_a_time_limit_is_for_those_without():
     with tcp_server(_greet) as address:
-        (result,) = check_dataset(lambda: Wrong(address), only="connection-hung", on_fail=None)
+        result = failure_of(lambda: Wrong(address), "connection-hung")
     assert "failed_unclearly" == result.verdict
     assert "timeout=30" not in result.explanation
     assert "include the server's address" in result.explanation
 
 
 def test_a_read_timeout_that_was_not_reached_is_noted(records):
-    """In the explanation alone: hardly a reader of files has one, and each summary would say so."""
-    (result,) = check_dataset(lambda: Records(records), only="hung-read")
+    result = result_of(lambda: Records(records), "hung-read")
     assert "so that timeout was not tested" in result.explanation
     assert not result.notes
