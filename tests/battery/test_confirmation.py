@@ -103,7 +103,6 @@ def test_a_hang_is_not_waited_for_twice_at_full_length(records):
 
 
 def test_an_expected_failure_that_comes_and_goes_is_expected(fails_once):
-    """It failed in the first trial, so it need not be repeated."""
     expected = {CHECK: "issue 7"}
     (result,) = check_dataset(fails_once, only=CHECK, expected_failures=expected)
 
@@ -150,10 +149,7 @@ class DiesAtTimes(Records):
 
 
 class WrongOnce(Records):
-    """Sample 0 is wrong while there is a *mark*, or raises *error*; the mark goes with it.
-
-    It is in the first batch, which is delivered even in an epoch that is abandoned.
-    """
+    """Sample 0 is wrong while there is a *mark*, or raises *error*; the mark goes with it."""
 
     error = None
 
@@ -188,7 +184,7 @@ class WrongOnceAfterAnError(WrongOnce):
             raise
 
 
-NO_FAULT = ("abandoned-epoch", "leftover-files")
+NO_FAULT = ("two-epochs", "leftover-files")
 
 
 def _fail_once(kind, records, mark, *names):
@@ -208,7 +204,7 @@ def test_failures_without_a_fault_in_two_checks_are_one_failure(records, tmp_pat
     assert (second.failed, second.reproduced, len(second.trials)) == (True, True, 3)
     assert {first.cause, second.cause} == {"fails intermittently without a fault"}
     assert "2 checks failed intermittently in a pass without a fault" in second.explanation
-    assert f"abandoned-epoch: corrupted: {first.sentence}" in second.explanation
+    assert f"two-epochs: corrupted: {first.sentence}" in second.explanation
 
 
 def test_a_recovery_pass_has_no_fault(records, tmp_path):
@@ -227,7 +223,6 @@ def test_timeouts_of_a_busy_machine_are_no_failure(records, tmp_path):
 
 
 def test_a_failure_under_a_fault_confirms_no_other(records, tmp_path):
-    """It may depend on the fault."""
     names = ("short-read", "leftover-files")
     results = list(_fail_once(WrongOnce, records, tmp_path / "mark", *names))
 
@@ -242,7 +237,7 @@ def _hangs():
     threading.Event().wait()
 
 
-@pytest.mark.parametrize("trouble", [_dies, _hangs])
+@pytest.mark.parametrize("trouble", [_dies, pytest.param(_hangs, marks=pytest.mark.slow)])
 def test_a_dataset_that_dies_by_itself_is_noted_once(records, tmp_path, trouble):
     mark = tmp_path / "mark"
     battery = Battery(lambda: DiesAtTimes(records, mark, trouble), Settings(deadline=3))
@@ -259,7 +254,7 @@ def test_a_dataset_that_dies_by_itself_is_noted_once(records, tmp_path, trouble)
 
 
 def test_a_hang_of_the_fault_is_its_own(records):
-    battery = Battery(lambda: Hangs(records), Settings(deadline=4))
+    battery = Battery(lambda: Hangs(records), Settings(deadline=2))
     results = [run_check(battery, each) for each in (CHECK, "read-error-halfway", CHECK, CHECK)]
 
     assert {each.verdict for each in results} == {"hung"}
