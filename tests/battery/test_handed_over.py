@@ -1,5 +1,6 @@
 """What may be handed over: data modules, several loaders or datasets, ready ones, one of many."""
 
+import functools
 import glob
 import os
 from dataclasses import replace
@@ -31,6 +32,7 @@ from support.plugin_datasets import ZerosOnError
 from support.rows import rows
 
 pytestmark = pytest.mark.usefixtures("engine")
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 CHECK = {"only": "open-error", "on_fail": None}
 
 
@@ -73,11 +75,8 @@ def test_a_data_module_that_cannot_be_set_up(records):
     ("kind", "is_ready"),
     [
         (dict, True),
-        (list, False),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in ((dict, False), (list, True), (tuple, True), (tuple, False))
-        ),
+        *(slow(kind, False) for kind in (dict, list, tuple)),
+        *(slow(kind, True) for kind in (list, tuple)),
     ],
 )
 def test_several_loaders_or_datasets(records, kind, is_ready):
@@ -162,9 +161,9 @@ class Samples(dict):
     "samples",
     [
         [torch.tensor(each) for each in range(8)],
-        tuple((torch.tensor(each), each) for each in range(8)),
+        slow(tuple((torch.tensor(each), each) for each in range(8))),
         Samples({each: torch.tensor(each) for each in range(8)}),
-        [{"x": torch.tensor(each)} for each in range(8)],
+        slow([{"x": torch.tensor(each)} for each in range(8)]),
     ],
     ids=["list", "tuple", "dict", "dicts"],
 )
@@ -228,14 +227,6 @@ def test_a_ready_loader_whose_workers_run(records):
     assert [each.pid for each in loader._iterator._workers] == pids
     assert all(os.path.exists(f"/proc/{pid}") for pid in pids)
     loader._iterator._shutdown_workers()
-
-
-def test_a_ready_loader_without_workers(records):
-    (result,) = check_dataset(
-        DataLoader(Records(records), batch_size=4), only="read-error", on_fail=None
-    )
-    assert result.verdict == "failed_cleanly"
-    assert len(result.outcome.workers) == 2
 
 
 def test_a_dataset_that_wraps_a_loader(records):

@@ -11,17 +11,17 @@ import pytest
 from pytest_dataloader_faults import Contract, check_dataset, inject, run_trial
 from pytest_dataloader_faults._engine.file_copies import flip_masks
 from pytest_dataloader_faults._engine.system.proc import inherited_mappings
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import CorruptedFile, OpenError, ReadError
 from pytest_dataloader_faults.outcomes.error_text import mentions_path
 from pytest_dataloader_faults.outcomes.judge.report import explain
-from pytest_dataloader_faults.outcomes.repeats import deciding_trial
 from pytest_dataloader_faults.outcomes.text import printable
-from pytest_dataloader_faults.steps import run_epochs
 from support.datasets import SIZE, Records
 from support.epochs import alone, epoch
+from support.rows import rows
 from support.specimens import ZerosOnError
 
 NAMES = [
@@ -78,13 +78,16 @@ def test_checks_of_files_run_over_them(hostile):
     assert [(each.check, each.passed) for each in results] == [(name, True) for name in CHECKS]
 
 
+ALONE = {"num_workers": 1, "batch_size": 8}
+
+
 def test_a_failure_can_be_shown(hostile):
-    battery = Battery(lambda: ZerosOnError(hostile))
+    battery = Battery(lambda: ZerosOnError(hostile), Settings(loader=ALONE))
+    run = battery.fault_free_run
     for path in hostile.iterdir():
-        fault = ReadError(f"*/{_escaped(path.name)}")
-        result = battery.run_faults(fault, processes=run_epochs())
-        outcome, finding = deciding_trial(result)
-        text = explain(outcome, finding, battery.reproduce("sweep"), result.notes)
+        outcome = run.run_trial(ReadError(f"*/{_escaped(path.name)}"))
+        finding = run.judge(outcome)
+        text = explain(outcome, finding, battery.reproduce("sweep"), ())
 
         assert finding.verdict == "corrupted"
         assert _can_be_shown(text)
@@ -93,10 +96,10 @@ def test_a_failure_can_be_shown(hostile):
 
 
 def test_an_error_that_names_them_can_be_shown(hostile):
-    reference = take_reference(lambda: _Tells(hostile))
+    reference = take_reference(lambda: _Tells(hostile), Settings(loader=ALONE))
     for path in hostile.iterdir():
         fault = ReadError(f"*/{_escaped(path.name)}")
-        outcome = run_trial(lambda: _Tells(hostile), fault)
+        outcome = run_trial(lambda: _Tells(hostile), fault, loader=ALONE)
         finding = outcome.judge(reference, Contract(names_file=True))
         assert finding.verdict == "failed_cleanly", finding
 
@@ -136,7 +139,7 @@ def test_mappings_of_them_are_seen(hostile):
     assert len(files) == len(NAMES)
 
 
-@pytest.mark.parametrize("name", FIRST)
+@rows("name", FIRST)
 def test_a_name_is_known_as_python_shows_it(name):
     assert mentions_path(str(OSError(5, "Input/output error", f"/data/{name}")), f"/data/{name}")
 
