@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from support.corpus.endless import Repeated
 from support.corpus.streams import RestDropped
 from support.datasets import COUNT, Records, RecordStream
+from support.results import failure_of, result_of
 from support.specimens import Unsharded
 
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
-def _run_checks(make, check="workers-agree", **options):
-    (result,) = check_dataset(make, only=check, on_fail=None, **options)
-    return result
+
+_run_checks = functools.partial(result_of, check="workers-agree")
+_failure = functools.partial(failure_of, check="workers-agree")
 
 
 def _numbers(result):
@@ -36,14 +39,14 @@ def _ready(records: Path, **options: Any) -> DataLoader[Any]:
     ("make", "options", "number", "missing"),
     [
         (RestDropped, {}, 3, 1),
-        (RestDropped, {"loader": {"num_workers": 4}}, 5, 1),
-        (lambda records: _ready(records, num_workers=2), {}, 3, 1),
+        slow(RestDropped, {"loader": {"num_workers": 4}}, 5, 1),
+        slow(lambda records: _ready(records, num_workers=2), {}, 3, 1),
         (_ready, {}, 3, 1),
     ],
     ids=["default", "four", "ready", "ready without workers"],
 )
 def test_what_is_left_over_of_a_division_is_missed(make, options, number, missing, records):
-    result = _run_checks(lambda: make(records), **options)
+    result = _failure(lambda: make(records), **options)
 
     verb = "is" if missing == 1 else "are"
     sentence = f"corrupted: with {number} workers, {missing} of {COUNT} samples {verb} missing"
@@ -64,7 +67,7 @@ def test_the_other_checks_keep_to_the_number_that_the_loader_has(records):
 def test_a_number_is_chosen_that_divides_nothing(records):
     for name in ("16.rec", "17.rec"):
         (records / name).write_bytes((records / "00.rec").read_bytes())
-    result = _run_checks(lambda: RestDropped(records))
+    result = _failure(lambda: RestDropped(records))
 
     assert result.explanation.startswith("corrupted: with 4 workers, 2 of 18 samples are missing")
 
@@ -98,7 +101,7 @@ def test_a_stream_that_refuses_a_number_of_workers_loses_nothing(records):
 
 def test_a_stream_for_one_worker_need_not_be_divided(records):
     alone = _run_checks(lambda: Unsharded(records), loader={"num_workers": 1})
-    result = _run_checks(lambda: Unsharded(records))
+    result = _failure(lambda: Unsharded(records))
 
     assert (alone.passed, _numbers(alone)) == (True, [1])
     assert (result.verdict, set(_numbers(result))) == ("corrupted", {2})
@@ -114,7 +117,7 @@ def test_batches_that_the_loader_drops_are_not_missed(records):
 
 def test_a_stream_that_fails_with_its_own_number_is_not_run_again(records):
     (records / "15.rec").unlink()
-    result = _run_checks(lambda: RestDropped(records))
+    result = _failure(lambda: RestDropped(records))
 
     assert result.explanation.startswith("corrupted: 1 of 15 samples is missing")
     assert set(_numbers(result)) == {2}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from typing import Any
@@ -11,7 +12,6 @@ import pytest
 import torch.distributed
 from torch.utils.data import DataLoader, IterableDataset
 
-from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks.ranks.generators import (
     SAME_NUMBERS,
     UsedGenerator,
@@ -31,6 +31,9 @@ from support.augmented import (
 from support.corpus.ranks import RankedStream, SharedShuffle, place
 from support.datasets import Records, RecordStream
 from support.facts import EPOCH_1, map_reference, ordinary, revised
+from support.results import failure_of, result_of
+
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 class KeepsEverySecondBatch(DataLoader[Any]):
@@ -67,9 +70,8 @@ def _loader(dataset: Any, **options: Any) -> DataLoader[Any]:
     )
 
 
-def _agree(make):
-    (result,) = check_dataset(make, only="ranks-agree", ranks=2, on_fail=None, deadline=120)
-    return result
+_agree = functools.partial(result_of, check="ranks-agree", ranks=2, deadline=120)
+_disagree = functools.partial(failure_of, check="ranks-agree", ranks=2, deadline=120)
 
 
 def test_a_loader_may_divide_what_its_dataset_does_not(records):
@@ -79,7 +81,7 @@ def test_a_loader_may_divide_what_its_dataset_does_not(records):
 
 
 def test_a_stream_that_refuses_several_ranks_fails_their_check(records):
-    result = _agree(lambda: RefusesRanks(records))
+    result = _disagree(lambda: RefusesRanks(records))
 
     assert result.verdict == "fails_without_fault"
     assert "how is it to be divided?" in result.sentence
@@ -88,7 +90,7 @@ def test_a_stream_that_refuses_several_ranks_fails_their_check(records):
 def test_the_length_of_a_sampler_counts_only_its_rank(records):
     dataset = Records(records)
 
-    result = _agree(
+    result = _disagree(
         lambda: DataLoader(dataset, 4, num_workers=2, sampler=LengthOfAll(len(dataset)))
     )
 
@@ -101,14 +103,14 @@ def test_the_length_of_a_sampler_counts_only_its_rank(records):
     ("library", "draw", "options"),
     [
         ("NumPy", from_numpy, {"worker_init_fn": seed_by_worker}),
-        ("NumPy", from_numpy, {"worker_init_fn": seed_by_clock}),
-        (
+        slow("NumPy", from_numpy, {"worker_init_fn": seed_by_clock}),
+        slow(
             "NumPy",
             from_numpy,
             {"worker_init_fn": seed_by_worker, "multiprocessing_context": "spawn"},
         ),
         ("torch", from_torch, {"generator": True}),
-        ("Python", random.random, {"generator": True}),
+        slow("Python", random.random, {"generator": True}),
     ],
 )
 def test_ranks_must_not_augment_alike(library, draw, options):
@@ -116,7 +118,7 @@ def test_ranks_must_not_augment_alike(library, draw, options):
         seeded = {"generator": torch.Generator().manual_seed(0)} if "generator" in options else {}
         return _loader(Augmented(draw), **{**options, **seeded})
 
-    result = _agree(make)
+    result = _disagree(make)
 
     assert result.verdict == "corrupted", result.explanation
     assert result.sentence == (
@@ -128,9 +130,9 @@ def test_ranks_must_not_augment_alike(library, draw, options):
 @pytest.mark.parametrize(
     ("draw", "options"),
     [
-        (from_numpy, {}),
+        slow(from_numpy, {}),
         (from_numpy, {"worker_init_fn": seed_by_torch}),
-        (from_torch, {"worker_init_fn": seed_by_worker}),
+        slow(from_torch, {"worker_init_fn": seed_by_worker}),
         (random.random, {"worker_init_fn": seed_by_clock, "persistent_workers": True}),
     ],
     ids=["torch seeds all of them", "torch's seed", "a seed that no sample uses", "the clock"],
@@ -144,7 +146,7 @@ def test_ranks_that_draw_from_other_states_pass(draw, options):
 def test_workers_of_a_random_stream_are_compared_as_well():
     make = lambda: _loader(AugmentedStream(), worker_init_fn=lambda _: np.random.seed(1))  # noqa: E731, NPY002
 
-    assert _agree(make).verdict == "corrupted"
+    assert _disagree(make).verdict == "corrupted"
 
 
 def test_two_workers_of_one_rank_are_compared():

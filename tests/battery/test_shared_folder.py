@@ -31,7 +31,7 @@ def _check(make_dataset, *only):
     [
         pytest.param(Extracts, "", marks=SLOW),
         (Downloads, "0 bytes, expected 64"),
-        (MakesFolderTwice, "FileExistsError"),
+        pytest.param(MakesFolderTwice, "FileExistsError", marks=SLOW),
     ],
 )
 def test_ranks_that_disturb_each_other_fail(records, kind, sentence):
@@ -48,7 +48,7 @@ def test_ranks_that_disturb_each_other_fail(records, kind, sentence):
 @pytest.mark.parametrize(
     "kind",
     [
-        ExtractsOnRank0,
+        pytest.param(ExtractsOnRank0, marks=SLOW),
         ExtractsUnderLock,
         pytest.param(ExtractsThenRenames, marks=SLOW),
         pytest.param(DownloadsThenRenames, marks=SLOW),
@@ -76,7 +76,6 @@ def test_without_a_folder_there_is_nothing_to_share(records):
 
 
 def test_ranks_get_one_copy_of_a_folder(records):
-    """It is removed with the trial."""
     folders = records.parent / "folders"
 
     class Notes(Records):
