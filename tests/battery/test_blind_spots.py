@@ -46,7 +46,7 @@ def test_what_is_opened_in_python_is_put_at_risk(records):
     assert SEEN.format("read") in results["read-error"].explanation
 
 
-@pytest.mark.parametrize("check", ["open-error", "descriptor-exhaustion", "read-error-halfway"])
+@pytest.mark.parametrize("check", ["open-error", "descriptor-exhaustion"])
 def test_a_dataset_that_opens_in_c_is_not_called_one_that_opens_nothing(tmp_path, check):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["x"] = np.arange(8)
@@ -60,7 +60,6 @@ def test_a_dataset_that_opens_in_c_is_not_called_one_that_opens_nothing(tmp_path
     ("fault", "is_told"), [(WorkerKilled(at=99), False), (ReadError("*.nothing"), True)]
 )
 def test_an_unfired_fault_is_put_down_to_the_engine_where_it_may_be(records, fault, is_told):
-    """A death that never came is no matter of who opens what."""
     with pytest.raises(FaultNotFiredError) as caught, inject(fault, engine="python"):
         epoch(alone(Records(records)))
     assert is_told is ("sees only files that Python code opens" in str(caught.value))

@@ -7,6 +7,7 @@ import pytest
 
 from pytest_dataloader_faults import check_dataset
 from support.datasets import Records
+from support.results import failure_of
 from support.served import KeepsFile
 from support.specimens import ZerosOnError
 
@@ -17,26 +18,35 @@ KILLED = "worker-killed-sending"
 FEW = ["workers-agree", "pickles", "open-error", "truncated-half", "worker-killed-first", KILLED]
 
 
-def _verdicts(kind, records, loader, only):
-    results = check_dataset(lambda: kind(records), loader=loader, only=only, on_fail=None)
+def _verdicts(kind, records, loader, **options):
+    results = check_dataset(lambda: kind(records), loader=loader, on_fail=None, **options)
     return {each.check: (each.verdict, each.passed) for each in results if each.applies}
 
 
-@pytest.mark.parametrize("only", [FEW, pytest.param(None, marks=pytest.mark.slow)], ids=str)
-def test_verdicts_are_those_of_forked_workers(records, only):
+@pytest.mark.slow
+def test_verdicts_are_those_of_forked_workers(records):
     """But for what torch itself cannot do there: it waits forever for half a message."""
-    forked = _verdicts(ZerosOnError, records, {"multiprocessing_context": "fork"}, only)
-    served = _verdicts(ZerosOnError, records, SERVED, only)
+    forked = _verdicts(ZerosOnError, records, {"multiprocessing_context": "fork"})
+    served = _verdicts(ZerosOnError, records, SERVED)
     assert forked.pop(KILLED) == ("failed_cleanly", True)
     assert served == forked
-    assert len(served) > (len(only) - 2 if only else 20)
+    assert len(served) > 20
+
+
+def test_few_verdicts_are_those_of_forked_workers(records):
+    expected = dict.fromkeys(("open-error", "truncated-half"), "it returns zeros")
+    assert _verdicts(ZerosOnError, records, SERVED, only=FEW, expected_failures=expected) == {
+        "workers-agree": ("survived", True),
+        "pickles": ("survived", True),
+        "open-error": ("corrupted", False),
+        "truncated-half": ("corrupted", False),
+        "worker-killed-first": ("failed_cleanly", True),
+    }
 
 
 def test_what_is_opened_before_the_fork_is_not_shared(records):
-    (result,) = check_dataset(
-        lambda: KeepsFile(records), only="workers-agree", loader=SERVED, on_fail=None
-    )
-    assert (str(result.verdict), result.passed) == ("fails_without_fault", False)
+    result = failure_of(lambda: KeepsFile(records), "workers-agree", loader=SERVED)
+    assert result.verdict == "fails_without_fault"
     assert "__getstate__" in result.explanation
 
 
@@ -44,7 +54,6 @@ def test_what_a_worker_cannot_import_is_named(records, monkeypatch):
     module = types.ModuleType("found_by_nobody")
     module.Records = type("Records", (Records,), {"__module__": module.__name__})
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    (result,) = check_dataset(lambda: module.Records(records), only="pickles", on_fail=None)
-    assert not result.passed
+    result = failure_of(lambda: module.Records(records), "pickles")
     assert "cannot import found_by_nobody, which defines the dataset" in result.explanation
     assert "__getstate__" not in result.explanation

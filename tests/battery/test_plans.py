@@ -110,13 +110,6 @@ def test_files_of_another_kind_are_checked_separately(counts, titles, real):
     assert _titles("open-error", workload) == titles
 
 
-@rows("name", [name for name in CHECKS if name.endswith("-before-init")])
-def test_a_file_that_is_only_opened_is_none_before_init(name, real):
-    workload = _workload(real, {A: OPENED})
-
-    assert _plan(name, workload) == "neither its constructor nor its workers read a data file"
-
-
 def test_a_text_is_cut_between_two_lines_as_well(real, tmp_path):
     text = tmp_path / "lines.txt"
     text.write_text("".join(f"line {number}\n" for number in range(100)), encoding="ascii")
@@ -132,12 +125,6 @@ def test_halfway_is_that_of_the_busiest_worker(reads, nth, real):
     files = [{A: FileCounts(1, count, 64)} for count in reads]
 
     assert _plan("read-error-halfway", _workload(real, *files)) == [(faults.ReadError(A, nth=nth),)]
-
-
-def test_one_read_has_no_half(real):
-    reason = _plan("read-error-halfway", _workload(real, {A: FileCounts(1, 1, 64)}))
-
-    assert reason.startswith("the busiest worker makes 1 read")
 
 
 def test_each_read_is_cut_in_two_ways(real):
@@ -196,11 +183,6 @@ def test_a_worker_that_reads_by_system_calls_dies(files, engine, worker, real):
     assert plan == [(faults.WorkerKilled(reading=A, worker=worker),)]
 
 
-@pytest.mark.parametrize("check", ["hung-read", "worker-killed-reading"])
-def test_no_worker_reads_by_system_calls(check, real):
-    assert "opened or mapped before they started" in _plan(check, _workload(real, {A: MAPPED}))
-
-
 @rows(
     ("files", "engine", "cut"),
     [
@@ -214,20 +196,12 @@ def test_no_worker_reads_by_system_calls(check, real):
     ],
 )
 def test_a_file_that_is_cut_off_can_be_found_so(files, engine, cut, real):
-    """Not in a mapping from before; C may read unseen what Python opens."""
     plan = _plan("truncated-half", _workload(real, files, engine=engine))
 
     if cut in files:
         assert plan == [(faults.TruncatedFile(cut, keep=0.5),)]
     else:
         assert cut in plan
-
-
-def test_hidden_reads_are_named(real):
-    workload = _workload(real, {A: OPENED}, unobserved={"io_uring_setup": 2})
-
-    reason = "its workers read no data file that the engine sees: io_uring_setup (2)"
-    assert _plan("read-error", workload) == reason
 
 
 @rows(
@@ -329,18 +303,6 @@ def test_a_worker_that_writes_dies(real):
 
 
 @rows(
-    ("files", "engine", "says"),
-    [
-        ({A: FileCounts(1, 0, 0, 1)}, "kernel", f"its workers write {A}, but writes only fail"),
-        ({A: READ}, "kernel", "its workers write no file"),
-        ({A: READ}, "python", "the python engine saw its workers write no file"),
-    ],
-)
-def test_a_check_of_writes_says_why_it_does_not_apply(files, engine, says, real):
-    assert _plan("write-error", _workload(real, files, engine=engine)).startswith(says)
-
-
-@rows(
     ("check", "titles", "expected"),
     [
         ("connect-error", [""], faults.ConnectError("tcp://*")),
@@ -367,7 +329,6 @@ def test_checks_of_connections(check, titles, expected, real):
 
     assert _titles(check, workload) == titles
     assert _plan(check, workload)[-1] == (expected,)
-    assert "open no TCP connection" in _plan(check, _workload(real, {A: READ}))
 
 
 @rows(

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checking import select_checks
 from pytest_dataloader_faults.battery.checks import GROUPS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from support.datasets import Records
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/how-to/run-only-some-checks.md"
@@ -56,10 +54,3 @@ def test_quick_goes_with_other_names():
 def test_a_misspelt_group_is_an_error_with_a_hint():
     with pytest.raises(InvalidArgumentError, match="quick"):
         select_checks(only="quik")
-
-
-def test_quick_checks_run(records):
-    results = check_dataset(lambda: Records(records), only="quick")
-
-    assert [each.check for each in results] == list(GROUPS["quick"])
-    assert all(each.passed for each in results)

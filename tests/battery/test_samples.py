@@ -20,6 +20,7 @@ from pytest_dataloader_faults.outcomes import Delivery, Pass, WorkerFacts
 from support.corpus.swallowing import NoneOnError
 from support.datasets import Records
 from support.facts import EPOCH_1, ordinary, revised, stream_reference
+from support.results import failure_of, result_of
 from support.rows import rows
 
 NOTE = "64 of 400 samples were checked"
@@ -53,36 +54,33 @@ def _path(tmp_path):
     return path
 
 
-def _run_checks(make, check, **options):
-    (result,) = check_dataset(make, only=check, on_fail=None, **options)
-    return result
-
-
 def test_each_worker_makes_two_batches(path):
-    result = _run_checks(lambda: Many(path), "worker-killed-middle", samples=1)
+    result = result_of(lambda: Many(path), "worker-killed-middle", samples=1)
     assert result.verdict == "failed_cleanly"
     assert "4 of 400 samples were checked" in result.explanation
 
 
 def test_samples_of_the_whole_dataset(path):
-    broken = _run_checks(lambda: Many(path, forgiving_from=120), "read-error-halfway")
-    healthy = _run_checks(lambda: Many(path), "read-error-halfway")
+    broken = failure_of(lambda: Many(path, forgiving_from=120), "read-error-halfway")
+    healthy = result_of(lambda: Many(path), "read-error-halfway")
     assert ("corrupted", "failed_cleanly") == (broken.verdict, healthy.verdict)
     assert NOTE in broken.explanation
     assert NOTE in healthy.explanation
     assert "samples=" not in healthy.explanation
 
 
-@pytest.mark.parametrize(("samples", "batches"), [(8, 4), ("all", 100)])
+@pytest.mark.parametrize(
+    ("samples", "batches"), [(8, 4), pytest.param("all", 100, marks=pytest.mark.slow)]
+)
 def test_as_many_samples_as_requested(path, samples, batches):
-    result = _run_checks(lambda: Many(path), "workers-agree", samples=samples, deadline="auto")
+    result = result_of(lambda: Many(path), "workers-agree", samples=samples, deadline="auto")
     assert batches == len(result.outcome.delivered)
     assert (" samples were checked" in result.explanation) is (samples != "all")
     assert f"samples={None if samples == 'all' else samples}" in result.explanation.splitlines()[-1]
 
 
 def test_fewer_of_a_slow_dataset(path):
-    result = _run_checks(lambda: Many(path, seconds=0.2), "workers-agree")
+    result = result_of(lambda: Many(path, seconds=0.2), "workers-agree")
     assert 4 <= sum(len(each.rows) for each in result.outcome.delivered) <= 8
     assert result.passed
 
@@ -96,13 +94,16 @@ def without_none(samples):
 
 @pytest.mark.parametrize(
     ("contract", "verdict"),
-    [(Contract(may_skip=True), "survived"), (Contract(), "corrupted")],
+    [
+        (Contract(may_skip=True), "survived"),
+        pytest.param(Contract(), "corrupted", marks=pytest.mark.slow),
+    ],
     ids=["may_skip", "strict"],
 )
 def test_a_failure_of_small_batches_is_repeated_with_whole_ones(contract, verdict, records):
     loader = {"batch_size": 4, "num_workers": 2, "collate_fn": without_none}
     some_samples, all_of_it = (
-        _run_checks(
+        result_of(
             lambda: NoneOnError(records),
             "file-missing",
             contract=contract,
@@ -118,8 +119,9 @@ def test_a_failure_of_small_batches_is_repeated_with_whole_ones(contract, verdic
 
 
 def test_a_failure_that_whole_batches_have_as_well(records):
-    result = _run_checks(lambda: Records(records), "worker-killed-first", samples=4)
-    broken = _run_checks(
+    result = result_of(lambda: Records(records), "worker-killed-first", samples=4)
+    assert result.notes == ("4 of 16 samples were checked",)
+    broken = failure_of(
         lambda: NoneOnError(records), "truncated-half", loader={"batch_size": 4}, samples=4
     )
 
@@ -187,23 +189,23 @@ class Lines(IterableDataset[Any]):
                 yield from map(int, file)
 
 
-def _cut_off(folder, lines):
-    """What the checks find that cut files off."""
+def _write_lines(folder, lines):
+    """A factory of streams of so many *lines* in each file."""
     for part in range(FILES):
         text = "".join(f"{part * lines + number}\n" for number in range(lines))
         (folder / f"{part}.txt").write_text(text)
-    only = ["truncated-half", "truncated-empty"]
-    return check_dataset(lambda: Lines(folder), only=only, on_fail=None)
+    return lambda: Lines(folder)
 
 
 def test_missing_samples_of_a_stream_are_seen_if_all_are_checked(tmp_path):
-    assert [each.verdict for each in _cut_off(tmp_path, 20)] == ["corrupted", "corrupted"]
+    result = failure_of(_write_lines(tmp_path, 20), "truncated-half")
+    assert result.verdict == "corrupted"
 
 
 def test_a_long_stream_is_not_said_to_survive(tmp_path):
-    for result in _cut_off(tmp_path, 3000):
-        assert (result.verdict, result.applies) == ("not_exercised", False)
-        assert "a finite stream of fewer than 10,000 samples" in result.explanation
+    result = result_of(_write_lines(tmp_path, 3000), "truncated-half")
+    assert (result.verdict, result.applies) == ("not_exercised", False)
+    assert "a finite stream of fewer than 10,000 samples" in result.explanation
 
 
 class OfItsOwnGenerator(TensorDataset):
@@ -213,12 +215,21 @@ class OfItsOwnGenerator(TensorDataset):
         return super().__getitem__(index)[0] + np.random.default_rng().random()
 
 
-@pytest.mark.parametrize(("kind", "is_noted"), [(OfItsOwnGenerator, True), (TensorDataset, False)])
-def test_a_comparison_of_shapes_alone_is_noted(kind, is_noted):
-    data = kind(torch.arange(16.0))
-    (result,) = check_dataset(lambda: data, only="worker-killed-first", on_fail=None)
-    assert any("only their types and shapes were compared" in each for each in result.notes) == (
-        is_noted
+def test_a_comparison_of_shapes_alone_is_noted():
+    data = OfItsOwnGenerator(torch.arange(16.0))
+    result = result_of(lambda: data, "worker-killed-first")
+    assert any("only their types and shapes were compared" in each for each in result.notes)
+
+
+def _stream_of_workers(samples):
+    """An epoch in which each worker delivered these *samples*."""
+    deliveries = tuple(
+        Delivery(None, tuple(rows), rows, worker=worker) for worker, rows in enumerate(samples)
+    )
+    return revised(
+        ordinary(Pass(EPOCH_1, delivered=deliveries, complete=True)),
+        kind="iterable",
+        processes=tuple(WorkerFacts(worker, 7, 1, {}) for worker in range(len(samples))),
     )
 
 
@@ -244,14 +255,7 @@ def test_workers_of_a_stream_that_draws_have_samples_of_their_own(kind, samples,
 
     A worker whose samples are all in the reference repeats it, unless one does as the main process.
     """
-    deliveries = tuple(
-        Delivery(None, tuple(rows), rows, worker=worker) for worker, rows in enumerate(samples)
-    )
-    outcome = revised(
-        ordinary(Pass(EPOCH_1, delivered=deliveries, complete=True)),
-        kind=kind,
-        processes=tuple(WorkerFacts(worker, 7, 1, {}) for worker in range(len(samples))),
-    )
+    outcome = revised(_stream_of_workers(samples), kind=kind)
 
     assert count_own_samples(outcome, stream_reference("w x y z")) == count
 
@@ -264,13 +268,6 @@ def test_workers_of_a_stream_that_draws_have_samples_of_their_own(kind, samples,
     ],
 )
 def test_workers_that_draw_from_few_samples_repeat_them(reference, samples, count):
-    deliveries = tuple(
-        Delivery(None, tuple(rows), rows, worker=worker) for worker, rows in enumerate(samples)
-    )
-    outcome = revised(
-        ordinary(Pass(EPOCH_1, delivered=deliveries, complete=True)),
-        kind="iterable",
-        processes=tuple(WorkerFacts(worker, 7, 1, {}) for worker in range(len(samples))),
-    )
+    outcome = _stream_of_workers(samples)
 
     assert count_own_samples(outcome, stream_reference(reference)) == count

@@ -15,23 +15,22 @@ from support.random_samples import (
     TimedOther,
     TimedStream,
 )
+from support.results import failure_of, failures_of, result_of
 
 
 def _checked(make, only, **options):
     return check_dataset(make, only=only, on_fail=None, **options)
 
 
-@pytest.mark.parametrize(
-    ("kind", "verdict"), [(Timed, "failed_cleanly"), (TimedOther, "corrupted")]
-)
-def test_a_time_in_a_sample_hides_no_other_part(kind, verdict, records):
-    (result,) = _checked(lambda: kind(records), "file-missing")
+def test_a_time_in_a_sample_hides_no_other_part(records):
+    timed = result_of(lambda: Timed(records), "file-missing")
+    other = failure_of(lambda: TimedOther(records), "file-missing")
 
-    assert result.verdict == verdict, result.explanation
-    (note,) = result.notes
-    assert note.startswith("['info']['load_time'] of a sample differs from read to read")
-    assert "generator" not in note
-    assert (verdict == "corrupted") == ("it has the content of sample 9" in result.explanation)
+    assert (timed.verdict, other.verdict) == ("failed_cleanly", "corrupted"), timed.explanation
+    assert "it has the content of sample 9" in other.explanation
+    for (note,) in (timed.notes, other.notes):
+        assert note.startswith("['info']['load_time'] of a sample differs from read to read")
+        assert "generator" not in note
 
 
 def test_a_time_in_the_samples_of_a_stream(records):
@@ -41,25 +40,28 @@ def test_a_time_in_the_samples_of_a_stream(records):
     assert "16 of 16 samples are missing" in bad.sentence
 
 
-CONTENT = ["truncated-half", "truncated-before-init"]
+CONTENT, SHUFFLED = ["truncated-half", "truncated-before-init"], {"shuffle": True}
+
+
+@pytest.mark.parametrize("kind", [SeedsItself, pytest.param(OwnGenerator, marks=pytest.mark.slow)])
+def test_a_dataset_that_seeds_itself_is_compared_with_an_epoch_of_workers(kind, records):
+    for result in _checked(lambda: kind(records), CONTENT, loader=SHUFFLED):
+        assert result.verdict == "failed_cleanly", result.explanation
+        _require_comparison_in_workers(result)
 
 
 @pytest.mark.parametrize(
-    ("kind", "verdict"),
-    [
-        (SeedsItself, "failed_cleanly"),
-        (SeedsItselfRepeats, "corrupted"),
-        (OwnGenerator, "failed_cleanly"),
-        (OwnGeneratorRepeats, "corrupted"),
-    ],
+    "kind", [pytest.param(SeedsItselfRepeats, marks=pytest.mark.slow), OwnGeneratorRepeats]
 )
-def test_a_dataset_that_seeds_itself_is_compared_with_an_epoch_of_workers(kind, verdict, records):
-    results = _checked(lambda: kind(records), CONTENT, loader={"shuffle": True})
+def test_a_dataset_that_seeds_itself_and_repeats_a_sample_is_corrupted(kind, records):
+    for result in failures_of(lambda: kind(records), CONTENT, loader=SHUFFLED):
+        assert result.verdict == "corrupted", result.explanation
+        _require_comparison_in_workers(result)
 
-    for result in results:
-        assert result.verdict == verdict, result.explanation
-        assert result.outcome.comparison.in_workers
-        assert "so they were compared with the samples that workers returned" in result.notes[0]
+
+def _require_comparison_in_workers(result):
+    assert result.outcome.comparison.in_workers
+    assert "so they were compared with the samples that workers returned" in result.notes[0]
 
 
 def test_an_attempt_after_an_error_may_draw_again(records):
@@ -79,5 +81,5 @@ def test_random_samples_may_depend_on_those_read_before(records):
     assert "survived" == agree.verdict == reads_before.verdict, agree.explanation
     assert "NotImplementedError: ('{} cannot be pickled'" in pickles.explanation
 
-    (zeros,) = _checked(lambda: PatchQueueOfZeros(records), ["truncated-half"])
+    zeros = failure_of(lambda: PatchQueueOfZeros(records), "truncated-half")
     assert "corrupted" == zeros.verdict, zeros.explanation

@@ -16,6 +16,7 @@ import torch
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks.writes import WRITES
 from support.datasets import Records
+from support.results import failure_of, failures_of
 from support.vits import AtomicSpectrograms, Spectrograms, write_recordings
 from support.waiting import until
 
@@ -55,12 +56,10 @@ def test_a_torn_spectrogram_is_found(recordings):
     """
     contents = _contents(recordings)
     make_dataset = functools.partial(_copied, Spectrograms, recordings)
-    results = _check(make_dataset, [*NAMES, "read-error-transient"])
-    half = results.pop("read-error-transient")
-    assert half.failed, half.explanation
+    half = failure_of(make_dataset, "read-error-transient")
     assert half.verdict in {"corrupted", "poisoned", "failed_unclearly"}
-    for result in results.values():
-        assert (result.verdict, result.failed) == ("poisoned", True), result.explanation
+    for result in failures_of(make_dataset, NAMES):
+        assert result.verdict == "poisoned", result.explanation
         assert POISONED in result.explanation
         assert "rename the file with os.replace()" in result.explanation
         assert result.outcome.fired
@@ -101,12 +100,6 @@ def test_a_folder_that_is_not_the_trials_own(records, tmp_path):
     assert f"its workers write {tmp_path / 'log'}, but writes only fail" in result.explanation
 
 
-def test_a_dataset_that_writes_nothing(records):
-    for result in _check(lambda: Records(records)).values():
-        assert not result.applies
-        assert result.explanation.endswith("its workers write no file")
-
-
 class _Ignoring(AtomicSpectrograms):
     def save(self, spec, filename):
         try:
@@ -122,8 +115,8 @@ class _ToAPath(AtomicSpectrograms):
 
 
 def test_torch_save_hides_why_a_write_failed(recordings):
-    result = _check(functools.partial(_copied, _ToAPath, recordings), "disk-full")["disk-full"]
-    assert (result.verdict, result.failed) == ("failed_unclearly", True)
+    result = failure_of(functools.partial(_copied, _ToAPath, recordings), "disk-full")
+    assert result.verdict == "failed_unclearly"
     assert "Pass it a file opened with open()" in result.explanation
 
 
@@ -174,8 +167,7 @@ class _DropsErrors(AtomicSpectrograms):
 def test_a_disk_gets_full_in_a_header_and_in_data(recordings, batch_size):
     loader = {"num_workers": 2, "batch_size": batch_size}
     make_dataset = functools.partial(_copied, _DropsErrors, recordings)
-    result = _check(make_dataset, "disk-full", loader=loader)["disk-full"]
-    assert result.failed, result.explanation
+    result = failure_of(make_dataset, "disk-full", loader=loader)
     assert "Some writers ignore write errors" in result.explanation
 
 
