@@ -179,7 +179,6 @@ def test_a_contract_that_allows_to_skip(dataset, tmp_path):
     ],
 )
 def test_a_contract_that_allows_fewer_files(write, dataset, verdict, tmp_path):
-    """But no pair that does not exist."""
     write(tmp_path)
     make = functools.partial(dataset, tmp_path)
     (result,) = check_dataset(make, only=MISSING, contract=Contract(may_skip=True), on_fail=None)
@@ -349,7 +348,6 @@ class WrittenBack(Records):
 
 
 def test_files_that_workers_write_are_not_said_to_be_those_of_the_factory(records):
-    """To write them before would be no remedy."""
     (result,) = check_dataset(lambda: WrittenBack(records), only=CUT)
 
     assert (result.applies, result.cause) == (False, BY_WORKERS)

@@ -118,7 +118,6 @@ def test_sample_that_no_fault_hit_may_not_be_skipped(records):
 
 
 def test_replaced_sample_is_no_skipped_one(records):
-    """Who may skip may not give zeros."""
     result = failure_of(lambda: ZerosOnError(records), "read-error", contract=SKIPS)
     assert result.verdict == "corrupted"
 
