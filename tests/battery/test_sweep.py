@@ -203,7 +203,6 @@ class _FailsInWorkers(FewReads):
 
 
 def test_a_dataset_that_fails_without_a_fault_is_not_swept(records):
-    """What faults do to it cannot be told."""
     with pytest.raises(CheckFailedError, match=r"^fails_without_fault: .*OSError"):
         sweep(lambda: _FailsInWorkers(records), loader=ONE_WORKER)
 

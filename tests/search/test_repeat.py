@@ -81,7 +81,6 @@ def test_a_schedule_gives_the_same_again(records, times):
 
 
 def test_outside_of_hypothesis_nothing_shown_is_an_error(records):
-    """There, no statistics would tell."""
     found = survey(lambda: Records(records))
     outcome = run_trial(lambda: Records(records), OpenError("*.none"))
     with pytest.raises(FaultNotFiredError, match=r"not_exercised: OpenError\(path='\*.none'\)"):

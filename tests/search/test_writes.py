@@ -49,7 +49,6 @@ def test_a_file_can_be_written_and_read(records):
 
 
 def test_files_of_another_folder_are_not_listed(records, tmp_path):
-    """A failed write would stay there."""
     copies = tmp_path / "copies"
     copies.mkdir()
 

@@ -233,7 +233,6 @@ def test_bad_arguments_are_refused_by_name_and_range(code):
 
 @rows("name", strategies.__all__)
 def test_arguments_are_by_keyword(name):
-    """Order never matters."""
     with pytest.raises(TypeError, match="positional"):
         getattr(strategies, name)(FILES)
 
