@@ -15,6 +15,8 @@ from support.corpus.shared_folders import (
     ExtractsThenRenames,
     ExtractsUnderLock,
     MakesFolderTwice,
+    WritesOnRank0,
+    WritesOnRank0ThenMeets,
 )
 from support.datasets import Records
 
@@ -32,6 +34,7 @@ def _check(make_dataset, *only):
         pytest.param(Extracts, "", marks=SLOW),
         (Downloads, "0 bytes, expected 64"),
         pytest.param(MakesFolderTwice, "FileExistsError", marks=SLOW),
+        (WritesOnRank0, "all.bin: 0 bytes, expected 64"),
     ],
 )
 def test_ranks_that_disturb_each_other_fail(records, kind, sentence):
@@ -52,6 +55,7 @@ def test_ranks_that_disturb_each_other_fail(records, kind, sentence):
         ExtractsUnderLock,
         pytest.param(ExtractsThenRenames, marks=SLOW),
         pytest.param(DownloadsThenRenames, marks=SLOW),
+        WritesOnRank0ThenMeets,
     ],
 )
 def test_ranks_that_prepare_files_in_turn_pass(records, kind):

@@ -97,6 +97,30 @@ class DownloadsThenRenames(Downloads):
         os.replace(partial, self.file)
 
 
+class WritesOnRank0(Downloads):
+    """Has rank 0 write all records to one file, which workers of the others open before that."""
+
+    def __init__(self, source: Path, folder: Path) -> None:
+        self.data = b"".join(path.read_bytes() for path in sorted(source.iterdir()))
+        self.file = folder / "all.bin"
+        if place()[0] == 0:
+            self.write()
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.file, "rb") as records:
+            records.seek(index * SIZE)
+            return decode(records.read(SIZE), self.file)
+
+
+class WritesOnRank0ThenMeets(WritesOnRank0):
+    """Has the others wait until rank 0 has written it: healthy."""
+
+    def __init__(self, source: Path, folder: Path) -> None:
+        super().__init__(source, folder)
+        if torch.distributed.is_initialized():
+            torch.distributed.barrier()
+
+
 class MakesFolderTwice(DownloadsThenRenames):
     """Creates the folder if it is not there, which two ranks find at once."""
 

@@ -8,6 +8,10 @@ looked at that path, and then a little longer, so that the other rank acts first
 once rank 0 waits. If no rank looks, because all others wait at a barrier or for a lock, rank 0
 continues after a while: each path is waited for only once, and after a few paths no more.
 
+A rank that does not look may not wait either: its constructor leaves the files to rank 0, and only
+its workers open them. So once the dataset of another rank is made, rank 0 waits until that rank has
+a batch or an error.
+
 This process is the rank's own, so Python's functions can be replaced in it. They do what they
 always do, as soon as the dataset is made. What C or C++ code creates is not held.
 """
@@ -15,6 +19,7 @@ always do, as soon as the dataset is made. What C or C++ code creates is not hel
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import io
 import os
@@ -22,19 +27,24 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._trial.factory import PartOf, is_a
+from pytest_dataloader_faults._trial.journal import LoaderTime, MeetingTime
 from pytest_dataloader_faults.battery.checks.ranks.process_group import Meetings
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.run import TrialProcess
 
 _LOOKS = "stat lstat access listdir scandir open mkdir".split()
-_HELD = "/held"
-"""What rank 0 adds to the store when it waits: no name of a file."""
+_HELD, _MADE, _BATCH, _PID = "/held", "/made", "/batch", "/pid"
+"""What ranks add to the store: rank 0 waits; another rank has its dataset; it has a batch or an
+error; its process. No file in the folder has such a name."""
 _START_TIMEOUT = 0.5
 _TIMEOUT = 0.2
 _HEAD_START = 0.05
 """Seconds for the rank that has just looked at a path to act."""
+_BATCH_TIMEOUT = 3.0
+"""Seconds for a rank that has its dataset to read a batch. Its workers may wait for rank 0."""
 _POLLING = 0.005
 _MAX_WAITS = 6
 _OPENS = ((builtins, "open"), (io, "open"), (os, "open"))
@@ -42,10 +52,11 @@ _OPENS = ((builtins, "open"), (io, "open"), (os, "open"))
 
 def hold(process: TrialProcess, *, before_folders: bool) -> None:
     """Hold the writes of rank 0 until the dataset of *process* is made."""
-    if not isinstance(process.meetings, Meetings):
+    meetings = process.meetings
+    if not isinstance(meetings, Meetings):
         return
-    folder = SharedFolder(process, process.meetings.folder_store)
-    if process.meetings.number:
+    folder = SharedFolder(process, meetings)
+    if meetings.number:
         folder.report_looks()
         folder.await_first_hold()
     elif before_folders:
@@ -54,17 +65,24 @@ def hold(process: TrialProcess, *, before_folders: bool) -> None:
         folder.hold_files()
 
 
+def report_dataset(process: TrialProcess) -> None:
+    """Report to rank 0 that this rank has its dataset."""
+    if isinstance(process.meetings, Meetings) and process.meetings.number:
+        process.meetings.folder_store.set(_MADE, b"made")
+
+
 class SharedFolder:
-    """The folder in which ranks prepare files, as one of them uses it.
+    """The folder in which ranks prepare files, as one of them uses it."""
 
-    *store*: what ranks have looked at, for all of them.
-    """
-
-    def __init__(self, process: TrialProcess, store: Any) -> None:
+    def __init__(self, process: TrialProcess, meetings: Meetings) -> None:
         self._process = process
-        self._store = store
+        self._meetings = meetings
+        self._store = meetings.folder_store
         self._folder = _folder_of(process.job.make_dataset)
+        self._pid = os.getpid()
         self._awaited: set[str] = set()
+        self._waits_left = _MAX_WAITS
+        self._batch_timeout = min(_BATCH_TIMEOUT, process.job.settings.longest_epoch / 2)
 
     def report_looks(self) -> None:
         """Report to rank 0 what this rank looks at."""
@@ -72,6 +90,9 @@ class SharedFolder:
             _replace(module, name, self._reporting)
         for name in ("rename", "replace"):
             _replace(os, name, lambda original: self._reporting(original, at=1))
+        for name in ("meet", "leave"):
+            _replace(self._meetings, name, self._reporting_batch)
+        self._store.set(_PID, str(self._pid))
 
     def await_first_hold(self) -> None:
         """Wait until rank 0 has created something, or has had the time for it."""
@@ -116,6 +137,15 @@ class SharedFolder:
 
         return report
 
+    def _reporting_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """*original*, which is called once this rank has a batch, or an error in place of it."""
+
+        def report(*args: Any, **kwargs: Any) -> Any:
+            self._store.set(_BATCH, b"read")
+            return original(*args, **kwargs)
+
+        return report
+
     def _name(self, path: Any) -> str | None:
         """*path* relative to the folder; None if it is elsewhere or the dataset is made."""
         if self._process.loader is not None or not isinstance(path, (str, os.PathLike)):
@@ -126,21 +156,41 @@ class SharedFolder:
 
     def _await_look(self, path: Any) -> None:
         name = self._name(path)
-        if not name or name in self._awaited or len(self._awaited) >= _MAX_WAITS:
+        if not name or name in self._awaited or not self._waits_left:
             return
         self._awaited.add(name)
+        self._waits_left -= 1
         self._store.set(_HELD, b"held")
-        if self._await([*_with_parents(name)], _TIMEOUT):
-            time.sleep(_HEAD_START)
+        with self._time_of_meeting():
+            if self._await([*_with_parents(name), _MADE], _TIMEOUT):
+                self._await([_MADE], _HEAD_START)
+            if self._store.check([_MADE]) and not self._await([_BATCH], self._batch_timeout):
+                self._waits_left = 0
+
+    @contextlib.contextmanager
+    def _time_of_meeting(self) -> Iterator[None]:
+        """Do not count the time of the block, unless user code has forked this process."""
+        if os.getpid() != self._pid:
+            yield
+            return
+        self._process.journal.write(MeetingTime(time.monotonic()))
+        yield
+        self._process.journal.write(LoaderTime(time.monotonic()))
 
     def _await(self, names: Iterable[str], seconds: float) -> bool:
-        """Whether one of *names* is in the store before that many *seconds* are over."""
-        end = time.monotonic() + seconds
+        """Whether one of *names* is in the store before the rank had that many *seconds*."""
+        end = self._time_of_other() + seconds
         while not any(self._store.check([name]) for name in names):
-            if time.monotonic() > end:
+            if self._time_of_other() > end:
                 return False
             time.sleep(_POLLING)
         return True
+
+    def _time_of_other(self) -> float:
+        """A clock that stops while another rank waits for a processor."""
+        is_known = self._store.check([_PID])
+        delay = proc.seconds_without_cpu(int(self._store.get(_PID))) if is_known else 0
+        return time.monotonic() - delay
 
 
 def _with_parents(name: str) -> Iterator[str]:

@@ -25,7 +25,7 @@ DISTURBS_RANKS = Cause(
 )
 PREFACE = (
     "All ranks shared the folder that make_dataset receives, as ranks on one machine do, and rank 0"
-    " waited until another rank had looked at what it was about to create"
+    " waited until another rank had looked at what it was about to create, or had read a batch"
 )
 NO_FOLDER = (
     "make_dataset receives no folder that ranks could share: let it take one, as in"
@@ -51,9 +51,20 @@ class HoldWrites(OwnStep):
         hold(process, before_folders=self.before_folders)
 
 
+@dataclass(frozen=True)
+class ReportDataset(OwnStep):
+    """Report to rank 0 that the dataset of another rank is made."""
+
+    def run(self, process: TrialProcess) -> None:
+        """Report it; rank 0 itself has nothing to report."""
+        from pytest_dataloader_faults.battery.checks.ranks.held_writes import report_dataset
+
+        report_dataset(process)
+
+
 def held_epoch(*, before_folders: bool = False) -> Processes:
     """An epoch of a dataset whose writes are held while it is made."""
     process, *others = arm_workers(Epoch())
     make = Make(Phase(Stage.EPOCH, 1))
     following = (step for step in process if not isinstance(step, Make))
-    return ((HoldWrites(before_folders), make, *following), *others)
+    return ((HoldWrites(before_folders), make, ReportDataset(), *following), *others)
