@@ -167,8 +167,10 @@ def combine(results: Sequence[tuple[str, CheckResult]]) -> CheckResult:
 
 
 def _priority(result: CheckResult) -> int:
-    """Sort confirmed failures before flaky ones, and those before passes."""
-    return 2 if result.passed else int(not result.reproduced)
+    """Sort confirmed failures before flaky ones, and those before passes, errors first."""
+    if result.passed:
+        return 3 if result.verdict is Verdict.SURVIVED else 2
+    return int(not result.reproduced)
 
 
 def _confirmation(failed: Sequence[JudgedTrial]) -> str:

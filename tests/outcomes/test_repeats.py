@@ -41,6 +41,7 @@ VERDICTS = {
     "-": Verdict.CORRUPTED,
     "h": Verdict.HUNG,
     "p": Verdict.POISONED,
+    "e": Verdict.FAILED_CLEANLY,
 }
 
 
@@ -131,10 +132,12 @@ def test_a_race_in_the_dataset_explains_one_of_three(where):
         (["+", "--"], 1, True),
         (["-++", "+"], 0, False),
         (["-++", "--"], 1, True),
+        (["+", "e", "+"], 1, True),
+        (["e", "-++"], 1, False),
     ],
 )
 def test_the_most_severe_scenario_decides(marks, decides, reproduced):
-    """A confirmed failure comes before a flaky one, and that before a pass."""
+    """Confirmed failures come first, then flaky ones, clean errors and other passes."""
     results = [(f"scenario {place}", _concluded(each)) for place, each in enumerate(marks)]
     result = combine(results)
 
