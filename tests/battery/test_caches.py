@@ -18,6 +18,7 @@ from support.corpus.caches import (
     CacheLocked,
     CacheLockedByName,
     CacheRenamed,
+    CacheRenamedTwice,
     CacheSeenEarly,
     CheckedSpectrograms,
     Spectrograms,
@@ -280,6 +281,14 @@ def test_a_cache_that_is_seen_early_is_not_a_matter_of_luck(records):
     assert (result.verdict, result.failed) == ("corrupted", True)
     assert result.cause == "reads a file while another worker still writes it"
     assert "created all.bin, and another opened it" in result.explanation
+
+
+def test_workers_that_share_a_temporary_name_are_told_to_add_theirs(records):
+    result = _check(lambda folder: CacheRenamedTwice(records, folder), "workers-agree")
+
+    assert (result.verdict, result.failed) == ("fails_without_fault", True)
+    assert result.cause == "writes the same temporary file in several workers"
+    assert "as in f'all.tmp.{os.getpid()}'" in result.explanation
 
 
 @pytest.mark.parametrize(

@@ -328,6 +328,38 @@ def test_one_of_several_files_is_not_named():
     assert TruncatedFile.in_words.format("a file") in finding.sentence
 
 
+@rows(("pid", "says"), [(4711, "The reader ignored"), (9, "call subprocess.run(..., check=True)")])
+def test_the_reader_is_not_blamed_if_another_process_met_the_error(pid, says):
+    text = _FRAMES.format("width = int(header)")
+    outcome = ordinary(
+        Pass(EPOCH_1, exception=replace(raised("TypeError", "x"), text=text)), fired(ReadError())
+    )
+    outcome = revised(outcome, processes=(WorkerFacts(1, pid, 1, {}),))
+    finding = find_unclear_error(outcome, Contract())
+
+    assert finding is not None
+    assert says in finding.sentence
+
+
+def test_substitutes_without_an_end_have_their_own_advice():
+    error = raised("RecursionError", "maximum recursion depth exceeded")
+    outcome = ordinary(Pass(EPOCH_1, exception=error), fired(faults.MemoryExhaustion(), path=None))
+    finding = find_unclear_error(outcome, Contract())
+
+    assert finding is not None
+    assert "Chain it" not in finding.sentence
+    assert "Try a limited number of other samples in a loop" in finding.cause.advice
+
+
+def test_a_process_that_does_not_start_may_leave_no_error():
+    facts = fired(faults.ThreadExhaustion(), path=None, call="clone3")
+    outcome = ordinary(Pass(EPOCH_1, exception=raised("ValueError", "bad sample")), facts)
+    finding = find_unclear_error(outcome, Contract())
+
+    assert finding is not None
+    assert "os.system() returns -1" in finding.sentence
+
+
 def test_texts_of_unclear_errors(golden):
     at_raise = _FRAMES.format("raise ValueError(path)")
     in_handler = f"OSError: [Errno 5] Input/output error\n\n{_WHILE_HANDLING}"

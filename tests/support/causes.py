@@ -36,7 +36,7 @@ from pytest_dataloader_faults.outcomes.judge import (
     starts,
 )
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
-from support.facts import EPOCH_1, ordinary, revised
+from support.facts import EPOCH_1, ordinary, raised, revised
 
 MODULES = (
     *(causes, errors, hangs, starts, rules, lock_rules, memory_rules, thread_rules),
@@ -55,7 +55,7 @@ def all_causes() -> Iterator[Cause]:
     for hint in (hint for library in LIBRARIES for hint in library.hints):
         yield from (Cause(phrase, hint.advice, True, hint.fix) for phrase in hint.causes)
     yield _cause_of_connection()
-    yield from (_cause_of_early_read(), sharing.STALE_LOCK)
+    yield from (_cause_of_early_read(), _cause_of_temporary_name(), sharing.STALE_LOCK)
     yield from map(_cause_of_handle, ("/data/a.h5", "/data/data.mdb", "/data/a.bin"))
 
 
@@ -71,6 +71,16 @@ def _cause_of_early_read() -> Cause:
     worker = WorkerFacts(1, 8, 1, {}, unwritten_files=("/data/all.bin",))
     outcome = revised(ordinary(Pass(EPOCH_1, complete=True)), processes=(worker,))
     cause = sharing.early_read_cause(outcome, Verdict.CORRUPTED)
+    assert cause is not None
+    return cause
+
+
+def _cause_of_temporary_name() -> Cause:
+    path = "/data/all.tmp"
+    workers = (WorkerFacts(number, number, 1, {path: FileCounts(1)}) for number in range(2))
+    error = raised("FileNotFoundError", f"[Errno 2] No such file or directory: '{path}' -> '/a'")
+    outcome = revised(ordinary(Pass(EPOCH_1, exception=error)), processes=tuple(workers))
+    cause = sharing.temporary_name_cause(outcome)
     assert cause is not None
     return cause
 

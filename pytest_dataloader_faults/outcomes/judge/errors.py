@@ -49,6 +49,20 @@ _CONTINUED = (
     ". The error was caught, and the code continued without the value that it failed to read: do"
     " not catch the error, or raise it again"
 )
+_OF_STARTED_PROCESS = (
+    ". The error occurred in a process that the worker started, and its exit status was ignored:"
+    " call subprocess.run(..., check=True), which raises an error"
+)
+_NO_START = (
+    f"{_CHAIN}. If there is no original exception, a status is ignored: os.system() returns -1 if"
+    " it cannot start a process. Call subprocess.run(..., check=True), which raises the error"
+)
+_RECURSES = Cause(
+    Verdict.FAILED_UNCLEARLY.usual_cause.phrase,
+    "The dataset calls itself for each substitute, until Python's recursion limit is reached. Try a"
+    " limited number of other samples in a loop, and then raise the error that was caught",
+    fix="try a limited number of substitutes in a loop, and then raise the original error",
+)
 _NO_ORIGINAL = (
     f"{_RAISE_FROM}. If there is no original exception, the reader ignores read errors, as"
     " np.fromfile and scipy.io.wavfile.read do: read the bytes with open()"
@@ -89,6 +103,9 @@ _OF_DEAD_PEER = re.compile(r"Connection(Reset|Refused|Aborted)Error|BrokenPipeEr
 _DIED = re.compile(r"exited unexpectedly|is killed by signal")
 _UNSET = ("UnboundLocalError", "NameError")
 """The errors of a variable that was never set."""
+_START = re.compile(r"clone3?|v?fork")
+"""The calls that start a thread or a process."""
+_RECURSION = RecursionError.__name__
 _SILENT = ("SystemExit", "KeyboardInterrupt")
 _FROM_WORKER = "in DataLoader worker process"
 """In the message of each exception that torch raises for a worker."""
@@ -111,9 +128,10 @@ def find_unclear_error(outcome: TrialFacts, contract: Contract) -> Finding | Non
         printed = printed or (_WROTE_BEYOND_END if lengthens_data(outcome) else "")
         sentence = f"{raised.type} does not say that {_describe_occurrences(happened)}"
         misleading = _describe_misleading_text(raised.text, happened)
-        return Finding(
-            Verdict.FAILED_UNCLEARLY, sentence + misleading + (printed or _advice(raised, happened))
-        )
+        if raised.type == _RECURSION:
+            return Finding(Verdict.FAILED_UNCLEARLY, sentence + misleading, _RECURSES)
+        advice = printed or _advice(raised, happened, elsewhere=_is_elsewhere(outcome))
+        return Finding(Verdict.FAILED_UNCLEARLY, sentence + misleading + advice)
     if contract.names_file and not _names_file(raised, happened):
         sentence = f"{raised.type} does not name the file, as the contract promises (names_file)"
         return Finding(Verdict.FAILED_UNCLEARLY, sentence)
@@ -153,7 +171,15 @@ def _name_file(sentence: str, happened: list[error_text.Occurrence]) -> str:
     return sentence.format(os.path.basename(paths.pop()) if len(paths) == 1 else "a file")
 
 
-def _advice(raised: Raised, happened: list[error_text.Occurrence]) -> str:
+def _is_elsewhere(outcome: TrialFacts) -> bool:
+    """Whether the faults fired only in processes that the dataset started."""
+    pids = {each.pid for each in outcome.processes}
+    firings = (firing for each in outcome.faults for firing in each.firings)
+    return bool(pids) and all(firing.pid not in pids for firing in firings)
+
+
+def _advice(raised: Raised, happened: list[error_text.Occurrence], *, elsewhere: bool) -> str:
+    """What to do about the error; *elsewhere*: whether another process met the faults."""
     if _COLLATED_NONE.search(raised.text):
         return _DROP_NONE
     if raised.unprintable:
@@ -165,12 +191,13 @@ def _advice(raised: Raised, happened: list[error_text.Occurrence]) -> str:
     identifiers = {identifier_of(each.path) for each in happened if each.path} - {FILE_PATH}
     is_of_read = any(isinstance(each.fault, faults.ReadError) for each in happened)
     if is_of_read and not identifiers and not chains.is_raised_on_purpose(raised.text):
-        return _DROPPED_BY_READER
+        return _OF_STARTED_PROCESS if elsewhere else _DROPPED_BY_READER
     chain = _RAISE_FROM if any(each.path for each in happened) else _CHAIN
     has_original = any(each.fault.errno and each.call != LISTING for each in happened)
     advice = chain if has_original else _SAY_WHAT
-    if is_of_read and not identifiers and chains.has_single_exception(raised.text):
-        advice = _NO_ORIGINAL
+    if not identifiers and chains.has_single_exception(raised.text):
+        starts = any(_START.fullmatch(each.call) for each in happened)
+        advice = _NO_ORIGINAL if is_of_read else _NO_START if starts else advice
     missing = (
         FILE_PATH if any(each.path or not each.fault.errno for each in happened) else _ORIGINAL
     )

@@ -26,6 +26,14 @@ _OPENS_EARLY = Cause(
     overrides=True,
     fix="write to a temporary name, and rename the file with os.replace()",
 )
+_SHARES_TEMPORARY = Cause(
+    "writes the same temporary file in several workers",
+    "Two workers used the name {0}: one renamed the file, and the other no longer found it. Add the"
+    " process to the name, as in f'{0}.{{os.getpid()}}', or call tempfile.mkstemp(dir=folder). Then"
+    " each os.replace() installs a complete file",
+    overrides=True,
+    fix="add os.getpid() to the temporary name, or call tempfile.mkstemp(dir=folder)",
+)
 STALE_LOCK = Cause(
     "leaves a lock file behind when a worker dies",
     "A worker created the lock file and died before it removed the file, so all others wait for it."
@@ -34,7 +42,9 @@ STALE_LOCK = Cause(
     overrides=True,
     fix="use a lock that the kernel releases, such as fcntl.flock() or filelock.FileLock",
 )
+_SEVERAL = 2
 _LOCK = re.compile(r"lo?ck[^/]*$", re.IGNORECASE)
+_NOT_RENAMED = re.compile(r"FileNotFoundError: \[Errno 2\] [^'\n]*'([^'\n]+)' -> ")
 _WITHOUT_FAULT = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.POISONED)
 
 
@@ -65,6 +75,16 @@ def early_read_cause(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
     if not files or outcome.fired or verdict not in _WITHOUT_FAULT:
         return None
     return _OPENS_EARLY._replace(advice=_OPENS_EARLY.advice.format(os.path.basename(files[0])))
+
+
+def temporary_name_cause(outcome: TrialFacts) -> Cause | None:
+    """The cause, if a worker could not rename a file that another worker had written as well."""
+    error = outcome.exception
+    match = _NOT_RENAMED.search(error.text) if error and not outcome.fired else None
+    if match is None or sum(match[1] in worker.files for worker in outcome.workers) < _SEVERAL:
+        return None
+    advice = _SHARES_TEMPORARY.advice.format(os.path.basename(match[1]))
+    return _SHARES_TEMPORARY._replace(advice=advice)
 
 
 def find_stale_lock(outcome: TrialFacts) -> str | None:

@@ -255,6 +255,15 @@ class CacheRenamed(CacheSeenEarly):
         os.replace(partial, self.cache)
 
 
+class CacheRenamedTwice(CacheSeenEarly):
+    """Writes the file under a second name first, which all workers use."""
+
+    def fill(self) -> None:
+        partial = self.cache.with_suffix(".tmp")
+        self.write(partial)
+        os.replace(partial, self.cache)
+
+
 class CacheLocked(CacheSeenEarly):
     """Writes and reads the file while it holds a lock: healthy."""
 
