@@ -147,8 +147,8 @@ class Workload:
         paths: The data files that faults may hit.
         own_folders: Folders that only the trial uses, so writes there may fail.
         cached: Files that the workers read, and that were created while the reference was taken.
-        stream_count: The number of samples of a stream; None if the stream is endless, or if the
-            dataset is map-style.
+        stream_count: The number of samples of a stream; None of an endless or map-style one.
+        length: The length of a map-style dataset, if it has one.
         in_workers_only: Whether only workers can read the dataset.
         in_all_workers_only: Whether only the loader's own number of workers can read it.
         elsewhere: Which checks cover files that were opened before the workers started, with the
@@ -161,6 +161,7 @@ class Workload:
     own_folders: targets.OwnFolders = _NO_FOLDERS
     cached: tuple[str, ...] = ()
     stream_count: int | None = None
+    length: int | None = None
     in_workers_only: bool = False
     in_all_workers_only: bool = False
     elsewhere: str = ""
@@ -180,6 +181,7 @@ class Workload:
             workload = replace(
                 workload,
                 stream_count=reference.stream_count,
+                length=reference.readable,
                 in_workers_only=reference.is_of_worker,
                 in_all_workers_only=reference.is_of_all_workers,
             )

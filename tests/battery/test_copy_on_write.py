@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
 
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults._engine.system.proc import PAGE, memory_of, unshared_pages
@@ -170,6 +171,16 @@ def test_huge_pages_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert totals[1] == pytest.approx(totals[0], rel=0.05)
 
 
+class Reversed(Sampler[int]):
+    """A sampler of a user's, with or without negative indices."""
+
+    def __init__(self, length: int, end: int = 0) -> None:
+        self.indices = range(end + length - 1, end - 1, -1)
+
+    def __iter__(self) -> Any:
+        return iter(self.indices)
+
+
 class Raises(InMemory):
     """One record cannot be read, and no other check reads it."""
 
@@ -187,11 +198,41 @@ class Slow(InMemory):
         return super().__getitem__(index)
 
 
+def _with_sampler(dataset: Dataset[int], sampler: Sampler[int]) -> DataLoader[int]:
+    return DataLoader(dataset, num_workers=2, sampler=sampler)
+
+
+def _for_one_rank(dataset: Dataset[int]) -> DataLoader[int]:
+    return _with_sampler(dataset, DistributedSampler(dataset, num_replicas=2, rank=0))
+
+
+def _backwards(data: list[str]) -> DataLoader[int]:
+    """A loader that reads by negative indices only."""
+    return _with_sampler(InMemory(data), Reversed(len(data), end=-len(data)))
+
+
+def _reversed(dataset: InMemory) -> DataLoader[int]:
+    return _with_sampler(dataset, Reversed(len(dataset)))
+
+
+@pytest.mark.parametrize(
+    ("make_loader", "make_dataset", "verdict"),
+    [(_for_one_rank, texts, "leaked"), (_reversed, array, "survived")],
+)
+def test_a_sampler_of_numbers_shows_that_samples_can_be_read_in_a_row(
+    make_loader: Any, make_dataset: Any, verdict: str
+) -> None:
+    result = _check(lambda: make_loader(make_dataset(COUNT)), contract=LIMITED)
+
+    assert result.verdict == verdict, result.explanation
+
+
 @rows(
     ("kind", "options", "reason"),
     [
         (Raises, {}, "ValueError: sample 777 is damaged"),
         (Slow, {"deadline": 4}, "could be read in time"),
+        (_backwards, {}, "indices other than integers from 0 to the length"),
     ],
 )
 def test_where_it_does_not_apply(kind: Any, options: Any, reason: str) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.run import TrialProcess
 
 _STREAM = "a stream has no length by which the memory of a whole epoch could be computed"
-_OWN_SAMPLER = "its sampler draws indices that only the sampler knows"
+_OWN_SAMPLER = "its sampler draws indices other than integers from 0 to the length of the dataset"
 _NOT_FORKED = (
     "its workers are not forked, so each has a separate copy of the dataset from the start"
 )
@@ -55,7 +55,7 @@ def _plan(workload: Workload) -> Scenario:
     run = workload.fault_free
     if run.kind != "map":
         raise NotApplicable(_STREAM)
-    length = run.epochs[0].length
+    length = _count_readable(workload)
     if length is None:
         raise NotApplicable(_OWN_SAMPLER)
     if length < FEWEST_SAMPLES:
@@ -67,6 +67,21 @@ def _plan(workload: Workload) -> Scenario:
     if run.loader.start_method != "fork":
         raise NotApplicable(_NOT_FORKED)
     return Scenario()
+
+
+def _count_readable(workload: Workload) -> int | None:
+    """How many samples can be read in a row, by their numbers; None if that is unknown.
+
+    A sampler that is not torch's, or draws for one rank, does not draw them all. But what it draws
+    shows whether the samples have numbers.
+    """
+    length = workload.fault_free.epochs[0].length
+    if length is not None or workload.length is None:
+        return length
+    readable = range(workload.length)
+    drawn = [index for indices in workload.fault_free.epochs[0].drawn for index in indices]
+    is_numbered = all(type(index) is int and index in readable for index in drawn)
+    return workload.length if drawn and is_numbered else None
 
 
 MEMORY = (
