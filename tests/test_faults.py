@@ -465,6 +465,8 @@ def test_invalid_argument_is_refused(kind, name, value):
         (lambda: ConnectError("tcp://localhost:*"), "the address of a TCP connection, such as"),
         (lambda: HungRead(("*", "tcp://*.example.org")), "connect(2) gets no host name"),
         (lambda: ConnectError("*.jpg"), "path='*.jpg' must be a glob of connections, such as"),
+        (lambda: ThreadExhaustion("*.jpg"), "(1 is the first). The fault has no path"),
+        (lambda: MemoryExhaustion(Path("a.jpg")), "The fault has no path"),
         (lambda: ConnectionReset(("tcp://*", "*")), "must be a glob of connections, such as"),
         (
             lambda: ConnectError(errno=errno.EIO),

@@ -357,6 +357,7 @@ class Fault(allow.Checked):
         for name in self.globs_of:
             if hasattr(self, name):
                 object.__setattr__(self, name, _as_text(getattr(self, name)))
+        self._refuse_path()
         super().__post_init__()
         for field in fields(self):  # type: ignore[arg-type]  # Every subclass is a dataclass.
             if isinstance(value := getattr(self, field.name), IntEnum):
@@ -368,6 +369,13 @@ class Fault(allow.Checked):
             )
         self._refuse_connections()
         self._check_together()
+
+    def _refuse_path(self) -> None:
+        """Refuse a path or a glob as the first argument of a fault that has none."""
+        name = next(each.name for each in fields(self) if not each.kw_only)  # type: ignore[arg-type]
+        if not any(hasattr(self, each) for each in self.globs_of):
+            is_path = isinstance(getattr(self, name), (str, os.PathLike))
+            self._require(name, not is_path, f"{self._rules[name].allowed}. The fault has no path")
 
     def _refuse_connections(self) -> None:
         """Refuse globs of TCP connections by names, or if the fault is about files alone."""

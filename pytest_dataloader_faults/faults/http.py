@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno as _errno
 import html
 import re
+import zlib
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import ClassVar
@@ -31,7 +32,7 @@ _TRUE_ERRNOS = {
 """By status: errnos that mean the same, as clients translate a status into an OSError."""
 # Not well-formed XML, as the pages of most servers, so that clients of S3 look at the status.
 _PAGE = """\
-<html>
+<html id="{3:08x}">
 <head><title>{0}</title></head>
 <body>
 <center><h1>{0}</h1></center>
@@ -99,9 +100,11 @@ class HttpError(Triggered, NetworkFault):
     def page(self, request: str, number: int) -> str:
         """The body of the answer to the *request* with this *number*.
 
-        Pages for different requests differ, so that they cannot be mistaken for a placeholder.
+        Pages for different requests differ from their first bytes on, so that no part of them can
+        be mistaken for a placeholder.
         """
         if self.body is not None:
             return self.body
-        page = _PAGE.format(self.reason, html.escape(request), number)
+        digest = zlib.crc32(f"{request} {number}".encode())
+        page = _PAGE.format(self.reason, html.escape(request), number, digest)
         return page.ljust(_SMALLEST_PAGE)

@@ -5,6 +5,7 @@ Most are slow: every run has a pair for each check, and for each verdict that it
 
 import functools
 import os
+import re
 from dataclasses import replace
 
 import pytest
@@ -368,3 +369,20 @@ def test_the_advice_is_about_how_the_dataset_looks_for_files(kind, cause, tmp_pa
     write_files(folder)
 
     assert failure_of(lambda: kind(folder), MISSING).finding.cause == cause
+
+
+class ListedBelow(Listed):
+    """Lists the files of two folders."""
+
+    def __init__(self, folder):
+        self.samples = sorted(folder.glob("*/*.rec"))
+
+
+def test_a_name_that_two_folders_contain_has_its_folder(tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        write_files(tmp_path / name)
+
+    sentence = failure_of(lambda: ListedBelow(tmp_path), MISSING).sentence
+
+    assert re.match(r"(cat|dog)/\w+\.rec is missing; only ", sentence)

@@ -34,6 +34,7 @@ from support.http_datasets import (
     SkippingStream,
     Stream,
     TakesItsBeginning,
+    TakesItsFirstBytes,
     TakesPage,
     TakesPageInSession,
     ZerosForStatus,
@@ -114,6 +115,7 @@ def test_healthy_client_passes(kind, url):
     [
         (TakesPage, "corrupted", ERROR_PAGE.phrase),
         slow(TakesItsBeginning, "corrupted", ERROR_PAGE.phrase),
+        (TakesItsFirstBytes, "corrupted", ERROR_PAGE.phrase),
         (TakesPageInSession, "corrupted", ERROR_PAGE.phrase),
         (CatchesHttpError, "corrupted", ERROR_PAGE.phrase),
         slow(ByAiohttp, "corrupted", ERROR_PAGE.phrase),

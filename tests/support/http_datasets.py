@@ -34,6 +34,13 @@ class TakesItsBeginning(TakesPage):
         return super().read(url)[:SIZE].ljust(SIZE, b"\0")
 
 
+class TakesItsFirstBytes(TakesPage):
+    """The same, of as few bytes as a label or a header has."""
+
+    def read(self, url: str) -> bytes:
+        return super().read(url)[:16].ljust(SIZE, b"\0")
+
+
 class CatchesHttpError(ByHttp):
     """Has an opener of its own that hands out the page, as ``HTTPError`` is one."""
 

@@ -68,7 +68,9 @@ def test_answer_is_a_response_with_a_page():
     head, _, page = _split([GET])[1][0].data.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/html")
     assert f"Content-Length: {len(page)}\r\n".encode() in head
-    assert page.startswith(b"<html>")
+    assert page.startswith(b'<html id="')
+    other_page = _split([GET.replace(b"/a", b"/b")])[1][0].data.partition(b"\r\n\r\n")[2]
+    assert page[:16] != other_page[:16]
     assert b"GET /a, request 1" in page
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 from pytest_dataloader_faults.faults import (
@@ -252,12 +253,23 @@ def length_clause(epoch: Pass, reference: Reference) -> str:
 
 def _describe_files(outcome: TrialFacts) -> str:
     fired = next(each for each in outcome.faults if each.fired)
-    return f"{_file_name(fired)} {_describe_fault(fired)}"
+    return f"{_file_name(fired, outcome)} {_describe_fault(fired)}"
 
 
-def _file_name(facts: FaultFacts) -> str:
-    names = {os.path.basename(each.path) for each in facts.firings if each.path}
-    return names.pop() if len(names) == 1 else "each file"
+def _file_name(facts: FaultFacts, outcome: TrialFacts) -> str:
+    """The name of the file, with its folder if another one contains a file of that name."""
+    paths = {each.path for each in facts.firings if each.path}
+    if len({*map(os.path.basename, paths)}) != 1:
+        return "each file"
+    (path, *_) = sorted(paths)
+    others = {each for process in outcome.processes for each in process.files} - paths
+    parts = path.strip("/").split("/")
+    suffixes = ("/".join(parts[-count:]) for count in range(1, len(parts)))
+    return next((name for name in suffixes if not _any_ends_with(name, others)), path)
+
+
+def _any_ends_with(name: str, paths: Iterable[str]) -> bool:
+    return any(path.endswith(f"/{name}") for path in paths)
 
 
 def _describe_fault(facts: FaultFacts) -> str:
