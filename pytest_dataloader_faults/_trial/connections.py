@@ -7,18 +7,31 @@ arrives while the workers run: by TCP_INFO, and by what the process behind a pip
 
 A pipe to another process has one end here. If both are here, they belong to a queue, which
 multiprocessing shares among processes with a lock.
+
+Some facts about when a shared connection shows. A server answers requests in order, so the answers
+are mixed up only if a second worker sends its request before the first one has its answer. On a
+quick server that is rare. So the first worker that has sent something waits before it receives:
+until another worker has sent something as well, and has received an answer, which is that of the
+first one. If workers hold a lock meanwhile, no other one sends. The first then continues after a
+while, and no worker waits again. Python's sockets are replaced for that in this process, which is
+disposable. C code, and TLS, which C code reads and writes, do not wait.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import mmap
 import os
 import socket
 import struct
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from torch.utils.data import get_worker_info
 
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._trial.journal import Journal, Noted
@@ -28,11 +41,26 @@ _INFO_SIZE, _BYTES_RECEIVED = 136, 128
 """Of struct tcp_info, since Linux 4.1."""
 
 
+_SENDS = "send sendall sendmsg sendto".split()
+_RECEIVES = "recv recv_into recvfrom recvfrom_into recvmsg recvmsg_into".split()
+_SEND_TIMEOUT = 1.0
+"""Seconds until another worker has started its first batch, and sent something."""
+_ANSWER_TIMEOUT = 0.5
+_POLLING = 0.001
+_TIMES = struct.Struct("=dd")
+"""When a worker has first sent something, and received something: 0 if it has not."""
+
+
 class _Channel(NamedTuple):
-    """A connection by its *name*, and how many bytes have arrived on it."""
+    """A connection by its *name*, and how many bytes have arrived on it.
+
+    *descriptor*: of a TCP connection, and *link*: what /proc calls it.
+    """
 
     name: str
     count_bytes: Callable[[], int]
+    link: str
+    descriptor: int | None = None
 
 
 class SharedConnections:
@@ -51,15 +79,107 @@ class SharedConnections:
             if link not in earlier and (channel := _channel_of(link, descriptors)):
                 self._channels.append(channel)
 
-    def begin(self) -> None:
-        """The workers start."""
+    def begin(self, workers: int, *, provokes_races: bool) -> None:
+        """That many *workers* start; *provokes_races*: their first uses of a connection collide."""
         self._counts = [each.count_bytes() for each in self._channels]
+        links = {each.descriptor: each.link for each in self._channels if each.descriptor}
+        if links and workers > 1 and provokes_races:
+            _FirstUses(links, workers).replace_methods()
 
     def end(self, journal: Journal) -> None:
         """The workers have ended: write to *journal* on which connections data arrived."""
         for channel, earlier in zip(self._channels, self._counts, strict=False):
             if channel.count_bytes() > earlier:
                 journal.write(Noted(SharedConnection(channel.name)))
+
+
+class _FirstUses:
+    """When each worker first uses a connection; *links*: what /proc calls it, by descriptor."""
+
+    def __init__(self, links: Mapping[int, str], workers: int) -> None:
+        self._links = links
+        self._workers = workers
+        self._places = {descriptor: place for place, descriptor in enumerate(links)}
+        self._times = mmap.mmap(-1, (len(links) * workers + 1) * _TIMES.size)
+        """For each connection those of each worker, and of the first wait in vain."""
+
+    def replace_methods(self) -> None:
+        """Have the methods of Python's sockets wait in workers that are forked from now on."""
+        for name in _SENDS:
+            _replace(name, self._sending)
+        for name in _RECEIVES:
+            _replace(name, self._receiving)
+
+    def _sending(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def send(connection: socket.socket, *args: Any, **kwargs: Any) -> Any:
+            slot = self._slot_of(connection)
+            if slot is not None and not self._read(slot)[0]:
+                self._write(slot, time.monotonic(), 0)
+            return original(connection, *args, **kwargs)
+
+        return send
+
+    def _receiving(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def receive(connection: socket.socket, *args: Any, **kwargs: Any) -> Any:
+            slot = self._slot_of(connection)
+            sent, received = (0.0, 0.0) if slot is None else self._read(slot)
+            if slot is None or not sent or received:
+                return original(connection, *args, **kwargs)
+            self._await_other(slot, sent)
+            result = original(connection, *args, **kwargs)
+            self._write(slot, sent, time.monotonic())
+            return result
+
+        return receive
+
+    def _slot_of(self, connection: socket.socket) -> int | None:
+        """Where the times of this worker and *connection* are; None if it is not shared."""
+        descriptor, info = connection.fileno(), get_worker_info()
+        place = self._places.get(descriptor)
+        if place is None or info is None:
+            return None
+        # The worker may have closed it, and opened another one.
+        is_same = proc.link_of("self", descriptor) == self._links[descriptor]
+        return place * self._workers + info.id if is_same else None
+
+    def _await_other(self, slot: int, sent: float) -> None:
+        """Wait until a worker that sent something later has received something."""
+        first = slot - slot % self._workers
+        others = [each for each in range(first, first + self._workers) if each != slot]
+
+        def follows(number: int) -> bool:
+            """Whether another worker has sent something, or received it if *number* is 1."""
+            return any(self._read(each)[number] for each in others)
+
+        in_vain = len(self._links) * self._workers
+        if any(0 < self._read(each)[0] < sent for each in others) or self._read(in_vain)[0]:
+            return
+        if _wait_for(lambda: follows(0), _SEND_TIMEOUT):
+            _wait_for(lambda: follows(1), _ANSWER_TIMEOUT)
+        else:
+            self._write(in_vain, time.monotonic(), 0)
+
+    def _read(self, slot: int) -> tuple[float, float]:
+        sent, received = _TIMES.unpack_from(self._times, slot * _TIMES.size)
+        return sent, received
+
+    def _write(self, slot: int, sent: float, received: float) -> None:
+        _TIMES.pack_into(self._times, slot * _TIMES.size, sent, received)
+
+
+def _replace(name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    original = getattr(socket.socket, name)
+    setattr(socket.socket, name, functools.wraps(original)(wrap(original)))
+
+
+def _wait_for(is_true: Callable[[], bool], seconds: float) -> bool:
+    """Whether *is_true* before that many *seconds* are over."""
+    end = time.monotonic() + seconds
+    while not is_true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(_POLLING)
+    return True
 
 
 def _list_descriptors() -> dict[str, list[int]]:
@@ -80,12 +200,13 @@ def _channel_of(link: str, descriptors: list[int]) -> _Channel | None:
                 host, port = connection.getpeername()[:2]
             except (OSError, ValueError):  # It is not connected, or has no address of that kind.
                 return None
-        return _Channel(f"a connection to {host}:{port}", partial(_count_received, number, link))
+        count = partial(_count_received, number, link)
+        return _Channel(f"a connection to {host}:{port}", count, link, number)
     if len(descriptors) > 1 or proc.is_write_only(number):
         return None
     family = set(proc.family(os.getpid())) - {os.getpid()}
     others = [pid for pid in family if link in _links_of(pid)]
-    return _Channel("a pipe from another process", partial(_count_written, others))
+    return _Channel("a pipe from another process", partial(_count_written, others), link)
 
 
 def _links_of(pid: int) -> list[str]:

@@ -345,7 +345,8 @@ class TrialProcess:
     def _arm(self, step: Arm) -> None:
         if self.loader is not None:
             self.start_driver()
-            self._connections.begin()
+            is_free = not self.job.faults
+            self._connections.begin(self.loader.num_workers, provokes_races=is_free)
         self._scope = self._outer_scope.enter_context(contextlib.ExitStack())
         self._arms -= 1
         armed = self.arm(step, is_last=not self._arms)

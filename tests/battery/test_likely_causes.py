@@ -28,7 +28,7 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes import SharedConnection
 from support.corpus.endless import LastAgain
 from support.datasets import SIZE, BySet, Records, RecordStream, Substitutes
-from support.network_datasets import ByConnection, ByProcess, answer_last_first
+from support.network_datasets import ByConnection, ByProcess, UnderLock, answer_squares
 from support.results import failure_of, failures_of, result_of
 from support.rows import rows
 from support.servers import tcp_server
@@ -95,7 +95,7 @@ CONNECTION = "uses a connection that was opened before the fork"
 
 def test_a_connection_from_before_the_fork_is_named(records):
     make = functools.partial(ByConnection, in_worker=False)
-    with tcp_server(answer_last_first) as address:
+    with tcp_server(answer_squares) as address:
         result = _failure(make, records, address, only="workers-agree")
 
     assert result.verdict == "corrupted"
@@ -104,9 +104,10 @@ def test_a_connection_from_before_the_fork_is_named(records):
     assert f"a connection to {host}:{port}" in result.explanation
 
 
-def test_a_connection_of_each_worker_is_healthy(records):
-    with tcp_server(answer_last_first) as address:
-        result = result_of(lambda: ByConnection(records, address, in_worker=True), "workers-agree")
+@pytest.mark.parametrize("make", [functools.partial(ByConnection, in_worker=True), UnderLock])
+def test_a_connection_of_each_worker_or_under_a_lock_is_healthy(records, make):
+    with tcp_server(answer_squares) as address:
+        result = result_of(lambda: make(records, address), "workers-agree")
 
     assert result.passed, result.explanation
 
@@ -122,7 +123,7 @@ class ConnectsOnce(ByConnection):
 def test_a_connection_of_a_sample_before_the_fork_is_named(records):
     make = functools.partial(ConnectsOnce, in_worker=True)
     checks = "workers-agree, read-before-fork"
-    with tcp_server(answer_last_first) as address:
+    with tcp_server(answer_squares) as address:
         results = _run_checks(make, records, address, only=checks)
 
     assert results["workers-agree"].passed
@@ -143,7 +144,7 @@ class ReportsZeros(Records):
 
 
 def test_a_connection_explains_no_failure_under_a_fault(records):
-    with tcp_server(answer_last_first) as address:
+    with tcp_server(answer_squares) as address:
         result = _failure(ReportsZeros, records, address, only="read-error")
 
     assert result.outcome.of(SharedConnection)
@@ -169,7 +170,7 @@ def _raise() -> int:
 
 @rows("defect", [lambda: 1, _raise, lambda: os._exit(3)])
 def test_a_connection_that_is_not_used_is_no_cause(records, defect):
-    with tcp_server(answer_last_first) as address:
+    with tcp_server(answer_squares) as address:
         result = _failure(HoldsConnection, records, address, defect, only="workers-agree")
 
     assert result.cause != CONNECTION

@@ -5,9 +5,9 @@ Each is made of the URL of a folder with the files ``0.bin``, ``1.bin``, ...
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
-import select
 import socket
 import subprocess
 import sys
@@ -143,13 +143,22 @@ class ByConnection(Records):
         return index, int(self.connection.recv(_FRAME, socket.MSG_WAITALL))
 
 
-def answer_last_first(connection: socket.socket) -> None:
-    """Return the square of each number. If a second request waits, it is answered first."""
+class UnderLock(ByConnection):
+    """Lets one process after the other use the connection that they share: healthy."""
+
+    def __init__(self, folder: Path, address: tuple[str, int]) -> None:
+        super().__init__(folder, address, in_worker=False)
+        self.lock = multiprocessing.Lock()
+
+    def __getitem__(self, index: int) -> Any:
+        with self.lock:
+            return super().__getitem__(index)
+
+
+def answer_squares(connection: socket.socket) -> None:
+    """Return the square of each number, in the order of the requests."""
     while data := connection.recv(_FRAME, socket.MSG_WAITALL):
-        if select.select([connection], [], [], _PATIENCE)[0]:
-            data += connection.recv(_FRAME, socket.MSG_WAITALL)
-        for number in reversed(data.split()):
-            connection.sendall(b"%8d" % (int(number) ** 2))
+        connection.sendall(b"%8d" % (int(data) ** 2))
 
 
 _PROGRAM = f"""
