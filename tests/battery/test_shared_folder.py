@@ -15,6 +15,8 @@ from support.corpus.shared_folders import (
     ExtractsThenRenames,
     ExtractsUnderLock,
     MakesFolderTwice,
+    SavesItsPart,
+    SavesItsPartByRank,
     WritesOnRank0,
     WritesOnRank0ThenMeets,
 )
@@ -34,6 +36,7 @@ def _check(make_dataset, *only):
         pytest.param(Extracts, "", marks=SLOW),
         (Downloads, "0 bytes, expected 64"),
         pytest.param(MakesFolderTwice, "FileExistsError", marks=SLOW),
+        (SavesItsPart, "8 were delivered on no rank"),
         (WritesOnRank0, "all.bin: 0 bytes, expected 64"),
     ],
 )
@@ -56,6 +59,7 @@ def test_ranks_that_disturb_each_other_fail(records, kind, sentence):
         pytest.param(ExtractsThenRenames, marks=SLOW),
         pytest.param(DownloadsThenRenames, marks=SLOW),
         WritesOnRank0ThenMeets,
+        SavesItsPartByRank,
     ],
 )
 def test_ranks_that_prepare_files_in_turn_pass(records, kind):

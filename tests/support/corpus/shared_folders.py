@@ -5,13 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch.distributed
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
-from support.corpus.ranks import place
+from support.corpus.ranks import RankedStream, place
 from support.datasets import SIZE, Records, decode
 
 
@@ -119,6 +120,34 @@ class WritesOnRank0ThenMeets(WritesOnRank0):
         super().__init__(source, folder)
         if torch.distributed.is_initialized():
             torch.distributed.barrier()
+
+
+class SavesItsPart(RankedStream):
+    """Saves what a worker reads in the first epoch, in a file for that worker of any rank."""
+
+    def __init__(self, source: Path, folder: Path) -> None:
+        super().__init__(source)
+        self.folder = folder
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        saved = self.folder / f"{self.prefix()}{info.id if info else 'main'}.pt"
+        if not saved.exists():
+            samples = list(super().__iter__())
+            yield from samples
+            torch.save(samples, saved)
+        else:
+            yield from torch.load(saved)
+
+    def prefix(self) -> str:
+        return ""
+
+
+class SavesItsPartByRank(SavesItsPart):
+    """Has the rank in the name of the file as well: healthy."""
+
+    def prefix(self) -> str:
+        return f"{place()[0]}-"
 
 
 class MakesFolderTwice(DownloadsThenRenames):

@@ -26,7 +26,7 @@ from pytest_dataloader_faults.battery.checks.ranks.rules import SAME_ORDER
 from pytest_dataloader_faults.battery.checks.ranks.shared_folder import (
     DISTURBS_RANKS,
     PREFACE,
-    held_epoch,
+    hold_writes,
 )
 from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.faults import Fault
@@ -151,7 +151,7 @@ class _SharedFolderCheck(Check):
 def _hold_writes(_: Workload) -> Scenarios:
     return (
         Scenario(title="new files"),
-        Scenario(title="new folders", processes=held_epoch(before_folders=True)),
+        Scenario(title="new folders", processes=hold_writes(1, before_folders=True)),
     )
 
 
@@ -203,7 +203,7 @@ RANKS = (
         "ranks-share-folder",
         "ranks that prepare the same files in one folder do not disturb each other",
         _hold_writes,
-        scenario=Scenario(ranks=True, processes=held_epoch()),
+        scenario=Scenario(ranks=True, processes=hold_writes(2)),
         preface=PREFACE,
         is_about_errors=True,
     ),

@@ -19,7 +19,8 @@ DISTURBS_RANKS = Cause(
     "prepares the same files on several ranks at once",
     "Let rank 0 download, extract and convert, and let the others wait: if rank == 0:"
     " prepare(), then torch.distributed.barrier(). Or hold a file lock while you check and"
-    " prepare, or write to a temporary name and rename it with os.replace() once it is complete",
+    " prepare, or write to a temporary name and rename it with os.replace() once it is complete. If"
+    " each rank writes its own samples, add the rank to the name of the file",
     overrides=True,
     fix="prepare files on rank 0, and call barrier() on all ranks before they read",
 )
@@ -62,9 +63,12 @@ class ReportDataset(OwnStep):
         report_dataset(process)
 
 
-def held_epoch(*, before_folders: bool = False) -> Processes:
-    """An epoch of a dataset whose writes are held while it is made."""
-    process, *others = arm_workers(Epoch())
+def hold_writes(epochs: int, *, before_folders: bool = False) -> Processes:
+    """Epochs of a dataset whose writes are held while it is made.
+
+    What the ranks write in the first epoch, they may read in the second one.
+    """
+    process, *others = arm_workers(*[Epoch()] * epochs)
     make = Make(Phase(Stage.EPOCH, 1))
     following = (step for step in process if not isinstance(step, Make))
     return ((HoldWrites(before_folders), make, ReportDataset(), *following), *others)
