@@ -10,7 +10,13 @@ import pytest
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, SYSCALLS
-from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    OpenError,
+    ReadError,
+    TruncatedFile,
+    WorkerExited,
+)
 from pytest_dataloader_faults.faults.kinds import OPEN_ERRNOS, READ_ERRNOS
 from support.attempts import CONTENT, Case, attempt, attempt_each, met_errnos
 from support.epochs import alone, epoch
@@ -87,10 +93,11 @@ def _through_a_message(path):
     return CONTENT
 
 
-def _with_a_ring(_path):
+def _with_a_ring():
     setup = 425  # On every architecture; see io_uring_setup(2).
-    ctypes.CDLL(None).syscall(setup, 1, None)
-    return b""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall(setup, 1, None)
+    return ctypes.get_errno()
 
 
 def _read_plainly(path):
@@ -109,7 +116,6 @@ def _through_dup2(path):
 
 OUT_OF_REACH = {
     _through_dup2: (CONTENT, {"dup2": 1}),
-    _with_a_ring: (b"", {"io_uring_setup": 1}),
     _call("pidfd_getfd"): (b"", {"pidfd_getfd": 1}),
     _call("open_by_handle_at"): (b"", {"open_by_handle_at": 1}),
     _read_plainly: (CONTENT, {"open of an excluded file": 1}),
@@ -122,7 +128,7 @@ OUT_OF_REACH = {
     "ignore:This DataLoader will create:UserWarning"  # More than processors, which is meant.
 )
 def test_what_is_out_of_reach_is_reported(path, tmp_path):
-    """Of each worker; whether the kernel grants a ring or a descriptor does not matter.
+    """Of each worker; whether the kernel grants a descriptor does not matter.
 
     A glob that means everything spares installed packages. Descriptors that a library of its own
     sends along are no files of the dataset.
@@ -141,9 +147,7 @@ def test_what_is_out_of_reach_is_reported(path, tmp_path):
     assert [gave for gave, _ in OUT_OF_REACH.values()] == [each.gave for each in results]
     hidden_by_worker = {each.worker: each.unobserved for each in injection.workers}
     assert dict(enumerate(hidden for _, hidden in OUT_OF_REACH.values())) == hidden_by_worker
-    assert "Not visible to the engine: dup2 (1), io_uring_setup (1)" in str(
-        injection.explain_unfired()
-    )
+    assert "Not visible to the engine: dup2 (1), open" in str(injection.explain_unfired())
 
 
 CALLS = [
@@ -158,3 +162,15 @@ CALLS = [
 def test_every_errno_comes_out_of_a_call(tmp_path, kind, numbers, way):
     met = met_errnos(tmp_path, kind, numbers, WAYS[way])
     assert met == {n: CONTENT if n == errno.EINTR else n for n in numbers}
+
+
+@pytest.mark.parametrize("is_of_files", [True, False])
+def test_a_ring_is_refused_under_file_faults(is_of_files):
+    """The kernel may refuse it as well, but it is asked only without such faults."""
+    fault = ReadError("*") if is_of_files else WorkerExited(at=99)
+    with inject(fault, require_fired=False) as injection:
+        (result,) = epoch(alone(Tries([0], lambda _: _with_a_ring()), num_workers=1)).batches
+
+    assert injection.workers[0].unobserved == ({} if is_of_files else {"io_uring_setup": 1})
+    if is_of_files:
+        assert result.gave == errno.EPERM

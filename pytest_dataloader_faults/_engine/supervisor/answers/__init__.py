@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 
 from pytest_dataloader_faults._engine.calls import Role
@@ -26,7 +27,23 @@ from pytest_dataloader_faults._engine.supervisor.answers.writes import on_write
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
 
+_RING = "io_uring_setup"
+
+
+def _refuse_ring(worker: WorkerState, call: Syscall) -> bool:
+    """Refuse what would read files unseen, if libraries can do without; otherwise note the call.
+
+    They can do without io_uring, which Docker's default profile refuses in the same way.
+    """
+    if call.name == _RING and worker.policy.faults.are_of_files:
+        worker.listener.fail(call, errno.EPERM)
+        return True
+    worker.policy.unobserved[call.name] += 1
+    return False
+
+
 _ANSWERS = {
+    Role.UNOBSERVABLE: _refuse_ring,
     Role.DUPLICATES: on_duplicate,
     Role.STATS: on_stat,
     Role.CHECKS: on_stat,
@@ -75,9 +92,7 @@ def _try_answer(worker: WorkerState, call: Syscall, services: SupervisorServices
         return _ANSWERS[role](worker, call)
     if role is Role.CONNECTS:
         return on_connect(worker, call, services)
-    if role is Role.UNOBSERVABLE:
-        worker.policy.unobserved[call.name] += 1
-    elif role is Role.CHANGES_IDENTITY:
+    if role is Role.CHANGES_IDENTITY:
         worker.identities.note_change()
     return False
 
