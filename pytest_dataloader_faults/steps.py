@@ -15,7 +15,6 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, TypeAlias, get_args
 
 from pytest_dataloader_faults._arguments import FLAG, ArgumentRule
-from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, Phase, Stage
 
 __all__ = (
@@ -86,14 +85,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Arm:
-    """Arm the faults in workers that start from now on, and in the dataset if it comes later.
-
-    Attributes:
-        faults: The faults; None for all of the trial. After a disarming, others may be armed, and
-            the epochs are counted from 1 again.
-    """
-
-    faults: tuple[Fault, ...] | None = None
+    """Arm the faults in workers that start from now on, and in the dataset if it comes later."""
 
 
 class OwnStep:
@@ -219,7 +211,7 @@ def _are_processes(value: object) -> bool:
     first, *following = value
     makes, arms, disarms = (_places(first, kind) for kind in (Make, Arm, Disarm))
     epochs = _places(first, (Epoch, MeasureEpochs, EndFaults))
-    is_armed = len(makes) == len(arms) == len(disarms) == 1 and Arm() in first and bool(epochs)
+    is_armed = len(makes) == len(arms) == len(disarms) == 1 and bool(epochs)
     is_ordered = is_armed and max(*makes, *arms) < epochs[0] <= epochs[-1] < disarms[0]
     return is_ordered and all(map(_has_pass, following))
 

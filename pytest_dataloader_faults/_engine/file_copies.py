@@ -102,12 +102,6 @@ class FileCopies:
         for key in tuple(self._copies)[: (len(self._copies) + 1) // 2]:
             self._close(key)
 
-    def close(self) -> None:
-        """Close all of them."""
-        for key in tuple(self._copies):
-            self._close(key)
-        os.close(self.empty)
-
     def _make(self, path: str, edit: FileEdit, source: str, now: os.stat_result) -> _Copy:
         in_memory = self._make_room(min(edit.copied_size(now.st_size), now.st_blocks * _BLOCK))
         fd = altered_copy(os, path, edit, os.O_RDWR, source=source, in_memory=in_memory)

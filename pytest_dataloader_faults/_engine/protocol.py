@@ -6,7 +6,7 @@ own one, by which it arms itself and then reports what it does.
 ===================  =====================================================  ==============
 From the loader      When                                                   Answer
 ===================  =====================================================  ==============
-``Configure``        first of all, and after a scope if another follows     ``Ready``
+``Configure``        first of all                                           ``Ready``
 ``AwaitingBatch``    the loop is about to wait for a worker's batch, (1)
 ``ReleaseLoader``    an iterator is about to end its workers
 ``WaitUntilIdle``    no more batches are requested in this epoch            ``Idle``
@@ -466,7 +466,7 @@ class SupervisorHandle:
     """A supervisor that waits for ``Configure``, and the name of its listening socket.
 
     *printed*: its standard output and error. *bytes_read*: how many bytes it has read for workers,
-    if it is a trial's. *serves_more*: whether another scope follows by the same connection.
+    if it is a trial's.
     """
 
     pid: int
@@ -474,7 +474,6 @@ class SupervisorHandle:
     address: str
     printed: AnonymousFile
     bytes_read: SharedCount | None = None
-    serves_more: bool = False
 
 
 def describe_output(printed: AnonymousFile) -> str:

@@ -175,19 +175,6 @@ def run_trial_job(request: jobs.TrialJob) -> Outcome:
     return outcome_of(job, record)
 
 
-def run_chain(request: jobs.TrialJob, parts: Sequence[jobs.TrialJob]) -> list[Outcome]:
-    """The outcomes of *parts*, whose faults the trial of *request* arms one after the other.
-
-    There are fewer outcomes than parts if the trial ended early.
-    """
-    (record,) = run_together(_job_for(with_engine(request)))
-    divided = from_journal.divide_chain(record.events)
-    return [
-        outcome_of(_job_for(with_engine(part)), record._replace(events=events))
-        for part, events in zip(parts, divided, strict=False)
-    ]
-
-
 def _job_for(request: _Job) -> _Job:
     """*request*, as a job that is alone in its group if its settings are for several processes."""
     if request.settings.ranks is None:

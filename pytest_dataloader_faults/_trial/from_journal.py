@@ -14,7 +14,6 @@ from pytest_dataloader_faults._trial.journal import (
     BatchReceived,
     DeadlineReached,
     EpochLength,
-    FaultsArmed,
     FaultsCounted,
     FilesLasting,
     JournalEvent,
@@ -79,24 +78,6 @@ def outcome_from(request: TrialRequest, events: Sequence[JournalEvent]) -> Outco
     fields |= {**_measures_from(events), "notes": notes}
     outcome = Outcome(request, loader, *parts, end=end, **fields)
     return replace(outcome, timeline=timeline_of(outcome, events))
-
-
-def divide_chain(events: Sequence[JournalEvent]) -> Iterator[list[JournalEvent]]:
-    """The events of each part of a chain, as if it had been a trial of its own."""
-    arms = [number for number, event in enumerate(events) if isinstance(event, FaultsArmed)]
-    counts = [number for number, event in enumerate(events) if isinstance(event, FaultsCounted)]
-    start, end = events[: min(arms, default=0)], events[max(counts, default=-1) + 1 :]
-    for first, last in zip(arms, counts, strict=False):
-        part = events[first : last + 1]
-        yield [*start, *part, *(_with_time_of(part, event) for event in end)]
-
-
-def _with_time_of(part: Iterable[JournalEvent], event: JournalEvent) -> JournalEvent:
-    """*event*; if the trial ended by it, with the time that *part* took."""
-    times = [each.at for each in part if isinstance(each, PhaseStarted | PassEnded)]
-    if not isinstance(event, TrialEnded) or not times:
-        return event
-    return event._replace(began=times[0], duration=round(times[-1] - times[0], 3))
 
 
 def _counts_from(

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, TypeAlias
 
 import torch.utils.data
@@ -116,8 +115,8 @@ def run(
             if meetings:
                 meetings.end()
         elif isinstance(job, TrialJob):
-            arm = partial(_arm_engine, job, supervision, own_folders)
-            TrialProcess(job, journal, server, free, meetings, arm).run(job.processes[number])
+            armed = _arm_engine(job, supervision, own_folders)
+            TrialProcess(job, journal, server, free, meetings, armed).run(job.processes[number])
     except exceptions.MultipleLoadersError as error:
         journal.write(SeveralLoaders(str(error), error.parts))
     except tuple(REFUSALS.values()) as error:
@@ -136,23 +135,17 @@ def _take_reference(job: ReferenceJob, journal: Journal) -> None:
 
 
 def _arm_engine(
-    job: TrialJob,
-    supervision: SupervisorHandle | None,
-    own_folders: Sequence[str],
-    step: Arm,
-    *,
-    is_last: bool,
+    job: TrialJob, supervision: SupervisorHandle | None, own_folders: Sequence[str]
 ) -> Armed:
-    faults = job.faults if step.faults is None else step.faults
     return arm_faults(
-        *faults,
+        *job.faults,
         engine=job.settings.engine,
         seed=job.settings.seed,
         watch_files=job.options.watch_files,
         may_arm_own_process=True,
         stacks=True,
-        supervisor=supervision and replace(supervision, serves_more=not is_last),
-        samples=bool(faults),
+        supervisor=supervision,
+        samples=bool(job.faults),
         seeded=job.comparison.seeded,
         own_folders=own_folders,
     )
@@ -171,7 +164,7 @@ class TrialProcess:
     server: tuple[int, int] | None
     free: FreeResources
     meetings: Meetings | None
-    arm: Callable[..., Armed]
+    armed: Armed
 
     def __post_init__(self) -> None:
         self._scope = self._outer_scope = contextlib.ExitStack()
@@ -197,7 +190,6 @@ class TrialProcess:
         """Do all steps of *process*."""
         if not any(isinstance(step, Arm) for step in process):
             self.job = replace(self.job, faults=())
-        self._arms = sum(isinstance(step, Arm) for step in process)
         with self._outer_scope:
             for step in process:
                 self._run_step(step)
@@ -210,7 +202,7 @@ class TrialProcess:
             case Make():
                 self._make(step)
             case Arm():
-                self._arm(step)
+                self._arm()
             case Disarm():
                 self._disarm()
             case OwnStep():
@@ -247,7 +239,7 @@ class TrialProcess:
             case EndWorkers():
                 self.start_driver().end_workers()
             case FaultFreePass():
-                if not (self.needs_no_workers(step, loader) and self._run_in_child(step)):
+                if not (self._needs_no_workers(step, loader) and self._run_in_child(step)):
                     self._run_without_faults(step, loader)
 
     def _make(self, step: Make) -> None:
@@ -342,16 +334,13 @@ class TrialProcess:
             self._scope.enter_context(listen_to_iterators(self._driver))
         return self._driver
 
-    def _arm(self, step: Arm) -> None:
+    def _arm(self) -> None:
         if self.loader is not None:
             self.start_driver()
             is_free = not self.job.faults
             self._connections.begin(self.loader.num_workers, provokes_races=is_free)
         self._scope = self._outer_scope.enter_context(contextlib.ExitStack())
-        self._arms -= 1
-        armed = self.arm(step, is_last=not self._arms)
-        self._injection, self._monitor = self._scope.enter_context(armed)
-        self._epochs, self._may_continue = 0, True
+        self._injection, self._monitor = self._scope.enter_context(self.armed)
         self.journal.write(FaultsArmed())
 
     def _disarm(self) -> None:
@@ -425,7 +414,7 @@ class TrialProcess:
         """Whether a pass without faults may be made by a process that is no worker."""
         return not (self.job.comparison.in_workers or self.job.recovers_in_workers)
 
-    def needs_no_workers(
+    def _needs_no_workers(
         self, step: FaultFreePass, loader: torch.utils.data.DataLoader[Any]
     ) -> bool:
         """Whether *step* needs no workers: only files had faults, and any process can read them."""

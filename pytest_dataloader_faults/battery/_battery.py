@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,7 +19,6 @@ from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, is_a
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery.ahead import TrialsAhead, may_disturb_others
-from pytest_dataloader_faults.battery.chains import TrialChain
 from pytest_dataloader_faults.battery.checks import (
     CHECKS,
     IN_WORKERS,
@@ -47,7 +45,11 @@ from pytest_dataloader_faults.outcomes import (
     Verdict,
     repeats,
 )
-from pytest_dataloader_faults.outcomes.judge.causes import INTERMITTENT, is_caught, is_silent_fault
+from pytest_dataloader_faults.outcomes.judge.causes import (
+    INTERMITTENT,
+    is_caught,
+    is_silent_fault,
+)
 from pytest_dataloader_faults.outcomes.judge.hangs import (
     hang_places,
     hangs_at,
@@ -55,7 +57,10 @@ from pytest_dataloader_faults.outcomes.judge.hangs import (
     was_computing,
 )
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
-from pytest_dataloader_faults.outcomes.text import call, pluralize
+from pytest_dataloader_faults.outcomes.text import (
+    call,
+    pluralize,
+)
 from pytest_dataloader_faults.steps import MeasureEpochs, OwnStep, Processes
 
 _ORDINARY = Settings()
@@ -103,7 +108,7 @@ class Battery:
         memory: CheckMemory | None = None,
     ) -> None:
         """*memory*: what earlier checks have learned; this battery adds to it."""
-        self._ahead: TrialsAhead | TrialChain | None = None
+        self._ahead: TrialsAhead | None = None
         self.memory = memory or CheckMemory()
         self.hangs = self.memory.hangs
         self._after_errors: dict[tuple[tuple[Fault, ...], TrialOptions], JudgedTrial | None] = {}
@@ -122,16 +127,11 @@ class Battery:
         check = CHECKS[name]
         return self._run_scenarios(check, self._plan_scenarios(check), should_fail)
 
-    def run_at_once(self, ahead: TrialsAhead, names: Sequence[str]) -> None:
-        """Have *ahead* run trials of the checks *names* next to each other, or others in a chain.
-
-        But trials that could disturb each other run alone.
-        """
+    def run_at_once(self, ahead: TrialsAhead) -> None:
+        """Have *ahead* run the trials, next to each other unless they could disturb each other."""
         run = self.fault_free_run
         run.run_alone = ahead.run_alone
-        if not (run.unusable_reason or ahead.is_needed):
-            self._ahead = TrialChain(run, self.plan_jobs, names)
-        elif not (run.unusable_reason or may_disturb_others(run)):
+        if ahead.is_needed and not run.unusable_reason and not may_disturb_others(run):
             self._ahead = ahead
 
     def plan_jobs(self, name: str) -> list[TrialJob]:

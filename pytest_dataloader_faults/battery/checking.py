@@ -147,7 +147,7 @@ def run_checks(
     """The result of each check for each part; each check is a step of the innermost stage."""
     prepare(names)
     for _, battery in batteries:
-        battery.run_at_once(ahead, names)
+        battery.run_at_once(ahead)
     ahead.plan(partial(battery.plan_jobs, name) for name in names for _, battery in batteries)
     for name in progress.step_through(names):
         expected = (expected_failures or {}).get(name)

@@ -72,11 +72,6 @@ BAD = [
         "its plan: Scenario: processes=*must be what arm_*",
     ),
     (
-        "Scenario(processes=((steps.Make(), steps.Arm(()), steps.Epoch(), steps.Disarm()),))",
-        "",
-        "its plan: Scenario: processes=*must be what arm_*",
-    ),
-    (
         "Scenario(ranks=True)",
         "",
         "its plan: Scenario: ranks=True must be False, as in the scenario of the*",

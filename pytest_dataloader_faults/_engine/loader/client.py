@@ -144,8 +144,7 @@ class SupervisorClient:
         """Hang up. The supervisor ends with the last process whose calls it answers."""
         with self._lock:
             self._closed = True
-            if not self._handle.serves_more:
-                self._channel.close()
+            self._channel.close()
         if self._process is not None and self._folder is not None:
             self._process.end(self._folder)
             self._handle.printed.close()

@@ -31,7 +31,7 @@ from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, Syscall
 from pytest_dataloader_faults._engine.kernel.linux import NAMES
 from pytest_dataloader_faults._engine.kernel.syscalls import Listener
-from pytest_dataloader_faults._engine.plan import sum_facts
+from pytest_dataloader_faults._engine.plan import FaultPlan, sum_facts
 from pytest_dataloader_faults._engine.protocol import (
     Channel,
     Configure,
@@ -71,20 +71,20 @@ class Supervisor:
         self,
         control: Channel,
         listening: socket.socket,
-        scope: Configure,
+        plan: FaultPlan,
+        driver: int,
         report_fd: int | None = None,
         more_starters: tuple[int, ...] = (),
     ) -> None:
         self.control: Channel | None = control
-        self.plan, driver = scope.plan, scope.driver
+        self.plan = plan
         self.workers: list[WorkerState] = []
         self.armed = True
         self._over = self._is_finished = False
-        self._following: Configure | None = None
         self._report_fd = report_fd
         self._errors = descriptor_budget.RunErrors()
         self._events = Events()
-        self.services = SupervisorServices.create(self._events, self._on_error, self.plan.watch)
+        self.services = SupervisorServices.create(self._events, self._on_error, plan.watch)
         self._budget = descriptor_budget.DescriptorBudget(
             self._collect, self.services.copies.shrink
         )
@@ -94,28 +94,22 @@ class Supervisor:
         self._events.watch(control.fileno(), self._on_control)
         run, starters = (self._events, self._budget, self._errors), (driver, *more_starters)
         self._acceptor = WorkerAcceptor(listening, *run, starters, self._register_worker)
-        self._driver = os.pidfd_open(driver)
-        self._events.watch(self._driver, self._on_orphaned)
+        self._events.watch(os.pidfd_open(driver), self._on_orphaned)
 
-    def run(self) -> Configure | None:
-        """Answer until the last process has ended; what to serve next, if another scope follows."""
+    def run(self) -> None:
+        """Answer until the last process has ended."""
         while self._is_needed:
             for action, events in self._events.wait(self.services.timers.timeout()):
                 self._ensure_descriptors()
                 action(events)
             self.services.timers.expire()
             self._answer_if_idle()
-        self._events.close()
-        self.services.copies.close()
-        os.close(self._driver)
-        return self._following
 
     @property
     def _is_needed(self) -> bool:
         """Whether a request may still come, or a trial's process died without its report."""
         is_owed = self._report_fd is not None and not self._is_finished
-        is_open = self.control is not None and self._following is None
-        return is_open or is_owed or any(each.alive for each in self.workers)
+        return self.control is not None or is_owed or any(each.alive for each in self.workers)
 
     def _ensure_descriptors(self) -> None:
         try:
@@ -172,8 +166,6 @@ class Supervisor:
                 self._idle.request = message
             case protocol.EndFaults():
                 self._end_faults()
-            case Configure():
-                self._following = message
             case protocol.DatasetMade():
                 for worker in self.workers:
                     worker.makes_dataset = False
@@ -378,7 +370,7 @@ def _serve(
     more_starters: tuple[int, ...],
     bytes_read: SharedCount | None,
 ) -> None:
-    """Serve one scope after the other, unless the starter hangs up before it sends a plan."""
+    """Serve one scope, unless the starter closes the connection before it sends a plan."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -394,16 +386,16 @@ def _serve(
             # Or it would make a file to see whether it can, and leave that when it is killed.
             tempfile.tempdir = os.path.dirname(message.folder)
             leftovers = scope.enter_context(Leftovers(message))
-        following: Configure | None = message
-        while following is not None:
-            supervisor = Supervisor(channel, listening, following, report_fd, more_starters)
-            if leftovers:
-                leftovers.workers = supervisor.workers
-            if bytes_read:
-                supervisor.services = replace(supervisor.services, bytes_read=bytes_read)
-            signal.signal(signal.SIGTERM, lambda *_: supervisor.end())  # noqa: B023  # the latest
-            channel.send(Ready(leftovers.refused if leftovers else ""))
-            following = supervisor.run()
+        supervisor = Supervisor(
+            channel, listening, message.plan, message.driver, report_fd, more_starters
+        )
+        if leftovers:
+            leftovers.workers = supervisor.workers
+        if bytes_read:
+            supervisor.services = replace(supervisor.services, bytes_read=bytes_read)
+        signal.signal(signal.SIGTERM, lambda _number, _frame: supervisor.end())
+        channel.send(Ready(leftovers.refused if leftovers else ""))
+        supervisor.run()
 
 
 NAME = "dlf-supervisor"

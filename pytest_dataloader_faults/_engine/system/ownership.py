@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from pytest_dataloader_faults._engine.system.proc import link_of
+from pytest_dataloader_faults._engine.system.proc import file_of, link_of
 from pytest_dataloader_faults.exceptions import HarnessError
 
 _CLOSED = (
@@ -29,13 +29,13 @@ class OwnedDescriptor:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.file = _file_of(number)
+        self.file = file_of(number)
 
     @property
     def is_open(self) -> bool:
         """Whether *number* still stands for the same file."""
         with contextlib.suppress(OSError):
-            return _file_of(self.number) == self.file
+            return file_of(self.number) == self.file
         return False
 
     def require(self) -> int:
@@ -55,9 +55,3 @@ def _describe(number: int) -> str:
         return f"is now {link_of('self', number)}"
     except FileNotFoundError:
         return "is closed now"
-
-
-def _file_of(descriptor: int) -> tuple[int, int]:
-    """The device and the inode of a descriptor."""
-    status = os.stat(descriptor)
-    return status.st_dev, status.st_ino

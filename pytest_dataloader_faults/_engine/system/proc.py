@@ -322,6 +322,12 @@ def mount_points() -> set[str]:
     return {re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), each) for each in escaped}
 
 
+def file_of(descriptor: int) -> tuple[int, int]:
+    """The device and the inode of a descriptor."""
+    status = os.stat(descriptor)
+    return status.st_dev, status.st_ino
+
+
 class DescriptorInfo(NamedTuple):
     """The contents of /proc/PID/fdinfo/FD: O_* flags, and the offset in bytes."""
 
@@ -455,11 +461,6 @@ def parse_private_memory(text: str) -> Iterator[PrivateMemory]:
     """The same, from the contents of /proc/PID/smaps."""
     for start, end, resident in _PRIVATE.findall(text):
         yield PrivateMemory(int(start, 16), int(end, 16), int(resident) << 10)
-
-
-def shared_memory() -> list[str]:
-    """The ranges of memory that this process may write, and shares with those that it forks."""
-    return re.findall(r"^(\S+) .w.s", _read("/proc/self/maps"), re.MULTILINE)
 
 
 PAGE = os.sysconf("SC_PAGE_SIZE")

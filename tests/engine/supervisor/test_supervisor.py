@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.loader import client
 from pytest_dataloader_faults._engine.plan import FaultPlan
-from pytest_dataloader_faults._engine.protocol import Channel, Configure, EndFaults, Idle
+from pytest_dataloader_faults._engine.protocol import Channel, EndFaults, Idle
 from pytest_dataloader_faults._engine.supervisor.events import Events
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
 from pytest_dataloader_faults.exceptions import HarnessError
@@ -26,8 +26,7 @@ from support.tries import WAYS, Tries
 def _answer_a_loader_that_is_gone():
     ours, theirs = socket.socketpair()
     with socket.socket(socket.AF_UNIX) as listening:
-        scope = Configure(FaultPlan((ReadError(),)), os.getpid())
-        supervisor = Supervisor(Channel(ours), listening, scope)
+        supervisor = Supervisor(Channel(ours), listening, FaultPlan((ReadError(),)), os.getpid())
         Channel(theirs).send(EndFaults())
         theirs.close()
         supervisor._on_control(0)  # Its question.
