@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, Phase, settings
 
 from pytest_dataloader_faults._engine import explain_missing_kernel_engine
@@ -153,6 +154,12 @@ _FLAGS = """
     --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
     --disable-component-update --disable-sync
 """.split()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread():
+    """Let no test start OpenMP's threads here: a process that is forked later waits for them."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(name="browser", scope="module")

@@ -250,12 +250,18 @@ class Job:
 class TrialJob(Job):
     """Epochs under faults, and a recovery.
 
-    *recovers_in_workers*: whether a new process that makes the recovery pass also has workers, as a
-    dataset needs that only workers can read.
+    *recovers_in_workers*: whether the recovery pass always has workers, as a dataset needs that
+    only workers can read.
     """
 
     needs_workers: bool = False
     recovers_in_workers: bool = False
+
+    @property
+    def may_recover_in_child(self) -> bool:
+        """Whether a child without workers makes the recovery pass if it can read the dataset."""
+        passes = steps_of(self.processes, FaultFreePass)
+        return not self.recovers_in_workers and any(each.in_child for each in passes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,6 +55,7 @@ from pytest_dataloader_faults.outcomes.comparison import (
     SampleHandling,
 )
 from pytest_dataloader_faults.outcomes.stacks import is_user_frame, sort_for_reader
+from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
 from pytest_dataloader_faults.outcomes.text import to_plain
 from pytest_dataloader_faults.steps import Arm, run_epochs
 
@@ -169,7 +170,19 @@ def run_trial(
 
 
 def run_trial_job(request: jobs.TrialJob) -> Outcome:
-    """``run_trial``, with every option that a check or a search can set."""
+    """``run_trial``, with every option that a check or a search can set.
+
+    If a recovery pass without workers fails, the whole trial is run again, with workers in that
+    pass. A second pass of the same trial might succeed only because the first one has failed.
+    """
+    outcome = _run_alone(request)
+    may_recover = request.may_recover_in_child and outcome.phase in (RECOVERY, DONE)
+    if not may_recover or (outcome.recovery and outcome.recovery.complete):
+        return outcome
+    return _run_alone(replace(request, recovers_in_workers=True))
+
+
+def _run_alone(request: jobs.TrialJob) -> Outcome:
     job = _job_for(with_engine(request))
     (record,) = run_together(job)
     return outcome_of(job, record)

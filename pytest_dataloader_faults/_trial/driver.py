@@ -11,7 +11,7 @@ worker arrives through the sentinel, a moment later.
 Some facts about a pass in a child. Workers that start cost a fifth of a trial. What a pass opens in
 the trial's own process would look like a leak, and a library that is used there for the first time
 would be shared by later workers. An error in the child may come from the missing worker, so that
-the pass is then made again, with workers.
+the whole trial is then run again, and its recovery has workers.
 """
 
 from __future__ import annotations
@@ -213,8 +213,8 @@ class LoaderDriver(IteratorListener):
                 return False
         return True
 
-    def run_in_child(self, phase: Phase, seed: int, prepare: Callable[[], None] | None) -> bool:
-        """Run *phase* in a child of this process, without workers; whether it was complete.
+    def run_in_child(self, phase: Phase, seed: int, prepare: Callable[[], None] | None) -> None:
+        """Run *phase* in a child of this process, without workers.
 
         *prepare* is called there first.
         """
@@ -223,17 +223,18 @@ class LoaderDriver(IteratorListener):
             child = fork()
         if child:
             self.journal.write(WorkersStarting([child], None))
-            return reap(child) == 0
-        is_over = False
+            reap(child)
+            return
         try:
             end_with_parent(parent)
             vars(self.loader).update(num_workers=0, timeout=0)
             self.wait_until_idle = idle_at_once
             if prepare is not None:
                 prepare()
-            is_over = self.start(phase, seed) and self.take()
+            if self.start(phase, seed):
+                self.take()
         finally:
-            os._exit(not is_over)
+            os._exit(0)
 
     def end_workers(self) -> None:
         iterators = renew(self.loader, *owners_of(self.loader))

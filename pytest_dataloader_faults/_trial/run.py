@@ -239,7 +239,9 @@ class TrialProcess:
             case EndWorkers():
                 self.start_driver().end_workers()
             case FaultFreePass():
-                if not (self._needs_no_workers(step, loader) and self._run_in_child(step)):
+                if self._needs_no_workers(step, loader):
+                    self._run_in_child(step)
+                else:
                     self._run_without_faults(step, loader)
 
     def _make(self, step: Make) -> None:
@@ -430,11 +432,11 @@ class TrialProcess:
             and not (accelerator.is_used_by(loader) or self.meetings)
         )
 
-    def _run_in_child(self, step: FaultFreePass) -> bool:
-        """Run *step* in a child without workers; whether it was complete."""
+    def _run_in_child(self, step: FaultFreePass) -> None:
+        """Run *step* in a child without workers."""
         driver, start = self.start_driver(), self.job.comparison.seeded
         prepare = None if start is None else SeedSamples(start, None).install
-        return driver.run_in_child(step.phase, self.job.settings.seed + step.seed, prepare)
+        driver.run_in_child(step.phase, self.job.settings.seed + step.seed, prepare)
 
     def _prepare_unarmed_workers(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         """Have workers that are not armed make the same samples as those that are."""

@@ -104,7 +104,7 @@ class _Ignoring(AtomicSpectrograms):
     def save(self, spec, filename):
         try:
             super().save(spec, filename)
-        except OSError:
+        except (OSError, RuntimeError):  # torch raises both.
             os.unlink(f"{filename}.{os.getpid()}")
 
 

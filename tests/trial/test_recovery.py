@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 
 import pytest
 from torch.utils.data import get_worker_info
@@ -20,13 +21,10 @@ pytestmark = pytest.mark.usefixtures("engine")
 LOADER = {"num_workers": 2, "batch_size": 4}
 
 
-def _recover(make_dataset, fault):
+def _recover(make_dataset, fault, loader=LOADER):
     """The outcome of a trial, and the workers that made the pass after *fault*."""
-    job = TrialJob(
-        make_dataset=make_dataset,
-        faults=(fault,),
-        settings=Settings(loader=LOADER, engine="kernel"),
-    )
+    settings = Settings(loader=loader, engine="kernel")
+    job = TrialJob(make_dataset=make_dataset, faults=(fault,), settings=settings)
     outcome = run_trial_job(job)
     assert outcome.recovery is not None
     return outcome, {delivery.worker for delivery in outcome.recovery.delivered}
@@ -60,6 +58,24 @@ class KeepsFile(Records):
         return super().__getitem__(index)
 
 
+class RaisesAgain(Records):
+    """After an error, the next sample raises one as well: a *mark* is left until then."""
+
+    def __init__(self, folder, mark):
+        super().__init__(folder)
+        self.mark = mark
+
+    def __getitem__(self, index):
+        if self.mark.exists():
+            self.mark.unlink(missing_ok=True)
+            raise RuntimeError("an earlier sample was unreadable")
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            self.mark.touch()
+            raise
+
+
 @rows("kind", [Records, KeepsFile])
 def test_a_pass_over_files_needs_no_workers(records, kind):
     """What the child opens does not look like a leak of the main process."""
@@ -72,13 +88,22 @@ def test_a_pass_over_files_needs_no_workers(records, kind):
 
 @rows("kind", [OnlyInWorkers, DiesElsewhere])
 def test_a_pass_that_fails_in_the_child_is_made_in_workers(records, kind):
-    """Its samples count, and the first attempt leaves nothing in the outcome."""
+    """The trial is run again, and the first one leaves nothing in the outcome."""
     outcome, workers = _recover(lambda: kind(records), ReadError("*/03.rec"))
 
     assert workers == {0, 1}
     assert outcome.recovery.complete
     assert outcome.recovery.exception is None
     assert sum(len(each.rows) for each in outcome.recovery.delivered) == COUNT
+
+
+def test_workers_do_not_profit_from_an_error_in_the_child(records, tmp_path):
+    """A second pass of the same trial would succeed. The fault is in the last sample."""
+    make_dataset = partial(RaisesAgain, records, tmp_path / "mark")
+    last = ReadError(f"*/{COUNT - 1:02}.rec")
+    outcome, _ = _recover(make_dataset, last, {**LOADER, "num_workers": 1})
+
+    assert outcome.judge(take_reference(make_dataset)).verdict == "poisoned"
 
 
 def test_deaths_need_new_workers(records):
