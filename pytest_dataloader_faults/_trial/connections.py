@@ -12,9 +12,10 @@ Some facts about when a shared connection shows. A server answers requests in or
 are mixed up only if a second worker sends its request before the first one has its answer. On a
 quick server that is rare. So the first worker that has sent something waits before it receives:
 until another worker has sent something as well, and has received an answer, which is that of the
-first one. If workers hold a lock meanwhile, no other one sends. The first then continues after a
-while, and no worker waits again. Python's sockets are replaced for that in this process, which is
-disposable. C code, and TLS, which C code reads and writes, do not wait.
+first one. If it holds a lock meanwhile, no other one sends, and some code waits for a lock no
+longer than half a second. So the first continues soon after another worker has started its first
+batch, and no worker waits again. Python's sockets, and torch's fetchers, are replaced for that in
+this process, which is disposable. C code, and TLS, which C code reads and writes, do not wait.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import get_worker_info
 
 from pytest_dataloader_faults._engine.system import proc
+from pytest_dataloader_faults._engine.worker.fetch_hooks import precede_fetches
 from pytest_dataloader_faults._trial.journal import Journal, Noted
 from pytest_dataloader_faults.outcomes.stages import SharedConnection
 
@@ -43,8 +45,10 @@ _INFO_SIZE, _BYTES_RECEIVED = 136, 128
 
 _SENDS = "send sendall sendmsg sendto".split()
 _RECEIVES = "recv recv_into recvfrom recvfrom_into recvmsg recvmsg_into".split()
-_SEND_TIMEOUT = 1.0
-"""Seconds until another worker has started its first batch, and sent something."""
+_START_TIMEOUT = 0.5
+"""Seconds until another worker has started its first batch."""
+_SEND_TIMEOUT = 0.2
+"""Seconds from then until another worker has sent something."""
 _ANSWER_TIMEOUT = 0.5
 _POLLING = 0.001
 _TIMES = struct.Struct("=dd")
@@ -84,7 +88,7 @@ class SharedConnections:
         self._counts = [each.count_bytes() for each in self._channels]
         links = {each.descriptor: each.link for each in self._channels if each.descriptor}
         if links and workers > 1 and provokes_races:
-            _FirstUses(links, workers).replace_methods()
+            _FirstUses(links, workers).watch()
 
     def end(self, journal: Journal) -> None:
         """The workers have ended: write to *journal* on which connections data arrived."""
@@ -102,13 +106,20 @@ class _FirstUses:
         self._places = {descriptor: place for place, descriptor in enumerate(links)}
         self._times = mmap.mmap(-1, (len(links) * workers + 1) * _TIMES.size)
         """For each connection those of each worker, and of the first wait in vain."""
+        self._started = mmap.mmap(-1, workers)
+        """A byte for each worker: 1 if it has started a batch."""
 
-    def replace_methods(self) -> None:
+    def watch(self) -> None:
         """Have the methods of Python's sockets wait in workers that are forked from now on."""
+        precede_fetches(self._note_start)
         for name in _SENDS:
             _replace(name, self._sending)
         for name in _RECEIVES:
             _replace(name, self._receiving)
+
+    def _note_start(self) -> None:
+        if info := get_worker_info():
+            self._started[info.id] = 1
 
     def _sending(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def send(connection: socket.socket, *args: Any, **kwargs: Any) -> Any:
@@ -144,7 +155,8 @@ class _FirstUses:
 
     def _await_other(self, slot: int, sent: float) -> None:
         """Wait until a worker that sent something later has received something."""
-        first = slot - slot % self._workers
+        own_id = slot % self._workers
+        first = slot - own_id
         others = [each for each in range(first, first + self._workers) if each != slot]
 
         def follows(number: int) -> bool:
@@ -154,10 +166,14 @@ class _FirstUses:
         in_vain = len(self._links) * self._workers
         if any(0 < self._read(each)[0] < sent for each in others) or self._read(in_vain)[0]:
             return
+        _wait_for(lambda: follows(0) or self._has_started_others(own_id), _START_TIMEOUT)
         if _wait_for(lambda: follows(0), _SEND_TIMEOUT):
             _wait_for(lambda: follows(1), _ANSWER_TIMEOUT)
         else:
             self._write(in_vain, time.monotonic(), 0)
+
+    def _has_started_others(self, worker: int) -> bool:
+        return any(has_started for id_, has_started in enumerate(self._started[:]) if id_ != worker)
 
     def _read(self, slot: int) -> tuple[float, float]:
         sent, received = _TIMES.unpack_from(self._times, slot * _TIMES.size)

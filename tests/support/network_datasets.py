@@ -11,6 +11,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -144,15 +145,26 @@ class ByConnection(Records):
 
 
 class UnderLock(ByConnection):
-    """Lets one process after the other use the connection that they share: healthy."""
+    """Lets one process after the other use the connection that they share: healthy.
+
+    None waits for it longer than half a second, and no request may take longer than 0.9 seconds.
+    """
 
     def __init__(self, folder: Path, address: tuple[str, int]) -> None:
         super().__init__(folder, address, in_worker=False)
         self.lock = multiprocessing.Lock()
 
     def __getitem__(self, index: int) -> Any:
-        with self.lock:
-            return super().__getitem__(index)
+        if not self.lock.acquire(timeout=0.5):
+            raise TimeoutError("the connection is in use")
+        try:
+            started = time.monotonic()
+            sample = super().__getitem__(index)
+        finally:
+            self.lock.release()
+        if time.monotonic() - started > 0.9:
+            raise TimeoutError("the server is too slow")
+        return sample
 
 
 def answer_squares(connection: socket.socket) -> None:
