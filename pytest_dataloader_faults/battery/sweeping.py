@@ -60,10 +60,10 @@ def sweep(
 
     Args:
         make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
-        faults: The faults to inject: any with *nth* and *times*, which the sweep sets. Each is
-            injected once (``times=1``) and every time. A fault without a path hits everything of
-            its kind that the workers use. One that damages files for good needs a *make_dataset*
-            that takes a folder, and hits files in it.
+        faults: The faults to inject: any with *path*, *nth* and *times*. The sweep sets the last
+            two: each is injected once (``times=1``) and every time. A fault without a path hits
+            everything of its kind that the workers use. One that damages files for good needs a
+            *make_dataset* that takes a folder, and hits files in it.
         start_at: The step to start with, such as the ``next`` of a sweep that was stopped.
         max_trials: The largest number of trials.
         files, loader, contract, copy, deadline, seed, engine, samples, on_fail: See
@@ -227,8 +227,7 @@ def _require_template(template: Any) -> None:
     else:
         *examples, last = map(repr, _FAULTS[:3])
         problem = (
-            "must be a file or connection fault with nth and times, such as"
-            f" {', '.join(examples)} or {last}"
+            f"must be a fault with path, nth and times, such as {', '.join(examples)} or {last}"
         )
     message = f"faults: {template!r} {problem}"
     raise exceptions.InvalidArgumentError(message)

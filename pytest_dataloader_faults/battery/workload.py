@@ -47,9 +47,8 @@ _FILE_SETS: Mapping[str, str] = {
 }
 """The property with what workers do each operation to."""
 NOTHING_TO_SWEEP = (
-    "its workers open, read and write no data file and open no TCP connection that these faults"
-    " match, so there is nothing to sweep. For files that its constructor reads, pass"
-    " before_init=True"
+    "these faults match nothing that its workers do to data files or TCP connections, so there is"
+    " nothing to sweep. For what its constructor does, pass before_init=True"
 )
 _NO_FOLDERS = targets.OwnFolders()
 _Item = TypeVar("_Item")
@@ -351,9 +350,20 @@ class Workload:
         Of an operation without a property, such as locks, it is what the user's globs mean.
         """
         if operation not in _FILE_SETS:
-            return targets.path_of(self.globs)
+            return targets.path_of(self.globs) if self._has_any(operation) else ""
         files: FileSet = getattr(self, _FILE_SETS[operation])
         return files.path if files else ""
+
+    def _has_any(self, operation: str) -> bool:
+        """Whether *operation* happens to a file that the globs mean, be it no data file.
+
+        True if the engine cannot see that: a fault says so.
+        """
+        if self.is_python_engine:
+            return True
+        is_meant = GlobMatcher(self.globs)
+        all_counts = (counts_of(each, operation) for each in self.fault_free.processes)
+        return any(count and is_meant(path) for each in all_counts for path, count in each.items())
 
     @cached_property
     def truncation_points(self) -> tuple[tuple[str, int], ...]:

@@ -1,6 +1,7 @@
 """A sweep: the N-th operation fails, for each N there is, and is judged as a check is."""
 
 import errno
+import fcntl
 import os
 
 import pytest
@@ -16,6 +17,8 @@ from pytest_dataloader_faults.exceptions import (
 from pytest_dataloader_faults.faults import (
     HungRead,
     ListingError,
+    LockError,
+    MissingEntry,
     OpenError,
     ReadError,
     ShortRead,
@@ -26,6 +29,9 @@ from support.datasets import Records
 SAMPLES, BROKEN = 2, 7
 ONE_WORKER = {"num_workers": 1, "batch_size": 2}
 READS = [ReadError()]
+_needs_kernel_engine = pytest.mark.skipif(
+    bool(explain_missing_kernel_engine()), reason=str(explain_missing_kernel_engine())
+)
 
 
 class FewReads(Records):
@@ -156,9 +162,7 @@ class Listed(FewReads):
         return super().__getitem__(index)
 
 
-@pytest.mark.skipif(
-    bool(explain_missing_kernel_engine()), reason=str(explain_missing_kernel_engine())
-)
+@_needs_kernel_engine
 def test_each_listing_of_a_folder_fails(records):
     swept = sweep(lambda: Listed(records), faults=[ListingError()], loader=ONE_WORKER)
 
@@ -171,6 +175,7 @@ def test_each_listing_of_a_folder_fails(records):
         ({"faults": [ReadError(nth=2)]}, "must not set nth, times or probability"),
         ({"faults": [ReadError(probability=0.5)]}, "must not set nth, times or probability"),
         ({"faults": [HungRead()]}, "such as OpenError"),
+        ({"faults": [MissingEntry()]}, "must be a fault with path, nth and times"),
         ({"faults": ["read"]}, "such as OpenError"),
         ({"max_trials": 0}, "max_trials=0 must be an int, 1 or more"),
         ({"on_fail": "ignore"}, "on_fail='ignore' must be one of"),
@@ -187,6 +192,28 @@ def test_a_dataset_without_files_cannot_be_swept():
     """A sweep of nothing would pass, and has shown nothing."""
     with pytest.raises(UnusableDatasetError, match="nothing to sweep"):
         sweep(lambda: [torch.tensor(number) for number in range(8)])
+
+
+@_needs_kernel_engine
+@pytest.mark.parametrize("fault", [LockError(), ListingError()])
+def test_a_sweep_needs_an_operation_that_the_fault_matches(fault, records):
+    with pytest.raises(UnusableDatasetError, match="nothing to sweep"):
+        sweep(lambda: FewReads(records), faults=[fault], loader=ONE_WORKER)
+
+
+class LocksFiles(FewReads):
+    """Locks each file while it reads it, and does not wait for the lock."""
+
+    def _read(self, fd):
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return super()._read(fd)
+
+
+@_needs_kernel_engine
+def test_a_sweep_fails_each_lock(records):
+    swept = sweep(lambda: LocksFiles(records), faults=[LockError()], loader=ONE_WORKER)
+
+    assert [each.fired > 0 for each in swept.steps] == [True, True, False] * 2
 
 
 def test_a_stream_of_which_no_content_is_compared_cannot_be_swept(records):
