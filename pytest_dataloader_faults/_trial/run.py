@@ -52,6 +52,7 @@ from pytest_dataloader_faults._trial.samplers import (
     drops_last,
     limit_samples,
     repeat_draws,
+    sampler_of_epoch,
     state_of,
 )
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
@@ -174,6 +175,8 @@ class TrialProcess:
         """Of the faults that are armed now."""
         self.loader: torch.utils.data.DataLoader[Any] | None = None
         """None before it is made, and if it could not be made."""
+        self.sampler: Any = None
+        """What would draw an epoch of all samples, of a map-style dataset."""
         self._driver: LoaderDriver | None = None
         self._use_batch: Callable[[Any], Any] | None = None
         self._length: int | None = None
@@ -298,6 +301,7 @@ class TrialProcess:
             # A constructor that meets a fault may return a dataset of another length.
             count = count_samples if step.phase is None else loaders.count_readable
             self._length = count(loader, outer)
+            self.sampler = sampler_of_epoch(loader, outer)
             if job.settings.samples is not None:
                 reduced_from = limit_samples(
                     loader,

@@ -426,15 +426,24 @@ def _batch_size(sampler: Any) -> int:
     return size if isinstance(size, int) and size > 0 else 1
 
 
+def sampler_of_epoch(loader: DataLoader[Any], outer: Any) -> Any:
+    """What draws the indices or batches of one epoch of *loader*; None if that is unknown.
+
+    *outer*: what wraps the loader, or the loader itself.
+    """
+    sampler: Any = loader._index_sampler
+    if length_of_endless(loader, outer) is None:
+        return sampler
+    repeated = list(_list_inner_samplers(sampler).values())
+    return repeated[0] if len(repeated) == 1 else None
+
+
 def count_samples(loader: DataLoader[Any], outer: Any) -> int | None:
     """How many samples *loader* may draw; None if only a user's own sampler knows.
 
     *outer*: what wraps the loader, or the loader itself.
     """
-    sampler: Any = loader._index_sampler
-    if length_of_endless(loader, outer) is not None:
-        repeated = list(_list_inner_samplers(sampler).values())
-        sampler = repeated[0] if len(repeated) == 1 else None
+    sampler = sampler_of_epoch(loader, outer)
     if _is_batched(loader):
         sampler = sampler.sampler if type(sampler) is BatchSampler else None
     return len(sampler) if has_known_length(sampler) else None

@@ -157,7 +157,7 @@ class WorkerMemory(Note):
     """The memory of one worker that read a row of new samples, after each block of them.
 
     Attributes:
-        length: The number of samples of the dataset.
+        length: How many different samples an epoch draws; 0 if that is unknown.
         workers: The number of workers of the loader.
         stays: Whether workers are persistent, so that in time each of them reads all samples.
         limit: How many bytes each worker may add, by the contract.

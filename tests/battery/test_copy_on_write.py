@@ -18,12 +18,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SubsetRandomSampler,
+)
 
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults._engine.system.proc import PAGE, memory_of, unshared_pages
 from pytest_dataloader_faults._trial import child
 from pytest_dataloader_faults.battery.checks.memory import MeasureMemory
+from pytest_dataloader_faults.battery.checks.memory.draws import indices_of_epoch
 from pytest_dataloader_faults.battery.checks.memory.rules import (
     BLOCKS,
     COPIES,
@@ -225,6 +233,87 @@ def test_a_sampler_of_numbers_shows_that_samples_can_be_read_in_a_row(
     result = _check(lambda: make_loader(make_dataset(COUNT)), contract=LIMITED)
 
     assert result.verdict == verdict, result.explanation
+
+
+class Resumes(Sampler[int]):
+    """Continues after an interruption, and repeats each index."""
+
+    def __init__(self, indices: Any) -> None:
+        self.indices = list(indices)
+        self.place = 0
+
+    def __iter__(self) -> Any:
+        while self.place < len(self.indices):
+            self.place += 1
+            yield self.indices[self.place - 1]
+        self.place = 0
+
+
+class Fails(Resumes):
+    """Cannot draw all of an epoch."""
+
+    def __iter__(self) -> Any:
+        yield from self.indices
+        raise ValueError("the list of samples is damaged")
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [SubsetRandomSampler(range(2000)), Resumes([*range(2000)] * 2)],
+    ids=["subset", "another"],
+)
+def test_what_no_epoch_reads_is_not_copied(sampler: Sampler[int]) -> None:
+    result = _check(lambda: _with_sampler(texts(COUNT), sampler), contract=LIMITED)
+
+    assert result.verdict == "survived", result.explanation
+    assert "for 2,000 samples" in result.sentence
+
+
+@pytest.mark.parametrize("kind", [Resumes, SubsetRandomSampler])
+def test_samples_that_a_sampler_leaves_out_are_not_read(kind: Any) -> None:
+    sampler = kind([number for number in range(2000) if number != 777])
+    result = _check(lambda: _with_sampler(Raises(["x"] * 2000), sampler))
+
+    assert result.applies, result.explanation
+    assert result.verdict == "survived", result.explanation
+
+
+@rows(
+    ("indices", "kind", "reason"),
+    [
+        (range(500), Resumes, "its sampler draws 500 samples"),
+        (range(1500), Fails, "its sampler draws in an epoch is unknown"),
+        ([*range(1500), -1], Resumes, "its sampler draws in an epoch is unknown"),
+    ],
+    ids=["few", "fails", "negative"],
+)
+def test_a_sampler_whose_epoch_shows_nothing(indices: Any, kind: Any, reason: str) -> None:
+    result = _check(lambda: _with_sampler(array(COUNT), kind(indices)))
+
+    assert not result.applies
+    assert reason in result.explanation
+
+
+@rows(
+    ("sampler", "options", "count"),
+    [
+        (RandomSampler(range(8)), {}, 8),
+        (RandomSampler(range(8), num_samples=3), {}, 3),
+        (RandomSampler(range(8), num_samples=3), {"persistent_workers": True}, 8),
+        (DistributedSampler(range(8), 2, 0), {}, 4),
+        (DistributedSampler(range(8), 2, 0), {"persistent_workers": True}, 8),
+        (itertools.cycle([5, 3]), {}, 2),
+        (["5"], {}, 0),
+    ],
+    ids=["random", "some", "in time", "rank", "rank, in time", "endless", "text"],
+)
+def test_indices_of_an_epoch(sampler: Any, options: Any, count: int) -> None:
+    """Persistent workers get what other epochs draw as well."""
+    loader = DataLoader(InMemory(["x"] * 8), num_workers=1, sampler=sampler, **options)
+    indices = list(indices_of_epoch(loader, loader._index_sampler, seconds=60))
+
+    assert len(indices) == count
+    assert indices == sorted(set(indices))
 
 
 @rows(

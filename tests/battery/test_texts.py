@@ -173,6 +173,8 @@ def test_reasons_why_checks_do_not_apply(golden):
     memories = {
         "not measured": (),
         "too few in time": (WorkerMemory(2048, 2, 1, (64,), (0,), (0,)),),
+        "few are drawn": (WorkerMemory(500, 2, 1),),
+        "unknown draws": (WorkerMemory(0, 2, 1),),
         "an error": (WorkerMemory(2048, 2, 1, error="ValueError: sample 777 is damaged"),),
     }
     skips = {

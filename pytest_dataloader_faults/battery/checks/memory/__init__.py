@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 from pytest_dataloader_faults.battery.checks._base import Check, Scenario
 from pytest_dataloader_faults.battery.checks.memory.exhaustion import EXHAUSTION
 from pytest_dataloader_faults.battery.checks.memory.rules import (
-    FEWEST_SAMPLES,
     describe,
     find_growth,
     note,
     require_measurement,
+    require_samples,
 )
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
-from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import Epoch, OwnStep, arm_workers
 
 if TYPE_CHECKING:
@@ -58,22 +57,17 @@ def _plan(workload: Workload) -> Scenario:
     length = _count_readable(workload)
     if length is None:
         raise NotApplicable(_OWN_SAMPLER)
-    if length < FEWEST_SAMPLES:
-        reason = (
-            f"it has {pluralize(length, 'sample')}, and the memory that each sample adds to a"
-            f" worker shows only from {FEWEST_SAMPLES:,} samples on"
-        )
-        raise NotApplicable(reason)
+    require_samples(length, "it has")
     if run.loader.start_method != "fork":
         raise NotApplicable(_NOT_FORKED)
     return Scenario()
 
 
 def _count_readable(workload: Workload) -> int | None:
-    """How many samples can be read in a row, by their numbers; None if that is unknown.
+    """How many samples can be read by their numbers at most; None if that is unknown.
 
-    A sampler that is not torch's, or draws for one rank, does not draw them all. But what it draws
-    shows whether the samples have numbers.
+    A sampler that is not torch's, or draws for one rank, does not draw them all: how many it draws
+    shows in the trial. But what it draws shows whether the samples have numbers.
     """
     length = workload.fault_free.epochs[0].length
     if length is not None or workload.length is None:

@@ -22,7 +22,7 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +36,10 @@ from pytest_dataloader_faults._trial.journal import Noted, PhaseStarted
 from pytest_dataloader_faults._trial.loaders import (
     USERS_ERRORS,
     end_workers,
-    length_of,
     reraise_own_error,
 )
 from pytest_dataloader_faults._trial.resources import collect_and_trim
+from pytest_dataloader_faults.battery.checks.memory.draws import indices_of_epoch
 from pytest_dataloader_faults.battery.checks.memory.rules import (
     BLOCKS,
     TIMES_TO_CONFIRM,
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.run import TrialProcess
 
 _SHARE_OF_DEADLINE = 0.6
+_SHARE_OF_SAMPLER = 0.5
+"""Of that share. Without it, no time would be left to read samples."""
 _ALLOCATED = ("Anonymous", "Private_Hugetlb", "Swap")
 _SMALL_SIZES, _SMALL_COUNT, _BYTES_HEADER = range(48, 513, 16), 2000, 33
 _LARGE_SIZES, _LARGE_BYTES = (
@@ -68,9 +70,10 @@ _SNAPSHOTS = (BLOCKS // 4, BLOCKS * 5 // 8, BLOCKS)
 
 
 class _Blocks(Sampler[int]):
-    """Draws the next block of *size* samples each time it is iterated, from *start* on."""
+    """Draws the next *size* of the *indices* each time it is iterated, from place *start* on."""
 
-    def __init__(self, size: int, start: int) -> None:
+    def __init__(self, indices: Sequence[int], size: int, start: int) -> None:
+        self.indices = indices
         self.size = size
         self.start = start
         self.drawn = 0
@@ -81,7 +84,7 @@ class _Blocks(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         begin = self.start + self.drawn
         self.drawn += self.size
-        return iter(range(begin, begin + self.size))
+        return iter(self.indices[begin : begin + self.size])
 
 
 class _FillFreeMemory:
@@ -128,19 +131,20 @@ def _shared_memory() -> Iterator[None]:
 
 
 def measure(process: TrialProcess, loader: DataLoader[Any]) -> None:
-    """Write down the memory of a worker that reads the samples of *loader* in a row."""
+    """Write down the memory of a worker that reads what *loader* draws, in a row."""
     process.journal.write(PhaseStarted(START, time.monotonic()))
     settings = process.job.settings
-    length = length_of(loader.dataset) or 0
+    seconds = _SHARE_OF_DEADLINE * process.job.deadline
+    until = time.monotonic() + seconds
+    indices = indices_of_epoch(loader, process.sampler, _SHARE_OF_SAMPLER * seconds)
     memory = WorkerMemory(
-        length,
+        len(indices),
         loader.num_workers,
         settings.contract.worker_memory,
         stays=loader.persistent_workers,
         page=proc.PAGE,
     )
-    seconds = _SHARE_OF_DEADLINE * process.job.deadline
-    row = _Row(loader, memory, time.monotonic() + seconds)
+    row = _Row(loader, indices, memory, until)
     try:
         with _shared_memory():
             row.read()
@@ -157,6 +161,7 @@ class _Row:
     """Reads samples in one worker, block by block, until the *memory* shows enough."""
 
     loader: DataLoader[Any]
+    indices: Sequence[int]
     memory: WorkerMemory
     until: float
     _snapshots: list[set[int]] = field(default_factory=list)
@@ -166,7 +171,7 @@ class _Row:
         length, size = self.memory.length, block_size(self.memory.length)
         # The first objects of a dataset fill gaps between older ones, and copy more than others.
         start = max(0, length - TIMES_TO_CONFIRM * BLOCKS * size) // 2
-        blocks = _Blocks(size, start)
+        blocks = _Blocks(self.indices, size, start)
         loader = _one_worker(self.loader, blocks)
         try:
             while self._needs_more(blocks) and start + blocks.drawn + blocks.size <= length:

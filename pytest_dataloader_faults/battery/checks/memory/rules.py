@@ -32,7 +32,7 @@ from pytest_dataloader_faults.outcomes.stages import DONE, WorkerMemory
 from pytest_dataloader_faults.outcomes.text import format_size, pluralize
 
 FEWEST_SAMPLES = 1024
-"""A shorter dataset is not measured."""
+"""If an epoch draws fewer, they are not measured."""
 BLOCKS = 16
 """How many blocks of samples are read, with a measurement after each."""
 TIMES_TO_CONFIRM = 4
@@ -51,6 +51,10 @@ _DENSE = 0.25
 _FEWEST_COMMON = 32
 """From this many common areas on, the number of all areas is known well enough."""
 
+_UNKNOWN_DRAWS = (
+    "which samples its sampler draws in an epoch is unknown: it raised an error, took too long, or"
+    " drew other indices than integers from 0 to the length of the dataset"
+)
 COPIES = Cause(
     "copies the dataset into every worker",
     "Store the data in few large objects instead of many small ones: a NumPy array, a tensor, a"
@@ -137,12 +141,24 @@ def is_enough(memory: WorkerMemory) -> bool:
     )
 
 
+def require_samples(count: int, subject: str) -> None:
+    """Raise NotApplicable if so few samples do not show how memory grows."""
+    if count < FEWEST_SAMPLES:
+        raise NotApplicable(
+            f"{subject} {pluralize(count, 'sample')}, and the memory that each sample adds to a"
+            f" worker shows only from {FEWEST_SAMPLES:,} samples on"
+        )
+
+
 def require_measurement(_: Workload, outcome: TrialFacts) -> None:
-    """Raise NotApplicable if no memory was measured, or too few samples were read."""
+    """Raise NotApplicable if no memory was measured, or too few samples were drawn or read."""
     memories = outcome.of(WorkerMemory)
     if outcome.phase == DONE and not memories:
         raise NotApplicable("the memory of its workers was not measured")
     for memory in memories:
+        if not memory.length:
+            raise NotApplicable(_UNKNOWN_DRAWS)
+        require_samples(memory.length, "its sampler draws")
         if memory.error:
             raise NotApplicable(f"reading its samples in a row raised {memory.error}")
         if not is_enough(memory):
