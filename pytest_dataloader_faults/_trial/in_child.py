@@ -11,6 +11,8 @@ import select
 import signal
 from collections.abc import Callable
 
+import torch
+
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._engine.worker.arm import end_with_parent
 
@@ -22,6 +24,7 @@ def call_in_child(function: Callable[[], bytes], seconds: float) -> bytes:
     if not child:
         try:
             end_with_parent(at_once=True)
+            torch.set_num_threads(1)  # As in workers: a fork has none of the other threads.
             result = function()
             with open(writing, "wb") as pipe:
                 pipe.write(result)

@@ -56,7 +56,7 @@ from pytest_dataloader_faults._trial.samplers import (
     state_of,
 )
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
-from pytest_dataloader_faults._trial.samples.draws import draws_of
+from pytest_dataloader_faults._trial.samples.draws import first_sample_of
 from pytest_dataloader_faults._trial.samples.emptiness import explain_emptiness
 from pytest_dataloader_faults._trial.samples.reference import Reader, take_reference
 from pytest_dataloader_faults.faults import has_files
@@ -82,6 +82,8 @@ from pytest_dataloader_faults.steps import (
 
 Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]
 """The scope of a job's faults."""
+_SHARE_OF_SAMPLER = 0.25
+"""Of the deadline, for a look at the first sample in a child; the rest must last for an epoch."""
 _WITHOUT_WORKERS: Mapping[str, Any] = {
     "num_workers": 0,
     "multiprocessing_context": None,
@@ -226,7 +228,7 @@ class TrialProcess:
                 self._use_batch = accelerator.copy_to_device
             case ReadSample():
                 with self._watch_connections():
-                    _read_first_sample(loader)
+                    _read_first_sample(loader, _SHARE_OF_SAMPLER * self.job.deadline)
             case RepeatDraws():
                 repeat_draws(loader, loaders.outer_loader(loader))
 
@@ -467,12 +469,15 @@ def _refuse_impossible_faults(job: TrialJob, loader: torch.utils.data.DataLoader
         raise exceptions.InvalidArgumentError(message)
 
 
-def _read_first_sample(loader: torch.utils.data.DataLoader[Any]) -> None:
-    """Read a sample here before the fork, as some scripts do: that opens files."""
+def _read_first_sample(loader: torch.utils.data.DataLoader[Any], seconds: float) -> None:
+    """Read a sample here before the fork, as some scripts do: that opens files.
+
+    *seconds*: how long the sampler may take.
+    """
     dataset = loader.dataset
     if loaders.kind_of(dataset) == "map":
-        if first_draw := next((part for draw in draws_of(loader) for part in draw.split()), None):
-            Reader(loader, SampleComparer()).fetch(first_draw)
+        if first := first_sample_of(loader, seconds):
+            Reader(loader, SampleComparer()).fetch(first)
     else:
         with loaders.report_dataset_errors(f"iterating {type(dataset).__name__}"):
             next(iter(dataset), None)

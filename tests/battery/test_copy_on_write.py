@@ -61,6 +61,7 @@ from support.in_memory import (
 )
 from support.results import failure_of, result_of
 from support.rows import rows
+from support.samplers import Resumes
 
 MIB = 1 << 20
 COUNT = 20_000
@@ -233,20 +234,6 @@ def test_a_sampler_of_numbers_shows_that_samples_can_be_read_in_a_row(
     result = _check(lambda: make_loader(make_dataset(COUNT)), contract=LIMITED)
 
     assert result.verdict == verdict, result.explanation
-
-
-class Resumes(Sampler[int]):
-    """Continues after an interruption, and repeats each index."""
-
-    def __init__(self, indices: Any) -> None:
-        self.indices = list(indices)
-        self.place = 0
-
-    def __iter__(self) -> Any:
-        while self.place < len(self.indices):
-            self.place += 1
-            yield self.indices[self.place - 1]
-        self.place = 0
 
 
 class Fails(Resumes):

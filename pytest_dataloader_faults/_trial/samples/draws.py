@@ -27,6 +27,7 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     plain_text,
 )
 from pytest_dataloader_faults._trial import loaders
+from pytest_dataloader_faults._trial.in_child import call_in_child
 from pytest_dataloader_faults._trial.samplers import length_of_endless
 from pytest_dataloader_faults._trial.samples.fingerprint import ADDRESS, digest_of, hash_of, leaves
 from pytest_dataloader_faults.outcomes.text import format_value
@@ -139,6 +140,20 @@ def draws_of(loader: DataLoader[Any]) -> Iterator[Draw]:
         if draw is None:
             return
         yield draw
+
+
+def first_sample_of(loader: DataLoader[Any], seconds: float) -> Draw | None:
+    """The first sample that an epoch of *loader* requests; None if it requests none.
+
+    A child draws it, so that the next epoch also begins with it. Only if the child fails, or takes
+    longer than *seconds*, it is drawn here, where an error is reported.
+    """
+
+    def draw() -> Draw | None:
+        return next((part for draw in draws_of(loader) for part in draw.split()), None)
+
+    packed = call_in_child(lambda: pickle.dumps(draw()), seconds)
+    return pickle.loads(packed) if packed else draw()  # noqa: S301  # our own
 
 
 def record_draw(drawn: Any, dataset: Any, *, batched: bool) -> Draw:
