@@ -34,7 +34,11 @@ _NO_ANSWER = "two processes that tried it exited, or were stopped, before they h
 
 def _probe_in_child() -> str:
     """The result of a child that tries to install a filter; "" if it had none in time."""
-    return run_in_child(lambda: kernel_engine_reason() or _WORKS, _PROBE_SECONDS)
+
+    def probe() -> bytes:
+        return (kernel_engine_reason() or _WORKS).encode()
+
+    return run_in_child(probe, _PROBE_SECONDS).decode()
 
 
 @functools.cache

@@ -142,9 +142,8 @@ def arm_faults(
     from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, monitor_iterators
     from pytest_dataloader_faults._engine.plan import FaultPlan
 
-    folders = own_folders
-    real_folders = None if folders is None else tuple(map(os.path.realpath, folders))
-    plan = FaultPlan(faults, watch_files, seed, samples, seeded, own_folders=real_folders)
+    folders = None if own_folders is None else tuple(map(os.path.realpath, own_folders))
+    plan = FaultPlan(faults, watch_files, seed, samples, seeded, own_folders=folders)
     client = SupervisorClient(plan, engine, stacks, supervisor)
     monitor = LoaderMonitor(client, plan, may_arm_own_process=may_arm_own_process)
     injection = Injection(plan, engine, client, monitor)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader
 
-_FOUND, _MISSING = "found", "missing"
+_FOUND, _MISSING = b"found", b"missing"
 _PROBE_SECONDS = 120.0
 """A driver may take long to start on a machine with many devices."""
 

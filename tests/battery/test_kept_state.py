@@ -152,7 +152,7 @@ class Unsized(UpTo):
 
 
 def _loader(sampler, records):
-    """A factory of loaders with more batches than the workers are asked for at once."""
+    """A factory of loaders with more batches than are requested from the workers at once."""
     return lambda: DataLoader(Records(records), sampler=sampler(), batch_size=2, num_workers=2)
 
 

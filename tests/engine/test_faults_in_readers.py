@@ -245,7 +245,7 @@ def _paths(tmp_path_factory):
 
 @pytest.fixture(name="disarmed", scope="module")
 def _disarmed(paths):
-    """An epoch of every reader under all of these faults, and what is told of each."""
+    """An epoch of every reader under all of these faults, and the outcome of each."""
     with inject(*ON_NOTHING, *NOT_DUE, *NOT_HERE, require_fired=False) as injection:
         read = epoch(alone(Formats(paths)))
     messages = {

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import struct
 from collections.abc import Callable
 from typing import IO
 
@@ -22,7 +23,8 @@ from pytest_dataloader_faults._engine.system.processes import (
     wait_until_readable,
 )
 
-_LONGEST_ANSWER = 4096
+_LENGTH = struct.Struct("=Q")
+"""What precedes an answer: the pipe has no end while another process has it open as well."""
 
 
 class ChildProcess:
@@ -67,24 +69,25 @@ def reap(pid: int) -> int | None:
         return None
 
 
-def run_in_child(action: Callable[[], str], seconds: float) -> str:
-    """What *action* returns in a child process; "" if that was killed, stopped or too slow.
+def run_in_child(action: Callable[[], bytes], seconds: float) -> bytes:
+    """What *action* returns in a child process; b"" if that failed, was stopped or was too slow.
 
     *seconds*: as ``Patience`` counts them.
     """
     reading, writing = os.pipe()
-    with open(reading, "rb"), open(writing, "wb", buffering=0) as pipe:
+    with open(reading, "rb") as answer, open(writing, "wb", buffering=0) as pipe:
         child = _start(action, pipe)
         pipe.close()
         try:
             is_there = ready_in_time([reading], seconds, [child.pid])
-            return os.read(reading, _LONGEST_ANSWER).decode() if is_there else ""
+            length = answer.read(_LENGTH.size) if is_there else b""
+            return answer.read(*_LENGTH.unpack(length)) if length else b""
         finally:
             child.send(signal.SIGKILL)
             child.reap()
 
 
-def _start(action: Callable[[], str], pipe: IO[bytes]) -> ChildProcess:
+def _start(action: Callable[[], bytes], pipe: IO[bytes]) -> ChildProcess:
     """A child that writes to *pipe* what *action* returns."""
     parent, pid = os.getpid(), fork()
     if not pid:
@@ -93,7 +96,8 @@ def _start(action: Callable[[], str], pipe: IO[bytes]) -> ChildProcess:
 
             end_with_parent(parent)
             accept_signals()
-            pipe.write(action().encode())
+            answer = action()
+            pipe.write(_LENGTH.pack(len(answer)) + answer)
         finally:
             os._exit(0)
     return ChildProcess(pid)

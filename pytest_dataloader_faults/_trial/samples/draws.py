@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from pytest_dataloader_faults._engine.system.children import run_in_child
 from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     integer_of,
     is_array,
@@ -27,7 +28,6 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     plain_text,
 )
 from pytest_dataloader_faults._trial import loaders
-from pytest_dataloader_faults._trial.in_child import call_in_child
 from pytest_dataloader_faults._trial.samplers import length_of_endless
 from pytest_dataloader_faults._trial.samples.fingerprint import ADDRESS, digest_of, hash_of, leaves
 from pytest_dataloader_faults.outcomes.text import format_value
@@ -152,7 +152,7 @@ def first_sample_of(loader: DataLoader[Any], seconds: float) -> Draw | None:
     def draw() -> Draw | None:
         return next((part for draw in draws_of(loader) for part in draw.split()), None)
 
-    packed = call_in_child(lambda: pickle.dumps(draw()), seconds)
+    packed = run_in_child(lambda: pickle.dumps(draw()), seconds)
     return pickle.loads(packed) if packed else draw()  # noqa: S301  # our own
 
 

@@ -166,7 +166,7 @@ def test_every_errno_comes_out_of_a_call(tmp_path, kind, numbers, way):
 
 @pytest.mark.parametrize("is_of_files", [True, False])
 def test_a_ring_is_refused_under_file_faults(is_of_files):
-    """The kernel may refuse it as well, but it is asked only without such faults."""
+    """The kernel may refuse it as well, but the call reaches it only without such faults."""
     fault = ReadError("*") if is_of_files else WorkerExited(at=99)
     with inject(fault, require_fired=False) as injection:
         (result,) = epoch(alone(Tries([0], lambda _: _with_a_ring()), num_workers=1)).batches

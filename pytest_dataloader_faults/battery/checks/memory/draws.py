@@ -1,7 +1,8 @@
 """Which samples a loader draws in one epoch [in the trial].
 
 A worker copies only what it reads: a sampler of 2000 samples leaves the rest of a large dataset
-alone, and may leave samples out because they cannot be read.
+alone, and may leave samples out because they cannot be read. A sampler may change when it is
+iterated, so a child does that.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
-from pytest_dataloader_faults._trial.in_child import call_in_child
+from pytest_dataloader_faults._engine.system.children import run_in_child
 from pytest_dataloader_faults._trial.loaders import length_of
 from pytest_dataloader_faults._trial.samples.draws import Draw
 
@@ -38,7 +39,7 @@ def indices_of_epoch(loader: DataLoader[Any], sampler: Any, seconds: float) -> S
     if count is not None:
         return range(min(count, length))
     indices = array(_TYPE)
-    indices.frombytes(call_in_child(lambda: _sort_draws(loader, sampler, length), seconds))
+    indices.frombytes(run_in_child(lambda: _sort_draws(loader, sampler, length), seconds))
     return indices
 
 
