@@ -338,9 +338,8 @@ wire.register(*get_args(Message | ToJournal))
 
 # Some facts about a connection. A message is JSON behind its length, with descriptors attached.
 # Only recvmsg(2) and sendmsg(2) are called, of which the filter does not notify. The supervisor
-# must never wait for the rest of a message: the thread that sends it may be waiting for the GIL,
-# and the thread that holds the GIL for an open(2) which the supervisor has yet to answer. So it
-# takes what has arrived, with ``ready``, and reads again when there is more.
+# must never wait for the rest of a message: the thread that sends it may wait for the GIL, and the
+# thread that holds the GIL for the answer to an open(2). So ``ready`` takes what has arrived.
 
 
 _HEADER = struct.Struct("=II")
@@ -351,6 +350,12 @@ _SPACE = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize)
 _BACKLOG = 128
 _PRINTED_SHOWN = 4000
 """Bytes: a traceback, and the lines before it."""
+
+
+def pack(message: Message, descriptor_count: int) -> bytes:
+    """What a channel sends for *message*."""
+    body = wire.encode(message)
+    return _HEADER.pack(len(body), descriptor_count) + body
 
 
 class Channel:
@@ -374,11 +379,14 @@ class Channel:
 
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         """Send *message*; the other side gets duplicates of *descriptors*."""
-        body = wire.encode(message)
-        data = memoryview(_HEADER.pack(len(body), len(descriptors)) + body)
+        self.require()
+        self.send_packed(pack(message, len(descriptors)), descriptors)
+
+    def send_packed(self, packed: bytes, descriptors: Sequence[int]) -> None:
+        """Send a message that was *packed* before."""
+        data = memoryview(packed)
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
         attached = [rights] if descriptors else []
-        self.require()
         while data:
             data = data[self.connection.sendmsg([data], attached) :]
             attached = []

@@ -6,8 +6,10 @@ import gc
 import mmap
 import os
 import queue
+import resource
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -15,21 +17,27 @@ import torch
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults._engine.worker.allocations import LargeAllocations
+from pytest_dataloader_faults._engine.worker.allocations import (
+    LargeAllocations,
+    reserve_memory,
+)
 from pytest_dataloader_faults.exceptions import FaultNotFiredError
 from pytest_dataloader_faults.faults import MemoryExhaustion
 from pytest_dataloader_faults.faults.memory import MIN_ALLOCATION
 from support.attempts import attempt
 from support.children import in_a_process
 from support.epochs import alone, epoch
+from support.inner import start_python
 from support.rows import rows
 from support.tries import Tries
+from support.waiting import allowed
 
 pytestmark = pytest.mark.usefixtures("engine")
 
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 KIB, MIB = 1 << 10, 1 << 20
 SMALL_ENOUGH = 48 * KIB
+SMALL = 450
 SIZES = [70 * KIB, MIB, MIB - 8 * KIB, 5 * MIB, 100 * MIB]
 
 
@@ -224,12 +232,52 @@ def test_a_fault_that_never_fires_is_explained():
     assert "no allocation of a worker for sample 0 reached min_bytes=65536" in str(caught.value)
 
 
+THREADS_THAT_FREE = """
+from concurrent.futures import ThreadPoolExecutor
+from pytest_dataloader_faults.faults import MemoryExhaustion
+from support.attempts import attempt
+
+with ThreadPoolExecutor(4) as pool:
+    assert all(pool.map(lambda _: [bytearray(100 << 10) for _ in range(100)], range(8)))
+results, _ = attempt([70 << 10, 1 << 20, 5 << 20] * 2, bytes, MemoryExhaustion())
+print(results)
+"""
+
+
 def test_memory_that_threads_of_the_main_process_freed_is_not_used():
-    """A forked worker has their arenas, in which malloc(3) looks before it gives up."""
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(lambda _: [bytearray(100 * KIB) for _ in range(100)], range(8)))
-    results, _ = attempt([70 * KIB, MIB, 5 * MIB] * 2, bytes, MemoryExhaustion())
-    assert results == ["MemoryError: "] * 6
+    """A forked worker has their arenas, in which malloc(3) looks before it gives up.
+
+    In a new interpreter: in a process that has run for long, what a sample frees may lie between
+    two free blocks, and all three together may be large enough.
+    """
+    with start_python("-c", THREADS_THAT_FREE) as process:
+        output = process.communicate(timeout=allowed(100))
+    assert output == (f"{['MemoryError: '] * 6}\n", "")
+
+
+def test_a_worker_that_starts_needs_no_new_memory_until_the_supervisor_answers():
+    """Such an allocation would wait for the supervisor, and the supervisor for the worker."""
+
+    def body():
+        statm = os.open("/proc/self/statm", os.O_RDONLY)
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (_pages(statm) * mmap.PAGESIZE, limits[1]))
+        objects = ()
+        with suppress(MemoryError):
+            while True:
+                objects = (bytes(SMALL), objects)
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+        reserve_memory()
+        pages = _pages(statm)
+        assert all(bytes(size + 1) for size in range(0, SMALL, 16) for _ in range(50))
+        assert bytes(SMALL_ENOUGH)
+        assert pages == _pages(statm)
+
+    assert in_a_process(body) == ""
+
+
+def _pages(statm):
+    return int(os.pread(statm, 20, 0).split()[0])
 
 
 def test_what_the_kernel_gives_is_not_kept():

@@ -27,6 +27,8 @@ _DEFAULT = 128 << 10
 _LARGEST_THRESHOLD = 32 << 20
 _IS_MAPPED = 2
 """A flag in the size of a chunk, which is the word before it."""
+_ARENA, _SMALL_OBJECT, _BUFFERS = 1 << 20, 400, 64 << 10
+"""Bytes: CPython's arena, an object that is in one, and what else the reserve is for."""
 _WORD = ctypes.sizeof(ctypes.c_size_t)
 
 
@@ -34,6 +36,16 @@ class _Info(ctypes.Structure):
     """struct mallinfo: *mapped* is the number of chunks that have a mapping."""
 
     _fields_ = (("heap", ctypes.c_int * 3), ("mapped", ctypes.c_int), ("more", ctypes.c_int * 6))
+
+
+def reserve_memory() -> None:
+    """Have free memory for small objects and buffers, which needs no system call to be used.
+
+    CPython gets an arena for small objects and, even when all of it is free, keeps the last one.
+    """
+    objects = [bytes(_SMALL_OBJECT) for _ in range(_ARENA // _SMALL_OBJECT)]
+    del objects
+    _free(_malloc(_BUFFERS))
 
 
 class LargeAllocations:

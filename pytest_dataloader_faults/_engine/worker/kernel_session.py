@@ -3,9 +3,11 @@
 Some facts about the moment between the filter and the supervisor. From the instruction that
 installs the filter, an open(2) of any thread here waits until the supervisor has the listener. So
 everything that the handover needs is imported and looked up before, and the handover itself opens
-nothing. Descriptors and mappings made earlier are listed first: their low numbers go into the
-program. A listener that stays open here, because the supervisor has died meanwhile, would have this
-process wait for itself; once no process has it, the kernel answers ENOSYS.
+nothing. If allocations may fail, each that needs new memory would wait as well, so enough memory is
+free before. Garbage is not collected meanwhile, because finalizers may do anything. Descriptors and
+mappings made earlier are listed first: their low numbers go into the program. A listener that stays
+open here, because the supervisor has died meanwhile, would have this process wait for itself; once
+no process has it, the kernel answers ENOSYS.
 
 A tracer, as coverage is, looks up each source file by lstat(2) when code of it first runs. If the
 filter notifies of such calls, that would wait for the handover that it interrupts. So all code of
@@ -14,15 +16,26 @@ the handover has run once before.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import resource
+from collections.abc import Iterator
 from dataclasses import replace
 
-from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine.kernel import bpf, linux
-from pytest_dataloader_faults._engine.protocol import Channel, Hello, Proceed, WorkerConfig
+from pytest_dataloader_faults._engine.protocol import (
+    Channel,
+    Hello,
+    Proceed,
+    WorkerConfig,
+    pack,
+)
 from pytest_dataloader_faults._engine.system.proc import inherited_fds, inherited_mappings
-from pytest_dataloader_faults._engine.worker.allocations import LargeAllocations
+from pytest_dataloader_faults._engine.worker.allocations import (
+    LargeAllocations,
+    reserve_memory,
+)
 from pytest_dataloader_faults._engine.worker.session import WorkerSession, apply_orders
 from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.faults.globs import GlobMatcher
@@ -103,12 +116,28 @@ def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
         listed_fds=listed,
         needs=needs,
     )
-    wire.encode(hello)  # For tracers, see above. The rest has run in connect() and in arm().
-    listener = linux.filter_this_process(program, config.supervisor)
+    inherited = [fd for fd, _path in hello.inherited[:_MAX_LISTED]]
+    packed = pack(hello, 1 + len(inherited))
+    channel.require()
+    if needs.memory:
+        reserve_memory()
+    with _pause_collection():
+        listener = linux.filter_this_process(program, config.supervisor)
+        try:
+            channel.send_packed(packed, [listener, *inherited])
+        finally:
+            os.close(listener)
+
+
+@contextlib.contextmanager
+def _pause_collection() -> Iterator[None]:
+    is_enabled = gc.isenabled()
+    gc.disable()
     try:
-        channel.send(hello, [listener, *(fd for fd, _path in hello.inherited[:_MAX_LISTED])])
+        yield
     finally:
-        os.close(listener)
+        if is_enabled:
+            gc.enable()
 
 
 def _high_fds(max_base: int = _MAX_SPAN) -> tuple[int, int]:
