@@ -457,10 +457,8 @@ class WorkerFacts:
             read. Under faults, reads and bytes are counted only for files that a read or content
             fault targets, and writes and locks only if a fault targets these.
         unobserved: How often it did something whose reads or writes the engine cannot see, by name.
-        connections: How often it opened a TCP connection, by path (``"tcp://192.0.2.1:443"``).
-        listings: How often it listed a folder, by path. Counted like *files*.
-        starts: How often it started a ``"thread"`` or ``"process"`` in a batch, like *files*.
-        unlimited_waits: Connections whose hung response its main thread awaited without a timeout.
+        tallies: By operation, how often it did what is not done to a file, and to what. Faults name
+            such operations as their ``operation``. Counted like *files*.
         write_locks: By file that it wrote without faults, the files whose locks it always held.
         shared_offset_files: Files that it and another worker read through the same file offset.
         lengthened_files: Files whose truncated copy it extended by writing beyond its end.
@@ -475,10 +473,7 @@ class WorkerFacts:
     fetches: int
     files: dict[str, FileCounts]
     unobserved: dict[str, int] = field(default_factory=dict)
-    connections: dict[str, int] = field(default_factory=dict)
-    listings: dict[str, int] = field(default_factory=dict)
-    starts: dict[str, int] = field(default_factory=dict)
-    unlimited_waits: tuple[str, ...] = ()
+    tallies: dict[str, dict[str, int]] = field(default_factory=dict)
     write_locks: dict[str, tuple[str, ...]] = field(default_factory=dict)
     shared_offset_files: tuple[str, ...] = ()
     lengthened_files: tuple[str, ...] = ()
@@ -487,13 +482,18 @@ class WorkerFacts:
     remaining_locks: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
 
+    def counts_of(self, operation: str) -> Mapping[str, int]:
+        """How often it did *operation*, by path: a field of ``FileCounts``, or one of *tallies*."""
+        if operation in FileCounts._fields:
+            return {path: getattr(each, operation) for path, each in self.files.items()}
+        return self.tallies.get(operation, {})
+
     @property
-    def shared_paths(self) -> tuple[str, ...]:
-        """What it did that other processes may notice: files written or locked, and connections."""
-        changed = (path for path, counts in self.files.items() if counts.writes or counts.locks)
-        return (*changed, *self.connections)
+    def addresses(self) -> tuple[str, ...]:
+        """What it used that has an address with a scheme instead of the path of a file."""
+        return tuple(path for counts in self.tallies.values() for path in counts if "://" in path)
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All that a glob can match: files and connections."""
-        return (*self.files, *self.connections)
+        """The files and addresses that it used."""
+        return (*self.files, *self.addresses)

@@ -66,7 +66,6 @@ SLICES = {
         r"thread_?exhaustion|role\.(starts|forks)|place\.start\b|answers\.starts|on_start\b"
         r"|\"starts\"|\bstarts: dict",
         ("_engine.supervisor.answers.starts", "faults.threads"),
-        most_naming=9,
     ),
     "writes": Slice(
         r"write_?(error|action)|write fault|short_?write|\bwrites=|\bwrites: (how|int|bool|map)"

@@ -31,7 +31,6 @@ from pytest_dataloader_faults.faults.base import (
 )
 from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Contract, SweepResult, SweepStep, Verdict
-from pytest_dataloader_faults.outcomes.fault_facts import counts_of
 from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.repeats import deciding_trial
 from pytest_dataloader_faults.steps import Processes, run_epochs
@@ -152,7 +151,7 @@ def _expected_steps(fault: Any, workload: Workload) -> int:
     """How many steps are likely to be left in a row: the last one finds nothing to fail."""
     path = _with_target(fault, workload).path
     is_meant = GlobMatcher((path,) if isinstance(path, str) else path)
-    all_counts = (counts_of(each, fault.operation) for each in workload.fault_free.processes)
+    all_counts = (each.counts_of(fault.operation) for each in workload.fault_free.processes)
     sums = (sum(counts[path] for path in filter(is_meant, counts)) for counts in all_counts)
     step_count: int = max(sums, default=0) + 2 - fault.nth
     return max(1, step_count)

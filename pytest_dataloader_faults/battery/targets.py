@@ -105,7 +105,7 @@ def listed_folders(outcome: Outcome, paths: Iterable[str]) -> dict[str, int]:
     files = {*map(os.path.realpath, paths)}
     highest: Counter[str] = Counter()
     for process in outcome.processes:
-        highest |= Counter(process.listings)
+        highest |= Counter(process.counts_of("listings"))
     return {
         folder: count
         for folder, count in sorted(highest.items())

@@ -14,8 +14,8 @@ from pytest_dataloader_faults._settings import EVERY_FILE
 from pytest_dataloader_faults.battery import targets
 from pytest_dataloader_faults.battery.file_kinds import kinds_of
 from pytest_dataloader_faults.faults.globs import NETWORK, GlobMatcher, is_below, is_network_glob
-from pytest_dataloader_faults.outcomes import FileCounts, Outcome, Reference
-from pytest_dataloader_faults.outcomes.fault_facts import counts_of, unobserved_operations
+from pytest_dataloader_faults.outcomes import FileCounts, Outcome, Reference, WorkerFacts
+from pytest_dataloader_faults.outcomes.fault_facts import unobserved_operations
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.outcomes.text import pluralize
 
@@ -36,7 +36,7 @@ _TAKE_FOLDER = "Let make_dataset take a folder, and write to files in it"
 Files: TypeAlias = Literal["opened", "read", "content", "cut", "filled"]
 """Some of the files of a workload: the name of its property."""
 Operation: TypeAlias = Literal["opens", "reads", "connections", "writes", "listings", "locks"]
-"""What a worker does to files, folders or connections: a name for ``counts_of``."""
+"""What a worker does to files, folders or connections: a name for ``WorkerFacts.counts_of``."""
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 _FILE_SETS: Mapping[str, str] = {
     "opens": "opened",
@@ -334,7 +334,9 @@ class Workload:
         """The TCP connections that workers open; none if the globs mean only files."""
         network_globs = tuple(filter(is_network_glob, self.globs))
         globs = (f"{NETWORK}*",) if self.globs == EVERY_FILE else network_globs
-        paths = {path for worker in self.fault_free.processes for path in worker.connections}
+        paths = {
+            path for worker in self.fault_free.processes for path in worker.counts_of("connections")
+        }
         matching_paths = tuple(sorted(filter(GlobMatcher(globs), paths)))
         return FileSet(matching_paths, globs, lambda: NotApplicable(_NO_CONNECTION))
 
@@ -362,7 +364,7 @@ class Workload:
         if self.is_python_engine:
             return True
         is_meant = GlobMatcher(self.globs)
-        all_counts = (counts_of(each, operation) for each in self.fault_free.processes)
+        all_counts = (each.counts_of(operation) for each in self.fault_free.processes)
         return any(count and is_meant(path) for each in all_counts for path, count in each.items())
 
     @cached_property
@@ -450,7 +452,7 @@ class Workload:
         name = _FILE_SETS.get(operation)
         chosen_paths = {*getattr(self, name).paths} if name else None
         for worker in self.fault_free.processes:
-            counts = counts_of(worker, operation)
+            counts = worker.counts_of(operation)
             paths = counts.keys() if chosen_paths is None else counts.keys() & chosen_paths
             yield {path: counts[path] for path in paths}
 
@@ -467,6 +469,11 @@ def _scratch_files(fault_free: Outcome, own_folders: targets.OwnFolders) -> set[
 def _sources(files: Mapping[str, FileCounts]) -> dict[str, FileCounts]:
     """The *files* that are opened or read, not only written."""
     return {path: each for path, each in files.items() if each.opens or each.reads}
+
+
+def changes_file(process: WorkerFacts) -> bool:
+    """Whether *process* writes to a file or locks one, which other processes may notice."""
+    return any(counts.writes or counts.locks for counts in process.files.values())
 
 
 def _reads(files: Mapping[str, FileCounts], engine: str) -> bool:

@@ -252,7 +252,7 @@ class Fault(allow.Checked):
     in_words: ClassVar[str]
     """What the dataset experiences, for a kind without an errno; {} is the file."""
     operation: ClassVar[str] = ""
-    """What workers do to its files: a field of ``FileCounts`` or of ``WorkerFacts``."""
+    """What workers do to its files: see ``WorkerFacts.counts_of``."""
     drawn: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     """The values of each argument that a search draws, the simplest first."""
     is_survivable: ClassVar[bool] = False

@@ -28,6 +28,8 @@ CONNECT_ERRNOS = errno_numbers(
     "EACCES EADDRINUSE EADDRNOTAVAIL ECONNABORTED ECONNREFUSED ECONNRESET EHOSTDOWN EHOSTUNREACH"
     " EINTR ENETDOWN ENETUNREACH ENOBUFS EPERM ETIMEDOUT"
 )
+UNLIMITED_WAITS = "unlimited_waits"
+"""How tallies name waits of a main thread for a response that hangs, without a timeout."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from pytest_dataloader_faults import faults as vocabulary
@@ -13,7 +13,7 @@ from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.faults.globs import GlobMatcher, is_absolute
 from pytest_dataloader_faults.outcomes.error_text import Occurrence, explains_fault
 from pytest_dataloader_faults.outcomes.text import pluralize, printable, shown_fault
-from pytest_dataloader_faults.wire import FaultFacts, FileCounts, WorkerFacts
+from pytest_dataloader_faults.wire import FaultFacts, WorkerFacts
 
 _MAX_FILES = 10
 _BRACES = re.compile(r"\{.*\}")
@@ -42,14 +42,6 @@ def unobserved_operations(workers: Iterable[WorkerFacts]) -> str:
     """What hid reads and writes from the engine, and how often; empty if nothing did."""
     counts = sum((Counter(each.unobserved) for each in workers), Counter[str]())
     return ", ".join(f"{operation} ({count})" for operation, count in sorted(counts.items()))
-
-
-def counts_of(worker: WorkerFacts, operation: str) -> Mapping[str, int]:
-    """How often *worker* did *operation*, by path: a field of ``FileCounts``, or of its facts."""
-    if operation in FileCounts._fields:
-        return {path: getattr(each, operation) for path, each in worker.files.items()}
-    counts: Mapping[str, int] = getattr(worker, operation)
-    return counts
 
 
 def shared_offset_files(workers: Iterable[WorkerFacts]) -> dict[str, int]:
@@ -167,7 +159,7 @@ def _hint_no_stray(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
     if not isinstance(fault, vocabulary.StrayEntry):
         return ""
     is_meant = GlobMatcher(fault.globs)
-    folders = {path for each in workers for path in each.listings if is_meant(path)}
+    folders = {path for each in workers for path in each.counts_of("listings") if is_meant(path)}
     if not folders:
         return "no worker listed a matching folder"
     text = f"{printable(min(folders))} already contains such an entry"
@@ -176,7 +168,7 @@ def _hint_no_stray(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
 
 def _hint_of_kind(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
     operation = fault.counted_as
-    counts = [counts_of(each, operation).values() for each in workers] if operation else ()
+    counts = [each.counts_of(operation).values() for each in workers] if operation else ()
     return fault.explain_unmatched(has_counted=any(map(any, counts)))
 
 
@@ -200,7 +192,7 @@ _HINTS: tuple[Callable[[Fault, Sequence[WorkerFacts]], str], ...] = (
 
 
 def _list_connections(workers: Sequence[WorkerFacts]) -> str:
-    connections = sum((Counter(each.connections) for each in workers), Counter[str]())
+    connections = sum((Counter(each.counts_of("connections")) for each in workers), Counter[str]())
     text = ", ".join(
         f"{path} ({count})" for path, count in sorted(connections.items())[:_MAX_FILES]
     )

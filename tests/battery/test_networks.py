@@ -93,7 +93,9 @@ def test_connections_are_counted(serve):
     assert "they open network connections, which checks such as" in result.explanation
     outcome = run_trial(lambda: Served(socket.AF_INET, address), ReadError("*.none"))
     assert outcome.unobserved == {}
-    connections = sum((Counter(each.connections) for each in outcome.workers), Counter())
+    connections = sum(
+        (Counter(each.counts_of("connections")) for each in outcome.workers), Counter()
+    )
     assert connections == {f"tcp://127.0.0.1:{address[1]}": COUNT}
 
 
@@ -158,7 +160,7 @@ def test_objects_of_s3_are_tried(tmp_path):
         results = check_dataset(lambda: FromS3(where), only=checks, samples=4)
     assert {"failed_cleanly"} == {each.verdict.value for each in results}
     assert {urlsplit(where.s3).port} == {
-        urlsplit(path).port for path in results[0].outcome.workers[0].connections
+        urlsplit(path).port for path in results[0].outcome.workers[0].counts_of("connections")
     }
 
 

@@ -325,7 +325,7 @@ def test_a_worker_that_writes_dies(real):
     ],
 )
 def test_checks_of_connections(check, titles, expected, real):
-    workload = _workload(real, {}, connections={PEER: 2})
+    workload = _workload(real, {}, tallies={"connections": {PEER: 2}})
 
     assert _titles(check, workload) == titles
     assert _plan(check, workload)[-1] == (expected,)

@@ -34,6 +34,7 @@ DATA, TEXT = "/data/a.bin", "/data/index.json"
 READ, OPENED, MAPPED = FileCounts(1, 2, 64), FileCounts(1, 0, 0), FileCounts(0, 1, 0)
 WRITTEN = FileCounts(1, 0, 0, 1)
 EXHAUSTED = faults.DescriptorExhaustion()
+LISTENING = {"tallies": {"connections": {"tcp://192.0.2.1:443": 1}}}
 
 
 def _workload(*files, globs=("*",), changes=None, fetches=1, **counts):
@@ -60,7 +61,7 @@ PLANS = {
     "nothing is read": ("read-error", NOTHING),
     "unobserved reads": ("read-error", _workload({DATA: OPENED}, unobserved={"io_uring_setup": 2})),
     "reads of the python engine": ("read-error", _workload({}, changes=PYTHON)),
-    "connections": ("read-error", _workload({}, connections={"tcp://192.0.2.1:443": 1})),
+    "connections": ("read-error", _workload({}, **LISTENING)),
     "open before": ("open-error", _workload({DATA: MAPPED}, changes={"start_method": "spawn"})),
     "open before the fork": (
         "open-error",
@@ -98,14 +99,13 @@ PLANS = {
 }
 
 
-_LISTENING = {"connections": {"tcp://192.0.2.1:443": 1}}
 _ENDLESS = replace(EXACT, limit=10)
 APPLICABILITY = {
     "nothing is used": NOTHING,
     "nothing that the python engine sees": _workload({}, changes=PYTHON),
     "unobserved reads": _workload({DATA: OPENED}, unobserved={"io_uring_setup": 2}),
-    "connections only": _workload({}, **_LISTENING),
-    "connections and reads": _workload({DATA: READ}, fetches=4, **_LISTENING),
+    "connections only": _workload({}, **LISTENING),
+    "connections and reads": _workload({DATA: READ}, fetches=4, **LISTENING),
     "opened only": _workload({DATA: OPENED}),
     "opened only, by the python engine": _workload({DATA: OPENED}, changes=PYTHON),
     "mapped before the fork": _workload({DATA: MAPPED}, changes={"start_method": "fork"}),
@@ -169,7 +169,9 @@ def test_reasons_why_checks_do_not_apply(golden):
         "resource-growth": revised(trial, footprints=footprints),
         "memory-exhaustion": revised(trial, faults=(FaultFacts(faults.MemoryExhaustion(), 0),)),
     }
-    second = CHECKS["thread-exhaustion"].plan_scenarios(_workload({}, starts={"thread": 2}))[-1]
+    second = CHECKS["thread-exhaustion"].plan_scenarios(
+        _workload({}, tallies={"starts": {"thread": 2}})
+    )[-1]
     memories = {
         "not measured": (),
         "too few in time": (WorkerMemory(2048, 2, 1, (64,), (0,), (0,)),),

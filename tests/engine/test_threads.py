@@ -172,8 +172,8 @@ def test_each_way_works_when_its_turn_has_not_come():
 
     assert gave == dict.fromkeys(WAYS, DONE)
     (worker,) = injection.workers
-    assert worker.starts["process"] >= len(PROCESSES)
-    assert worker.starts["thread"] >= len(THREADS)
+    assert worker.counts_of("starts")["process"] >= len(PROCESSES)
+    assert worker.counts_of("starts")["thread"] >= len(THREADS)
 
 
 def test_processes_start_if_only_threads_are_meant():
@@ -254,7 +254,10 @@ def test_a_watched_run_counts_starts():
     with arm_faults(engine="kernel", watch_files=True) as (injection, _):
         epoch(alone(Tries(["Thread", "subprocess", "Thread"], _call)))
         epoch(DataLoader(Tensors(), batch_size=1, num_workers=1))
-    assert [each.starts for each in injection.workers] == [{"thread": 2, "process": 1}, {}]
+    assert [each.counts_of("starts") for each in injection.workers] == [
+        {"thread": 2, "process": 1},
+        {},
+    ]
 
 
 @pytest.mark.slow

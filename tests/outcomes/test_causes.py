@@ -144,7 +144,7 @@ def test_each_verdict_has_a_cause(verdict):
 @pytest.mark.parametrize(("verdict", "is_mentioned"), [("hung", True), ("leaked", False)])
 def test_a_wait_without_a_timeout_is_the_cause_of_a_hang(verdict, is_mentioned):
     """The client waits for a server, and nothing ends that wait."""
-    worker = WorkerFacts(0, 7, 1, {}, unlimited_waits=("tcp://192.0.2.1:443",))
+    worker = WorkerFacts(0, 7, 1, {}, tallies={"unlimited_waits": {"tcp://192.0.2.1:443": 1}})
     cause = _cause(revised(_trial(EIO), processes=(worker,)), verdict)
 
     assert (cause.phrase == "waits for a server without a timeout") == is_mentioned

@@ -359,7 +359,7 @@ DROPPED = (
     " _feed\n    obj = _ForkingPickler.dumps(obj)\nTypeError: cannot pickle 'x' object\n"
 )
 LENGTHENED = {"lengthened_files": ("/data/a.rec",)}
-WAITING = {"unlimited_waits": ("tcp://192.0.2.1:443",)}
+WAITING = {"tallies": {"unlimited_waits": {"tcp://192.0.2.1:443": 1}}}
 SLEEPS = AtDeadline(Activity.SLEEPS)
 
 

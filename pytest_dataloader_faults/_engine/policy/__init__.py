@@ -57,7 +57,7 @@ class FaultPolicy:
         self.files: defaultdict[str, FileCounts] = defaultdict(FileCounts)
         self.unobserved: Counter[str] = Counter()
         self.tallies: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """How often it did what is not done to a file, by the field of ``WorkerFacts``."""
+        """How often it did what is not done to a file, by operation: see ``WorkerFacts``."""
         self.lock = threading.RLock()
         self._worker = worker
         self._pid = pid

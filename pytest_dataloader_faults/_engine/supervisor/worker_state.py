@@ -266,7 +266,6 @@ class WorkerState:
         others: dict[str, Any] = {
             **self.leftovers.facts(),
             **{name: (*sorted(each),) for name, each in self.notes.items()},
-            **{name: dict(counts) for name, counts in policy.tallies.items()},
         }
         return WorkerFacts(
             self.id,
@@ -274,6 +273,7 @@ class WorkerState:
             policy.fetch,
             dict(policy.files),
             dict(+policy.unobserved),
+            {name: dict(counts) for name, counts in policy.tallies.items()},
             write_locks=self.write_locks.by_file(),
             shared_offset_files=(*sorted(shared),),
             lengthened_files=(*sorted(lengthened & policy.files.keys()),),

@@ -147,7 +147,7 @@ def test_triggers_count_connections_and_answers():
     assert [(SIZE,)] * 4 == [results[place] for place in (0, 2, 3, 5)]
     assert ["ECONNREFUSED", "ECONNRESET"] == [results[place][-1] for place in (1, 4)]
     assert [(3, 1)] * 2 == [(each.matched, each.fired) for each in injection.faults]
-    assert dict.fromkeys(paths, 3) == injection.workers[0].connections
+    assert dict.fromkeys(paths, 3) == injection.workers[0].counts_of("connections")
 
 
 def test_other_addresses_and_files_are_left_alone(address):
@@ -169,7 +169,7 @@ def _sockets_of_other_kinds(_address):
 
 def test_only_tcp_counts():
     (gave,), injection = attempt([0], _sockets_of_other_kinds, ConnectError(), require_fired=False)
-    assert (b"x", {}) == (gave, injection.workers[0].connections)
+    assert (b"x", {}) == (gave, injection.workers[0].counts_of("connections"))
 
 
 def test_a_hung_answer_comes_at_the_end_of_the_scope(address):
@@ -224,7 +224,7 @@ def test_connections_are_counted_and_can_fail(url):
     """What a socket is, its extended attribute tells."""
     outcome = run_trial(lambda: ByHttp(url), ConnectError(nth=2), loader=ALONE)
     assert "refused" in outcome.exception.message
-    assert (1, [2]) == (outcome.fired, [*outcome.workers[0].connections.values()])
+    assert (1, [2]) == (outcome.fired, [*outcome.workers[0].counts_of("connections").values()])
 
 
 @pytest.mark.usefixtures("_forbidden")

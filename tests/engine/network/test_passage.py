@@ -135,7 +135,7 @@ def test_connections_of_either_family(echo):
     ways, expected, counts = zip(*ECHOED.values(), strict=True)
     gave, injection = run_followed(*(functools.partial(way, echo) for way in ways))
     assert [*expected] == gave
-    assert {path_of(echo): sum(counts)} == injection.workers[0].connections
+    assert {path_of(echo): sum(counts)} == injection.workers[0].counts_of("connections")
 
 
 def _connect_refused(address, timeout):
@@ -243,7 +243,7 @@ def test_what_comes_is_handed_on():
         )
     refused, reset = [errno.ECONNREFUSED] * 2, errno.ECONNRESET
     assert [(True, True), True, *refused, reset, b"x"] == gave
-    connections = injection.workers[0].connections
+    connections = injection.workers[0].counts_of("connections")
     assert 2 == connections[path_of(digesting)]
     assert 1 == connections[f"tcp://[::ffff:127.0.0.1]:{echoing[1]}"]
 

@@ -46,7 +46,7 @@ def test_second_connection_is_refused(address, way):
     results, injection = attempt([address] * 3, way, fault, engine="python")
     assert (b"x", b"x") == (results[0], results[2])
     assert "refused" in results[1]
-    assert {path_of(address): 3} == injection.workers[0].connections
+    assert {path_of(address): 3} == injection.workers[0].counts_of("connections")
     firing = injection.faults[0].firings[0]
     assert ("connect", path_of(address)) == (firing.call, firing.path)
 
@@ -60,4 +60,4 @@ def _datagrams(_address):
 def test_only_tcp_counts():
     options = {"engine": "python", "require_fired": False}
     results, injection = attempt([0], _datagrams, ConnectError(), **options)
-    assert ([b"x"], {}) == (results, injection.workers[0].connections)
+    assert ([b"x"], {}) == (results, injection.workers[0].counts_of("connections"))

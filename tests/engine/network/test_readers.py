@@ -113,4 +113,4 @@ def _deliver(injection, loader):
 
 
 def _count_unlimited_waits(injection):
-    return sum(len(each.unlimited_waits) for each in injection.workers)
+    return sum(len(each.counts_of("unlimited_waits")) for each in injection.workers)

@@ -37,6 +37,7 @@ from pytest_dataloader_faults._engine.supervisor.answers.services import Supervi
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, EventHandler, Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults.faults.base import ANSWER, Place
+from pytest_dataloader_faults.faults.network import UNLIMITED_WAITS
 
 _AT_ONCE = 4
 """The number of sockets that are served before the calls of workers are checked again."""
@@ -365,7 +366,7 @@ class Relayed:
         """The loader has given up, or the scope ends."""
         is_open = self._near.fileno() >= 0
         if is_open and sockets.waits_for(self._worker.pid, self._near.getsockname()):
-            self._worker.notes["unlimited_waits"].add(self._operation.path)
+            self._worker.policy.tallies[UNLIMITED_WAITS][self._operation.path] += 1
         self._release()
 
     def _release(self) -> None:

@@ -34,7 +34,9 @@ def note_on_connections(run: FaultFreeRun) -> tuple[str, ...]:
     """The hosts that data came from, because file checks do not cover that data."""
     workers = run.working.workers
     # The server of a test may have a different port in each item.
-    hosts = sorted({host_of(path) for worker in workers for path in worker.connections})
+    hosts = sorted(
+        {host_of(path) for worker in workers for path in worker.counts_of("connections")}
+    )
     if not hosts:
         return ()
     return (f"the workers made TCP connections to {join_some(hosts)}: {_FILE_CHECKS_ONLY}",)

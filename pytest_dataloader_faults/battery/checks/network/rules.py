@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_dataloader_faults.faults.network import UNLIMITED_WAITS
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge.hangs import loader_timed_out
 from pytest_dataloader_faults.outcomes.judge.starts import (
@@ -37,7 +38,7 @@ _OF_CONNECTION = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.POISON
 def find_cause(outcome: TrialFacts, verdict: Verdict, _: TrialFacts) -> Cause | None:
     """The cause, if a connection shows it."""
     if verdict is Verdict.HUNG:
-        waits = any(each.unlimited_waits for each in outcome.workers)
+        waits = any(each.counts_of(UNLIMITED_WAITS) for each in outcome.workers)
         is_sent = not (start_cause(outcome) or sending_cause(outcome))
         return NO_TIMEOUT if waits and is_sent else None
     return _sharing_cause(outcome, verdict)
@@ -55,7 +56,7 @@ def _sharing_cause(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
 
 def find_wait_without_timeout(outcome: TrialFacts, _: Reference) -> Finding | None:
     """A wait that only the loader's timeout ended, because the client has none."""
-    waits = sorted({path for each in outcome.workers for path in each.unlimited_waits})
+    waits = sorted({path for each in outcome.workers for path in each.counts_of(UNLIMITED_WAITS)})
     if not waits or not loader_timed_out(outcome):
         return None
     sentence = (
