@@ -25,7 +25,7 @@ NAME = "pytest_dataloader_faults"
 ROOT = Path(pytest_dataloader_faults.__file__).parent
 MOST_ENTRIES_OF_THE_ROOT, MOST_ENTRIES = 17, 16
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 500, 40
-MOST_MODULES = 228
+MOST_MODULES = 229
 MOST_FIELDS_OF_AN_OUTCOME = 16
 
 
@@ -58,7 +58,7 @@ SLICES = {
             *("_trial.connections", "faults.http", "faults.network"),
         ),
         # An address is a path, which the vocabulary and the texts name next to those of files.
-        most_naming=16,
+        most_naming=13,
     ),
     "ranks": Slice(r"\brank"),
     "resume": Slice(r"\bresum"),
@@ -93,6 +93,8 @@ JUDGE = "outcomes.judge"
 READERS = ["open", "os.listdir", "os.readlink", "os.scandir", "glob.glob", "glob.iglob"]
 
 
+IMPORTED_BY_FOLDER = ["_engine.supervisor.answers", "_engine.python"]
+"""Packages that import all modules in their folder, by ``import_modules``."""
 STATE = {
     "_engine.chosen": "a user calls inject(), and no one hands it what pytest reads afterwards",
     "_engine.fake.engine._patched": "a process is patched once, whoever asks",
@@ -164,6 +166,9 @@ def _module_of(module: str, name: str) -> str:
 def _own_modules(module: str, *, into_functions: bool) -> set[str]:
     """The modules of this package that *module* imports, and the packages they are in."""
     imported = _imported_names(module, into_functions=into_functions)
+    if module in IMPORTED_BY_FOLDER:
+        inside = (each for each in MODULES if each.startswith(f"{module}."))
+        imported = imported.union(f"{NAME}.{each}" for each in inside)
     modules = {each.removeprefix(f"{NAME}.") for each in imported if each.startswith(f"{NAME}.")}
     return modules | {each.rpartition(".")[0] for each in modules} - {""}
 

@@ -19,7 +19,7 @@ _NOT_CONNECTED = 7
 """The state in TCP_INFO; any other one belongs to a connection that has been made."""
 
 
-def replace_connect(policy: FaultPolicy) -> None:
+def replace_functions(policy: FaultPolicy) -> None:
     """Ask *policy* about each TCP connection of this process, permanently."""
     plain, plain_ex = socket.socket.connect, socket.socket.connect_ex
 

@@ -18,7 +18,7 @@ from pytest_dataloader_faults._engine.fake.engine import patch_for_good
 from pytest_dataloader_faults._engine.plan import WorkerFaults
 from pytest_dataloader_faults._engine.policy import EventLog, FaultPolicy
 from pytest_dataloader_faults._engine.protocol import Channel, WorkerConfig
-from pytest_dataloader_faults._engine.python.connections import replace_connect
+from pytest_dataloader_faults._engine.python import replace_others
 from pytest_dataloader_faults._engine.python.install import install
 from pytest_dataloader_faults._engine.system.processes import LONGEST_WAIT
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
@@ -106,7 +106,7 @@ def arm_python_session(config: WorkerConfig, worker: int | None, loader: int) ->
     os.register_at_fork(
         before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
     )
-    replace_connect(session.policy)
+    replace_others(session.policy)
     is_scarce = Place.ALLOCATION in config.plan.needs.places
     if (fake := patcher()) is None:
         install(session.policy, session)

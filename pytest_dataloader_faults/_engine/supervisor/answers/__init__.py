@@ -1,18 +1,22 @@
-"""What the supervisor answers: one module for each kind of call or message [runs in it]."""
+"""What the supervisor answers: one module for each kind of call or message [runs in it].
+
+Files are the core, which is imported here. Modules about something else say themselves what they
+answer, so that nothing here needs to know of them: ``ANSWERS`` has their answers by the role of the
+call, which come before those of the core, and ``ANSWERS_ALONE`` an answer to calls that are
+recognized by their arguments, which no other module answers.
+"""
 
 from __future__ import annotations
 
 import errno
 import functools
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 
 from pytest_dataloader_faults._engine.calls import Role
 from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.policy import Operation
-from pytest_dataloader_faults._engine.supervisor.answers.listings import on_list
-from pytest_dataloader_faults._engine.supervisor.answers.locks import is_lock, on_lock
-from pytest_dataloader_faults._engine.supervisor.answers.memory import is_allocation, on_allocation
-from pytest_dataloader_faults._engine.supervisor.answers.network import on_connect
 from pytest_dataloader_faults._engine.supervisor.answers.opens import (
     on_duplicate,
     on_fallocate,
@@ -20,17 +24,19 @@ from pytest_dataloader_faults._engine.supervisor.answers.opens import (
     on_stat,
 )
 from pytest_dataloader_faults._engine.supervisor.answers.reads import on_read
-from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
-from pytest_dataloader_faults._engine.supervisor.answers.starts import on_start
-from pytest_dataloader_faults._engine.supervisor.answers.stray_entries import on_stray
+from pytest_dataloader_faults._engine.supervisor.answers.services import (
+    CallAnswer,
+    SupervisorServices,
+)
 from pytest_dataloader_faults._engine.supervisor.answers.writes import on_write
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
+from pytest_dataloader_faults._engine.system.modules import import_modules
 
 _RING = "io_uring_setup"
 
 
-def _refuse_ring(worker: WorkerState, call: Syscall) -> bool:
+def _refuse_ring(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
     """Refuse what would read files unseen, if libraries can do without; otherwise note the call.
 
     They can do without io_uring, which Docker's default profile refuses in the same way.
@@ -42,28 +48,49 @@ def _refuse_ring(worker: WorkerState, call: Syscall) -> bool:
     return False
 
 
-_ANSWERS = {
+def _note_change(worker: WorkerState, _call: Syscall, _services: SupervisorServices) -> bool:
+    worker.identities.note_change()
+    return False
+
+
+_OF_FILES: dict[Role, CallAnswer] = {
+    Role.OPENS: on_open,
     Role.UNOBSERVABLE: _refuse_ring,
     Role.DUPLICATES: on_duplicate,
     Role.STATS: on_stat,
     Role.CHECKS: on_stat,
     Role.ATTRIBUTES: on_stat,
     Role.RESERVES: on_fallocate,
-    Role.STARTS: on_start,
-    Role.FORKS: on_start,
+    Role.CHANGES_IDENTITY: _note_change,
 }
-_NAME_FILES = (Role.OPENS, Role.STATS, Role.CHECKS, Role.ATTRIBUTES)
 _MAKE_DESCRIPTORS = (Role.OPENS, Role.ALLOCATES, Role.DUPLICATES)
+
+
+def _list_answers() -> dict[Role, list[CallAnswer]]:
+    """The answers by the role of their calls, those of files last."""
+    answers: defaultdict[Role, list[CallAnswer]] = defaultdict(list)
+    for table in (*(getattr(each, "ANSWERS", {}) for each in _MODULES), _OF_FILES):
+        for role, try_answer in table.items():
+            answers[role].append(try_answer)
+    return dict(answers)
+
+
+_MODULES = import_modules(__name__, __path__)
+_ANSWERS = _list_answers()
+_ALONE: list[tuple[Callable[[Syscall], bool], CallAnswer]] = [
+    each.ANSWERS_ALONE for each in _MODULES if hasattr(each, "ANSWERS_ALONE")
+]
+"""Which calls each recognizes, and its answer."""
 
 
 def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> None:
     """Answer *call* of *worker* as its faults demand; the kernel makes a call that has none."""
     if worker.limit is not None:
         _note_exhaustion(worker, call)
-    if is_allocation(call):
-        if not on_allocation(worker, call):
-            worker.listener.continue_syscall(call)
-        return
+    for recognizes, try_answer in _ALONE:
+        if recognizes(call):
+            _answer_or_continue([try_answer], worker, call, services)
+            return
     answer_rest = functools.partial(_answer_unwritten, worker, call, services)
     if call.facts.writes_fd is None or not on_write(worker, call, services, answer_rest):
         answer_rest()
@@ -73,28 +100,16 @@ def _answer_unwritten(worker: WorkerState, call: Syscall, services: SupervisorSe
     """Answer *call* as faults demand that are not about writes."""
     if call.facts.reads_fd is not None:
         on_read(worker, call, services)
-        return
-    try_answer = on_lock if is_lock(call) else _try_answer
-    if not try_answer(worker, call, services):
+    else:
+        _answer_or_continue(_ANSWERS.get(call.facts.role, ()), worker, call, services)
+
+
+def _answer_or_continue(
+    answers: Iterable[CallAnswer], worker: WorkerState, call: Syscall, services: SupervisorServices
+) -> None:
+    """Answer *call* by the first of *answers* that does; otherwise the kernel executes it."""
+    if not any(try_answer(worker, call, services) for try_answer in answers):
         worker.listener.continue_syscall(call)
-
-
-def _try_answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
-    """Answer a call by what it does, or note it; False if the kernel should execute it."""
-    role = call.facts.role
-    if role in _NAME_FILES and on_stray(worker, call, services.copies):
-        return True
-    if role is Role.OPENS:
-        return on_open(worker, call, services)
-    if role is Role.LISTS:
-        return on_list(worker, call, services.copies)
-    if role in _ANSWERS:
-        return _ANSWERS[role](worker, call)
-    if role is Role.CONNECTS:
-        return on_connect(worker, call, services)
-    if role is Role.CHANGES_IDENTITY:
-        worker.identities.note_change()
-    return False
 
 
 def _note_exhaustion(worker: WorkerState, call: Syscall) -> None:

@@ -11,6 +11,7 @@ import os
 import random
 from collections.abc import Iterator
 
+from pytest_dataloader_faults._engine.calls import Role
 from pytest_dataloader_faults._engine.file_copies import FileCopies
 from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
@@ -24,6 +25,10 @@ from pytest_dataloader_faults._engine.kernel.syscalls import (
 )
 from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.policy import Operation
+from pytest_dataloader_faults._engine.supervisor.answers.services import (
+    CallAnswer,
+    SupervisorServices,
+)
 from pytest_dataloader_faults._engine.supervisor.answers.stray_entries import add_entries
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
@@ -42,7 +47,7 @@ _NO_DUPLICATE = "listing of a folder, without pidfd_getfd(2)"
 _DOTS = (b".", b"..")
 
 
-def on_list(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
+def on_list(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
     """Answer a getdents64(2) whose entries a fault changes.
 
     False if the kernel should execute it.
@@ -62,7 +67,7 @@ def on_list(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
         if fault := worker.policy.fire_first_due(ListingError, operation):
             worker.listener.fail(call, fault.errno)
             return True
-        _begin(worker, call, operation, copies)
+        _begin(worker, call, operation, services.copies)
     entries = worker.listings.get((call.pid, number))
     if entries is not None:
         _return_entries(worker, call, entries)
@@ -143,3 +148,6 @@ def _return_entries(worker: WorkerState, call: Syscall, entries: list[Entry]) ->
         worker.listener.fail(call, error.errno or 0)
     finally:
         os.close(folder)
+
+
+ANSWERS: dict[Role, CallAnswer] = {Role.LISTS: on_list}

@@ -116,3 +116,6 @@ def _hold(worker: WorkerState, call: Syscall, services: SupervisorServices) -> N
             services.timers.after(_LOOK_EVERY, interrupt)
 
     services.timers.after(_LOOK_EVERY, interrupt)
+
+
+ANSWERS_ALONE = is_lock, on_lock

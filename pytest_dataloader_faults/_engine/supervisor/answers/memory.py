@@ -19,6 +19,7 @@ from pytest_dataloader_faults._engine.calls import Role
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.plan import FaultCounter
+from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import RefusedAllocation, WorkerState
 from pytest_dataloader_faults._engine.system.proc import end_of_heap
 from pytest_dataloader_faults.faults import MemoryExhaustion
@@ -47,7 +48,7 @@ def is_allocation(call: Syscall) -> bool:
     return call.facts.role is Role.GROWS
 
 
-def on_allocation(worker: WorkerState, call: Syscall) -> bool:
+def on_allocation(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
     """Let *call* fail if a fault demands it; False if the kernel should execute it."""
     refused = _refused_start(worker, call) or _refused_fallback(worker, call)
     if refused is None:
@@ -117,3 +118,6 @@ def _due_counter(
         if is_meant and size >= fault.min_bytes and counter.reach():
             return counter
     return None
+
+
+ANSWERS_ALONE = is_allocation, on_allocation

@@ -21,6 +21,7 @@ import socket
 import struct
 from typing import Protocol
 
+from pytest_dataloader_faults._engine.calls import Role
 from pytest_dataloader_faults._engine.kernel import sockets
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.kernel.callers_file import INVISIBLE
@@ -33,7 +34,10 @@ from pytest_dataloader_faults._engine.policy.network import (
     connect_actions,
 )
 from pytest_dataloader_faults._engine.supervisor.answers.http import Answer, HttpRequests
-from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
+from pytest_dataloader_faults._engine.supervisor.answers.services import (
+    CallAnswer,
+    SupervisorServices,
+)
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, EventHandler, Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults.faults.base import ANSWER, Place
@@ -416,3 +420,6 @@ def on_connect(worker: WorkerState, call: Syscall, services: SupervisorServices)
         return False
     services.get(Relay).connect(worker, call, peer)
     return True
+
+
+ANSWERS: dict[Role, CallAnswer] = {Role.CONNECTS: on_connect}

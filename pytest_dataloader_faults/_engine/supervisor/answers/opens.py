@@ -133,7 +133,7 @@ def _carry_out(
         worker.listener.return_value(call, worker.files.next_high_fd(call.pid))
 
 
-def on_stat(worker: WorkerState, call: Syscall) -> bool:
+def on_stat(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
     """Answer a stat(2) or access(2) of a file that is missing, or a stat(2) of one that is shorter.
 
     False if the kernel should execute it.
@@ -178,7 +178,7 @@ def _answer_stat(worker: WorkerState, call: Syscall, path: str, pin: int, size: 
     return False
 
 
-def on_duplicate(worker: WorkerState, call: Syscall) -> bool:
+def on_duplicate(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
     """Answer a dup(2) of a followed descriptor; False if the kernel should execute it.
 
     The duplicate must also be followed, and so must have a high number.
@@ -194,7 +194,7 @@ def on_duplicate(worker: WorkerState, call: Syscall) -> bool:
     return True
 
 
-def on_fallocate(worker: WorkerState, call: Syscall) -> bool:
+def on_fallocate(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
     """Fail a fallocate(2) in /dev/shm, as if full; False if the kernel should execute it."""
     path = proc.link_of(call.pid, caller.to_signed(call.arguments[0]))
     for action in worker.policy.reserve_actions(Operation(call.name, path, call.pid)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, Events, Timers
@@ -58,3 +58,7 @@ class SupervisorServices:
             self._others[kind] = kind(self)
         service: _Service = self._others[kind]
         return service
+
+
+CallAnswer: TypeAlias = "Callable[[WorkerState, Syscall, SupervisorServices], bool]"
+"""Answers a call as the faults of its worker demand; False if the kernel should execute it."""

@@ -12,9 +12,14 @@ the loader waits forever, whatever the dataset does.
 
 from __future__ import annotations
 
+from pytest_dataloader_faults._engine.calls import Role
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.kernel.callers_file import INVISIBLE
+from pytest_dataloader_faults._engine.supervisor.answers.services import (
+    CallAnswer,
+    SupervisorServices,
+)
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults.faults import ThreadExhaustion
 
@@ -23,7 +28,7 @@ _FLAGS_SIZE = 8
 """Of flags, the first field of struct clone_args, in bytes."""
 
 
-def on_start(worker: WorkerState, call: Syscall) -> bool:
+def on_start(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
     """Answer *call* as the faults of *worker* demand; False if the kernel should execute it."""
     try:
         flags = _flags_of(call)
@@ -61,3 +66,6 @@ def _fire_due(worker: WorkerState, call: Syscall, *, is_thread: bool) -> int:
                 policy.fire(counter, call.name, None, call.pid)
                 return counter.fault.errno
     return 0
+
+
+ANSWERS: dict[Role, CallAnswer] = dict.fromkeys((Role.STARTS, Role.FORKS), on_start)

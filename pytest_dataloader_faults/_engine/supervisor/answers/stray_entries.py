@@ -20,7 +20,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from pytest_dataloader_faults._engine.calls import Role
+from pytest_dataloader_faults._engine.calls import BY_PATH, Role
 from pytest_dataloader_faults._engine.file_copies import FileCopies, FileEdit
 from pytest_dataloader_faults._engine.kernel import caller, linux
 from pytest_dataloader_faults._engine.kernel.caller import PathRequest, Syscall
@@ -34,6 +34,10 @@ from pytest_dataloader_faults._engine.kernel.syscalls import (
 from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.policy import Operation
 from pytest_dataloader_faults._engine.supervisor.answers.opens import return_tracked
+from pytest_dataloader_faults._engine.supervisor.answers.services import (
+    CallAnswer,
+    SupervisorServices,
+)
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults.faults import StrayEntry
@@ -137,7 +141,7 @@ def _half_of(path: str) -> int | None:
     return min(status.st_size // 2, _MOST_COPIED) if is_file else None
 
 
-def on_stray(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
+def on_stray(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
     """Answer a call that names an entry which a fault adds; False if it names something else."""
     if not any(worker.faults.counters_of_kind(StrayEntry)):
         return False
@@ -149,7 +153,7 @@ def on_stray(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
         return False
     if request.is_descriptor or (is_open and request.flags & os.O_CREAT):
         return False
-    if stray := _fire(worker, call, request.path, copies):
+    if stray := _fire(worker, call, request.path, services.copies):
         if name.endswith(b"/") or (is_open and request.flags & os.O_DIRECTORY):
             worker.listener.fail(call, errno.ENOTDIR)
         elif is_open:
@@ -157,7 +161,7 @@ def on_stray(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
         else:
             _answer_by_path(worker, call, stray)
         return True
-    if _fire(worker, call, os.path.dirname(request.path), copies):
+    if _fire(worker, call, os.path.dirname(request.path), services.copies):
         worker.listener.fail(call, errno.ENOTDIR)
         return True
     return False
@@ -240,3 +244,6 @@ def _argument_behind_path(call: Syscall, distance: int = 1) -> int:
     """An argument after the path, such as what an access(2) asks for."""
     assert call.facts.path_at is not None
     return call.arguments[call.facts.path_at + distance]
+
+
+ANSWERS: dict[Role, CallAnswer] = dict.fromkeys((Role.OPENS, *BY_PATH), on_stray)
