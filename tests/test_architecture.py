@@ -25,7 +25,7 @@ NAME = "pytest_dataloader_faults"
 ROOT = Path(pytest_dataloader_faults.__file__).parent
 MOST_ENTRIES_OF_THE_ROOT, MOST_ENTRIES = 17, 16
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 500, 40
-MOST_MODULES = 229
+MOST_MODULES = 230
 MOST_FIELDS_OF_AN_OUTCOME = 16
 
 
@@ -55,10 +55,8 @@ SLICES = {
         (
             *("_engine.kernel.sockets", "_engine.policy.network", "_engine.python.connections"),
             *("_engine.supervisor.answers.http", "_engine.supervisor.answers.network"),
-            *("_trial.connections", "faults.http", "faults.network"),
+            *("faults.addresses", "faults.http", "faults.network"),
         ),
-        # An address is a path, which the vocabulary and the texts name next to those of files.
-        most_naming=13,
     ),
     "ranks": Slice(r"\brank"),
     "resume": Slice(r"\bresum"),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from pytest_dataloader_faults._settings import Settings, check
@@ -125,6 +128,31 @@ class Meetings(Protocol):
 
     def end(self) -> None:
         """Wait until each member is here."""
+
+
+class Watcher:
+    """What watches the process that runs the loop of a trial. Checks bring subclasses."""
+
+    def watch(self) -> AbstractContextManager[None]:
+        """Watch what this process opens within a block, in which it makes or reads the dataset."""
+        raise NotImplementedError
+
+    def begin(self, workers: int, *, provokes_races: bool) -> None:
+        """That many *workers* start; *provokes_races*: what one does rarely may be provoked."""
+        raise NotImplementedError
+
+    def end(self, journal: Any) -> None:
+        """The workers have ended: write to the *journal* what was seen."""
+        raise NotImplementedError
+
+
+def import_checks() -> ModuleType:
+    """The register of checks. It is imported by its name, because it is above this module."""
+    return import_module("pytest_dataloader_faults.battery.checks")
+
+
+def _registered_watchers() -> tuple[Callable[[], Watcher], ...]:
+    return tuple(import_checks().WATCHERS)
 
 
 @dataclass(frozen=True)
@@ -251,11 +279,12 @@ class TrialJob(Job):
     """Epochs under faults, and a recovery.
 
     *recovers_in_workers*: whether the recovery pass always has workers, as a dataset needs that
-    only workers can read.
+    only workers can read. *watchers*: what makes the watchers of its process.
     """
 
     needs_workers: bool = False
     recovers_in_workers: bool = False
+    watchers: tuple[Callable[[], Watcher], ...] = field(default_factory=_registered_watchers)
 
     @property
     def may_recover_in_child(self) -> bool:

@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_dataloader_faults._engine import not_linux
@@ -60,8 +59,6 @@ from pytest_dataloader_faults.outcomes.text import to_plain
 from pytest_dataloader_faults.steps import Arm, run_epochs
 
 _ORDINARY = Settings()
-_CHECKS = "pytest_dataloader_faults.battery.checks"
-"""Imported by its name, because checks are above trials. It runs the jobs of several processes."""
 _Job = TypeVar("_Job", bound=jobs.Job)
 _Result = TypeVar("_Result")
 _STDERR_SHOWN = 4000
@@ -165,7 +162,7 @@ def run_trial(
     )
     if ranks is None and on_rank is None:
         return run_trial_job(job)
-    outcome: Outcome = import_module(_CHECKS).run_ranks(job, on_rank)
+    outcome: Outcome = jobs.import_checks().run_ranks(job, on_rank)
     return outcome
 
 
@@ -192,7 +189,7 @@ def _job_for(request: _Job) -> _Job:
     """*request*, as a job that is alone in its group if its settings are for several processes."""
     if request.settings.ranks is None:
         return request
-    job: _Job = import_module(_CHECKS).make_only_rank(request)
+    job: _Job = jobs.import_checks().make_only_rank(request)
     return job
 
 

@@ -26,7 +26,6 @@ from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
 from pytest_dataloader_faults._settings.jobs import Job, Meetings, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
-from pytest_dataloader_faults._trial.connections import SharedConnections
 from pytest_dataloader_faults._trial.driver import LoaderDriver, describe_error, idle_at_once
 from pytest_dataloader_faults._trial.journal import (
     REFUSALS,
@@ -184,7 +183,7 @@ class TrialProcess:
         self._length: int | None = None
         self._made: Make = Make()
         self.prepare: Callable[[Any], None] | None = None
-        self._connections = SharedConnections()
+        self._watchers = [make() for make in self.job.watchers]
         self._epochs = 0
         self._is_over = True
         """Whether the latest epoch succeeded."""
@@ -227,7 +226,7 @@ class TrialProcess:
                 accelerator.use()
                 self._use_batch = accelerator.copy_to_device
             case ReadSample():
-                with self._watch_connections():
+                with self._watch():
                     _read_first_sample(loader, _SHARE_OF_SAMPLER * self.job.deadline)
             case RepeatDraws():
                 repeat_draws(loader, loaders.outer_loader(loader))
@@ -288,7 +287,7 @@ class TrialProcess:
         # needed: the faults act on what this process makes of the files.
         job = self.job
         is_alone = step.in_main_process and self._may_lack_workers
-        with self._watch_connections():
+        with self._watch():
             loader = loaders.make_loader(
                 job.make_dataset,
                 job.settings.loader,
@@ -322,9 +321,12 @@ class TrialProcess:
         self.journal.write(LoaderMade(kind, method, *facts))
         return loader
 
-    def _watch_connections(self) -> contextlib.AbstractContextManager[None]:
+    def _watch(self) -> contextlib.ExitStack:
         """Watch what the main process opens, unless faults could hit a look at its descriptors."""
-        return contextlib.nullcontext() if self._monitor else self._connections.watch()
+        watches = contextlib.ExitStack()
+        for watcher in () if self._monitor else self._watchers:
+            watches.enter_context(watcher.watch())
+        return watches
 
     def start_driver(self) -> LoaderDriver:
         """The driver of the loader, which exists from now on."""
@@ -346,7 +348,8 @@ class TrialProcess:
         if self.loader is not None:
             self.start_driver()
             is_free = not self.job.faults
-            self._connections.begin(self.loader.num_workers, provokes_races=is_free)
+            for watcher in self._watchers:
+                watcher.begin(self.loader.num_workers, provokes_races=is_free)
         self._scope = self._outer_scope.enter_context(contextlib.ExitStack())
         self._injection, self._monitor = self._scope.enter_context(self.armed)
         self.journal.write(FaultsArmed())
@@ -357,7 +360,8 @@ class TrialProcess:
         if self.meetings:
             self.meetings.leave(failed=not self._is_over)
         self._scope.close()
-        self._connections.end(self.journal)
+        for watcher in self._watchers:
+            watcher.end(self.journal)
         self._scope, self._monitor = self._outer_scope, None
         assert self._injection is not None
         processes = self._injection.processes

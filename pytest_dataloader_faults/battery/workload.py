@@ -13,7 +13,8 @@ from typing import Literal, TypeAlias, TypeVar, get_args
 from pytest_dataloader_faults._settings import EVERY_FILE
 from pytest_dataloader_faults.battery import targets
 from pytest_dataloader_faults.battery.file_kinds import kinds_of
-from pytest_dataloader_faults.faults.globs import NETWORK, GlobMatcher, is_below, is_network_glob
+from pytest_dataloader_faults.faults.addresses import SCHEME, is_address
+from pytest_dataloader_faults.faults.globs import GlobMatcher, is_below
 from pytest_dataloader_faults.outcomes import FileCounts, Outcome, Reference, WorkerFacts
 from pytest_dataloader_faults.outcomes.fault_facts import unobserved_operations
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
@@ -332,8 +333,8 @@ class Workload:
     @cached_property
     def connections(self) -> FileSet:
         """The TCP connections that workers open; none if the globs mean only files."""
-        network_globs = tuple(filter(is_network_glob, self.globs))
-        globs = (f"{NETWORK}*",) if self.globs == EVERY_FILE else network_globs
+        network_globs = tuple(filter(is_address, self.globs))
+        globs = (f"{SCHEME}*",) if self.globs == EVERY_FILE else network_globs
         paths = {
             path for worker in self.fault_free.processes for path in worker.counts_of("connections")
         }

@@ -9,14 +9,23 @@ from __future__ import annotations
 import errno as _errno
 import os
 import signal as _signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import Flag, IntEnum, auto
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from pytest_dataloader_faults import _arguments as allow
 from pytest_dataloader_faults import exceptions
-from pytest_dataloader_faults.faults.globs import is_by_name, is_network_glob
+from pytest_dataloader_faults.faults.addresses import (
+    ANSWER,
+    ANSWERS_UNSEEN,
+    BY_ADDRESS,
+    CONNECTION_FAILED,
+    NO_DATA_YET,
+    is_address,
+    is_by_name,
+    list_connections,
+)
 
 Globs: TypeAlias = str | os.PathLike[str] | tuple[str | os.PathLike[str], ...]
 """As passed. A fault keeps each as a str, so that its repr is code and JSON."""
@@ -131,14 +140,6 @@ _RULES = {
 }
 
 
-_BY_ADDRESS = (
-    "the address of a TCP connection, such as 'tcp://127.0.0.1:*', because connect(2) gets no host"
-    " name such as localhost"
-)
-
-
-ANSWER = "recv"
-"""How firings name the data from the peer of a connection."""
 LISTING = "getdents64"
 """The call in which a missing file is left out of the listing of its folder, without an error."""
 _INCOMPLETE = (
@@ -146,14 +147,6 @@ _INCOMPLETE = (
     r"|expected \d+ \w|\d+ \w+,? .{0,12}\b(expected|but|instead of) "
 )
 """Words for a folder that lacks files: a dataset that counts them does not know which."""
-CONNECTION_FAILED = (
-    r"\bconnect(ion|ed)?\b.{0,60}(abort|refus|reset|clos|broke|fail|lost|error|unreachable)"
-    r"|(clos|lost|reset|fail|cannot|could not|unable|max retries).{0,80}\bconnect(ion)?\b"
-    r"|Incomplete ?Read|Disconnected|Connection\w*Error|not completed|URLError|unreachable"
-)
-_NO_DATA_YET = "(?-i:BlockingIOError|temporarily unavailable|EAGAIN|EWOULDBLOCK)"
-"""recv(2) fails with EAGAIN when SO_RCVTIMEO expires."""
-_ANSWERS_UNSEEN = "the kernel handles data that arrives through a socket"
 
 
 class Place(Flag):
@@ -280,7 +273,7 @@ class Fault(allow.Checked):
         if call != ANSWER:
             return ()
         # A client that has waited for long may close the connection.
-        waits = (_NO_DATA_YET,) if Effect.DELAY in self.effects else ()
+        waits = (NO_DATA_YET,) if Effect.DELAY in self.effects else ()
         return (*waits, CONNECTION_FAILED)
 
     def true_classes(self, call: str) -> tuple[type[OSError], ...]:
@@ -293,7 +286,7 @@ class Fault(allow.Checked):
     @property
     def unseen_by_python(self) -> str:
         """Why the python engine cannot let it happen; "" if it can."""
-        return _ANSWERS_UNSEEN if Place.ANSWER in self.places else ""
+        return ANSWERS_UNSEEN if Place.ANSWER in self.places else ""
 
     @property
     def unseen_in_fake_files(self) -> str:
@@ -311,6 +304,14 @@ class Fault(allow.Checked):
         *has_counted*: whether a worker has operations that are ``counted_as`` it says.
         """
         return ""
+
+    def list_used(self, counts_of: Callable[[str], Mapping[str, int]]) -> str:
+        """What workers used of what it is about; "" if that is files.
+
+        *counts_of*: how often they did an operation, by path.
+        """
+        is_elsewhere = self.places & Place.OF_CONNECTIONS
+        return list_connections(counts_of("connections")) if is_elsewhere else ""
 
     @property
     def of_connections(self) -> str:
@@ -340,9 +341,9 @@ class Fault(allow.Checked):
         """Where it happens: of ``happens_in``, what its arguments leave."""
         places = (about for name, about in self.globs_of.items() if getattr(self, name, None))
         about = next(places, Place(0))
-        if not any(map(is_network_glob, self.globs)):
+        if not any(map(is_address, self.globs)):
             about &= ~Place.OF_CONNECTIONS
-        if all(map(is_network_glob, self.globs)):
+        if all(map(is_address, self.globs)):
             about &= ~Place.OF_FILES
         return self.happens_in & (about | ~(Place.OF_FILES | Place.OF_CONNECTIONS))
 
@@ -383,10 +384,10 @@ class Fault(allow.Checked):
             return
         name = next(each for each in self.globs_of if getattr(self, each, None))
         if self.happens_in & Place.OF_CONNECTIONS:
-            self._require(name, not any(map(is_by_name, self.globs)), _BY_ADDRESS)
+            self._require(name, not any(map(is_by_name, self.globs)), BY_ADDRESS)
         else:
             allowed = f"a glob of files; for TCP connections, use {self.of_connections}"
-            self._require(name, not any(map(is_network_glob, self.globs)), allowed)
+            self._require(name, not any(map(is_address, self.globs)), allowed)
 
     def _check_together(self) -> None:
         """Refuse arguments that exclude each other."""

@@ -1,4 +1,4 @@
-"""Which files a glob means, and which TCP connections. Pure.
+"""Which paths a glob means. Pure.
 
 Left out unless a glob names their folder literally: the system's own files, installed packages, and
 code (its import or the printing of a traceback would otherwise be hit by ``"*"``).
@@ -10,9 +10,7 @@ cuda.shm.0.1.1). A fault in one would break the communication of processes inste
 from a disk. Data that was copied there for speed is in a folder, or its name ends as that of a file
 does.
 
-A TCP connection also has a path, the address of its peer: ``tcp://192.0.2.1:443`` or
-``tcp://[2001:db8::1]:443``. As for a system file, only an explicit glob matches it, one that starts
-with tcp://. The bracket after that is part of the address.
+What has an address has that as its path. As for a system file, only an explicit glob matches it.
 """
 
 from __future__ import annotations
@@ -25,9 +23,15 @@ import sysconfig
 from collections.abc import Iterable
 from functools import lru_cache
 
-NETWORK = "tcp://"
+from pytest_dataloader_faults.faults.addresses import (
+    OPERATIONS,
+    SCHEME,
+    escape_bracket,
+    is_address,
+)
+
 _SYSTEM = (
-    NETWORK,
+    SCHEME,
     *("/proc/", "/sys/", "/dev/", "/memfd:", "/etc/", "/lib/", "/lib32/", "/lib64/"),
     *("/bin/", "/usr/bin/", "/usr/lib/", "/usr/lib32/", "/usr/lib64/", "/usr/share/"),
     *("/usr/local/bin/", "/usr/local/lib/"),
@@ -67,67 +71,17 @@ def _is_system_path(path: str) -> bool:
     return _is_segment(path) or not _DATA_IN_MEMORY.fullmatch(path)
 
 
-def is_network_glob(glob: str) -> bool:
-    """Whether *glob* means TCP connections, or is the path of one."""
-    return glob.startswith(NETWORK)
-
-
 def operations_on(glob: str) -> tuple[str, ...]:
     """What workers may do to what *glob* matches, named as by ``Fault.operation``.
 
     Whether they change a file, its glob does not say.
     """
-    return ("connections",) if is_network_glob(glob) else ("opens", "reads", "listings", "locks")
-
-
-def connection_path(host: str, port: int | str) -> str:
-    """The path of a connection to that address."""
-    return f"{NETWORK}{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def host_of(path: str) -> str:
-    """The address in the *path* of a connection, without the port."""
-    return path.removeprefix(NETWORK).rpartition(":")[0]
-
-
-FILE_PATH = "file's path"
-
-
-def identifier_of(path: str) -> str:
-    """By what a message should identify what has this *path*."""
-    return "server's address" if is_network_glob(path) else FILE_PATH
-
-
-def has_address(text: str, path: str) -> bool:
-    """Whether *text* has the address and the port of the connection *path*, if it is one.
-
-    For example, as in ``host='192.0.2.1', port=443``.
-    """
-    if not is_network_glob(path):
-        return False
-    host, _, port = path.removeprefix(NETWORK).rpartition(":")
-    words = rf"(?<![\w.:]){re.escape(host.strip('[]'))}\W{{1,4}}(port\W{{1,2}})?{port}\b"
-    return re.search(words, text) is not None
+    return OPERATIONS if is_address(glob) else ("opens", "reads", "listings", "locks")
 
 
 def is_absolute(glob: str) -> bool:
     """Whether *glob* can match an absolute path."""
-    return glob.startswith(("*", "?", "[", "/", NETWORK))
-
-
-def is_by_name(glob: str) -> bool:
-    """Whether *glob* names the host of connections, whose paths have its address.
-
-    No address has a letter beyond f.
-    """
-    return is_network_glob(glob) and re.search("[g-zG-Z]", glob.removeprefix(NETWORK)) is not None
-
-
-def _escape_brackets(glob: str) -> str:
-    """*glob* without the meaning that the bracket of an IPv6 address has in one."""
-    address = f"{NETWORK}["
-    is_bare = glob.startswith(address) and not glob.startswith(f"{address}[]")
-    return glob.replace(address, f"{address}[]", 1) if is_bare else glob
+    return glob.startswith(("*", "?", "[", "/", SCHEME))
 
 
 def may_be_data(path: str) -> bool:
@@ -149,7 +103,7 @@ class GlobMatcher:
     """The files that some globs mean."""
 
     def __init__(self, globs: tuple[str, ...]) -> None:
-        patterns = (fnmatch.translate(_escape_brackets(glob)) for glob in globs)
+        patterns = (fnmatch.translate(escape_bracket(glob)) for glob in globs)
         self._match = re.compile("|".join(patterns) or r"(?!)").match
         prefixes = (_WILD.split(glob, maxsplit=1)[0] for glob in globs)
         self._literal_prefixes = tuple(

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_dataloader_faults import _arguments as allow
+from pytest_dataloader_faults.faults.addresses import CONNECTION_FAILED, is_address
 from pytest_dataloader_faults.faults.base import (
-    CONNECTION_FAILED,
     TIMES,
     Effect,
     Fault,
@@ -21,7 +21,6 @@ from pytest_dataloader_faults.faults.base import (
     errno_numbers,
     kind,
 )
-from pytest_dataloader_faults.faults.globs import is_network_glob
 
 # What connect(2) and tcp(7) document.
 CONNECT_ERRNOS = errno_numbers(
@@ -51,7 +50,7 @@ class NetworkFault(Fault):
 
     def _check_together(self) -> None:
         allowed = "a glob of connections, such as 'tcp://*' or 'tcp://192.0.2.1:443'"
-        self._require("path", all(map(is_network_glob, self.globs)), allowed)
+        self._require("path", all(map(is_address, self.globs)), allowed)
 
 
 @kind

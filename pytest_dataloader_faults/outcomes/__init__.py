@@ -35,7 +35,6 @@ from pytest_dataloader_faults.outcomes.stages import (
     LoadedState,
     Phase,
     SavedState,
-    SharedConnection,
     Stage,
     StateOf,
 )
@@ -72,7 +71,6 @@ __all__ = (
     "Resources",
     "SavedState",
     "Share",
-    "SharedConnection",
     "Stage",
     "StateOf",
     "SweepResult",

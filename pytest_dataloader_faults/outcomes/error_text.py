@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.faults.addresses import has_address
 from pytest_dataloader_faults.faults.base import LISTING, Effect
-from pytest_dataloader_faults.faults.globs import has_address
 from pytest_dataloader_faults.outcomes.chains import chained_lines, head_of_last, related_lines
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
 

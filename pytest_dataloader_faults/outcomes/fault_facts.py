@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from pytest_dataloader_faults import faults as vocabulary
-from pytest_dataloader_faults.faults import Fault, has_connections, has_files
+from pytest_dataloader_faults.faults import Fault, has_files
 from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.faults.globs import GlobMatcher, is_absolute
 from pytest_dataloader_faults.outcomes.error_text import Occurrence, explains_fault
@@ -87,8 +88,9 @@ def _reasons(fault: FaultFacts, workers: Sequence[WorkerFacts], engine: str) -> 
             yield f"Not visible to the engine: {hidden}"
     if engine == "python" and has_files(fault.fault):
         yield "The python engine sees only files that Python code opens, reads and writes"
-    if not fault.matched and has_connections(fault.fault):
-        yield _list_connections(workers)
+    used = "" if fault.matched else fault.fault.list_used(functools.partial(_sum_counts, workers))
+    if used:
+        yield used
     elif not fault.matched and (has_files(fault.fault) or fault.fault.globs):
         yield _list_files(workers)
 
@@ -191,17 +193,9 @@ _HINTS: tuple[Callable[[Fault, Sequence[WorkerFacts]], str], ...] = (
 """Possible reasons why no operation matched a fault, the most certain first."""
 
 
-def _list_connections(workers: Sequence[WorkerFacts]) -> str:
-    connections = sum((Counter(each.counts_of("connections")) for each in workers), Counter[str]())
-    text = ", ".join(
-        f"{path} ({count})" for path, count in sorted(connections.items())[:_MAX_FILES]
-    )
-    if text:
-        return f"Connections opened: {text}"
-    return (
-        "No worker opened a TCP connection. Connections from before the workers started are not"
-        " visible"
-    )
+def _sum_counts(workers: Sequence[WorkerFacts], operation: str) -> Counter[str]:
+    """How often *workers* did *operation*, by path."""
+    return sum((Counter(each.counts_of(operation)) for each in workers), Counter[str]())
 
 
 def _list_files(workers: Sequence[WorkerFacts]) -> str:

@@ -142,17 +142,6 @@ class LoadedState(Note):
 
 
 @dataclass(frozen=True)
-class SharedConnection(Note):
-    """A connection or pipe from before the workers started, on which data arrived while they ran.
-
-    Attributes:
-        name: What it leads to, such as ``"a connection to 127.0.0.1:9000"``.
-    """
-
-    name: str
-
-
-@dataclass(frozen=True)
 class WorkerMemory(Note):
     """The memory of one worker that read a row of new samples, after each block of them.
 
@@ -184,4 +173,4 @@ class WorkerMemory(Note):
     error: str = ""
 
 
-register(ChangedState, LoadedState, SharedConnection, SavedState, WorkerMemory)
+register(ChangedState, LoadedState, SavedState, WorkerMemory)

@@ -25,7 +25,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.outcomes import SharedConnection
+from pytest_dataloader_faults.battery.checks.network.rules import SharedConnection
 from support.corpus.endless import LastAgain
 from support.datasets import SIZE, BySet, Records, RecordStream, Substitutes
 from support.network_datasets import ByConnection, ByProcess, UnderLock, answer_squares

@@ -21,7 +21,6 @@ from pytest_dataloader_faults.outcomes import (
     FileCounts,
     Finding,
     Pass,
-    SharedConnection,
     WorkerFacts,
     Wrong,
 )
@@ -60,7 +59,7 @@ def all_causes() -> Iterator[Cause]:
 
 
 def _cause_of_connection() -> Cause:
-    notes = (SharedConnection("a connection to 127.0.0.1:9000"),)
+    notes = (network_rules.SharedConnection("a connection to 127.0.0.1:9000"),)
     outcome = revised(ordinary(Pass(EPOCH_1, complete=True)), notes=notes)
     cause = network_rules.find_cause(outcome, Verdict.CORRUPTED, outcome)
     assert cause is not None

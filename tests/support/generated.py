@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from pytest_dataloader_faults import Contract, Outcome, faults
+from pytest_dataloader_faults.faults.addresses import is_address
 from pytest_dataloader_faults.faults.base import SIGNALS as SIGNALS_OF_WORKERS
-from pytest_dataloader_faults.faults.globs import is_network_glob
 from pytest_dataloader_faults.faults.kinds import OPEN_ERRNOS, READ_ERRNOS
 from pytest_dataloader_faults.faults.listings import LISTING_ERRNOS
 from pytest_dataloader_faults.faults.locks import LOCK_ERRNOS
@@ -42,7 +42,7 @@ from pytest_dataloader_faults.outcomes import (
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, START, Stage
 from support.facts import EPOCH_1, EPOCH_2
 
-GLOBS = st.text(min_size=1, max_size=8).filter(lambda glob: not is_network_glob(glob))
+GLOBS = st.text(min_size=1, max_size=8).filter(lambda glob: not is_address(glob))
 COUNTS = st.integers(1, 2**40)
 WORKERS = st.none() | st.lists(st.integers(0, 99), min_size=1, max_size=3).map(tuple)
 TRIGGERS = {

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_dataloader_faults._engine.policy import Fail, FaultPolicy, Operation
 from pytest_dataloader_faults._engine.policy.network import CONNECT, connect_actions
-from pytest_dataloader_faults.faults.globs import connection_path
+from pytest_dataloader_faults.faults.addresses import connection_path
 
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _NOT_CONNECTED = 7

@@ -24,7 +24,12 @@ from pytest_dataloader_faults.battery.checks.before_init.rules import BeforeInit
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.locks import LOCKS, LockTrials
 from pytest_dataloader_faults.battery.checks.memory import MEMORY
-from pytest_dataloader_faults.battery.checks.network import HTTP, NETWORK, note_on_connections
+from pytest_dataloader_faults.battery.checks.network import (
+    HTTP,
+    NETWORK,
+    note_on_connections,
+    watch_connections,
+)
 from pytest_dataloader_faults.battery.checks.network import rules as network_rules
 from pytest_dataloader_faults.battery.checks.pinned_memory import PINNING
 from pytest_dataloader_faults.battery.checks.ranks import RANKS, RankTrials
@@ -42,6 +47,7 @@ from pytest_dataloader_faults.outcomes.judge.causes import CauseRules
 from pytest_dataloader_faults.outcomes.text import format_value, shorten
 
 if TYPE_CHECKING:
+    from pytest_dataloader_faults._settings.jobs import Watcher
     from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 
 CHECKS: dict[str, Check] = {
@@ -63,6 +69,8 @@ CAUSE_RULES = CauseRules(
 )
 RUN_NOTES: tuple[Callable[[FaultFreeRun], tuple[str, ...]], ...] = (note_on_connections,)
 """What packages of checks have to say about a dataset, whichever check runs."""
+WATCHERS: tuple[Callable[[], Watcher], ...] = (watch_connections,)
+"""What they watch in each trial."""
 INCLUDED_IN = {"resource-growth": "abandoned-epoch"}
 """Checks without a fault whose epochs are all in the trial of another check as well, which passes
 only if they are correct. It leaves other epochs early, so leaks of both kinds of epochs add up."""

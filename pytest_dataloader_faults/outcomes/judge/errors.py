@@ -26,8 +26,9 @@ import signal
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
+from pytest_dataloader_faults.faults.addresses import FILE_PATH, identifier_of
 from pytest_dataloader_faults.faults.base import LISTING, Effect, FiringKind
-from pytest_dataloader_faults.faults.globs import FILE_PATH, identifier_of, is_excluded
+from pytest_dataloader_faults.faults.globs import is_excluded
 from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.fault_facts import occurrences

@@ -10,13 +10,14 @@ from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.battery.checks._base import PATIENCE, Check, Plan, Scenario, Scenarios
 from pytest_dataloader_faults.battery.checks.network.rules import find_wait_without_timeout
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
-from pytest_dataloader_faults.faults.globs import host_of
+from pytest_dataloader_faults.faults.addresses import host_of
 from pytest_dataloader_faults.faults.http import TLS_CONNECTION, HttpError
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes.text import join_some
 from pytest_dataloader_faults.steps import Epoch, arm_workers
 
 if TYPE_CHECKING:
+    from pytest_dataloader_faults._settings.jobs import Watcher
     from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 
 _WITHIN = 1024
@@ -40,6 +41,13 @@ def note_on_connections(run: FaultFreeRun) -> tuple[str, ...]:
     if not hosts:
         return ()
     return (f"the workers made TCP connections to {join_some(hosts)}: {_FILE_CHECKS_ONLY}",)
+
+
+def watch_connections() -> Watcher:
+    """What watches the connections that workers share. Its module is imported in trials only."""
+    from pytest_dataloader_faults.battery.checks.network.sharing import SharedConnections
+
+    return SharedConnections()
 
 
 def _on_connections(*kinds: tuple[str, Callable[..., faults.Fault]]) -> Plan:

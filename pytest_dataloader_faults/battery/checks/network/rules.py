@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pytest_dataloader_faults.faults.network import UNLIMITED_WAITS
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge.hangs import loader_timed_out
@@ -12,7 +14,7 @@ from pytest_dataloader_faults.outcomes.judge.starts import (
 )
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
-from pytest_dataloader_faults.outcomes.stages import SharedConnection
+from pytest_dataloader_faults.wire import Note, register
 
 ERROR_PAGE = Cause(
     "uses the error page of a server as data",
@@ -33,6 +35,20 @@ _SHARED_CONNECTION = (
     " the answer for another: open it in the worker, on first access"
 )
 _OF_CONNECTION = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.POISONED)
+
+
+@dataclass(frozen=True)
+class SharedConnection(Note):
+    """A connection or pipe from before the workers started, on which data arrived while they ran.
+
+    Attributes:
+        name: What it leads to, such as ``"a connection to 127.0.0.1:9000"``.
+    """
+
+    name: str
+
+
+register(SharedConnection)
 
 
 def find_cause(outcome: TrialFacts, verdict: Verdict, _: TrialFacts) -> Cause | None:

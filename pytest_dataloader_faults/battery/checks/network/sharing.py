@@ -36,8 +36,9 @@ from torch.utils.data import get_worker_info
 
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.worker.fetch_hooks import precede_fetches
+from pytest_dataloader_faults._settings.jobs import Watcher
 from pytest_dataloader_faults._trial.journal import Journal, Noted
-from pytest_dataloader_faults.outcomes.stages import SharedConnection
+from pytest_dataloader_faults.battery.checks.network.rules import SharedConnection
 
 _INFO_SIZE, _BYTES_RECEIVED = 136, 128
 """Of struct tcp_info, since Linux 4.1."""
@@ -67,7 +68,7 @@ class _Channel(NamedTuple):
     descriptor: int | None = None
 
 
-class SharedConnections:
+class SharedConnections(Watcher):
     """The connections of this process that workers share."""
 
     def __init__(self) -> None:
