@@ -25,7 +25,7 @@ NAME = "pytest_dataloader_faults"
 ROOT = Path(pytest_dataloader_faults.__file__).parent
 MOST_ENTRIES_OF_THE_ROOT, MOST_ENTRIES = 17, 16
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 500, 40
-MOST_MODULES = 230
+MOST_MODULES = 231
 MOST_FIELDS_OF_AN_OUTCOME = 16
 
 
@@ -56,6 +56,15 @@ SLICES = {
             *("_engine.kernel.sockets", "_engine.policy.network", "_engine.python.connections"),
             *("_engine.supervisor.answers.http", "_engine.supervisor.answers.network"),
             *("faults.addresses", "faults.http", "faults.network"),
+        ),
+    ),
+    "memory": Slice(
+        r"(?<!shared)(?<!shared_)memory_?exhaustion|place\.memory|role\.grows|min_bytes"
+        r"|(on|is)_allocation\b|refused_?(allocation|thread)|worker_?memory|takes_?free_?memory"
+        r"|large_?allocations|needs\.memory|reserve_memory|gets memory|memory import MEMORY",
+        (
+            *("_engine.supervisor.answers.memory", "_engine.worker.preparations.allocations"),
+            "faults.memory",
         ),
     ),
     "ranks": Slice(r"\brank"),
@@ -91,7 +100,7 @@ JUDGE = "outcomes.judge"
 READERS = ["open", "os.listdir", "os.readlink", "os.scandir", "glob.glob", "glob.iglob"]
 
 
-IMPORTED_BY_FOLDER = ["_engine.supervisor.answers", "_engine.python"]
+IMPORTED_BY_FOLDER = ["_engine.supervisor.answers", "_engine.python", "_engine.worker.preparations"]
 """Packages that import all modules in their folder, by ``import_modules``."""
 STATE = {
     "_engine.chosen": "a user calls inject(), and no one hands it what pytest reads afterwards",

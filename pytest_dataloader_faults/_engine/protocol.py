@@ -21,7 +21,6 @@ From a worker        When                                                   Answ
 ``Hello``            it is armed; a listener, or the end of a hang socket,
                      and descriptors of inherited files come along, unless
                      it is below a filter already                           ``Proceed``
-``TakesFreeMemory``  a batch is about to start, if allocations may fail
 ``FetchStarted``     a batch starts                                         ``Proceed``, (1)
 ``SampleStarted``    a sample starts, if the schedule needs to know         ``Proceed``, (1)
 ``FetchFinished``    the batch was made, failed, or there are no more
@@ -195,12 +194,6 @@ class Hello(NamedTuple):
     workers: int = 0
 
 
-class TakesFreeMemory(NamedTuple):
-    """Refuse *thread* large allocations until it starts a batch: it keeps what is free from use."""
-
-    thread: int
-
-
 class FetchStarted(NamedTuple):
     """The *nth* batch of *epoch* starts; *time* is that of the worker, as all times are.
 
@@ -328,7 +321,7 @@ FromLoader: TypeAlias = (
     Configure | AwaitingBatch | ReleaseLoader | WaitUntilIdle | EndFaults | DatasetMade | GetReport
 )
 ToLoader: TypeAlias = Ready | Idle | FaultsEnded | MadeNoted | WorkerReports
-OfFetches: TypeAlias = TakesFreeMemory | FetchStarted | SampleStarted | FetchFinished | WorkerIdle
+OfFetches: TypeAlias = FetchStarted | SampleStarted | FetchFinished | WorkerIdle
 FromWorker: TypeAlias = Hello | OfFetches | Counts | Firing | FaultRefused
 ToJournal: TypeAlias = WorkerArmed | Courses | WorkerReports
 Task: TypeAlias = ExitNow | DieWhileSending | Block

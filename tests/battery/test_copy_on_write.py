@@ -37,6 +37,7 @@ from pytest_dataloader_faults.battery.checks.memory.rules import (
     COPIES,
     FEWEST_SAMPLES,
     KEEPS,
+    WorkerMemory,
     block_size,
     estimate_scattered,
     growth_of,
@@ -44,7 +45,6 @@ from pytest_dataloader_faults.battery.checks.memory.rules import (
     note,
 )
 from pytest_dataloader_faults.outcomes import Pass
-from pytest_dataloader_faults.outcomes.stages import WorkerMemory
 from support.datasets import Records, RecordStream
 from support.facts import EPOCH_1, ordinary, revised
 from support.in_memory import (

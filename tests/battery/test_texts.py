@@ -10,6 +10,7 @@ import pytest
 from pytest_dataloader_faults import _settings, exceptions, faults
 from pytest_dataloader_faults.battery import checking, sweeping, targets
 from pytest_dataloader_faults.battery.checks import CHECKS, before_init
+from pytest_dataloader_faults.battery.checks.memory.rules import WorkerMemory
 from pytest_dataloader_faults.battery.checks.ranks import WITHOUT_RANKS
 from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.faults.base import explain_invalid_fault
@@ -26,7 +27,7 @@ from pytest_dataloader_faults.outcomes import (
     WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes.comparison import EXACT
-from pytest_dataloader_faults.outcomes.stages import DONE, StateOf, WorkerMemory
+from pytest_dataloader_faults.outcomes.stages import DONE, StateOf
 from support.applicability import refusal_of
 from support.facts import EIO, EPOCH_1, fired, ordinary, raised, revised, unfired
 

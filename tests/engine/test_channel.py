@@ -19,6 +19,7 @@ from pytest_dataloader_faults._engine.protocol import (
     Hello,
     Ready,
 )
+from pytest_dataloader_faults._engine.worker.preparations.allocations import TakesFreeMemory
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, Firing, WorkerFacts
@@ -151,7 +152,7 @@ MESSAGES = [
         (),
     ),
     protocol.Hello(0, 1, 17, "kernel", ((3, "/data/\udcff"),), ("/b",), (512, 1024)),
-    protocol.TakesFreeMemory(18),
+    TakesFreeMemory(18),
     protocol.FetchStarted(epoch=1, nth=2, time=0.5, queue_threads=(18,)),
     protocol.SampleStarted(7, alone=True),
     protocol.FetchFinished(2, ended=False),
@@ -186,7 +187,7 @@ def test_a_message_arrives_as_it_was_sent(message):
 
 
 def test_no_message_is_missing_here():
-    assert set(map(type, MESSAGES)) == set(get_args(protocol.Message))
+    assert set(map(type, MESSAGES)) == {*get_args(protocol.Message), TakesFreeMemory}
 
 
 def test_a_message_names_its_type():

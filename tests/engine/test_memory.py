@@ -17,7 +17,7 @@ import torch
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults._engine.worker.allocations import (
+from pytest_dataloader_faults._engine.worker.preparations.allocations import (
     LargeAllocations,
     reserve_memory,
 )
@@ -287,7 +287,7 @@ def test_what_the_kernel_gives_is_not_kept():
         allocations = LargeAllocations(64 * KIB)
         allocations.free_kept()
         allocations.keep_free()  # Returns, although nothing is refused.
-        allocations.restore()
+        allocations.end()
         assert allocations._last is None
 
     assert in_a_process(body) == ""

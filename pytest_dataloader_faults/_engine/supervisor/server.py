@@ -42,7 +42,7 @@ from pytest_dataloader_faults._engine.protocol import (
     listening_socket,
 )
 from pytest_dataloader_faults._engine.supervisor import descriptor_budget, inherited_files
-from pytest_dataloader_faults._engine.supervisor.answers import answer
+from pytest_dataloader_faults._engine.supervisor.answers import ON_MESSAGE, answer
 from pytest_dataloader_faults._engine.supervisor.answers.deaths import FetchStart
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.events import Events
@@ -297,8 +297,6 @@ class Supervisor:
                 worker.start_sample(message)
                 if message.sample is not None:
                     self._start(worker, message.sample)
-            case protocol.TakesFreeMemory():
-                worker.refused_thread = message.thread
             case protocol.FetchStarted():
                 worker.start_fetch(message)
                 self.services.new_files.note_start(worker)
@@ -313,6 +311,8 @@ class Supervisor:
                 worker.apply_counts(message)
             case Firing():
                 worker.apply_firing(message, self.services.deaths)
+            case _ if type(message) in ON_MESSAGE:
+                ON_MESSAGE[type(message)](worker, message)
             case _:
                 raise UnknownMessageError(f"a worker does not send {message!r}")
 

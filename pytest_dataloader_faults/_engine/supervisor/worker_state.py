@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, TypeVar, cast
 
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.kernel.caller import (
@@ -29,12 +29,17 @@ from pytest_dataloader_faults.faults import HungRead
 from pytest_dataloader_faults.wire import Firing, WorkerFacts
 
 
-class RefusedAllocation(NamedTuple):
-    """An allocation of *size* bytes that failed: how often it was started, and its last *step*."""
+class AnswerHistory:
+    """What answers of one kind remember of a worker. Their modules bring subclasses."""
 
-    size: int
-    starts: int
-    step: str
+    def start_fetch(self) -> None:
+        """A fetch of the worker starts."""
+
+    def start_sample(self) -> None:
+        """A sample of the worker starts."""
+
+
+_History = TypeVar("_History", bound=AnswerHistory)
 
 
 class WorkerState:
@@ -50,10 +55,6 @@ class WorkerState:
     """The index that is being made; None if it is unknown, or if there are several."""
     samples: AbstractSet[int] = frozenset()
     """The indices that are being made, or are about to be."""
-    refused_thread = 0
-    """The thread that gets no memory because it takes what is free; 0 if there is none."""
-    refused_allocations: dict[int, RefusedAllocation]
-    """By thread, the allocation that failed in its last call that gets memory."""
     finished = 0
     """The latest fetch of the epoch that is over."""
     makes_batch = False
@@ -102,7 +103,7 @@ class WorkerState:
         """Files that no fault is about, by absolute path: an open of one only counts."""
         self.listings: dict[tuple[int, int], list[Entry]] = {}
         """The entries of folders that are being listed, by process and descriptor."""
-        self.refused_allocations = {}
+        self._histories: dict[type[AnswerHistory], AnswerHistory] = {}
         self.folder_links: defaultdict[str, set[str]] = defaultdict(set)  # By real paths.
         self.write_locks = _WriteLocks()
         self.leftovers = Leftovers()
@@ -135,9 +136,16 @@ class WorkerState:
         """Whether it has not ended."""
         return self.ended_at is None
 
+    def history(self, kind: type[_History]) -> _History:
+        """What answers of this *kind* remember of the worker, made when it is needed."""
+        if kind not in self._histories:
+            self._histories[kind] = kind()
+        return cast("_History", self._histories[kind])
+
     def start_fetch(self, fetch: protocol.FetchStarted) -> None:
         """The *fetch* starts."""
-        self.refused_thread = 0
+        for history in self._histories.values():
+            history.start_fetch()
         if fetch.epoch != self.position[0]:
             self.finished, self.ended = 0, False
         self.position = (fetch.epoch, fetch.nth)
@@ -152,7 +160,8 @@ class WorkerState:
         self.sample = start.sample if start.alone else None
         started: AbstractSet[int] = {start.sample} if start.sample is not None else frozenset()
         self.samples = started if start.alone else self.samples | started
-        self.refused_allocations.clear()
+        for history in self._histories.values():
+            history.start_sample()
 
     def note_open(self, path: str) -> None:
         """Note that the worker opens *path* now."""

@@ -3,11 +3,11 @@
 Some facts about the moment between the filter and the supervisor. From the instruction that
 installs the filter, an open(2) of any thread here waits until the supervisor has the listener. So
 everything that the handover needs is imported and looked up before, and the handover itself opens
-nothing. If allocations may fail, each that needs new memory would wait as well, so enough memory is
-free before. Garbage is not collected meanwhile, because finalizers may do anything. Descriptors and
-mappings made earlier are listed first: their low numbers go into the program. A listener that stays
-open here, because the supervisor has died meanwhile, would have this process wait for itself; once
-no process has it, the kernel answers ENOSYS.
+nothing. What it would wait for otherwise is reserved before. Garbage is not collected meanwhile,
+because finalizers may do anything. Descriptors and mappings made earlier are listed first: their
+low numbers go into the program. A listener that stays open here, because the supervisor has died
+meanwhile, would have this process wait for itself; once no process has it, the kernel answers
+ENOSYS.
 
 A tracer, as coverage is, looks up each source file by lstat(2) when code of it first runs. If the
 filter notifies of such calls, that would wait for the handover that it interrupts. So all code of
@@ -32,9 +32,9 @@ from pytest_dataloader_faults._engine.protocol import (
     pack,
 )
 from pytest_dataloader_faults._engine.system.proc import inherited_fds, inherited_mappings
-from pytest_dataloader_faults._engine.worker.allocations import (
-    LargeAllocations,
-    reserve_memory,
+from pytest_dataloader_faults._engine.worker.preparations import (
+    preparations_for,
+    reserve_for,
 )
 from pytest_dataloader_faults._engine.worker.session import WorkerSession, apply_orders
 from pytest_dataloader_faults.faults.base import Place
@@ -93,9 +93,8 @@ def _join(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSessio
 
 def _session(channel: Channel, config: WorkerConfig, worker: int | None) -> WorkerSession:
     needs = config.plan.needs
-    may_fail = needs.memory and worker is not None
-    allocations = LargeAllocations(needs.memory) if may_fail else None
-    return WorkerSession(channel, waits=needs.fetches, allocations=allocations)
+    preparations = () if worker is None else preparations_for(needs)
+    return WorkerSession(channel, waits=needs.fetches, preparations=preparations)
 
 
 def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
@@ -119,8 +118,7 @@ def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
     inherited = [fd for fd, _path in hello.inherited[:_MAX_LISTED]]
     packed = pack(hello, 1 + len(inherited))
     channel.require()
-    if needs.memory:
-        reserve_memory()
+    reserve_for(needs)
     with _pause_collection():
         listener = linux.filter_this_process(program, config.supervisor)
         try:

@@ -14,13 +14,14 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.protocol import Channel
-from pytest_dataloader_faults._engine.worker.allocations import LargeAllocations
 from pytest_dataloader_faults._engine.worker.fetch_hooks import FetchListener
+from pytest_dataloader_faults._engine.worker.preparations import Preparation
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
 from pytest_dataloader_faults.wire import UnknownMessageError
 
@@ -29,12 +30,12 @@ class WorkerSession(FetchListener):
     """This process, with faults."""
 
     def __init__(
-        self, channel: Channel, *, waits: bool, allocations: LargeAllocations | None = None
+        self, channel: Channel, *, waits: bool, preparations: Sequence[Preparation] = ()
     ) -> None:
-        """*allocations*: those that a fault may make fail; None if there is no such fault."""
+        """*preparations*: what faults need before each batch."""
         self._channel = channel
         self._waits = waits
-        self._allocations = allocations
+        self._preparations = preparations
         self._process = os.getpid()
         self._epoch = self._fetch = 0
 
@@ -46,10 +47,8 @@ class WorkerSession(FetchListener):
     def begin(self) -> None:
         """A fetch starts."""
         self._fetch += 1
-        if self._allocations is not None and self._is_here:
-            self._allocations.free_kept()
-            self._send(protocol.TakesFreeMemory(threading.get_native_id()))
-            self._allocations.keep_free()
+        for each in self._preparations if self._is_here else ():
+            each.prepare(self._send)
         feeders = [each.native_id for each in queue_threads() if each.native_id is not None]
         self._send(protocol.FetchStarted(self._epoch, self._fetch, time.monotonic(), feeders))
         self._wait_to_proceed()
@@ -93,9 +92,10 @@ class WorkerSession(FetchListener):
 
     def _proceed(self, orders: protocol.Proceed, descriptors: list[int]) -> None:
         apply_orders(orders, descriptors)
-        if self._allocations is not None and (orders.over or not orders.armed):
-            self._allocations.restore()
-            self._allocations = None
+        if orders.over or not orders.armed:
+            for each in self._preparations:
+                each.end()
+            self._preparations = ()
 
 
 def queue_threads() -> list[threading.Thread]:

@@ -3,7 +3,8 @@
 Files are the core, which is imported here. Modules about something else say themselves what they
 answer, so that nothing here needs to know of them: ``ANSWERS`` has their answers by the role of the
 call, which come before those of the core, and ``ANSWERS_ALONE`` an answer to calls that are
-recognized by their arguments, which no other module answers.
+recognized by their arguments, which no other module answers. ``ON_MESSAGE`` handles messages of
+workers.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from pytest_dataloader_faults._engine.calls import Role
 from pytest_dataloader_faults._engine.kernel import caller
@@ -81,6 +83,10 @@ _ALONE: list[tuple[Callable[[Syscall], bool], CallAnswer]] = [
     each.ANSWERS_ALONE for each in _MODULES if hasattr(each, "ANSWERS_ALONE")
 ]
 """Which calls each recognizes, and its answer."""
+ON_MESSAGE: dict[type, Callable[[WorkerState, Any], None]] = {
+    kind: handle for each in _MODULES for kind, handle in getattr(each, "ON_MESSAGE", {}).items()
+}
+"""What is done at a message that only one of the modules knows, by its type."""
 
 
 def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> None:

@@ -43,12 +43,13 @@ from pytest_dataloader_faults.battery.checks.memory.draws import indices_of_epoc
 from pytest_dataloader_faults.battery.checks.memory.rules import (
     BLOCKS,
     TIMES_TO_CONFIRM,
+    WorkerMemory,
     block_size,
     estimate_scattered,
     growth_of,
 )
 from pytest_dataloader_faults.outcomes.chains import shorten_chain
-from pytest_dataloader_faults.outcomes.stages import START, WorkerMemory
+from pytest_dataloader_faults.outcomes.stages import START
 from pytest_dataloader_faults.outcomes.text import format_value, shorten
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ catches: if both rows touch the same parts of the memory, there are no others.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -28,8 +29,9 @@ from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
-from pytest_dataloader_faults.outcomes.stages import DONE, WorkerMemory
+from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import format_size, pluralize
+from pytest_dataloader_faults.wire import Note, register
 
 FEWEST_SAMPLES = 1024
 """If an epoch draws fewer, they are not measured."""
@@ -104,6 +106,41 @@ class Growth(NamedTuple):
     copied: float
     kept: float
     total: float
+
+
+@dataclass(frozen=True)
+class WorkerMemory(Note):
+    """The memory of one worker that read a row of new samples, after each block of them.
+
+    Attributes:
+        length: How many different samples an epoch draws; 0 if that is unknown.
+        workers: The number of workers of the loader.
+        stays: Whether workers are persistent, so that in time each of them reads all samples.
+        limit: How many bytes each worker may add, by the contract.
+        samples: How many samples the worker had read.
+        unshared: Bytes of memory that it shared with no other process.
+        allocated: Bytes of memory that it did not inherit, in addition to those of a constant.
+        shared: Bytes that it still shared when it was measured first.
+        scattered: About how many bytes all samples can copy, if the samples are spread over memory;
+            None if they lie in a row, or if that is unknown.
+        page: Bytes of a page.
+        error: What the loader raised, on one line; "" if nothing.
+    """
+
+    length: int
+    workers: int
+    limit: int
+    samples: tuple[int, ...] = ()
+    unshared: tuple[int, ...] = ()
+    allocated: tuple[int, ...] = ()
+    shared: int = 0
+    scattered: int | None = None
+    stays: bool = False
+    page: int = 4096
+    error: str = ""
+
+
+register(WorkerMemory)
 
 
 def growth_of(memory: WorkerMemory) -> Growth | None:

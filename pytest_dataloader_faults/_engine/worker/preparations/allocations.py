@@ -18,7 +18,12 @@ undone.
 from __future__ import annotations
 
 import ctypes
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
 
+from pytest_dataloader_faults import wire
+from pytest_dataloader_faults._engine.plan import FilterRequirements
 from pytest_dataloader_faults._engine.system.libc import libc
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
@@ -30,6 +35,15 @@ _IS_MAPPED = 2
 _ARENA, _SMALL_OBJECT, _BUFFERS = 1 << 20, 400, 64 << 10
 """Bytes: CPython's arena, an object that is in one, and what else the reserve is for."""
 _WORD = ctypes.sizeof(ctypes.c_size_t)
+
+
+class TakesFreeMemory(NamedTuple):
+    """Refuse *thread* large allocations until it starts a batch: it keeps what is free from use."""
+
+    thread: int
+
+
+wire.register(TakesFreeMemory)
 
 
 class _Info(ctypes.Structure):
@@ -64,6 +78,12 @@ class LargeAllocations:
             libc.mallopt(_M_ARENA_MAX, 1)
             self._limit(least, least // 2)
 
+    def prepare(self, send: Callable[[TakesFreeMemory], None]) -> None:
+        """Keep what is free from use, so that the batch gets its memory from the kernel."""
+        self.free_kept()
+        send(TakesFreeMemory(threading.get_native_id()))
+        self.keep_free()
+
     def free_kept(self) -> None:
         """Free what was kept, and count the arenas: that also takes memory."""
         while self._last is not None:
@@ -85,7 +105,7 @@ class LargeAllocations:
                 ctypes.c_void_p.from_address(address).value = self._last
                 self._last = address
 
-    def restore(self) -> None:
+    def end(self) -> None:
         """Free what was kept, and set the limits that a new process has."""
         self.free_kept()
         if self._is_usable:
@@ -130,3 +150,14 @@ def _count_arenas() -> int:
     description = ctypes.string_at(text, size.value)
     _free(text)
     return description.count(b"<heap nr=")
+
+
+def prepare_for(needs: FilterRequirements) -> LargeAllocations | None:
+    """What makes allocations reach the kernel, if one may fail."""
+    return LargeAllocations(needs.memory) if needs.memory else None
+
+
+def reserve_for(needs: FilterRequirements) -> None:
+    """Have enough free memory if allocations may fail: each that needs a call would wait."""
+    if needs.memory:
+        reserve_memory()
