@@ -17,7 +17,7 @@ from typing import Any
 
 from pages import Page
 from support import reader_matrix
-from support.readers import READERS, versions
+from support.readers import READERS, documented, versions
 
 PAGE = Page("readers")
 HEADINGS = {
@@ -54,7 +54,7 @@ def record(cells: dict[tuple[str, str], reader_matrix.Cell]) -> dict[str, Any]:
             for name in reader_matrix.COLUMNS
             if (key, name) in cells
         }
-        for key in READERS
+        for key in documented()
     }
     return {"versions": versions(), "readers": rows}
 

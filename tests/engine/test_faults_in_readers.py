@@ -27,8 +27,9 @@ from pytest_dataloader_faults.outcomes import FaultFacts
 from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired
 from support.attempts import epoch_of
 from support.epochs import Epoch, alone, epoch
-from support.readers import CONTENT, FORMATS, MAPPING, Formats, TolerantFormats, write_formats
+from support.readers import CONTENT, FORMATS, MAPPING, read_format, write_formats
 from support.rows import rows
+from support.tries import Reads, Tries
 
 SLOW_METHODS = ("forkserver", "spawn")
 """Their workers import torch and every library anew, which takes seconds for each worker."""
@@ -99,10 +100,11 @@ def _run(request, tmp_path_factory):
         ]
         faults = [FAULTS[name] for name in names]
         with inject(*faults, require_fired=False) as injection:
-            read = epoch(alone(TolerantFormats(paths), multiprocessing_context=request.param))
+            loader = alone(Tries(paths, read_format), multiprocessing_context=request.param)
+            read = epoch(loader)
         assert read.error is None
-        for path, finding in read.batches:
-            findings[Path(path).parent.name, Path(path).stem] = finding
+        for path, finding in zip(paths, read.batches, strict=True):
+            findings[Path(path).parent.name, Path(path).stem] = finding.gave
         facts |= zip(names, injection.faults, strict=True)
     return Run(findings, facts)
 
@@ -153,7 +155,7 @@ def _ends(tmp_path_factory):
         with inject(*(FAULTS[name] for name in names), require_fired=False) as injection:
             for fault, reader in (case for case in ERRORS if case[0] in names):
                 paths = write_formats(root / reader / fault, (reader,))
-                read, facts = epoch_of(injection, alone(Formats(paths)))
+                read, facts = epoch_of(injection, alone(Reads(paths, read_format)))
                 ends[fault, reader] = read, facts[names.index(fault)]
     return ends
 
@@ -181,7 +183,7 @@ def test_a_mapped_file_raises_sigbus(tmp_path, method, readers):
     """A page that the disk cannot deliver is a signal, not an errno."""
     with inject(ReadError("*.data")) as injection:
         for path in write_formats(tmp_path / "files", readers):
-            loader = alone(TolerantFormats([path]), multiprocessing_context=method)
+            loader = alone(Tries([path], read_format), multiprocessing_context=method)
             read, (facts,) = epoch_of(injection, loader)
             assert_died(read, signal.SIGBUS)
             (firing,) = facts.firings
@@ -209,14 +211,14 @@ def test_each_read_of_a_library_can_fail(tmp_path, reader, calls):
     with inject(*faults, require_fired=False) as injection:
         for place, fault in enumerate(faults):
             paths = write_formats(tmp_path / str(fault.trigger.nth), (reader,))
-            read, facts = epoch_of(injection, alone(TolerantFormats(paths)))
+            read, facts = epoch_of(injection, alone(Tries(paths, read_format)))
             if not facts[place].fired:
                 break
             (firing,) = facts[place].firings
             seen_calls.add(firing.call)
             assert firing.call != "mmap" or read.signals == {signal.SIGBUS}
     assert calls == seen_calls
-    assert [(paths[0], CONTENT)] == read.batches
+    assert [CONTENT] == [each.gave for each in read.batches]
     # A file of a few kilobytes is one block of a buffer on Python 3.14.
     assert place >= (1 if reader == "pillow_png" and sys.version_info >= (3, 14) else 2)
 
@@ -247,7 +249,7 @@ def _paths(tmp_path_factory):
 def _disarmed(paths):
     """An epoch of every reader under all of these faults, and the outcome of each."""
     with inject(*ON_NOTHING, *NOT_DUE, *NOT_HERE, require_fired=False) as injection:
-        read = epoch(alone(Formats(paths)))
+        read = epoch(alone(Reads(paths, read_format)))
     messages = {
         facts.fault: explain_unfired([facts], injection.workers, "kernel")
         for facts in injection.faults
@@ -257,7 +259,7 @@ def _disarmed(paths):
 
 def test_every_reader_works_under_disarmed_faults(disarmed, paths):
     read, injection, _ = disarmed
-    assert [(path, CONTENT) for path in paths] == read.batches
+    assert [CONTENT] * len(paths) == read.batches
     assert ([0], 0, 0) == (read.exit_codes, injection.fired, injection.mentioned)
 
 
@@ -285,4 +287,4 @@ def test_workers_that_are_not_there(disarmed, paths, fault):
 def test_each_fault_has_to_fire(paths):
     armed, idle = WorkerKilled(at=2), OpenError("*.nothing")
     with pytest.raises(FaultNotFiredError, match=re.escape(repr(idle))), inject(armed, idle):
-        epoch(alone(Formats(paths)))
+        epoch(alone(Reads(paths, read_format)))

@@ -14,7 +14,7 @@ import h5py
 import lmdb
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.fake.notes import note_for
@@ -32,6 +32,7 @@ from support.fake_datasets import (
 )
 from support.readers import Reader
 from support.surveys import survey
+from support.tries import Reads
 
 ROOT = "/fake/readers"
 SEEING = {
@@ -51,19 +52,6 @@ class Read(NamedTuple):
     error: str = ""
 
 
-class Each(Dataset[Any]):
-    def __init__(self, readers: list[Reader], root: str | Path) -> None:
-        self.readers = readers
-        self.root = root
-
-    def __len__(self) -> int:
-        return len(self.readers)
-
-    def __getitem__(self, index: int) -> Any:
-        reader = self.readers[index]
-        return reader.read(_path(self.root, reader))
-
-
 def _path(root: str | Path, reader: Reader) -> str:
     return os.path.join(root, reader.key, reader.file)
 
@@ -77,12 +65,12 @@ def _cells(tmp_path_factory):
     for reader in readers:
         os.mkdir(root / reader.key)
         reader.write(_path(root, reader))
-    right = _read_each(Each(readers, root))
+    right = _read_each(readers, root)
     contents = {path.relative_to(root): path.read_bytes() for path in _files(root)}
     with FakeDatasetFs() as files:
         for path, content in contents.items():
             files.create_file(f"{ROOT}/{path}", contents=content)
-        read = _read_each(Each(readers, ROOT))
+        read = _read_each(readers, ROOT)
     return {each.key: pair for each, *pair in zip(readers, right, read, strict=True)}
 
 
@@ -90,9 +78,10 @@ def _files(root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file()]
 
 
-def _read_each(dataset: Each) -> list[Read]:
+def _read_each(readers: list[Reader], root: str | Path) -> list[Read]:
+    dataset = Reads(readers, lambda reader: reader.read(_path(root, reader)))
     iterator = iter(DataLoader(dataset, batch_size=None, num_workers=1))
-    return [_read(iterator) for _ in range(len(dataset))]
+    return [_read(iterator) for _ in readers]
 
 
 def _read(iterator: Any) -> Read:

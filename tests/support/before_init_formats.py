@@ -7,8 +7,6 @@ the error. Where it does not notice, or dies, the plain reader is the specimen.
 from __future__ import annotations
 
 import functools
-import io
-import json
 import pickle
 import sqlite3
 import tarfile
@@ -37,7 +35,7 @@ from support.before_init_specimens import (
     noise,
     require,
 )
-from support.readers import READERS, split, values
+from support.readers import READERS, split, values, write_tar
 
 Read: TypeAlias = Callable[[Path], bytes]
 CONTENT = noise().tobytes()
@@ -63,14 +61,6 @@ def catch_errors(read: Read) -> Read:
     return read_or_nothing
 
 
-def write_pickle(path: Path) -> None:
-    path.write_bytes(pickle.dumps(CONTENT))
-
-
-def read_pickle(path: Path) -> bytes:
-    return pickle.loads(path.read_bytes())  # noqa: S301  # it is ours
-
-
 def write_pickles(path: Path) -> None:
     """How many there are, and one after the other."""
     path.write_bytes(b"".join(map(pickle.dumps, [COUNT, *split(CONTENT)])))
@@ -92,14 +82,6 @@ def read_counted_pickles(path: Path) -> bytes:
     with open(path, "rb") as file:
         count = pickle.load(file)  # noqa: S301  # it is ours
         return b"".join(pickle.load(file) for _ in range(count))  # noqa: S301  # the same
-
-
-def write_json(path: Path) -> None:
-    path.write_text(json.dumps([each.hex() for each in split(CONTENT)]), encoding="ascii")
-
-
-def read_json(path: Path) -> bytes:
-    return b"".join(map(bytes.fromhex, json.loads(path.read_bytes())))
 
 
 def read_whole_lmdb(path: Path) -> bytes:
@@ -160,13 +142,9 @@ def read_zip_in_part(path: Path) -> bytes:
     return b"".join(contents)
 
 
-def write_tar(path: Path) -> None:
+def write_counted_tar(path: Path) -> None:
     """A member for each sample, below one that says how many there are."""
-    with tarfile.open(path, "w") as archive:
-        for number, block in enumerate([str(COUNT).encode(), *split(CONTENT)]):
-            member = tarfile.TarInfo(f"{number:02}")
-            member.size = len(block)
-            archive.addfile(member, io.BytesIO(block))
+    write_tar(path, [str(COUNT).encode(), *split(CONTENT)])
 
 
 def _members(path: Path) -> list[bytes]:
@@ -230,7 +208,7 @@ def _pair_of_reader(
 
 
 PAIRS_OF_FORMATS = {
-    "pickle": _pair(write_pickle, catch_errors(read_pickle), read_pickle, _SILENT),
+    "pickle": _pair_of_reader("python_pickle", _SILENT),
     "pickles": _pair(
         write_pickles,
         read_pickles,
@@ -240,7 +218,7 @@ PAIRS_OF_FORMATS = {
             EMPTY: expect_loss("samples is empty"),
         },
     ),
-    "json": _pair(write_json, catch_errors(read_json), read_json, _SILENT),
+    "json": _pair_of_reader("python_json", _SILENT),
     "hdf5": _pair_of_reader("hdf5", _SILENT),
     "lmdb": _pair_of_reader("lmdb_store", {CUT: _BEYOND_END}, twin=read_whole_lmdb),
     "sqlite": _pair_of_reader(
@@ -254,7 +232,7 @@ PAIRS_OF_FORMATS = {
         write_zip, read_zip_in_part, read_zip, {DAMAGED: Found("corrupted", "sample")}, **NOTICES
     ),
     "tar": _pair(
-        write_tar,
+        write_counted_tar,
         read_tar,
         read_counted_tar,
         {CUT: Found("corrupted", "; only 14 of 16 samples are left, and no exception")},

@@ -9,7 +9,6 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
-import io
 import json
 import linecache
 import lzma
@@ -26,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from support.readers import READERS
+from support.tries import WAYS
 from support.tries import with_descriptor as descriptor
 
 NOISE = bytes(range(256)) * 1200
@@ -56,22 +55,6 @@ def _there_and_back(file: Any) -> tuple[bytes, int, bytes]:
     return end, place, file.read(10)
 
 
-def _scattered(fd: int, *offset: int) -> tuple[bytes, bytes]:
-    buffers = bytearray(700), bytearray(900)
-    (os.preadv if offset else os.readv)(fd, list(buffers), *offset)
-    return bytes(buffers[0]), bytes(buffers[1])
-
-
-def _sent(fd: int) -> bytes:
-    """Sent through a pipe by the kernel."""
-    read, write = os.pipe()
-    try:
-        return os.read(read, os.sendfile(write, fd, 0, 1000))
-    finally:
-        os.close(read)
-        os.close(write)
-
-
 def _duplicated(fd: int) -> bytes:
     with os.fdopen(os.dup(fd), "rb") as file:
         return file.read()
@@ -92,22 +75,6 @@ def _of_library(name: str) -> tuple[bytes, Callable[[Path], Any]]:
 ARRAY = np.arange(4096, dtype=np.int32).reshape(64, 64)
 
 
-def _saved(write: Callable[[io.BytesIO], Any]) -> bytes:
-    file = io.BytesIO()
-    write(file)
-    return file.getvalue()
-
-
-def _bitmap(file: io.BytesIO) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(file, "BMP")
-
-
-def _read_image(path: Path) -> Any:
-    with Image.open(path) as image:
-        return np.asarray(image)
-
-
 def _read_mapping(path: Path) -> Any:
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
         return struct.unpack_from("<4096i", data)
@@ -122,26 +89,23 @@ def _numbers_of(decompress: Callable[[bytes], bytes]) -> Callable[[Path], Any]:
     return lambda path: struct.unpack("<4096i", decompress(path.read_bytes()))
 
 
-_NPZ = (_saved(lambda file: np.savez(file, x=ARRAY)), _read_npz)
 _XML = b"<a><b>text</b></a>"
+_BYTES = ARRAY.tobytes()
 DECODED: dict[str, tuple[bytes, Callable[[Path], Any]]] = {
-    "Pillow BMP": (_saved(_bitmap), _read_image),
-    "np.fromfile": (ARRAY.tobytes(), lambda path: np.fromfile(path, np.int32).reshape(64, 64)),
-    "struct": (ARRAY.tobytes(), _numbers_of(bytes)),
-    "mmap": (ARRAY.tobytes(), _read_mapping),
-    "pickle": (pickle.dumps(ARRAY.tolist()), lambda path: pickle.loads(path.read_bytes())),  # noqa: S301  # our own
-    "npz": _NPZ,
-    "gzip": (gzip.compress(ARRAY.tobytes()), _numbers_of(gzip.decompress)),
-    "zlib": (zlib.compress(ARRAY.tobytes()), _numbers_of(zlib.decompress)),
-    "bz2": (bz2.compress(ARRAY.tobytes()), _numbers_of(bz2.decompress)),
-    "lzma": (lzma.compress(ARRAY.tobytes()), _numbers_of(lzma.decompress)),
-    "json": (json.dumps(ARRAY.tolist()).encode(), lambda path: json.loads(path.read_bytes())),
+    "np.fromfile": (_BYTES, lambda path: np.fromfile(path, np.int32).reshape(64, 64)),
+    "struct": (_BYTES, _numbers_of(bytes)),
+    "mmap": (_BYTES, _read_mapping),
+    **{
+        module.__name__: (module.compress(_BYTES), _numbers_of(module.decompress))
+        for module in (gzip, zlib, bz2, lzma)
+    },
+    "npz": (_of_library("numpy_load_npz")[0], _read_npz),
     "XML": (_XML, ET.parse),
     **{
         name: _of_library(name)
         for name in (
-            "pillow_jpeg pillow_png numpy_load numpy_load_mapped hdf5 python_zipfile"
-            " python_tarfile torch_load safetensors_file"
+            "pillow_bmp pillow_jpeg pillow_png numpy_load numpy_load_mapped hdf5"
+            " python_pickle python_json python_zipfile python_tarfile torch_load safetensors_file"
         ).split()
     },
 }
@@ -177,19 +141,23 @@ PYTHON: dict[str, tuple[bytes, Callable[[Path], Any]]] = {
     "csv": (LINES, opened(newline="", use=lambda file: list(csv.reader(file)))),
     "linecache": (LINES, lambda path: linecache.updatecache(str(path))),
     "os.read": (NOISE, descriptor(lambda fd: [os.read(fd, 1000) for _ in range(3)])),
-    "os.pread": (NOISE, descriptor(lambda fd: [os.pread(fd, 1000, at) for at in (0, 9, 99)])),
-    "os.readv": (NOISE, descriptor(_scattered)),
-    "os.preadv": (NOISE, descriptor(lambda fd: _scattered(fd, 50))),
-    "os.sendfile": (NOISE, descriptor(_sent)),
+    **{f"os.{name}": (NOISE, WAYS[name]) for name in "pread readv preadv sendfile".split()},
     "os.dup": (NOISE, descriptor(_duplicated)),
     "os.fdopen": (NOISE, descriptor(lambda fd: os.fdopen(fd, "rb", closefd=False).read())),
     "pickle.load": (pickle.dumps(NUMBERS), opened("rb", use=pickle.load)),
     "json.load": (json.dumps(NUMBERS).encode(), opened("rb", use=json.load)),
-    "gzip.open": (gzip.compress(NOISE, 1), lambda path: gzip.open(path).read()),
-    "bz2.open": (bz2.compress(NOISE), lambda path: bz2.open(path).read()),
-    "lzma.open": (lzma.compress(NOISE), lambda path: lzma.open(path).read()),
+    **{
+        f"{module.__name__}.open": (
+            module.compress(NOISE),
+            lambda path, module=module: module.open(path).read(),
+        )
+        for module in (gzip, bz2, lzma)
+    },
     "shutil": (NOISE, _copied),
     "XML": (_XML, lambda path: ET.parse(path).getroot().tag),  # noqa: S314  # our own
-    "npz": _NPZ,
-    **{name: DECODED[name] for name in DECODED if name.startswith(("python_", "pillow_"))},
+    **{
+        name: DECODED[name]
+        for name in DECODED
+        if name.startswith(("python_", "pillow_jpeg", "pillow_png", "npz"))
+    },
 }

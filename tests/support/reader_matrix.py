@@ -17,9 +17,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import (
@@ -37,6 +34,7 @@ from support import readers
 from support.clarity import explains
 from support.epochs import Epoch, alone, epoch
 from support.readers import CONTENT, Reader, usable
+from support.tries import Reads
 from support.waiting import allowed
 
 FAULTS: dict[str, Callable[[str], Fault]] = {
@@ -110,24 +108,15 @@ class Cell:
     fired: int = 0
 
 
-class _Files(Dataset[Any]):
-    """A sample per file: what its reader makes of it."""
-
-    def __init__(self, files: list[tuple[Reader, str]]) -> None:
-        self.files = files
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> Finding:
-        reader, path = self.files[index]
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return Finding(reader.read(path))
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is the finding
-            text = "".join(traceback.format_exception(error))
-            return Finding(error=f"{type(error).__name__}: {error}", text=text)
+def _read_file(file: tuple[Reader, str]) -> Finding:
+    reader, path = file
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return Finding(reader.read(path))
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is the finding
+        text = "".join(traceback.format_exception(error))
+        return Finding(error=f"{type(error).__name__}: {error}", text=text)
 
 
 def matrix(root: Path) -> dict[tuple[str, str], Cell]:
@@ -205,7 +194,7 @@ def read_all(files: list[tuple[Reader, str]]) -> list[Finding | str]:
     readers.load()
     findings: list[Finding | str] = []
     while len(findings) < len(files):
-        unread = _Files(files[len(findings) :])
+        unread = Reads(files[len(findings) :], _read_file)
         # One sample at once: a worker that dies must not lose an earlier one.
         read = epoch(alone(unread, prefetch_factor=1, timeout=allowed(_PATIENCE)))
         findings += [*read.batches, *([_end(read)] if read.error else [])]

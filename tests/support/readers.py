@@ -1,7 +1,7 @@
 """The register of readers: how each library is called, how its file is made, what it reads.
 
-READERS has those whose ways with storage faults are documented. Each opens its file and gives
-CONTENT as bytes. FORMATS are those that tests of faults use.
+Each opens its file and returns CONTENT as bytes. Those that the page about readers shows
+have a name for it; FORMATS are those that tests of faults use.
 
 Libraries are imported where they are used: ``load`` imports all, and once is enough.
 """
@@ -12,8 +12,10 @@ import gzip
 import importlib
 import importlib.metadata
 import io
+import json
 import mmap
 import os
+import pickle
 import platform
 import sqlite3
 import sys
@@ -21,16 +23,16 @@ import tarfile
 import warnings
 import wave
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
+import safetensors.numpy
 import torch
 from PIL import Image
-from torch.utils.data import Dataset
 
 SIDE = 256
 CONTENT: bytes = np.random.default_rng(0).integers(0, 256, SIDE * SIDE, dtype=np.uint8).tobytes()
@@ -56,7 +58,7 @@ class Reader:
     """A way to read a file.
 
     Attributes:
-        shown: How users call it.
+        shown: How users call it; "" if the page about readers leaves it out.
         package: The distribution it comes from.
         file: The name of its file or folder.
         write: Makes that file, of CONTENT or of the bytes that are its second argument.
@@ -109,9 +111,14 @@ def load() -> None:
         importlib.import_module(name)
 
 
+def documented() -> dict[str, Reader]:
+    """The readers that the page about readers shows."""
+    return {key: reader for key, reader in READERS.items() if reader.shown}
+
+
 def usable() -> dict[str, Reader]:
-    """The readers that this Python can have."""
-    return {key: reader for key, reader in READERS.items() if sys.version_info >= reader.python}
+    """Those of them that this Python can have."""
+    return {key: each for key, each in documented().items() if sys.version_info >= each.python}
 
 
 def versions() -> dict[str, str]:
@@ -158,6 +165,24 @@ def python_mmap(path: str) -> bytes:
         return data[:]
 
 
+def _pickled(path: str, content: bytes = CONTENT) -> None:
+    Path(path).write_bytes(pickle.dumps(content))
+
+
+@_reads("", STANDARD, "x.pickle", _pickled)
+def python_pickle(path: str) -> bytes:
+    return pickle.loads(Path(path).read_bytes())  # noqa: S301  # it is ours
+
+
+def _json(path: str, content: bytes = CONTENT) -> None:
+    Path(path).write_text(json.dumps([each.hex() for each in split(content)]), encoding="ascii")
+
+
+@_reads("", STANDARD, "x.json", _json)
+def python_json(path: str) -> bytes:
+    return b"".join(map(bytes.fromhex, json.loads(Path(path).read_bytes())))
+
+
 def _gzipped(path: str, content: bytes = CONTENT) -> None:
     with gzip.GzipFile(path, "wb", mtime=0) as file:
         file.write(content)
@@ -180,13 +205,17 @@ def python_zipfile(path: str) -> bytes:
         return archive.read("x")
 
 
-def _tar(path: str, content: bytes = CONTENT) -> None:
+def write_tar(path: str | Path, records: Iterable[bytes]) -> None:
     """A member per record, named as WebDataset wants it."""
     with tarfile.open(path, "w") as archive:
-        for number, record in enumerate(split(content)):
+        for number, record in enumerate(records):
             member = tarfile.TarInfo(f"{number:02d}.bin")
             member.size = len(record)
             archive.addfile(member, io.BytesIO(record))
+
+
+def _tar(path: str, content: bytes = CONTENT) -> None:
+    write_tar(path, split(content))
 
 
 @_reads("`tarfile`", STANDARD, "x.tar", _tar)
@@ -264,8 +293,7 @@ def _image(path: str, content: bytes = CONTENT, **options: Any) -> None:
 @_reads("`PIL.Image.open` of JPEG", "pillow", "x.jpg", _image, exact=False)
 def pillow_jpeg(path: str) -> bytes:
     """libjpeg, fed from Python."""
-    with Image.open(path) as image:
-        return image.tobytes()
+    return pillow_png(path)
 
 
 @_reads("`PIL.Image.open` of PNG", "pillow", "x.png", _image)
@@ -275,12 +303,21 @@ def pillow_png(path: str) -> bytes:
         return image.tobytes()
 
 
+@_reads("", "pillow", "x.bmp", _image)
+def pillow_bmp(path: str) -> bytes:
+    return pillow_png(path)
+
+
+def _tiff(path: str, content: bytes = CONTENT) -> None:
+    _image(path, content, compression="tiff_lzw")
+
+
+@_reads("", "pillow", "x.tiff", _tiff)
 def pillow_tiff(path: str) -> bytes:
     """libtiff, which reads in C from a duplicate of the descriptor."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns of what it cannot read before it raises.
-        with Image.open(path) as image:
-            return image.tobytes()
+        return pillow_png(path)
 
 
 @_reads("`cv2.imread` of JPEG", "opencv-python-headless", "x.jpg", _image, exact=False)
@@ -362,16 +399,12 @@ def arrow_mapped(path: str) -> bytes:
 
 
 def _safetensors(path: str, content: bytes = CONTENT) -> None:
-    import safetensors.numpy
-
     safetensors.numpy.save_file({"x": values(content)}, path)
 
 
 @_reads("`safetensors.numpy.load_file`", "safetensors", "x.safetensors", _safetensors)
 def safetensors_file(path: str) -> bytes:
     """mmap(2) in Rust."""
-    import safetensors.numpy
-
     return safetensors.numpy.load_file(path)["x"].tobytes()
 
 
@@ -458,11 +491,8 @@ def hugging_face(path: str) -> bytes:
 
 MAPPING = ("numpy_memmap", "python_mmap", "safetensors_file")
 """Those of FORMATS that read through mmap(2) and get a disk error as SIGBUS."""
-_TIFF = Reader(
-    "", "pillow", "x.tiff", lambda path: _image(path, compression="tiff_lzw"), pillow_tiff
-)
-_FORMATS = "builtin_open os_pread numpy_fromfile pillow_png hdf5".split()
-FORMATS = {key: READERS[key] for key in (*_FORMATS, *MAPPING)} | {_TIFF.key: _TIFF}
+_FORMATS = "builtin_open os_pread numpy_fromfile pillow_png pillow_tiff hdf5".split()
+FORMATS = {key: READERS[key] for key in (*_FORMATS, *MAPPING)}
 """One of each way to the file: Python, C, a mapping, and libraries with their own reads."""
 
 
@@ -476,30 +506,6 @@ def write_formats(folder: Path, names: tuple[str, ...] = tuple(FORMATS)) -> list
     return [str(folder / f"{name}.data") for name in names]
 
 
-class Formats(Dataset[Any]):
-    """A sample per file: its path and what its reader makes of it."""
-
-    def __init__(self, paths: list[str]) -> None:
-        self.paths = paths
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        import safetensors.numpy  # noqa: F401  # before the faults start, as in a forked worker
-
-        vars(self).update(state)
-
-    def __getitem__(self, index: int) -> tuple[str, bytes | str | None]:
-        path = self.paths[index]
-        return path, FORMATS[Path(path).stem].read(path)
-
-
-class TolerantFormats(Formats):
-    """The same; where the reader raises, its error is the sample."""
-
-    def __getitem__(self, index: int) -> tuple[str, bytes | str | None]:
-        try:
-            return super().__getitem__(index)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is the finding
-            return self.paths[index], f"{type(error).__name__}: {error}"
+def read_format(path: str) -> bytes | None:
+    """What the reader that the file is named for makes of it."""
+    return FORMATS[Path(path).stem].read(path)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import json
 import logging
-import tarfile
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from support.readers import write_tar
 from support.servers import http_server
 
 CONTENT = bytes(range(250)) * 40
@@ -34,10 +33,7 @@ def places(folder: Path) -> Iterator[Places]:
     (folder / NAME).write_bytes(CONTENT)
     row = {"x": CONTENT.hex()}
     (folder / "sample.jsonl").write_text(json.dumps(row), encoding="utf-8")
-    with tarfile.open(folder / "sample.tar", "w") as archive:
-        member = tarfile.TarInfo("0.bin")
-        member.size = len(CONTENT)
-        archive.addfile(member, io.BytesIO(CONTENT))
+    write_tar(folder / "sample.tar", [CONTENT])
     with http_server(folder) as http, _s3_server() as s3:
         yield Places(http, s3, folder)
 
