@@ -4,11 +4,9 @@ import errno
 import functools
 import itertools
 import os
-from typing import Any
 
 import numpy as np
 import pytest
-from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import check_dataset, inject, run_trial
 from pytest_dataloader_faults._trial import take_reference
@@ -30,7 +28,7 @@ from pytest_dataloader_faults.faults import (
 from support.attempts import attempt
 from support.datasets import COUNT, Records, RecordStream, write_records
 from support.epochs import alone, epoch
-from support.tries import Tries
+from support.tries import Reads, Tries
 from support.waiting import allowed
 
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
@@ -58,10 +56,10 @@ IN_EVERY_RUN = (
     "ReadError, perhaps",
     "TruncatedFile and CorruptedFile",
     "ClosedDescriptor, another file",
-    "WorkerKilled",
     "WorkerHung",
 )
-"""``python/test_engine.py`` compares most of the others for each reader, in one worker."""
+"""``python/test_engine.py`` compares most of the others for each reader, in one worker, and
+``fake_files/test_fault_matrix.py`` has deaths."""
 LOADER = {"num_workers": 2, "batch_size": 4}
 
 
@@ -204,35 +202,27 @@ def _arrays(tmp_path):
     return paths
 
 
-class Mapped(Dataset[Any]):
-    def __init__(self, paths: list[Any]) -> None:
-        self.paths = paths
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> int:
-        return int(np.memmap(self.paths[index], np.uint8, mode="r")[-1])
+def _map(path):
+    return int(np.memmap(path, np.uint8, mode="r")[-1])
 
 
-class InC(Mapped):
-    def __getitem__(self, index: int) -> int:
-        return int(np.fromfile(self.paths[index], np.uint8).sum())
+def _read_in_c(path):
+    return int(np.fromfile(path, np.uint8).sum())
 
 
 def test_a_mapping_that_is_to_fail_is_refused(arrays):
     refused = pytest.raises(InvalidArgumentError, match=r"is being mapped.*engine='kernel'")
     fault = ReadError("*/2.npy")
     with refused:
-        run_trial(lambda: Mapped(arrays), fault, engine="python")
+        run_trial(lambda: Reads(arrays, _map), fault, engine="python")
     with refused, inject(fault, engine="python"):
-        epoch(alone(Mapped(arrays)))
+        epoch(alone(Reads(arrays, _map)))
 
 
 def test_a_check_that_needs_it_does_not_apply(arrays):
     names = ["read-error", "truncated-empty"]
     refused, tried = check_dataset(
-        lambda: Mapped(arrays), only=names, engine="python", on_fail=None
+        lambda: Reads(arrays, _map), only=names, engine="python", on_fail=None
     )
     assert (refused.applies, tried.applies) == (False, True)
     assert "does not apply to this dataset: a read fault is due" in refused.explanation
@@ -240,12 +230,12 @@ def test_a_check_that_needs_it_does_not_apply(arrays):
 
 
 def test_what_is_read_in_c_is_reported_where_no_fault_fired(arrays):
-    text = r"never fired.*dup in .*__getitem__ \(4\).*only files that Python code opens"
+    text = r"never fired.*dup in .*_read_in_c \(4\).*only files that Python code opens"
     with (
         pytest.raises(FaultNotFiredError, match=f"(?s){text}"),
         inject(ReadError("*.npy"), engine="python"),
     ):
-        assert 4 == len(epoch(alone(InC(arrays))).batches)
+        assert 4 == len(epoch(alone(Reads(arrays, _read_in_c))).batches)
 
 
 def test_what_a_forked_child_meets_is_not_reported(folder):

@@ -1,23 +1,72 @@
-"""Folders that are listed in another order, cannot be listed, or lack an entry."""
+"""Folders in another order, that cannot be listed, lack an entry, or have one too many."""
 
 import ctypes
 import errno
 import glob
 import os
 import pathlib
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
 
 import pytest
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults.faults import ListingError, ListingOrder, MissingEntry, OpenError
+from pytest_dataloader_faults._engine.kernel.linux import raw_call
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.faults import (
+    ListingError,
+    ListingOrder,
+    MissingEntry,
+    OpenError,
+    ReadError,
+    StrayEntry,
+)
 from support.attempts import list_by_descriptor
 from support.epochs import alone, epoch
+from support.rows import rows
 
 pytestmark = pytest.mark.usefixtures("engine")
 
-COUNT = 2200
+COUNT = 1200
 """Entries: a listing takes several calls."""
 LOST = "0007.rec"
+HIDDEN, PART = ".DS_Store", "0000.rec.part"
+CONTENT = b"0123456789" * 3
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("listed")
+    for number in range(COUNT):
+        (folder / f"{number:04d}.rec").write_bytes(CONTENT)
+    return folder
+
+
+class Attempts:
+    """Each sample is what one function gives for the folder, or the errno that it raised."""
+
+    def __init__(self, folder, *functions):
+        self.folder, self.functions = str(folder), functions
+
+    def __len__(self):
+        return len(self.functions)
+
+    def __getitem__(self, index):
+        try:
+            return self.functions[index](self.folder)
+        except OSError as error:
+            return error.errno
+
+
+def _attempt(folder, functions, *faults, **options):
+    """The results of *functions*, which get the folder, in a worker under *faults*."""
+    with inject(*faults, **options) as injection:
+        results = epoch(alone(Attempts(folder, *functions)))
+    assert results.text == ""
+    return results.batches, injection
 
 
 def _list_after_a_look(folder):
@@ -41,7 +90,7 @@ def _list_with_libc(folder):
     libc.seekdir(stream, middle)
     assert _read_names(libc, stream, COUNT) == rest
     libc.closedir(stream)
-    return [name for name in (*names, *rest) if not name.startswith(".")]
+    return [name for name in (*names, *rest) if name not in (".", "..")]
 
 
 def _read_names(libc, stream, count):
@@ -54,48 +103,30 @@ def _read_names(libc, stream, count):
 WAYS = {
     "os.listdir": os.listdir,
     "os.scandir": lambda folder: [entry.name for entry in os.scandir(folder)],
-    "glob.glob": lambda folder: [*map(os.path.basename, glob.glob(f"{folder}/*"))],
+    "glob.glob": lambda folder: [
+        *map(os.path.basename, glob.glob(f"{folder}/*", include_hidden=True))
+    ],
     "pathlib": lambda folder: [path.name for path in pathlib.Path(folder).iterdir()],
     "descriptor": list_by_descriptor,
     "after a look": _list_after_a_look,
     "readdir": _list_with_libc,
 }
+OF_FILES = (
+    lambda folder: [entry.name for entry in os.scandir(folder) if entry.is_file()],
+    lambda folder: [path.name for path in pathlib.Path(folder).glob("*") if path.is_file()],
+    lambda folder: next(os.walk(folder))[2],
+)
+"""Ways to list files alone, which examine each entry."""
 
 
-class Listings:
-    """Each sample is a listing, or the error that came of it."""
-
-    def __init__(self, folder):
-        self.folder = str(folder)
-
-    def __len__(self):
-        return len(WAYS)
-
-    def __getitem__(self, index):
-        try:
-            return [*WAYS.values()][index](self.folder)
-        except OSError as error:
-            return error.errno
-
-
-@pytest.fixture(name="folder", scope="module")
-def _folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("listed")
-    for number in range(COUNT):
-        (folder / f"{number:04d}.rec").write_bytes(b"x")
-    return folder
-
-
-def _samples(folder, *faults):
-    with inject(*faults) as injection:
-        read = epoch(alone(Listings(folder)))
-    assert read.text == ""
-    return dict(zip(WAYS, read.batches, strict=True)), injection
+def _list_each_way(folder, *faults, **options):
+    listings, injection = _attempt(folder, WAYS.values(), *faults, **options)
+    return dict(zip(WAYS, listings, strict=True)), injection
 
 
 def test_a_reversed_folder_is_reversed_for_every_reader(folder):
     names = os.listdir(folder)
-    samples, injection = _samples(folder, ListingOrder(folder))
+    samples, injection = _list_each_way(folder, ListingOrder(folder))
     for way, listed in samples.items():
         assert listed == names[::-1], way
     assert {firing.path for firing in injection.faults[0].firings} == {str(folder)}
@@ -105,7 +136,7 @@ def test_a_reversed_folder_is_reversed_for_every_reader(folder):
 def test_a_random_order_depends_on_the_seed_alone(folder):
     orders = []
     for seed in (0, 0, 1):
-        samples, _ = _samples(folder, ListingOrder("*", "random", seed=seed))
+        samples, _ = _list_each_way(folder, ListingOrder("*", "random", seed=seed))
         (order,) = {tuple(listed) for listed in samples.values()}
         assert sorted(order) == sorted(os.listdir(folder))
         orders.append(order)
@@ -113,15 +144,15 @@ def test_a_random_order_depends_on_the_seed_alone(folder):
 
 
 def test_another_folder_is_listed_as_it_is(folder, tmp_path):
-    with inject(ListingOrder(f"{tmp_path}/*"), require_fired=False) as injection:
-        read = epoch(alone(Listings(folder)))
-    assert [os.listdir(folder)] * len(WAYS) == read.batches
+    fault = ListingOrder(f"{tmp_path}/*")
+    listings, injection = _attempt(folder, WAYS.values(), fault, require_fired=False)
+    assert [os.listdir(folder)] * len(WAYS) == listings
     assert injection.fired == 0
 
 
 def test_the_order_stays_when_faults_are_over_in_the_middle(folder):
     with inject(ListingOrder(folder)) as injection:
-        iterator = iter(alone(Listings(folder)))
+        iterator = iter(alone(Attempts(folder, *WAYS.values())))
         next(iterator)
         injection._client.end_faults()
         later = list(iterator)
@@ -129,7 +160,7 @@ def test_the_order_stays_when_faults_are_over_in_the_middle(folder):
 
 
 def test_one_listing_counts_once(folder):
-    samples, injection = _samples(folder, ListingError(folder, errno.ESTALE, nth=2, times=1))
+    samples, injection = _list_each_way(folder, ListingError(folder, errno.ESTALE, nth=2, times=1))
     failed = [way for way, listed in samples.items() if listed == errno.ESTALE]
     assert failed == ["os.scandir"]
     assert injection.faults[0].matched == len(WAYS) + 3
@@ -141,7 +172,7 @@ MISSING = [MissingEntry(f"*/{LOST}"), OpenError(f"*/{LOST}", errno.ENOENT)]
 
 @pytest.mark.parametrize("fault", MISSING, ids=repr)
 def test_a_missing_file_is_missing_from_its_folder(folder, fault):
-    samples, injection = _samples(folder, fault)
+    samples, injection = _list_each_way(folder, fault)
     expected = [name for name in os.listdir(folder) if name != LOST]
     for way, listed in samples.items():
         assert listed == expected, way
@@ -153,16 +184,15 @@ def test_a_folder_that_can_be_opened_is_listed(tmp_path):
         (tmp_path / name).mkdir()
     (tmp_path / "link").symlink_to("target")
     (tmp_path / LOST).write_bytes(b"x")
-    samples, _ = _samples(tmp_path, OpenError(f"{tmp_path}/*", errno.ENOENT))
+    samples, _ = _list_each_way(tmp_path, OpenError(f"{tmp_path}/*", errno.ENOENT))
     assert sorted(samples["os.scandir"]) == ["inside", "link", "target"]
-    with inject(MissingEntry(f"{tmp_path}/*")):
-        assert next(iter(alone(Listings(tmp_path)))) == []
+    assert _attempt(tmp_path, [os.listdir], MissingEntry(f"{tmp_path}/*"))[0] == [[]]
 
 
 def test_a_glob_may_name_the_folder_by_a_link(folder, tmp_path):
     link = tmp_path / "link"
     link.symlink_to(folder)
-    samples, injection = _samples(link, OpenError(link / LOST, errno.ENOENT))
+    samples, injection = _list_each_way(link, OpenError(link / LOST, errno.ENOENT))
     assert not any(LOST in listed for listed in samples.values())
     assert {firing.path for firing in injection.faults[0].firings} == {str(link / LOST)}
 
@@ -178,9 +208,8 @@ def test_a_glob_may_name_the_folder_by_a_link(folder, tmp_path):
     ids=repr,
 )
 def test_a_file_that_some_opens_find_is_listed(folder, fault):
-    with inject(fault, require_fired=False) as injection:
-        read = epoch(alone(Listings(folder)))
-    assert read.batches == [os.listdir(folder)] * len(WAYS)
+    listings, injection = _attempt(folder, WAYS.values(), fault, require_fired=False)
+    assert listings == [os.listdir(folder)] * len(WAYS)
     assert injection.matched == 0
 
 
@@ -203,21 +232,308 @@ def _finds(call, path):
     return True
 
 
-class Named(Listings):
-    """Whether calls that name a file find it."""
-
-    def __len__(self):
-        return 1
-
-    def __getitem__(self, index):
-        path = os.path.join(self.folder, LOST)
-        return [_finds(call, path) for call in CALLS]
-
-
 @pytest.mark.parametrize("fault", MISSING, ids=repr)
 def test_a_missing_file_is_missing_for_calls_that_name_it(folder, fault):
     status = os.stat(folder / LOST)
-    with inject(fault):
-        (found,) = epoch(alone(Named(folder))).batches
-    assert found == [False] * len(CALLS)
+    ways = [lambda folder, call=call: _finds(call, os.path.join(folder, LOST)) for call in CALLS]
+    assert _attempt(folder, ways, fault)[0] == [False] * len(CALLS)
     assert os.stat(folder / LOST) == status
+
+
+@rows("name", [HIDDEN, "*.part"])
+def test_every_listing_contains_the_entry_once(folder, name):
+    names = os.listdir(folder)
+    listings, injection = _attempt(folder, [*WAYS.values(), *OF_FILES], StrayEntry(folder, name))
+    entry = {HIDDEN: HIDDEN, "*.part": PART}[name]
+    for listing in listings:
+        assert listing == listings[0]
+        assert sorted(listing) == sorted([*names, entry])
+    assert {firing.path for firing in injection.faults[0].firings} == {str(folder / entry)}
+    assert os.listdir(folder) == names
+
+
+def _read(folder, name=PART):
+    with open(os.path.join(folder, name), "rb") as file:
+        return file.read()
+
+
+def _read_by_descriptor(folder):
+    """By a path relative to a descriptor, and a name that leads there through the parent."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        name = os.path.join("..", os.path.basename(folder), PART)
+        file = os.open(name, os.O_RDONLY, dir_fd=fd)
+        size = os.stat(PART, dir_fd=fd).st_size, os.fstat(file).st_size
+        content = os.pread(file, 100, 0), os.read(file, 100)
+        os.close(file)
+        return size, content
+    finally:
+        os.close(fd)
+
+
+def _read_from_cwd(folder):
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        return _read(""), os.path.getsize(PART), os.path.abspath(PART)
+    finally:
+        os.chdir(before)
+
+
+def _read_with_openat2(folder):
+    how = bytes(24)
+    fd = raw_call("openat2", -100, os.fsencode(f"{folder}/{PART}"), how, len(how))
+    try:
+        return os.read(fd, 100)
+    finally:
+        os.close(fd)
+
+
+def _read_through_a_link(folder):
+    link = f"{folder}.link"
+    os.symlink(folder, link)
+    try:
+        return _read(link), os.lstat(f"{link}/{PART}").st_size
+    finally:
+        os.unlink(link)
+
+
+def test_the_content_is_half_of_the_first_file_by_every_path(folder):
+    ways = (_read, _read_by_descriptor, _read_from_cwd, _read_with_openat2, _read_through_a_link)
+    results, _ = _attempt(folder, ways, StrayEntry(folder, "*.part"))
+    half = CONTENT[:15]
+    assert results == [
+        half,
+        ((15, 15), (half, half)),
+        (half, 15, str(folder / PART)),
+        half,
+        (half, 15),
+    ]
+
+
+def _examine(folder):
+    """What each call says of a hidden entry: its kind, its size, its inode and its rights."""
+    path = os.path.join(folder, HIDDEN)
+    (entry,) = (entry for entry in os.scandir(folder) if entry.name == HIDDEN)
+    with open(path, "rb") as file:
+        facts = [os.stat(path), os.lstat(path), entry.stat(), os.fstat(file.fileno())]
+    assert len({(each.st_ino, each.st_dev, each.st_mtime_ns) for each in facts}) == 1
+    assert entry.inode() == facts[0].st_ino
+    modes = {(stat.S_IFMT(each.st_mode), each.st_size) for each in facts}
+    rights = [os.access(path, mode) for mode in (os.F_OK, os.R_OK, os.W_OK, os.X_OK)]
+    follows = os.access(path, os.R_OK, follow_symlinks=False)
+    return modes, rights, follows, _statx_size(path), entry.is_dir(), entry.is_symlink()
+
+
+def _statx_size(path):
+    everything, size_at, data = 0x7FF, 40, ctypes.create_string_buffer(256)
+    raw_call("statx", -100, os.fsencode(path), 0, everything, data)
+    return int.from_bytes(data.raw[size_at : size_at + 8], "little")
+
+
+def test_calls_that_examine_the_entry_agree(folder):
+    (facts,), injection = _attempt(folder, [_examine], StrayEntry(folder))
+    rights = [True, True, True, False]
+    assert facts == ({(stat.S_IFREG, 0)}, rights, True, 0, False, False)
+    calls = {firing.call for firing in injection.faults[0].firings}
+    assert {"getdents64", "openat", "newfstatat", "statx"} <= calls
+
+
+def _call_find(folder):
+    """A program of C that lists and examines the folder."""
+    command = ["find", folder, "-type", "f", "-name", "*.part", "-size", "15c"]
+    return subprocess.run(command, check=True, capture_output=True).stdout
+
+
+def test_a_child_process_sees_the_entry(folder):
+    (printed,), _ = _attempt(folder, [_call_find], StrayEntry(folder, "*.part"))
+    assert printed.decode().split() == [str(folder / PART)]
+
+
+def test_the_entry_is_no_folder(folder):
+    ways = (
+        lambda folder: os.listdir(f"{folder}/{HIDDEN}"),
+        lambda folder: os.stat(f"{folder}/{HIDDEN}/"),
+        lambda folder: open(f"{folder}/{HIDDEN}/0.rec"),
+        lambda folder: os.stat(f"{folder}/{HIDDEN}/0.rec"),
+        lambda folder: os.path.isdir(f"{folder}/{HIDDEN}"),
+    )
+    results, _ = _attempt(folder, ways, StrayEntry(folder))
+    assert results == [*[errno.ENOTDIR] * 4, False]
+
+
+def _copy_tree(folder):
+    """What a copy of the folder contains, made by shutil.copytree() and by cp."""
+    with tempfile.TemporaryDirectory() as target:
+        copies = [shutil.copytree(folder, os.path.join(target, "by_shutil"))]
+        copies.append(os.path.join(target, "by_cp"))
+        command = ["cp", "--archive", folder, copies[1]]
+        subprocess.run(command, check=True)
+        return [
+            {each.name: each.read_bytes() for each in pathlib.Path(copy).iterdir()}
+            for copy in copies
+        ]
+
+
+def _copy_entry(folder):
+    """Whether a copy has the content, the mode and the times of the entry."""
+    path = os.path.join(folder, "0.rec.part")
+    with tempfile.TemporaryDirectory() as target:
+        copy = shutil.copy2(path, target)
+        stats = os.stat(path), os.stat(copy)
+        content = _read(target, os.path.basename(copy))
+    return content, len({(each.st_mode, each.st_mtime_ns, each.st_size) for each in stats})
+
+
+def test_the_entry_can_be_copied(tmp_path):
+    (tmp_path / "0.rec").write_bytes(CONTENT)
+    results, injection = _attempt(
+        tmp_path, [_copy_tree, _copy_entry], StrayEntry(tmp_path, "*.part")
+    )
+    both = {"0.rec": CONTENT, "0.rec.part": CONTENT[:15]}
+    assert results == [[both, both], (CONTENT[:15], 1)]
+    calls = {firing.call for firing in injection.faults[0].firings}
+    assert {"getdents64", "openat", "newfstatat", "listxattr"} <= calls
+    assert os.listdir(tmp_path) == ["0.rec"]
+
+
+ATTRIBUTES = {
+    "listxattr": (os.listxattr, []),
+    "llistxattr": (lambda path: os.listxattr(path, follow_symlinks=False), []),
+    "getxattr": (lambda path: os.getxattr(path, "user.name"), errno.ENODATA),
+    "removexattr": (lambda path: os.removexattr(path, "user.name"), errno.ENODATA),
+    "setxattr": (lambda path: os.setxattr(path, "user.name", b"x"), errno.EOPNOTSUPP),
+    "readlink": (os.readlink, errno.EINVAL),
+    "realpath": (lambda path: os.path.realpath(path) == path, True),
+    "chmod": (lambda path: os.chmod(path, 0o640), None),
+    "mode": (lambda path: stat.S_IMODE(os.stat(path).st_mode), 0o640),
+    "chown": (lambda path: os.chown(path, -1, os.getgid()), None),
+    "utime": (lambda path: os.utime(path, ns=(1_000_000_001, 2_000_000_003)), None),
+    "times": (lambda path: os.stat(path).st_mtime_ns, 2_000_000_003),
+    "touch": (os.utime, None),
+    "touched": (lambda path: os.stat(path).st_mtime > time.time() - 600, True),
+    "rename": (lambda path: os.rename(path, f"{path}.other"), errno.ENOENT),
+    "link": (lambda path: os.link(path, f"{path}.other"), errno.ENOENT),
+    "truncate": (lambda path: os.truncate(path, 1), errno.ENOENT),
+    "unlink": (os.unlink, errno.ENOENT),
+}
+"""What each function of the entry's path gives, in this order."""
+
+
+def test_attributes_are_those_of_a_file_without_extended_ones(tmp_path):
+    before = os.stat(tmp_path)
+    ways = [lambda folder, f=f: f(os.path.join(folder, HIDDEN)) for f, _ in ATTRIBUTES.values()]
+    results, _ = _attempt(tmp_path, ways, StrayEntry(tmp_path))
+    assert dict(zip(ATTRIBUTES, results, strict=True)) == {
+        name: expected for name, (_, expected) in ATTRIBUTES.items()
+    }
+    assert (os.listdir(tmp_path), os.stat(tmp_path).st_mtime_ns) == ([], before.st_mtime_ns)
+
+
+def _write_and_rename(folder):
+    """Like a dataset that writes its cache under the name of the entry first."""
+    path = os.path.join(folder, HIDDEN)
+    with open(path, "wb") as file:
+        file.write(b"own")
+    content = _read(folder, HIDDEN), os.listdir(folder).count(HIDDEN)
+    os.rename(path, os.path.join(folder, "cache"))
+    with open(os.path.join(folder, "cache"), "rb") as file:
+        return content, file.read(), os.path.exists(path)
+
+
+def test_a_file_that_the_dataset_creates_takes_its_place(tmp_path):
+    (tmp_path / "0.rec").write_bytes(CONTENT)
+    (results,), _ = _attempt(tmp_path, [_write_and_rename], StrayEntry(tmp_path))
+    assert results == ((b"own", 1), b"own", True)
+    assert sorted(os.listdir(tmp_path)) == ["0.rec", "cache"]
+
+
+def test_a_real_file_of_that_name_wins(tmp_path):
+    (tmp_path / HIDDEN).write_bytes(b"own")
+    ways = (os.listdir, lambda folder: _read(folder, HIDDEN))
+    results, injection = _attempt(tmp_path, ways, StrayEntry(tmp_path), require_fired=False)
+    assert results == [[HIDDEN], b"own"]
+    assert injection.fired == 0
+    reason = f"no operation matched it: {tmp_path} already contains such an entry"
+    assert reason in injection.explain_unfired()
+
+
+@rows(
+    ("files", "name", "entry"),
+    [
+        (["b.rec", "a.rec", ".hidden"], "*.part", "a.rec.part"),
+        (["a.rec", "a"], ".*.swp", ".a.swp"),
+        (["a.rec", "a.rec.part"], "*.part", None),
+        ([], "*.part", "1.part"),
+        ([".hidden"], "*.part", "1.part"),
+        (["a" * 251], "*.part", None),
+    ],
+)
+def test_the_first_visible_file_is_copied(tmp_path, files, name, entry):
+    folder = pathlib.Path(tempfile.mkdtemp(dir=tmp_path))
+    for file in files:
+        (folder / file).write_bytes(CONTENT)
+    (folder / "0").mkdir()
+    (folder / "1").write_bytes(b"")
+    fault = StrayEntry(folder, name)
+    (names,), _ = _attempt(folder, [os.listdir], fault, require_fired=False)
+    assert set(names) - set(files) - {"0", "1"} == ({entry} if entry else set())
+
+
+def test_a_folder_without_files_gets_no_copy(tmp_path):
+    (tmp_path / "folder").mkdir()
+    fault = StrayEntry(tmp_path, "*.part")
+    (names,), injection = _attempt(tmp_path, [os.listdir], fault, require_fired=False)
+    assert (names, injection.fired) == (["folder"], 0)
+
+
+def test_a_linked_file_is_copied(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "file").write_bytes(CONTENT)
+    (tmp_path / "a.rec").symlink_to(tmp_path / "real" / "file")
+    ways = (lambda folder: _read(folder, "a.rec.part"), os.listdir)
+    results, _ = _attempt(tmp_path, ways, StrayEntry(tmp_path, "*.part"))
+    assert (results[0], sorted(results[1])) == (CONTENT[:15], ["a.rec", "a.rec.part", "real"])
+
+
+def test_another_folder_has_no_entry(folder, tmp_path):
+    ways = (os.listdir, lambda folder: os.path.exists(f"{folder}/{HIDDEN}"))
+    results, injection = _attempt(folder, ways, StrayEntry(tmp_path), require_fired=False)
+    assert results == [os.listdir(folder), False]
+    assert "no worker listed a matching folder" in injection.explain_unfired()
+
+
+def test_other_faults_apply_to_the_entry(tmp_path):
+    (tmp_path / "0.rec").write_bytes(CONTENT)
+    faults = (StrayEntry(tmp_path, "*.part"), ListingOrder(tmp_path), ReadError("*.part"))
+    ways = (os.listdir, lambda folder: _read(folder, "0.rec.part"))
+    results, injection = _attempt(tmp_path, ways, *faults)
+    assert results == [["0.rec", "0.rec.part"], errno.EIO]
+    assert [each.fired > 0 for each in injection.faults] == [True] * 3
+
+
+def test_two_entries_of_one_name_are_one(tmp_path):
+    (names,), _ = _attempt(tmp_path, [os.listdir], *[StrayEntry(tmp_path)] * 2, require_fired=False)
+    assert names == [HIDDEN]
+
+
+def test_only_some_workers_see_it(tmp_path):
+    (names,), injection = _attempt(
+        tmp_path, [os.listdir], StrayEntry(tmp_path, workers=(7,)), require_fired=False
+    )
+    assert (names, injection.fired) == ([], 0)
+
+
+def test_the_entry_is_over_with_the_faults(tmp_path):
+    with inject(StrayEntry(tmp_path)) as injection:
+        iterator = iter(alone(Attempts(tmp_path, *[os.listdir] * 40)))
+        first = next(iterator)
+        injection._client.end_faults()
+        names = list(iterator)[-1]
+    assert (first, names) == ([HIDDEN], [])
+
+
+def test_a_name_is_as_long_as_a_file_system_allows():
+    StrayEntry("*", "é" * 127)
+    with pytest.raises(InvalidArgumentError, match=r"name=.* must be a file name such as"):
+        StrayEntry("*", "é" * 128)

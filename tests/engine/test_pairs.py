@@ -13,10 +13,6 @@ from pytest_dataloader_faults.faults import (
     CorruptedFile,
     DescriptorExhaustion,
     HungRead,
-    ListingError,
-    ListingOrder,
-    LockError,
-    MemoryExhaustion,
     MissingEntry,
     OpenError,
     PinMemoryThreadDeath,
@@ -25,18 +21,16 @@ from pytest_dataloader_faults.faults import (
     ShortRead,
     ShortWrite,
     SlowRead,
-    StrayEntry,
-    ThreadExhaustion,
     TruncatedFile,
     WorkerExited,
     WorkerHung,
     WorkerKilled,
     WriteError,
-    has_connections,
 )
 from support.attempts import epoch_of
 from support.datasets import Records
 from support.epochs import alone
+from support.fault_rows import OTHER_KINDS
 from support.tries import WAYS, Tries
 from support.waiting import until
 
@@ -115,11 +109,8 @@ def _leave(iterator, end, injection):
 
 
 def test_every_kind_is_here():
-    excluded = {PinMemoryThreadDeath, WriteError, ShortWrite}
-    excluded |= {ListingError, ListingOrder, MissingEntry, StrayEntry, LockError}
-    excluded |= {ThreadExhaustion, MemoryExhaustion}
-    excluded |= {kind for kind in KINDS.values() if has_connections(kind())}
-    assert set(KINDS.values()) - excluded == {type(each) for each in FAULTS}
+    excluded = OTHER_KINDS | {PinMemoryThreadDeath, WriteError, ShortWrite, MissingEntry}
+    assert {*KINDS.values()} - excluded == {type(each) for each in FAULTS}
 
 
 def _names(places):

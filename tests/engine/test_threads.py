@@ -14,7 +14,7 @@ from multiprocessing.pool import ThreadPool
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.scope import arm_faults
@@ -22,7 +22,7 @@ from pytest_dataloader_faults.faults import ThreadExhaustion
 from support.attempts import attempt
 from support.corpus.threads import ReadsInPool
 from support.epochs import alone, epoch
-from support.tries import Tries
+from support.tries import Reads, Tries
 
 pytestmark = pytest.mark.usefixtures("engine")
 TEMPORARILY = os.strerror(errno.EAGAIN)
@@ -193,19 +193,13 @@ def test_triggers_count_starts():
     assert (firing.call, firing.path, firing.fetch) == ("clone3", None, 2)
 
 
-class Tensors(Dataset):
-    """Its samples are tensors, which torch's own threads of a worker pass on."""
+TENSORS = [torch.full((1000,), number) for number in range(16)]
+"""Samples that torch's own threads of a worker pass on."""
 
-    def __init__(self, *, starts=False):
-        self.starts = starts
 
-    def __len__(self):
-        return 16
-
-    def __getitem__(self, index):
-        if self.starts:
-            _start_thread()
-        return torch.full((1000,), index)
+def _start_thread_before(tensor):
+    _start_thread()
+    return tensor
 
 
 @pytest.mark.parametrize("sharing", ["file_descriptor", "file_system"])
@@ -215,7 +209,7 @@ def test_threads_of_torch_start(sharing):
     torch.multiprocessing.set_sharing_strategy(sharing)
     try:
         with inject(ThreadExhaustion(), require_fired=False) as injection:
-            read = epoch(DataLoader(Tensors(), batch_size=1, num_workers=2))
+            read = epoch(DataLoader(TENSORS, batch_size=1, num_workers=2))
     finally:
         torch.multiprocessing.set_sharing_strategy(before)
 
@@ -226,7 +220,8 @@ def test_threads_of_torch_start(sharing):
 
 def test_the_loop_continues_after_an_error():
     with inject(ThreadExhaustion(times=1)) as injection:
-        iterator = iter(DataLoader(Tensors(starts=True), batch_size=1, num_workers=1))
+        dataset = Reads(TENSORS, _start_thread_before)
+        iterator = iter(DataLoader(dataset, batch_size=1, num_workers=1))
         with pytest.raises(RuntimeError, match="can't start new thread"):
             next(iterator)
         assert len(list(iterator)) == 15
@@ -253,11 +248,9 @@ def test_a_process_of_a_worker_cannot_start_another():
 def test_a_watched_run_counts_starts():
     with arm_faults(engine="kernel", watch_files=True) as (injection, _):
         epoch(alone(Tries(["Thread", "subprocess", "Thread"], _call)))
-        epoch(DataLoader(Tensors(), batch_size=1, num_workers=1))
-    assert [each.counts_of("starts") for each in injection.workers] == [
-        {"thread": 2, "process": 1},
-        {},
-    ]
+        epoch(DataLoader(TENSORS, batch_size=1, num_workers=1))
+    counts = [each.counts_of("starts") for each in injection.workers]
+    assert counts == [{"thread": 2, "process": 1}, {}]
 
 
 @pytest.mark.slow

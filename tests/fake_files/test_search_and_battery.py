@@ -20,6 +20,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import TruncatedFile
 from support.fake_datasets import COUNT, FOLDER, SIZE, FakeRecords, by_open, write_fake_records
+from support.results import failure_of
 from support.surveys import survey
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -114,9 +115,7 @@ def test_ends_of_lines_are_looked_for_in_fake_files(fake_dataset_fs):
     for number in range(COUNT):
         text = "".join(f"{number},{line}\n" for line in range(6))
         fake_dataset_fs.create_file(f"{FOLDER}/{number:02}.rec", contents=text)
-    (result,) = check_dataset(
-        lambda: FakeRecords(read=lines), only=["truncated-tail"], on_fail=None
-    )
+    result = failure_of(lambda: FakeRecords(read=lines), "truncated-tail")
     assert result.verdict is Verdict.CORRUPTED
     assert [each.keep for each in result.outcome.schedule] == [20] * COUNT
 

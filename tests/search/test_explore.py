@@ -72,7 +72,7 @@ def test_the_test_to_paste_has_the_contract(records):
     assert "contract=Contract(survives=True)" in result.failure
 
 
-def test_a_failure_is_shrunk_to_the_least(failing):
+def test_a_failure_is_shrunk_to_the_least_and_printed_as_a_test_that_repeats_it(failing):
     result = explore(failing, on_fail=None, max_examples=20, **SIMPLE)
     assert result.verdict is Verdict.CORRUPTED
     (fault,) = result.outcome.schedule
@@ -83,21 +83,16 @@ def test_a_failure_is_shrunk_to_the_least(failing):
     assert result.examples <= 20
     assert result.trials < 60
     assert result.describe().splitlines()[0].startswith(f"{result.examples} examples tried, ")
-
-
-def test_the_failure_has_the_verdict_and_the_test_that_repeats_it(failing):
-    with pytest.raises(CheckFailedError, match=r"\Acorrupted: sample 0 \(batch 0\)") as raised:
-        explore(failing, loader=ALONE, max_examples=8, **{**SIMPLE, "max_faults": 1})
-    assert "fault: OpenError(path='*/00.rec'" in str(raised.value)
-    assert "examples tried" in str(raised.value)
+    headline = f"corrupted: sample {int(fault.path[2:4])} (batch 0)"
+    assert result.failure.startswith(headline)
+    assert f"fault: {fault!r}" in result.failure
+    printed = re.search(
+        r"reproduce: \n(.*?\n    replay\(.*?\)\n)", f"{result.failure}\n", re.DOTALL
+    )
     scope = {"make_dataset": failing}
-    exec(_pasted(raised.value), scope)  # noqa: S102  # our own code
-    with pytest.raises(CheckFailedError, match=r"\Acorrupted: sample 0 \(batch 0\)"):
+    exec(printed[1], scope)  # noqa: S102  # our own code
+    with pytest.raises(CheckFailedError, match=re.escape(headline)):
         scope["test_again"]()
-
-
-def _pasted(error):
-    return re.search(r"reproduce: \n(.*?\n    replay\(.*?\)\n)", f"{error}\n", re.DOTALL)[1]
 
 
 def test_tolerated_errors_are_found_out(records):
@@ -316,6 +311,24 @@ def test_x(fault_injector):
 def test_y(schedule):
     replay(lambda: Records(FOLDER), *schedule, loader={"num_workers": 1})
 """
+
+
+SERVED = strategies.loader_options(start_methods=["forkserver"])
+
+
+def test_a_search_finds_a_fault_that_changes_samples_of_served_workers(failing):
+    how = {**SIMPLE, "max_faults": 1, "files": "*/05.rec", "on_fail": None}
+    result = explore(failing, loader=SERVED, max_examples=4, **how)
+    assert result.verdict is Verdict.CORRUPTED
+    assert result.outcome.loader.start_method == "forkserver"
+    assert "'multiprocessing_context': 'forkserver'" in result.failure
+
+
+@pytest.mark.slow
+def test_a_search_of_served_workers_passes_a_healthy_dataset(records):
+    result = explore(lambda: Records(records), loader=SERVED, max_examples=4, **HOW)
+    assert (result.verdict, result.failure) == (Verdict.FAILED_CLEANLY, None)
+    assert sum(result.fired.values()) > 0
 
 
 def test_the_statistics_tell_verdicts_and_faults(inner):

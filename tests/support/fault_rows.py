@@ -6,13 +6,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from pytest_dataloader_faults import Verdict
+from pytest_dataloader_faults import Contract, Verdict
 from pytest_dataloader_faults.faults import (
+    KINDS,
     ClosedDescriptor,
     CorruptedFile,
     DescriptorExhaustion,
     Fault,
     HungRead,
+    ListingError,
+    ListingOrder,
+    LockError,
+    MemoryExhaustion,
     MissingEntry,
     OpenError,
     PinMemoryThreadDeath,
@@ -21,12 +26,16 @@ from pytest_dataloader_faults.faults import (
     ShortRead,
     ShortWrite,
     SlowRead,
+    StrayEntry,
+    ThreadExhaustion,
     TruncatedFile,
     WorkerExited,
     WorkerHung,
     WorkerKilled,
     WriteError,
+    has_connections,
 )
+from pytest_dataloader_faults.outcomes import Outcome, Reference
 from support.waiting import allowed
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -73,3 +82,17 @@ PINNED = (
     Row(DescriptorExhaustion(where="loader")),
 )
 """Those that affect the main process, with a pinned loader."""
+OTHER_KINDS = {
+    *(ListingError, ListingOrder, StrayEntry, LockError, ThreadExhaustion, MemoryExhaustion),
+    *(kind for kind in KINDS.values() if has_connections(kind())),
+}
+"""Those that have test files of their own, and no row."""
+
+
+def require_result(row: Row, outcome: Outcome, reference: Reference, count: int) -> None:
+    """The fault of *row* fired, its verdict came, and the recovery pass delivered *count*."""
+    finding = outcome.judge(reference, Contract(detects_corruption=True))
+    assert row.verdict == finding.verdict, (finding.sentence, outcome.exception, outcome.stderr)
+    assert outcome.fired
+    assert outcome.recovery is not None
+    assert sum(len(each.rows or ()) for each in outcome.recovery.delivered) == count

@@ -59,6 +59,7 @@ STARTING = [(machine, name) for machine, name in CALLS if name in STARTS]
 MACHINES = tuple(SYSCALLS)
 OPENS = calls_with_role(Role.OPENS)
 MAKE_ONE = calls_with_role(Role.ALLOCATES, Role.DUPLICATES)
+CHANGES_OF_IDENTITY = (Prctl.CAPBSET_DROP, Prctl.SET_SECUREBITS, Prctl.SET_DUMPABLE)
 USED_FOR_MORE = ("clone", "prctl")
 """Calls whose arguments say whether they change an identity."""
 
@@ -200,100 +201,69 @@ def test_the_high_half_of_a_descriptor_is_ignored(machine, name):
     assert on_descriptor(machine, name, 1 << 40 | 3) == "ALLOW"
 
 
-@rows("machine", MACHINES)
-@rows(
-    ("flags", "fd", "expected"),
-    [
-        (1, BASE, "USER_NOTIF"),
-        (1, HELD[0], "USER_NOTIF"),
-        (2, 3, "ALLOW"),
-        (MAP_ANONYMOUS | 2, MINUS_ONE, "ALLOW"),
-        (MAP_ANONYMOUS | 2, C_MINUS_ONE, "ALLOW"),
-        (MAP_ANONYMOUS | 2, BASE, "ALLOW"),
-    ],
-)
-def test_mappings_of_files_are_handed_over(machine, flags, fd, expected):
-    assert expected == answer(machine, "mmap", 0, 4096, 1, flags, fd, 0)
-
-
 @rows(("machine", "name"), [each for each in CALLS if each[1] in ("dup", "dup2", "dup3")])
 @rows(("fd", "expected"), [(3, "ALLOW"), (BASE, "USER_NOTIF"), (HELD[1], "USER_NOTIF")])
 def test_duplicates_of_followed_descriptors_are_handed_over(machine, name, fd, expected):
     assert expected == answer(machine, name, fd, 9)
 
 
-@rows("machine", MACHINES)
-@rows(
-    ("fd", "command", "expected"),
-    [
-        (BASE, F_DUPFD, "USER_NOTIF"),
-        (BASE, F_DUPFD_CLOEXEC, "USER_NOTIF"),
-        (HELD[0], F_DUPFD, "USER_NOTIF"),
-        (3, F_DUPFD, "ALLOW"),
-        (3, F_DUPFD_CLOEXEC, "ALLOW"),
-        (BASE, F_GETFD, "ALLOW"),
-        (BASE, F_SETFL, "ALLOW"),
-    ],
-)
-def test_fcntl_is_handed_over_when_it_duplicates(machine, fd, command, expected):
-    assert expected == answer(machine, "fcntl", fd, command, 0)
-
-
-LOCKING = [
-    *(("fcntl", command) for command in (F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW)),
-    ("flock", LOCK_EX),
-    ("flock", LOCK_UN),
-]
-
-
-@rows("machine", MACHINES)
-@rows(("name", "operation"), LOCKING)
-def test_locks_are_handed_over_on_request(machine, name, operation):
-    """Of any descriptor: nothing is written to a lock file, so its descriptor has a low number."""
-    assert answer(machine, name, 3, operation, 0, places=Place.LOCK) == "USER_NOTIF"
-    assert answer(machine, name, 3, operation, 0) == "ALLOW"
-
-
-@rows("machine", MACHINES)
-@rows(
-    ("fd", "command", "expected"),
-    [
-        (3, F_GETFD, "ALLOW"),
-        (3, F_GETLK, "ALLOW"),
-        (3, F_DUPFD, "ALLOW"),
-        (BASE, F_DUPFD, "USER_NOTIF"),
-    ],
-)
-def test_other_commands_of_fcntl_are_as_before_where_locks_are_handed_over(
-    machine, fd, command, expected
-):
-    assert expected == answer(machine, "fcntl", fd, command, 0, places=Place.LOCK)
-
-
 LEAST = 1 << 16
 MINE = MAP_PRIVATE | MAP_ANONYMOUS
+LOCKS = [("fcntl", each) for each in (F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW)]
+LOCKS += [("flock", LOCK_EX), ("flock", LOCK_UN)]
+MATRIX = [
+    # Mappings of files.
+    (Place(0), "mmap", (0, 4096, 1, 1, BASE, 0), True),
+    (Place(0), "mmap", (0, 4096, 1, 1, HELD[0], 0), True),
+    (Place(0), "mmap", (0, 4096, 1, 2, 3, 0), False),
+    *(
+        (Place(0), "mmap", (0, 4096, 1, MAP_ANONYMOUS | 2, fd, 0), False)
+        for fd in (MINUS_ONE, C_MINUS_ONE, BASE)
+    ),
+    # Mappings that are written back.
+    (Place.WRITE, "mmap", (0, 4096, 3, 1, 3, 0), True),
+    (Place.WRITE, "mmap", (0, 4096, 2, 3, 3, 0), True),
+    (Place.WRITE, "mmap", (0, 4096, 1, 1, 3, 0), False),
+    (Place.WRITE, "mmap", (0, 4096, 3, 2, 3, 0), False),
+    (Place.WRITE, "mmap", (0, 4096, 3, MAP_ANONYMOUS | 1, 3, 0), False),
+    *((Place(0), "mmap", (0, 4096, 3, flags, 3, 0), False) for flags in (1, 3)),
+    # Duplicates by fcntl(2).
+    *((Place(0), "fcntl", (fd, F_DUPFD, 0), fd != 3) for fd in (BASE, HELD[0], 3)),
+    *((Place(0), "fcntl", (fd, F_DUPFD_CLOEXEC, 0), fd != 3) for fd in (BASE, 3)),
+    *((Place(0), "fcntl", (BASE, command, 0), False) for command in (F_GETFD, F_SETFL)),
+    # Locks of any descriptor: nothing is written to a lock file, so its descriptor is a low one.
+    *((Place.LOCK, name, (3, operation, 0), True) for name, operation in LOCKS),
+    *((Place(0), name, (3, operation, 0), False) for name, operation in LOCKS),
+    *((Place.LOCK, "fcntl", (3, command, 0), False) for command in (F_GETFD, F_GETLK, F_DUPFD)),
+    (Place.LOCK, "fcntl", (BASE, F_DUPFD, 0), True),
+    # Allocations.
+    (Place.MEMORY, "mmap", (0, LEAST, PROT_WRITE, MINE, MINUS_ONE, 0), True),
+    (Place.MEMORY, "mmap", (0, LEAST - 1, PROT_WRITE, MINE, MINUS_ONE, 0), False),
+    (Place.MEMORY, "mmap", (0, 1 << 32, PROT_WRITE, MINE, MINUS_ONE, 0), True),
+    (Place.MEMORY, "mmap", (0, LEAST, PROT_NONE, MINE | MAP_STACK, MINUS_ONE, 0), False),
+    (Place.MEMORY, "mmap", (0, LEAST, PROT_WRITE, MINE | MAP_FIXED, MINUS_ONE, 0), False),
+    (Place.MEMORY, "mmap", (0, LEAST, PROT_WRITE, MAP_PRIVATE, 3, 0), False),
+    (Place.MEMORY, "mmap", (0, LEAST, PROT_WRITE, MAP_PRIVATE, BASE, 0), True),
+    (Place.MEMORY, "mremap", (0, 1, LEAST, 0), True),
+    (Place.MEMORY, "mremap", (0, LEAST, LEAST - 1, 0), False),
+    (Place.MEMORY, "mprotect", (0, 1, PROT_WRITE), True),
+    (Place.MEMORY, "mprotect", (0, LEAST, PROT_NONE), False),
+    (Place.MEMORY, "brk", (0,), True),
+    # Changes of identity.
+    (Place(0), "clone", (CLONE_NEWNS,), True),
+    (Place(0), "clone", (CLONE_NEWUSER | CLONE_FS,), True),
+    (Place(0), "clone", (CLONE_FS,), False),
+    *((Place(0), "prctl", (operation,), True) for operation in CHANGES_OF_IDENTITY),
+    (Place(0), "prctl", (Prctl.SET_PDEATHSIG,), False),
+]
+"""What a plan is about, a call, and whether it is handed over."""
 
 
 @rows("machine", MACHINES)
-@rows(
-    ("name", "arguments", "expected"),
-    [
-        ("mmap", (0, LEAST, PROT_WRITE, MINE, MINUS_ONE, 0), "USER_NOTIF"),
-        ("mmap", (0, LEAST - 1, PROT_WRITE, MINE, MINUS_ONE, 0), "ALLOW"),
-        ("mmap", (0, 1 << 32, PROT_WRITE, MINE, MINUS_ONE, 0), "USER_NOTIF"),
-        ("mmap", (0, LEAST, PROT_NONE, MINE | MAP_STACK, MINUS_ONE, 0), "ALLOW"),
-        ("mmap", (0, LEAST, PROT_WRITE, MINE | MAP_FIXED, MINUS_ONE, 0), "ALLOW"),
-        ("mmap", (0, LEAST, PROT_WRITE, MAP_PRIVATE, 3, 0), "ALLOW"),
-        ("mmap", (0, LEAST, PROT_WRITE, MAP_PRIVATE, BASE, 0), "USER_NOTIF"),
-        ("mremap", (0, 1, LEAST, 0), "USER_NOTIF"),
-        ("mremap", (0, LEAST, LEAST - 1, 0), "ALLOW"),
-        ("mprotect", (0, 1, PROT_WRITE), "USER_NOTIF"),
-        ("mprotect", (0, LEAST, PROT_NONE), "ALLOW"),
-        ("brk", (0,), "USER_NOTIF"),
-    ],
-)
-def test_allocations_are_handed_over_on_request(machine, name, arguments, expected):
-    assert expected == answer(machine, name, *arguments, places=Place.MEMORY, memory=LEAST)
+@rows(("places", "name", "arguments", "expected"), MATRIX)
+def test_calls_are_handed_over_by_their_arguments(machine, places, name, arguments, expected):
+    decision = answer(machine, name, *arguments, places=places, memory=LEAST)
+    assert decision == ("USER_NOTIF" if expected else "ALLOW")
 
 
 @rows("machine", MACHINES)
@@ -328,47 +298,11 @@ def test_writes_are_handed_over_on_request(machine, name, fd, expected):
     assert answer(machine, name, *arguments) == "ALLOW" or name in reading_calls()
 
 
-@rows("machine", MACHINES)
-@rows(
-    ("protection", "flags", "expected"),
-    [
-        (3, 1, "USER_NOTIF"),
-        (2, 3, "USER_NOTIF"),
-        (1, 1, "ALLOW"),
-        (3, 2, "ALLOW"),
-        (3, MAP_ANONYMOUS | 1, "ALLOW"),
-    ],
-)
-def test_mappings_that_are_written_back_are_handed_over(machine, protection, flags, expected):
-    arguments = (0, 4096, protection, flags, 3, 0)
-    assert answer(machine, "mmap", *arguments, places=Place.WRITE) == expected
-    assert answer(machine, "mmap", *arguments) == "ALLOW"
-
-
 @rows(("machine", "name"), READING)
 def test_reads_are_handed_over_as_before_where_writes_are_too(machine, name):
     assert on_descriptor(machine, name, BASE, places=Place.WRITE) == "USER_NOTIF"
     if name not in writing_calls():
         assert on_descriptor(machine, name, 3, places=Place.WRITE) == "ALLOW"
-
-
-@rows("machine", MACHINES)
-@rows(
-    ("name", "first_argument", "expected"),
-    [
-        ("clone", CLONE_NEWNS, "USER_NOTIF"),
-        ("clone", CLONE_NEWUSER | CLONE_FS, "USER_NOTIF"),
-        ("clone", CLONE_FS, "ALLOW"),
-        ("prctl", Prctl.CAPBSET_DROP, "USER_NOTIF"),
-        ("prctl", Prctl.SET_SECUREBITS, "USER_NOTIF"),
-        ("prctl", Prctl.SET_DUMPABLE, "USER_NOTIF"),
-        ("prctl", Prctl.SET_PDEATHSIG, "ALLOW"),
-    ],
-)
-def test_a_change_of_identity_is_reported_by_its_first_argument(
-    machine, name, first_argument, expected
-):
-    assert expected == answer(machine, name, first_argument)
 
 
 @rows(("machine", "name"), STARTING)

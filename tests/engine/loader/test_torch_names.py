@@ -21,7 +21,8 @@ PACKAGE = Path(pytest_dataloader_faults.__file__).parent
 NAMES = [(owner, name) for owner, names in USED_OF_TORCH.items() for name in names]
 OTHERS = {"_C", "_fields"}
 """torch's extension module, and those of named tuples, which torch's loader has as well."""
-TREES = {path: ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
+NODES = [[*ast.walk(ast.parse(path.read_text("utf-8")))] for path in PACKAGE.rglob("*.py")]
+"""Those of each module."""
 _BY_NAME = ("getattr", "hasattr", "setattr")
 
 
@@ -57,9 +58,9 @@ def _is_call_of_super(node):
     return is_private and isinstance(node.value, ast.Call) and _name(node.value.func) == "super"
 
 
-def _attributes(tree):
+def _attributes(nodes):
     """What is used of objects other than an instance of the class itself; all of it in a mixin."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ClassDef) and any(map(_is_call_of_super, ast.walk(node))):
             yield from (each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute))
         elif isinstance(node, ast.Attribute) and _name(node.value) not in ("self", "cls"):
@@ -69,10 +70,8 @@ def _attributes(tree):
 
 
 def _used_names():
-    attributes = {
-        name for tree in TREES.values() for name in _attributes(tree) if _is_private(name)
-    }
-    imports = [_imported_names(node) for tree in TREES.values() for node in ast.walk(tree)]
+    attributes = {name for nodes in NODES for name in _attributes(nodes) if _is_private(name)}
+    imports = [_imported_names(node) for nodes in NODES for node in nodes]
     return (attributes & _torch_names()).union(*imports)
 
 

@@ -1,5 +1,6 @@
 """Faults of connections, and an end in an error where the supervisor cannot do what they need."""
 
+import asyncio
 import contextlib
 import errno
 import functools
@@ -8,7 +9,6 @@ import time
 
 import pytest
 import torch
-from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._engine.kernel import sockets
@@ -167,9 +167,47 @@ def _sockets_of_other_kinds(_address):
         return right_socket.recv(1)
 
 
-def test_only_tcp_counts():
-    (gave,), injection = attempt([0], _sockets_of_other_kinds, ConnectError(), require_fired=False)
+@pytest.mark.parametrize("engine", ["kernel", "python"])
+def test_only_tcp_counts(engine):
+    options = {"engine": engine, "require_fired": False}
+    (gave,), injection = attempt([0], _sockets_of_other_kinds, ConnectError(), **options)
     assert (b"x", {}) == (gave, injection.workers[0].counts_of("connections"))
+
+
+def _by_connect(address):
+    with socket.create_connection(address) as connection:
+        return connection.recv(1)
+
+
+def _by_connect_ex(address):
+    with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET) as connection:
+        if number := connection.connect_ex(address):
+            raise OSError(number, "Connection refused")
+        return connection.recv(1)
+
+
+def _by_asyncio(address):
+    async def ask():
+        reader, writer = await asyncio.open_connection(*address)
+        data = await reader.read()
+        writer.close()
+        return data
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_second_connection_of_each_way_is_refused_by_the_python_engine(host):
+    ways = (_by_connect, _by_connect_ex, _by_asyncio)
+    with tcp_server(lambda connection: connection.sendall(b"x"), host) as address:
+        fault = ConnectError(path_of(address), nth=2, every=3)
+        sources = [functools.partial(way, address) for way in ways for _ in range(3)]
+        gave, injection = attempt(sources, lambda call: call(), fault, engine="python")
+    assert [False, True, False] * len(ways) == ["refused" in str(each) for each in gave]
+    assert [b"x"] * 6 == [each for each in gave if isinstance(each, bytes)]
+    assert {path_of(address): len(sources)} == injection.workers[0].counts_of("connections")
+    firing = injection.faults[0].firings[0]
+    assert ("connect", path_of(address)) == (firing.call, firing.path)
 
 
 def test_a_hung_answer_comes_at_the_end_of_the_scope(address):
@@ -242,17 +280,7 @@ def test_a_failure_of_the_relay_is_an_error_of_the_run(url, monkeypatch):
         run_trial(lambda: ByHttp(url), ConnectionReset())
 
 
-class Idle(Dataset):
-    """Connects to nothing."""
-
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, index):
-        return torch.tensor(index)
-
-
 @pytest.mark.usefixtures("_forbidden")
 def test_a_dataset_without_connections_is_no_error():
-    outcome = run_trial(Idle, ConnectionReset())
+    outcome = run_trial(lambda: [*torch.arange(2)], ConnectionReset())
     assert (0, None) == (outcome.fired, outcome.exception)

@@ -89,7 +89,7 @@ def _disable_stacks(_worker):
     faulthandler.disable()
 
 
-@pytest.mark.parametrize(("at", "worker"), [(1, 1), (4, 0), (8, 1)])
+@pytest.mark.parametrize(("at", "worker"), [(1, 1), slow(4, 0), (8, 1)])
 def test_what_was_delivered_before_a_death_is_always_the_same(dataset, at, worker):
     with inject(WorkerKilled(at=at, worker=worker)):
         read = epoch(alone(dataset, num_workers=2))
@@ -163,13 +163,8 @@ def _loop(loader, when):
 @pytest.mark.parametrize(
     ("kind", "when"),
     [
-        *(
-            ("strict", "before"),
-            ("strict", "during"),
-            ("tolerant", "during"),
-            ("tolerant", "after"),
-        ),
-        *(slow("tolerant", "before"), slow("strict", "after")),
+        *(("strict", "before"), ("tolerant", "during"), ("tolerant", "after")),
+        *(slow("tolerant", "before"), slow("strict", "during"), slow("strict", "after")),
     ],
 )
 def test_a_supervisor_that_dies(dataset, records, kind, when):
@@ -185,7 +180,7 @@ def test_a_supervisor_that_dies(dataset, records, kind, when):
 PREFETCH = (1, 4)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [slow(1), 2])
 def test_a_death_in_the_second_epoch(records, workers):
     with inject(WorkerKilled(at=16 // workers + 3)):
         for prefetch in PREFETCH:

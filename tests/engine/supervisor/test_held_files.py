@@ -18,6 +18,7 @@ from support.attempts import epoch_of
 from support.corpus.archives import Unbuffered
 from support.corpus.handles import MappedInInit, PositionalAtFirstUse, UnbufferedInInit
 from support.epochs import alone
+from support.results import failure_of, result_of
 
 SIZE = 64
 MANY = 260
@@ -98,16 +99,14 @@ def test_a_healthy_dataset_with_many_open_files(tmp_path):
     ]
 
 
-def _check_shared_offsets(make):
-    (result,) = check_dataset(make, only="workers-agree", on_fail=None)
+def _files_read_through_one_offset(result):
     shared = {path for worker in result.outcome.workers for path in worker.shared_offset_files}
-    return result, {os.path.basename(path) for path in shared}
+    return {os.path.basename(path) for path in shared}
 
 
 def test_file_read_by_several_workers_through_one_offset_is_named(records):
-    result, shared = _check_shared_offsets(lambda: UnbufferedInInit(records))
-
-    assert {"records.pack"} == shared
+    result = failure_of(lambda: UnbufferedInInit(records), "workers-agree")
+    assert {"records.pack"} == _files_read_through_one_offset(result)
     assert (
         "records.pack: opened before the fork, so 2 workers share its offset" in result.explanation
     )
@@ -115,9 +114,8 @@ def test_file_read_by_several_workers_through_one_offset_is_named(records):
 
 @pytest.mark.parametrize("kind", [Unbuffered, MappedInInit, PositionalAtFirstUse])
 def test_file_that_each_worker_reads_on_its_own_is_not(kind, records):
-    result, shared = _check_shared_offsets(lambda: kind(records))
-
-    assert set() == shared
+    result = result_of(lambda: kind(records), "workers-agree")
+    assert set() == _files_read_through_one_offset(result)
     assert result.passed
 
 

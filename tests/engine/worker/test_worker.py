@@ -17,6 +17,7 @@ from support.attempts import epoch_of
 from support.datasets import Records
 from support.epochs import alone
 from support.served import SharesTensors
+from support.tries import Reads
 from support.waiting import until
 
 SPAWN = pytest.param("spawn", marks=pytest.mark.slow)
@@ -67,21 +68,16 @@ def test_a_parent_that_is_dead_already_is_missed(at_once):
     assert starter.exitcode == -signal.SIGKILL
 
 
-class WatchesParent(Dataset[int]):
-    """Its samples are the pid that torch's loop takes for the parent's."""
-
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, index: int) -> int:
-        return torch_worker.ManagerWatchdog().manager_pid
+def _parent(_source):
+    """The pid that torch's loop takes for the parent's."""
+    return torch_worker.ManagerWatchdog().manager_pid
 
 
 @pytest.mark.parametrize("engine", ["kernel", "python"])
 def test_torch_looks_for_the_parent_that_the_worker_began_with(engine):
     with inject(ReadError("*.none"), engine=engine, require_fired=False):
-        (batch,) = DataLoader(WatchesParent(), num_workers=1, batch_size=None)
-    assert batch == os.getpid()
+        (pid,) = alone(Reads([0], _parent))
+    assert pid == os.getpid()
 
 
 def test_an_iterator_that_is_dropped_ends_its_workers(records):
@@ -110,18 +106,11 @@ KINDS = [
 HANGS = "hang", "signal 19"
 
 
-class Numbers(Dataset):
-    """Sample *i* is *i*."""
+class Batches(Dataset):
+    """The same numbers, asked for whole batches."""
 
     def __len__(self) -> int:
         return SAMPLES
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
-class Batches(Numbers):
-    """The same, asked for whole batches."""
 
     def __getitems__(self, indices: list[int]) -> list[int]:
         return indices
@@ -139,10 +128,11 @@ class Stream(IterableDataset):
 def test_whichever_worker_begins_it(fault, call):
     kind = FiringKind.HANG if call == "hang" else FiringKind.DEATH
     with inject(fault) as injection:
-        for dataset, size in ((Numbers(), None), (Numbers(), 1), (Numbers(), 4), (Batches(), 4)):
+        numbers = [*range(SAMPLES)]
+        for dataset, size in ((numbers, None), (numbers, 1), (numbers, 4), (Batches(), 4)):
             place = SAMPLE // (size or 1)
             read, (facts,) = _epoch(injection, call, place, dataset, size)
-            expected = [*range(SAMPLES)] if size is None else _batches(size)
+            expected = numbers if size is None else _batches(size)
             assert expected[:place] == read.batches
             assert [(place % 2, place // 2 + 1, call, kind)] == [
                 (firing.worker, firing.fetch, firing.call, firing.kind) for firing in facts.firings
