@@ -27,6 +27,7 @@ from pytest_dataloader_faults.faults import (
     ThreadExhaustion,
     WorkerKilled,
 )
+from support.rows import slow
 
 EPERM, ENOSYS, EACCES, EINVAL = 1, 38, 13, 22
 
@@ -139,8 +140,8 @@ except exceptions.UnusableEnvironmentError as error:
     ("call", "line"),
     [
         ("setsid", "os.setsid()"),
-        pytest.param("socketpair", "socket.socketpair", marks=pytest.mark.slow),
-        pytest.param("waitid", "os.waitid(", marks=pytest.mark.slow),
+        slow("socketpair", "socket.socketpair"),
+        slow("waitid", "os.waitid("),
     ],
 )
 def test_a_call_that_every_trial_needs_is_named(call, line):

@@ -28,10 +28,10 @@ from pytest_dataloader_faults.faults import (
 from support.attempts import attempt
 from support.datasets import COUNT, Records, RecordStream, write_records
 from support.epochs import alone, epoch
+from support.rows import slow
 from support.tries import Reads, Tries
 from support.waiting import allowed
 
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 ENGINES = ("kernel", "python")
 SCHEDULES = {
     "OpenError": [OpenError("*/05.rec", errno.EACCES)],

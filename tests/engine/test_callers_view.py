@@ -21,7 +21,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
 )
 from support.attempts import attempt, attempt_followed, error_of
-from support.children import in_a_process
+from support.children import in_a_process, in_its_own_process
 from support.epochs import alone, epoch
 from support.tries import ENOUGH, Tries
 
@@ -256,19 +256,19 @@ def test_who_is_itself_again_is_under_faults_again(folder):
     assert ({OTHER_RIGHTS: 1}, 2) == (injection.workers[0].unobserved, injection.fired)
 
 
-def _through_proc_cwd(folder):
-    (folder / "way").symlink_to("/proc/self/cwd/x.bin")
+def _through_link(target, *flags):
+    """A link to *target*, which may name the folder, or the folder b by the worker's own."""
 
-    def read():
-        os.chdir(folder / "b")
-        return _read(folder / "way")
+    def prepare(folder):
+        (folder / "way").symlink_to(target.format(folder=folder))
 
-    return read
+        def read():
+            os.chdir(folder / "b")
+            return _read(folder / "way", *flags)
 
+        return read
 
-def _through_proc_root(folder):
-    (folder / "way").symlink_to(f"/proc/self/root{folder}/a/x.bin")
-    return lambda: _read(folder / "way")
+    return prepare
 
 
 def _by_proc_link(way):
@@ -311,25 +311,6 @@ def _through_proc_fd(folder):
     return read
 
 
-def _own_name(folder):
-    (folder / "way").symlink_to("/proc/self/comm")
-    return lambda: _read(folder / "way")
-
-
-def _no_follow(folder):
-    (folder / "way").symlink_to(folder / "a" / "x.bin")
-    return lambda: _read(folder / "way", os.O_NOFOLLOW)
-
-
-def _endless(folder):
-    (folder / "way").symlink_to(folder / "way")
-    return lambda: _read(folder / "way")
-
-
-def _no_folder(folder):
-    return lambda: _read(f"{folder}/a/x.bin/")
-
-
 def _openat2(path, resolve, folder):
     fd = os.open(folder, os.O_PATH)
     open_how = struct.pack("=QQQ", os.O_RDONLY, 0, resolve)
@@ -343,10 +324,6 @@ def _openat2(path, resolve, folder):
         os.close(opened_fd)
 
 
-def _beneath(folder):
-    return lambda: _openat2("../b/x.bin", BENEATH, folder / "a")
-
-
 def _without_links(folder):
     (folder / "way").symlink_to("a/x.bin")
     return lambda: _openat2("way", NO_SYMLINKS, folder)
@@ -355,10 +332,6 @@ def _without_links(folder):
 def _in_root(folder):
     (folder / "b" / "way").symlink_to("/x.bin")
     return lambda: _openat2("/way", IN_ROOT, folder / "b")
-
-
-def _invalid_openat2(_folder):
-    return lambda: _check(libc.syscall(_OPENAT2, _AT_FDCWD, b"x.bin", 1, 24))
 
 
 def _moved_folder(folder):
@@ -378,20 +351,23 @@ def _moved_folder(folder):
 
 
 WAYS = {
-    "/proc/self/cwd": (_through_proc_cwd, {LINK: 1}),
-    "/proc/self/root": (_through_proc_root, {LINK: 1}),
+    "/proc/self/cwd": (_through_link("/proc/self/cwd/x.bin"), {LINK: 1}),
+    "/proc/self/root": (_through_link("/proc/self/root{folder}/a/x.bin"), {LINK: 1}),
     "/proc/self/fd": (_through_proc_fd, {LINK: 1}),
-    "/proc/self/comm": (_own_name, {}),
+    "/proc/self/comm": (_through_link("/proc/self/comm"), {}),
     **{f"{way} itself": (_by_proc_link(way), {LINK: 1}) for way in DIRECT},
     "/proc/self/limits itself": (_by_proc_link("/proc/self/root/proc/self/limits"), {}),
     "no such descriptor": (_by_proc_link("/proc/self/fd/99999/x.bin"), {}),
-    "O_NOFOLLOW": (_no_follow, {}),
-    "endless": (_endless, {}),
-    "a file as a folder": (_no_folder, {}),
-    "RESOLVE_BENEATH": (_beneath, {}),
+    "O_NOFOLLOW": (_through_link("{folder}/a/x.bin", os.O_NOFOLLOW), {}),
+    "endless": (_through_link("{folder}/way"), {}),
+    "a file as a folder": (lambda folder: lambda: _read(f"{folder}/a/x.bin/"), {}),
+    "RESOLVE_BENEATH": (lambda folder: lambda: _openat2("../b/x.bin", BENEATH, folder / "a"), {}),
     "RESOLVE_NO_SYMLINKS": (_without_links, {}),
     "RESOLVE_IN_ROOT": (_in_root, {}),
-    "a pointer to nothing": (_invalid_openat2, {}),
+    "a pointer to nothing": (
+        lambda _: lambda: _check(libc.syscall(_OPENAT2, _AT_FDCWD, b"x.bin", 1, 24)),
+        {},
+    ),
     "a moved folder": (_moved_folder, {}),
 }
 
@@ -427,27 +403,23 @@ def _closed(folder):
 UNREADABLE = [TruncatedFile, CorruptedFile, ReadError, ClosedDescriptor]
 
 
+@in_its_own_process()
 def test_a_file_that_the_worker_may_not_read(closed):
-    def body():
-        if os.geteuid() == 0:
-            _drop_capabilities(*OVERRIDE)
-        (gave,), injection = attempt(
-            [closed], error_of(_read), *(kind("*.bin") for kind in UNREADABLE), require_fired=False
-        )
-        assert "Errno 13" in gave
-        assert (0, {}) == (injection.matched, injection.workers[0].unobserved)
-
-    assert in_a_process(body) == ""
+    if os.geteuid() == 0:
+        _drop_capabilities(*OVERRIDE)
+    (gave,), injection = attempt(
+        [closed], error_of(_read), *(kind("*.bin") for kind in UNREADABLE), require_fired=False
+    )
+    assert "Errno 13" in gave
+    assert (0, {}) == (injection.matched, injection.workers[0].unobserved)
 
 
+@in_its_own_process()
 def test_an_open_that_is_to_fail_needs_no_right_to_the_file(closed):
-    def body():
-        if os.geteuid() == 0:
-            _drop_capabilities(*OVERRIDE)
-        (gave,), _ = attempt([closed], _read, OpenError("*.bin"))
-        assert os.strerror(errno.EIO) in gave
-
-    assert in_a_process(body) == ""
+    if os.geteuid() == 0:
+        _drop_capabilities(*OVERRIDE)
+    (gave,), _ = attempt([closed], _read, OpenError("*.bin"))
+    assert os.strerror(errno.EIO) in gave
 
 
 def test_a_link_that_is_not_to_be_followed(folder):
@@ -487,19 +459,18 @@ class _Invisible:
         return content, _read(self.path), os.stat(self.path).st_size
 
 
+@in_its_own_process()
 def test_a_process_that_the_supervisor_may_not_look_at(folder):
-    def body():
-        if os.geteuid() == 0:
-            _drop_capabilities(TRACE)
-        (gave,), injection = attempt_followed([None], _Invisible(folder / "a" / "x.bin"), "*.bin")
-        assert (b"in a", b"in a", 4) == gave
-        hidden = injection.workers[0].unobserved
-        assert 1 == hidden["open by a process that the supervisor may not inspect"]
-        assert 1 <= hidden["read by a process that the supervisor may not inspect"]
-
-    assert in_a_process(body) == ""
+    if os.geteuid() == 0:
+        _drop_capabilities(TRACE)
+    (gave,), injection = attempt_followed([None], _Invisible(folder / "a" / "x.bin"), "*.bin")
+    assert (b"in a", b"in a", 4) == gave
+    hidden = injection.workers[0].unobserved
+    assert 1 == hidden["open by a process that the supervisor may not inspect"]
+    assert 1 <= hidden["read by a process that the supervisor may not inspect"]
 
 
+@in_its_own_process()
 def test_a_process_of_a_worker_that_the_supervisor_may_not_look_at(folder):
     """Not even the names of the files that it opens are known, so it opens them itself."""
 
@@ -510,15 +481,12 @@ def test_a_process_of_a_worker_that_the_supervisor_may_not_look_at(folder):
 
         return in_a_process(read)
 
-    def body():
-        if os.geteuid() == 0:
-            _drop_capabilities(TRACE)
-        (gave,), injection = attempt_followed([folder / "a" / "x.bin"], in_a_child, "*.bin")
-        assert gave == ""
-        hidden = injection.workers[0].unobserved
-        assert 1 <= hidden["open by a process that the supervisor may not inspect"]
-
-    assert in_a_process(body) == ""
+    if os.geteuid() == 0:
+        _drop_capabilities(TRACE)
+    (gave,), injection = attempt_followed([folder / "a" / "x.bin"], in_a_child, "*.bin")
+    assert gave == ""
+    hidden = injection.workers[0].unobserved
+    assert 1 <= hidden["open by a process that the supervisor may not inspect"]
 
 
 def _sizes(folder):

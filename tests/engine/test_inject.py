@@ -12,12 +12,7 @@ from pytest_dataloader_faults.exceptions import (
     FaultNotFiredError,
     InvalidArgumentError,
 )
-from pytest_dataloader_faults.faults import (
-    DescriptorExhaustion,
-    ReadError,
-    SlowRead,
-    TruncatedFile,
-)
+from pytest_dataloader_faults.faults import DescriptorExhaustion, ReadError, SlowRead, TruncatedFile
 from support.attempts import epoch_of
 from support.datasets import COUNT, Records, write_records
 from support.epochs import alone, epoch, take_before_hang

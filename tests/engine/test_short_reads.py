@@ -54,11 +54,7 @@ def _read(fd):
     return os.read(fd, ENOUGH)
 
 
-AT_OFFSET = {
-    "read": _read,
-    "readinto": _readinto,
-    "readv": _fill_buffers(os.readv),
-}
+AT_OFFSET = {"read": _read, "readinto": _readinto, "readv": _fill_buffers(os.readv)}
 AT_A_PLACE = {
     "pread": lambda fd: os.pread(fd, ENOUGH, 11),
     "preadv": _fill_buffers(os.preadv, 11),
@@ -152,11 +148,7 @@ CASES = {
         for name in ("O_CREAT", "dir_fd")
     },
     "by halves": (_case(WAYS["thread"], 0.5), CONTENT, {(len(CONTENT) - 1).bit_length()}),
-    "few": (
-        _case(_read_at_5(_read_few)),
-        ((NEXT[0], CONTENT[-MOST:], NEXT[1]), 5 + 2 * MOST),
-        {1},
-    ),
+    "few": (_case(_read_at_5(_read_few)), ((NEXT[0], CONTENT[-MOST:], NEXT[1]), 5 + 2 * MOST), {1}),
     "pieces": (
         _case(_read_pieces),
         (CONTENT[:7], CONTENT[7:107], 107, CONTENT[107:]),

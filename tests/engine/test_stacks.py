@@ -7,7 +7,7 @@ import pytest
 
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.stacks import StackRequest, write_on_signal
-from support.children import in_a_process
+from support.children import in_its_own_process
 from support.waiting import until
 
 
@@ -54,47 +54,42 @@ def _request_stacks(pid):
     return requests[0]
 
 
+@in_its_own_process()
 def test_stacks_of_processes_that_are_dumped_at_once_are_apart():
-    def body():
-        write_on_signal()
-        pids = [_fork(PAUSES[number % 2], 60) for number in range(6)]
-        try:
-            for _ in range(5):
-                requests = [_request_stacks(pid) for pid in pids]
-                for number, request in enumerate(requests):
-                    text = request.text()
-                    pause_name, other_name = (
-                        PAUSES[number % 2].__name__,
-                        PAUSES[1 - number % 2].__name__,
-                    )
-                    assert text.count(f"in {pause_name}") >= 60, text
-                    assert other_name not in text
-                    assert text.count("most recent call first") == 1
-        finally:
-            for pid in pids:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-
-    assert in_a_process(body) == ""
-
-
-def test_a_process_that_closed_its_file_is_not_used():
-    """The number may be that of a file of the user's by now."""
-
-    def body():
-        write_on_signal()
-        pid = _fork(_close_all_on_signal)
-        try:
-            _request_stacks(pid).text()
-            os.kill(pid, signal.SIGUSR1)
-            assert until(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= 3)
-            with pytest.raises(LookupError):
-                StackRequest(pid)
-        finally:
+    write_on_signal()
+    pids = [_fork(PAUSES[number % 2], 60) for number in range(6)]
+    try:
+        for _ in range(5):
+            requests = [_request_stacks(pid) for pid in pids]
+            for number, request in enumerate(requests):
+                text = request.text()
+                pause_name, other_name = (
+                    PAUSES[number % 2].__name__,
+                    PAUSES[1 - number % 2].__name__,
+                )
+                assert text.count(f"in {pause_name}") >= 60, text
+                assert other_name not in text
+                assert text.count("most recent call first") == 1
+    finally:
+        for pid in pids:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
-    assert in_a_process(body) == ""
+
+@in_its_own_process()
+def test_a_process_that_closed_its_file_is_not_used():
+    """The number may be that of a file of the user's by now."""
+    write_on_signal()
+    pid = _fork(_close_all_on_signal)
+    try:
+        _request_stacks(pid).text()
+        os.kill(pid, signal.SIGUSR1)
+        assert until(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= 3)
+        with pytest.raises(LookupError):
+            StackRequest(pid)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def _close_all_on_signal():

@@ -30,6 +30,7 @@ from pytest_dataloader_faults.faults.writes import WRITE_ERRNOS
 from support.attempts import Case, attempt, attempt_each, epoch_of, met_errnos
 from support.datasets import CopiedRecords, Records
 from support.epochs import alone, epoch
+from support.rows import slow
 from support.tries import Tries
 from support.waiting import allowed
 
@@ -221,12 +222,7 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [
-        "full later",
-        "short",
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("full", "never")),
-    ],
+    "fault", ["full later", "short", *(slow(each) for each in ("full", "never"))]
 )
 def test_the_python_engine_does_the_same(tmp_path, fault):
     cases = {name: Case(WAYS[name], SCHEDULES[fault], None) for name in IN_PYTHON}
@@ -362,7 +358,7 @@ def test_a_mapping_is_reported(path):
     assert Path(path).read_bytes() == b"\7" * 99
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("workers", [slow(1), 2])
 def test_a_death_leaves_half_of_a_write(tmp_path, workers):
     cells = [(worker, at) for worker in range(workers) for at in (1, 3)]
     faults = [
@@ -417,9 +413,7 @@ def test_writes_go_on_after_the_scope(path):
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [WriteError("*.copy"), pytest.param(WorkerKilled(writing="*.copy"), marks=pytest.mark.slow)],
-    ids=str,
+    "fault", [WriteError("*.copy"), slow(WorkerKilled(writing="*.copy"))], ids=str
 )
 def test_a_trial_harms_no_other_folder(records, tmp_path, fault):
     copies = tmp_path / "copies"

@@ -1,6 +1,5 @@
 """Fake file systems that workers see: ours, and pyfakefs' own fixtures."""
 
-import functools
 import gc
 import multiprocessing
 import os
@@ -17,9 +16,8 @@ from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import ReadError
 from support.fake_datasets import COUNT, SIZE, FakeRecords, by_look, by_number, write_fake_records
 from support.inner import PYTHONPATH
+from support.rows import slow
 from support.waiting import allowed
-
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def _bytes_of(loader) -> list[list[int]]:

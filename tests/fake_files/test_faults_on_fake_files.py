@@ -1,7 +1,6 @@
 """What faults do to fake files, by each way of reading them."""
 
 import errno
-import functools
 import mmap
 import resource
 import sys
@@ -36,6 +35,7 @@ from support.fake_datasets import (
     by_path,
     write_modules,
 )
+from support.rows import slow
 
 READERS = [by_open, by_path, by_number, at_offset]
 FAULTS = {
@@ -81,9 +81,6 @@ def test_by_each_way_of_reading(files, read):
 def _modules(tmp_path, monkeypatch):
     """Modules on the real disk, which a reader is the first to import."""
     monkeypatch.setattr(sys, "path", [*write_modules(tmp_path), *sys.path])
-
-
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.usefixtures("modules")

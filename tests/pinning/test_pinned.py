@@ -1,7 +1,6 @@
 """Loaders that pin: their thread, epochs that nobody reads to the end, faults, and the check."""
 
 import atexit
-import functools
 import gc
 import itertools
 import os
@@ -44,11 +43,12 @@ from support.batches import (
     Unpinned,
     as_pair,
 )
-from support.children import in_a_process
+from support.children import in_its_own_process
 from support.datasets import COUNT, CopiedRecords, Records, write_records
 from support.epochs import reserves_shared_memory
 from support.fault_rows import FAULTS, OTHER_KINDS, PINNED, require_result
 from support.results import failure_of, result_of
+from support.rows import slow
 from support.waiting import allowed, until
 
 
@@ -80,32 +80,27 @@ def _release_ended_workers():
         atexit.unregister(clean_up)
 
 
-@pytest.mark.parametrize("persistent", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("persistent", [False, slow(True)])
+@in_its_own_process()
 def test_abandoned_epoch_leaves_nothing(accelerator, records, persistent):
     options = {"batch_size": 2, "num_workers": 2, "pin_memory": True}
-
-    def body():
-        loader = DataLoader(Records(records), **options, persistent_workers=persistent)
-        _abandon(loader)  # What the first use opens for good is no leak.
-        _release_ended_workers()
-        descriptors = _descriptors()
-        threads, workers = _abandon(loader)
-        _release_ended_workers()
-        assert until(lambda: not any(each.is_alive() for each in threads))
-        assert until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in workers))
-        assert until(lambda: _descriptors() <= descriptors), (descriptors, _descriptors())
-
-    assert in_a_process(body) == ""
+    loader = DataLoader(Records(records), **options, persistent_workers=persistent)
+    _abandon(loader)  # What the first use opens for good is no leak.
+    _release_ended_workers()
+    descriptors = _descriptors()
+    threads, workers = _abandon(loader)
+    _release_ended_workers()
+    assert until(lambda: not any(each.is_alive() for each in threads))
+    assert until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in workers))
+    assert until(lambda: _descriptors() <= descriptors), (descriptors, _descriptors())
 
 
+@in_its_own_process()
 def test_epoch_that_failed_leaves_no_thread(accelerator, records):
-    def body():
-        loader = DataLoader(Records(records), batch_size=2, num_workers=2, pin_memory=True)
-        with inject(ReadError(nth=3)), pytest.raises(OSError, match="Input/output error"):
-            list(loader)
-        assert until(lambda: threading.active_count() == 1)
-
-    assert in_a_process(body) == ""
+    loader = DataLoader(Records(records), batch_size=2, num_workers=2, pin_memory=True)
+    with inject(ReadError(nth=3)), pytest.raises(OSError, match="Input/output error"):
+        list(loader)
+    assert until(lambda: threading.active_count() == 1)
 
 
 QUICK = (OpenError, SharedMemoryExhaustion, DescriptorExhaustion)
@@ -181,9 +176,6 @@ def test_loader_that_fails_after_it_started_workers_is_judged(folder, monkeypatc
 def test_loader_without_the_thread_is_refused(folder, options):
     with pytest.raises(InvalidArgumentError, match="needs a thread that pins batches"):
         run_trial(lambda: Records(folder), PinMemoryThreadDeath(), loader=options)
-
-
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def _check(run, records, collate, **options):

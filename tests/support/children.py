@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import resource
 import traceback
 from collections.abc import Callable
 
@@ -24,6 +26,30 @@ def in_a_process(body: Callable[[], object]) -> str:
         os.set_blocking(source, False)  # Who outlives the child may hold the other end.
         output = pipe.read() or b""
     return output.decode() if status == 0 else f"it ended with status {status}"
+
+
+def in_its_own_process(
+    soft: int | None = None, hard: int | None = None
+) -> Callable[[Callable[..., object]], Callable[..., None]]:
+    """A decorator that runs a test in a fork, with these limits of descriptors if they are given.
+
+    Without *hard*, that limit stays as it is.
+    """
+
+    def decorate(test: Callable[..., object]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def run_in_process(**fixtures: object) -> None:
+            def body() -> None:
+                if soft is not None:
+                    most = hard or resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
+                test(**fixtures)
+
+            assert not (error_text := in_a_process(body)), error_text
+
+        return run_in_process
+
+    return decorate
 
 
 def _run(body: Callable[[], object], sink: int) -> None:

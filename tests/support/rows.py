@@ -22,6 +22,11 @@ _PARAM = type(pytest.param())
 _FAILS = (Exception, pytest.fail.Exception)
 
 
+def slow(*values: Any, **options: Any) -> Any:
+    """A set of values of ``parametrize`` that only slow runs have."""
+    return pytest.param(*values, marks=pytest.mark.slow, **options)
+
+
 def rows(
     names: str | Sequence[str],
     values: Iterable[Any],

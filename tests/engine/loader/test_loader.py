@@ -21,10 +21,11 @@ from pytest_dataloader_faults._engine.protocol import Channel, Hello, WorkerConf
 from pytest_dataloader_faults._engine.worker.kernel_session import _hand_over
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.faults import ReadError, SlowRead, WorkerKilled
-from support.children import in_a_process
+from support.children import in_its_own_process
 from support.datasets import COUNT, Records, write_records
 from support.epochs import alone, epoch
 from support.inner import PYTHONPATH
+from support.rows import slow
 from support.tries import WAYS, Tries
 from support.waiting import in_a_thread, until
 
@@ -47,11 +48,7 @@ with inject(ReadError("*.none"), require_fired=False) as injection:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("dont_write_bytecode", True),
-        pytest.param("pycache_prefix", "elsewhere", marks=pytest.mark.slow),
-    ],
+    ("name", "value"), [("dont_write_bytecode", True), slow("pycache_prefix", "elsewhere")]
 )
 def test_nothing_is_written_beside_the_sources_or_at_exit(records, tmp_path, engine, name, value):
     """Iterators may live until the interpreter ends."""
@@ -70,22 +67,19 @@ def test_nothing_is_written_beside_the_sources_or_at_exit(records, tmp_path, eng
 PATIENCE = 20
 
 
+@in_its_own_process()
 def test_a_supervisor_that_is_gone_when_the_listener_is_sent():
     """The next open(2) has nobody to wait for: the kernel refuses it, with ENOSYS."""
-
-    def body():
-        signal.alarm(PATIENCE)  # A process that waits for itself is ended by nothing else.
-        config = WorkerConfig("", os.getpid(), FaultPlan((ReadError("*"),)), "kernel")
-        ours, theirs = socket.socketpair()
-        theirs.close()
-        hello = Hello(0, 1, os.getpid(), "kernel", high_fds=(512, 1024))
-        with pytest.raises(BrokenPipeError):
-            _hand_over(Channel(ours), config, hello)
-        with pytest.raises(OSError, match="not implemented") as refused:
-            os.open(os.devnull, os.O_RDONLY)
-        assert errno.ENOSYS == refused.value.errno
-
-    assert not (error_text := in_a_process(body)), error_text
+    signal.alarm(PATIENCE)  # A process that waits for itself is ended by nothing else.
+    config = WorkerConfig("", os.getpid(), FaultPlan((ReadError("*"),)), "kernel")
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    hello = Hello(0, 1, os.getpid(), "kernel", high_fds=(512, 1024))
+    with pytest.raises(BrokenPipeError):
+        _hand_over(Channel(ours), config, hello)
+    with pytest.raises(OSError, match="not implemented") as refused:
+        os.open(os.devnull, os.O_RDONLY)
+    assert errno.ENOSYS == refused.value.errno
 
 
 def test_a_lost_lock_is_named_while_torch_waits_for_it(records, capsys):

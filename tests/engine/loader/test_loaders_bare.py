@@ -24,6 +24,7 @@ from pytest_dataloader_faults.faults import (
 )
 from support.datasets import COUNT, Records, RecordStream, joined
 from support.loaders import Drawing, FilterCount, keep_filter_count
+from support.rows import slow
 
 NEVER = 1 << 30
 FOLLOWED = (
@@ -120,8 +121,8 @@ def loaders_of(kinds, folder, *all_options):
     [
         (Records, {name: LOADERS[name] for name in DIFFER_MOST} | ORDERED),
         (RecordStream, {name: LOADERS[name] for name in DIFFER_MOST[:2]}),
-        pytest.param(Records, LOADERS, marks=pytest.mark.slow),
-        pytest.param(RecordStream, LOADERS, marks=pytest.mark.slow),
+        slow(Records, LOADERS),
+        slow(RecordStream, LOADERS),
     ],
     ids=["map", "iterable", "map-all", "iterable-all"],
 )
@@ -158,8 +159,7 @@ def test_other_start_methods(records, method, kind, persistent):
         "multiprocessing_context": multiprocessing.get_context(method),
     }
     bare, armed = run_bare_and_armed(
-        loaders_of([kind], records, options),
-        lambda loader: epochs(loader, 1 + persistent),
+        loaders_of([kind], records, options), lambda loader: epochs(loader, 1 + persistent)
     )
     assert bare == armed
 
@@ -203,9 +203,7 @@ def test_this_process_keeps_its_random_numbers(records):
     assert bare == armed
 
 
-@pytest.mark.parametrize(
-    ("method", "workers"), [("fork", 2), pytest.param("spawn", 1, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("method", "workers"), [("fork", 2), slow("spawn", 1)])
 def test_workers_draw_the_same_random_numbers(method, workers):
     options = {"multiprocessing_context": method, "num_workers": workers}
     bare, armed = run_bare_and_armed(
@@ -214,9 +212,7 @@ def test_workers_draw_the_same_random_numbers(method, workers):
     assert bare == armed
 
 
-@pytest.mark.parametrize(
-    ("method", "workers"), [("fork", 2), pytest.param("spawn", 1, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("method", "workers"), [("fork", 2), slow("spawn", 1)])
 def test_a_worker_init_function_runs_after_ours(method, workers):
     options = {"multiprocessing_context": method, "num_workers": workers, "batch_size": None}
     (bare,), (armed,) = run_bare_and_armed(

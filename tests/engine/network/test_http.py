@@ -51,10 +51,7 @@ def _in_bytes(data):
     return [data[place : place + 1] for place in range(len(data))]
 
 
-@rows(
-    "request_bytes",
-    [GET, OLD, CLOSING, KEPT, POST + b"GET /", CHUNKED + CHUNKS, b"\r\n" + GET],
-)
+@rows("request_bytes", [GET, OLD, CLOSING, KEPT, POST + b"GET /", CHUNKED + CHUNKS, b"\r\n" + GET])
 def test_request_is_answered_once_it_is_complete(request_bytes):
     for pieces in ([request_bytes, OLD], _in_bytes(request_bytes + OLD)):
         passed, (answer,), unobserved = _split(pieces)

@@ -1,6 +1,5 @@
 """Which faults of connections reach which readers, and what they make of them: a table."""
 
-import functools
 import re
 import traceback
 from pathlib import Path
@@ -17,6 +16,7 @@ from pytest_dataloader_faults.faults import (
 from pytest_dataloader_faults.outcomes.error_text import explains_fault
 from pytest_dataloader_faults.outcomes.fault_facts import occurrences
 from support.epochs import alone
+from support.rows import slow
 from support.server_readers import CONTENT, READERS, places
 from support.tries import Tries
 from support.waiting import until
@@ -31,7 +31,6 @@ FAULTS = {
 }
 QUICK = ("`requests.get`", "`fsspec.open` of http", "`webdataset.WebDataset` of `pipe:curl`")
 SLOW = tuple(reader for reader in READERS if reader not in QUICK)
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 CELLS = [
     *((QUICK, fault) for fault in ("connection refused", "reset within it", "no response")),
     *(slow(QUICK, fault) for fault in ("reset before the response", "closed within it")),

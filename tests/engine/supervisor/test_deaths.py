@@ -2,7 +2,6 @@
 
 import ctypes
 import faulthandler
-import functools
 import mmap
 import signal
 
@@ -20,11 +19,11 @@ from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired
 from support.attempts import epoch_of
 from support.datasets import ManyTensors, Records, RecordStream, write_records
 from support.epochs import alone, epoch
+from support.rows import slow
 from support.tries import WAYS, Tries, number_of
 
 pytestmark = pytest.mark.usefixtures("engine")
 SIGNALS = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGTERM", "SIGBUS", "SIGHUP")
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.fixture(name="dataset")
@@ -106,7 +105,7 @@ def test_every_worker_may_die(dataset):
     assert read.batches == []
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["fork", slow("spawn")])
 def test_a_worker_dies_with_half_a_batch_passed(records, method):
     with inject(WorkerKilled(at=2, sending=True)) as injection:
         read = epoch(alone(Records(records), num_workers=2, multiprocessing_context=method))

@@ -5,7 +5,6 @@ import errno
 import fcntl
 import itertools
 import os
-import resource
 
 import pytest
 from torch.utils.data import Dataset, IterableDataset
@@ -23,7 +22,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
 )
 from support.attempts import NEVER, attempt, attempt_followed, epoch_of, error_of
-from support.children import in_a_process
+from support.children import in_its_own_process
 from support.epochs import alone, epoch
 from support.tries import ENOUGH, WAYS, Tries, pread
 
@@ -250,79 +249,57 @@ def _paths(tmp_path):
     return list(map(str, paths))
 
 
-def _run_with_few_descriptors(body):
-    """Do *body* in a process that has few descriptors, as has all that it starts."""
-
-    def limited():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
-        body()
-
-    assert not (error_text := in_a_process(limited)), error_text
-
-
 def _read(paths, *faults, read=WAYS["read"], workers=WORKERS):
     with inject(*faults) as injection:
         results = epoch(alone(Tries(paths, read), num_workers=workers)).batches
     return [each.gave for each in results], injection
 
 
+@in_its_own_process(LIMIT, LIMIT)
 def test_a_fault_of_every_file_happens_in_every_file(paths):
     """Four workers open more in all than the supervisor can: it forgets what they have closed."""
-
-    def body():
-        gave, injection = _read(paths, ReadError("*.bin"), read=error_of(WAYS["read"]))
-        assert len(paths) == injection.fired
-        assert {f"[Errno 5] {EIO}"} == set(gave)
-
-    _run_with_few_descriptors(body)
+    gave, injection = _read(paths, ReadError("*.bin"), read=error_of(WAYS["read"]))
+    assert len(paths) == injection.fired
+    assert {f"[Errno 5] {EIO}"} == set(gave)
 
 
+@in_its_own_process(LIMIT, LIMIT)
 def test_the_last_of_many_files(paths):
-    def body():
-        faults = (ReadError("*/399.bin"), SlowRead("*", seconds=0.0001))
-        gave, injection = _read(paths, *faults, read=error_of(WAYS["read"]))
-        assert [f"[Errno 5] {EIO}"] == [each for each in gave if each != b"contents"]
-        assert 1 == injection.faults[0].fired
-
-    _run_with_few_descriptors(body)
+    faults = (ReadError("*/399.bin"), SlowRead("*", seconds=0.0001))
+    gave, injection = _read(paths, *faults, read=error_of(WAYS["read"]))
+    assert [f"[Errno 5] {EIO}"] == [each for each in gave if each != b"contents"]
+    assert 1 == injection.faults[0].fired
 
 
+@in_its_own_process(LIMIT, LIMIT)
 def test_every_file_can_be_shorter(paths):
     """Substitutes that nobody has asked for in a while are made anew when somebody does."""
-
-    def body():
-        gave, injection = _read(paths * 2, TruncatedFile("*.bin"), workers=2)
-        assert {b"cont"} == set(gave)
-        assert 2 * len(paths) == injection.fired
-
-    _run_with_few_descriptors(body)
+    gave, injection = _read(paths * 2, TruncatedFile("*.bin"), workers=2)
+    assert {b"cont"} == set(gave)
+    assert 2 * len(paths) == injection.fired
 
 
+@in_its_own_process(LIMIT, LIMIT)
 def test_more_open_files_than_it_can_have(paths):
-    def body():
-        descriptors = []
+    descriptors = []
 
-        def keep(path):
-            descriptors.append(os.open(path, os.O_RDONLY))
-            return pread(descriptors[-1])
+    def keep(path):
+        descriptors.append(os.open(path, os.O_RDONLY))
+        return pread(descriptors[-1])
 
-        with pytest.raises(HarnessError, match="supervisor") as caught:
-            _read(paths[:320], ReadError("*.bin", nth=NEVER), read=keep)
-        text = str(caught.value)
-        assert all(each in text for each in ("EMFILE", f"limit of {LIMIT}", "ulimit -Hn"))
-        assert 1 == text.count("no file descriptor left")
-
-    _run_with_few_descriptors(body)
+    with pytest.raises(HarnessError, match="supervisor") as caught:
+        _read(paths[:320], ReadError("*.bin", nth=NEVER), read=keep)
+    text = str(caught.value)
+    assert all(each in text for each in ("EMFILE", f"limit of {LIMIT}", "ulimit -Hn"))
+    assert 1 == text.count("no file descriptor left")
 
 
+@in_its_own_process(LIMIT, LIMIT)
 def test_nothing_is_kept_of_workers_that_have_ended(paths):
-    def body():
-        loader = alone(Tries(paths[:40], WAYS["read"]), num_workers=2)
-        with inject(ReadError("*.bin", nth=NEVER), require_fired=False) as injection:
-            usages = [_count_after_epoch(epoch(loader), injection) for _ in range(4)]
-        assert [usages[0]] * 4 == usages
-
-    _run_with_few_descriptors(body)
+    loader = alone(Tries(paths[:40], WAYS["read"]), num_workers=2)
+    with inject(ReadError("*.bin", nth=NEVER), require_fired=False) as injection:
+        usages = [_count_after_epoch(epoch(loader), injection) for _ in range(4)]
+    assert [usages[0]] * 4 == usages
 
 
 def _count_after_epoch(read, injection):
@@ -332,17 +309,14 @@ def _count_after_epoch(read, injection):
     return len(descriptors(injection._client.pid))
 
 
+@in_its_own_process()
 def test_a_dead_process_that_no_process_has_waited_for():
     """Has no descriptors, though /proc refuses to list them to all but root."""
-
-    def body():
-        if not os.getuid():
-            os.setuid(NOBODY)
-        child = fork()
-        if not child:
-            os._exit(0)
-        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-        assert set() == descriptors(child)
-        os.waitpid(child, 0)
-
-    assert not (error_text := in_a_process(body)), error_text
+    if not os.getuid():
+        os.setuid(NOBODY)
+    child = fork()
+    if not child:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert set() == descriptors(child)
+    os.waitpid(child, 0)

@@ -19,12 +19,7 @@ class Race:
         self.barrier = NewFileBarrier(self.timers)
         self.resumed = []
         self.first, self.second = (
-            SimpleNamespace(
-                pid=100 + number,
-                loader=1,
-                has_peers=True,
-                notes=defaultdict(set),
-            )
+            SimpleNamespace(pid=100 + number, loader=1, has_peers=True, notes=defaultdict(set))
             for number in range(2)
         )
         self.start(self.first)

@@ -3,7 +3,6 @@
 import errno
 import mmap
 import os
-import resource
 import socket
 import threading
 from pathlib import Path
@@ -15,9 +14,10 @@ from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.system.proc import descriptors, limit_for_headroom
 from pytest_dataloader_faults.faults import ClosedDescriptor, ReadError
 from support.attempts import CONTENT, NEVER, Case, attempt, attempt_each, error_of
-from support.children import in_a_process
+from support.children import in_its_own_process
 from support.epochs import alone, epoch
-from support.tries import WAYS, Tries, in_a_child, pread
+from support.rows import slow
+from support.tries import WAYS, Tries, in_a_child, number_of, pread
 from support.troublemakers import take_every_descriptor
 from support.waiting import until
 
@@ -40,24 +40,6 @@ def _plain(tmp_path):
     path = tmp_path / "plain.txt"
     path.write_bytes(b"plain")
     return str(path)
-
-
-def _run_with_few_descriptors(body, limit=LIMIT):
-    """Do *body* in a process that has few descriptors, as have its workers."""
-
-    def limited():
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-        body()
-
-    assert not (error_text := in_a_process(limited)), error_text
-
-
-def _number_of(path):
-    """The number at which *path* was open."""
-    fd = os.open(path, os.O_RDONLY)
-    os.close(fd)
-    return fd
 
 
 def _open_until(number, path):
@@ -85,21 +67,20 @@ def _child(fd):
 USES = {"pread": pread, "mmap": _map, "dup": _duplicate, "child": _child}
 
 
+@in_its_own_process(LIMIT)
 def test_a_file_that_has_the_number_of_a_faulted_one(victim, plain):
     def read(use):
-        number = _number_of(victim)
+        number = number_of(victim)
         _open_until(number, plain)
         return USES[use](number)
 
-    def body():
-        with inject(ReadError("*.bin"), require_fired=False) as injection:
-            results = epoch(alone(Tries(list(USES), read))).batches
-        assert {b"plain"} == {each.gave for each in results}
-        assert injection.fired == 0
-
-    _run_with_few_descriptors(body)
+    with inject(ReadError("*.bin"), require_fired=False) as injection:
+        results = epoch(alone(Tries(list(USES), read))).batches
+    assert {b"plain"} == {each.gave for each in results}
+    assert injection.fired == 0
 
 
+@in_its_own_process(LIMIT)
 def test_every_file_that_is_kept_open(victim, plain):
     def read(paths):
         failed = error_of(WAYS["read"])(paths[0])
@@ -107,37 +88,32 @@ def test_every_file_that_is_kept_open(victim, plain):
         fds = [os.open(paths[1], os.O_RDONLY) for _ in range(room)]
         return failed, {pread(fd) for fd in fds}
 
-    def body():
-        (gave,), injection = attempt([(victim, plain)], read, ReadError("*.bin"))
-        assert (f"[Errno 5] {EIO}", {b"plain"}) == gave
-        assert 1 == injection.fired
-
-    _run_with_few_descriptors(body)
+    (gave,), injection = attempt([(victim, plain)], read, ReadError("*.bin"))
+    assert (f"[Errno 5] {EIO}", {b"plain"}) == gave
+    assert 1 == injection.fired
 
 
 def test_a_number_that_no_process_has(victim):
     def read(path):
-        return pread(_number_of(path))
+        return pread(number_of(path))
 
     (gave,), injection = attempt([victim], read, ReadError("*.bin"), require_fired=False)
     assert (f"OSError: [Errno 9] {os.strerror(errno.EBADF)}", 0) == (gave, injection.fired)
 
 
+@in_its_own_process(LIMIT)
 def test_what_is_closed_at_a_sample_is_the_victim(victim, plain):
     def read(paths):
         if not _kept:
-            _kept.append(_number_of(paths[0]))
+            _kept.append(number_of(paths[0]))
             _open_until(_kept[0], paths[1])
         return pread(_kept[0])
 
-    def body():
-        faults = ClosedDescriptor("*.bin", sample=1), ReadError("*.bin", nth=99)
-        with inject(*faults, require_fired=False) as injection:
-            results = epoch(alone(Tries([(victim, plain)] * 2, read))).batches
-        assert [b"plain"] * 2 == [each.gave for each in results]
-        assert 0 == injection.fired
-
-    _run_with_few_descriptors(body)
+    faults = ClosedDescriptor("*.bin", sample=1), ReadError("*.bin", nth=99)
+    with inject(*faults, require_fired=False) as injection:
+        results = epoch(alone(Tries([(victim, plain)] * 2, read))).batches
+    assert [b"plain"] * 2 == [each.gave for each in results]
+    assert 0 == injection.fired
 
 
 class _Tensors(Tries):
@@ -148,10 +124,11 @@ class _Tensors(Tries):
         return torch.ones(1000)
 
 
-@pytest.mark.parametrize("free", [30, *(pytest.param(n, marks=pytest.mark.slow) for n in (26, 34))])
+@pytest.mark.parametrize("free", [30, *(slow(n) for n in (26, 34))])
 def test_shared_memory_that_has_the_number_of_a_faulted_file(victim, free):
     """Mapped by torch, which is no mapping of the dataset's."""
 
+    @in_its_own_process(limit_for_headroom(descriptors(os.getpid()), free))
     def body():
         dataset = _Tensors([victim] * 40, error_of(WAYS["pread"]))
         with inject(ReadError("*.bin")) as injection:
@@ -160,7 +137,7 @@ def test_shared_memory_that_has_the_number_of_a_faulted_file(victim, free):
         calls = {each.call for each in injection.faults[0].firings}
         assert ({"pread64"}, 40) == (calls, injection.fired)
 
-    _run_with_few_descriptors(body, limit_for_headroom(descriptors(os.getpid()), free))
+    body()
 
 
 # Numbers that are taken, and do not show.
@@ -195,13 +172,11 @@ def _read_beside_waiting_threads(path):
         return WAYS["pread"](path)
 
 
+@in_its_own_process(LIMIT)
 def test_a_number_that_a_thread_waits_with(victim):
-    def body():
-        (gave,), injection = attempt([victim], _read_beside_waiting_threads, ReadError("*.bin"))
-        assert EIO in gave
-        assert 1 == injection.fired
-
-    _run_with_few_descriptors(body)
+    (gave,), injection = attempt([victim], _read_beside_waiting_threads, ReadError("*.bin"))
+    assert EIO in gave
+    assert 1 == injection.fired
 
 
 # What is still the file, under whatever name.

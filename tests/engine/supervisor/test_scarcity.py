@@ -14,6 +14,7 @@ from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.faults import DescriptorExhaustion, SharedMemoryExhaustion
 from support.datasets import Records
 from support.epochs import epoch, reserves_shared_memory
+from support.rows import slow
 from support.waiting import until
 
 NO_ROOM = "unable to allocate shared memory"
@@ -72,7 +73,7 @@ def test_there_may_be_room_again(records):
     "options",
     [
         pytest.param({"collate_fn": _collate_data}, id="collate_fn"),
-        pytest.param({"batch_size": None}, id="batch_size", marks=pytest.mark.slow),
+        slow({"batch_size": None}, id="batch_size"),
     ],
 )
 def test_a_collate_function_of_ones_own_hangs(records, options):

@@ -18,6 +18,7 @@ from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
 from support.epochs import alone, epoch
+from support.rows import slow
 from support.waiting import until
 
 _NAME = re.compile(r"@(pytest-dataloader-faults-\S+)")
@@ -170,7 +171,7 @@ class _Attacked(Records):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["fork", slow("forkserver")])
 def test_strangers_in_a_trial(records, method):
     loader = {"num_workers": 1, "multiprocessing_context": method}
     fault = ReadError("*/01.rec")

@@ -17,13 +17,15 @@ from pytest_dataloader_faults._engine.supervisor.server import Supervisor
 from pytest_dataloader_faults.exceptions import HarnessError
 from pytest_dataloader_faults.faults import OpenError, ReadError
 from support.attempts import error_of
-from support.children import in_a_process
+from support.children import in_its_own_process
 from support.datasets import Records
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries
 
 
-def _answer_a_loader_that_is_gone():
+@pytest.mark.usefixtures("engine")
+@in_its_own_process()
+def test_an_answer_to_a_loader_that_is_gone_is_dropped():
     ours, theirs = socket.socketpair()
     with socket.socket(socket.AF_UNIX) as listening:
         supervisor = Supervisor(Channel(ours), listening, FaultPlan((ReadError(),)), os.getpid())
@@ -33,11 +35,6 @@ def _answer_a_loader_that_is_gone():
         assert supervisor.control is not None
         supervisor._on_control(0)  # Its end.
         assert supervisor.control is None
-
-
-@pytest.mark.usefixtures("engine")
-def test_an_answer_to_a_loader_that_is_gone_is_dropped():
-    assert in_a_process(_answer_a_loader_that_is_gone) == ""
 
 
 MUCH = 1 << 20

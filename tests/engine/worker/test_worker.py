@@ -16,11 +16,12 @@ from pytest_dataloader_faults.outcomes import FiringKind
 from support.attempts import epoch_of
 from support.datasets import Records
 from support.epochs import alone
+from support.rows import slow
 from support.served import SharesTensors
 from support.tries import Reads
 from support.waiting import until
 
-SPAWN = pytest.param("spawn", marks=pytest.mark.slow)
+SPAWN = slow("spawn")
 
 
 @pytest.mark.parametrize("method", ["forkserver", SPAWN])
@@ -96,7 +97,7 @@ KINDS = [
     pytest.param(WorkerExited(3, sample=SAMPLE), "exit 3", id="exited"),
     pytest.param(WorkerHung(sample=SAMPLE), "hang", id="hung"),
     *(
-        pytest.param(fault, call, id=name, marks=pytest.mark.slow)
+        slow(fault, call, id=name)
         for fault, call, name in (
             (WorkerHung(hold_gil=True, sample=SAMPLE), "hang", "hung with the lock"),
             (WorkerKilled(signal.SIGSTOP, sample=SAMPLE), "signal 19", "stopped"),
