@@ -1,10 +1,11 @@
 """The real thing happens, to C code too: each reader meets each fault in a real worker.
 
 One worker goes through every reader under every fault that can come together; a folder of files per
-fault keeps them apart.
+fault keeps them apart. What each library makes of each fault is what the page about readers says.
 """
 
 import errno
+import json
 import re
 import signal
 import sys
@@ -25,15 +26,24 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.outcomes import FaultFacts
 from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired
+from support import reader_matrix
 from support.attempts import epoch_of
 from support.epochs import Epoch, alone, epoch
-from support.readers import CONTENT, FORMATS, MAPPING, read_format, write_formats
-from support.rows import rows
+from support.readers import (
+    CONTENT,
+    FORMATS,
+    MAPPING,
+    documented,
+    read_format,
+    usable,
+    write_formats,
+)
+from support.rows import rows, slow
 from support.tries import Reads, Tries
 
 SLOW_METHODS = ("forkserver", "spawn")
 """Their workers import torch and every library anew, which takes seconds for each worker."""
-METHODS = ("fork", *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW_METHODS))
+METHODS = ("fork", *(slow(each) for each in SLOW_METHODS))
 EXHAUSTED = DescriptorExhaustion()
 FAULTS = {
     "OpenError": OpenError("*/OpenError/*", errno=errno.ESTALE),
@@ -72,8 +82,6 @@ EXPECTED: dict[str, dict[str, str | bytes]] = {
     "DescriptorExhaustion": {**dict.fromkeys(FORMATS, EMFILE), "safetensors_file": HIDDEN},
 }
 EXPECTED["ReadError"].pop("numpy_fromfile")
-MISLEADING = {("DescriptorExhaustion", "safetensors_file")}
-"""The error names the file, and says that it does not exist."""
 CASES = [(fault, reader) for fault, readers in EXPECTED.items() for reader in readers]
 
 
@@ -136,48 +144,9 @@ def test_firings_are_counted(run, fault):
     assert set(readers) == paths
 
 
-_FAILING = [(fault, reader) for fault, reader in CASES if isinstance(EXPECTED[fault][reader], str)]
-_FIRST = {(fault, EXPECTED[fault][reader]): reader for fault, reader in reversed(_FAILING)}
-ERRORS = [
-    (fault, reader)
-    for fault, reader in _FAILING
-    if reader in ("hdf5", _FIRST[fault, EXPECTED[fault][reader]])
-]
-"""One reader for each fault and error, and h5py, which has its own words around the error."""
-
-
-@pytest.fixture(name="ends", scope="module")
-def _ends(tmp_path_factory):
-    """How a loop over each reader under each fault ends, and what the fault did to its worker."""
-    root = tmp_path_factory.mktemp("errors")
-    ends = {}
-    for names in (tuple(FAULTS)[:-1], ("DescriptorExhaustion",)):
-        with inject(*(FAULTS[name] for name in names), require_fired=False) as injection:
-            for fault, reader in (case for case in ERRORS if case[0] in names):
-                paths = write_formats(root / reader / fault, (reader,))
-                read, facts = epoch_of(injection, alone(Reads(paths, read_format)))
-                ends[fault, reader] = read, facts[names.index(fault)]
-    return ends
-
-
-@rows(("fault", "reader"), ERRORS)
-def test_the_error_reaches_the_loop(ends, fault, reader):
-    read, facts = ends[fault, reader]
-    assert re.search(EXPECTED[fault][reader], read.text, re.DOTALL)
-    assert [] == read.batches
-    assert facts.fired
-    assert facts.mentioned == ((fault, reader) not in MISLEADING)
-
-
 @pytest.mark.parametrize(
     ("method", "readers"),
-    [
-        ("fork", MAPPING),
-        *(
-            pytest.param(each, ("safetensors_file",), marks=pytest.mark.slow)
-            for each in SLOW_METHODS
-        ),
-    ],
+    [("fork", MAPPING), *(slow(each, ("safetensors_file",)) for each in SLOW_METHODS)],
 )
 def test_a_mapped_file_raises_sigbus(tmp_path, method, readers):
     """A page that the disk cannot deliver is a signal, not an errno."""
@@ -199,11 +168,7 @@ def assert_died(read: Epoch, number: signal.Signals) -> None:
 
 @pytest.mark.parametrize(
     ("reader", "calls"),
-    [
-        ("pillow_tiff", {"read", "mmap"}),
-        pytest.param("hdf5", {"pread64"}, marks=pytest.mark.slow),
-        pytest.param("pillow_png", {"read"}, marks=pytest.mark.slow),
-    ],
+    [("pillow_tiff", {"read", "mmap"}), slow("hdf5", {"pread64"}), slow("pillow_png", {"read"})],
 )
 def test_each_read_of_a_library_can_fail(tmp_path, reader, calls):
     faults = [ReadError(f"*/{nth}/*.data", nth=nth, times=1) for nth in range(1, MANY_READS)]
@@ -288,3 +253,44 @@ def test_each_fault_has_to_fire(paths):
     armed, idle = WorkerKilled(at=2), OpenError("*.nothing")
     with pytest.raises(FaultNotFiredError, match=re.escape(repr(idle))), inject(armed, idle):
         epoch(alone(Reads(paths, read_format)))
+
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORD = json.loads((ROOT / "docs/evidence/readers.json").read_text(encoding="utf-8"))
+OUTCOMES = {
+    key: {name: cell["outcome"] for name, cell in row.items()}
+    for key, row in RECORD["readers"].items()
+}
+IN_ONE_READ = {("pillow_png", reader_matrix.LATER)} if sys.version_info >= (3, 14) else set()
+"""The cells of files that are smaller than a buffer: there is no later read."""
+CUT = [name for name in reader_matrix.FAULTS if name.startswith("TruncatedFile")]
+
+
+@pytest.fixture(name="cells", scope="module")
+def _cells(tmp_path_factory):
+    return reader_matrix.matrix(tmp_path_factory.mktemp("matrix"))
+
+
+@pytest.mark.parametrize("key", usable())
+def test_the_page_says_what_each_reader_does(cells, key):
+    """Under each fault; `python evidence readers` writes it anew."""
+    on_the_page = {
+        name: outcome for name, outcome in OUTCOMES[key].items() if (key, name) not in IN_ONE_READ
+    }
+    outcomes = {name: cells[each, name].outcome for each, name in cells if each == key}
+    assert outcomes == on_the_page
+
+
+def test_every_fault_happens_to_every_reader(cells):
+    assert {place for place, cell in cells.items() if not cell.fired} == set()
+    assert {key for key, _ in cells} == set(usable())
+    assert set(documented()) == set(OUTCOMES)
+
+
+@pytest.mark.parametrize("name", [CUT[0], slow(CUT[1])])
+def test_a_file_that_is_really_shorter_has_the_same_effect(tmp_path, name):
+    cells = reader_matrix.cells_of_short_files(tmp_path, name)
+
+    assert {key: cell.outcome for key, cell in cells.items()} == {
+        key: OUTCOMES[key][name] for key in cells
+    }
