@@ -24,9 +24,10 @@ from pytest_dataloader_faults.faults import (
     ReadError,
     StrayEntry,
 )
-from support.attempts import list_by_descriptor
+from support.attempts import errno_of, list_by_descriptor
 from support.epochs import alone, epoch
 from support.rows import rows
+from support.tries import Reads
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -45,26 +46,15 @@ def _folder(tmp_path_factory):
     return folder
 
 
-class Attempts:
+def _loader(folder, functions):
     """Each sample is what one function gives for the folder, or the errno that it raised."""
-
-    def __init__(self, folder, *functions):
-        self.folder, self.functions = str(folder), functions
-
-    def __len__(self):
-        return len(self.functions)
-
-    def __getitem__(self, index):
-        try:
-            return self.functions[index](self.folder)
-        except OSError as error:
-            return error.errno
+    return alone(Reads([*map(errno_of, functions)], lambda function: function(str(folder))))
 
 
 def _attempt(folder, functions, *faults, **options):
     """The results of *functions*, which get the folder, in a worker under *faults*."""
     with inject(*faults, **options) as injection:
-        results = epoch(alone(Attempts(folder, *functions)))
+        results = epoch(_loader(folder, functions))
     assert results.text == ""
     return results.batches, injection
 
@@ -152,7 +142,7 @@ def test_another_folder_is_listed_as_it_is(folder, tmp_path):
 
 def test_the_order_stays_when_faults_are_over_in_the_middle(folder):
     with inject(ListingOrder(folder)) as injection:
-        iterator = iter(alone(Attempts(folder, *WAYS.values())))
+        iterator = iter(_loader(folder, WAYS.values()))
         next(iterator)
         injection._client.end_faults()
         later = list(iterator)
@@ -526,7 +516,7 @@ def test_only_some_workers_see_it(tmp_path):
 
 def test_the_entry_is_over_with_the_faults(tmp_path):
     with inject(StrayEntry(tmp_path)) as injection:
-        iterator = iter(alone(Attempts(tmp_path, *[os.listdir] * 40)))
+        iterator = iter(_loader(tmp_path, [os.listdir] * 40))
         first = next(iterator)
         injection._client.end_faults()
         names = list(iterator)[-1]

@@ -107,13 +107,15 @@ def met_errnos(
     cases = {}
     for number in numbers:
         times = 1 if number == EINTR else None
-        cases[number] = Case(_errno_of(way), partial(kind, errno=number, times=times), content)
+        cases[number] = Case(errno_of(way), partial(kind, errno=number, times=times), content)
     results, _ = attempt_each(cases, folder)
     assert {1} == {each.facts.fired for each in results.values()}
     return {number: each.gave for number, each in results.items()}
 
 
-def _errno_of(way: Callable[[str], Any]) -> Callable[[str], Any]:
+def errno_of(way: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The same way; the errno of an OSError that it gets is its result."""
+
     def use(path: str) -> Any:
         try:
             return way(path)

@@ -41,8 +41,8 @@ def in_its_own_process(
         def run_in_process(**fixtures: object) -> None:
             def body() -> None:
                 if soft is not None:
-                    most = hard or resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-                    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
+                    _, hard_now = resource.getrlimit(resource.RLIMIT_NOFILE)
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard or hard_now))
                 test(**fixtures)
 
             assert not (error_text := in_a_process(body)), error_text

@@ -34,10 +34,9 @@ from pytest_dataloader_faults.faults import (
 )
 from support.attempts import CONTENT
 from support.epochs import alone, epoch
-from support.patching import patched
 from support.python_readers import PYTHON, descriptor, opened
 from support.rows import rows
-from support.schedules import counters_of, schedule
+from support.schedules import counters_of, patched, schedule
 from support.tries import Tries
 
 NEVER = ReadError("*.rec", nth=10**6)
