@@ -428,8 +428,7 @@ class FileCounts(NamedTuple):
         reads: How often it read from it; a mapping counts as one read.
         bytes: How many bytes it read with system calls.
         writes: How often it wrote to it.
-        longest: Which of its reads was the longest, from 2, because the first read of a file is
-            usually its header. 0 if there is none; a mapping does not count.
+        longest: Which read was the longest, from 2, as the first is usually of a header; or 0.
         longest_offset: The offset in the file at which that read started, in bytes.
         longest_bytes: How many bytes it read.
         locks: How often it tried to lock the file.
@@ -454,8 +453,7 @@ class WorkerFacts:
         pid: The id of the process.
         fetches: How many batches it started.
         files: How often it opened, read, wrote and locked each data file, and the bytes that it
-            read. Under faults, reads and bytes are counted only for files that a read or content
-            fault targets, and writes and locks only if a fault targets these.
+            read. Under faults, all but opens are counted only for files that such a fault targets.
         unobserved: How often it did something whose reads or writes the engine cannot see, by name.
         tallies: By operation, how often it did what is not done to a file, and to what. Faults name
             such operations as their ``operation``. Counted like *files*.
@@ -464,6 +462,7 @@ class WorkerFacts:
         lengthened_files: Files whose truncated copy it extended by writing beyond its end.
         leftover_files: Temporary files and shared memory that it created and did not remove.
         unwritten_files: Files that it opened after another worker had created, but not filled them.
+        vain_waits: Files at which it waited for another worker, to provoke a race, in vain.
         remaining_locks: Files that it opened with O_EXCL, as a lock, and that still exist.
         settings: Settings of libraries to accept bad files, as PIL's ``LOAD_TRUNCATED_IMAGES``.
     """
@@ -479,6 +478,7 @@ class WorkerFacts:
     lengthened_files: tuple[str, ...] = ()
     leftover_files: tuple[str, ...] = ()
     unwritten_files: tuple[str, ...] = ()
+    vain_waits: tuple[str, ...] = ()
     remaining_locks: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
 

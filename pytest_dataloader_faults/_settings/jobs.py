@@ -96,6 +96,7 @@ class TrialOptions:
             more samples than requested: a batch for each worker.
         of_workers: Whether the batches of workers are compared, because the loader's own
             ``__iter__`` changes them.
+        provokes_races: Whether calls of workers are delayed until they collide, if nothing fails.
         descriptors: How many descriptors may be opened in addition to the open ones; None to keep
             the limit.
     """
@@ -104,6 +105,7 @@ class TrialOptions:
     watch_files: bool = False
     whole_batches: bool = False
     of_workers: bool = False
+    provokes_races: bool = True
     descriptors: int | None = None
 
 
@@ -291,6 +293,11 @@ class TrialJob(Job):
         """Whether a child without workers makes the recovery pass if it can read the dataset."""
         passes = steps_of(self.processes, FaultFreePass)
         return not self.recovers_in_workers and any(each.in_child for each in passes)
+
+
+def without_provoked_races(job: TrialJob) -> TrialJob:
+    """*job*, in which no call waits for one of another worker."""
+    return replace(job, options=replace(job.options, provokes_races=False))
 
 
 @dataclass(frozen=True, kw_only=True)

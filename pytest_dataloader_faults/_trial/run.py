@@ -150,6 +150,7 @@ def _arm_engine(
         samples=bool(job.faults),
         seeded=job.comparison.seeded,
         own_folders=own_folders,
+        provokes_races=job.options.provokes_races,
     )
 
 
@@ -347,7 +348,7 @@ class TrialProcess:
     def _arm(self) -> None:
         if self.loader is not None:
             self.start_driver()
-            is_free = not self.job.faults
+            is_free = self.job.options.provokes_races and not self.job.faults
             for watcher in self._watchers:
                 watcher.begin(self.loader.num_workers, provokes_races=is_free)
         self._scope = self._outer_scope.enter_context(contextlib.ExitStack())

@@ -17,6 +17,7 @@ from pytest_dataloader_faults.outcomes.stages import (
     Phase,
     Stage,
     StateOf,
+    VainWait,
 )
 from pytest_dataloader_faults.outcomes.text import call, describe_end, describe_exit, run_settings
 from pytest_dataloader_faults.wire import (
@@ -442,6 +443,12 @@ class TrialFacts:
     def unobserved(self) -> dict[str, int]:
         """How often workers did something whose reads the engine cannot see, by name."""
         return dict(sum((Counter(each.unobserved) for each in self.workers), Counter[str]()))
+
+    @property
+    def waited_in_vain(self) -> bool:
+        """Whether a call waited for one of another worker, to provoke a race, and none followed."""
+        workers = [worker for job in self.jobs for worker in job.workers]
+        return any(job.of(VainWait) for job in self.jobs) or any(w.vain_waits for w in workers)
 
     @property
     def omitted_events(self) -> int:

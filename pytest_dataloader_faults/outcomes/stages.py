@@ -141,4 +141,9 @@ class LoadedState(Note):
     number: int
 
 
-register(ChangedState, LoadedState, SavedState)
+@dataclass(frozen=True)
+class VainWait(Note):
+    """A worker waited for a request of another one, to provoke a race, but none followed."""
+
+
+register(ChangedState, LoadedState, SavedState, VainWait)

@@ -106,6 +106,7 @@ def test_a_connection_from_before_the_fork_is_named(records):
 
 @pytest.mark.parametrize("make", [functools.partial(ByConnection, in_worker=True), UnderLock])
 def test_a_connection_of_each_worker_or_under_a_lock_is_healthy(records, make):
+    """Nobody else sends while a worker has the lock, for which others wait only briefly."""
     with tcp_server(answer_squares) as address:
         result = result_of(lambda: make(records, address), "workers-agree")
 

@@ -147,15 +147,15 @@ class ByConnection(Records):
 class UnderLock(ByConnection):
     """Lets one process after the other use the connection that they share: healthy.
 
-    None waits for it longer than half a second, and no request may take longer than 0.9 seconds.
+    None waits for it longer than *timeout*, and no request may take longer than 0.9 seconds.
     """
 
-    def __init__(self, folder: Path, address: tuple[str, int]) -> None:
+    def __init__(self, folder: Path, address: tuple[str, int], timeout: float = 0.1) -> None:
         super().__init__(folder, address, in_worker=False)
-        self.lock = multiprocessing.Lock()
+        self.lock, self.timeout = multiprocessing.Lock(), timeout
 
     def __getitem__(self, index: int) -> Any:
-        if not self.lock.acquire(timeout=0.5):
+        if not self.lock.acquire(timeout=self.timeout):
             raise TimeoutError("the connection is in use")
         try:
             started = time.monotonic()

@@ -19,9 +19,10 @@ import itertools
 import select
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
+from pytest_dataloader_faults._engine.system.patience import Patience
 from pytest_dataloader_faults._engine.system.processes import LONGEST_WAIT
 
 Action = Callable[[], None]
@@ -82,18 +83,25 @@ class Timers:
     def __init__(self) -> None:
         self._waiting: list[tuple[float, int]] = []
         self._actions: dict[int, Action] = {}
+        self._patience: dict[int, Patience] = {}
         self._number = itertools.count()
 
-    def after(self, seconds: float, action: Action) -> int:
-        """Do *action* in *seconds*; the number returned is for ``cancel``."""
+    def after(self, seconds: float, action: Action, pids: Collection[int] = ()) -> int:
+        """Do *action* in *seconds*; the number returned is for ``cancel``.
+
+        Seconds in which one of the processes *pids* waits for a processor do not count.
+        """
         number = next(self._number)
         self._actions[number] = action
+        if pids:
+            self._patience[number] = Patience(seconds, pids)
         heapq.heappush(self._waiting, (time.monotonic() + seconds, number))
         return number
 
     def cancel(self, number: int) -> None:
         """Forget an action."""
         self._actions.pop(number, None)
+        self._patience.pop(number, None)
 
     def timeout(self) -> float | None:
         """Seconds until the next action is due; None if there is none."""
@@ -106,7 +114,12 @@ class Timers:
         now = time.monotonic() if self._waiting else 0.0
         while self._waiting and (everything or self._waiting[0][0] <= now):
             _, number = heapq.heappop(self._waiting)
-            action = self._actions.pop(number, None)
+            patience = self._patience.get(number)
+            if patience and not (everything or patience.is_over()):
+                heapq.heappush(self._waiting, (time.monotonic() + patience.left, number))
+                continue
+            action = self._actions.get(number)
+            self.cancel(number)
             if action is not None:
                 action()
 

@@ -84,7 +84,8 @@ class Supervisor:
         self._report_fd = report_fd
         self._errors = descriptor_budget.RunErrors()
         self._events = Events()
-        self.services = SupervisorServices.create(self._events, self._on_error, plan.watch)
+        provokes_races = plan.watch and plan.provokes_races
+        self.services = SupervisorServices.create(self._events, self._on_error, provokes_races)
         self._budget = descriptor_budget.DescriptorBudget(
             self._collect, self.services.copies.shrink
         )

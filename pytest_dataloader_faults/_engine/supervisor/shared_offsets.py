@@ -14,9 +14,9 @@ until another one is as well: then both have sought, and at most one of them can
 
 If a dataset guards its descriptor with a lock, or opens separate files for each worker, two readers
 are never at the same file. The first one continues after a while, and after two such waits no
-worker waits again. If there are several such files, a worker that waits continues as soon as the
-next one reaches another file, so that workers go from file to file in turns until they are at the
-same one.
+worker waits again. A trial that fails after vain waits is repeated without them. If there are
+several such files, a worker that waits continues as soon as the next one reaches another file, so
+that workers go from file to file in turns until they are at the same one.
 """
 
 from __future__ import annotations
@@ -66,19 +66,45 @@ _MEETINGS = 8
 _MAX_TIMEOUTS = 2
 
 
+class VainWaits:
+    """Which workers have waited for another one in vain, as long as no two have met anywhere.
+
+    A dataset may fail only because of such a wait, for example if another worker does not wait for
+    a lock that long.
+    """
+
+    def __init__(self) -> None:
+        self._workers: list[WorkerState] = []
+        self._have_met = False
+
+    def note(self, worker: WorkerState, path: str) -> None:
+        """*worker* has waited at *path* in vain."""
+        if not self._have_met:
+            self._workers.append(worker)
+            worker.notes["vain_waits"].add(path)
+
+    def note_meeting(self) -> None:
+        """Two workers have met, so that a failure may show a race."""
+        self._have_met = True
+        for worker in self._workers:
+            worker.notes["vain_waits"].clear()
+
+
 class SharedOffsetBarrier:
     """Workers that wait at a shared offset, by file."""
 
-    def __init__(self, timers: Timers) -> None:
+    def __init__(self, timers: Timers, vain_waits: VainWaits) -> None:
         self._timers = timers
+        self._vain_waits = vain_waits
         self._waiting: dict[str, tuple[Action, int]] = {}
         self._met: Counter[str] = Counter()
         self._timeouts = 0
 
-    def arrive(self, path: str, continue_syscall: Action) -> None:
-        """A worker is about to read *path*; *continue_syscall* lets it."""
+    def arrive(self, worker: WorkerState, path: str, continue_syscall: Action) -> None:
+        """*worker* is about to read *path*; *continue_syscall* lets it."""
         if path in self._waiting:
             self._met[path] += 1
+            self._vain_waits.note_meeting()
             self._release(path)
             continue_syscall()
         elif self._met[path] >= _MEETINGS or self._timeouts >= _MAX_TIMEOUTS:
@@ -86,7 +112,7 @@ class SharedOffsetBarrier:
         else:
             for waiting_path in tuple(self._waiting):
                 self._release(waiting_path)
-            end = self._timers.after(_TIMEOUT, lambda: self._give_up(path))
+            end = self._timers.after(_TIMEOUT, lambda: self._give_up(worker, path))
             self._waiting[path] = (continue_syscall, end)
 
     def _release(self, path: str) -> None:
@@ -94,6 +120,7 @@ class SharedOffsetBarrier:
         self._timers.cancel(end)
         continue_syscall()
 
-    def _give_up(self, path: str) -> None:
+    def _give_up(self, worker: WorkerState, path: str) -> None:
+        self._vain_waits.note(worker, path)
         self._timeouts += 1
         self._release(path)

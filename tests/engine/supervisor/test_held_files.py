@@ -2,7 +2,10 @@
 
 import errno
 import itertools
+import multiprocessing
 import os
+from collections import defaultdict
+from types import SimpleNamespace
 
 import pytest
 from torch.utils.data import Dataset
@@ -11,6 +14,7 @@ from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.supervisor.events import Timers
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import (
     SharedOffsetBarrier,
+    VainWaits,
     share_description,
 )
 from pytest_dataloader_faults.faults import ClosedDescriptor, TruncatedFile
@@ -108,6 +112,29 @@ def test_file_read_by_several_workers_through_one_offset_is_named(records):
     )
 
 
+class _UnderLock(UnbufferedInInit):
+    """Lets one worker after the other seek and read; none waits long for that: healthy."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.lock = multiprocessing.Lock()
+
+    def __getitem__(self, index):
+        if not self.lock.acquire(timeout=0.25):
+            raise TimeoutError("the file is in use")
+        try:
+            return super().__getitem__(index)
+        finally:
+            self.lock.release()
+
+
+def test_a_lock_for_which_no_worker_waits_long_is_healthy(records):
+    result, shared = _check_shared_offsets(lambda: _UnderLock(records))
+
+    assert {"records.pack"} == shared
+    assert result.passed
+
+
 @pytest.mark.parametrize("kind", [Unbuffered, MappedInInit, PositionalAtFirstUse])
 def test_file_that_each_worker_reads_on_its_own_is_not(kind, records):
     result = result_of(lambda: kind(records), "workers-agree")
@@ -131,8 +158,25 @@ def test_duplicates_are_one_description_and_two_opens_are_not(tmp_path):
 def test_workers_at_two_files_take_turns_until_they_meet():
     """Whoever waits is relieved by the next one to come to another file."""
     events: list[str] = []
-    meeting = SharedOffsetBarrier(Timers())
+    meeting = SharedOffsetBarrier(Timers(), VainWaits())
     for worker, path in (("A", "x"), ("B", "y"), ("A", "z"), ("B", "z")):
-        meeting.arrive(path, lambda text=f"{worker} read {path}": events.append(text))
+        meeting.arrive(_worker(), path, lambda text=f"{worker} read {path}": events.append(text))
 
     assert events == ["A read x", "B read y", "A read z", "B read z"]
+
+
+def _worker():
+    return SimpleNamespace(notes=defaultdict(set))
+
+
+@pytest.mark.parametrize("meets", [True, False])
+def test_a_vain_wait_is_noted_unless_workers_meet(meets):
+    timers, worker = Timers(), _worker()
+    barrier = SharedOffsetBarrier(timers, VainWaits())
+    for path in ("x", "y") if meets else ("x",):
+        barrier.arrive(worker, path, lambda: None)
+        timers.expire(everything=path == "x")
+    if meets:
+        barrier.arrive(_worker(), "y", lambda: None)
+
+    assert worker.notes["vain_waits"] == (set() if meets else {"x"})

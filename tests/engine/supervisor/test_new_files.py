@@ -1,5 +1,8 @@
 """Which first writes wait for another worker, and until when."""
 
+import subprocess
+import sys
+import time
 from collections import defaultdict
 from types import SimpleNamespace
 
@@ -7,6 +10,8 @@ import pytest
 
 from pytest_dataloader_faults._engine.supervisor.events import Timers
 from pytest_dataloader_faults._engine.supervisor.new_files import NewFileBarrier
+from pytest_dataloader_faults._engine.supervisor.shared_offsets import VainWaits
+from support.waiting import allowed, crowd_out
 
 PATH = "/data/cache.bin"
 
@@ -16,7 +21,7 @@ class Race:
 
     def __init__(self):
         self.timers = Timers()
-        self.barrier = NewFileBarrier(self.timers)
+        self.barrier = NewFileBarrier(self.timers, VainWaits())
         self.resumed = []
         self.first, self.second = (
             SimpleNamespace(pid=100 + number, loader=1, has_peers=True, notes=defaultdict(set))
@@ -31,8 +36,8 @@ class Race:
     def create(self, worker, path=PATH):
         self.barrier.note_open(worker, path, creates=True, reads=False)
 
-    def open(self, worker, path=PATH):
-        self.barrier.note_open(worker, path, creates=False, reads=True)
+    def open(self, worker, path=PATH, **how):
+        self.barrier.note_open(worker, path, creates=False, reads=True, **how)
 
     def write(self, worker, path=PATH):
         """Whether the write waits."""
@@ -54,6 +59,23 @@ def test_the_creator_waits_until_another_worker_has_opened_the_file(race):
     race.timers.expire(everything=True)
     assert race.resumed == [PATH]
     assert race.second.notes["unwritten_files"] == {PATH}
+
+
+@pytest.mark.parametrize(
+    ("opened", "vain"), [({}, set()), ({"is_lock": True}, {"/data/2.bin"}), (None, {PATH})]
+)
+def test_a_vain_wait_is_noted_unless_another_worker_opens_a_file(race, opened, vain):
+    """An open with O_EXCL fails, and shows nothing of the file."""
+    race.create(race.first)
+    race.write(race.first)
+    if opened is not None:
+        race.open(race.second, **opened)
+        race.timers.expire(everything=True)
+        race.create(race.first, "/data/2.bin")
+        race.write(race.first, "/data/2.bin")
+    race.timers.expire(everything=True)
+
+    assert race.first.notes["vain_waits"] == vain
 
 
 def test_a_worker_that_has_opened_it_before_the_write_reads_first(race):
@@ -79,7 +101,7 @@ def test_the_wait_begins_when_another_worker_has_started():
 
 def test_a_worker_that_never_starts_is_awaited_once():
     race = Race()
-    third = SimpleNamespace(pid=200, loader=2, has_peers=True)
+    third = SimpleNamespace(pid=200, loader=2, has_peers=True, notes=defaultdict(set))
     seconds = []
     for number in range(2):
         race.create(third, f"/data/{number}")
@@ -138,3 +160,20 @@ def test_a_worker_that_writes_its_own_files_soon_stops_to_wait(race):
 
     assert waits == [True] * 6 + [False] * 4
     assert len(race.resumed) == 6
+
+
+def test_a_wait_for_a_processor_does_not_count(busy_core):
+    """The process has a small part of the core, so that the time lasts longer for it."""
+    timers, done = Timers(), []
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        crowd_out(process.pid, busy_core)
+        began = time.monotonic()
+        timers.after(0.1, lambda: done.append("alone"))
+        timers.after(0.1, lambda: done.append("patiently"), [process.pid])
+        while len(done) < 2 and time.monotonic() < began + allowed(60.0):
+            time.sleep(timers.timeout() or 0)
+            timers.expire()
+        process.kill()
+
+    assert done == ["alone", "patiently"]
+    assert time.monotonic() - began > 0.2

@@ -52,12 +52,14 @@ def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
     if request.flags & os.O_DIRECTORY:
         worker.note_folder(request.path)
     is_there = not request.flags & os.O_CREAT or os.path.exists(request.raw)
+    is_lock = bool(request.flags & os.O_EXCL)
     if request.flags & os.O_CREAT:
-        is_lock = bool(request.flags & os.O_EXCL)
         worker.note_creation(request.path, is_there=is_there, is_lock=is_lock)
     if services.provokes_races:
         creates = not is_there or bool(request.flags & os.O_TRUNC)
-        services.new_files.note_open(worker, request.path, creates=creates, reads=request.reads)
+        services.new_files.note_open(
+            worker, request.path, creates=creates, reads=request.reads, is_lock=is_lock
+        )
     if worker.policy.is_exempt(request.path):
         if worker.policy.may_exempt_data(request.path) and os.path.isfile(request.raw):
             worker.policy.unobserved[OF_EXCLUDED] += 1

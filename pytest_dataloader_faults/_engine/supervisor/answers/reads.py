@@ -84,7 +84,7 @@ class _Read:
         is_shared = self.file.inherited and self.call.facts.shares_offset
         if self.services.provokes_races and is_shared:
             late = self.worker.answer_if_waiting(self.call, plain)
-            return lambda: self.services.barrier.arrive(self.file.path, late)
+            return lambda: self.services.barrier.arrive(self.worker, self.file.path, late)
         return plain
 
     def _fail_mapping(self, length: int) -> None:

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from pytest_dataloader_faults._engine.file_copies import FileCopies
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, Events, Timers
 from pytest_dataloader_faults._engine.supervisor.new_files import NewFileBarrier
-from pytest_dataloader_faults._engine.supervisor.shared_offsets import SharedOffsetBarrier
+from pytest_dataloader_faults._engine.supervisor.shared_offsets import (
+    SharedOffsetBarrier,
+    VainWaits,
+)
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
 
@@ -48,7 +51,8 @@ class SupervisorServices:
     def create(cls, events: Events, on_error: ErrorHandler, provokes_races: bool) -> Self:
         """The services of one supervisor."""
         timers = Timers()
-        barriers = SharedOffsetBarrier(timers), NewFileBarrier(timers)
+        vain_waits = VainWaits()
+        barriers = SharedOffsetBarrier(timers, vain_waits), NewFileBarrier(timers, vain_waits)
         copies, deaths = FileCopies(), DeathScheduler()
         return cls(events, on_error, copies, timers, deaths, *barriers, provokes_races)
 

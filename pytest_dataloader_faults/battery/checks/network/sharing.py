@@ -12,10 +12,11 @@ Some facts about when a shared connection shows. A server answers requests in or
 are mixed up only if a second worker sends its request before the first one has its answer. On a
 quick server that is rare. So the first worker that has sent something waits before it receives:
 until another worker has sent something as well, and has received an answer, which is that of the
-first one. If it holds a lock meanwhile, no other one sends, and some code waits for a lock no
-longer than half a second. So the first continues soon after another worker has started its first
-batch, and no worker waits again. Python's sockets, and torch's fetchers, are replaced for that in
-this process, which is disposable. C code, and TLS, which C code reads and writes, do not wait.
+first one. If it holds a lock meanwhile, no other one sends. So the first continues soon after
+another worker has started its first batch, and no worker waits again. Some code does not wait for a
+lock even that long: if the trial fails, it is repeated without delays. Python's sockets, and
+torch's fetchers, are replaced for that in this process, which is disposable. C code, and TLS, which
+C code reads and writes, do not wait.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import precede_fetches
 from pytest_dataloader_faults._settings.jobs import Watcher
 from pytest_dataloader_faults._trial.journal import Journal, Noted
 from pytest_dataloader_faults.battery.checks.network.rules import SharedConnection
+from pytest_dataloader_faults.outcomes.stages import VainWait
 
 _INFO_SIZE, _BYTES_RECEIVED = 136, 128
 """Of struct tcp_info, since Linux 4.1."""
@@ -74,6 +76,7 @@ class SharedConnections(Watcher):
     def __init__(self) -> None:
         self._channels: list[_Channel] = []
         self._counts: list[int] = []
+        self._first_uses: _FirstUses | None = None
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
@@ -89,13 +92,16 @@ class SharedConnections(Watcher):
         self._counts = [each.count_bytes() for each in self._channels]
         links = {each.descriptor: each.link for each in self._channels if each.descriptor}
         if links and workers > 1 and provokes_races:
-            _FirstUses(links, workers).watch()
+            self._first_uses = _FirstUses(links, workers)
+            self._first_uses.watch()
 
     def end(self, journal: Journal) -> None:
         """The workers have ended: write to *journal* on which connections data arrived."""
         for channel, earlier in zip(self._channels, self._counts, strict=False):
             if channel.count_bytes() > earlier:
                 journal.write(Noted(SharedConnection(channel.name)))
+        if self._first_uses is not None and self._first_uses.is_vain:
+            journal.write(Noted(VainWait()))
 
 
 class _FirstUses:
@@ -107,8 +113,14 @@ class _FirstUses:
         self._places = {descriptor: place for place, descriptor in enumerate(links)}
         self._times = mmap.mmap(-1, (len(links) * workers + 1) * _TIMES.size)
         """For each connection those of each worker, and of the first wait in vain."""
+        self._in_vain = len(links) * workers
         self._started = mmap.mmap(-1, workers)
         """A byte for each worker: 1 if it has started a batch."""
+
+    @property
+    def is_vain(self) -> bool:
+        """Whether a worker has waited for another one in vain."""
+        return bool(self._read(self._in_vain)[0])
 
     def watch(self) -> None:
         """Have the methods of Python's sockets wait in workers that are forked from now on."""
@@ -164,14 +176,13 @@ class _FirstUses:
             """Whether another worker has sent something, or received it if *number* is 1."""
             return any(self._read(each)[number] for each in others)
 
-        in_vain = len(self._links) * self._workers
-        if any(0 < self._read(each)[0] < sent for each in others) or self._read(in_vain)[0]:
+        if self.is_vain or any(0 < self._read(each)[0] < sent for each in others):
             return
         _wait_for(lambda: follows(0) or self._has_started_others(own_id), _START_TIMEOUT)
         if _wait_for(lambda: follows(0), _SEND_TIMEOUT):
             _wait_for(lambda: follows(1), _ANSWER_TIMEOUT)
         else:
-            self._write(in_vain, time.monotonic(), 0)
+            self._write(self._in_vain, time.monotonic(), 0)
 
     def _has_started_others(self, worker: int) -> bool:
         return any(has_started for id_, has_started in enumerate(self._started[:]) if id_ != worker)

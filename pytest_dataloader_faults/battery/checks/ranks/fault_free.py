@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from pytest_dataloader_faults._settings.jobs import Drawn, ReferenceJob, TrialOptions, has_step
+from pytest_dataloader_faults._settings.jobs import (
+    Drawn,
+    ReferenceJob,
+    TrialOptions,
+    has_step,
+    without_provoked_races,
+)
 from pytest_dataloader_faults._trial import repeat_if_killed
 from pytest_dataloader_faults.battery.checks.ranks.generators import RECORDED_EPOCH
 from pytest_dataloader_faults.battery.checks.ranks.shared_folder import NO_FOLDER, HoldWrites
@@ -223,4 +229,9 @@ def _run(
 ) -> Outcome:
     job = run.job(*faults, **arguments)
     handlings = [each.add_to(job.handling) for each in references]
+    outcome = run_ranks(job, on_rank, handlings, shares_folder=shares_folder)
+    has_failed = bool(outcome.exception or outcome.timed_out)
+    if faults or not (has_failed and outcome.waited_in_vain):
+        return outcome
+    job = without_provoked_races(job)
     return run_ranks(job, on_rank, handlings, shares_folder=shares_folder)
