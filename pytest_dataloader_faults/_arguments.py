@@ -100,7 +100,8 @@ def choose_arguments(
 
 def suggest_name(name: str, choices: Iterable[str]) -> str:
     """Which of *choices* are nearest to *name*, as a question; "" if none is near."""
-    likeness = {each: _similarity(name, each) for each in choices}
+    # A choice half as long as the name is part of it by chance, as "at" is of "path".
+    likeness = {each: _similarity(name, each) for each in choices if 2 * len(each) > len(name)}
     near = [each for each in likeness if likeness[each] >= _LEAST_LIKENESS]
     near.sort(key=lambda choice: (-likeness[choice], len(choice)))
     return f"Did you mean {' or '.join(map(repr, near[:2]))}?" if near else ""

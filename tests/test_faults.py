@@ -288,6 +288,7 @@ def test_data_that_is_no_fault_is_refused(data, message):
     [
         (faults.ReadError, {"nht": 2}, "ReadError got an unexpected keyword argument 'nht'. Did y"),
         (Contract, {"may_skp": True}, "argument 'may_skp'. Did you mean 'may_skip' or"),
+        (faults.WorkerKilled, {"path": "*"}, "argument 'path'. Its arguments are signal, at, wor"),
         (Contract, {"xyz": 1}, "argument 'xyz'. Its arguments are survives, names_file, may_skip"),
     ],
 )

@@ -14,9 +14,10 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from pytest_dataloader_faults.outcomes import FileCounts
+from pytest_dataloader_faults.outcomes.text import pluralize
 
 _Uses = Mapping[int | None, Mapping[str, FileCounts]]
 """What each worker did to each file."""
@@ -39,6 +40,28 @@ def kinds_of(uses: _Uses) -> list[set[str]]:
     ]
     kinds.sort(key=lambda kind: (-_bytes(kind, uses), min(kind)))
     return [*kinds[: _MOST - 1], set().union(*kinds[_MOST - 1 :])] if len(kinds) > _MOST else kinds
+
+
+def titles_of(kinds: Sequence[Collection[str]]) -> list[str]:
+    """Each of the *kinds* in a few words: a file, with its folder if it would be ambiguous."""
+    paths = [min(kind, key=lambda path: (os.path.basename(path), path)) for kind in kinds]
+    names = [_short_name(path, paths) for path in paths]
+    counts = [len(kind) - 1 for kind in kinds]
+    return [
+        f"{name} and {pluralize(count, 'file')} like it" if count else name
+        for name, count in zip(names, counts, strict=True)
+    ]
+
+
+def _short_name(path: str, paths: Collection[str]) -> str:
+    """The shortest end of *path* that no other one of *paths* has."""
+    parts = path.split(os.sep)
+    ends = (os.sep.join(parts[-count:]) for count in range(1, len(parts)))
+    return next((end for end in ends if _count_ends(end, paths) == 1), path)
+
+
+def _count_ends(end: str, paths: Collection[str]) -> int:
+    return sum(path.endswith(os.sep + end) for path in paths)
 
 
 def _extension(path: str) -> str:

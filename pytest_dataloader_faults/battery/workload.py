@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +17,6 @@ from pytest_dataloader_faults.faults.globs import GlobMatcher, is_below
 from pytest_dataloader_faults.outcomes import FileCounts, Outcome, Reference, WorkerFacts
 from pytest_dataloader_faults.outcomes.fault_facts import unobserved_operations
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
-from pytest_dataloader_faults.outcomes.text import pluralize
 
 _SERVED = (
     ". With loader={'multiprocessing_context': 'forkserver'} this check applies to a dataset that"
@@ -385,12 +383,6 @@ class Workload:
         if len(kinds) < 2:  # noqa: PLR2004  # kinds
             return (self,)
         return tuple(replace(self, paths=frozenset(each)) for each in kinds)
-
-    @property
-    def title(self) -> str:
-        """The files, in a few words."""
-        name, *others = sorted(map(os.path.basename, self.paths))
-        return f"{name} and {pluralize(len(others), 'file')} like it" if others else name
 
     def no_target(self, verb: str) -> NotApplicable:
         """An error that says why a check has no target: the workers *verb* no data file."""

@@ -110,6 +110,17 @@ def test_files_of_another_kind_are_checked_separately(counts, titles, real):
     assert _titles("open-error", workload) == titles
 
 
+def test_files_of_the_same_name_are_told_apart_by_their_folders(real):
+    folders = [f"{part}/{kind}" for part in "ab" for kind in "xy"]
+    paths = [f"/{folder}/{number}.png" for folder in folders for number in range(1, 3)]
+    workload = _workload(real, dict.fromkeys(paths, READ))
+
+    like_it = "1.png and 1 file like it"
+    assert _titles("open-error", workload) == [f"{folder}/{like_it}" for folder in folders]
+    images = _workload(real, dict.fromkeys(paths[:4], READ))
+    assert _titles("open-error", images) == [f"x/{like_it}", f"y/{like_it}"]
+
+
 def test_a_text_is_cut_between_two_lines_as_well(real, tmp_path):
     text = tmp_path / "lines.txt"
     text.write_text("".join(f"line {number}\n" for number in range(100)), encoding="ascii")

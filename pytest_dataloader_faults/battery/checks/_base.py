@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from pytest_dataloader_faults import _arguments as allow
 from pytest_dataloader_faults._settings import DEADLINE, Settings
 from pytest_dataloader_faults._settings.jobs import TrialOptions, count_epochs, has_step, steps_of
+from pytest_dataloader_faults.battery.file_kinds import titles_of
 from pytest_dataloader_faults.battery.workload import (
     Files,
     NotApplicable,
@@ -455,9 +456,10 @@ def faults_at_tails(workload: Workload) -> tuple[Fault, ...]:
 def for_each_kind(plan: Plan) -> Plan:
     """*plan* for one kind of file after the other, so that an index does not hide the data."""
 
-    def plan_kind(kind: Workload) -> Scenarios:
+    def plan_kind(titled_kind: tuple[str, Workload]) -> Scenarios:
+        title, kind = titled_kind
         return tuple(
-            replace(scenario, title=", ".join(filter(None, (kind.title, scenario.title))))
+            replace(scenario, title=", ".join(filter(None, (title, scenario.title))))
             for scenario in list_scenarios(plan(kind))
         )
 
@@ -465,6 +467,7 @@ def for_each_kind(plan: Plan) -> Plan:
         kinds = workload.kinds
         if len(kinds) == 1:
             return plan(workload)
-        return tuple(itertools.chain(*map_applicable(plan_kind, kinds)))
+        titled_kinds = zip(titles_of([kind.paths for kind in kinds]), kinds, strict=True)
+        return tuple(itertools.chain(*map_applicable(plan_kind, titled_kinds)))
 
     return plan_kinds
