@@ -1,5 +1,7 @@
 """A trial that moves or sleeps at its deadline gets more time, and is not called hung."""
 
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
@@ -54,7 +56,17 @@ def _waits_for_long(_path):
     threading.Event().wait(DEADLINE + 3)
 
 
-@pytest.mark.parametrize("action", [_sleeps_thrice, _waits_for_long])
+_PROGRAM = "import select, time; [select.poll().poll(1000 * seconds) for seconds in (1, 2, 3)]"
+
+
+def _waits_for_a_program_that_sleeps(_path):
+    """As curl between its retries: poll(2) of no descriptor."""
+    subprocess.run([sys.executable, "-c", _PROGRAM], check=True, stdout=subprocess.PIPE)
+
+
+@pytest.mark.parametrize(
+    "action", [_sleeps_thrice, _waits_for_long, _waits_for_a_program_that_sleeps]
+)
 def test_retries_after_a_sleep_may_come_to_their_end(records, reference, action):
     outcome = _try(records, action)
 

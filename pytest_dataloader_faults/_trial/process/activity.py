@@ -75,7 +75,7 @@ class _Observer:
     def look(self, written: int, pids: Sequence[int]) -> None:
         """Look at the processes *pids*; *written*: the size of the journal."""
         now, observation = time.monotonic(), self.observation
-        ends = {pid: end for pid in pids if (end := find_wake_time(pid)) is not None}
+        ends = {pid: end for pid in pids if (end := _wake_time_with_program(pid)) is not None}
         self.observation = Observation(
             delivered=now if written > self._written else observation.delivered,
             read=now if self._note_reading(pids) else observation.read,
@@ -124,17 +124,19 @@ def pids_of(events: Iterable[WatchedEvent]) -> Sequence[int]:
 # The times are in the memory of the process. Without the right to trace it, all that can be seen is
 # the name of the kernel function that it waits in, in /proc/PID/wchan.
 #
-# A worker without work is in poll(2) of its queue, so that call shows nothing. Some libraries wait
-# forever by a wait that ends every second and restarts, as fsspec does in its ``sync``: only a
-# longer one will end by itself.
+# A worker without work is in poll(2) of its queue, so that call shows nothing unless it is about no
+# descriptor, as curl sleeps between its retries. Some libraries wait forever by a wait that ends
+# every second and restarts, as fsspec does in its ``sync``: only a longer one will end by itself.
 
 
 _TIME = struct.Struct("=qq")
-_SLEEPS = ("nanosleep", "clock_nanosleep", "select", "pselect6", "futex")
+_POLLS = ("select", "pselect6", "poll", "ppoll")
+_SLEEPS = ("nanosleep", "clock_nanosleep", "futex", *_POLLS)
 _MONOTONIC, _ABSOLUTE = 1, 1
 _FUTEX_BITSET, _FUTEX_COMMANDS, _FUTEX_REALTIME = 9, 0x7F, 0x100
 _LONG_WAIT = 2.0
 """Seconds that a wait with a timeout must still have to count."""
+_WAITS_FOR_PROGRAM = ("pipe_read", "anon_pipe_read", "do_wait")
 _ASLEEP_IN = ("hrtimer_nanosleep", "do_nanosleep")
 
 
@@ -151,6 +153,17 @@ def find_wake_time(pid: int) -> float | None:
         return now if proc.waits_in(pid) in _ASLEEP_IN else None
 
 
+def _wake_time_with_program(pid: int) -> float | None:
+    """The same; if *pid* waits for a program that it has started, when that one's sleep ends."""
+    end = find_wake_time(pid)
+    if end is not None or proc.waits_in(pid) not in _WAITS_FOR_PROGRAM:
+        return end
+    programs = (each for each in proc.family(pid) if each != pid)
+    return max(
+        (end for each in programs if (end := find_wake_time(each)) is not None), default=None
+    )
+
+
 def end_of_sleep(
     call: proc.RunningCall | None, time_at: Callable[[int], float], now: float
 ) -> float | None:
@@ -161,18 +174,29 @@ def end_of_sleep(
     name = NAMES.get(call.number) if call else None
     if call is None or name not in _SLEEPS:
         return None
-    first, second, third, fourth, fifth, _ = call.arguments
+    first, second, third, fourth, *_ = call.arguments
     if name == "nanosleep":
         return now + time_at(first)
     if name == "clock_nanosleep":
         if not second & _ABSOLUTE:
             return now + time_at(third)
         return time_at(third) if first == _MONOTONIC else now
-    if name in ("select", "pselect6"):
-        return now + time_at(fifth) if fifth and not first else None
+    if name in _POLLS:
+        return _end_of_poll(name, call.arguments, time_at, now)
     is_timed = second & _FUTEX_COMMANDS == _FUTEX_BITSET and not second & _FUTEX_REALTIME
     end = time_at(fourth) if fourth and is_timed else now
     return end if end - now > _LONG_WAIT else None
+
+
+def _end_of_poll(
+    name: str, arguments: Sequence[int], time_at: Callable[[int], float], now: float
+) -> float | None:
+    """The end of a wait for descriptors that is for none, and so a sleep."""
+    first, second, third, _, fifth, _ = arguments
+    count, limit = (first, fifth) if "select" in name else (second, third)
+    if count or not limit:
+        return None
+    return now + (limit / 1000 if name == "poll" else time_at(limit))
 
 
 def _time_at(pid: int, address: int) -> float:
