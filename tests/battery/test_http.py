@@ -21,6 +21,8 @@ from support.http_datasets import (
     ByAiohttp,
     ByAiohttpWithStatus,
     ByFsspec,
+    ByUrllib3,
+    ByUrllib3WithStatus,
     CatchesHttpError,
     ChecksInSession,
     EndingStream,
@@ -96,7 +98,7 @@ def _verdicts(result):
 
 CLIENTS = [
     *(ByFsspec, FromShards, Stream),
-    *(slow(each) for each in (ByAiohttpWithStatus, FromShardsWithoutStatus, ByRequests)),
+    *map(slow, (ByAiohttpWithStatus, ByUrllib3WithStatus, FromShardsWithoutStatus, ByRequests)),
 ]
 
 
@@ -106,7 +108,8 @@ def test_healthy_client_passes(kind, url):
     """Their errors name the status, or the URL. fsspec ignores a failed HEAD."""
     result = _run_check(functools.partial(kind, url))
     assert result.passed, result.explanation
-    assert (RETRIED if kind is ByFsspec else FINE) == _verdicts(result)
+    retries = kind in (ByFsspec, ByUrllib3WithStatus)
+    assert (RETRIED if retries else FINE) == _verdicts(result)
 
 
 @once
@@ -119,6 +122,7 @@ def test_healthy_client_passes(kind, url):
         (TakesPageInSession, "corrupted", ERROR_PAGE.phrase),
         (CatchesHttpError, "corrupted", ERROR_PAGE.phrase),
         slow(ByAiohttp, "corrupted", ERROR_PAGE.phrase),
+        slow(ByUrllib3, "corrupted", ERROR_PAGE.phrase),
         slow(OfItsLength, "corrupted", ERROR_PAGE.phrase),
         (ZerosForStatus, "corrupted", "returns a substitute for an unreadable sample"),
         (SkippingStream, "corrupted", "skips samples without an error"),

@@ -9,10 +9,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Any
 
 import requests
 import torch
+import urllib3
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from support.network_datasets import COUNT, SIZE, ByHttp, ByRequests
@@ -185,6 +187,27 @@ class ByAiohttpWithStatus(ByAiohttp):
     """Its twin."""
 
     raises = True
+
+
+class ByUrllib3(ByHttp):
+    """By urllib3, whose responses have a status and no method that raises an error for it."""
+
+    def read(self, url: str) -> bytes:
+        return self.request(url).data
+
+    def request(self, url: str) -> urllib3.BaseHTTPResponse:
+        return urllib3.PoolManager(timeout=self.limit).request("GET", url)
+
+
+class ByUrllib3WithStatus(ByUrllib3):
+    """Its twin. urllib3 itself requests again if a response has Retry-After."""
+
+    def read(self, url: str) -> bytes:
+        answer = self.request(url)
+        if answer.status != HTTPStatus.OK:
+            message = f"{url}: HTTP status {answer.status}"
+            raise OSError(message)
+        return answer.data
 
 
 class ByFsspec(ByHttp):

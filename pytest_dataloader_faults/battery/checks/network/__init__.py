@@ -124,8 +124,8 @@ HTTP = (
         scenario=Scenario(require_effect=_require_request),
         advice=(
             "Check the status of a response before you use its body: call"
-            " response.raise_for_status(). Let that error reach the loader, or retry 429 and 503 a"
-            " few times and then raise it"
+            " response.raise_for_status(), or with urllib3 compare response.status. Let that error"
+            " reach the loader, or retry 429 and 503 a few times and then raise it"
         ),
     ),
 )

@@ -19,7 +19,8 @@ from pytest_dataloader_faults.wire import Note, register
 ERROR_PAGE = Cause(
     "uses the error page of a server as data",
     "The page that a server sent with an error status became part of a sample. Check the status"
-    " before you use the body: call response.raise_for_status()",
+    " before you use the body: call response.raise_for_status(), or with urllib3 raise an error"
+    " unless response.status is 200",
     fix="call response.raise_for_status() before you use the body",
 )
 NO_TIMEOUT = Cause(
