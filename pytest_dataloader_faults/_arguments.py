@@ -7,6 +7,7 @@ take are in ``_settings``.
 from __future__ import annotations
 
 import difflib
+import errno
 import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -117,6 +118,11 @@ def _similarity(name: str, choice: str) -> float:
         for candidate in (choice, choice[: len(name)])
     )
     return max(of_all, of_beginning * _WEIGHT_OF_PREFIX)
+
+
+def errno_name(number: int) -> str:
+    """The name of an errno by which its manual page calls it; the number if it has none."""
+    return "EDEADLK" if number == errno.EDEADLK else errno.errorcode.get(number, str(number))
 
 
 class StrEnum(str, Enum):

@@ -469,6 +469,7 @@ def test_invalid_argument_is_refused(kind, name, value):
         (lambda: ThreadExhaustion("*.jpg"), "(1 is the first). The fault has no path"),
         (lambda: MemoryExhaustion(Path("a.jpg")), "The fault has no path"),
         (lambda: ConnectionReset(("tcp://*", "*")), "must be a glob of connections, such as"),
+        (lambda: LockError(errno=errno.EIO), "can return: EACCES EAGAIN EDEADLK EINTR ENOLCK"),
         (
             lambda: ConnectError(errno=errno.EIO),
             "errno=5 must be one that the call can return: EACCES",

@@ -364,7 +364,7 @@ class Fault(allow.Checked):
             if isinstance(value := getattr(self, field.name), IntEnum):
                 object.__setattr__(self, field.name, int(value))
         if self.errnos is not None:
-            names = " ".join(sorted(_errno.errorcode[number] for number in self.errnos))
+            names = " ".join(sorted(map(allow.errno_name, self.errnos)))
             self._require(
                 "errno", self.errno in self.errnos, f"one that the call can return: {names}"
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from pytest_dataloader_faults._arguments import PrintsItself, StrEnum
+from pytest_dataloader_faults._arguments import PrintsItself, StrEnum, errno_name
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes.comparison import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
@@ -348,7 +347,7 @@ def _lines(steps: tuple[SweepStep, ...]) -> Iterator[str]:
 
 def _title(fault: Any) -> str:
     code = getattr(fault, "errno", None)
-    name = f"{type(fault).__name__} {errno.errorcode.get(code, code)}" if code else str(fault)
+    name = f"{type(fault).__name__} {errno_name(code)}" if code else str(fault)
     return f"{name}, {'once' if fault.times == 1 else 'every time'}"
 
 
