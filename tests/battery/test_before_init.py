@@ -9,6 +9,7 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 from torch.utils.data import DataLoader, Sampler
 
 from pytest_dataloader_faults import Contract, check_dataset, run_trial, sweep
@@ -18,7 +19,11 @@ from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT, BY_FACTORY, BY_WORKERS
-from pytest_dataloader_faults.battery.checks.before_init.rules import LISTS_FILES, SKIPS_MISSING
+from pytest_dataloader_faults.battery.checks.before_init.rules import (
+    LISTS_FILES,
+    PAIRS_BY_PLACE,
+    SKIPS_MISSING,
+)
 from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError, TruncatedFile
@@ -361,14 +366,49 @@ def test_a_sweep_of_what_each_run_writes_says_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "cause"), [(Listed, LISTS_FILES), (IfExists, SKIPS_MISSING)], ids=["lists", "asks"]
+    ("kind", "write", "cause"),
+    [
+        pytest.param(Listed, write_files, LISTS_FILES, id="lists"),
+        pytest.param(IfExists, write_files, SKIPS_MISSING, id="asks"),
+        pytest.param(Zipped, write_pairs, PAIRS_BY_PLACE, id="pairs"),
+    ],
 )
-def test_the_advice_is_about_how_the_dataset_looks_for_files(kind, cause, tmp_path):
+def test_the_advice_is_about_how_the_dataset_looks_for_files(kind, write, cause, tmp_path):
     folder = tmp_path / "files"
     folder.mkdir()
-    write_files(folder)
+    write(folder)
 
     assert failure_of(lambda: kind(folder), MISSING).finding.cause == cause
+
+
+class _Augmented(Listed):
+    """Adds random numbers to each sample, which the battery seeds by its index."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index) + torch.rand(1)
+
+
+def test_random_numbers_of_samples_that_moved_up_are_not_wrong(tmp_path):
+    write_files(tmp_path)
+    result = result_of(lambda: _Augmented(tmp_path), MISSING, contract=Contract(may_skip=True))
+
+    assert (result.verdict, result.passed) == ("survived", True)
+
+
+class _Uncounted(Listed):
+    """Compares numbers, and says nothing of files."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        if len(self.samples) != COUNT:
+            raise ValueError("wrong number")
+
+
+def test_an_error_after_a_listing_has_no_original_error(tmp_path):
+    write_files(tmp_path)
+    sentence = failure_of(lambda: _Uncounted(tmp_path), MISSING).sentence
+
+    assert sentence.startswith("ValueError does not say that 08.rec is missing. Say in its message")
 
 
 class ListedBelow(Listed):

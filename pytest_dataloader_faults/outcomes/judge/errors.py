@@ -158,9 +158,13 @@ def find_explaining_deaths(outcome: TrialFacts) -> tuple[WorkerDeath, ...]:
 
 def _describe_occurrences(happened: list[error_text.Occurrence]) -> str:
     """What *happened*, as the dataset saw it: the errnos, or the state of a file or a worker."""
-    numbers = sorted({each.fault.errno for each in happened} - {0})
+    hidden = [each for each in happened if each.call == LISTING and each.fault.hides_file]
+    numbers = sorted({each.fault.errno for each in happened if each not in hidden} - {0})
     errnos = ", ".join(f"[Errno {number}] {os.strerror(number)}" for number in numbers)
     causes = [f"its cause is {errnos}"] if errnos else []
+    if hidden:  # No call has failed.
+        names = {os.path.basename(each.path) for each in hidden if each.path}
+        causes.append(f"{names.pop() if len(names) == 1 else 'a file'} is missing")
     sentences = dict.fromkeys(each.fault.in_words for each in happened if not each.fault.errno)
     return " or ".join([*causes, *(_name_file(sentence, happened) for sentence in sentences)])
 

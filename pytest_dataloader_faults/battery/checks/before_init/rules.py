@@ -85,6 +85,15 @@ LISTS_FILES = Cause(
     overrides=True,
     fix="compare the number of files with a count that you store elsewhere",
 )
+PAIRS_BY_PLACE = Cause(
+    SKIPS,
+    "The dataset lists its files, and a listing does not show that a file is missing, so all later"
+    " files move up by one place, and no longer belong to the same index or to the files of another"
+    " list. Pair files by name, compare their number with a count that you store elsewhere, and"
+    " raise an error if they differ",
+    overrides=True,
+    fix="pair files by name, and compare their number with a count that you store elsewhere",
+)
 SKIPS_MISSING = Cause(
     SKIPS,
     "The dataset leaves out files that do not exist. Raise FileNotFoundError instead, with the path"
@@ -138,12 +147,18 @@ class BeforeInitJudge(Judge):
             if not self.outcome.schedule:
                 return Finding(Verdict.FAILS_WITHOUT_FAULT, finding.sentence, NOT_TWICE)
             cause = cause or DAMAGED_CACHE
-        is_missing = finding.verdict is Verdict.CORRUPTED and finding.wrong is Wrong.MISSING
-        hiding = [each for each in self.outcome.faults if each.fired and each.fault.hides_file]
-        if is_missing and hiding:
-            calls = {firing.call for each in hiding for firing in each.firings}
+        calls = self._hiding_calls
+        if finding.verdict is Verdict.CORRUPTED and finding.wrong is Wrong.MISSING and calls:
             cause = cause or (LISTS_FILES if LISTING in calls else SKIPS_MISSING)
+        elif finding.verdict is Verdict.CORRUPTED and calls == {LISTING}:
+            cause = cause or PAIRS_BY_PLACE
         return replace(finding, cause=cause)
+
+    @property
+    def _hiding_calls(self) -> set[str]:
+        """The calls in which a file was missing; only LISTING if the dataset got no error."""
+        hiding = (each for each in self.outcome.faults if each.fault.hides_file)
+        return {firing.call for each in hiding for firing in each.firings}
 
     def _is_resized(self, epoch: Pass) -> bool:
         """Whether the dataset of *epoch* has another length than that of the intact files."""
@@ -184,6 +199,8 @@ class BeforeInitJudge(Judge):
         # A longer one may have skipped what does not belong to it.
         if contract.may_skip and (is_shorter or self._has_full_reference):
             return self._find_unknown_samples()
+        if LISTING in self._hiding_calls and (finding := self._find_unknown_samples()):
+            return finding
         sentence = f"{self._describe_damage()}, and no exception was raised"
         wrong = Wrong.MISSING if is_shorter else Wrong.DIFFERS
         return Finding(Verdict.CORRUPTED, sentence, wrong=wrong)
@@ -214,7 +231,8 @@ class BeforeInitJudge(Judge):
 
     def _find_unknown_samples(self) -> Finding | None:
         """Delivered samples, under any index, that are not in the intact dataset."""
-        if not self._has_full_reference:
+        # Random numbers of a sample depend on its index, which may be another one now.
+        if not self._has_full_reference or self.outcome.comparison.seeded is not None:
             return None
         expected = Counter(digest for _, digest in self.reference.samples)
         delivered = Counter(digest for each in self.outcome.delivered for digest in digests(each))
