@@ -211,8 +211,9 @@ def test_a_fault_of_the_constructor_is_found(records):
     def make():
         return Indexed(records)
 
-    assert explore(make, max_examples=2, **SIMPLE).failure is None
-    result = explore(make, max_examples=20, on_fail=None, before_init=True, **SIMPLE)
+    how = {**SIMPLE, "loader": ALONE}
+    assert explore(make, max_examples=2, **how).failure is None
+    result = explore(make, max_examples=20, on_fail=None, before_init=True, **how)
 
     assert result.verdict is Verdict.CORRUPTED
     assert "index cannot be opened; only 0 of 8 samples are left" in result.failure
