@@ -210,7 +210,7 @@ def _read_mapping(reader: _Reader, data: Any) -> Any:
 
 
 @functools.cache
-def _readers_of(kind: Any, ignore_unknown: bool) -> Mapping[str, _Reader]:
+def readers_of(kind: Any, ignore_unknown: bool) -> Mapping[str, _Reader]:
     """The reader of each field of *kind*, by name, in order."""
     types = get_type_hints(kind, include_extras=True)
     names = inspect.signature(kind).parameters
@@ -219,7 +219,7 @@ def _readers_of(kind: Any, ignore_unknown: bool) -> Mapping[str, _Reader]:
 
 def _read_record(kind: Any, ignore_unknown: bool, data: Any) -> Any:
     """Read a dataclass or named tuple from an object, or a named tuple from a list of values."""
-    readers = _readers_of(kind, ignore_unknown)
+    readers = readers_of(kind, ignore_unknown)
     if isinstance(data, (list, tuple)) and hasattr(kind, "_fields") and len(data) <= len(readers):
         if len(data) == len(readers) and _are_plain(readers.values(), data):
             return kind(*data)
@@ -291,7 +291,7 @@ def to_json(value: Any) -> Any:
 
 
 @functools.cache
-def _names_of(kind: Any) -> tuple[str, ...]:
+def names_of(kind: Any) -> tuple[str, ...]:
     """The names of the fields of a dataclass."""
     return tuple(each.name for each in fields(kind))
 
@@ -303,7 +303,7 @@ def _fields_of(value: Any) -> dict[str, Any]:
     if isinstance(value, tuple):
         return value._asdict()  # type: ignore[attr-defined,no-any-return]  # A named tuple.
     kind: Any = type(value)
-    values = {name: getattr(value, name) for name in _names_of(kind)}
+    values = {name: getattr(value, name) for name in names_of(kind)}
     return {"type": kind.__name__, **values} if isinstance(value, Note) else values
 
 

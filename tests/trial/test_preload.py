@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 
-from pytest_dataloader_faults import run_trial
+from pytest_dataloader_faults import run_trial, wire
 from pytest_dataloader_faults._trial.child import preload
 from support.datasets import Records
 
@@ -40,8 +40,25 @@ class KnowsItsSources(Records):
         return super().__getitem__(index)
 
 
+class KnowsItsMessages(Records):
+    """Refuses to make a sample once the fields of a message had to be looked up."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.known = self._looked_up()
+
+    def __getitem__(self, index):
+        if (number := self._looked_up()) != self.known:
+            message = f"{number - self.known} looked up since"
+            raise RuntimeError(message)
+        return super().__getitem__(index)
+
+    def _looked_up(self):
+        return sum(each.cache_info().misses for each in (wire.readers_of, wire.names_of))
+
+
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("dataset", [KnowsItsModules, KnowsItsSources])
+@pytest.mark.parametrize("dataset", [KnowsItsModules, KnowsItsSources, KnowsItsMessages])
 def test_nothing_is_done_again(dataset, workers, records):
     loader = {"num_workers": workers, "batch_size": 4}
     outcome = run_trial(lambda: dataset(records), loader=loader)
