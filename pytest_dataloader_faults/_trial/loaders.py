@@ -187,6 +187,11 @@ def outer_loader(loader: DataLoader[Any]) -> Any:
     return _outer.get(loader, loader)
 
 
+def is_plain(loader: DataLoader[Any]) -> bool:
+    """Whether a training loop iterates *loader* itself, by the ``__iter__`` of torch."""
+    return outer_loader(loader) is loader and type(loader).__iter__ is DataLoader.__iter__
+
+
 def owners_of(loader: DataLoader[Any]) -> list[Any]:
     """The objects that may keep an iterator of *loader*."""
     return [loader] if outer_loader(loader) is loader else [loader, outer_loader(loader)]

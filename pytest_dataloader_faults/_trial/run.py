@@ -431,14 +431,12 @@ class TrialProcess:
         self, step: FaultFreePass, loader: torch.utils.data.DataLoader[Any]
     ) -> bool:
         """Whether *step* needs no workers: only files had faults, and any process can read them."""
-        is_own = loaders.outer_loader(loader) is not loader
-        is_plain = not is_own and type(loader).__iter__ is torch.utils.data.DataLoader.__iter__
         return (
             step.in_child
             and self._may_lack_workers
             and all(map(has_files, self.job.faults))
             and loaders.kind_of(loader.dataset) == "map"
-            and is_plain
+            and loaders.is_plain(loader)
             and bool(loader.num_workers)
             and not (accelerator.is_used_by(loader) or self.meetings)
         )
