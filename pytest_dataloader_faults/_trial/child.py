@@ -120,6 +120,7 @@ def main(job: Job, around: Surroundings) -> NoReturn:
     """Run the warden in this process, and the trial in a child of it."""
     # The caller may be handling an exception, which would be the context of all errors here.
     ctypes.pythonapi.PyErr_SetExcInfo(None, None, None)
+    vars(sys).pop("tracebacklimit", None)  # The last frames say whose code failed.
 
     def warden() -> None:
         _use_streams(around.printed.fd)

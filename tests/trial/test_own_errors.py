@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults._trial import driver
 from pytest_dataloader_faults._trial.samples.draws import draws_of
 from pytest_dataloader_faults.exceptions import HarnessError
+from pytest_dataloader_faults.faults import WorkerKilled
 from support.datasets import Records
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -100,3 +102,9 @@ def test_a_sampler_that_is_left_early_has_not_failed(capsys):
     next(other_draws)
     del other_draws
     assert capsys.readouterr().err == ""
+
+
+def test_a_limit_of_tracebacks_does_not_hide_whose_error_it_is(monkeypatch, records):
+    monkeypatch.setattr(sys, "tracebacklimit", 3, raising=False)
+    outcome = run_trial(lambda: Records(records), WorkerKilled(at=2))
+    assert "exited unexpectedly" in outcome.exception.message
