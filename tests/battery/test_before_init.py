@@ -17,7 +17,6 @@ from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT, BY_FACTORY, BY_WORKERS
 from pytest_dataloader_faults.battery.checks.before_init.rules import (
     LISTS_FILES,
@@ -55,6 +54,7 @@ from support.datasets import Records
 from support.infinite_loaders import Lazy, infinite
 from support.results import failure_of, result_of
 
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 NAMES = [each.name for each in BEFORE_INIT]
 PAIRS = {pair.specimen.__name__: pair for pair in PAIRS_OF_FILES} | PAIRS_OF_FORMATS
 FAILURES = [(name, check) for name, pair in PAIRS.items() for check in pair.fails]
@@ -142,30 +142,7 @@ def _block(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(name="armed_trials", scope="module")
-def _known(block):
-    """A healthy dataset that reads in its constructor alone, what it gives, and what is found."""
-    make = functools.partial(ReadMean, block)
-    results = check_dataset(make, only=NAMES, on_fail=None)
-    return make, take_reference(make), {each.check: each for each in results}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_check_that_is_disarmed_is_not_exercised(name, armed_trials):
-    make, reference, armed = armed_trials
-    schedule = armed[name].outcome.schedule
-    job = TrialJob(
-        make_dataset=make,
-        faults=tuple(replace(each, path="/nothing/has/this/name") for each in schedule),
-        settings=Settings(loader={"num_workers": 2, "batch_size": 4}),
-        options=CHECKS[name].scenario.options,
-    )
-
-    assert armed[name].verdict in ("survived", "failed_cleanly")
-    assert run_trial_job(job).judge(reference).verdict == "not_exercised"
-
-
-@pytest.mark.parametrize("dataset", [Lines, LineStream])
+@pytest.mark.parametrize("dataset", [slow(Lines), LineStream])
 def test_a_contract_that_allows_to_skip(dataset, tmp_path):
     write_lines(tmp_path)
     make, skips = functools.partial(dataset, tmp_path), Contract(may_skip=True)
@@ -180,7 +157,7 @@ def test_a_contract_that_allows_to_skip(dataset, tmp_path):
     ("write", "dataset", "verdict"),
     [
         (write_files, Listed, "survived"),
-        (write_files, ListedStream, "survived"),
+        slow(write_files, ListedStream, "survived"),
         (write_pairs, Zipped, "corrupted"),
     ],
 )
@@ -271,7 +248,7 @@ def _in_own_order(dataset):
     return DataLoader(dataset, 4, num_workers=2, sampler=Backwards(dataset))
 
 
-@pytest.mark.parametrize("load", [functools.partial(infinite, Lazy), _in_own_order])
+@pytest.mark.parametrize("load", [slow(functools.partial(infinite, Lazy)), _in_own_order])
 def test_samples_that_no_known_sampler_draws_are_missing(load, block):
     result = failure_of(lambda: load(CountsBytes(block)), CUT)
 
