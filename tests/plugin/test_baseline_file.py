@@ -92,8 +92,6 @@ def test_another_verdict_and_another_item_fail(suite):
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["baseline.json expects hung. corrupted: samples*"])
     result.stdout.no_fnmatch_line("*matches no test*")
-    _write(suite)
-    suite.again(BASELINE, "-k", "zeros").assert_outcomes(failed=1, deselected=1)
 
 
 HEALED = _entry("test_inner.py::test_healthy[open-error]", verdict="hung", reason="issue 2")
@@ -302,10 +300,9 @@ def test_each_part_has_an_entry(suite):
     items = [(each["part"], each["status"]) for each in _report(suite, "r.json")]
     assert items == [("train", "failed"), ("val", "passed")]
     (suite.path / "val").write_text("zeros")
-    result = suite.again(BASELINE)
+    result = suite.again(*UPDATE)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["val: corrupted: *"])
-    suite.again(*UPDATE)
     assert _read(suite) == [
         _entry(nodeid, test=test, part="train"),
         _entry(nodeid, test=test, part="val"),
@@ -335,8 +332,7 @@ def test_each_call_of_a_test_has_an_entry(suite):
     nodeid = "test_inner.py::test_two[open-error]"
     (suite.path / "kinds").write_text("healthy zeros")
     _write(suite, _entry(nodeid))
-    suite.run(CALLS, BASELINE).assert_outcomes(failed=1)
-    suite.again(*UPDATE)
+    suite.run(CALLS, *UPDATE).assert_outcomes(failed=1)
     assert _read(suite) == [_entry(nodeid, call=2)]
     suite.again(BASELINE, STRICT).assert_outcomes(xfailed=1)
 
@@ -500,18 +496,8 @@ XDIST = "-p", "xdist", "-n", "2", "--dist", "loadgroup"
 GROUPED = SUITE.replace("def test_zeros", "@pytest.mark.xdist_group('z')\ndef test_zeros")
 
 
-@pytest.mark.timeout(300)  # Two processes import torch.
-def test_processes_of_xdist_write_one_file(suite):
-    pytest.importorskip("xdist")
-    _write(suite, _entry(reason="a"), HEALED)
-    result = suite.run(GROUPED, *UPDATE, *XDIST)
-    result.assert_outcomes(passed=1, xfailed=1)
-    assert result.outlines.count("1 known failure written to baseline.json") == 1
-    assert _read(suite) == [_entry(reason="a")]
-
-
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300)  # Two processes import torch.
 def test_processes_of_xdist_read_one_file(suite):
     pytest.importorskip("xdist")
     _write(suite, _entry(reason="a"), HEALED, GONE)
