@@ -352,7 +352,10 @@ def _how_compared(result):
 @pytest.mark.parametrize("collate", [stack_samples, slow(list)])
 @pytest.mark.parametrize(
     ("dataset", "verdicts"),
-    [(TensorDicts, ["survived", "failed_cleanly"]), (ZeroTensorDicts, ["survived", "corrupted"])],
+    [
+        slow(TensorDicts, ["survived", "failed_cleanly"]),
+        (ZeroTensorDicts, ["survived", "corrupted"]),
+    ],
 )
 def test_samples_that_refuse_iteration(dataset, verdicts, collate, records):
     loader = {"batch_size": 4, "collate_fn": collate, "num_workers": 2}
@@ -387,7 +390,7 @@ def test_order_of_a_stream_may_be_random(records):
 @pytest.mark.parametrize(
     ("dataset", "verdict"),
     [
-        (Jittered, "failed_cleanly"),
+        slow(Jittered, "failed_cleanly"),
         (JitteredStream, "failed_cleanly"),
         (JitteredZeros, "corrupted"),
     ],

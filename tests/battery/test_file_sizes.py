@@ -143,10 +143,6 @@ def _shard(folder, content, size, reads=1):
     return Shard(path, size, reads)
 
 
-HEALTHY = {
-    "8 tables of 100 kB": lambda folder: _tables(folder, 8, 100 * KB),
-    "a shard of 4 GB": lambda folder: _shard(folder, 4000 * MB, 8 * KB, reads=8),
-}
 LARGE = {
     "16 files of 100 kB": lambda folder: _files(folder, 16, 100 * KB),
     "8 photographs of 100 kB": lambda folder: _photographs(folder, 8, 240),
@@ -164,9 +160,16 @@ def _failures(make, **chosen):
     return [each.explanation for each in results if each.applies and not each.passed]
 
 
-@pytest.mark.parametrize("name", HEALTHY)
-def test_a_healthy_dataset_passes(tmp_path, name):
-    dataset = HEALTHY[name](tmp_path)
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(lambda folder: _tables(folder, 8, 100 * KB), marks=pytest.mark.slow),
+        lambda folder: _shard(folder, 4000 * MB, 8 * KB, reads=8),
+    ],
+    ids=["8 tables of 100 kB", "a shard of 4 GB"],
+)
+def test_a_healthy_dataset_passes(tmp_path, write):
+    dataset = write(tmp_path)
     assert _failures(lambda: dataset, only=CHECKS) == []
 
 
@@ -474,7 +477,11 @@ class OnesIfMissing(ShardArrays):
 
 
 @pytest.mark.parametrize(
-    ("kind", "verdict"), [(ShardArrays, "failed_cleanly"), (OnesIfMissing, "corrupted")]
+    ("kind", "verdict"),
+    [
+        pytest.param(ShardArrays, "failed_cleanly", marks=pytest.mark.slow),
+        (OnesIfMissing, "corrupted"),
+    ],
 )
 def test_names_that_differ_in_more_than_digits_are_kinds(kind, verdict, records):
     """So that each array of a shard is missing once, in a trial of its own."""

@@ -79,7 +79,7 @@ RETRIED = {**FINE, "503 once": "survived"}
 
 @pytest.mark.parametrize(
     ("kind", "expected", "url"),
-    [(ByHttp, FINE, False), (ChecksInSession, FINE, True), (RetriesThrice, RETRIED, True)],
+    [(ByHttp, FINE, False), slow(ChecksInSession, FINE, True), (RetriesThrice, RETRIED, True)],
     indirect=["url"],
 )
 def test_healthy_twin_passes(kind, expected, url):
@@ -97,8 +97,9 @@ def _verdicts(result):
 
 
 CLIENTS = [
-    *(ByFsspec, FromShards, Stream),
-    *map(slow, (ByAiohttpWithStatus, ByUrllib3WithStatus, FromShardsWithoutStatus, ByRequests)),
+    *(ByFsspec, FromShards),
+    *map(slow, (Stream, ByAiohttpWithStatus, ByUrllib3WithStatus)),
+    *map(slow, (FromShardsWithoutStatus, ByRequests)),
 ]
 
 
@@ -119,7 +120,7 @@ def test_healthy_client_passes(kind, url):
         (TakesPage, "corrupted", ERROR_PAGE.phrase),
         slow(TakesItsBeginning, "corrupted", ERROR_PAGE.phrase),
         (TakesItsFirstBytes, "corrupted", ERROR_PAGE.phrase),
-        (TakesPageInSession, "corrupted", ERROR_PAGE.phrase),
+        slow(TakesPageInSession, "corrupted", ERROR_PAGE.phrase),
         (CatchesHttpError, "corrupted", ERROR_PAGE.phrase),
         slow(ByAiohttp, "corrupted", ERROR_PAGE.phrase),
         slow(ByUrllib3, "corrupted", ERROR_PAGE.phrase),

@@ -46,6 +46,7 @@ from support.rows import rows
 pytestmark = pytest.mark.skipif(
     bool(explain_missing_kernel_engine()), reason=str(explain_missing_kernel_engine())
 )
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 BOTH = [check.name for check in LOCKS]
 
 
@@ -141,14 +142,15 @@ def _refuse_workers(_folder: Path) -> None:
         raise BlockingIOError(errno.EAGAIN, "the dataset is busy")
 
 
-@rows(
+@pytest.mark.parametrize(
     ("lock", "remedy"),
     [
         (lambda folder: h5py.File(folder / "index.h5", "a"), "h5py.File(path, 'r')"),
         (_lock_sqlite, "?mode=ro"),
-        (lambda folder: duckdb.connect(folder / "index.duckdb"), "read_only=True"),
-        (_lock_by_library, "as soon as the file is written"),
+        slow(lambda folder: duckdb.connect(folder / "index.duckdb"), "read_only=True"),
+        slow(_lock_by_library, "as soon as the file is written"),
     ],
+    ids=["h5py", "sqlite", "duckdb", "filelock"],
 )
 def test_workers_that_lock_each_other_out_are_a_cause(records, lock, remedy):
     result = failure_of(functools.partial(KeepsLock, records, lock), "workers-agree")
@@ -165,7 +167,7 @@ def test_an_error_that_mentions_no_lock_has_another_cause(records):
     assert result.cause == "fails without a fault"
 
 
-@rows("kind", [ReadsDuckdb, ReadsSqlite])
+@pytest.mark.parametrize("kind", [slow(ReadsDuckdb), ReadsSqlite])
 def test_databases_raise_a_clear_error(records, kind):
     for result in _results(functools.partial(kind, records)).values():
         assert result.verdict == "failed_cleanly", result.explanation
@@ -193,7 +195,7 @@ def test_the_python_engine_does_not_see_locks(records):
         assert "engine='kernel' does" in result.explanation
 
 
-@pytest.mark.parametrize("kind", [WaitsByLibrary, LocksByFlock])
+@pytest.mark.parametrize("kind", [WaitsByLibrary, slow(LocksByFlock)])
 def test_the_verdict_comes_from_the_fault(records, kind):
     battery = Battery(functools.partial(kind, records), Settings(samples=16))
     disarmed = LockError("/nothing/has/this/name")
@@ -260,7 +262,7 @@ class ReleasesTooEarly(CountsUnderLock):
 
 @pytest.mark.parametrize(
     "kind",
-    [LogsAroundLock, pytest.param(LogsTheError, marks=pytest.mark.slow), ReleasesTooEarly],
+    [LogsAroundLock, slow(LogsTheError), ReleasesTooEarly],
 )
 def test_a_file_that_is_also_written_without_a_lock_needs_none(records, kind):
     for result in _results(lambda cache: kind(records, cache)).values():
@@ -331,13 +333,13 @@ class RefusesAtFirst(LocksTwice):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-@pytest.mark.parametrize("kind", [LocksTwice, RefusesAtFirst])
+@pytest.mark.parametrize("kind", [slow(LocksTwice), RefusesAtFirst])
 def test_the_constructor_does_not_hide_the_locks_of_workers(records, kind):
     result = failure_of(functools.partial(kind, records), "locked-file", deadline=2)
     assert (result.verdict, result.cause) == ("hung", "waits for a file lock without a limit")
 
 
-@pytest.mark.parametrize("kind", [WaitsByLibrary, WaitsInFlock])
+@pytest.mark.parametrize("kind", [WaitsByLibrary, slow(WaitsInFlock)])
 def test_a_wait_without_a_limit_gets_the_advice_of_the_check(records, kind):
     result = failure_of(functools.partial(kind, records), "locked-file", deadline=2)
     assert (result.verdict, result.cause) == ("hung", "waits for a file lock without a limit")

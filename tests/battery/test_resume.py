@@ -31,6 +31,7 @@ from support.corpus.resume import CountingLoader, ResumableStream, counting
 from support.datasets import Records, joined, write_records
 from support.results import failure_of, failures_of
 
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 BOTH = "resumes, resumes-after-death"
 
 
@@ -151,9 +152,13 @@ RARE = {
 """The other ones do what they do, and more."""
 
 
+ALSO_KILLED = {"many, random", "such a stream alone"}
+"""After a death, the others resume as they do without one."""
+
+
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(each, marks=[pytest.mark.slow] * (each in RARE)) for each in HEALTHY],
+    [each if each in ALSO_KILLED else slow(each) for each in HEALTHY],
 )
 def test_a_healthy_loader_gives_the_rest(name, records):
     results = _run_checks(functools.partial(HEALTHY[name], records))
@@ -161,9 +166,14 @@ def test_a_healthy_loader_gives_the_rest(name, records):
     assert [each.explanation for each in results if not each.passed] == []
 
 
-@pytest.mark.parametrize(
-    "count", [64, 65, *(pytest.param(each, marks=pytest.mark.slow) for each in (63, 127, 128))]
-)
+@pytest.mark.parametrize("name", sorted(HEALTHY.keys() - RARE - ALSO_KILLED))
+def test_a_healthy_loader_resumes(name, records):
+    results = _run_checks(functools.partial(HEALTHY[name], records), "resumes")
+
+    assert [each.explanation for each in results if not each.passed] == []
+
+
+@pytest.mark.parametrize("count", [64, 65, *map(slow, (63, 127, 128))])
 def test_a_sampler_with_a_state_ends_its_epoch(count):
     """It saves how many samples it drew, and a trial draws 64 of them."""
     dataset = torch.utils.data.TensorDataset(torch.arange(count))
@@ -255,11 +265,7 @@ def test_a_sampler_of_torchs_own_does_not_go_on(records):
     ("make", "reason"),
     [
         (Records, "its loader has no state_dict()"),
-        pytest.param(
-            lambda folder: _stateful(Records(folder), prefetch_factor=2),
-            None,
-            marks=pytest.mark.slow,
-        ),
+        slow(lambda folder: _stateful(Records(folder), prefetch_factor=2), None),
         (lambda folder: StatefulDataLoader(Records(folder), batch_size=16), "only one batch"),
     ],
 )
