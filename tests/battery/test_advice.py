@@ -51,7 +51,9 @@ def _pictures(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("check", ["truncated-half", "truncated-before-init"])
+@pytest.mark.parametrize(
+    "check", ["truncated-half", pytest.param("truncated-before-init", marks=pytest.mark.slow)]
+)
 def test_pillow_that_accepts_truncated_images_is_named(pictures, check):
     result = failure_of(lambda: Pictures(pictures, accepts=True), check)
     assert result.fix == "remove PIL.ImageFile.LOAD_TRUNCATED_IMAGES = True"

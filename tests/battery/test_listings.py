@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 import pytest
@@ -12,6 +13,7 @@ from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.faults import ListingOrder
 from support.results import failure_of, result_of
 
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 LISTING_ORDER = "listing-order"
 COUNT = 16
 CAUSE = "depends on the order in which a folder is listed"
@@ -95,14 +97,14 @@ def _check(make, folder, **arguments):
     return result_of(lambda: make(folder), LISTING_ORDER, **arguments)
 
 
-@pytest.mark.parametrize("specimen", [Images, Pairs, Scans])
+@pytest.mark.parametrize("specimen", [Images, slow(Pairs), Scans])
 def test_a_dataset_that_depends_on_the_order_fails(folder, specimen):
     result = failure_of(lambda: specimen(folder), LISTING_ORDER)
     assert (result.verdict, result.finding.cause.phrase) == ("corrupted", CAUSE)
     assert result.sentence.startswith("when its folders are listed in another order, sample 0")
 
 
-@pytest.mark.parametrize("twin", [SortedImages, PairsByName])
+@pytest.mark.parametrize("twin", [SortedImages, slow(PairsByName)])
 def test_a_dataset_that_sorts_its_files_passes(folder, twin):
     result = _check(twin, folder)
     assert (result.verdict, result.outcome.fired > 0) == ("survived", True)
@@ -195,9 +197,7 @@ def test_a_stream_that_is_divided_by_places_in_a_listing(folder):
     assert "more than once, on ranks 0 and 1, and 8 were delivered on no rank" in result.sentence
 
 
-@pytest.mark.parametrize(
-    "twin", [pytest.param(SortedImages, marks=pytest.mark.slow), SortedImagesOfRank]
-)
+@pytest.mark.parametrize("twin", [slow(SortedImages), SortedImagesOfRank])
 def test_ranks_that_sort_their_files_agree(folder, twin):
     result = _check_ranks(twin, folder)
     assert result.verdict == "survived", result.explanation

@@ -283,7 +283,7 @@ def test_a_dataset_that_waits_hangs(folder, specimen, cause, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "twin", [Images, slow(OfNumPy), OfTorch, slow(OfStringIO), InThread, Stream, Retry]
+    "twin", [*map(slow, (Images, OfNumPy, OfTorch, OfStringIO)), InThread, Stream, Retry]
 )
 def test_a_dataset_that_raises_the_error_passes(folder, twin):
     """Those that try again survive the trial in which one allocation fails."""

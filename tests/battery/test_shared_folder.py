@@ -34,7 +34,7 @@ def _check(make_dataset, *only):
     ("kind", "sentence"),
     [
         pytest.param(Extracts, "", marks=SLOW),
-        (Downloads, "0 bytes, expected 64"),
+        pytest.param(Downloads, "0 bytes, expected 64", marks=SLOW),
         pytest.param(MakesFolderTwice, "FileExistsError", marks=SLOW),
         (SavesItsPart, "8 were delivered on no rank"),
         (WritesOnRank0, "all.bin: 0 bytes, expected 64"),
@@ -55,7 +55,7 @@ def test_ranks_that_disturb_each_other_fail(records, kind, sentence):
     "kind",
     [
         pytest.param(ExtractsOnRank0, marks=SLOW),
-        ExtractsUnderLock,
+        pytest.param(ExtractsUnderLock, marks=SLOW),
         pytest.param(ExtractsThenRenames, marks=SLOW),
         pytest.param(DownloadsThenRenames, marks=SLOW),
         WritesOnRank0ThenMeets,

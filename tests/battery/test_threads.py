@@ -41,6 +41,7 @@ from support.rows import rows
 pytestmark = pytest.mark.skipif(
     bool(explain_missing_kernel_engine()), reason=str(explain_missing_kernel_engine())
 )
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 NAME = "thread-exhaustion"
 NO_START = "its workers start no thread or process while they make batches"
 
@@ -128,9 +129,7 @@ def test_a_single_start_lacks_a_scenario(records):
     assert len(CHECKS[NAME].plan_scenarios(battery.workload)) == 2
 
 
-@pytest.mark.parametrize(
-    "kind", [ZerosWithoutPool, pytest.param(IgnoresError, marks=pytest.mark.slow), RunsCommand]
-)
+@pytest.mark.parametrize("kind", [ZerosWithoutPool, *map(slow, (IgnoresError, RunsCommand))])
 def test_the_verdict_comes_from_the_fault(records, kind):
     battery = Battery(functools.partial(kind, records), Settings(samples=16))
     for scenario in CHECKS[NAME].plan_scenarios(battery.workload):

@@ -142,7 +142,10 @@ class _TornFolders(_Folders):
             super().fill(path, data)
 
 
-@pytest.mark.parametrize(("kind", "passes"), [(_Folders, True), (_TornFolders, False)])
+@pytest.mark.parametrize(
+    ("kind", "passes"),
+    [pytest.param(_Folders, True, marks=pytest.mark.slow), (_TornFolders, False)],
+)
 def test_a_folder_that_gets_its_name_when_all_is_in_it(recordings, kind, passes):
     results = _check(
         functools.partial(_copied, kind, recordings), ["write-error", "worker-killed-writing"]

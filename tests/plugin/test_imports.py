@@ -66,7 +66,8 @@ def test_a_check_imports_no_library_that_it_does_not_need(fresh_suite, engine):
     """
     result = fresh_suite.run(source, "--dataloader-faults-report=r.json")
     assert result.ret == 0
-    assert not _imported(result) & {"hypothesis", "pyfakefs", "jinja2"}
+    of_ranks = f"{NAME}.battery.checks.ranks.process_group"
+    assert not _imported(result) & {"hypothesis", "pyfakefs", "jinja2", of_ranks}
 
 
 def test_a_plain_item_pays_nothing_beside_one_that_is_ours(fresh_suite, engine):

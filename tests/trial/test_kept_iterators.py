@@ -76,7 +76,11 @@ def test_the_checks_pass(records):
 
 
 @pytest.mark.parametrize(
-    ("kind", "verdict"), [(Scaling, "failed_cleanly"), (ScalingLeavingOut, "corrupted")]
+    ("kind", "verdict"),
+    [
+        pytest.param(Scaling, "failed_cleanly", marks=pytest.mark.slow),
+        (ScalingLeavingOut, "corrupted"),
+    ],
 )
 def test_a_loader_that_makes_other_numbers_of_a_batch(records, kind, verdict):
     make = partial(infinite, kind, Records(records))
@@ -91,13 +95,6 @@ def test_iterators_that_are_in_no_attribute(records, kind):
     assert [4, 4, 4] == [len(each.delivered) for each in outcome.epochs]
     assert all(each.complete for each in outcome.epochs)
     assert 2 == len({each.pid for each in outcome.workers})
-
-
-def test_a_dataset_behind_such_an_iterator_passes(records):
-    make = partial(infinite, InClosure, Records(records))
-    results = _check(make, "two-epochs", "read-error")
-    assert [] == [each.explanation for each in results if each.failed]
-    assert ["survived", "failed_cleanly"] == [each.verdict for each in results]
 
 
 def test_few_samples_of_many():

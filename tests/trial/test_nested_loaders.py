@@ -64,7 +64,11 @@ def test_one_under_inject(records):
 
 
 @pytest.mark.parametrize(
-    "check", ["workers-agree", "resource-growth", "abandoned-epoch", "worker-killed-last"]
+    "check",
+    [
+        *("workers-agree", "abandoned-epoch", "worker-killed-last"),
+        pytest.param("resource-growth", marks=pytest.mark.slow),
+    ],
 )
 def test_checks_that_make_iterators_again(records, check):
     (result,) = check_dataset(partial(Pairs, records), only=check, on_fail=None)

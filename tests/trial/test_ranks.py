@@ -241,15 +241,6 @@ try:
 except InvalidArgumentError as error:
     print(error)
 """
-PLAIN = """
-import sys
-from pathlib import Path
-from pytest_dataloader_faults import run_trial
-from support.datasets import Records
-
-run_trial(lambda: Records(Path(sys.argv[1])))
-print([each for each in sys.modules if each.endswith(("process_group", "ranks"))])
-"""
 TRIAL = """
 import signal
 import sys
@@ -268,12 +259,6 @@ def test_a_process_group_of_pytests_process_is_refused(records):
     with start_forked(GROUP, records) as process:
         printed, errors = output_of(process)
     assert "pytest's process already has one" in printed, errors
-
-
-def test_without_ranks_nothing_of_them_is_imported(records):
-    with start_python("-c", PLAIN, records) as process:
-        printed, errors = output_of(process)
-    assert "process_group" not in printed, errors
 
 
 @pytest.mark.parametrize(
