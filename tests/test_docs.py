@@ -104,7 +104,6 @@ def _output_of(anew, command, folder, environment):
 
 @rows("time", ["0.4s", "70.12s (0:01:10)", "90061.00s (1 day, 1:01:01)"])
 def test_times_do_not_count(time):
-    """Neither short ones nor those of a busy machine, which pytest also gives in minutes."""
     assert generate.same(f"== 2 passed in {time} ==") == "== 2 passed in N s =="
 
 
@@ -130,7 +129,6 @@ def test_every_comment_before_a_block_is_understood(page):
 
 @each_page
 def test_console_blocks_are_generated(page):
-    """What a terminal shows is never typed by hand."""
     kinds = [b.kind for b in generate.blocks(TEXTS[page]) if b.language == "console"]
     assert kinds == ["output"] * len(kinds)
 

@@ -100,7 +100,6 @@ def test_all_is_complete(module):
     ],
 )
 def test_importing_is_light(code, heavy):
-    """Neither the package, nor its names, nor its plugin load torch, Hypothesis or pyfakefs."""
     assert set() == _modules_loaded_by(code) & heavy
 
 

@@ -122,7 +122,6 @@ def _make_kind(facts):
 
 @pytest.mark.parametrize("forgotten", FACTS)
 def test_a_kind_that_forgets_a_fact_is_refused(known_kinds, forgotten):
-    """As it is defined, by the name of the fact. No module would notice that later."""
     facts = {name: value for name, value in FACTS.items() if name != forgotten}
 
     with pytest.raises(TypeError, match=f"{ODD} must state {forgotten}"):
@@ -293,7 +292,6 @@ def test_data_that_is_no_fault_is_refused(data, message):
     ],
 )
 def test_an_argument_that_there_is_not_is_named(make, options, message):
-    """With the one that is meant, or else all that there are."""
     with pytest.raises(InvalidArgumentError) as caught:
         make(**options)
     assert message in str(caught.value)

@@ -233,7 +233,6 @@ class FailsAlone(Records):
 
 
 def test_an_error_without_a_fault_has_no_advice_of_its_check(records):
-    """Two epochs have no part in it; and what cannot be printed is cut."""
     result = failure_of(lambda: FailsAlone(records), "workers-agree")
     assert result.verdict == "fails_without_fault"
     assert "characters of binary" in result.sentence

@@ -183,7 +183,6 @@ def test_what_the_constructor_writes_was_not_there_before(check_pair):
 
 
 def test_a_constructor_that_waits_for_the_rest(block):
-    """It is told that make_dataset() did not end, and no worker is named, since there is none."""
     make = functools.partial(WaitsForTheRest, block)
     outcome = run_trial(make, TruncatedFile("*/samples.bin"), before_init=True, deadline=1)
     finding = outcome.judge(take_reference(make))

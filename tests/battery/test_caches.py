@@ -43,7 +43,6 @@ def _check(make_dataset, only="read-error", **options):
 
 
 def test_a_new_cache_is_noted(records, cache):
-    """It hides the swallowed error, and the result says so; the python engine sees it, too."""
     result = _check(lambda: Spectrograms(records, cache), engine="python")
     assert (result.verdict, result.passed) == ("failed_cleanly", True)
     (note,) = result.notes

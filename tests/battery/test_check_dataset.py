@@ -274,7 +274,6 @@ class DiesInWorkers(Records):
 
 @pytest.mark.parametrize("files", [None, pytest.param("*.rec", marks=pytest.mark.slow)])
 def test_dataset_that_fails_in_any_worker_fails_one_check_only(files, records):
-    """What faults do to it cannot be told; the others say so, and not that it opens no file."""
     results = check_dataset(
         lambda: DiesInWorkers(records), files=files, exclude="pin-memory", ranks=2, on_fail=None
     )

@@ -92,7 +92,6 @@ class Hangs(Substitutes, Records):
 
 
 def test_a_hang_is_not_waited_for_twice_at_full_length(records):
-    """The second one is looked at once an epoch would long be over, and is at the same line."""
     deadline = allowed(6)
     (result,) = check_dataset(lambda: Hangs(records), only=CHECK, deadline=deadline, on_fail=None)
     failed_trial, second = result.trials

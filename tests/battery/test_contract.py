@@ -199,7 +199,6 @@ def test_a_whole_batch_may_be_skipped(records):
 
 
 def test_samples_made_together_are_indistinguishable(records):
-    """Whose read failed in ``__getitems__`` is not known, so any may be missing of that epoch."""
     result = _run_checks(lambda: _filtered(SkipsTooMany(records)), "read-error-transient", SKIPS)
 
     firings = [firing for each in result.outcome.faults for firing in each.firings]
@@ -410,7 +409,6 @@ def test_author_says_which_samples_are_the_same(dataset, verdict, records):
     ],
 )
 def test_comparison_that_cannot_be_right_is_refused(compare, message, records):
-    """Before any fault: it must work on a sample and itself."""
     with pytest.raises(UnusableDatasetError, match=message):
         _run_checks(lambda: Jittered(records), "workers-agree", Contract(compare=compare))
 

@@ -371,7 +371,6 @@ def test_a_whole_folder_is_one_glob(files, records, more):
 
 @pytest.mark.parametrize("name", ["deeper/90.rec", "other.rec"])
 def test_unread_files_are_not_targets(files, records, name):
-    """One in a folder below would be meant by the folder's glob as well."""
     (records / "deeper").mkdir()
     (records / name).write_bytes(b"")
     assert shortest_globs(files, set(files), ("*",)) == files
@@ -484,7 +483,6 @@ class OnesIfMissing(ShardArrays):
     ],
 )
 def test_names_that_differ_in_more_than_digits_are_kinds(kind, verdict, records):
-    """So that each array of a shard is missing once, in a trial of its own."""
     dataset = kind(records)
     (result,) = check_dataset(lambda: dataset, only="file-missing", on_fail=None)
 

@@ -25,7 +25,6 @@ def _verdicts(kind, records, loader, **options):
 
 @pytest.mark.slow
 def test_verdicts_are_those_of_forked_workers(records):
-    """But for what torch itself cannot do there: it waits forever for half a message."""
     forked = _verdicts(ZerosOnError, records, {"multiprocessing_context": "fork"})
     served = _verdicts(ZerosOnError, records, SERVED)
     assert forked.pop(KILLED) == ("failed_cleanly", True)

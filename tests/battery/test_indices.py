@@ -61,7 +61,6 @@ class BySlice(AnyIndex):
     ids=lambda options: next(iter(options)),
 )
 def test_a_loader_with_a_sampler_needs_no_length(options):
-    """Only its own samplers are asked for one by torch."""
     assert _run_checks(_loader(AnyIndex(), **options)).verdict == "survived"
 
 
@@ -74,7 +73,6 @@ def test_a_loader_with_a_sampler_needs_no_length(options):
     ids=["slices", "lists"],
 )
 def test_indices_that_have_no_hash(sampler, drawn):
-    """Without automatic batching what was drawn is one index, and named as Python prints it."""
     result = _run_checks(_loader(BySlice(), batch_size=None, sampler=sampler))
     assert result.verdict == "survived"
     assert [names for (names,) in result.outcome.epochs[0].drawn] == drawn
@@ -319,7 +317,6 @@ def test_a_stream_whose_last_samples_are_dropped(is_loader):
 @pytest.mark.parametrize("kind", [odd_datasets.Raising, odd_datasets.RaisingDataset])
 @pytest.mark.parametrize("entry", [_verdict, run_trial])
 def test_a_dataset_whose_class_raises(kind, is_ready, entry):
-    """Nor does torch take it: the error is the dataset's own, with its place."""
     with pytest.raises(LookupError, match="not __class__"):
         plain_loop(kind(), num_workers=1)
     message = rf"class of a {kind.__name__}, .*LookupError\('not __class__'\) at .*odd_datasets.py"

@@ -363,7 +363,6 @@ def test_a_wait_without_a_limit_gets_the_advice_of_the_check(records, kind):
     ],
 )
 def test_which_writes_need_the_lock(locks, refused, is_violation):
-    """Those to a file that each process wrote only while it held the lock."""
     processes = tuple(
         WorkerFacts(number, 7 + number, 1, {}, write_locks=each)
         for number, each in enumerate(locks)

@@ -286,7 +286,6 @@ def test_a_dataset_that_waits_hangs(folder, specimen, cause, monkeypatch):
     "twin", [*map(slow, (Images, OfNumPy, OfTorch, OfStringIO)), InThread, Stream, Retry]
 )
 def test_a_dataset_that_raises_the_error_passes(folder, twin):
-    """Those that try again survive the trial in which one allocation fails."""
     result = _check(twin, folder)
     assert result.passed, result.explanation
     verdicts = ["survived" if twin is Retry else "failed_cleanly", "failed_cleanly"]
@@ -296,7 +295,6 @@ def test_a_dataset_that_raises_the_error_passes(folder, twin):
 
 
 def test_pillow_gets_smaller_blocks(folder):
-    """If it cannot have memory for an image, it asks for many small blocks instead."""
     result = _check(OfPillow, folder)
     assert result.verdict in ("survived", "failed_cleanly"), result.explanation
     assert result.outcome.fired > 0

@@ -187,7 +187,6 @@ def test_check_that_is_disarmed_is_not_exercised(url, run_battery, check, refere
 
 
 def test_each_result_names_the_connections(run_battery, url):
-    """So that nobody takes a battery of files for one of what came through a network."""
     for result in run_battery(OfItsLength).values():
         note, *_ = result.notes
         assert "made TCP connections to 127.0.0.1: file checks do not cover" in note
@@ -226,7 +225,6 @@ def test_survey_has_the_connections(url):
 
 
 def test_a_search_with_the_python_engine_has_no_connections(url):
-    """It cannot cut off a response."""
     profile = survey(lambda: ByHttp(url), engine="python")
     assert profile.files.count("connections") == {}
 

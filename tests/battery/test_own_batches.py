@@ -155,7 +155,6 @@ def test_a_collate_function_that_can_make_no_batch(records, make):
 
 
 def test_a_stream_and_a_collate_function_that_needs_several(records):
-    """Its batches have no indices, so that there is nothing to compare as wholes."""
     loader = {"batch_size": 4, "collate_fn": mixed_up}
     with pytest.raises(UnusableDatasetError, match="cannot be split into samples"):
         _results(partial(RecordStream, records), "workers-agree", loader=loader)
@@ -169,7 +168,6 @@ def test_a_stream_that_makes_its_own_batches(records, workers):
 
 
 def test_the_rows_of_each_worker_are_known(records):
-    """So that a worker that no fault hit owes its own, if some may be skipped."""
     outcome = run_trial(partial(over_own_batches, OwnBatches, records))
     shares = shares_of(outcome)
     assert [len(each.parts) for each in shares] == [10, 5]

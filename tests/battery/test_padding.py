@@ -105,7 +105,6 @@ def test_a_function_that_takes_batches_apart(path):
 
 
 def test_a_split_is_required(path):
-    """What is missing from batches compared as wholes cannot be seen."""
     with pytest.raises(InvalidArgumentError, match=r"Contract\(split=\.\.\.\)"):
         _run_checks(path, contract=Contract(may_skip=True))
 

@@ -132,7 +132,6 @@ def test_a_text_is_cut_between_two_lines_as_well(real, tmp_path):
 
 @rows(("reads", "nth"), [((2, 0), 2), ((3, 3), 2), ((5, 1), 2), ((3, 6), 3), ((9, 0), 4)])
 def test_halfway_is_that_of_the_busiest_worker(reads, nth, real):
-    """It is the last read of the first half, and never the first of all."""
     files = [{A: FileCounts(1, count, 64)} for count in reads]
 
     assert _plan("read-error-halfway", _workload(real, *files)) == [(faults.ReadError(A, nth=nth),)]
@@ -237,7 +236,6 @@ def test_files_that_were_open_before_are_a_group(start_method, files, group, is_
 
 @pytest.mark.parametrize(("start_method", "applies"), [("fork", True), ("forkserver", False)])
 def test_a_death_within_a_message_needs_a_child(start_method, applies, real):
-    """Of a fork server's child the loader never hears."""
     plan = _plan("worker-killed-sending", _workload(real, {A: READ}, start_method=start_method))
 
     assert isinstance(plan, list) == applies
@@ -387,7 +385,6 @@ OF_TORCH, OF_DATA, OF_CODE = (
     ],
 )
 def test_torch_needs_a_descriptor_too(files, facts, changes, says, real):
-    """Where only torch went without, it hangs, whatever the dataset does."""
     workload = _workload(real, files)
     trial = revised(workload.fault_free, faults=facts, **{"phase": EPOCH_1, **changes})
     reason = refusal_of(CHECKS["descriptor-exhaustion"].scenario.require_effect, workload, trial)

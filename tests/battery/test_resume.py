@@ -175,7 +175,6 @@ def test_a_healthy_loader_resumes(name, records):
 
 @pytest.mark.parametrize("count", [64, 65, *map(slow, (63, 127, 128))])
 def test_a_sampler_with_a_state_ends_its_epoch(count):
-    """It saves how many samples it drew, and a trial draws 64 of them."""
     dataset = torch.utils.data.TensorDataset(torch.arange(count))
     make = lambda: _stateful(  # noqa: E731
         dataset, sampler=StatefulDistributedSampler(dataset, num_replicas=1, rank=0)

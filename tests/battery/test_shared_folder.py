@@ -70,7 +70,6 @@ def test_ranks_that_prepare_files_in_turn_pass(records, kind):
 
 
 def test_in_the_other_checks_each_rank_has_its_own_folder(records):
-    """Then there is nothing to disturb, so that each check shows only its own failure."""
     (result,) = _check(lambda folder: Downloads(records, folder), "ranks-agree")
 
     assert result.verdict == "survived"

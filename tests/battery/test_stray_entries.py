@@ -296,8 +296,6 @@ def test_a_contract_does_not_allow_it(folder):
 
 
 def test_a_contract_allows_to_skip_it(folder):
-    """If the contract does not, a batch that lacks a sample is what the judge sees."""
-
     def load(folder):
         return DataLoader(MasksIfIntact(folder), 4, num_workers=2, collate_fn=drop_none)
 
@@ -308,7 +306,6 @@ def test_a_contract_allows_to_skip_it(folder):
 
 
 def test_disarmed_it_shows_nothing(folder):
-    """Neither in a folder that is not listed, nor if a real file has the name of the entry."""
     reference = take_reference(lambda: Masks(folder))
     for fault in (StrayEntry("/nothing/has/this/name"), StrayEntry("*", "img000.bin")):
         outcome = run_trial(lambda: Masks(folder), fault, before_init=True)

@@ -256,7 +256,6 @@ def test_night_searches_and_keeps_what_it_found(project, python):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_a_machine_without_a_gpu_fails_the_job_for_one(runner, project, python):
-    """It is not green because it skipped everything."""
     process = _run(runner, "gpu", project, python)
 
     if missing_accelerator() is None:

@@ -116,7 +116,6 @@ def test_deaths_after_the_first_disturb_no_process(records):
 
 
 def test_hung_workers_do_not_hold_up_the_end(records):
-    """Both hang; torch would take 5 s to end each of them."""
     loader = {**TWO, "timeout": allowed(1)}
     outcome = run_trial(lambda: Records(records), WorkerHung(worker=None), loader=loader)
 

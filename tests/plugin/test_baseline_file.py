@@ -126,7 +126,6 @@ def test_what_no_longer_fails_is_reported(suite):
 
 @pytest.mark.parametrize("options", [(), ("-q",), ("-qq",)])
 def test_the_last_line_says_why_a_strict_run_fails(light_suite, monkeypatch, options):
-    """In red, and as an error of the job; the line of pytest's counts is green."""
     _write(light_suite, GONE)
     source = "def test_plain(): pass"
     reason = "{}: 1 known failure matches no test in baseline.json".format(
@@ -239,7 +238,6 @@ def test_of_its_own(fault_check):
 
 
 def test_strict_needs_known_failures(light_suite):
-    """Without a file of them, the option would do nothing."""
     result = light_suite.run("def test_plain(): pass", STRICT)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     message = f"ERROR: {STRICT} needs the baseline: add --dataloader-faults-baseline=FILE"
@@ -247,7 +245,6 @@ def test_strict_needs_known_failures(light_suite):
 
 
 def test_runxfail_knows_nothing(suite):
-    """This option of pytest shows each failure that is expected in full."""
     _write(suite, _entry())
     result = suite.run(SUITE, BASELINE, "--runxfail", "-k", "zeros")
     result.assert_outcomes(failed=1, deselected=1)
@@ -538,7 +535,6 @@ def test_no_file_is_a_usage_error(light_suite):
 
 @pytest.mark.parametrize("update", [UPDATE[1:], ()])
 def test_a_report_at_the_path_of_the_baseline_is_a_usage_error(light_suite, update):
-    """It would overwrite the baseline, also through a link. The file stays as it is."""
     _write(light_suite, _entry(reason="issue 2"))
     (light_suite.path / "link.html").symlink_to("baseline.json")
     for name in ("./baseline.json", "link.html"):

@@ -133,7 +133,6 @@ def test_arguments_reach_the_trial(suite):
 
 
 def test_a_stricter_contract_and_unusable_arguments_fail(suite):
-    """What cannot be used, or breaks the contract, fails its item with a message of its own."""
     result = suite.run(REFUSED)
     result.assert_outcomes(failed=len(MESSAGES))
     sections = result.stdout.str().partition("= FAILURES =")[2]

@@ -201,7 +201,6 @@ def test_bad_arguments_are_refused_at_once(read_errors):
 
 
 def test_a_loader_without_workers_is_refused(read_errors, records):
-    """It would read in the test's own process, which is never filtered."""
     read_errors("*.rec")
     with pytest.raises(exceptions.InvalidArgumentError, match="num_workers=0"):
         list(_loader(records, num_workers=0))

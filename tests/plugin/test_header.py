@@ -16,7 +16,6 @@ def _lines(result) -> list[str]:
 
 
 def test_header_names_the_engine(light_suite, engine):
-    """One line says which engine there is, and on which kernel."""
     expected = [f"dataloader-faults: kernel engine, Linux {os.uname().release}"]
     assert expected == _lines(light_suite.run("def test_plain(): pass"))
 

@@ -84,7 +84,6 @@ def test_a_report_is_of_printable_lines(suite):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("options", WAYS)
 def test_every_report_is_of_printable_lines(suite, options):
-    """Of searches and sweeps, too, in each style of pytest, and over workers of xdist."""
     for text in _report(suite, 40, *options.split()):
         assert hostile_lines(text) == []
 
@@ -126,7 +125,6 @@ def test_what_workers_printed_is_of_printable_lines(tmp_path):
     ],
 )
 def test_an_argument_is_shown_in_printable_lines(tmp_path, arguments):
-    """It is refused, and the error quotes it, and what torch says of it."""
     folder = write_hostile(tmp_path)
     with pytest.raises(InvalidArgumentError) as refused:
         check_dataset(lambda: Zeros(folder), **{"only": ["open-error"], **arguments})
@@ -135,7 +133,6 @@ def test_an_argument_is_shown_in_printable_lines(tmp_path, arguments):
 
 @pytest.mark.slow
 def test_the_lines_that_reproduce_it_do(tmp_path):
-    """They are Python, and fail in the same way."""
     folder = write_hostile(tmp_path)
     with pytest.raises(CheckFailedError) as failed:
         explore(lambda: Zeros(folder), max_examples=20)

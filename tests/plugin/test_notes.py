@@ -66,7 +66,6 @@ def test_files_that_the_factory_writes_are_reported_in_the_summary(suite):
     ids=["", "xdist"],
 )
 def test_each_note_is_reported_once(suite, options):
-    """For a test whose items all have it, and for no other test."""
     if options:
         pytest.importorskip("xdist")
     result = suite.run(SUITE, *options)

@@ -158,7 +158,6 @@ def test_pytest_skips_what_needs_linux_and_runs_the_rest(on):
 
 @pytest.mark.slow
 def test_an_engine_that_is_requested_fails_the_tests(on):
-    """As on a Linux that refuses it."""
     process = on("darwin", "--dataloader-faults-engine=kernel", "-k", "test_battery or test_plain")
 
     assert process.returncode == 1, process.stdout

@@ -109,7 +109,6 @@ def test_the_line_leaves_no_trace(suite, monkeypatch):
 @pytest.mark.usefixtures("engine")
 @pytest.mark.timeout(200)
 def test_a_terminal_shows_how_far_it_is(suite, monkeypatch):
-    """With an estimate; where pytest's lines scroll, they are as without it."""
     written, lines = _spawned(suite, monkeypatch, SUITE, "-v", "-W", "ignore")
     stages = re.findall(r"dataloader-faults: ([^\x1b]+)", written)
     for form in (

@@ -179,7 +179,6 @@ def test_a_crashed_process_of_xdist_loses_nothing_that_was_finished(suite):
 
 
 def test_checks_are_in_the_order_of_the_battery():
-    """Whatever process of pytest-xdist was first; so the table has them in that order, too."""
     names = ["workers-agree", "open-error", "truncated-half", "connect-error"]
     ended = [("a.py::one", names[2]), ("b.py::two", names[3]), ("b.py::two", names[0])]
     ended += [("a.py::one", names[1]), ("b.py::two", names[2]), ("a.py::one", names[0])]
@@ -194,7 +193,6 @@ def test_checks_are_in_the_order_of_the_battery():
 
 
 def test_ids_have_no_group_of_xdist():
-    """By such an id, pytest finds no item."""
     item = SimpleNamespace(
         parent=SimpleNamespace(nodeid="a.py"), name="test_b[x]", nodeid="a.py::test_b[x]@one"
     )
@@ -213,7 +211,6 @@ def test_it(fault_check, number):
 
 
 def test_an_id_keeps_its_own_dashes(suite):
-    """Two tests whose parameters differ by one are two tests of the report."""
     suite.run(DASHES, "--dataloader-faults-report=found.json").assert_outcomes(failed=3)
     items = json.loads((suite.path / "found.json").read_text())["items"]
     name = "test_inner.py::test_it"
@@ -221,7 +218,6 @@ def test_an_id_keeps_its_own_dashes(suite):
 
 
 def test_a_report_has_the_commit(pytester):
-    """Of the repository where pytest runs, if it is one and has git."""
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com"]
     for arguments in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
         subprocess.run([*git, *arguments], cwd=pytester.path, check=True)
@@ -269,7 +265,6 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_reports_are_merged_where_only_jinja_is_installed(tmp_path):
-    """As in a CI job, to which torch would be a large download. To run checks takes all of it."""
     path = tmp_path / "r.json"
     path.write_text(json.dumps(Report(engine="", versions={}, items=()).to_dict()), "utf-8")
     outputs = [tmp_path / "all.html", tmp_path / "all.md"]
@@ -310,7 +305,6 @@ def test_a_report_that_cannot_be_written_fails_the_run(light_suite, path, reason
 
 @pytest.mark.parametrize("is_off", [False, True])
 def test_a_job_of_github_is_reported(suite, monkeypatch, is_off):
-    """By annotations and the job's summary, unless that is turned off."""
     summary = suite.path / "summary.md"
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
@@ -487,7 +481,6 @@ def _untried(run_suite):
 
 
 def test_what_did_not_run_has_no_verdict(untried):
-    """Nor has the item that says why, unless its dataset cannot be tested."""
     items = json.loads((untried[0] / "r.json").read_text())["items"]
     results = {}
     for item in items:

@@ -68,7 +68,6 @@ CALLED = "my_data:Folder('data/train', scale=0.5)"
 
 @pytest.mark.usefixtures("engine")
 def test_a_class_with_arguments_is_tested(project, tmp_path):
-    """It has a summary, reports and pytest's exit status, and nothing is left in the project."""
     file_names = _files(project)
     report = tmp_path / "r.json"
     options = ["--only", "workers-agree,open-error", "--samples", "8", "--json", str(report)]
@@ -105,7 +104,6 @@ def test_a_function_may_return_a_loader(project, tmp_path):
 
 
 def test_options_choose_the_checks(project, tmp_path):
-    """Those of pytest follow after two dashes. The project may do without pytest's cache."""
     without = CONFIGURATION.replace("--lf", "-p no:cacheprovider")
     (project / "pytest.ini").write_text(without, "utf-8")
     options = ["--quick", "--exclude=pickles", "--ranks=2", "--", "--collect-only", "-q"]
@@ -154,7 +152,6 @@ WRONG = [
 @pytest.mark.usefixtures("engine")
 @rows("arguments, text", WRONG)
 def test_a_wrong_command_line_is_a_usage_error(project, tmp_path, arguments, text):
-    """It says what is wrong and what to do, without a traceback, as pytest does."""
     result = run_command_forked(project, tmp_path, "run", *arguments)
 
     assert (result.ret, result.outlines) == (USAGE_ERROR, [])
@@ -183,7 +180,6 @@ VALUES = [
 
 @rows("text, value", VALUES)
 def test_values_are_literals_or_text(text, value):
-    """What a shell passes is text. A value survives its way through the option of pytest."""
     parsed = value_of(text)
 
     assert (parsed, type(parsed)) == (value, type(value))

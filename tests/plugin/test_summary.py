@@ -26,7 +26,6 @@ IN_PLACE = "returns a substitute for an unreadable sample: open-error"
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("spread", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_each_dataset_has_a_line_and_each_cause(suite, spread, monkeypatch):
-    """Also with -q, and where pytest-xdist spreads the items."""
     monkeypatch.setenv("COLUMNS", "100")
     if spread:
         pytest.importorskip("xdist")
@@ -148,7 +147,6 @@ def test_of_the_user(read_errors):
 def test_pytests_short_summary_has_one_line_for_each_failure(
     suite, monkeypatch, environment, option
 ):
-    """Where pytest repeats whole messages, too: the evidence stands above, and in JUnit's file."""
     for name in ("CI", "BUILD_NUMBER"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():

@@ -163,7 +163,6 @@ def test_a_mistake_names_its_check_and_file(ran, number, says):
 
 
 def test_the_summary_has_causes_and_notes(ran):
-    """No note for an empty text, and the reason why a check does not apply."""
     result = ran[1]
     summary = " ".join(result.stdout.str().partition("= dataloader-faults =")[2].split())
     assert summary.count("note: ") == summary.count("note: fired") == 1
@@ -226,7 +225,6 @@ def test_a_bad_hook_ends_the_run_at_once(checks, returned, says):
 
 
 def test_a_conftest_that_is_loaded_late_is_refused(suite):
-    """Its checks would depend on the order in which pytest collects folders."""
     folder = suite.path / "data"
     folder.mkdir()
     check = STALE.format(plan=OPENS)

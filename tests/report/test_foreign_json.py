@@ -170,14 +170,12 @@ def _error_of(data):
 
 
 def test_an_item_that_is_there_twice_is_refused():
-    """It would count twice, and one of two reasons would be lost."""
     data = {**BASELINE, "items": [*BASELINE["items"], BASELINE["items"][1]]}
     message = "items[1] and items[2] are both about b, part 'train', call 2. Remove one of them"
     assert _error_of(data) == message
 
 
 def test_a_misspelled_field_is_refused():
-    """Its text would be lost. A later version has unknown fields besides all others."""
     first, second = BASELINE["items"]
     del (entry := dict(second))["reason"]
     message = "items[1] has an unknown field 'reson'. Did you mean 'reason'?"

@@ -108,7 +108,6 @@ def test_a_page_of_nothing_says_so():
 
 
 def test_hostile_texts_are_only_texts():
-    """In every field: they make no element, no attribute, and nothing that cannot be printed."""
     fields = ("nodeid", "test", "file", "check", "verdict", "sentence", "cause", "reproduce")
     course = [replace(each, text=f"/{'folder' * 9}/file") for each in events()]
     hostile = failed(timeline=tuple(course), usage=tuple(growing()), notes=("n",), faults=("f",))
@@ -142,7 +141,6 @@ def test_hostile_texts_are_only_texts():
 
 
 def test_a_page_needs_no_other_file():
-    """No element of it loads anything, and the policy would forbid it."""
     read = _Read(page.render(EVERYTHING))
     loaded = {"src", "srcset", "data", "action", "poster", "background"}
     links = [value for name, value in read.attributes if name in {"href", "xlink:href"}]
@@ -180,7 +178,6 @@ def test_an_anchor_stays():
 
 
 def test_a_long_pause_is_drawn_shorter():
-    """Or all else would be at one place: a hang lasts a hundred times as long as what led to it."""
     drawn = timeline(events())
     assert list(drawn.lanes) == ["loader", "worker 0", "worker 1"]
     place, seconds = drawn.pause

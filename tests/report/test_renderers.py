@@ -331,7 +331,6 @@ def test_markdown_has_a_long_text_in_its_fold_only():
 
 
 def test_a_step_summary_has_at_most_what_github_takes():
-    """Above 1 MiB it would refuse all of it: the evidence goes first, and the total stays."""
     items = [failed(test=f"a.py::test_{number}", explanation="x" * 9000) for number in range(150)]
     small = Report(items=tuple(items[:3]))
     assert ci.step_summary(small, 0) == ci.render(small)
@@ -480,7 +479,6 @@ def test_a_failure_is_not_replaced_by_a_pass(merge, order):
 
 
 def test_labels_keep_both(merge):
-    """As another test each, so that the jobs of a matrix are columns of the page."""
     reports = {"a": FAILS, "b": PASSES}
     status, printed, report = merge(reports, "--label", "py312=a.json", "--label", "py313=b.json")
     assert (status, printed) == (0, ["2 reports: 4 items, 1 failed"])

@@ -119,7 +119,6 @@ def _in_a_child(action, condition):
 
 @pytest.mark.parametrize("sleep", [time.sleep, lambda seconds: threading.Event().wait(seconds)])
 def test_the_end_of_a_sleep_is_seen(sleep):
-    """Of a real process, by the kernel's own account."""
     expected_end = time.monotonic() + 50
     assert _in_a_child(
         partial(sleep, 60), lambda end: end and expected_end < end < expected_end + 30

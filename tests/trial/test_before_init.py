@@ -252,8 +252,6 @@ def test_an_error_of_the_constructor_is_a_failure_and_no_refusal(pack, fault):
 
 
 def test_an_unclear_error_of_the_constructor_is_one(pack):
-    """Its reader would not find the file."""
-
     class Hides(Checked):
         def read(self):
             try:
@@ -385,7 +383,6 @@ def test_what_is_neither_true_nor_false_is_refused(pack, argument):
 
 
 def test_the_python_engine_is_refused(pack):
-    """It replaces what workers call, and the constructor would not meet the fault."""
     with pytest.raises(InvalidArgumentError, match="needs the kernel engine"):
         run_trial(lambda: Whole(pack), HALF, engine="python", before_init=True)
 

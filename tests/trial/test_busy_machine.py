@@ -57,7 +57,6 @@ def test_the_wait_for_a_processor_does_not_count(records, busy_core):
 
 
 def test_it_is_the_wait_that_is_added(records, busy_core, monkeypatch):
-    """Where the kernel does not say it, the loader is called hung."""
     monkeypatch.setattr(proc, "seconds_without_cpu", lambda _pid: 0.0)
 
     assert _try(records, busy_core, _burn).timed_out

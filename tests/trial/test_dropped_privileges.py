@@ -49,7 +49,6 @@ def test_a_trial_of_such_a_worker(path, method):
 
 @pytest.mark.parametrize("method", METHODS[:2])
 def test_inject_into_such_a_worker(path, method, monkeypatch):
-    """The same in a loop of the user's own; from a fork server, torch alone cannot do it."""
     monkeypatch.delitem(current_process()._config, "tempdir", raising=False)
     with inject(ReadError("*.bin"), require_fired=False) as injection:
         batches = list(DataLoader(Tensors(path), timeout=30, **_options(method)))
@@ -69,7 +68,6 @@ CHECKS = ("two-epochs", "worker-killed-first", "read-error", "descriptor-exhaust
 
 
 def test_checks_of_such_a_worker(path):
-    """What is healthy passes, and a check whose fault cannot happen there says why."""
     results = check_dataset(functools.partial(Tensors, path), loader=_options("fork"), only=CHECKS)
     by_name = {each.check: each for each in results}
     healthy, killed, unread, exhausted = map(by_name.__getitem__, CHECKS)

@@ -283,7 +283,6 @@ def test_a_warden_that_is_killed_is_named(records):
 
 
 def test_a_warden_that_is_stopped_ends_the_trial(records, left_behind):
-    """It cannot hold the deadline, so it is not waited for until that is over twice."""
     began = time.monotonic()
     with pytest.raises(
         HarnessError, match=r"enforces the trial's deadline \(pid \d+\) was stopped"

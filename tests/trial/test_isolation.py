@@ -189,7 +189,6 @@ def test_no_descriptor_left_in_a_worker_is_an_error_of_the_loader(records, left_
 
 
 def test_no_descriptor_left_in_the_loaders_process_is_an_error_there(records, left_behind):
-    """It runs out in the middle of an epoch: an error like any other, and pytest has plenty."""
     head, tail = [(0, 1), (2, 3), (4, 5)], [(6, 7), (8, 9)]
     batches = Batches(head, troublemakers.take_every_descriptor, tail)
     outcome = run_trial(
@@ -231,7 +230,6 @@ def test_a_process_with_many_descriptors_can_try(records):
 
 @pytest.mark.parametrize("where", ["loader", "worker"])
 def test_output_of_a_trial_is_captured(records, capfd, where):
-    """Nothing reaches pytest's streams; the end of it is in the outcome, and it is bounded."""
     sys.stdout.write("half a line of ours, ")
     outcome = _try(records, troublemakers.flood_streams, where)
     print("and its other half")  # noqa: T201  # it is what is looked at
@@ -457,7 +455,6 @@ def test_a_link_in_place_of_the_folder_is_removed_and_not_followed(records, left
 
 
 def test_what_is_in_place_of_the_folder_is_removed(records, left_behind):
-    """So that the next trial has a folder."""
     for name, make in REPLACEMENTS.items():
         outcome = run_trial(functools.partial(Replaced, records, make=make))
         assert outcome.exception is None, name

@@ -104,7 +104,6 @@ ONE_WORKER = {"num_workers": 1, "batch_size": 4}
 
 
 def test_a_session_that_is_stopped_may_go_on(records, tmp_path):
-    """As by Ctrl-Z and fg: pytest and each process of the trial, for longer than the deadline."""
     mark, (reading, writing) = tmp_path / "mark", os.pipe()
     options = {"stderr": None, "pass_fds": (reading,)}
     runner = start_forked(_SCRIPT, records, mark, reading, **options)

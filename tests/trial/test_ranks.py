@@ -133,7 +133,6 @@ def test_a_rank_that_skips_is_waited_for_and_no_deadline_passes(records):
 
 
 def test_ranks_that_drift_apart_are_seen(records):
-    """In each epoch another one has more batches, so that they end together."""
     make = functools.partial(ranked.TakesTurns, records)
     outcome = run_trial(make, ranks=2, epochs=2, loader={"batch_size": 4, "num_workers": 1})
 
@@ -287,7 +286,6 @@ def test_workers_may_start_in_any_way(records, context):
 
 
 def test_the_python_engine_has_ranks(make):
-    """Without a choice, the last one is armed."""
     outcome = run_trial(make, ANY, ranks=2, engine="python")
 
     assert [bool(each.fired) for each in outcome.ranks] == [False, True]
@@ -321,7 +319,6 @@ def test_no_worker_is_needed(make):
 
 @rows("kind, verdict", [("weighted", "survived"), ("shuffled", "corrupted")])
 def test_samplers_that_know_no_rank(make, kind, verdict):
-    """One that draws with replacement may repeat samples; one that has each may not."""
     result = ranked.check_sampler(make, kind)
 
     assert result.verdict == verdict, result.explanation

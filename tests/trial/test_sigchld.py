@@ -129,7 +129,6 @@ class FailsAtTheEnd(RecordStream):
 
 
 def test_a_worker_at_the_end_of_its_stream_has_not_died(records):
-    """It exits, as torch has it do, before another one raises."""
     outcome = run_trial(lambda: FailsAtTheEnd(records), loader={"num_workers": 2, "batch_size": 1})
 
     assert outcome.exception.type == "OSError"

@@ -81,7 +81,6 @@ def _polls(path):
 
 
 def test_who_polls_for_ever_gets_no_more_time(records, reference):
-    """It sleeps for a moment only, so it is not between attempts; the sentence has the line."""
     outcome = _try(records, _polls)
     judgement = outcome.judge(reference)
 

@@ -148,7 +148,6 @@ def test_the_loader_does_not_wait_for_a_read_that_nothing_ends(records, workers)
 
 @pytest.mark.parametrize("kind", [InThread, WithWatchdog, WithHelper, WithAlarm, WithDaemon])
 def test_a_limit_of_the_datasets_own_is_waited_for(records, kind):
-    """Without it, the loader would only time out: each of these ends its worker."""
     outcome, _ = hang(lambda: kind(records), num_workers=1)
 
     assert "exited unexpectedly" in outcome.exception.text or outcome.deaths, outcome.exception

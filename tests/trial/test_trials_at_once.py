@@ -146,7 +146,6 @@ def test_trials_that_could_disturb_others_run_alone(records, tmp_path, kind):
 
 
 def test_trials_with_a_folder_run_alone(records):
-    """Each has the folder of the same name."""
     only = ("open-error", "write-error")
     one, two = (
         _facts(lambda folder: CopiedRecords(records, folder), jobs, only=only) for jobs in (1, 2)
