@@ -173,7 +173,8 @@ def _checked(folder):
     return _Checked(folder)
 
 
-@pytest.mark.parametrize("make_dataset", [pytest.param(_checked, marks=pytest.mark.slow), _Checked])
+@pytest.mark.slow
+@pytest.mark.parametrize("make_dataset", [_checked, _Checked])
 def test_a_sound_dataset_passes_all_checks_before_init_on_a_copy(sources, make_dataset):
     names = sorted(os.listdir(sources))
     results = check_dataset(make_dataset, only=_BEFORE_INIT, copy=sources)

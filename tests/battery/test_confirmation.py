@@ -214,6 +214,7 @@ def test_a_recovery_pass_has_no_fault(records, tmp_path):
     assert not second.passed
 
 
+@pytest.mark.slow  # See test_what_fails_intermittently_without_a_fault.
 def test_timeouts_of_a_busy_machine_are_no_failure(records, tmp_path):
     results = list(_fail_once(TimesOutOnce, records, tmp_path / "mark", *NO_FAULT))
 
@@ -221,6 +222,7 @@ def test_timeouts_of_a_busy_machine_are_no_failure(records, tmp_path):
     assert {each.verdict for each in results} == {"fails_without_fault"}
 
 
+@pytest.mark.slow  # See test_two_checks_confirm_each_other.
 def test_a_failure_under_a_fault_confirms_no_other(records, tmp_path):
     names = ("short-read", "leftover-files")
     results = list(_fail_once(WrongOnce, records, tmp_path / "mark", *names))

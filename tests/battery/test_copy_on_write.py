@@ -93,7 +93,7 @@ def test_a_list_of_strings_is_copied(count: int, contract: Contract, size: str) 
 
 @pytest.mark.parametrize(
     ("make_dataset", "cause"),
-    [slow(dicts, COPIES), slow(tokens, COPIES), (Caches, KEEPS)],
+    [slow(dicts, COPIES), slow(tokens, COPIES), slow(Caches, KEEPS)],
     ids=["dicts", "tokens", "cache"],
 )
 def test_many_objects_are_found(make_dataset: Any, cause: Any) -> None:

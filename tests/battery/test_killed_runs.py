@@ -46,7 +46,7 @@ SMALL = [
 ]
 OF_RANKS_TOO = ["workers-agree", *(each.name for each in RANKS), BEFORE_INIT]
 BATTERIES = [
-    pytest.param([BEFORE_INIT], None, 5, id="before init"),
+    pytest.param([BEFORE_INIT], None, 5, id="before init", marks=pytest.mark.slow),
     pytest.param([OF_RANKS], 2, 8, id="ranks", marks=pytest.mark.slow),
     pytest.param(SMALL, None, None, id="small", marks=pytest.mark.slow),
     pytest.param(OF_RANKS_TOO, 2, None, id="all of ranks", marks=pytest.mark.slow),

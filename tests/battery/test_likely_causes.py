@@ -26,11 +26,9 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.network.rules import SharedConnection
-from support.corpus.endless import LastAgain
 from support.datasets import SIZE, BySet, Records, RecordStream, Substitutes
 from support.network_datasets import ByConnection, ByProcess, UnderLock, answer_squares
 from support.results import failure_of, failures_of, result_of
-from support.rows import rows
 from support.servers import tcp_server
 from support.specimens import ZerosOnError
 from support.started_anew import EndsItsWorker, HoldsDelegating, RaisesAtLoading
@@ -41,7 +39,6 @@ TRUNCATED, SHORT = "accepts a truncated file", "accepts a short read"
 BEFORE = "uses a file that was opened before the fork"
 ALL = "returns every sample from every worker (not split with get_worker_info())"
 THREAD = "waits for a thread that did not survive the fork"
-CONTENT = ("truncated-half", "truncated-empty", "truncated-tail", "short-read")
 
 
 def _run_checks(dataset: Any, *args: Any, only: Any, **options: Any) -> dict[str, Any]:
@@ -169,7 +166,7 @@ def _raise() -> int:
     raise ValueError("bad label")
 
 
-@rows("defect", [lambda: 1, _raise, lambda: os._exit(3)])
+@pytest.mark.parametrize("defect", [lambda: 1, slow(_raise), slow(lambda: os._exit(3))])
 def test_a_connection_that_is_not_used_is_no_cause(records, defect):
     with tcp_server(answer_squares) as address:
         result = _failure(HoldsConnection, records, address, defect, only="workers-agree")
@@ -220,9 +217,9 @@ class GivesNext(Records):
 @pytest.mark.parametrize(
     ("dataset", "expected"),
     [
-        (OneBuffer, {**dict.fromkeys(CONTENT[:3], TRUNCATED), "short-read": SHORT}),
-        (ZerosOnError, dict.fromkeys(CONTENT[:3], IN_PLACE)),
-        (GivesNext, {CONTENT[1]: IN_PLACE}),
+        (OneBuffer, {"truncated-half": TRUNCATED, "short-read": SHORT}),
+        (ZerosOnError, {"truncated-half": IN_PLACE, "truncated-tail": IN_PLACE}),
+        (GivesNext, {"truncated-empty": IN_PLACE}),
     ],
     ids=lambda kind: getattr(kind, "__name__", None),
 )
@@ -481,13 +478,6 @@ def test_a_stream_without_an_end_has_the_cause_of_one_with_an_end():
     assert "shards" not in result.explanation.splitlines()[0]
 
 
-def test_a_worker_that_repeats_its_own_part(records):
-    result = _failure(LastAgain, records, only="workers-agree")
-
-    assert result.cause == "repeats samples of a worker's own part"
-    assert "get_worker_info" not in result.explanation
-
-
 class KeepsBuffer(RecordStream):
     """Keeps on self the samples that it has read ahead."""
 
@@ -532,7 +522,7 @@ EXITED, KILLED = "exited with status 0", f"was killed by signal {signal.SIGRTMIN
 @pytest.mark.parametrize(
     ("exit_kind", "end", "method"),
     [
-        ("exit", EXITED, "fork"),
+        slow("exit", EXITED, "fork"),
         slow("exec", EXITED, "forkserver"),
         ("signal", KILLED, "forkserver"),
     ],

@@ -262,7 +262,7 @@ class ReleasesTooEarly(CountsUnderLock):
 
 @pytest.mark.parametrize(
     "kind",
-    [LogsAroundLock, slow(LogsTheError), ReleasesTooEarly],
+    [slow(LogsAroundLock), slow(LogsTheError), ReleasesTooEarly],
 )
 def test_a_file_that_is_also_written_without_a_lock_needs_none(records, kind):
     for result in _results(lambda cache: kind(records, cache)).values():
@@ -294,10 +294,10 @@ class WritesAnyway(LocksAtFirst):
             super()._lock(lock)
 
 
-@rows(
+@pytest.mark.parametrize(
     ("kind", "held", "lacking"),
     [
-        (LocksAtFirst, "failed_cleanly", "failed_cleanly"),
+        slow(LocksAtFirst, "failed_cleanly", "failed_cleanly"),
         (WaitsAtFirst, "hung", "failed_cleanly"),
         (WritesAnyway, "corrupted", "corrupted"),
     ],

@@ -102,7 +102,7 @@ def test_a_handle_that_worker_init_fn_opens(file):
 
 
 @pytest.mark.parametrize(
-    ("dataset", "verdict"), [(OpenedByInit, "survived"), (OpenedByInitOnce, "poisoned")]
+    ("dataset", "verdict"), [slow(OpenedByInit, "survived"), (OpenedByInitOnce, "poisoned")]
 )
 def test_only_what_workers_read_later_can_recover(dataset, verdict, file):
     """Torch calls ``worker_init_fn`` once, so no worker need recover from its error."""

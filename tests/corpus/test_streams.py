@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from support.corpus.endless import (
 from support.corpus.streams import WrongLength
 from support.datasets import COUNT, Records
 
+slow = partial(pytest.param, marks=pytest.mark.slow)
 SKIPS = Contract(may_skip=True)
 
 
@@ -57,13 +59,11 @@ OF_ALL = ("workers-agree", "two-epochs", "worker-killed-last")
     ("dataset", "check", "note", "most"),
     [
         *((RandomPerWorker, check, ENDLESS, 16) for check in (*OF_ALL, "pickles")),
-        (Repeated, "workers-agree", ENDLESS, 16),
         *((FirstOfEach, check, RANDOM, 4) for check in OF_ALL),
-        (FirstUnseeded, "workers-agree", RANDOM, 4),
         *(
-            pytest.param(dataset, check, note, most, marks=pytest.mark.slow)
+            slow(dataset, check, note, most)
             for dataset, note, most in ((Repeated, ENDLESS, 16), (FirstUnseeded, RANDOM, 4))
-            for check in OF_ALL[1:]
+            for check in OF_ALL
         ),
     ],
 )
@@ -76,7 +76,7 @@ def test_stream_of_random_samples_or_without_an_end(dataset, check, note, most, 
     assert {len(each.delivered) for each in passes if each.complete} <= {most, 2 * most}
 
 
-@pytest.mark.parametrize("dataset", [RandomForAll, RepeatedForAll])
+@pytest.mark.parametrize("dataset", [slow(RandomForAll), RepeatedForAll])
 def test_workers_that_read_the_same_shards_for_ever(dataset, check_once):
     result = check_once(dataset, "workers-agree", fails=True)
 
@@ -85,7 +85,7 @@ def test_workers_that_read_the_same_shards_for_ever(dataset, check_once):
 
 
 @pytest.mark.parametrize(
-    ("healthy", "ends"), [(RandomPerWorker, EndsAtAnError), (FirstOfEach, FirstThenEnds)]
+    ("healthy", "ends"), [(RandomPerWorker, EndsAtAnError), slow(FirstOfEach, FirstThenEnds)]
 )
 def test_error_that_ends_the_stream_of_a_worker(healthy, ends, check_once):
     results = [
@@ -97,7 +97,9 @@ def test_error_that_ends_the_stream_of_a_worker(healthy, ends, check_once):
     assert "the stream of worker 0 ended after" in results[1].explanation
 
 
-@pytest.mark.parametrize("dataset", [FirstForAll, ShuffledForAll, RacingForAll, NoisyForAll])
+@pytest.mark.parametrize(
+    "dataset", [FirstForAll, *map(slow, (ShuffledForAll, RacingForAll, NoisyForAll))]
+)
 def test_workers_that_all_give_the_whole_stream(dataset, check_once):
     result = check_once(dataset, "workers-agree", fails=True)
 
@@ -110,6 +112,8 @@ def test_worker_that_repeats_its_last_sample(check_once):
 
     assert agrees.verdict == "corrupted"
     assert "16 samples were delivered more often than in the reference" in agrees.explanation
+    assert agrees.cause == "repeats samples of a worker's own part"
+    assert "get_worker_info" not in agrees.explanation
     assert "random" not in agrees.explanation
     assert error.applies, error.explanation
 
@@ -122,9 +126,7 @@ def test_random_samples_have_an_end(check_once):
     assert "no end" not in result.explanation
 
 
-@pytest.mark.parametrize(
-    "dataset", [RandomPerWorker, pytest.param(FirstOfEach, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("dataset", [RandomPerWorker, slow(FirstOfEach)])
 def test_search_of_a_stream_without_an_end(dataset, records):
     exploration = explore(lambda: dataset(records), max_examples=1, database=None, derandomize=True)
 
@@ -135,7 +137,7 @@ def test_search_of_a_stream_without_an_end(dataset, records):
     "check",
     [
         *("file-missing", "read-error-transient"),
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("open-error", "truncated-half")),
+        *map(slow, ("open-error", "truncated-half")),
     ],
 )
 def test_shard_that_cannot_be_read_loses_all_its_samples(check, check_once):

@@ -402,6 +402,7 @@ def test_a_dataset_that_fails_with_no_fault_is_known_by_its_test(suite):
     )
 
 
+@pytest.mark.slow
 def test_checks_of_ranks_are_known(suite):
     source = """
 import pytest

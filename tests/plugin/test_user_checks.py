@@ -20,7 +20,6 @@ from support.datasets import Records
 def test_it(fault_check, records):
     fault_check(lambda: Records(records))
 """
-ONLY = "--dataloader-faults-only=stale-handle"
 RULES = """
 def broken(outcome, reference):
     if outcome.fired:
@@ -252,11 +251,5 @@ def test_a_run_within_a_run_has_its_own_checks(checks):
     returned = f"[{STALE.format(plan=OPENS)}]"
     inner = INNER.format(conftest=f"{IMPORTS}{HOOK}{returned}")
     result = checks(returned, "-p", "pytester", source=inner)
-
-    result.assert_outcomes(passed=1)
-
-
-def test_processes_of_xdist_have_the_checks_as_well(checks):
-    result = checks(f"[{STALE.format(plan=OPENS)}]", "-p", "xdist", "-n", "1", ONLY)
 
     result.assert_outcomes(passed=1)

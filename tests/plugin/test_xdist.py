@@ -1,4 +1,4 @@
-"""The same outcomes, and one baseline, when pytest-xdist spreads the items over processes."""
+"""The same checks, outcomes and baseline when pytest-xdist spreads the items over processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_zeros(fault_check, records):
     fault_check(lambda: ZerosOnError(records))
 
 
-@pytest.mark.dataloader_faults(only="open-error")
+@pytest.mark.dataloader_faults(only=["open-error", "stale-handle"])
 def test_known(fault_check, records):
     fault_check(lambda: ZerosOnError(records))
 
@@ -58,6 +58,14 @@ def test_options(fault_injector):
     outcome = fault_injector.run(Numbers, num_workers=1, batch_size=16)
     assert (outcome.request.seed, outcome.request.deadline) == (7, 25)
 """
+CONFTEST = """
+from pytest_dataloader_faults import Check, faults
+
+
+def pytest_dataloader_faults_checks():
+    plan = lambda workload: faults.OpenError(workload.opened.path, errno=116)
+    return [Check("stale-handle", "handles stale handles", plan)]
+"""
 OPTIONS = (
     *("--dataloader-faults-seed=7", "--dataloader-faults-deadline=25"),
     *("--dataloader-faults-baseline=baseline.json", "--dataloader-faults-update-baseline"),
@@ -70,6 +78,7 @@ EXPECTED = [
     ("test_inner.py::test_healthy[workers-agree]", "PASSED (survived)"),
     ("test_inner.py::test_injected", "PASSED"),
     ("test_inner.py::test_known[open-error]", "XFAIL"),
+    ("test_inner.py::test_known[stale-handle]", "FAILED (corrupted)"),
     ("test_inner.py::test_options", "PASSED"),
     ("test_inner.py::test_unfired", "FAILED"),
     ("test_inner.py::test_zeros[open-error]", "FAILED (corrupted)"),
@@ -77,11 +86,11 @@ EXPECTED = [
 ]
 
 
-def _entry(name, verdict, reason):
-    """A known failure of the check open-error."""
-    nodeid = f"test_inner.py::{name}[open-error]"
+def _entry(name, verdict, reason, check="open-error"):
+    """A known failure."""
+    nodeid = f"test_inner.py::{name}[{check}]"
     test, *_ = nodeid.partition("[")
-    failure = {"check": "open-error", "status": "failed", "verdict": verdict, "reason": reason}
+    failure = {"check": check, "status": "failed", "verdict": verdict, "reason": reason}
     return {"nodeid": nodeid, "test": test, **failure}
 
 
@@ -94,15 +103,18 @@ def _outcomes(result) -> list[tuple[str, str]]:
 
 @pytest.mark.timeout(300)  # Two processes import torch.
 def test_outcomes_are_the_same_over_two_processes(suite):
+    conftest = suite.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + CONFTEST)
     baseline = suite.path / "baseline.json"
     known = _entry("test_known", "corrupted", "issue 1")
     healed = _entry("test_healthy", "hung", "issue 2")
     baseline.write_text(json.dumps({"version": 1, "items": [healed, known]}))
     result = suite.run(SUITE, "-v", "-p", "xdist", "-n", "2", *OPTIONS)
-    result.assert_outcomes(passed=6, failed=2, xfailed=1)
+    result.assert_outcomes(passed=6, failed=3, xfailed=1)
     assert _outcomes(result) == EXPECTED
     assert json.loads(baseline.read_text())["items"] == [
         known,
+        _entry("test_known", "corrupted", "", check="stale-handle"),
         _entry("test_zeros", "corrupted", ""),
     ]
     assert sum("known failures written to baseline.json" in each for each in result.outlines) == 1

@@ -317,7 +317,10 @@ def test_no_worker_is_needed(make):
     assert [each.reason for each in outcome.ranks[0].of(Absence)] == [Reason.FAILED]
 
 
-@rows("kind, verdict", [("weighted", "survived"), ("shuffled", "corrupted")])
+@pytest.mark.parametrize(
+    ("kind", "verdict"),
+    [pytest.param("weighted", "survived", marks=pytest.mark.slow), ("shuffled", "corrupted")],
+)
 def test_samplers_that_know_no_rank(make, kind, verdict):
     result = ranked.check_sampler(make, kind)
 

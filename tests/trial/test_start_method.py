@@ -26,7 +26,6 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from pytest_dataloader_faults import check_dataset, explore, run_trial
-from support.datasets import Records
 from support.served import ForkedWorkers
 
 records = Path(sys.argv[1])
@@ -42,7 +41,6 @@ if __name__ == "__main__":
         run_trial(make),
     ):
         print(asdict(found))
-    check_dataset(lambda: Records(records), only="pickles")
     multiprocessing.set_start_method("spawn")
 """
 ADVICE = "let this one fork them as well: loader={'multiprocessing_context': 'fork'}"
