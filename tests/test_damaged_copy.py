@@ -175,10 +175,7 @@ def test_the_copy_has_the_name_of_the_folder(data, place, monkeypatch):
 
 
 def test_an_error_in_the_body_removes_the_copy_too(data):
-    with (
-        pytest.raises(EOFError),
-        damaged_copy(data, TruncatedFile("*.pkl", keep=0)) as folder,
-    ):
+    with pytest.raises(EOFError), damaged_copy(data, TruncatedFile("*.pkl", keep=0)) as folder:
         Mapped(folder)
     assert not folder.exists()
 

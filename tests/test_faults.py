@@ -130,12 +130,7 @@ def test_a_kind_that_forgets_a_fact_is_refused(known_kinds, forgotten):
     assert _make_kind(FACTS) is known_kinds[ODD]
 
 
-@pytest.mark.parametrize(
-    ("forgotten", "facts"),
-    [
-        ("in_words", {"errno": errno.EIO}),
-    ],
-)
+@pytest.mark.parametrize(("forgotten", "facts"), [("in_words", {"errno": errno.EIO})])
 def test_a_fact_that_means_nothing_to_a_kind_is_not_requested(known_kinds, forgotten, facts):
     assert forgotten in FACTS
 

@@ -220,11 +220,7 @@ def test_damage_fails_a_dataset_that_detects_corruption(records):
 
 
 def test_global_generators_are_seeded_by_the_sample(records):
-    results = _ask_all(
-        lambda: Noisy(records),
-        ("workers-agree", "persistent-workers"),
-        RANDOM,
-    )
+    results = _ask_all(lambda: Noisy(records), ("workers-agree", "persistent-workers"), RANDOM)
 
     assert [each.verdict for each in results] == ["survived", "survived"]
     (control,) = results[0].outcome.epochs

@@ -109,11 +109,7 @@ def test_each_verdict_has_a_section():
 def test_the_guide_links_to_each_section():
     links = _LINK.findall(GUIDE.read_text(encoding="utf-8"))
     expected = [
-        (
-            Cause(each.cause, fix="x").section,
-            each.cause,
-            str(each.page.relative_to(GUIDE.parent)),
-        )
+        (Cause(each.cause, fix="x").section, each.cause, str(each.page.relative_to(GUIDE.parent)))
         for each in SECTIONS.values()
     ]
     assert sorted((anchor, cause, page) for anchor, cause, page, _ in links) == sorted(expected)

@@ -69,11 +69,7 @@ _run_check = functools.partial(result_of, check=CHECK)
 _run_failure = functools.partial(failure_of, check=CHECK)
 
 
-FINE = {
-    "503": "failed_cleanly",
-    "404": "failed_cleanly",
-    "503 once": "failed_cleanly",
-}
+FINE = {"503": "failed_cleanly", "404": "failed_cleanly", "503 once": "failed_cleanly"}
 RETRIED = {**FINE, "503 once": "survived"}
 
 

@@ -80,11 +80,7 @@ def test_indices_that_have_no_hash(sampler, drawn):
 
 @pytest.mark.parametrize(
     ("kinds", "size"),
-    [
-        ((), None),
-        ((), 2),
-        *(slow((kind,), size) for kind in KINDS for size in (None, 2)),
-    ],
+    [((), None), ((), 2), *(slow((kind,), size) for kind in KINDS for size in (None, 2))],
 )
 def test_indices_of_every_kind(kinds, size):
     make = _loader(AnyIndex(), sampler=mixed(2, *kinds), batch_size=size)

@@ -101,10 +101,7 @@ def test_growth_has_its_own_trials_if_a_shared_one_finds_it(records):
 
 def test_growth_that_is_expected_has_its_own_trials(records):
     (growth,) = check_dataset(
-        lambda: Records(records),
-        only=GROWTH,
-        expected_failures={GROWTH: "it leaks"},
-        on_fail=None,
+        lambda: Records(records), only=GROWTH, expected_failures={GROWTH: "it leaks"}, on_fail=None
     )
 
     assert "Remove it from expected_failures" in growth.sentence
@@ -221,8 +218,7 @@ def test_a_hang_in_the_first_epoch_is_judged():
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [*(Sqlite, Shards), *map(slow, (H5, Lmdb, H5Rows, Npz, Zip, Unbuffered, Packed))],
+    "kind", [*(Sqlite, Shards), *map(slow, (H5, Lmdb, H5Rows, Npz, Zip, Unbuffered, Packed))]
 )
 def test_readers_give_whole_files_after_an_error(records, kind):
     """It ends epoch 1, and the same workers give every sample in epoch 2.

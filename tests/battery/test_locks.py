@@ -260,10 +260,7 @@ class ReleasesTooEarly(CountsUnderLock):
         return Records.__getitem__(self, index)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [slow(LogsAroundLock), slow(LogsTheError), ReleasesTooEarly],
-)
+@pytest.mark.parametrize("kind", [slow(LogsAroundLock), slow(LogsTheError), ReleasesTooEarly])
 def test_a_file_that_is_also_written_without_a_lock_needs_none(records, kind):
     for result in _results(lambda cache: kind(records, cache)).values():
         assert result.verdict == "failed_cleanly", result.explanation

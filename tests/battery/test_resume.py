@@ -19,11 +19,7 @@ from pytest_dataloader_faults._settings.jobs import TrialOptions
 from pytest_dataloader_faults._trial import samplers
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.battery.checks.resume import (
-    FROM_LAST_STATE,
-    SaveStates,
-    save_states,
-)
+from pytest_dataloader_faults.battery.checks.resume import FROM_LAST_STATE, SaveStates, save_states
 from pytest_dataloader_faults.faults import WorkerKilled
 from pytest_dataloader_faults.outcomes import LoadedState
 from pytest_dataloader_faults.outcomes.stages import Stage
@@ -156,10 +152,7 @@ ALSO_KILLED = {"many, random", "such a stream alone"}
 """After a death, the others resume as they do without one."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [each if each in ALSO_KILLED else slow(each) for each in HEALTHY],
-)
+@pytest.mark.parametrize("name", [each if each in ALSO_KILLED else slow(each) for each in HEALTHY])
 def test_a_healthy_loader_gives_the_rest(name, records):
     results = _run_checks(functools.partial(HEALTHY[name], records))
 

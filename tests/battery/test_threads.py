@@ -18,11 +18,7 @@ from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.battery.checks.threads.rules import (
-    ENDS_WORKER,
-    OF_LIBRARY,
-    WAITS,
-)
+from pytest_dataloader_faults.battery.checks.threads.rules import ENDS_WORKER, OF_LIBRARY, WAITS
 from pytest_dataloader_faults.faults import ThreadExhaustion
 from pytest_dataloader_faults.outcomes import Pass, WorkerDeath
 from pytest_dataloader_faults.outcomes.stages import DONE, START
@@ -157,18 +153,8 @@ def _dead(exitcode):
     ("epoch", "facts", "verdict", "cause"),
     [
         (Pass(EPOCH_1), {"phase": START, "timed_out": True}, "hung", WAITS),
-        (
-            Pass(EPOCH_1),
-            {"phase": START, "timed_out": True, "stderr": PRINTED},
-            "hung",
-            OF_LIBRARY,
-        ),
-        (
-            Pass(EPOCH_1),
-            {"phase": START, "timed_out": True, "stacks": ARROW},
-            "hung",
-            OF_LIBRARY,
-        ),
+        (Pass(EPOCH_1), {"phase": START, "timed_out": True, "stderr": PRINTED}, "hung", OF_LIBRARY),
+        (Pass(EPOCH_1), {"phase": START, "timed_out": True, "stacks": ARROW}, "hung", OF_LIBRARY),
         (_dead(0), {"stderr": f"x\n{PRINTED}\n"}, "failed_unclearly", OF_LIBRARY),
         (_dead(-signal.SIGABRT), {}, "failed_unclearly", ENDS_WORKER),
         (

@@ -135,10 +135,7 @@ def test_search_of_a_stream_without_an_end(dataset, records):
 
 @pytest.mark.parametrize(
     "check",
-    [
-        *("file-missing", "read-error-transient"),
-        *map(slow, ("open-error", "truncated-half")),
-    ],
+    [*("file-missing", "read-error-transient"), *map(slow, ("open-error", "truncated-half"))],
 )
 def test_shard_that_cannot_be_read_loses_all_its_samples(check, check_once):
     result = check_once(SkipsShards, check, SKIPS)

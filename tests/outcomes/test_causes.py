@@ -443,11 +443,7 @@ def test_a_file_system_from_before_the_fork_is_named(message, fix):
 
 @rows(
     ("outcome", "is_mentioned"),
-    [
-        (FAULT_FREE, True),
-        (revised(FAULT_FREE, start_method="spawn"), False),
-        (_trial(EIO), False),
-    ],
+    [(FAULT_FREE, True), (revised(FAULT_FREE, start_method="spawn"), False), (_trial(EIO), False)],
 )
 def test_threads_are_the_cause_after_a_fork(outcome, is_mentioned):
     """They are not blamed after a fault, or if workers are not forked."""

@@ -28,11 +28,7 @@ from pytest_dataloader_faults.faults import (
     WriteError,
 )
 from pytest_dataloader_faults.outcomes.chains import exception_lines
-from pytest_dataloader_faults.outcomes.error_text import (
-    Occurrence,
-    find_other_cause,
-    mentions_path,
-)
+from pytest_dataloader_faults.outcomes.error_text import Occurrence, find_other_cause, mentions_path
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
 from support.clarity import explains
 from support.python_readers import DECODED, truncated
@@ -383,8 +379,7 @@ def test_a_cache_miss_is_not_another_cause(fault, printed):
 
 
 @rows(
-    "text",
-    ["OSError: [Errno 55] x", "OSError: errno = 51", "OSError: [Errno 15] x", "KeyError: 5"],
+    "text", ["OSError: [Errno 55] x", "OSError: errno = 51", "OSError: [Errno 15] x", "KeyError: 5"]
 )
 def test_another_number_is_not_the_errno(text):
     """A number that only begins or ends like the errno does not count."""

@@ -96,11 +96,7 @@ def test_the_verdict_follows_from_the_death(fault, call, exitcode, verdict, shad
 @rows(
     ("fault", "exitcode", "expected"),
     [
-        (
-            TRUNCATED,
-            BUS,
-            "worker 1 was killed by SIGBUS: ",
-        ),
+        (TRUNCATED, BUS, "worker 1 was killed by SIGBUS: "),
         (EIO, -signal.SIGKILL, "worker 1 was killed by SIGKILL, "),
         (EIO, 3, "worker 1 exited with status 3, "),
     ],

@@ -57,10 +57,7 @@ def test_the_epoch_is_named_if_there_are_several():
 
 @rows(
     "contract, says",
-    [
-        (Contract(), "1 sample after EIO"),
-        (Contract(may_skip=True), "Contract(may_skip=True)"),
-    ],
+    [(Contract(), "1 sample after EIO"), (Contract(may_skip=True), "Contract(may_skip=True)")],
 )
 def test_samples_that_a_rank_skipped_are_counted(contract, says):
     """If the contract allows skipping, the sentence explains the consequence."""

@@ -58,10 +58,7 @@ def test_a_comparison_has_a_description(comparison, description, allows):
         (Contract(deterministic=False), "bytes, seeded from 7; shapes; types"),
         (Contract(compare=_same), "compare; compare, seeded from 7"),
         (Contract(compare=_same, deterministic=True), "compare"),
-        (
-            Contract(compare=_same, deterministic=False),
-            "compare, seeded from 7; shapes; types",
-        ),
+        (Contract(compare=_same, deterministic=False), "compare, seeded from 7; shapes; types"),
     ],
 )
 def test_the_most_exact_comparison_comes_first(contract, expected):

@@ -48,10 +48,7 @@ VERDICTS = {
 def _trials(marks: str) -> list[JudgedTrial]:
     """A trial for each mark, each with its own outcome."""
     return [
-        JudgedTrial(
-            revised(FAULT_FREE, seed=number),
-            Finding(VERDICTS[mark], f"sentence {mark}"),
-        )
+        JudgedTrial(revised(FAULT_FREE, seed=number), Finding(VERDICTS[mark], f"sentence {mark}"))
         for number, mark in enumerate(marks)
     ]
 

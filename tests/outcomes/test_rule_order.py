@@ -39,10 +39,7 @@ from pytest_dataloader_faults.outcomes import (
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge.causes import Clues, likely_cause
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
-from pytest_dataloader_faults.outcomes.stages import (
-    RECOVERY,
-    Stage,
-)
+from pytest_dataloader_faults.outcomes.stages import RECOVERY, Stage
 from support.facts import (
     CLEAR,
     EIO,
@@ -131,8 +128,7 @@ FACTS = {
         outcome, delivered=(STRANGE, *outcome.epochs[-1].delivered[1:])
     ),
     "substitute": lambda outcome: _passes(
-        outcome,
-        delivered=(delivery((0, 1), ("d2", "d1")), *outcome.epochs[-1].delivered[1:]),
+        outcome, delivered=(delivery((0, 1), ("d2", "d1")), *outcome.epochs[-1].delivered[1:])
     ),
     "swapped samples": lambda outcome: _passes(
         outcome, delivered=(SWAPPED, *outcome.epochs[-1].delivered[1:])
@@ -510,15 +506,7 @@ def _of_checks():
 
 @pytest.mark.parametrize(
     "conclusions",
-    [
-        _of_facts,
-        _of_contracts,
-        _of_states,
-        _of_ranks,
-        _of_streams,
-        _of_causes,
-        _of_checks,
-    ],
+    [_of_facts, _of_contracts, _of_states, _of_ranks, _of_streams, _of_causes, _of_checks],
 )
 def test_the_first_rule_that_is_violated_decides(golden, conclusions):
     golden(f"rule_order{conclusions.__name__}", dict(conclusions()))

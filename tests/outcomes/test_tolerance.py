@@ -121,11 +121,7 @@ def test_stream_may_lose_as_many_as_were_hit(epoch, expected):
 
 @rows(
     ("unlisted", "epoch", "expected"),
-    [
-        (1, stream("a b"), "survived"),
-        (1, stream("a"), "corrupted"),
-        (2, stream("a"), "survived"),
-    ],
+    [(1, stream("a b"), "survived"), (1, stream("a"), "corrupted"), (2, stream("a"), "survived")],
 )
 def test_firings_that_are_not_listed_may_have_lost_samples_of_a_stream(unlisted, epoch, expected):
     """The list of firings is limited, but their number is not."""
@@ -347,11 +343,7 @@ PICTURES = P0, P1, P2, P3 = (("p0", "0"), ("p1", "1"), ("p2", "2"), ("p3", "3"))
         ((P0, ("p1", "3"), P2, P3), "survived", "damaged bytes"),
         ((P0, P2, P2, P3), "corrupted", "sample 1 (batch 0)"),
         ((P0, ("p2", "1"), P2, P3), "corrupted", "content of sample 2"),
-        (
-            (P0, ("x", "1"), P2, ("x", "3")),
-            "corrupted",
-            "samples 1 and 3 are identical,",
-        ),
+        ((P0, ("x", "1"), P2, ("x", "3")), "corrupted", "samples 1 and 3 are identical,"),
     ],
 )
 def test_damage_makes_no_substitute(pictures, expected, says):

@@ -109,11 +109,7 @@ BAD = [
         "",
         "not_exercised: *nth=10000*matched * operations, and did not*",
     ),
-    (
-        "[Scenario(faults=(faults.OpenError(glob),)) for glob in ('*.rec', '*.bim')]",
-        "",
-        UNMATCHED,
-    ),
+    ("[Scenario(faults=(faults.OpenError(glob),)) for glob in ('*.rec', '*.bim')]", "", UNMATCHED),
     ("[faults.OpenError('*.rec'), faults.OpenError('*.bim')]", "", UNMATCHED),
 ]
 NAMED_BAD = {f"bad-{number}": (plan, options) for number, (plan, options, _) in enumerate(BAD)}

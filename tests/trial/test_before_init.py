@@ -240,8 +240,7 @@ def test_the_interpreter_s_own_files_are_no_data():
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [HALF, GONE, pytest.param(TruncatedFile("*.pack", keep=0), marks=pytest.mark.slow)],
+    "fault", [HALF, GONE, pytest.param(TruncatedFile("*.pack", keep=0), marks=pytest.mark.slow)]
 )
 def test_an_error_of_the_constructor_is_a_failure_and_no_refusal(pack, fault):
     outcome = run_trial(lambda: Checked(pack), fault, before_init=True)

@@ -81,14 +81,7 @@ def test_a_killed_process_leaves_nothing(records, announced, left_behind, strate
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGTERM,
-        signal.SIGHUP,
-        signal.SIGQUIT,
-    ],
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_a_process_that_is_ordered_to_end_leaves_nothing(records, announced, left_behind, number):
     with _start(records, announced) as runner:
         below = psutil.Process(runner.pid).children(recursive=True)

@@ -45,16 +45,7 @@ def _facts(make_dataset, jobs, on_fail=None, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind",
-    [
-        Records,
-        ZerosOnError,
-        RecordStream,
-        OwnNoise,
-        LocksByFlock,
-    ],
-)
+@pytest.mark.parametrize("kind", [Records, ZerosOnError, RecordStream, OwnNoise, LocksByFlock])
 def test_results_do_not_depend_on_the_number_of_jobs(records, kind):
     one, two = (_facts(lambda: kind(records), jobs) for jobs in (1, 2))
 
