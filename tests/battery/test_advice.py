@@ -22,6 +22,7 @@ from pytest_dataloader_faults.outcomes.contract import SUBSTITUTES, Cause
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from support.datasets import COUNT, SIZE, Records, RecordStream, Substitutes, decode
 from support.results import failure_of, result_of
+from support.rows import slow
 
 
 class Pictures(Records):
@@ -51,9 +52,7 @@ def _pictures(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize(
-    "check", ["truncated-half", pytest.param("truncated-before-init", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("check", ["truncated-half", slow("truncated-before-init")])
 def test_pillow_that_accepts_truncated_images_is_named(pictures, check):
     result = failure_of(lambda: Pictures(pictures, accepts=True), check)
     assert result.fix == "remove PIL.ImageFile.LOAD_TRUNCATED_IMAGES = True"

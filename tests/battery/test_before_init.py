@@ -53,8 +53,8 @@ from support.before_init_specimens import (
 from support.datasets import Records
 from support.infinite_loaders import Lazy, infinite
 from support.results import failure_of, result_of
+from support.rows import slow
 
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 NAMES = [each.name for each in BEFORE_INIT]
 PAIRS = {pair.specimen.__name__: pair for pair in PAIRS_OF_FILES} | PAIRS_OF_FORMATS
 FAILURES = [(name, check) for name, pair in PAIRS.items() for check in pair.fails]

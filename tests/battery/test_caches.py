@@ -28,6 +28,7 @@ from support.corpus.caches import (
 )
 from support.datasets import Records
 from support.results import failure_of, failures_of, result_of
+from support.rows import slow
 from support.surveys import survey
 
 
@@ -314,13 +315,7 @@ class _LockedBriefly(CacheSeenEarly):
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [
-        CacheRenamed,
-        _LockedBriefly,
-        pytest.param(CacheLocked, marks=pytest.mark.slow),
-        CacheLockedByName,
-    ],
+    "kind", [CacheRenamed, _LockedBriefly, slow(CacheLocked), CacheLockedByName]
 )
 def test_a_cache_that_is_seen_whole_passes(records, kind):
     result = _check(lambda folder: kind(records, folder), "workers-agree")

@@ -24,6 +24,7 @@ from pytest_dataloader_faults.outcomes import Finding
 from support.corpus.descriptors import Unpacked
 from support.datasets import COUNT, Records, RecordStream, joined, write_records
 from support.results import failure_of
+from support.rows import slow
 from support.specimens import BadSample, EndlessRetry, OpenedOnce, ZerosOnError
 from support.waiting import until
 
@@ -122,7 +123,7 @@ def test_unexpected_results_are_reported(applies, passed, expected, failed):
 @pytest.mark.parametrize(
     ("make", "options"),
     [
-        pytest.param(Records, {"loader": {"num_workers": 0}}, marks=pytest.mark.slow),
+        slow(Records, {"loader": {"num_workers": 0}}),
         (lambda folder: DataLoader(Records(folder)), {}),
     ],
     ids=["option", "loader"],
@@ -272,7 +273,7 @@ class DiesInWorkers(Records):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize("files", [None, pytest.param("*.rec", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("files", [None, slow("*.rec")])
 def test_dataset_that_fails_in_any_worker_fails_one_check_only(files, records):
     results = check_dataset(
         lambda: DiesInWorkers(records), files=files, exclude="pin-memory", ranks=2, on_fail=None
@@ -290,13 +291,9 @@ def test_dataset_that_fails_in_any_worker_fails_one_check_only(files, records):
     ("dataset", "options"),
     [
         (ZerosOnError, {"loader": {"num_workers": 1}, "deadline": 20, "seed": 3}),
-        pytest.param(Records, {"contract": Contract(survives=True)}, marks=pytest.mark.slow),
-        pytest.param(ZerosOnError, {"files": "*/0[0-3].rec"}, marks=pytest.mark.slow),
-        pytest.param(
-            ZerosOnError,
-            {"loader": {"num_workers": 2, "collate_fn": joined}},
-            marks=pytest.mark.slow,
-        ),
+        slow(Records, {"contract": Contract(survives=True)}),
+        slow(ZerosOnError, {"files": "*/0[0-3].rec"}),
+        slow(ZerosOnError, {"loader": {"num_workers": 2, "collate_fn": joined}}),
     ],
 )
 def test_reproduce_line_repeats_the_trial(dataset, options, records):
@@ -313,9 +310,7 @@ def test_reproduce_line_repeats_the_trial(dataset, options, records):
 
 
 @pytest.mark.parametrize(
-    "only",
-    [["read-before-fork", "workers-agree", FIRST], pytest.param(None, marks=pytest.mark.slow)],
-    ids=["few", "all"],
+    "only", [["read-before-fork", "workers-agree", FIRST], slow(None)], ids=["few", "all"]
 )
 def test_handle_opened_for_the_first_sample_is_no_matter_of_other_checks(records, only):
     """No check but ``read-before-fork`` touches the dataset before the fork; it says what to do.

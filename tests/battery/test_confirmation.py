@@ -20,6 +20,7 @@ from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
 )
 from support.datasets import SIZE, Records, Substitutes
+from support.rows import slow
 from support.specimens import ZerosOnError
 from support.waiting import allowed
 
@@ -238,7 +239,7 @@ def _hangs():
     threading.Event().wait()
 
 
-@pytest.mark.parametrize("trouble", [_dies, pytest.param(_hangs, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("trouble", [_dies, slow(_hangs)])
 def test_a_dataset_that_dies_by_itself_is_noted_once(records, tmp_path, trouble):
     mark = tmp_path / "mark"
     battery = Battery(lambda: DiesAtTimes(records, mark, trouble), Settings(deadline=3))

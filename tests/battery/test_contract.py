@@ -39,11 +39,10 @@ from support.random_samples import (
     close,
 )
 from support.results import failure_of, result_of
-from support.rows import rows
+from support.rows import rows, slow
 from support.specimens import SharedHandle, ZerosOnError
 from support.tensor_dicts import Kept, TensorDicts, ZeroTensorDicts, stack_samples
 
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 SKIPS = Contract(may_skip=True)
 SUBSTITUTES = Contract(may_substitute=True)
 RANDOM = Contract(deterministic=False)

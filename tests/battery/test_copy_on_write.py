@@ -60,7 +60,7 @@ from support.in_memory import (
     tokens,
 )
 from support.results import failure_of, result_of
-from support.rows import rows
+from support.rows import rows, slow
 from support.samplers import Resumes
 
 MIB = 1 << 20
@@ -71,7 +71,6 @@ LIMITED = Contract(worker_memory=16 * MIB)
 
 _check = functools.partial(result_of, check="copy-on-write")
 _failure = functools.partial(failure_of, check="copy-on-write")
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(

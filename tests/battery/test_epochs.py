@@ -44,7 +44,7 @@ from support.facts import (
 from support.infinite_loaders import Lazy, infinite
 from support.random_samples import OwnGenerator, SeedsItself
 from support.results import failure_of, result_of
-from support.rows import rows
+from support.rows import rows, slow
 from support.samplers import Resumes
 
 OTHER = raised("KeyError", "7")
@@ -257,7 +257,7 @@ class ReadsItsSampler(DataLoader[Any]):
     ("loader", "kind", "verdict"),
     [
         (ReadsItsSampler, SeedsItself, "corrupted"),
-        pytest.param(ReadsItsSampler, Noisy, "survived", marks=pytest.mark.slow),
+        slow(ReadsItsSampler, Noisy, "survived"),
         (Lazy, Noisy, "survived"),
     ],
 )

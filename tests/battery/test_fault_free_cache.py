@@ -12,6 +12,7 @@ from pytest_dataloader_faults.outcomes import Absence, Position, Reason
 from support.corpus.state import Noisy
 from support.datasets import SIZE, Records, write_records
 from support.random_samples import OwnNoise
+from support.rows import slow
 from support.specimens import ZerosOnError
 
 REFERENCE, FAULT_FREE, ALONE = 1, 1, 1
@@ -61,7 +62,7 @@ def test_the_reference_is_taken_again_where_a_file_was_touched(records, run_chec
     assert run_check(factory)[1] == VERIFIED
 
 
-@pytest.mark.parametrize("kind", [pytest.param(Noisy, marks=pytest.mark.slow), OwnNoise])
+@pytest.mark.parametrize("kind", [slow(Noisy), OwnNoise])
 def test_the_fault_free_epoch_of_random_samples_is_not_repeated(kind, records, run_check):
     (_, first_result), (result, second) = [
         run_check(_factory(records, run_check.log, kind)) for _ in range(2)
@@ -80,9 +81,7 @@ def test_findings_move_with_the_folder_of_the_item(tmp_path, run_check):
         assert {path.rpartition("/")[0] for path in paths} == {str(folder)}
 
 
-@pytest.mark.parametrize(
-    "change", ["content", pytest.param("name", marks=pytest.mark.slow), "another file"]
-)
+@pytest.mark.parametrize("change", ["content", slow("name"), "another file"])
 def test_other_files_in_the_folder_of_the_item_are_read_first(tmp_path, run_check, change):
     for name, expected in (("item_1", WHOLE), ("item_2", VERIFIED), ("item_3", VERIFIED)):
         folder = write_records(tmp_path / name / "records")
@@ -230,7 +229,7 @@ class RemembersWhatFailed(Records):
         return torch.zeros(SIZE, dtype=torch.uint8), index
 
 
-@pytest.mark.parametrize("touches", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.parametrize("touches", [slow(True), False])
 def test_a_change_by_a_fault_does_not_outdate_a_run(records, run_check, touches):
     factory = _factory(records, run_check.log, partial(RemembersWhatFailed, touches=touches))
     run_check(factory, "worker-killed-first", files="*.rec")

@@ -25,7 +25,7 @@ from pytest_dataloader_faults.outcomes import FileCounts
 from support.corpus.streams import Shards
 from support.corpus.truncation import Indexed
 from support.datasets import Records, write_records
-from support.rows import rows
+from support.rows import rows, slow
 
 CHECKS = ["short-read", "truncated-half", "corrupted-file"]
 HALVES = ShortRead("*.bin", max_bytes=0.5)
@@ -163,7 +163,7 @@ def _failures(make, **chosen):
 @pytest.mark.parametrize(
     "write",
     [
-        pytest.param(lambda folder: _tables(folder, 8, 100 * KB), marks=pytest.mark.slow),
+        slow(lambda folder: _tables(folder, 8, 100 * KB)),
         lambda folder: _shard(folder, 4000 * MB, 8 * KB, reads=8),
     ],
     ids=["8 tables of 100 kB", "a shard of 4 GB"],
@@ -476,11 +476,7 @@ class OnesIfMissing(ShardArrays):
 
 
 @pytest.mark.parametrize(
-    ("kind", "verdict"),
-    [
-        pytest.param(ShardArrays, "failed_cleanly", marks=pytest.mark.slow),
-        (OnesIfMissing, "corrupted"),
-    ],
+    ("kind", "verdict"), [slow(ShardArrays, "failed_cleanly"), (OnesIfMissing, "corrupted")]
 )
 def test_names_that_differ_in_more_than_digits_are_kinds(kind, verdict, records):
     dataset = kind(records)

@@ -1,7 +1,6 @@
 """What grows with each epoch is told from what merely settles."""
 
 import ctypes
-import functools
 import os
 import threading
 import time
@@ -23,11 +22,11 @@ from support.facts import EPOCH_1, ordinary, revised
 from support.infinite_loaders import Lazy, infinite
 from support.refusals import missing_parts
 from support.results import failure_of, result_of
+from support.rows import slow
 from support.specimens import IndexLeftOpen, TornCache
 from support.waiting import allowed
 
 GROWTH = "resource-growth"
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 _PAGES = 16 * 1024
 _malloc, _memset = ctypes.CDLL(None).malloc, ctypes.CDLL(None).memset
 _malloc.restype, _malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)

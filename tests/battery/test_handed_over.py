@@ -1,6 +1,5 @@
 """What may be handed over: data modules, several loaders or datasets, ready ones, one of many."""
 
-import functools
 import glob
 import os
 from dataclasses import replace
@@ -29,10 +28,9 @@ from pytest_dataloader_faults.search import replay
 from support.datasets import Records
 from support.handed_over import Broken, DataModule
 from support.plugin_datasets import ZerosOnError
-from support.rows import rows
+from support.rows import rows, slow
 
 pytestmark = pytest.mark.usefixtures("engine")
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 CHECK = {"only": "open-error", "on_fail": None}
 
 

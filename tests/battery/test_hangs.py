@@ -22,6 +22,7 @@ from support.corpus.deaths import LockFile
 from support.datasets import Records, write_records
 from support.plugin_datasets import WaitsOnError
 from support.results import failure_of
+from support.rows import slow
 
 DEADLINE, IN_BETWEEN, MORE = 6, 3.0, 4.0
 
@@ -171,7 +172,7 @@ class TriesForAWhile(Records):
 @pytest.mark.parametrize(
     ("kind", "check", "loader"),
     [
-        pytest.param(WaitsOrRetries, "read-error", None, marks=pytest.mark.slow),
+        slow(WaitsOrRetries, "read-error", None),
         (TriesForAWhile, "permission-denied", {"num_workers": 1}),
     ],
 )

@@ -43,6 +43,7 @@ from support.http_datasets import (
 )
 from support.network_datasets import ByHttp, ByRequests, OfItsLength, write_samples
 from support.results import failure_of, result_of
+from support.rows import slow
 from support.server_readers import places
 from support.servers import http_server, read_all, tcp_server
 
@@ -64,7 +65,6 @@ def _url(tmp_path_factory, request):
 
 once = pytest.mark.parametrize("url", [True], indirect=True)
 """One server is enough."""
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 _run_check = functools.partial(result_of, check=CHECK)
 _run_failure = functools.partial(failure_of, check=CHECK)
 

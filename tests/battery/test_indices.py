@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from typing import Any
 
@@ -28,12 +27,9 @@ from support.ready_batches import (
     identity,
 )
 from support.results import failure_of, result_of
-from support.rows import rows
+from support.rows import rows, slow
 
 pytestmark = pytest.mark.usefixtures("engine")
-
-
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def _run_checks(make: Any, check: str = "workers-agree", **options: Any) -> Any:

@@ -1,6 +1,5 @@
 """What a worker keeps for its next epoch, or leaves behind, is found by one check each."""
 
-import functools
 import re
 import shutil
 
@@ -18,15 +17,13 @@ from support.corpus.streams import IteratorOnSelf, Shards
 from support.datasets import COUNT, SIZE, BySet, CopiedRecords, Records
 from support.facts import EIO, EPOCH_1, fired, ordinary, revised
 from support.results import failure_of, failures_of, result_of
+from support.rows import slow
 from support.specimens import IndexLeftOpen, Packed
 from support.state_specimens import SPECIMENS, KeepsHalves, shared_by
 
 pytestmark = pytest.mark.usefixtures("engine")
 LEFT, GROWTH = "abandoned-epoch", "resource-growth"
 CUT = ("truncated-half", "recovers-after-truncation")
-
-
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def _is_left_early(result):

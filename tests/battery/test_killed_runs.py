@@ -15,6 +15,7 @@ from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatase
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
 from support.killed import KilledFactory
+from support.rows import slow
 
 ONE_WORKER = {"num_workers": 1, "batch_size": 4}
 BEFORE_INIT, OF_RANKS = "missing-before-init", "rank-read-error"
@@ -46,10 +47,10 @@ SMALL = [
 ]
 OF_RANKS_TOO = ["workers-agree", *(each.name for each in RANKS), BEFORE_INIT]
 BATTERIES = [
-    pytest.param([BEFORE_INIT], None, 5, id="before init", marks=pytest.mark.slow),
-    pytest.param([OF_RANKS], 2, 8, id="ranks", marks=pytest.mark.slow),
-    pytest.param(SMALL, None, None, id="small", marks=pytest.mark.slow),
-    pytest.param(OF_RANKS_TOO, 2, None, id="all of ranks", marks=pytest.mark.slow),
+    slow([BEFORE_INIT], None, 5, id="before init"),
+    slow([OF_RANKS], 2, 8, id="ranks"),
+    slow(SMALL, None, None, id="small"),
+    slow(OF_RANKS_TOO, 2, None, id="all of ranks"),
 ]
 
 
@@ -106,7 +107,7 @@ def test_any_signal_counts(killed):
     assert _check(killed([FOLLOWED], number=signal.SIGTERM), BEFORE_INIT).passed
 
 
-@pytest.mark.parametrize("in_worker", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("in_worker", [False, slow(True)])
 def test_what_is_killed_twice_fails_the_check_that_needs_it(killed, in_worker):
     """Nobody knows whether the check applies, so it is not skipped."""
     result = _check(killed([FOLLOWED, FOLLOWED + 1], in_worker=in_worker), BEFORE_INIT)
@@ -141,7 +142,7 @@ def test_a_trial_that_was_killed_does_not_show_that_a_check_does_not_apply(kille
     assert (result.verdict, result.applies, result.reproduced) == ("crashed", True, False)
 
 
-@pytest.mark.parametrize("call", [pytest.param(OF_REFERENCES, marks=pytest.mark.slow), OF_EPOCH])
+@pytest.mark.parametrize("call", [slow(OF_REFERENCES), OF_EPOCH])
 def test_the_run_of_a_killed_rank_is_repeated(killed, call):
     result = _check(killed([call]), OF_RANKS, ranks=2)
 

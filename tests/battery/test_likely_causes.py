@@ -29,11 +29,11 @@ from pytest_dataloader_faults.battery.checks.network.rules import SharedConnecti
 from support.datasets import SIZE, BySet, Records, RecordStream, Substitutes
 from support.network_datasets import ByConnection, ByProcess, UnderLock, answer_squares
 from support.results import failure_of, failures_of, result_of
+from support.rows import slow
 from support.servers import tcp_server
 from support.specimens import ZerosOnError
 from support.started_anew import EndsItsWorker, HoldsDelegating, RaisesAtLoading
 
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 IN_PLACE = "returns a substitute for an unreadable sample"
 TRUNCATED, SHORT = "accepts a truncated file", "accepts a short read"
 BEFORE = "uses a file that was opened before the fork"

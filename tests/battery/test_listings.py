@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 
 import pytest
@@ -12,8 +11,8 @@ from pytest_dataloader_faults import Contract, run_trial
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.faults import ListingOrder
 from support.results import failure_of, result_of
+from support.rows import slow
 
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 LISTING_ORDER = "listing-order"
 COUNT = 16
 CAUSE = "depends on the order in which a folder is listed"

@@ -41,12 +41,11 @@ from support.corpus.locks import (
 from support.datasets import Records
 from support.facts import EPOCH_1, ordinary, revised
 from support.results import failure_of
-from support.rows import rows
+from support.rows import rows, slow
 
 pytestmark = pytest.mark.skipif(
     bool(explain_missing_kernel_engine()), reason=str(explain_missing_kernel_engine())
 )
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 BOTH = [check.name for check in LOCKS]
 
 

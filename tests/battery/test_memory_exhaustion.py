@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import gc
 import io
 import os
@@ -24,9 +23,8 @@ from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.process import deadline
 from pytest_dataloader_faults.faults import MemoryExhaustion
 from support.results import failure_of, result_of
-from support.rows import rows
+from support.rows import rows, slow
 
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 CHECK = "memory-exhaustion"
 COUNT, SIZE = 8, 512
 SUBSTITUTES = "returns a substitute for an unreadable sample"

@@ -32,12 +32,12 @@ from support.network_datasets import (
     write_samples,
 )
 from support.results import failure_of, result_of
+from support.rows import slow
 from support.server_readers import READERS, places
 from support.servers import http_server, read_all, tcp_server
 from support.surveys import survey
 
 COUNT = 8
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 class Served(Dataset):

@@ -17,10 +17,8 @@ from support.corpus.endless import Repeated
 from support.corpus.streams import RestDropped
 from support.datasets import COUNT, Records, RecordStream
 from support.results import failure_of, result_of
+from support.rows import slow
 from support.specimens import Unsharded
-
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
-
 
 _run_checks = functools.partial(result_of, check="workers-agree")
 _failure = functools.partial(failure_of, check="workers-agree")

@@ -37,10 +37,10 @@ from support.own_batches import (
     with_list_of_metadata,
 )
 from support.results import failure_of
+from support.rows import slow
 from support.specimens import ZerosOnError
 
 pytestmark = pytest.mark.usefixtures("engine")
-slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 def _results(make, *names, **options):

@@ -32,8 +32,7 @@ from support.corpus.ranks import RankedStream, SharedShuffle, place
 from support.datasets import Records, RecordStream
 from support.facts import EPOCH_1, map_reference, ordinary, revised
 from support.results import failure_of, result_of
-
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+from support.rows import slow
 
 
 class KeepsEverySecondBatch(DataLoader[Any]):

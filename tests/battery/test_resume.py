@@ -26,8 +26,8 @@ from pytest_dataloader_faults.outcomes.stages import Stage
 from support.corpus.resume import CountingLoader, ResumableStream, counting
 from support.datasets import Records, joined, write_records
 from support.results import failure_of
+from support.rows import slow
 
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 BOTH = "resumes, resumes-after-death"
 
 

@@ -21,7 +21,7 @@ from support.corpus.swallowing import NoneOnError
 from support.datasets import Records
 from support.facts import EPOCH_1, ordinary, revised, stream_reference
 from support.results import failure_of, result_of
-from support.rows import rows
+from support.rows import rows, slow
 
 NOTE = "64 of 400 samples were checked"
 
@@ -69,9 +69,7 @@ def test_samples_of_the_whole_dataset(path):
     assert "samples=" not in healthy.explanation
 
 
-@pytest.mark.parametrize(
-    ("samples", "batches"), [(8, 4), pytest.param("all", 100, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("samples", "batches"), [(8, 4), slow("all", 100)])
 def test_as_many_samples_as_requested(path, samples, batches):
     result = result_of(lambda: Many(path), "workers-agree", samples=samples, deadline="auto")
     assert batches == len(result.outcome.delivered)
@@ -94,10 +92,7 @@ def without_none(samples):
 
 @pytest.mark.parametrize(
     ("contract", "verdict"),
-    [
-        (Contract(may_skip=True), "survived"),
-        pytest.param(Contract(), "corrupted", marks=pytest.mark.slow),
-    ],
+    [(Contract(may_skip=True), "survived"), slow(Contract(), "corrupted")],
     ids=["may_skip", "strict"],
 )
 def test_a_failure_of_small_batches_is_repeated_with_whole_ones(contract, verdict, records):

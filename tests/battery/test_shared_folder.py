@@ -21,9 +21,9 @@ from support.corpus.shared_folders import (
     WritesOnRank0ThenMeets,
 )
 from support.datasets import Records
+from support.rows import slow
 
 CHECK = "ranks-share-folder"
-SLOW = pytest.mark.slow
 
 
 def _check(make_dataset, *only):
@@ -33,9 +33,9 @@ def _check(make_dataset, *only):
 @pytest.mark.parametrize(
     ("kind", "sentence"),
     [
-        pytest.param(Extracts, "", marks=SLOW),
-        pytest.param(Downloads, "0 bytes, expected 64", marks=SLOW),
-        pytest.param(MakesFolderTwice, "FileExistsError", marks=SLOW),
+        slow(Extracts, ""),
+        slow(Downloads, "0 bytes, expected 64"),
+        slow(MakesFolderTwice, "FileExistsError"),
         (SavesItsPart, "8 were delivered on no rank"),
         (WritesOnRank0, "all.bin: 0 bytes, expected 64"),
     ],
@@ -54,10 +54,10 @@ def test_ranks_that_disturb_each_other_fail(records, kind, sentence):
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(ExtractsOnRank0, marks=SLOW),
-        pytest.param(ExtractsUnderLock, marks=SLOW),
-        pytest.param(ExtractsThenRenames, marks=SLOW),
-        pytest.param(DownloadsThenRenames, marks=SLOW),
+        slow(ExtractsOnRank0),
+        slow(ExtractsUnderLock),
+        slow(ExtractsThenRenames),
+        slow(DownloadsThenRenames),
         WritesOnRank0ThenMeets,
         SavesItsPartByRank,
     ],

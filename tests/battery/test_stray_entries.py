@@ -16,8 +16,8 @@ from pytest_dataloader_faults import Contract, run_trial
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.faults import StrayEntry
 from support.results import failure_of, result_of
+from support.rows import slow
 
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 STRAY_ENTRIES = "stray-entries"
 COUNT = 16
 CAUSE = "treats every entry of a folder as data"

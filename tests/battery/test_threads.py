@@ -32,12 +32,11 @@ from support.corpus.threads import (
 from support.datasets import Records
 from support.facts import EPOCH_1, fired, map_reference, ordinary, raised, revised
 from support.results import failure_of, result_of
-from support.rows import rows
+from support.rows import rows, slow
 
 pytestmark = pytest.mark.skipif(
     bool(explain_missing_kernel_engine()), reason=str(explain_missing_kernel_engine())
 )
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 NAME = "thread-exhaustion"
 NO_START = "its workers start no thread or process while they make batches"
 

@@ -16,6 +16,7 @@ from support.random_samples import (
     TimedStream,
 )
 from support.results import failure_of, result_of
+from support.rows import slow
 
 
 def _checked(make, only, **options):
@@ -43,16 +44,14 @@ def test_a_time_in_the_samples_of_a_stream(records):
 CONTENT, SHUFFLED = ["truncated-half", "truncated-before-init"], {"shuffle": True}
 
 
-@pytest.mark.parametrize("kind", [SeedsItself, pytest.param(OwnGenerator, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", [SeedsItself, slow(OwnGenerator)])
 def test_a_dataset_that_seeds_itself_is_compared_with_an_epoch_of_workers(kind, records):
     for result in _checked(lambda: kind(records), CONTENT, loader=SHUFFLED):
         assert result.verdict == "failed_cleanly", result.explanation
         _require_comparison_in_workers(result)
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(SeedsItselfRepeats, marks=pytest.mark.slow), OwnGeneratorRepeats]
-)
+@pytest.mark.parametrize("kind", [slow(SeedsItselfRepeats), OwnGeneratorRepeats])
 def test_a_dataset_that_seeds_itself_and_repeats_a_sample_is_corrupted(kind, records):
     result = failure_of(lambda: kind(records), "truncated-before-init", loader=SHUFFLED)
     assert result.verdict == "corrupted", result.explanation

@@ -17,6 +17,7 @@ from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks.writes import WRITES
 from support.datasets import Records
 from support.results import failure_of, failures_of
+from support.rows import slow
 from support.vits import AtomicSpectrograms, Spectrograms, write_recordings
 from support.waiting import until
 
@@ -142,10 +143,7 @@ class _TornFolders(_Folders):
             super().fill(path, data)
 
 
-@pytest.mark.parametrize(
-    ("kind", "passes"),
-    [pytest.param(_Folders, True, marks=pytest.mark.slow), (_TornFolders, False)],
-)
+@pytest.mark.parametrize(("kind", "passes"), [slow(_Folders, True), (_TornFolders, False)])
 def test_a_folder_that_gets_its_name_when_all_is_in_it(recordings, kind, passes):
     results = _check(
         functools.partial(_copied, kind, recordings), ["write-error", "worker-killed-writing"]

@@ -19,7 +19,7 @@ from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.battery.checks import CHECKS, GROUPS
 from pytest_dataloader_faults.report.command import main
 from support.environments import environment_for
-from support.rows import rows
+from support.rows import rows, slow
 
 ROOT = Path(__file__).resolve().parents[2] / "examples/ci"
 GITHUB, GITLAB = ".github/workflows/dataloader-faults.yml", ".gitlab-ci.yml"
@@ -90,10 +90,7 @@ def _of_script(job):
 
 
 RUNNERS = {GITHUB: _of_github, GITLAB: _of_gitlab, SCRIPT: _of_script}
-QUICK_FIRST = [
-    GITHUB,
-    *(pytest.param(runner, marks=pytest.mark.slow) for runner in (GITLAB, SCRIPT)),
-]
+QUICK_FIRST = [GITHUB, *map(slow, (GITLAB, SCRIPT))]
 
 
 def _with_command(python):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,8 +32,8 @@ from support.corpus.endless import (
 )
 from support.corpus.streams import WrongLength
 from support.datasets import COUNT, Records
+from support.rows import slow
 
-slow = partial(pytest.param, marks=pytest.mark.slow)
 SKIPS = Contract(may_skip=True)
 
 

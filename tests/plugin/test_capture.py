@@ -2,6 +2,8 @@
 
 import pytest
 
+from support.rows import slow
+
 pytestmark = pytest.mark.usefixtures("engine")
 
 SUITE = """
@@ -66,9 +68,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize(
-    "way", ["fd", *(pytest.param(each, marks=pytest.mark.slow) for each in [*WAYS][1:])]
-)
+@pytest.mark.parametrize("way", ["fd", *map(slow, [*WAYS][1:])])
 def test_a_trial_and_what_captures_leave_each_other_alone(suite, way):
     """What a trial prints and logs stays in it; the test's own prints are shown.
 

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from support.datasets import write_records
+from support.rows import slow
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -74,7 +75,7 @@ def run_texts(suite):
     return run
 
 
-@pytest.mark.parametrize("names", ["contract", pytest.param("function", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("names", ["contract", slow("function")])
 def test_what_is_printed_fails_alike_in_a_file_of_its_own(suite, run_texts, names):
     texts_by_test = run_texts("-k", names)
     assert set(texts_by_test) == {f"test_{name}" for name in names.split(" or ")}

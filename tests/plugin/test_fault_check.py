@@ -9,6 +9,7 @@ import pytest
 
 from pytest_dataloader_faults.battery.checks import CHECKS
 from support.inner import run_forked
+from support.rows import slow
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -145,7 +146,7 @@ def test_a_failure_has_a_sentence_evidence_and_a_way_to_repeat(result):
     assert "_fault_check.py" not in text
 
 
-@pytest.mark.parametrize("folder", [pytest.param(".", marks=pytest.mark.slow), "deeper"])
+@pytest.mark.parametrize("folder", [slow("."), "deeper"])
 def test_the_line_that_reproduces_reruns_that_item_alone(suite, folder):
     """The printed command, typed where pytest was started, gives the same item and verdict."""
     suite.pytester.makeini("[pytest]\naddopts = -p dataloader_faults")

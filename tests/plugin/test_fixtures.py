@@ -16,6 +16,7 @@ from pytest_dataloader_faults import exceptions, faults, inject, run_trial
 from pytest_dataloader_faults._engine.supervisor.server import NAME
 from support.datasets import COUNT, Records
 from support.epochs import reserves_shared_memory
+from support.rows import slow
 from support.waiting import allowed
 
 DEAD = r"is killed by signal|exited unexpectedly"
@@ -90,9 +91,7 @@ def test_arguments_are_those_of_the_fault(read_errors, records):
     assert [each.worker for each in armed.faults[0].firings] == [1]
 
 
-@pytest.mark.parametrize(
-    "context", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("context", ["fork", "forkserver", slow("spawn")])
 def test_every_way_to_start_workers(read_errors, records, context):
     armed = read_errors("*/03.rec")
     options = {"multiprocessing_context": context, "num_workers": 1}

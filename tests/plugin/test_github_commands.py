@@ -10,7 +10,7 @@ from pytest_dataloader_faults.report import ci, compare, files
 from pytest_dataloader_faults.report.command import main
 from pytest_dataloader_faults.report.model import Report
 from support.reports import failed
-from support.rows import rows
+from support.rows import rows, slow
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -94,10 +94,10 @@ def _commands(text):
     "options",
     [
         ["-rA", "--showlocals"],
-        pytest.param(["-v", "--tb=short"], marks=pytest.mark.slow),
-        pytest.param(["-q", "--tb=native", "-rA"], marks=pytest.mark.slow),
-        pytest.param(["--tb=line", "-rA"], marks=pytest.mark.slow),
-        pytest.param(["-p", "xdist", "-n", "2", "-rA"], marks=pytest.mark.slow),
+        slow(["-v", "--tb=short"]),
+        slow(["-q", "--tb=native", "-rA"]),
+        slow(["--tb=line", "-rA"]),
+        slow(["-p", "xdist", "-n", "2", "-rA"]),
     ],
 )
 def test_failures_and_output_issue_no_commands(suite, monkeypatch, options):

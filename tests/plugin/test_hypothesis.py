@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults import explore, faults, inject
 from support.datasets import COUNT, Records
 from support.planted import Zeros
+from support.rows import slow
 from support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -163,9 +164,9 @@ PROFILE = ("-p", "_hypothesis_pytestplugin", "--hypothesis-profile")
     ("profile", "tests", "count"),
     [
         ("quick", "quick or call", 2),
-        pytest.param("idle", "idle", 1, marks=pytest.mark.slow),
-        pytest.param("quick", "kept", 1, marks=pytest.mark.slow),
-        pytest.param("fixed", "fixed", 1, marks=pytest.mark.slow),
+        slow("idle", "idle", 1),
+        slow("quick", "kept", 1),
+        slow("fixed", "fixed", 1),
     ],
 )
 def test_a_search_asks_the_profile(suite, profile, tests, count):

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from pytest_dataloader_faults import _engine
+from support.rows import slow
 from support.surroundings import traceback_under, with_processes
 
 PLAIN = """
@@ -107,12 +108,7 @@ def ends():
 
 @pytest.mark.parametrize(
     ("engine", "chosen"),
-    [
-        ("auto", "waits"),
-        ("kernel", "signals"),
-        pytest.param("python", "waits", marks=pytest.mark.slow),
-        pytest.param("auto", "signals", marks=pytest.mark.slow),
-    ],
+    [("auto", "waits"), ("kernel", "signals"), slow("python", "waits"), slow("auto", "signals")],
 )
 def test_a_suite_that_waits_for_any_child_meets_none_of_the_plugin(fresh_suite, engine, chosen):
     fresh_suite.pytester.makeconftest(COUNTING if chosen == "signals" else "")
@@ -126,12 +122,7 @@ def test_a_suite_that_waits_for_any_child_meets_none_of_the_plugin(fresh_suite, 
 
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("SIGCHLD ignored", marks=pytest.mark.slow),
-        "all signals ignored",
-        pytest.param("all signals blocked", marks=pytest.mark.slow),
-    ],
+    "name", [slow("SIGCHLD ignored"), "all signals ignored", slow("all signals blocked")]
 )
 def test_a_battery_has_the_same_verdicts(fresh_suite, name):
     fresh_suite.pytester.makepyfile(test_inner=BATTERY)

@@ -12,6 +12,7 @@ from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
 from pytest_dataloader_faults.plugin._options import ItemOptions
+from support.rows import slow
 
 ONE = """
 import pytest
@@ -260,7 +261,7 @@ OPTIONS = ("--dataloader-faults-deadline=42", "--dataloader-faults-seed=7")
 @pytest.mark.parametrize(
     ("ini", "options", "deadline", "seed"),
     [
-        pytest.param("", (), 30.0, 0, id="default", marks=pytest.mark.slow),
+        slow("", (), 30.0, 0, id="default"),
         pytest.param(INI, (), 41.0, 6, id="ini"),
         pytest.param(INI, OPTIONS, 42.0, 7, id="option-over-ini"),
     ],

@@ -2,6 +2,8 @@
 
 import pytest
 
+from support.rows import slow
+
 pytestmark = pytest.mark.usefixtures("engine")
 
 SUITE = """
@@ -60,11 +62,7 @@ def test_files_that_the_factory_writes_are_reported_in_the_summary(suite):
     assert "Write them before the test, for example in a fixture" in summary
 
 
-@pytest.mark.parametrize(
-    "options",
-    [(), pytest.param(("-p", "xdist", "-n", "2"), marks=pytest.mark.slow)],
-    ids=["", "xdist"],
-)
+@pytest.mark.parametrize("options", [(), slow(("-p", "xdist", "-n", "2"))], ids=["", "xdist"])
 def test_each_note_is_reported_once(suite, options):
     if options:
         pytest.importorskip("xdist")

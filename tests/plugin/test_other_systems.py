@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from support.inner import PYTHONPATH
+from support.rows import slow
 
 WHY = "it requires Linux, and this is {}. Run these tests on Linux (in CI, in a container or in a"
 IMPORTED = """
@@ -113,10 +114,7 @@ def _run(script, folder):
     return process
 
 
-@pytest.mark.parametrize(
-    "system",
-    ["darwin", *(pytest.param(each, marks=pytest.mark.slow) for each in ("freebsd14", "win32"))],
-)
+@pytest.mark.parametrize("system", ["darwin", *map(slow, ("freebsd14", "win32"))])
 def test_imports_work_and_use_is_refused(system, tmp_path):
     output = _run(IMPORTED.format(system), tmp_path)
 

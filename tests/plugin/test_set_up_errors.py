@@ -7,6 +7,7 @@ import pytest
 
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 from pytest_dataloader_faults.plugin._failures import report_shortage_once
+from support.rows import slow
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -102,7 +103,7 @@ QUICK = "--dataloader-faults-deadline=2"
 ALONE = ("raises", "fails-alone", "hangs")
 
 
-@pytest.fixture(scope="module", params=["long", pytest.param("native", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["long", slow("native")])
 def everything(request, run_suite):
     """A run of all of them, with either style of traceback; and who tried, line by line."""
     folder, result = run_suite(CANNOT_BE_TRIED, "-rs", QUICK, f"--tb={request.param}")
@@ -205,9 +206,7 @@ def test_caught(fault_injector):
 """
 
 
-@pytest.mark.parametrize(
-    "style", ["long", *(pytest.param(each, marks=pytest.mark.slow) for each in ("short", "native"))]
-)
+@pytest.mark.parametrize("style", ["long", *map(slow, ("short", "native"))])
 def test_functions_that_refuse_a_dataset_show_no_frame_of_their_own(suite, style):
     result = suite.run(INJECTED, f"--tb={style}")
     result.assert_outcomes(failed=4, passed=1)

@@ -7,6 +7,7 @@ import pytest
 
 from pytest_dataloader_faults.outcomes.text import headline
 from pytest_dataloader_faults.plugin._report import strip_check
+from support.rows import slow
 
 SUITE = """
 import pytest
@@ -24,7 +25,7 @@ IN_PLACE = "returns a substitute for an unreadable sample: open-error"
 
 
 @pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize("spread", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("spread", [False, slow(True)])
 def test_each_dataset_has_a_line_and_each_cause(suite, spread, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     if spread:
@@ -140,10 +141,7 @@ def test_of_the_user(read_errors):
 
 
 @pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize(
-    ("environment", "option"),
-    [({"CI": "true"}, "-q"), pytest.param({}, "-vv", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("environment", "option"), [({"CI": "true"}, "-q"), slow({}, "-vv")])
 def test_pytests_short_summary_has_one_line_for_each_failure(
     suite, monkeypatch, environment, option
 ):
@@ -211,10 +209,7 @@ ONLY = ("--dataloader-faults-only=read-error",)
 
 @pytest.mark.parametrize(
     ("arguments", "outcome"),
-    [
-        ((), "passed"),
-        pytest.param(("-o", "dataloader_faults_flaky=fail"), "failed", marks=pytest.mark.slow),
-    ],
+    [((), "passed"), slow(("-o", "dataloader_faults_flaky=fail"), "failed")],
 )
 def test_the_choice_is_the_users(suite, engine, arguments, outcome):
     result = suite.run(SOMETIMES, *ONLY, *arguments)

@@ -47,6 +47,7 @@ from support.before_init import (
     announces_itself,
     write_pack,
 )
+from support.rows import slow
 
 CONSTRUCTOR, MAIN, WORKER = FiringPlace
 HALF = TruncatedFile("*.pack")
@@ -73,9 +74,9 @@ def _judged(make, outcome, contract=None):
         (Whole, CONSTRUCTOR, "fork"),
         (Mapped, CONSTRUCTOR, "fork"),  # A mapping cannot be sent to other workers.
         (InWorker, WORKER, "forkserver"),
-        pytest.param(Whole, CONSTRUCTOR, "forkserver", marks=pytest.mark.slow),
-        pytest.param(Whole, CONSTRUCTOR, "spawn", marks=pytest.mark.slow),
-        pytest.param(InWorker, WORKER, "spawn", marks=pytest.mark.slow),
+        slow(Whole, CONSTRUCTOR, "forkserver"),
+        slow(Whole, CONSTRUCTOR, "spawn"),
+        slow(InWorker, WORKER, "spawn"),
     ],
 )
 def test_who_opens_the_file_meets_the_fault(pack, kind, place, method):
@@ -137,7 +138,7 @@ def _redraw():
     [
         lambda: {"batch_size": 16, "drop_last": True},
         _redraw,
-        pytest.param(lambda: {"sampler": range(0, COUNT, 2)}, marks=pytest.mark.slow),
+        slow(lambda: {"sampler": range(0, COUNT, 2)}),
     ],
     ids=["drop_last", "replacement", "sampler"],
 )
@@ -239,9 +240,7 @@ def test_the_interpreter_s_own_files_are_no_data():
     assert is_excluded(f"{sys.prefix}/pyvenv.cfg")
 
 
-@pytest.mark.parametrize(
-    "fault", [HALF, GONE, pytest.param(TruncatedFile("*.pack", keep=0), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("fault", [HALF, GONE, slow(TruncatedFile("*.pack", keep=0))])
 def test_an_error_of_the_constructor_is_a_failure_and_no_refusal(pack, fault):
     outcome = run_trial(lambda: Checked(pack), fault, before_init=True)
 

@@ -25,6 +25,7 @@ from support.closing import (
     open_here,
 )
 from support.datasets import Records
+from support.rows import slow
 
 
 @pytest.fixture(name="contents")
@@ -63,7 +64,7 @@ def test_a_connection_that_became_a_file_is_not_written_to(records, contents):
     ("kind", "method"),
     [
         ("constructor", "fork"),
-        pytest.param("constructor", "spawn", marks=pytest.mark.slow),
+        slow("constructor", "spawn"),
         ("worker", "fork"),
         ("worker", "spawn"),
     ],

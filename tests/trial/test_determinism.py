@@ -16,20 +16,15 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
 )
 from support.datasets import Records
+from support.rows import slow
 
 # Every trial starts in 0.2 s; WorkerKilled is the one whose timing is the hardest to hold.
 SCHEDULES = [
     pytest.param(ReadError("*.rec", nth=3), 3, Verdict.FAILED_CLEANLY, 4, id="read"),
-    pytest.param(
-        ReadError("*.rec", nth=3), 200, Verdict.FAILED_CLEANLY, 4, id="200", marks=pytest.mark.slow
-    ),
+    slow(ReadError("*.rec", nth=3), 200, Verdict.FAILED_CLEANLY, 4, id="200"),
     pytest.param(WorkerKilled(at=2), 3, Verdict.FAILED_CLEANLY, 1, id="killed"),
-    pytest.param(
-        WorkerKilled(at=2), 200, Verdict.FAILED_CLEANLY, 1, id="killed, 200", marks=pytest.mark.slow
-    ),
-    pytest.param(
-        TruncatedFile("*.rec"), 6, Verdict.FAILED_CLEANLY, 4, id="truncated", marks=pytest.mark.slow
-    ),
+    slow(WorkerKilled(at=2), 200, Verdict.FAILED_CLEANLY, 1, id="killed, 200"),
+    slow(TruncatedFile("*.rec"), 6, Verdict.FAILED_CLEANLY, 4, id="truncated"),
 ]
 
 
@@ -47,7 +42,7 @@ def test_repeated_trials_are_all_alike(
     assert left_behind() == []
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("workers", [0, slow(1), 2])
 def test_a_seed_decides_what_is_drawn(records, workers):
     loader = {"num_workers": workers, "batch_size": 4, "shuffle": True}
     orders = [

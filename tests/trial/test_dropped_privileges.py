@@ -13,10 +13,11 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults import Verdict, check_dataset, inject, run_trial
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from support.nobody import COUNT, Tensors, become_nobody
+from support.rows import slow
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 OTHER_USER = "open as a different user, or with different groups or capabilities"
-METHODS = ["fork", pytest.param("spawn", marks=pytest.mark.slow), "forkserver"]
+METHODS = ["fork", slow("spawn"), "forkserver"]
 
 
 @pytest.fixture(name="path")

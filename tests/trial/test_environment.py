@@ -24,6 +24,7 @@ from pytest_dataloader_faults.outcomes.stages import DONE
 from support import troublemakers
 from support.datasets import Records, write_records
 from support.epochs import reserves_shared_memory
+from support.rows import slow
 from support.surroundings import (
     mount_tmpfs,
     mounts_are_refused,
@@ -76,7 +77,7 @@ def _passes(make_dataset):
         ("size=48k", "/dev/shm has 48 KiB"),
         ("nr_inodes=9", "8 files left"),
         ("size=64k", NO_ROOM),
-        pytest.param("nr_inodes=18", NO_ROOM, marks=pytest.mark.slow),
+        slow("nr_inodes=18", NO_ROOM),
     ],
 )
 def test_a_small_shared_memory_is_refused(records, mounts, options, phrase):
@@ -140,7 +141,7 @@ def _fill(path: Path) -> None:
             file.write(bytes(1 << 12))
 
 
-@pytest.mark.parametrize("inodes", [pytest.param(1, marks=pytest.mark.slow), 5])
+@pytest.mark.parametrize("inodes", [slow(1), 5])
 def test_a_folder_for_temporary_files_without_inodes_is_refused(records, tmp_path, mounts, inodes):
     body = functools.partial(_in, tmp_path, lambda: _try(lambda: Records(records)))
     prepare = mount_tmpfs({str(tmp_path): f"nr_inodes={inodes}"})
@@ -171,7 +172,7 @@ def _written(factory) -> Path:
     return write_records(factory.mktemp("beside") / "records")
 
 
-@pytest.mark.parametrize("free", [4, pytest.param(12, marks=pytest.mark.slow), 24])
+@pytest.mark.parametrize("free", [4, slow(12), 24])
 def test_a_low_limit_of_descriptors_is_refused(records, free):
     """Whether it is seen beforehand or met on the way, and in pytest's process or in another."""
 

@@ -22,6 +22,7 @@ from pytest_dataloader_faults.faults import ReadError
 from support import troublemakers
 from support.datasets import COUNT, Records
 from support.killed import KilledFactory
+from support.rows import slow
 from support.troublemakers import Trouble
 from support.waiting import allowed, until
 
@@ -85,7 +86,7 @@ def test_what_a_supervisor_printed_is_reported(records, left_behind, monkeypatch
     assert left_behind() == []
 
 
-@pytest.mark.parametrize("where", ["worker", pytest.param("loader", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("where", ["worker", slow("loader")])
 def test_a_supervisor_that_is_stopped_is_reported_at_the_deadline(records, left_behind, where):
     loader = {"num_workers": int(where == "worker")}
     with pytest.raises(HarnessError, match=r"supervisor \(pid \d+\).* was stopped"):
@@ -98,9 +99,7 @@ def test_a_supervisor_that_is_stopped_is_reported_at_the_deadline(records, left_
     assert left_behind() == []
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, slow(signal.SIGINT)])
 def test_a_trial_that_is_ordered_to_end_shows_nothing(records, left_behind, number):
     with pytest.raises(HarnessError, match=f"{number.name} was sent to the process that enforces"):
         run_trial(
@@ -187,7 +186,7 @@ def _served(records):
     return run_trial(lambda: Records(records), loader=SERVED)
 
 
-@pytest.mark.parametrize("ranks", [None, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [None, slow(2)])
 def test_a_fork_server_that_is_killed_shows_nothing(records, served, left_behind, ranks):
     assert served.exception is None
     kill = functools.partial(troublemakers.send, signal.SIGKILL, troublemakers.fork_server)

@@ -40,6 +40,7 @@ from support.datasets import Records
 from support.facts import EPOCH_1
 from support.inner import start_forked
 from support.refusals import missing_parts, refusal
+from support.rows import slow
 from support.specimens import ZerosOnError
 from support.surroundings import mount_tmpfs, mounts_are_refused, traceback_under
 from support.surveys import survey
@@ -52,17 +53,17 @@ TOLERATED = [
     (troublemakers.close_standard_streams, "loader"),
     (troublemakers.close_standard_streams, "worker"),
     (troublemakers.replace_signal_handlers, "loader"),
-    pytest.param(troublemakers.replace_signal_handlers, "worker", marks=pytest.mark.slow),
+    slow(troublemakers.replace_signal_handlers, "worker"),
     (troublemakers.start_thread, "loader"),
-    pytest.param(troublemakers.start_thread, "worker", marks=pytest.mark.slow),
+    slow(troublemakers.start_thread, "worker"),
 ]
 OFFSPRING = [
-    pytest.param(troublemakers.fork_grandchildren, "loader", None, marks=pytest.mark.slow),
+    slow(troublemakers.fork_grandchildren, "loader", None),
     (troublemakers.fork_grandchildren, "worker", "python"),
-    pytest.param(troublemakers.fork_repeatedly, "loader", None, marks=pytest.mark.slow),
+    slow(troublemakers.fork_repeatedly, "loader", None),
     (troublemakers.fork_repeatedly, "worker", ""),  # None of them stays for long enough.
     (troublemakers.start_daemon, "loader", None),
-    pytest.param(troublemakers.start_daemon, "worker", "trap '' TERM", marks=pytest.mark.slow),
+    slow(troublemakers.start_daemon, "worker", "trap '' TERM"),
 ]
 """What starts processes, where, and what is in the command of one that stays of a worker."""
 
@@ -113,10 +114,8 @@ def test_death_of_a_worker_is_an_error_of_the_loader(records, left_behind, troub
     ("trouble", "where", "phase"),
     [
         (troublemakers.hang_forever, "loader", START),
-        pytest.param(troublemakers.hang_forever, "worker", EPOCH_1, marks=pytest.mark.slow),
-        pytest.param(
-            troublemakers.ignore_signals_and_hang, "loader", START, marks=pytest.mark.slow
-        ),
+        slow(troublemakers.hang_forever, "worker", EPOCH_1),
+        slow(troublemakers.ignore_signals_and_hang, "loader", START),
         (troublemakers.ignore_signals_and_hang, "worker", EPOCH_1),
     ],
 )

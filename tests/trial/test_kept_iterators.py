@@ -23,6 +23,7 @@ from support.infinite_loaders import (
     infinite_records,
     infinite_swallowed,
 )
+from support.rows import slow
 from support.specimens import ZerosOnError
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -76,11 +77,7 @@ def test_the_checks_pass(records):
 
 
 @pytest.mark.parametrize(
-    ("kind", "verdict"),
-    [
-        pytest.param(Scaling, "failed_cleanly", marks=pytest.mark.slow),
-        (ScalingLeavingOut, "corrupted"),
-    ],
+    ("kind", "verdict"), [slow(Scaling, "failed_cleanly"), (ScalingLeavingOut, "corrupted")]
 )
 def test_a_loader_that_makes_other_numbers_of_a_batch(records, kind, verdict):
     make = partial(infinite, kind, Records(records))
@@ -106,15 +103,11 @@ def test_few_samples_of_many():
 @pytest.mark.parametrize(
     ("make", "check", "phrase"),
     [
-        pytest.param(infinite_swallowed, "read-error", "all zeros", marks=pytest.mark.slow),
+        slow(infinite_swallowed, "read-error", "all zeros"),
         (lambda folder: infinite(InClosure, ZerosOnError(folder)), "read-error", "all zeros"),
         (lambda folder: infinite(LeavesOut, Records(folder)), "read-error", "missing"),
         (lambda folder: infinite(EndsEarly, Records(folder)), "workers-agree", "missing"),
-        pytest.param(
-            lambda folder: infinite(CountsHalf, Records(folder)),
-            *("workers-agree", "missing"),
-            marks=pytest.mark.slow,
-        ),
+        slow(lambda folder: infinite(CountsHalf, Records(folder)), *("workers-agree", "missing")),
     ],
     ids=["zeros", "in a closure", "a batch with an error", "the last batch", "half of the batches"],
 )

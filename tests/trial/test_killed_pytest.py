@@ -16,6 +16,7 @@ from pytest_dataloader_faults._engine.supervisor.server import NAME
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
 from support.inner import PRELOADED, start_forked, start_python
+from support.rows import slow
 from support.waiting import output_of, until
 
 SCRIPT = """
@@ -66,8 +67,8 @@ def _start(records, announced, strategy="file_descriptor", context="fork") -> su
     ("strategy", "context"),
     [
         ("file_descriptor", "fork"),
-        pytest.param("file_system", "fork", marks=pytest.mark.slow),
-        pytest.param("file_descriptor", "spawn", marks=pytest.mark.slow),
+        slow("file_system", "fork"),
+        slow("file_descriptor", "spawn"),
         ("file_descriptor", "forkserver"),
     ],
 )
@@ -90,7 +91,7 @@ def test_a_process_that_is_ordered_to_end_leaves_nothing(records, announced, lef
     assert (runner.returncode, left_behind()) == (-number, [])
 
 
-@pytest.mark.parametrize("context", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("context", ["fork", slow("forkserver")])
 def test_control_c_ends_the_trial_before_it_is_raised(records, announced, left_behind, context):
     with _start(records, announced, context=context) as runner:
         runner.send_signal(signal.SIGINT)
@@ -107,7 +108,7 @@ def test_a_killed_loaders_process_is_a_finding(records, announced, left_behind):
     assert left_behind() == []
 
 
-@pytest.mark.parametrize("context", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("context", ["fork", slow("forkserver")])
 def test_a_killed_warden_is_the_harness_failing_and_leaves_no_process(
     records, announced, left_behind, context
 ):

@@ -10,9 +10,10 @@ from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from support.datasets import Records
 from support.epochs import epoch
 from support.nested_loaders import Episodes, InInit, Pairs, PairsByWorkers, PairsOfZeros, Queued
+from support.rows import slow
 
 pytestmark = pytest.mark.usefixtures("engine")
-METHODS = ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
+METHODS = ["fork", "forkserver", slow("spawn")]
 
 
 def _run(make, *faults, method="fork", **options):
@@ -64,11 +65,7 @@ def test_one_under_inject(records):
 
 
 @pytest.mark.parametrize(
-    "check",
-    [
-        *("workers-agree", "abandoned-epoch", "worker-killed-last"),
-        pytest.param("resource-growth", marks=pytest.mark.slow),
-    ],
+    "check", [*("workers-agree", "abandoned-epoch", "worker-killed-last"), slow("resource-growth")]
 )
 def test_checks_that_make_iterators_again(records, check):
     (result,) = check_dataset(partial(Pairs, records), only=check, on_fail=None)

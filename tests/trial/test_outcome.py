@@ -29,6 +29,7 @@ from pytest_dataloader_faults.outcomes.stages import Stage
 from support.datasets import Records, RecordStream
 from support.fingerprints import digest
 from support.loaders import Counted, Fields, Ragged, concatenate
+from support.rows import slow
 from support.specimens import BadSample
 
 BATCHES = [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11), (12, 13, 14, 15)]
@@ -43,12 +44,11 @@ FIRINGS = [
     (ClosedDescriptor("*/04.rec"), ("openat", "04.rec", 2), 1, "Bad file descriptor"),
     (DescriptorExhaustion(), ("openat", "00.rec", 1), 0, "Too many open files"),
     (WorkerKilled(at=3), ("signal 9", None, 3), 2, "exited unexpectedly"),
-    pytest.param(
+    slow(
         WorkerKilled(signal=signal.SIGSEGV, at=2),
         ("signal 11", None, 2),
         1,
         "killed by signal: Segmentation fault",
-        marks=pytest.mark.slow,
     ),
 ]
 # The same faults with nothing to happen to.
@@ -164,9 +164,7 @@ def test_the_first_error_ends_the_epochs(records, persistent):
     assert outcome.recovery.complete
 
 
-@pytest.mark.parametrize(
-    "context", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("context", ["fork", "forkserver", slow("spawn")])
 def test_every_start_method_is_armed(records, context):
     loader = {"num_workers": 1, "batch_size": 4, "multiprocessing_context": context}
     outcome = run_trial(lambda: Records(records), ReadError("*/05.rec"), loader=loader)

@@ -16,6 +16,7 @@ from pytest_dataloader_faults._trial.samples.draws import draws_of
 from pytest_dataloader_faults.exceptions import HarnessError
 from pytest_dataloader_faults.faults import WorkerKilled
 from support.datasets import Records
+from support.rows import slow
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -85,7 +86,7 @@ def test_an_error_that_c_raises_for_the_dataset(factory):
         (driver.LoaderDriver, "on_batch", Wrapping),
         (driver.LoaderDriver, "_write_batch", DataLoader),
         (WorkerSession, "begin", DataLoader),
-        pytest.param(WorkerSession, "begin", Wrapping, marks=pytest.mark.slow),
+        slow(WorkerSession, "begin", Wrapping),
     ],
 )
 def test_an_error_of_the_package(records, monkeypatch, owner, name, kind):

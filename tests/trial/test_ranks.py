@@ -26,7 +26,7 @@ from support import ranked
 from support.corpus.ranks import RankedStream, skips_unreadable
 from support.datasets import Records
 from support.inner import start_forked, start_python
-from support.rows import rows
+from support.rows import rows, slow
 from support.surveys import survey
 from support.waiting import allowed, output_of, until
 
@@ -80,13 +80,7 @@ def test_workers_know_their_rank():
         assert {name: environment[name].strip("'\"") for name in variables} == variables
 
 
-@pytest.mark.parametrize(
-    "factory",
-    [
-        *ranked.INITIALISING[:2],
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ranked.INITIALISING[2:]),
-    ],
-)
+@pytest.mark.parametrize("factory", [*ranked.INITIALISING[:2], *map(slow, ranked.INITIALISING[2:])])
 def test_a_factory_may_use_a_process_group_or_make_its_own(records, factory):
     outcome = run_trial(functools.partial(factory, records), ranks=2)
 
@@ -190,7 +184,7 @@ def test_collectives_of_the_loaders_own_do_not_disturb(records):
     ] * 2
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.parametrize("rank", [slow(0), 1])
 def test_a_rank_that_cannot_be_made_is_the_error(records, rank, left_behind):
     with pytest.raises(UnusableDatasetError, match=rf"^rank {rank}: .* rank {rank} has no data"):
         run_trial(functools.partial(ranked.fail_in_rank, rank, records), ranks=2)
@@ -260,9 +254,7 @@ def test_a_process_group_of_pytests_process_is_refused(records):
     assert "pytest's process already has one" in printed, errors
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("number", [signal.SIGKILL, slow(signal.SIGINT)])
 def test_ranks_end_with_the_process_that_requested_them(records, tmp_path, left_behind, number):
     announced = tmp_path / "announced"
     announced.mkdir()
@@ -275,7 +267,7 @@ def test_ranks_end_with_the_process_that_requested_them(records, tmp_path, left_
     assert left_behind() == []
 
 
-@pytest.mark.parametrize("context", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("context", ["forkserver", slow("spawn")])
 def test_workers_may_start_in_any_way(records, context):
     loader = {"multiprocessing_context": context, "num_workers": 1}
     outcome = run_trial(functools.partial(RankedStream, records), ANY, ranks=2, loader=loader)
@@ -318,8 +310,7 @@ def test_no_worker_is_needed(make):
 
 
 @pytest.mark.parametrize(
-    ("kind", "verdict"),
-    [pytest.param("weighted", "survived", marks=pytest.mark.slow), ("shuffled", "corrupted")],
+    ("kind", "verdict"), [slow("weighted", "survived"), ("shuffled", "corrupted")]
 )
 def test_samplers_that_know_no_rank(make, kind, verdict):
     result = ranked.check_sampler(make, kind)

@@ -14,6 +14,7 @@ from pytest_dataloader_faults._engine.system.proc import is_dead
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.search import replay
 from support.inner import PRELOADED, PYTHONPATH, start_python
+from support.rows import slow
 from support.served import VARIABLE, ForkedWorkers, KeepsFile, LeavesAProcess, Surroundings
 from support.troublemakers import Replaced
 from support.waiting import output_of, until
@@ -46,7 +47,7 @@ if __name__ == "__main__":
 ADVICE = "let this one fork them as well: loader={'multiprocessing_context': 'fork'}"
 
 
-@pytest.fixture(name="default", params=[pytest.param("fork", marks=pytest.mark.slow), "forkserver"])
+@pytest.fixture(name="default", params=[slow("fork"), "forkserver"])
 def _default(request):
     """The default of multiprocessing while the test runs."""
     method = multiprocessing.get_start_method(allow_none=True)
@@ -64,11 +65,7 @@ WAYS = {
     "search": partial(explore, max_examples=1, seed=1, database=None),
     "replay": replay,
 }
-SOME_WAYS = [
-    "trial",
-    "battery",
-    *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way not in ("trial", "battery")),
-]
+SOME_WAYS = ["trial", "battery", *(slow(way) for way in WAYS if way not in ("trial", "battery"))]
 
 
 def _told(result):
@@ -217,8 +214,7 @@ def test_faults_reach_these_workers(records):
 
 
 @pytest.mark.parametrize(
-    ("method", "check"),
-    [("fork", "pickles"), pytest.param("forkserver", "workers-agree", marks=pytest.mark.slow)],
+    ("method", "check"), [("fork", "pickles"), slow("forkserver", "workers-agree")]
 )
 def test_a_script_without_a_guard_runs_no_trial_within_a_trial(records, tmp_path, method, check):
     script = tmp_path / "unguarded.py"
@@ -230,7 +226,7 @@ def test_a_script_without_a_guard_runs_no_trial_within_a_trial(records, tmp_path
     assert "__getstate__" not in printed
 
 
-@pytest.mark.parametrize("number", [9, pytest.param(15, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [9, slow(15)])
 def test_it_ends_with_the_process_that_started_it(records, tmp_path, number):
     script = tmp_path / "waits.py"
     script.write_text(
@@ -254,7 +250,7 @@ def test_it_ends_with_the_process_that_started_it(records, tmp_path, number):
 BATCH = 4
 SHORT = 3.0
 METHODS = ["fork", "spawn", "forkserver"]
-MORE_METHODS = [METHODS[0], *(pytest.param(each, marks=pytest.mark.slow) for each in METHODS[1:])]
+MORE_METHODS = [METHODS[0], *map(slow, METHODS[1:])]
 
 
 def _outcome(records, method, deadline, *, fails):

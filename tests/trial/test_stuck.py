@@ -18,6 +18,7 @@ from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults.faults import HungRead
 from pytest_dataloader_faults.steps import Epoch, arm_workers
 from support.datasets import Records
+from support.rows import slow
 
 LIMIT, PATIENCE = 0.5, 20
 TIMED_OUT = f"DataLoader timed out after {PATIENCE} seconds"
@@ -138,7 +139,7 @@ def hang(make_dataset, **loader):
     return outcome, time.monotonic() - began
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("workers", [slow(1), 2])
 def test_the_loader_does_not_wait_for_a_read_that_nothing_ends(records, workers):
     outcome, seconds = hang(lambda: Records(records), num_workers=workers)
 

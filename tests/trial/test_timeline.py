@@ -22,9 +22,10 @@ from pytest_dataloader_faults.faults import HungRead, ReadError, ShortRead, Work
 from pytest_dataloader_faults.outcomes import Delivery, Event, Pass
 from support.datasets import Records
 from support.facts import EIO, EPOCH_1, fired, ordinary, stream
+from support.rows import slow
 
 ENGINES = ("kernel", "python")
-SOME_ENGINES = ("kernel", pytest.param("python", marks=pytest.mark.slow))
+SOME_ENGINES = ("kernel", slow("python"))
 pytestmark = pytest.mark.usefixtures("engine")
 
 

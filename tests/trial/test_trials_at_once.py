@@ -21,6 +21,7 @@ from support.datasets import CopiedRecords, Records, RecordStream
 from support.inner import start_forked
 from support.random_samples import OwnNoise
 from support.refusals import missing_parts, refusal
+from support.rows import slow
 from support.specimens import IndexLeftOpen, ZerosOnError
 from support.waiting import output_of, until
 
@@ -122,7 +123,7 @@ def _most_at_once(make_dataset, noted, jobs, only):
     return max(map(int, noted.read_text().split()))
 
 
-@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("jobs", [slow(1), 3])
 def test_as_many_trials_run_as_there_are_jobs(records, tmp_path, jobs):
     make_dataset = partial(SeesOthers, records)
     assert jobs == _most_at_once(make_dataset, tmp_path / "noted", jobs, SOME[1:5])
@@ -235,9 +236,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("number", [signal.SIGINT, slow(signal.SIGKILL)])
 def test_an_interrupted_battery_leaves_nothing(records, tmp_path, left_behind, number):
     announced = tmp_path / "announced"
     announced.mkdir()
