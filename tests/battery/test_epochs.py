@@ -189,7 +189,7 @@ def test_a_worker_that_reads_once_is_run_once(records):
     assert "tried:" not in result.explanation
 
 
-@pytest.mark.parametrize("engine", ["kernel", "python"])
+@pytest.mark.parametrize("engine", ["kernel", slow("python")])
 def test_no_read_fails_in_the_second_epoch(engine, records):
     epoch = Epoch(keep_workers=True)
     outcome = run_trial_job(

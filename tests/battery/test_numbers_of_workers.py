@@ -39,7 +39,7 @@ def _ready(records: Path, **options: Any) -> DataLoader[Any]:
         (RestDropped, {}, 3, 1),
         slow(RestDropped, {"loader": {"num_workers": 4}}, 5, 1),
         slow(lambda records: _ready(records, num_workers=2), {}, 3, 1),
-        (_ready, {}, 3, 1),
+        slow(_ready, {}, 3, 1),
     ],
     ids=["default", "four", "ready", "ready without workers"],
 )
@@ -71,7 +71,7 @@ def test_a_number_is_chosen_that_divides_nothing(records):
 
 
 @pytest.mark.parametrize(
-    ("dataset", "numbers"), [(Records, [2]), (Repeated, [2]), (RecordStream, [2, 3])]
+    ("dataset", "numbers"), [(Records, [2]), slow(Repeated, [2]), (RecordStream, [2, 3])]
 )
 def test_the_number_of_workers_is_kept_if_it_shows_nothing(dataset, numbers, records):
     """Torch divides indices, and of a stream without an end nobody knows what is missing."""

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from pytest_dataloader_faults import Contract, check_dataset
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from support.results import failure_of
+from support.rows import slow
 
 LENGTHS = {"all": [3, 5, 7, 9] * 4, "some": [8] * 4 + [9, 7, 5, 3] * 3}
 CHECK = "read-error"
@@ -53,7 +54,9 @@ def _pad_in_dict(samples):
 
 
 @pytest.mark.parametrize(
-    ("lengths", "collate"), [(LENGTHS["all"], _pad), (LENGTHS["some"], _pad_in_dict)], ids=LENGTHS
+    ("lengths", "collate"),
+    [slow(LENGTHS["all"], _pad), (LENGTHS["some"], _pad_in_dict)],
+    ids=LENGTHS,
 )
 def test_padded_batches(tmp_path, lengths, collate):
     path = tmp_path / "lengths"

@@ -130,7 +130,7 @@ def test_ranks_must_not_augment_alike(library, draw, options):
     ("draw", "options"),
     [
         slow(from_numpy, {}),
-        (from_numpy, {"worker_init_fn": seed_by_torch}),
+        slow(from_numpy, {"worker_init_fn": seed_by_torch}),
         slow(from_torch, {"worker_init_fn": seed_by_worker}),
         (random.random, {"worker_init_fn": seed_by_clock, "persistent_workers": True}),
     ],

@@ -262,7 +262,7 @@ def test_a_dataset_that_treats_each_entry_as_data_fails(folder, specimen, observ
 
 
 @pytest.mark.parametrize(
-    "twin", [MasksBySuffix, StreamBySuffix, PicturesOfFolders, slow(PairsByName)]
+    "twin", [MasksBySuffix, *map(slow, (StreamBySuffix, PicturesOfFolders, PairsByName))]
 )
 def test_a_dataset_that_selects_its_files_passes(folder, twin):
     result = _check(twin, folder)
@@ -273,8 +273,8 @@ def test_a_dataset_that_selects_its_files_passes(folder, twin):
 @pytest.mark.parametrize(
     "twin",
     [
-        *(MasksThatMustFit, NumberedStream, PicturesOfAnyName),
-        *(slow(MasksOfTheirSize), slow(PicturesByWalk)),
+        *(MasksThatMustFit, NumberedStream),
+        *map(slow, (PicturesOfAnyName, MasksOfTheirSize, PicturesByWalk)),
     ],
 )
 def test_a_dataset_that_raises_an_error_passes(folder, twin):
