@@ -72,6 +72,7 @@ def test_a_failure_that_is_not_reproduced_is_a_warning(fails_once):
     assert "trial 2: failed_cleanly" in result.explanation
 
 
+@pytest.mark.slow  # See test_a_failure_is_of_the_check_whatever_pytest_shows_of_it.
 def test_not_reproduced_can_be_made_a_failure(fails_once):
     with pytest.raises(CheckFailedError, match="flaky: 1 of 3 trials failed") as failed:
         check_dataset(fails_once, only=CHECK, flaky="fail")

@@ -188,7 +188,7 @@ class Photographs(Records):
         slow(Fragments, {}),
         slow(ManyObjects, {}),
         slow(Views, {"batch_size": None}),
-        (Views, {}),
+        slow(Views, {}),
         slow(Photographs, {}),
         slow(RecordStream, {}),
     ],

@@ -164,7 +164,7 @@ class _DropsErrors(AtomicSpectrograms):
         return torch.from_numpy(np.load(path))
 
 
-@pytest.mark.parametrize("batch_size", [3, 4])
+@pytest.mark.parametrize("batch_size", [3, slow(4)])
 def test_a_disk_gets_full_in_a_header_and_in_data(recordings, batch_size):
     loader = {"num_workers": 2, "batch_size": batch_size}
     make_dataset = functools.partial(_copied, _DropsErrors, recordings)

@@ -209,7 +209,7 @@ ONLY = ("--dataloader-faults-only=read-error",)
 
 @pytest.mark.parametrize(
     ("arguments", "outcome"),
-    [((), "passed"), slow(("-o", "dataloader_faults_flaky=fail"), "failed")],
+    [slow((), "passed"), slow(("-o", "dataloader_faults_flaky=fail"), "failed")],
 )
 def test_the_choice_is_the_users(suite, engine, arguments, outcome):
     result = suite.run(SOMETIMES, *ONLY, *arguments)
