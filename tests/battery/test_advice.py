@@ -1,4 +1,7 @@
-"""What to do about a failure, where the trial shows which library or format is concerned."""
+"""What to do about a failure, where the trial shows which library or format is concerned.
+
+Libraries whose advice test_causes.py shows by facts are slow.
+"""
 
 from __future__ import annotations
 
@@ -91,6 +94,7 @@ def test_a_tar_archive_that_ends_between_members_is_named(records, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_handler_that_continues_is_named(tmp_path):
     """It caught an error, so the end of the archive is not the cause.
 
@@ -143,6 +147,7 @@ def _strict_store(path: Any) -> Any:
     return RaisesForMissingChunks(path, read_only=True)
 
 
+@pytest.mark.slow
 def test_a_missing_chunk_of_zarr_is_named(tmp_path):
     zarr = pytest.importorskip("zarr")
     path = tmp_path / "x.zarr"
@@ -330,6 +335,7 @@ def test_mapped_data_that_is_opened_for_writing_is_named(records):
     assert (result.verdict, result.cause, result.fix) == ("corrupted", *OPENS_FOR_WRITING)
 
 
+@pytest.mark.slow
 def test_data_that_is_opened_for_reading_passes(hdf5, records):
     for result in (
         result_of(lambda: Hdf5(hdf5, "r"), "truncated-empty"),

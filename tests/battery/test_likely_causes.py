@@ -1,4 +1,7 @@
-"""What a failure is put down to: real datasets, whose defect is known, under the checks."""
+"""What a failure is put down to: real datasets, whose defect is known, under the checks.
+
+Those that are slow have tests of the same cause by facts, in test_causes.py.
+"""
 
 from __future__ import annotations
 
@@ -277,7 +280,7 @@ def _archive(tmp_path):
 @pytest.mark.parametrize(
     ("dataset", "workers", "causes"),
     [
-        (ReadsAtPlaces, 2, {"truncated-half": TRUNCATED, "corrupted-file": ""}),
+        slow(ReadsAtPlaces, 2, {"truncated-half": TRUNCATED, "corrupted-file": ""}),
         slow(ReadsOn, 1, {"truncated-half": TRUNCATED}),
         (ReadsOn, 2, {"workers-agree": BEFORE}),
     ],
@@ -321,7 +324,7 @@ class SeeksOn(ReadsAtPlaces):
         return torch.tensor(list(data), dtype=torch.uint8)
 
 
-@pytest.mark.parametrize(("dataset", "is_blamed"), [(Remembers, False), (SeeksOn, True)])
+@pytest.mark.parametrize(("dataset", "is_blamed"), [slow(Remembers, False), (SeeksOn, True)])
 def test_a_handle_is_the_cause_if_a_second_epoch_fails(archive, dataset, is_blamed):
     options = {"num_workers": 1}
     result = _failure(dataset, archive, only="read-error-halfway", loader=options)
@@ -437,6 +440,7 @@ class ClosesBefore(LmdbOfEachProcess):
     closes = True
 
 
+@pytest.mark.slow
 def test_advice_on_lmdb_can_be_followed(tmp_path):
     """The check reads one sample itself, so "never in the main process" would be of no use."""
     with lmdb.open(str(tmp_path / "data")) as env, env.begin(write=True) as transaction:
@@ -452,6 +456,7 @@ def test_advice_on_lmdb_can_be_followed(tmp_path):
     assert fixed.passed, fixed.explanation
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hash_seeds")
 def test_the_order_of_a_set_is_the_cause(records):
     result = _failure(BySet, records, only="pickles")
@@ -559,7 +564,7 @@ def test_a_worker_that_exits_under_a_fault_is_named(records):
     ("kind", "advice"),
     [
         (HoldsDelegating, "raise AttributeError for names that start with '__'"),
-        (RaisesAtLoading, "Its __setstate__ raises in the worker"),
+        slow(RaisesAtLoading, "Its __setstate__ raises in the worker"),
     ],
 )
 def test_a_dataset_that_cannot_be_unpickled(records, kind, advice):
@@ -603,6 +608,7 @@ class ClaimsItIsMissing(Records):
         return torch.tensor(list(content))
 
 
+@pytest.mark.slow
 def test_a_class_of_errors_that_claims_another_cause_is_unclear(records):
     for result in _failures(
         ClaimsItIsMissing, records, only=["read-error", "truncated-half"]
