@@ -79,7 +79,8 @@ def _uses_openblas():
 
 
 def test_a_library_that_ends_the_worker(records):
-    result = failure_of(functools.partial(UsesOpenMp, records), NAME)
+    loader = {"num_workers": 1, "batch_size": 4}
+    result = failure_of(functools.partial(UsesOpenMp, records), NAME, loader=loader)
 
     assert result.verdict == "failed_unclearly"
     assert result.cause == OF_LIBRARY.phrase
