@@ -457,7 +457,7 @@ class WorkerFacts:
         unobserved: How often it did something whose reads or writes the engine cannot see, by name.
         tallies: By operation, how often it did what is not done to a file, and to what. Faults name
             such operations as their ``operation``. Counted like *files*.
-        write_locks: By file that it wrote without faults, the files whose locks it always held.
+        notes: What only some checks read: by a name, a list for each of some files.
         shared_offset_files: Files that it and another worker read through the same file offset.
         lengthened_files: Files whose truncated copy it extended by writing beyond its end.
         leftover_files: Temporary files and shared memory that it created and did not remove.
@@ -473,7 +473,7 @@ class WorkerFacts:
     files: dict[str, FileCounts]
     unobserved: dict[str, int] = field(default_factory=dict)
     tallies: dict[str, dict[str, int]] = field(default_factory=dict)
-    write_locks: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    notes: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     shared_offset_files: tuple[str, ...] = ()
     lengthened_files: tuple[str, ...] = ()
     leftover_files: tuple[str, ...] = ()
@@ -494,6 +494,6 @@ class WorkerFacts:
         return tuple(path for counts in self.tallies.values() for path in counts if "://" in path)
 
     @property
-    def paths(self) -> tuple[str, ...]:
-        """The files and addresses that it used."""
-        return (*self.files, *self.addresses)
+    def changed_files(self) -> tuple[str, ...]:
+        """The files that it wrote or locked, which other processes may notice."""
+        return tuple(path for path, each in self.files.items() if each.writes or each.locks)

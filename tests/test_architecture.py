@@ -58,6 +58,20 @@ SLICES = {
             *("faults.addresses", "faults.http", "faults.network"),
         ),
     ),
+    "listings": Slice(
+        r"listing_?(error|order)|stray_?entr|missing_?entry|place\.listing\b|role\.lists"
+        r"|answers\.(listings|stray)|\"listings\"|listed_folders|\.listed\b|(==|!=|import) LISTING"
+        r"|listings import",
+        (
+            *("_engine.supervisor.answers.listings", "_engine.supervisor.answers.stray_entries"),
+            "faults.listings",
+        ),
+    ),
+    "locks": Slice(
+        r"\block_?error\b|place\.lock\b|role\.locks|answers\.locks|write_?locks|on_lock\b|\"locks\""
+        r"|\.locks\b|\blocks=|\blocks: (int|bool)|file locks|locks import",
+        ("_engine.supervisor.answers.locks", "faults.locks"),
+    ),
     "memory": Slice(
         r"(?<!shared)(?<!shared_)memory_?exhaustion|place\.memory|role\.grows|min_bytes"
         r"|(on|is)_allocation\b|refused_?(allocation|thread)|worker_?memory|takes_?free_?memory"

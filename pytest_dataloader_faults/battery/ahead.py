@@ -22,7 +22,6 @@ from pytest_dataloader_faults._engine.system.proc import descriptor_links
 from pytest_dataloader_faults._settings.jobs import TrialJob
 from pytest_dataloader_faults._trial import StartedTrial, run_trial_job
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
-from pytest_dataloader_faults.battery.workload import changes_file
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError
 from pytest_dataloader_faults.outcomes import Outcome
 
@@ -158,6 +157,6 @@ def may_disturb_others(run: FaultFreeRun) -> bool:
     """Whether a trial of the dataset of *run* could disturb another one at the same time."""
     opened_here = set(descriptor_links().values())
     return bool(run.own_folders.paths or run.cached) or any(
-        process.addresses or changes_file(process) or not opened_here.isdisjoint(process.files)
+        process.addresses or process.changed_files or not opened_here.isdisjoint(process.files)
         for process in run.working.processes
     )

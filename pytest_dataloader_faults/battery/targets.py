@@ -100,19 +100,6 @@ def path_of(globs: tuple[str, ...]) -> str | tuple[str, ...]:
     return globs[0] if len(globs) == 1 else globs
 
 
-def listed_folders(outcome: Outcome, paths: Iterable[str]) -> dict[str, int]:
-    """How often a process of *outcome* lists each folder that has one of *paths* below it."""
-    files = {*map(os.path.realpath, paths)}
-    highest: Counter[str] = Counter()
-    for process in outcome.processes:
-        highest |= Counter(process.counts_of("listings"))
-    return {
-        folder: count
-        for folder, count in sorted(highest.items())
-        if any(is_below(path, [folder]) for path in files)
-    }
-
-
 def portable_globs(
     paths: Collection[str], known_paths: set[str]
 ) -> tuple[dict[str, str], str | tuple[str, ...]]:
@@ -206,7 +193,7 @@ def require_match(globs: tuple[str, ...], fault_free: Outcome) -> None:
     Otherwise a misspelled glob would go unnoticed next to a correct one.
     """
     processes = fault_free.processes
-    files = sorted({path for each in processes for path in each.paths})
+    files = sorted({path for each in processes for path in (*each.files, *each.addresses)})
     dead = [each for each in globs if not any(map(GlobMatcher((each,)), files))]
     if not dead or globs == EVERY_FILE:
         return

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import glob
+import itertools
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Literal, TypeAlias, TypeVar, get_args
+from typing import Literal, TypeAlias, TypeVar
 
 from pytest_dataloader_faults._settings import EVERY_FILE
 from pytest_dataloader_faults.battery import targets
 from pytest_dataloader_faults.battery.file_kinds import kinds_of
 from pytest_dataloader_faults.faults.addresses import SCHEME, is_address
 from pytest_dataloader_faults.faults.globs import GlobMatcher, is_below
-from pytest_dataloader_faults.outcomes import FileCounts, Outcome, Reference, WorkerFacts
+from pytest_dataloader_faults.outcomes import FileCounts, Outcome, Reference
 from pytest_dataloader_faults.outcomes.fault_facts import unobserved_operations
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 
@@ -34,9 +36,6 @@ _TAKE_FOLDER = "Let make_dataset take a folder, and write to files in it"
 
 Files: TypeAlias = Literal["opened", "read", "content", "cut", "filled"]
 """Some of the files of a workload: the name of its property."""
-Operation: TypeAlias = Literal["opens", "reads", "connections", "writes", "listings", "locks"]
-"""What a worker does to files, folders or connections: a name for ``WorkerFacts.counts_of``."""
-OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 _FILE_SETS: Mapping[str, str] = {
     "opens": "opened",
     "reads": "read",
@@ -342,13 +341,19 @@ class Workload:
     @cached_property
     def listed(self) -> FileSet:
         """The folders that workers list, and that have one of the data files below them."""
-        folders = tuple(targets.listed_folders(self.fault_free, self.paths))
+        files = {*map(os.path.realpath, self.paths)}
+        all_folders = (each.counts_of("listings") for each in self.fault_free.processes)
+        folders = tuple(
+            folder
+            for folder in sorted({*itertools.chain.from_iterable(all_folders)})
+            if any(is_below(path, [folder]) for path in files)
+        )
         return FileSet(folders, tuple(map(glob.escape, folders)), partial(self.no_target, "list"))
 
     def path_of(self, operation: str) -> str | tuple[str, ...]:
         """The path of a fault in each *operation* of workers; empty if they have none.
 
-        Of an operation without a property, such as locks, it is what the user's globs mean.
+        Of an operation without a property, it is what the user's globs mean.
         """
         if operation not in _FILE_SETS:
             return targets.path_of(self.globs) if self._has_any(operation) else ""
@@ -425,7 +430,7 @@ class Workload:
         counts_by_worker = self._counts_by_worker(operation)
         return max((sum(counts.values()) for counts in counts_by_worker), default=0)
 
-    def count_per_file(self, operation: Operation) -> dict[str, int]:
+    def count_per_file(self, operation: str) -> dict[str, int]:
         """How often one worker does that in an epoch, at most, by path, in alphabetical order.
 
         Without connections if the engine cannot cut off their responses.
@@ -462,11 +467,6 @@ def _scratch_files(fault_free: Outcome, own_folders: targets.OwnFolders) -> set[
 def _sources(files: Mapping[str, FileCounts]) -> dict[str, FileCounts]:
     """The *files* that are opened or read, not only written."""
     return {path: each for path, each in files.items() if each.opens or each.reads}
-
-
-def changes_file(process: WorkerFacts) -> bool:
-    """Whether *process* writes to a file or locks one, which other processes may notice."""
-    return any(counts.writes or counts.locks for counts in process.files.values())
 
 
 def _reads(files: Mapping[str, FileCounts], engine: str) -> bool:

@@ -11,8 +11,6 @@ import re
 from collections.abc import Mapping
 
 SCHEME = "tcp://"
-OPERATIONS = ("connections",)
-"""What workers do to an address, named as by ``Fault.operation``."""
 FILE_PATH = "file's path"
 BY_ADDRESS = (
     "the address of a TCP connection, such as 'tcp://127.0.0.1:*', because connect(2) gets no host"

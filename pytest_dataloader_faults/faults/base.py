@@ -183,6 +183,8 @@ class Place(Flag):
 
     OF_FILES = OPEN | DESCRIPTOR | STAT | LISTING | READ | WRITE | LOCK
     OF_CONNECTIONS = CONNECT | ANSWER
+    OF_READERS = OPEN | DESCRIPTOR | STAT | LISTING | READ | LOCK | OF_CONNECTIONS
+    """In calls that change no file."""
     COUNTED = LISTING | WRITE | LOCK | START
     """What a fault-free run counts, in addition to opens, reads and connections."""
 
@@ -298,10 +300,10 @@ class Fault(allow.Checked):
         """The operations that it is about, as its arguments say: a name like ``operation``."""
         return self.operation
 
-    def explain_unmatched(self, *, has_counted: bool) -> str:  # noqa: ARG002  # for subclasses
+    def explain_unmatched(self, counts: Mapping[str, int]) -> str:  # noqa: ARG002  # for subclasses
         """Why no operation matched it; "" if that has no reason of its own.
 
-        *has_counted*: whether a worker has operations that are ``counted_as`` it says.
+        *counts*: how often workers did what it is ``counted_as``, by path.
         """
         return ""
 
@@ -450,29 +452,18 @@ class Triggered(InWorkers):
     probability: float = 1.0
 
 
-@dataclass(frozen=True, repr=False)
-class ShortCall(Triggered, FileFault):
-    """A fault by which a call transfers *max_bytes* at most."""
+def operations_on(glob: str | None = None) -> tuple[str, ...]:
+    """What workers may do to paths, named as by ``Fault.operation``.
 
-    __slots__ = ()
-    effects: ClassVar = Effect.BAD_DATA
-    drawn: ClassVar = {"max_bytes": tuple(range(1, 17)), "times": FEW}
-    call: ClassVar[str]
-    """What the call does with a file."""
-    max_bytes: float = 1
-    nth: int = 1
-    times: int | None = None
-
-    def explain_unmatched(self, *, has_counted: bool) -> str:  # noqa: ARG002
-        """Other operations are too small."""
-        limit = f"max_bytes={self.max_bytes}" if isinstance(self.max_bytes, int) else "one byte"
-        return f"it needs a {self.call} of more than {limit}"
-
-    def most(self, length: int) -> int:
-        """How many of *length* bytes the call transfers at most."""
-        if isinstance(self.max_bytes, int):
-            return self.max_bytes
-        return max(1, int(length * self.max_bytes))
+    *glob*: only to what it matches. Whether they change a file, it does not say.
+    """
+    kinds = [each for each in KINDS.values() if each.operation and default_path(each)]
+    if glob is not None:
+        readers = (each for each in kinds if each.happens_in & Place.OF_READERS)
+        kinds = [
+            each for each in readers if is_address(str(default_path(each))) == is_address(glob)
+        ]
+    return tuple(dict.fromkeys(each.operation for each in kinds))
 
 
 def explain_invalid_fault(value: object) -> str:

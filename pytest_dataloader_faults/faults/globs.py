@@ -23,12 +23,7 @@ import sysconfig
 from collections.abc import Iterable
 from functools import lru_cache
 
-from pytest_dataloader_faults.faults.addresses import (
-    OPERATIONS,
-    SCHEME,
-    escape_bracket,
-    is_address,
-)
+from pytest_dataloader_faults.faults.addresses import SCHEME, escape_bracket
 
 _SYSTEM = (
     SCHEME,
@@ -69,14 +64,6 @@ def _is_system_path(path: str) -> bool:
     if not path.startswith(_SYSTEM):
         return False
     return _is_segment(path) or not _DATA_IN_MEMORY.fullmatch(path)
-
-
-def operations_on(glob: str) -> tuple[str, ...]:
-    """What workers may do to what *glob* matches, named as by ``Fault.operation``.
-
-    Whether they change a file, its glob does not say.
-    """
-    return OPERATIONS if is_address(glob) else ("opens", "reads", "listings", "locks")
 
 
 def is_absolute(glob: str) -> bool:

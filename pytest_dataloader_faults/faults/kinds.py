@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno as _errno
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,7 +18,6 @@ from pytest_dataloader_faults.faults.base import (
     FileFault,
     InWorkers,
     Place,
-    ShortCall,
     Trigger,
     Triggered,
     errno_numbers,
@@ -43,6 +43,31 @@ _NO_FAKE_DESCRIPTOR = (
     "a pyfakefs file has no descriptor that could be closed from outside at a sample. Use"
     " nth=, which closes a file as it is opened, or real files"
 )
+
+
+@dataclass(frozen=True, repr=False)
+class ShortCall(Triggered, FileFault):
+    """A fault by which a call transfers *max_bytes* at most."""
+
+    __slots__ = ()
+    effects: ClassVar = Effect.BAD_DATA
+    drawn: ClassVar = {"max_bytes": tuple(range(1, 17)), "times": FEW}
+    call: ClassVar[str]
+    """What the call does with a file."""
+    max_bytes: float = 1
+    nth: int = 1
+    times: int | None = None
+
+    def explain_unmatched(self, counts: Mapping[str, int]) -> str:  # noqa: ARG002
+        """Other operations are too small."""
+        limit = f"max_bytes={self.max_bytes}" if isinstance(self.max_bytes, int) else "one byte"
+        return f"it needs a {self.call} of more than {limit}"
+
+    def most(self, length: int) -> int:
+        """How many of *length* bytes the call transfers at most."""
+        if isinstance(self.max_bytes, int):
+            return self.max_bytes
+        return max(1, int(length * self.max_bytes))
 
 
 @kind

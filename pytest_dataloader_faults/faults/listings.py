@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno as _errno
 import os
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
+from pytest_dataloader_faults.exceptions import _printable
 from pytest_dataloader_faults.faults.base import (
     MAX_NAME,
     TIMES,
@@ -18,6 +20,7 @@ from pytest_dataloader_faults.faults.base import (
     errno_numbers,
     kind,
 )
+from pytest_dataloader_faults.faults.globs import GlobMatcher
 
 # What getdents(2) documents, and what network and FUSE file systems add: a server that left, a
 # stale handle, an expired key.
@@ -122,6 +125,14 @@ class StrayEntry(InWorkers, FileFault):
     def true_errnos(self) -> frozenset[int]:
         """Those of a path that goes through the file, or to a partner that it does not have."""
         return frozenset({_errno.ENOTDIR, _errno.ENOENT})
+
+    def explain_unmatched(self, counts: Mapping[str, int]) -> str:
+        """Why no folder could get another entry."""
+        folders = [*filter(GlobMatcher(self.globs), counts)]
+        if not folders:
+            return "no worker listed a matching folder"
+        text = f"{_printable(min(folders))} already contains such an entry"
+        return f"{text}, or no file to copy" if self.is_copy else text
 
     @property
     def is_copy(self) -> bool:

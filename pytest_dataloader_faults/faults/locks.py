@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno as _errno
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,6 +19,9 @@ from pytest_dataloader_faults.faults.base import (
 
 # What flock(2) and fcntl(2) document for requests of a lock, except for mistakes of the caller.
 LOCK_ERRNOS = errno_numbers("EACCES EAGAIN EDEADLK EINTR ENOLCK")
+
+WRITE_LOCKS = "write_locks"
+"""How notes name the files whose locks a worker always held when it wrote to a file."""
 
 
 @kind
@@ -46,9 +50,9 @@ class LockError(Triggered, FileFault):
     drawn: ClassVar = {"errno": (_errno.EAGAIN, _errno.ENOLCK), "times": TIMES}
     unseen_by_python: ClassVar = "libraries lock their files in C"
 
-    def explain_unmatched(self, *, has_counted: bool) -> str:
+    def explain_unmatched(self, counts: Mapping[str, int]) -> str:
         """Without a lock, nothing can match it."""
-        return "" if has_counted else "no worker locked a file"
+        return "" if counts else "no worker locked a file"
 
     def message_patterns(self, _call: str) -> tuple[str, ...]:
         """What a message contains if it says that a file could not be locked."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno as _errno
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -57,7 +58,7 @@ class MemoryExhaustion(Triggered):
     times: int | None = None
     sample: int | None = field(default=None, kw_only=True)
 
-    def explain_unmatched(self, *, has_counted: bool) -> str:  # noqa: ARG002
+    def explain_unmatched(self, counts: Mapping[str, int]) -> str:  # noqa: ARG002
         """Other allocations are too small."""
         sample = "a sample" if self.sample is None else f"sample {self.sample}"
         return f"no allocation of a worker for {sample} reached min_bytes={self.min_bytes}"

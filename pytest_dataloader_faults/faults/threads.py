@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno as _errno
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -33,7 +34,7 @@ class ThreadExhaustion(Triggered):
     drawn: ClassVar = {"times": TIMES}
     unseen_by_python: ClassVar = "libraries start their threads in C"
 
-    def explain_unmatched(self, *, has_counted: bool) -> str:  # noqa: ARG002  # they are no files
+    def explain_unmatched(self, counts: Mapping[str, int]) -> str:  # noqa: ARG002  # they are no files
         """Nothing else matches it than a start."""
         what = "a thread or a process" if self.processes else "a thread"
         return f"no targeted worker started {what} while it made a batch"

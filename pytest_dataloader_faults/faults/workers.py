@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno as _errno
 import signal as _signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -109,7 +110,7 @@ class PinMemoryThreadDeath(Fault):
     at: int = 1
     stage: str = "take"
 
-    def explain_unmatched(self, *, has_counted: bool) -> str:  # noqa: ARG002
+    def explain_unmatched(self, counts: Mapping[str, int]) -> str:  # noqa: ARG002
         """Only batches can match it."""
         return (
             "no thread pinned that many batches; pinning needs pin_memory=True and an accelerator"
@@ -178,9 +179,9 @@ class WorkerKilled(InOneWorker):
         """What it interrupts, as far as that is counted."""
         return "writes" if self.writing else ""
 
-    def explain_unmatched(self, *, has_counted: bool) -> str:
+    def explain_unmatched(self, counts: Mapping[str, int]) -> str:
         """Without a write, it has no time to die in one."""
-        return NOTHING_WRITTEN if self.writing and not has_counted else ""
+        return NOTHING_WRITTEN if self.writing and not counts else ""
 
     @property
     def unseen_by_python(self) -> str:

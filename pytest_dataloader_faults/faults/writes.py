@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno as _errno
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,11 +15,11 @@ from pytest_dataloader_faults.faults.base import (
     Effect,
     FileFault,
     Place,
-    ShortCall,
     Triggered,
     errno_numbers,
     kind,
 )
+from pytest_dataloader_faults.faults.kinds import ShortCall
 
 # What write(2), fsync(2) and fallocate(2) document, and what network and FUSE file systems add: a
 # server that left, a stale handle, an expired key.
@@ -63,9 +64,9 @@ class WriteError(Triggered, FileFault):
     nth: int = 1
     times: int | None = None
 
-    def explain_unmatched(self, *, has_counted: bool) -> str:
+    def explain_unmatched(self, counts: Mapping[str, int]) -> str:
         """Without a write, nothing can match it."""
-        return "" if has_counted else NOTHING_WRITTEN
+        return "" if counts else NOTHING_WRITTEN
 
     def message_patterns(self, _call: str) -> tuple[str, ...]:
         """What a message contains if it says that a file is incomplete."""

@@ -36,6 +36,11 @@ class Occurrence(NamedTuple):
     path: str | None
     call: str
 
+    @property
+    def is_of_folder(self) -> bool:
+        """Whether the call lists the folder of the file."""
+        return self.call == LISTING
+
 
 _SIGBUS = re.compile(r"SIGBUS|Bus error")
 _TIMED_OUT = re.compile(r"timed?[- ]?out", re.IGNORECASE)
@@ -101,9 +106,7 @@ def explains_fault(text: str, occurrences: Iterable[Occurrence]) -> bool:
         return True
     paths = dict.fromkeys(each.path for each in different)
     is_named = any(mentions_path(lines, path) for path in paths) or any(
-        os.path.dirname(each.path) in lines
-        for each in different
-        if each.path and each.call == LISTING
+        os.path.dirname(each.path) in lines for each in different if each.path and each.is_of_folder
     )
     return is_named and not find_other_cause(text, different)
 

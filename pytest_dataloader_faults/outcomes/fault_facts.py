@@ -135,7 +135,7 @@ def _hint_later_fetches(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
 
 def _hint_globs(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
     """What is wrong with globs that match none of the files that workers used."""
-    paths = {path for each in workers for path in each.paths}
+    paths = {path for each in workers for path in (*each.files, *each.addresses)}
     return explain_wrong_globs(fault, paths)
 
 
@@ -156,22 +156,8 @@ def explain_wrong_globs(fault: Fault, paths: Iterable[str]) -> str:
     )
 
 
-def _hint_no_stray(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
-    """Why no folder could get another entry."""
-    if not isinstance(fault, vocabulary.StrayEntry):
-        return ""
-    is_meant = GlobMatcher(fault.globs)
-    folders = {path for each in workers for path in each.counts_of("listings") if is_meant(path)}
-    if not folders:
-        return "no worker listed a matching folder"
-    text = f"{printable(min(folders))} already contains such an entry"
-    return f"{text}, or no file to copy" if fault.is_copy else text
-
-
 def _hint_of_kind(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
-    operation = fault.counted_as
-    counts = [each.counts_of(operation).values() for each in workers] if operation else ()
-    return fault.explain_unmatched(has_counted=any(map(any, counts)))
+    return fault.explain_unmatched(_sum_counts(workers, fault.counted_as))
 
 
 def _hint_constructor(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
@@ -187,7 +173,6 @@ _HINTS: tuple[Callable[[Fault, Sequence[WorkerFacts]], str], ...] = (
     _hint_other_workers,
     _hint_later_fetches,
     _hint_globs,
-    _hint_no_stray,
     _hint_of_kind,
 )
 """Possible reasons why no operation matched a fault, the most certain first."""

@@ -28,10 +28,15 @@ from pytest_dataloader_faults._arguments import ArgumentRule, choose_arguments
 from pytest_dataloader_faults._settings import Files as Globs
 from pytest_dataloader_faults._settings import parse_globs
 from pytest_dataloader_faults.battery.targets import path_of, portable_globs
-from pytest_dataloader_faults.battery.workload import OPERATIONS, Operation, Workload
+from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults import ClosedDescriptor, Fault, OpenError, ReadError
-from pytest_dataloader_faults.faults.globs import operations_on
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    Fault,
+    OpenError,
+    ReadError,
+)
+from pytest_dataloader_faults.faults.base import operations_on
 
 
 def require(rule: ArgumentRule, **arguments: Any) -> None:
@@ -61,7 +66,7 @@ def combinations(**domains: tuple[Hashable, ...]) -> st.SearchStrategy[dict[str,
 
 
 Path: TypeAlias = str | tuple[str, ...]
-_OF_SOURCES: tuple[Operation, ...] = ("opens", "reads")
+_OF_SOURCES: tuple[str, ...] = ("opens", "reads")
 """Operations of which a glob for all files means those of either: some are open before."""
 
 
@@ -96,7 +101,7 @@ class DataFiles:
     @classmethod
     def of(cls, workload: Workload, samples: int) -> DataFiles:
         """The files of *workload*, for a dataset with this many *samples*."""
-        by_path = {each: workload.count_per_file(each) for each in OPERATIONS}
+        by_path = {each: workload.count_per_file(each) for each in operations_on()}
         sources = {path for each in _OF_SOURCES for path in by_path[each]}
         counts: dict[str, Mapping[str, int]] = {}
         together: dict[str, Path] = {}

@@ -213,7 +213,7 @@ def test_a_write_without_the_fault_is_none_without_a_lock(records):
     fault_free = kind_of(CHECKS["locked-file"].scenario).fault_free_outcome(run)
 
     assert any(each.writes for worker in outcome.workers for each in worker.files.values())
-    assert any(worker.write_locks for worker in fault_free.workers)
+    assert any(worker.notes for worker in fault_free.workers)
     assert find_unlocked_write(outcome, fault_free) is None
 
 
@@ -360,7 +360,7 @@ def test_a_wait_without_a_limit_gets_the_advice_of_the_check(records, kind):
 )
 def test_which_writes_need_the_lock(locks, refused, is_violation):
     processes = tuple(
-        WorkerFacts(number, 7 + number, 1, {}, write_locks=each)
+        WorkerFacts(number, 7 + number, 1, {}, notes={"write_locks": each})
         for number, each in enumerate(locks)
     )
     fault_free = revised(ordinary(Pass(EPOCH_1)), processes=processes)

@@ -20,12 +20,16 @@ from pytest_dataloader_faults._engine.calls import CALLS
 from pytest_dataloader_faults._engine.file_copies import FileEdit
 from pytest_dataloader_faults._engine.plan import AnyFault, FaultCounter, WorkerFaults
 from pytest_dataloader_faults._engine.protocol import Counts
-from pytest_dataloader_faults.faults.base import Fault, FiringKind
+from pytest_dataloader_faults.faults.base import Effect, FiringKind, Place
 from pytest_dataloader_faults.faults.globs import is_excluded, may_be_data
 from pytest_dataloader_faults.wire import FileCounts, Firing
 
 _SHARED_MEMORY = "/dev/shm/"
-_OPEN_FAULTS: tuple[type[Fault], ...] = (vocabulary.OpenError, vocabulary.MissingEntry)
+_OPEN_FAULTS = tuple(
+    kind
+    for kind in vocabulary.KINDS.values()
+    if Place.OPEN in kind.happens_in and Effect.ERROR in kind.effects
+)
 
 
 class FaultPolicy:

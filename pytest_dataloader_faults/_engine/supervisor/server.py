@@ -42,7 +42,7 @@ from pytest_dataloader_faults._engine.protocol import (
     listening_socket,
 )
 from pytest_dataloader_faults._engine.supervisor import descriptor_budget, inherited_files
-from pytest_dataloader_faults._engine.supervisor.answers import ON_MESSAGE, answer
+from pytest_dataloader_faults._engine.supervisor.answers import HISTORIES, ON_MESSAGE, answer
 from pytest_dataloader_faults._engine.supervisor.answers.deaths import FetchStart
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.events import Events
@@ -240,6 +240,7 @@ class Supervisor:
     def _register_worker(self, handshake: Handshake, channel: Channel) -> None:
         worker = self._make_worker(handshake, channel)
         worker.faults.over = self._over
+        worker.histories = {kind: kind() for kind in HISTORIES}
         self.workers.append(worker)
         self._write(protocol.WorkerArmed(worker.pid, time.monotonic()))
         self._events.watch(channel.fileno(), lambda _events: self._on_messages(worker))

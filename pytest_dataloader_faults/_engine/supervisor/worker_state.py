@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, TypeVar, cast
@@ -18,13 +18,13 @@ from pytest_dataloader_faults._engine.kernel.caller import (
     TrackedFile,
 )
 from pytest_dataloader_faults._engine.kernel.callers_file import Identities
-from pytest_dataloader_faults._engine.kernel.syscalls import Entry, Listener
+from pytest_dataloader_faults._engine.kernel.syscalls import Listener
 from pytest_dataloader_faults._engine.plan import FaultPlan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import EventLog, FaultPolicy
 from pytest_dataloader_faults._engine.protocol import Channel
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler
 from pytest_dataloader_faults._engine.supervisor.leftovers import Leftovers
-from pytest_dataloader_faults._engine.system.proc import descriptors, family, has_lock
+from pytest_dataloader_faults._engine.system.proc import descriptors, family
 from pytest_dataloader_faults.faults import HungRead
 from pytest_dataloader_faults.wire import Firing, WorkerFacts
 
@@ -37,6 +37,13 @@ class AnswerHistory:
 
     def start_sample(self) -> None:
         """A sample of the worker starts."""
+
+    def note_write(self, worker: WorkerState, pid: int, path: str) -> None:
+        """*pid*, the *worker* or a process that it started, is about to write to *path*."""
+
+    def notes(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """What ``WorkerFacts.notes`` should contain of it."""
+        return {}
 
 
 _History = TypeVar("_History", bound=AnswerHistory)
@@ -101,11 +108,8 @@ class WorkerState:
         self.identities = Identities()
         self.known_paths: set[bytes] = set()
         """Files that no fault is about, by absolute path: an open of one only counts."""
-        self.listings: dict[tuple[int, int], list[Entry]] = {}
-        """The entries of folders that are being listed, by process and descriptor."""
-        self._histories: dict[type[AnswerHistory], AnswerHistory] = {}
+        self.histories: Mapping[type[AnswerHistory], AnswerHistory] = {}
         self.folder_links: defaultdict[str, set[str]] = defaultdict(set)  # By real paths.
-        self.write_locks = _WriteLocks()
         self.leftovers = Leftovers()
         self._lock_files: set[str] = set()
         """The files that it opened with O_EXCL."""
@@ -137,14 +141,12 @@ class WorkerState:
         return self.ended_at is None
 
     def history(self, kind: type[_History]) -> _History:
-        """What answers of this *kind* remember of the worker, made when it is needed."""
-        if kind not in self._histories:
-            self._histories[kind] = kind()
-        return cast("_History", self._histories[kind])
+        """What answers of this *kind* remember of the worker."""
+        return cast("_History", self.histories[kind])
 
     def start_fetch(self, fetch: protocol.FetchStarted) -> None:
         """The *fetch* starts."""
-        for history in self._histories.values():
+        for history in self.histories.values():
             history.start_fetch()
         if fetch.epoch != self.position[0]:
             self.finished, self.ended = 0, False
@@ -160,7 +162,7 @@ class WorkerState:
         self.sample = start.sample if start.alone else None
         started: AbstractSet[int] = {start.sample} if start.sample is not None else frozenset()
         self.samples = started if start.alone else self.samples | started
-        for history in self._histories.values():
+        for history in self.histories.values():
             history.start_sample()
 
     def note_open(self, path: str) -> None:
@@ -271,7 +273,7 @@ class WorkerState:
 
     def facts(self, shared: Iterable[str], lengthened: AbstractSet[str]) -> WorkerFacts:
         """What it did; *shared*: what it read by a shared offset; *lengthened*: by any worker."""
-        policy = self.policy
+        policy, histories = self.policy, self.histories.values()
         others: dict[str, Any] = {
             **self.leftovers.facts(),
             **{name: (*sorted(each),) for name, each in self.notes.items()},
@@ -283,7 +285,7 @@ class WorkerState:
             dict(policy.files),
             dict(+policy.unobserved),
             {name: dict(counts) for name, counts in policy.tallies.items()},
-            write_locks=self.write_locks.by_file(),
+            notes={name: each for history in histories for name, each in history.notes().items()},
             shared_offset_files=(*sorted(shared),),
             lengthened_files=(*sorted(lengthened & policy.files.keys()),),
             remaining_locks=(*sorted(filter(os.path.lexists, self._lock_files)),),
@@ -299,32 +301,6 @@ class WorkerState:
 
 
 _MOST = 1000
-
-
-class _WriteLocks:
-    """Which locks one worker, and each process that it started, holds as it writes to a file.
-
-    close(2) is not seen, and it releases a lock. So whether a lock is held is looked up in /proc.
-    """
-
-    def __init__(self) -> None:
-        self._locks: dict[int, str] = {}
-        """The files that may be locked, by descriptor number."""
-        self._held: dict[str, frozenset[str]] = {}
-
-    def note_lock(self, number: int, path: str) -> None:
-        """The kernel is about to lock *path* by the descriptor *number*."""
-        self._locks[number] = path
-
-    def note_write(self, pid: int, path: str) -> None:
-        """*pid* is about to write to *path*."""
-        locks = self._locks.items()
-        held = frozenset(lock for number, lock in locks if has_lock(number, pid, lock))
-        self._held[path] = held & self._held.get(path, held)
-
-    def by_file(self) -> dict[str, tuple[str, ...]]:
-        """For each written file, the locks that were held during every write."""
-        return {path: (*sorted(held),) for path, held in self._held.items()}
 
 
 # Some facts about descriptor numbers. The filter does not notify of close(2), and the kernel gives

@@ -27,7 +27,7 @@ import signal
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults.addresses import FILE_PATH, identifier_of
-from pytest_dataloader_faults.faults.base import LISTING, Effect, FiringKind
+from pytest_dataloader_faults.faults.base import Effect, FiringKind
 from pytest_dataloader_faults.faults.globs import is_excluded
 from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
@@ -158,7 +158,7 @@ def find_explaining_deaths(outcome: TrialFacts) -> tuple[WorkerDeath, ...]:
 
 def _describe_occurrences(happened: list[error_text.Occurrence]) -> str:
     """What *happened*, as the dataset saw it: the errnos, or the state of a file or a worker."""
-    hidden = [each for each in happened if each.call == LISTING and each.fault.hides_file]
+    hidden = [each for each in happened if each.is_of_folder and each.fault.hides_file]
     numbers = sorted({each.fault.errno for each in happened if each not in hidden} - {0})
     errnos = ", ".join(f"[Errno {number}] {os.strerror(number)}" for number in numbers)
     causes = [f"its cause is {errnos}"] if errnos else []
@@ -198,7 +198,7 @@ def _advice(raised: Raised, happened: list[error_text.Occurrence], *, elsewhere:
     if is_of_read and not identifiers and not chains.is_raised_on_purpose(raised.text):
         return _OF_STARTED_PROCESS if elsewhere else _DROPPED_BY_READER
     chain = _RAISE_FROM if any(each.path for each in happened) else _CHAIN
-    has_original = any(each.fault.errno and each.call != LISTING for each in happened)
+    has_original = any(each.fault.errno and not each.is_of_folder for each in happened)
     advice = chain if has_original else _SAY_WHAT
     if not identifiers and chains.has_single_exception(raised.text):
         starts = any(_START.fullmatch(each.call) for each in happened)

@@ -4,7 +4,7 @@ Files are the core, which is imported here. Modules about something else say the
 answer, so that nothing here needs to know of them: ``ANSWERS`` has their answers by the role of the
 call, which come before those of the core, and ``ANSWERS_ALONE`` an answer to calls that are
 recognized by their arguments, which no other module answers. ``ON_MESSAGE`` handles messages of
-workers.
+workers, and ``HISTORY`` is what the module remembers of each worker.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pytest_dataloader_faults._engine.supervisor.answers.services import (
     SupervisorServices,
 )
 from pytest_dataloader_faults._engine.supervisor.answers.writes import on_write
-from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults._engine.supervisor.worker_state import AnswerHistory, WorkerState
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.modules import import_modules
 
@@ -83,6 +83,10 @@ _ALONE: list[tuple[Callable[[Syscall], bool], CallAnswer]] = [
     each.ANSWERS_ALONE for each in _MODULES if hasattr(each, "ANSWERS_ALONE")
 ]
 """Which calls each recognizes, and its answer."""
+HISTORIES: list[type[AnswerHistory]] = [
+    each.HISTORY for each in _MODULES if hasattr(each, "HISTORY")
+]
+"""What they remember of each worker."""
 ON_MESSAGE: dict[type, Callable[[WorkerState, Any], None]] = {
     kind: handle for each in _MODULES for kind, handle in getattr(each, "ON_MESSAGE", {}).items()
 }

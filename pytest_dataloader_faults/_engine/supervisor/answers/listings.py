@@ -31,7 +31,7 @@ from pytest_dataloader_faults._engine.supervisor.answers.services import (
 )
 from pytest_dataloader_faults._engine.supervisor.answers.stray_entries import add_entries
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
-from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults._engine.supervisor.worker_state import AnswerHistory, WorkerState
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults.faults import (
     Fault,
@@ -47,6 +47,13 @@ _NO_DUPLICATE = "listing of a folder, without pidfd_getfd(2)"
 _DOTS = (b".", b"..")
 
 
+class _Listings(AnswerHistory):
+    """*entries*: those of folders that are being listed, by process and descriptor."""
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[int, int], list[Entry]] = {}
+
+
 def on_list(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
     """Answer a getdents64(2) whose entries a fault changes.
 
@@ -58,8 +65,9 @@ def on_list(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
         path = proc.link_of(call.pid, number)
     except OSError:  # No descriptor: the kernel refuses it.
         return False
+    listings = worker.history(_Listings).entries
     if is_first:
-        worker.listings.pop((call.pid, number), None)
+        listings.pop((call.pid, number), None)
         if worker.policy.is_exempt(path):
             return False
         operation = Operation(call.name, path, call.pid)
@@ -68,7 +76,7 @@ def on_list(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
             worker.listener.fail(call, fault.errno)
             return True
         _begin(worker, call, operation, services.copies)
-    entries = worker.listings.get((call.pid, number))
+    entries = listings.get((call.pid, number))
     if entries is not None:
         _return_entries(worker, call, entries)
     return entries is not None
@@ -101,7 +109,7 @@ def _begin(worker: WorkerState, call: Syscall, operation: Operation, copies: Fil
             worker.policy.fire(counter, *operation)
             changed = reordered
     if changed != entries:
-        worker.listings[call.pid, number] = changed
+        worker.history(_Listings).entries[call.pid, number] = changed
 
 
 def _remove_hidden(
@@ -150,4 +158,5 @@ def _return_entries(worker: WorkerState, call: Syscall, entries: list[Entry]) ->
         os.close(folder)
 
 
+HISTORY = _Listings
 ANSWERS: dict[Role, CallAnswer] = {Role.LISTS: on_list}

@@ -22,10 +22,11 @@ from pytest_dataloader_faults._engine.kernel.caller import Syscall, to_signed
 from pytest_dataloader_faults._engine.kernel.callers_file import INVISIBLE
 from pytest_dataloader_faults._engine.policy import FaultPolicy, Operation
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
-from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
-from pytest_dataloader_faults._engine.system.proc import has_signal_to_handle, link_of
+from pytest_dataloader_faults._engine.supervisor.worker_state import AnswerHistory, WorkerState
+from pytest_dataloader_faults._engine.system.proc import has_lock, has_signal_to_handle, link_of
 from pytest_dataloader_faults.faults import LockError
 from pytest_dataloader_faults.faults.base import Place
+from pytest_dataloader_faults.faults.locks import WRITE_LOCKS
 
 _OF_DESCRIPTION = (linux.F_OFD_SETLK, linux.F_OFD_SETLKW)
 _WAITING = (linux.F_SETLKW, linux.F_OFD_SETLKW)
@@ -34,6 +35,33 @@ _TYPE_SIZE = 2
 """Of l_type, the first field of struct flock, in bytes."""
 _LOOK_EVERY = 0.05
 """Seconds between two looks for a signal."""
+
+
+class _WriteLocks(AnswerHistory):
+    """Which locks one worker, and each process that it started, holds as it writes to a file.
+
+    close(2) is not seen, and it releases a lock. So whether a lock is held is looked up in /proc.
+    """
+
+    def __init__(self) -> None:
+        self._locks: dict[int, str] = {}
+        """The files that may be locked, by descriptor number."""
+        self._held: dict[str, frozenset[str]] = {}
+
+    def note_lock(self, number: int, path: str) -> None:
+        """The kernel is about to lock *path* by the descriptor *number*."""
+        self._locks[number] = path
+
+    def note_write(self, worker: WorkerState, pid: int, path: str) -> None:
+        if Place.LOCK in worker.faults.sees:
+            locks = self._locks.items()
+            held = frozenset(lock for number, lock in locks if has_lock(number, pid, lock))
+            self._held[path] = held & self._held.get(path, held)
+
+    def notes(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """For each written file, the locks that were held during every write."""
+        by_file = {path: (*sorted(held),) for path, held in self._held.items()}
+        return {WRITE_LOCKS: by_file} if by_file else {}
 
 
 def is_lock(call: Syscall) -> bool:
@@ -53,7 +81,7 @@ def on_lock(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
         return False
     fault = _fire_due(worker.policy, Operation(call.name, path, call.pid))
     if fault is None:
-        worker.write_locks.note_lock(number, path)
+        worker.history(_WriteLocks).note_lock(number, path)
         return False
     if fault.is_held and _waits(call):
         _hold(worker, call, services)
@@ -119,3 +147,4 @@ def _hold(worker: WorkerState, call: Syscall, services: SupervisorServices) -> N
 
 
 ANSWERS_ALONE = is_lock, on_lock
+HISTORY = _WriteLocks

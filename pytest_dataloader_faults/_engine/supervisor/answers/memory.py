@@ -155,4 +155,5 @@ def _due_counter(
 
 
 ANSWERS_ALONE = is_allocation, on_allocation
+HISTORY = _Refusals
 ON_MESSAGE = {TakesFreeMemory: _on_free_memory}

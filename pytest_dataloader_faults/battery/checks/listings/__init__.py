@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterator
 
 from pytest_dataloader_faults.battery.checks._base import Check, Scenario
-from pytest_dataloader_faults.battery.targets import listed_folders, path_of
+from pytest_dataloader_faults.battery.targets import path_of
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults import ListingOrder, StrayEntry
 from pytest_dataloader_faults.outcomes import Outcome
@@ -40,10 +40,9 @@ _UNFILTERED = Cause(
 
 def _require_folders(workload: Workload) -> tuple[str, ...]:
     """The listed folders that have a data file in or below them."""
-    folders = listed_folders(workload.fault_free, workload.paths)
-    if not folders:
+    if not workload.listed:
         raise NotApplicable(_NO_LISTING)
-    return tuple(folders)
+    return workload.listed.paths
 
 
 def _reverse_listings(workload: Workload) -> Scenario:

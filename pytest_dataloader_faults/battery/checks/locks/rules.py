@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 
+from pytest_dataloader_faults.faults.locks import WRITE_LOCKS
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, Activity
@@ -43,7 +44,8 @@ def find_unlocked_write(outcome: TrialFacts, fault_free: TrialFacts) -> Finding 
 
 def _list_locks(fault_free: TrialFacts, path: str) -> set[str]:
     """The files whose locks each process that wrote to *path* held during each write."""
-    writers = [each.write_locks for each in fault_free.processes if path in each.write_locks]
+    held = [each.notes.get(WRITE_LOCKS, {}) for each in fault_free.processes]
+    writers = [each for each in held if path in each]
     return set.intersection(*(set(each[path]) for each in writers)) if writers else set()
 
 
