@@ -259,7 +259,8 @@ def _failure(make, folder, **arguments):
     ],
 )
 def test_a_dataset_that_hides_the_error_fails(folder, specimen, verdict, cause):
-    result = _failure(specimen, folder)
+    """Each worker reads two batches, so that the sample is not the first one of its worker."""
+    result = _failure(specimen, folder, loader={"batch_size": 2})
     assert (result.verdict, result.finding.cause.phrase) == (verdict, cause), result.explanation
     assert all(trial.fired for trial in result.trials)
 
