@@ -87,11 +87,13 @@ def test_reasons_stay_and_are_shown(suite):
 
 
 def test_another_verdict_and_another_item_fail(suite):
-    _write(suite, _entry(verdict="hung"))
+    _write(suite, _entry(verdict="hung", reason="b"))
     result = suite.run(SUITE, BASELINE)
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["baseline.json expects hung. corrupted: samples*"])
     result.stdout.no_fnmatch_line("*matches no test*")
+    suite.again(*UPDATE)
+    assert _read(suite) == [_entry(reason="b")]
 
 
 HEALED = _entry("test_inner.py::test_healthy[open-error]", verdict="hung", reason="issue 2")
