@@ -89,7 +89,6 @@ class LoaderMade(NamedTuple):
     drop_last: bool = False
     state_of: StateOf = StateOf.NONE
     reduced_from: int | None = None
-    repeats_epochs: bool = False
 
 
 class FaultsArmed(NamedTuple):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from pytest_dataloader_faults._arguments import suggest_name
@@ -190,15 +190,6 @@ def outer_loader(loader: DataLoader[Any]) -> Any:
 def is_plain(loader: DataLoader[Any]) -> bool:
     """Whether a training loop iterates *loader* itself, by the ``__iter__`` of torch."""
     return outer_loader(loader) is loader and type(loader).__iter__ is DataLoader.__iter__
-
-
-def repeats_epochs(loader: DataLoader[Any]) -> bool:
-    """Whether each epoch of *loader* has new workers, and draws the indices in order, if any."""
-    batches: Any = loader.batch_sampler
-    kinds = type(batches), type(getattr(batches, "sampler", loader.sampler))
-    is_in_order = kinds in ((BatchSampler, SequentialSampler), (type(None), SequentialSampler))
-    is_same = is_in_order or kind_of(loader.dataset) == "iterable"
-    return is_plain(loader) and is_same and not loader.persistent_workers
 
 
 def owners_of(loader: DataLoader[Any]) -> list[Any]:

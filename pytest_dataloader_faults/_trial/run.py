@@ -299,7 +299,6 @@ class TrialProcess:
         if step.adapt is not None:
             loader = step.adapt(loader)
         outer, reduced_from = loaders.outer_loader(loader), None
-        repeats = loaders.repeats_epochs(loader)
         if loaders.kind_of(loader.dataset) == "map":
             # A constructor that meets a fault may return a dataset of another length.
             count = count_samples if step.phase is None else loaders.count_readable
@@ -318,7 +317,7 @@ class TrialProcess:
         if loader.num_workers:
             self.free.require_for(loader.num_workers)
         loaders.end_stream(loader, job.comparison.limit)
-        facts = drops_last(loader), state_of(loader, outer), reduced_from, repeats
+        facts = drops_last(loader), state_of(loader, outer), reduced_from
         kind, method = loaders.kind_of(loader.dataset), loaders.start_method_of(loader)
         self.journal.write(LoaderMade(kind, method, *facts))
         return loader

@@ -22,6 +22,7 @@ from pytest_dataloader_faults.battery.ahead import TrialsAhead, may_disturb_othe
 from pytest_dataloader_faults.battery.checks import (
     CHECKS,
     IN_WORKERS,
+    INCLUDED_IN,
     WORKERS_AGREE,
     Check,
     Scenario,
@@ -29,7 +30,6 @@ from pytest_dataloader_faults.battery.checks import (
     TrialKind,
     kind_of,
     no_fault,
-    shared_trial_of,
 )
 from pytest_dataloader_faults.battery.fault_free_run import EarlierRun, FaultFreeRun
 from pytest_dataloader_faults.battery.targets import errors_of_files, require_match
@@ -259,19 +259,19 @@ class Battery:
         """The outcome of a trial that is shared, or that runs next to others."""
         if self.hangs or scenario.whole_batches:
             return None
-        if (shared := shared_trial_of(check.name, self.workload)) not in (None, check.name):
-            return self._shared_trial(CHECKS[shared]).outcome
+        if including := INCLUDED_IN.get(check.name):
+            return self._shared_trial(CHECKS[including]).outcome
         if self._ahead is None or not self._may_overlap(check, scenario):
             return None
         return self._ahead.run(self._job_for(check, scenario))
 
     def _may_overlap(self, check: Check, scenario: Scenario) -> bool:
-        """Whether its trial may run next to others: it is for one check, and measures nothing."""
+        """Whether its trial may run next to others: nothing is measured, and no hang is known."""
         is_measured = any(has_step(scenario.processes, each) for each in (MeasureEpochs, OwnStep))
-        is_alone = is_measured or shared_trial_of(check.name, self.workload)
-        if self.hangs or is_alone or not kind_of(scenario).is_single:
+        if self.hangs or is_measured or not kind_of(scenario).is_single:
             return False
-        return not (self._runs_of(check, scenario) or self._worker_epoch_for(check, scenario))
+        is_known = bool(self._runs_of(check, scenario))
+        return not (is_known or self._worker_epoch_for(check, scenario))
 
     def _shared_trial(self, check: Check) -> JudgedTrial:
         """The first trial of *check*, which includes others."""
@@ -378,8 +378,7 @@ class Battery:
 
     def _runs_of(self, check: Check, scenario: Scenario) -> list[Outcome]:
         """The first trials of *check*, if they have already run for another purpose."""
-        is_shared = shared_trial_of(check.name, self.workload) == check.name
-        if is_shared and not (self.hangs or scenario.whole_batches):
+        if check.name in INCLUDED_IN.values() and not (self.hangs or scenario.whole_batches):
             return [self._shared_trial(check).outcome]
         kind = kind_of(scenario)
         is_fault_free = check.name == kind.fault_free_check

@@ -284,7 +284,6 @@ class LoaderFacts:
         reduced_from: The loader's batch size, if the trial used smaller batches because it does not
             check all samples; None if it did not.
         batches: How many batches an epoch of a map-style dataset has, if that is known.
-        repeats_epochs: Whether each epoch has new workers, and the indices in order if it has any.
     """
 
     kind: str = "map"
@@ -293,7 +292,6 @@ class LoaderFacts:
     state_of: StateOf = StateOf.NONE
     reduced_from: int | None = None
     batches: int | None = None
-    repeats_epochs: bool = False
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,7 @@ from pytest_dataloader_faults.steps import EndFaults, Epoch, arm_workers
 from support.applicability import refusal_of
 from support.corpus.handles import H5StaysOpen
 from support.corpus.state import Noisy
-from support.corpus.streams import IteratorOnSelf
-from support.datasets import COUNT, SIZE, Records, RecordStream
+from support.datasets import COUNT, SIZE, Records
 from support.facts import (
     EIO,
     EPOCH_1,
@@ -327,44 +326,3 @@ def test_what_cannot_leave_the_child_is_drawn_here() -> None:
     loader = DataLoader(range(8), sampler=[lambda: 0], batch_size=None)  # type: ignore[arg-type]
 
     assert first_sample_of(loader, seconds=60) is not None
-
-
-SHARED = ("two-epochs", "leftover-files")
-
-
-def _loaded(folder, **options):
-    return DataLoader(Records(folder), num_workers=2, batch_size=4, **options)
-
-
-@pytest.mark.parametrize(
-    "make_dataset", [Records, _loaded, pytest.param(RecordStream, marks=pytest.mark.slow)]
-)
-def test_identical_epochs_are_run_once(make_dataset, records):
-    results = check_dataset(lambda: make_dataset(records), only=SHARED)
-
-    assert results[0].trials == results[1].trials
-    assert [len(each.outcome.epochs) for each in results] == [3, 3]
-
-
-@pytest.mark.parametrize(
-    ("make_dataset", "options"),
-    [
-        (_loaded, {"shuffle": True}),
-        pytest.param(_loaded, {"persistent_workers": True}, marks=pytest.mark.slow),
-        pytest.param(OwnGenerator, {}, marks=pytest.mark.slow),
-    ],
-)
-def test_epochs_that_may_differ_are_run_for_each_check(make_dataset, options, records):
-    two_epochs, leftovers = check_dataset(
-        lambda: make_dataset(records, **options), only=SHARED, on_fail=None
-    )
-
-    assert {len(each.epochs) for each in two_epochs.trials} == {2}
-    assert {len(each.epochs) for each in leftovers.trials} == {3}
-
-
-def test_a_check_has_its_own_trials_if_a_shared_one_finds_something(records):
-    result = check_dataset(lambda: IteratorOnSelf(records), only=SHARED, on_fail=None)[0]
-
-    assert result.verdict == "corrupted"
-    assert {len(each.epochs) for each in result.trials} == {2}

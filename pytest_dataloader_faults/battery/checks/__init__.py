@@ -17,7 +17,7 @@ from pytest_dataloader_faults.battery.checks._base import Scenario as Scenario
 from pytest_dataloader_faults.battery.checks._base import Scenarios as Scenarios
 from pytest_dataloader_faults.battery.checks._base import TrialKind as TrialKind
 from pytest_dataloader_faults.battery.checks._base import no_fault as no_fault
-from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, repeats_epochs
+from pytest_dataloader_faults.battery.checks._epochs import EPOCHS
 from pytest_dataloader_faults.battery.checks._faults import FAULTS
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT, ELSEWHERE, BeforeInit
 from pytest_dataloader_faults.battery.checks.before_init.rules import BeforeInitJudge
@@ -41,7 +41,6 @@ from pytest_dataloader_faults.battery.checks.threads import THREADS
 from pytest_dataloader_faults.battery.checks.threads.rules import ThreadsJudge
 from pytest_dataloader_faults.battery.checks.writes import LEFTOVERS, WRITES
 from pytest_dataloader_faults.battery.checks.writes import rules as write_rules
-from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import HttpError
 from pytest_dataloader_faults.outcomes.judge.causes import CauseRules
@@ -72,13 +71,9 @@ RUN_NOTES: tuple[Callable[[FaultFreeRun], tuple[str, ...]], ...] = (note_on_conn
 """What packages of checks have to say about a dataset, whichever check runs."""
 WATCHERS: tuple[Callable[[], Watcher], ...] = (watch_connections,)
 """What they watch in each trial."""
-_INCLUSIONS: tuple[tuple[str, str, Callable[[Workload], bool]], ...] = (
-    ("resource-growth", "abandoned-epoch", lambda _: True),
-    ("two-epochs", "leftover-files", repeats_epochs),
-)
-"""Checks without a fault whose epochs are all in the trial of a second check as well, and for which
-workloads. The second trial passes only if these are correct. It leaves other epochs early, so leaks
-of both kinds of epochs add up, or makes one epoch more."""
+INCLUDED_IN = {"resource-growth": "abandoned-epoch"}
+"""Checks without a fault whose epochs are all in the trial of another check as well, which passes
+only if they are correct. It leaves other epochs early, so leaks of both kinds of epochs add up."""
 HOOK = "pytest_dataloader_faults_checks"
 """The pytest hook that returns the checks of a user."""
 
@@ -102,18 +97,6 @@ classes of docs/evidence/datasets.md, for a part of the time; tests/battery/test
 def kind_of(scenario: Scenario) -> TrialKind:
     """The kind of the trial of *scenario*."""
     return next(kind for kind in _KINDS if kind.includes(scenario))
-
-
-def shared_trial_of(name: str, workload: Workload) -> str | None:
-    """The check whose trial also counts for another one, if the check *name* is one of these."""
-    return next(
-        (
-            including
-            for included, including, is_valid in _INCLUSIONS
-            if name in (included, including) and is_valid(workload)
-        ),
-        None,
-    )
 
 
 def register(entries: object, origin: str) -> None:

@@ -117,7 +117,7 @@ def _require_samples(_: Workload, outcome: Outcome) -> None:
 
 def _is_bad_second_epoch(outcome: Outcome, reference: Reference) -> Finding | None:
     """A stream that is exhausted in the second epoch, or repeated random samples."""
-    first_pass, second_pass, *_ = outcome.epochs
+    first_pass, second_pass = outcome.epochs
     if reference.second_pass_count is not None:
         count = (
             f"{reference.second_pass_count} of its {pluralize(len(reference.samples), 'sample')}"
@@ -168,13 +168,6 @@ def _two_epochs(workload: Workload) -> Planned:
         Scenario(title="as the sampler draws"),
         Scenario(title="epoch 2 in the order of epoch 1", processes=_IN_SAME_ORDER),
     )
-
-
-def repeats_epochs(workload: Workload) -> bool:
-    """Whether epochs of one seed and epochs of different seeds are the same for the dataset."""
-    run = workload.fault_free
-    is_exact = not run.comparison.allows_for_randomness
-    return is_exact and run.loader.repeats_epochs and not workload.is_python_engine
 
 
 def _parts_by_sample(epoch: Pass) -> dict[Any, Any]:
