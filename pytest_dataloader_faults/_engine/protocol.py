@@ -375,7 +375,7 @@ class Channel:
         self.require()
         self.send_packed(pack(message, len(descriptors)), descriptors)
 
-    def send_packed(self, packed: bytes, descriptors: Sequence[int]) -> None:
+    def send_packed(self, packed: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send a message that was *packed* before."""
         data = memoryview(packed)
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))

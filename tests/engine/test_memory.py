@@ -29,7 +29,7 @@ from support.children import in_a_process
 from support.epochs import alone, epoch
 from support.inner import start_python
 from support.rows import rows
-from support.tries import Tries
+from support.tries import Tries, TriesBesideThread
 from support.waiting import allowed
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -224,6 +224,14 @@ def test_workers_that_are_not_forked(method):
     loader = {"multiprocessing_context": method}
     results, _ = attempt([MIB] * 3, bytes, MemoryExhaustion(sample=1), loader=loader)
     assert [isinstance(each, str) for each in results] == [False, True, False]
+
+
+def test_a_thread_that_allocates_does_not_keep_its_worker_from_starting():
+    """It has the GIL while the kernel holds its call, which only the supervisor can answer."""
+    options = {"multiprocessing_context": "forkserver", "timeout": allowed(40)}
+    with inject(MemoryExhaustion(sample=1)) as injection:
+        read = epoch(alone(TriesBesideThread([MIB] * 2, bytes), **options))
+    assert (read.text, injection.fired > 0) == ("", True)
 
 
 def test_a_fault_that_never_fires_is_explained():

@@ -6,6 +6,7 @@ processes and threads that a worker starts itself.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -21,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from torch.utils.data import Dataset, get_worker_info
 
 ENOUGH = 1 << 16
@@ -60,6 +62,20 @@ class Tries(Reads):
         except Exception as error:  # noqa: BLE001  # whatever it is, it is the finding
             gave = f"{type(error).__name__}: {error}"
         return Try(index, info.id if info else -1, gave)
+
+
+class TriesBesideThread(Tries):
+    """The same, while a thread of the worker allocates; pickled, it starts in the worker."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        threading.Thread(target=_allocate_forever, daemon=True).start()
+
+
+def _allocate_forever() -> None:
+    while True:
+        with contextlib.suppress(MemoryError):
+            np.empty(5_000_000)
 
 
 def with_descriptor(use: Callable[[int], Any]) -> Callable[[Any], Any]:

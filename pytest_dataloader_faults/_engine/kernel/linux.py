@@ -6,12 +6,17 @@ asm/unistd.h, seccomp(2).
 
 from __future__ import annotations
 
+import array
 import ctypes
 import errno
 import os
 import re
+import socket
 import struct
+from collections.abc import Callable, Sequence
 from enum import IntEnum, IntFlag
+from functools import partial
+from operator import methodcaller
 
 from pytest_dataloader_faults._engine.system.libc import Prctl, check, libc, prctl
 
@@ -161,22 +166,69 @@ def install_filter(program: bytes, flags: FilterFlag) -> int:
 
 
 _WITH_KILLABLE_WAITS = (5, 19)
+_libc_with_gil = ctypes.PyDLL(None, use_errno=True)
+_CALL = methodcaller("__call__")
 
 
 def filter_this_process(program: bytes, supervisor: int) -> int:
     """Install *program* on all threads and return the listener."""
+    _let_trace(supervisor)
+    return _with_known_flags(lambda flags: install_filter(program, flags))
+
+
+def filter_and_send(
+    program: bytes, supervisor: int, connection: socket.socket, packed: bytes, fds: Sequence[int]
+) -> tuple[int, int]:
+    """Install *program* on all threads, and send *packed* with the listener and *fds*.
+
+    Returns the listener and how many bytes were sent. No other thread of the interpreter gets the
+    GIL between the two calls: a call of that thread could wait for the supervisor, and this thread
+    for the GIL. So C code makes both of them, one after the other.
+    """
+    _let_trace(supervisor)
+    instructions = ctypes.byref(_Instructions(len(program) // 8, program))
+    descriptors = array.array("i")
+    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)
+
+    def install(flags: FilterFlag) -> int:
+        number, options = SYSCALLS[MACHINE]["seccomp"], ctypes.c_ulong(int(flags))
+        seccomp = partial(_libc_with_gil.syscall, number, SET_MODE_FILTER, options, instructions)
+        del descriptors[:]
+        steps = (
+            partial(descriptors.extend, map(_CALL, (seccomp,))),
+            partial(descriptors.extend, fds),
+            partial(connection.sendmsg, (packed,), (rights,)),
+        )
+        try:
+            *_, sent = map(_CALL, steps)
+        except OSError:
+            check(descriptors[0], f"seccomp(SET_MODE_FILTER, {flags:#x})")
+            os.close(descriptors[0])
+            raise
+        return int(sent)
+
+    sent = _with_known_flags(install)
+    return descriptors[0], sent
+
+
+def _let_trace(supervisor: int) -> None:
+    """Let the process *supervisor* read the memory of this one, and allow filters."""
     try:
         prctl(Prctl.SET_PTRACER, supervisor)
     except OSError as error:  # EINVAL: this kernel lacks yama, and does not need it.
         if error.errno != errno.EINVAL:
             raise
     prctl(Prctl.SET_NO_NEW_PRIVS, 1)
+
+
+def _with_known_flags(install: Callable[[FilterFlag], int]) -> int:
+    """What *install* returns with the flags that this kernel knows."""
     try:
-        return install_filter(program, _FLAGS | FilterFlag.WAIT_KILLABLE_RECV)
+        return install(_FLAGS | FilterFlag.WAIT_KILLABLE_RECV)
     except OSError as error:  # EINVAL: Linux before 5.19.
         if error.errno != errno.EINVAL:
             raise
-        return install_filter(program, _FLAGS)
+        return install(_FLAGS)
 
 
 def signals_end_held_calls() -> bool:

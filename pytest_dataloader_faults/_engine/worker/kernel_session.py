@@ -120,11 +120,11 @@ def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
     channel.require()
     reserve_for(needs)
     with _pause_collection():
-        listener = linux.filter_this_process(program, config.supervisor)
-        try:
-            channel.send_packed(packed, [listener, *inherited])
-        finally:
-            os.close(listener)
+        listener, sent = linux.filter_and_send(
+            program, config.supervisor, channel.connection, packed, inherited
+        )
+        os.close(listener)
+        channel.send_packed(packed[sent:])
 
 
 @contextlib.contextmanager
