@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from functools import partial
@@ -10,7 +11,12 @@ import pytest
 
 from pytest_dataloader_faults._engine.system.proc import parse_call
 from pytest_dataloader_faults._trial.journal import HarnessTime, TrialStarted, WorkersStarting
-from pytest_dataloader_faults._trial.process.activity import end_of_sleep, find_wake_time, pids_of
+from pytest_dataloader_faults._trial.process.activity import (
+    _Observer,
+    end_of_sleep,
+    find_wake_time,
+    pids_of,
+)
 from pytest_dataloader_faults._trial.process.deadline import (
     MORE_SECONDS,
     Observation,
@@ -18,7 +24,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
     extend_deadline,
 )
 from support.rows import rows
-from support.waiting import until
+from support.waiting import allowed, until
 
 MOST = 100 + MORE_SECONDS
 
@@ -127,3 +133,17 @@ def test_the_end_of_a_sleep_is_seen(sleep):
 
 def test_a_wait_without_a_limit_is_no_sleep():
     assert not _in_a_child(threading.Event().wait, lambda end: end is not None)
+
+
+@pytest.mark.parametrize(("seconds", "is_long"), [(1, False), (20, True)])
+def test_only_a_program_that_sleeps_for_more_than_a_second_rests(seconds, is_long):
+    observer = _Observer(None, None)
+    command = ["sh", "-c", f"while :; do sleep {seconds}; done"]
+    with subprocess.Popen(command, start_new_session=True) as shell:
+        try:
+            assert until(
+                lambda: observer.look(0, [shell.pid]) or observer.observation.asleep, allowed(10)
+            )
+        finally:
+            os.killpg(shell.pid, signal.SIGKILL)
+    assert (observer.observation.rests > 0) == is_long

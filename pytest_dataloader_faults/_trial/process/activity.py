@@ -74,8 +74,8 @@ class _Observer:
 
     def look(self, written: int, pids: Sequence[int]) -> None:
         """Look at the processes *pids*; *written*: the size of the journal."""
-        now, observation = time.monotonic(), self.observation
         ends = {pid: end for pid in pids if (end := _wake_time_with_program(pid)) is not None}
+        now, observation = time.monotonic(), self.observation
         self.observation = Observation(
             delivered=now if written > self._written else observation.delivered,
             read=now if self._note_reading(pids) else observation.read,
