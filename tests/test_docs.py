@@ -5,11 +5,9 @@ from __future__ import annotations
 import ast
 import doctest
 import errno
-import functools
 import importlib
 import inspect
 import re
-import sys
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
@@ -18,89 +16,24 @@ import pytest
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults import plugin
-from pytest_dataloader_faults._engine import explain_missing_kernel_engine
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.plugin import _options
 from pytest_dataloader_faults.plugin import _pyfakefs as _fixtures_of_files
-from support.inner import run_process
+from support.pages import PAGES, TEXTS, check_examples, generate, pages_with_examples
 from support.rows import rows
-from support.scripts import load_script
+from support.scripts import ROOT, load_script
 
-ROOT = Path(__file__).resolve().parent.parent
-
-
-generate = load_script("docs/generate.py")
-PAGES = generate.pages()
-TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 REFERENCE = "\n".join(text for page, text in TEXTS.items() if "reference" in page.parts)
-# Every run has the README, and the pages about contracts and about checks of the user's own.
-_SLOW = [
-    Path("docs/explanation/why.md"),
-    Path("docs/how-to/choose-a-level.md"),
-    Path("docs/how-to/cookbook/arrays-and-tables.md"),
-    Path("docs/how-to/cookbook/images.md"),
-    Path("docs/how-to/cookbook/s3-and-http.md"),
-    Path("docs/how-to/cookbook/sound-and-video.md"),
-    Path("docs/how-to/cookbook/streams.md"),
-    Path("docs/how-to/damage-files-before-the-dataset.md"),
-    Path("docs/how-to/datasets-that-write-a-cache.md"),
-    Path("docs/how-to/distributed-training.md"),
-    Path("docs/how-to/hand-over-a-loader.md"),
-    Path("docs/how-to/inject-into-my-own-loop.md"),
-    Path("docs/how-to/known-failures.md"),
-    Path("docs/how-to/read-the-results.md"),
-    Path("docs/how-to/replay-a-failure.md"),
-    Path("docs/how-to/resume-from-a-checkpoint.md"),
-    Path("docs/how-to/run-only-some-checks.md"),
-    Path("docs/how-to/run-without-a-test-file.md"),
-    Path("docs/how-to/search-with-hypothesis.md"),
-    Path("docs/how-to/sweep.md"),
-    Path("docs/how-to/test-a-dataset-over-a-network.md"),
-    Path("docs/how-to/use-pyfakefs.md"),
-    Path("docs/how-to/sizes-and-budgets.md"),
-    Path("docs/how-to/other-plugins.md"),
-    Path("docs/how-to/frameworks.md"),
-    Path("docs/tutorial/first_battery.md"),
-    Path("docs/tutorial/first_fault.md"),
-    Path("docs/tutorial/first_search.md"),
-]
-_RUN = [
-    pytest.param(page, marks=[pytest.mark.slow] if page in _SLOW else [], id=str(page))
-    for page, text in TEXTS.items()
-    if "```python" in text or "<!-- output" in text or "<!-- tree" in text
-]
 
 
 each_page = rows("page", PAGES, ids=str)
 
 
-@pytest.mark.timeout(300)  # The page that runs most takes 20 s on two idle cores.
-@pytest.mark.parametrize("page", _RUN)
-def test_examples_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch):
-    if reason := explain_missing_kernel_engine():
-        pytest.skip(f"the kernel engine cannot run here: {reason}")
-    monkeypatch.setattr(generate, "output_of", functools.partial(_output_of, generate.output_of))
-    for ran in generate.run_page(page, tmp_path):
-        if ran.block is None:
-            assert ran.status == 0, f"{ran.command}:\n{ran.output}"
-        else:
-            assert generate.same(ran.block.text) == generate.same(generate.body(ran)), (
-                f"`python docs/generate.py {page}` refreshes the output of {ran.command!r}"
-            )
-
-
-def _output_of(anew, command, folder, environment):
-    """As ``generate.output_of``; a fork of this process, which has torch, runs pytest.
-
-    A page with a conftest.py may set a start method, which this process has done already.
-    """
-    start = [sys.executable, "-m", "pytest"]
-    if command[:3] != start or (folder / "conftest.py").exists():
-        return anew(command, folder, environment)
-    streams = [folder / ".tmp" / name for name in ("stdout", "stderr")]
-    status = run_process(folder, streams, command[3:], environment)
-    return "".join(each.read_text(encoding="utf-8") for each in streams), status
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", pages_with_examples(), ids=str)
+def test_examples_run_and_print_what_the_page_shows(page, tmp_path):
+    check_examples(page, tmp_path)
 
 
 @rows("time", ["0.4s", "70.12s (0:01:10)", "90061.00s (1 day, 1:01:01)"])

@@ -1,0 +1,11 @@
+"""The examples of how-to guides: pages from i to z, and the output that they show."""
+
+import pytest
+
+from support.pages import check_examples, pages_with_examples
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", pages_with_examples("how-to, i to z"), ids=str)
+def test_examples_run_and_print_what_the_page_shows(page, tmp_path):
+    check_examples(page, tmp_path)

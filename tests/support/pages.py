@@ -1,0 +1,70 @@
+"""The pages of the documentation, and tests of their examples."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from pytest_dataloader_faults._engine import explain_missing_kernel_engine
+from support.inner import run_process
+from support.scripts import ROOT, load_script
+
+generate = load_script("docs/generate.py")
+PAGES: list[Path] = generate.pages()
+TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
+_HOW_TO = Path("docs/how-to")
+_GROUPS: dict[str, Callable[[Path], bool]] = {
+    "cookbook": lambda page: page.parent == _HOW_TO / "cookbook",
+    "how-to, a to h": lambda page: page.parent == _HOW_TO and page.name < "i",
+    "how-to, i to z": lambda page: page.parent == _HOW_TO and page.name >= "i",
+}
+"""The pages of each file of tests: a file takes at most a minute."""
+
+
+def pages_with_examples(group: str | None = None) -> list[Path]:
+    """The pages of *group* that have examples; None for those that belong to none."""
+    pages = [page for page in PAGES if _has_examples(TEXTS[page])]
+    if group is not None:
+        return [page for page in pages if _GROUPS[group](page)]
+    return [page for page in pages if not any(each(page) for each in _GROUPS.values())]
+
+
+def _has_examples(text: str) -> bool:
+    return any(each in text for each in ("```python", "<!-- output", "<!-- tree"))
+
+
+def check_examples(page: Path, folder: Path) -> None:
+    """Run the examples of *page* in *folder*; fail if their output is not what the page shows."""
+    if reason := explain_missing_kernel_engine():
+        pytest.skip(f"the kernel engine cannot run here: {reason}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generate, "output_of", functools.partial(_output_of, generate.output_of))
+        for ran in generate.run_page(page, folder):
+            if ran.block is None:
+                assert ran.status == 0, f"{ran.command}:\n{ran.output}"
+            else:
+                assert generate.same(ran.block.text) == generate.same(generate.body(ran)), (
+                    f"`python docs/generate.py {page}` refreshes the output of {ran.command!r}"
+                )
+
+
+def _output_of(
+    run_anew: Callable[..., tuple[str, int]],
+    command: list[str],
+    folder: Path,
+    environment: Mapping[str, str],
+) -> tuple[str, int]:
+    """As ``generate.output_of``; a fork of this process, which has torch, runs pytest.
+
+    A page with a conftest.py may set a start method, which this process has done already.
+    """
+    start = [sys.executable, "-m", "pytest"]
+    if command[:3] != start or (folder / "conftest.py").exists():
+        return run_anew(command, folder, environment)
+    streams = [folder / ".tmp" / name for name in ("stdout", "stderr")]
+    status = run_process(folder, streams, command[3:], environment)
+    return "".join(each.read_text(encoding="utf-8") for each in streams), status
