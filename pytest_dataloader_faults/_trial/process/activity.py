@@ -196,7 +196,10 @@ def _end_of_poll(
     count, limit = (first, fifth) if "select" in name else (second, third)
     if count or not limit:
         return None
-    return now + (limit / 1000 if name == "poll" else time_at(limit))
+    seconds = limit / 1000 if name == "poll" else time_at(limit)
+    # poll(2) is also the pause of a loop that looks again and again. That of curl is long.
+    is_sleep = "select" in name or seconds > _LONG_SLEEP
+    return now + seconds if is_sleep else None
 
 
 def _time_at(pid: int, address: int) -> float:
