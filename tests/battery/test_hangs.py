@@ -264,7 +264,8 @@ class LocksByName(LockFile):
 
 def test_a_lock_file_that_a_dead_worker_left_is_named(records):
     make = lambda folder: LocksByName(records, folder)  # noqa: E731
-    result = failure_of(make, "worker-killed-reading", files="*.rec", deadline=DEADLINE)
+    # torch waits 5 s for the worker that waits for the lock.
+    result = failure_of(make, "worker-killed-reading", files="*.rec", deadline=10)
 
     assert result.verdict == "poisoned"
     assert "cache.lock, the lock file of a worker that died, is left" in result.sentence
