@@ -110,10 +110,15 @@ def end_session(leader: int, seconds: float) -> None:
 
 
 def _session_of(leader: int) -> Iterator[psutil.Process]:
-    for process in psutil.process_iter():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if os.getsid(process.pid) == leader:
-                yield process
+    """The processes of a session.
+
+    ``psutil.process_iter`` may return an object for a dead process whose pid was assigned anew, and
+    that object refuses to kill the new process.
+    """
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):
+            if os.getsid(pid) == leader:
+                yield psutil.Process(pid)
 
 
 def _running(server: tuple[int, int] | None) -> dict[str, str]:

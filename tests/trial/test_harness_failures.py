@@ -4,8 +4,10 @@ import contextlib
 import functools
 import os
 import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -17,6 +19,7 @@ from pytest_dataloader_faults._engine.supervisor.server import Supervisor
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.process import harness, warden
 from pytest_dataloader_faults._trial.process.deadline import OVERDUE
+from pytest_dataloader_faults._trial.resources import end_session
 from pytest_dataloader_faults.exceptions import HarnessError, LostProcessError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError
 from support import troublemakers
@@ -33,6 +36,7 @@ SOON = 30.0
 IN_A_WORKER = {"num_workers": 1, "batch_size": 4}
 MUCH = 1 << 20
 """Bytes: more than a pipe takes."""
+_LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 
 def _trouble(records, where, number, whom):
@@ -302,6 +306,38 @@ def test_a_worker_that_still_starts_ends_with_a_killed_warden(records, left_behi
             loader={"num_workers": 1, "multiprocessing_context": "spawn"},
         )
     assert left_behind() == []
+
+
+def _start_session(pid: int | None = None) -> subprocess.Popen:
+    """A process in a session of its own; with *pid*, if that is given and nobody has it."""
+    if pid is not None:
+        _LAST_PID.write_text(str(pid - 1), encoding="ascii")
+    return subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True
+    )
+
+
+def _end(process: subprocess.Popen) -> None:
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.skipif(
+    not os.access(_LAST_PID, os.W_OK), reason=f"{_LAST_PID} (who may choose pids) is not writable"
+)
+def test_a_process_with_the_pid_of_a_dead_one_is_ended():
+    dead = _start_session()
+    list(psutil.process_iter())  # psutil keeps an object for the process.
+    _end(dead)
+    with contextlib.ExitStack() as scope:
+        for _ in range(100):  # Another process may be faster.
+            process = _start_session(dead.pid)
+            scope.callback(_end, process)
+            if process.pid == dead.pid:
+                break
+        assert process.pid == dead.pid
+        end_session(process.pid, 10.0)
+        assert process.poll() == -signal.SIGKILL
 
 
 def test_complete_texts(golden):
