@@ -36,7 +36,7 @@ from subjects import Records
 
 
 def test_records(fault_check):
-    fault_check(lambda: Records(Path({folder!r})))
+    fault_check(lambda: Records(Path({folder!r}), count={files}))
 """
 CONFTEST = """
 import json
@@ -110,13 +110,13 @@ def _by_fixture(folder: Path) -> float:
 
 
 def check_records(folder: Path, **options: Any) -> None:
-    check_dataset(lambda: Records(folder), on_fail=None, **options)
+    check_dataset(lambda: Records(folder, count=FILES), on_fail=None, **options)
 
 
 def _seconds_of_items(folder: Path, processes: int = 0) -> dict[str, float]:
     """Seconds of each check in a run of pytest, by the check's name; *processes* of xdist."""
     with tempfile.TemporaryDirectory() as name:
-        Path(name, "test_records.py").write_text(TEST.format(folder=str(folder)))
+        Path(name, "test_records.py").write_text(TEST.format(folder=str(folder), files=FILES))
         Path(name, "conftest.py").write_text(CONFTEST)
         run_pytest(Path(name), f"-n{processes}")
         return json.loads(Path(name, "seconds.json").read_text())

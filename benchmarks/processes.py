@@ -28,7 +28,7 @@ def folder(tmp_path):
 CASE = """
 
 def test_records_{}(fault_check, folder):
-    fault_check(lambda: Records(folder))
+    fault_check(lambda: Records(folder, count={files}))
 """
 WAYS = ("load", "loadfile", "worksteal")
 """Values of ``--dist``."""
@@ -68,7 +68,7 @@ def write_suite(folder: Path, files: list[list[int]]) -> None:
     """A suite in *folder*: a file of tests for each list of numbers."""
     folder.mkdir()
     for number, tests in enumerate(files):
-        text = TEST + "".join(CASE.format(each) for each in tests)
+        text = TEST + "".join(CASE.format(each, files=FILES) for each in tests)
         Path(folder, f"test_records_{number}.py").write_text(text, encoding="utf-8")
 
 

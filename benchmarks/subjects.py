@@ -17,11 +17,14 @@ CALLS, REPEATS, PIXELS = 200, 5, (500, 375)
 
 
 class Records(Dataset[Any]):
-    """Small files, opened for each sample, their length checked."""
+    """Small files, opened for each sample; their length is checked, and their *count* if given."""
 
-    def __init__(self, folder: Path, size: int = 64) -> None:
+    def __init__(self, folder: Path, size: int = 64, count: int | None = None) -> None:
         self.paths = sorted(folder.iterdir())
         self.size = size
+        if count not in (None, len(self.paths)):
+            message = f"{folder} has {len(self.paths)} files, not {count}"
+            raise ValueError(message)
 
     def __len__(self) -> int:
         return len(self.paths)

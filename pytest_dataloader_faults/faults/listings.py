@@ -29,7 +29,7 @@ LISTING_ERRNOS = errno_numbers(
     " EKEYEXPIRED ENETUNREACH ENODEV ENOENT ENOMEM ENOTCONN ENOTDIR ENXIO EPERM EREMOTEIO ESHUTDOWN"
     " ESTALE ETIMEDOUT EUCLEAN"
 )
-_UNSEEN = "C code of Python lists folders"
+_UNSEEN = "Python lists folders in C code"
 
 
 @kind

@@ -76,7 +76,9 @@ def _cause_of_early_read() -> Cause:
 
 def _cause_of_temporary_name() -> Cause:
     path = "/data/all.tmp"
-    workers = (WorkerFacts(number, number, 1, {path: FileCounts(1)}) for number in range(2))
+    workers = (
+        WorkerFacts(number, number, 1, {path: FileCounts(1, writes=1)}) for number in range(2)
+    )
     error = raised("FileNotFoundError", f"[Errno 2] No such file or directory: '{path}' -> '/a'")
     outcome = revised(ordinary(Pass(EPOCH_1, exception=error)), processes=tuple(workers))
     cause = sharing.temporary_name_cause(outcome)

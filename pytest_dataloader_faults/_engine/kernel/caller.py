@@ -215,9 +215,16 @@ class ProcessMemory:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._fd: int | None = None
+        self._latest: tuple[int, bytes] = (-1, b"")
+        """A call by its id, and its path: several answers may ask for it."""
 
     def path(self, call: Syscall) -> bytes:
         """The path that *call*, of the open(2) or stat(2) kind, is about."""
+        if self._latest[0] != call.id:
+            self._latest = (call.id, self._read_path(call))
+        return self._latest[1]
+
+    def _read_path(self, call: Syscall) -> bytes:
         address = call.argument(call.facts.path_at)
         if call.pid == self._pid:
             try:

@@ -106,8 +106,10 @@ class WorkerState:
         self.files = parent.files if parent else _TrackedFiles(self.pid, hello.high_fds)
         self.memory = ProcessMemory(self.pid)
         self.identities = Identities()
-        self.known_paths: set[bytes] = set()
+        self._known_paths: dict[bytes, str] = {}
         """Files that no fault is about, by absolute path: an open of one only counts."""
+        self._known_opens: Counter[str] = Counter()
+        """Those opens that ``policy.files`` does not count yet: to count them there takes 1 µs."""
         self.histories: Mapping[type[AnswerHistory], AnswerHistory] = {}
         self.folder_links: defaultdict[str, set[str]] = defaultdict(set)  # By real paths.
         self.leftovers = Leftovers()
@@ -216,12 +218,27 @@ class WorkerState:
             os.close(self.hang_socket)
             self.hang_socket = None
 
-    def count_known_open(self, path: str) -> None:
+    def add_known_path(self, path: str) -> None:
         """*path* is opened, a file that no fault is about."""
-        if len(self.known_paths) >= _MOST:
-            self.known_paths.clear()
-        self.known_paths.add(os.fsencode(path))
+        if len(self._known_paths) >= _MOST:
+            self._known_paths.clear()
+        self._known_paths[os.fsencode(path)] = path
         self.policy.count_open(path)
+
+    def count_known_open(self, name: bytes) -> bool:
+        """Count that *name* is opened; False if a fault may be about it."""
+        path = self._known_paths.get(name)
+        if path is None:
+            return False
+        self._known_opens[path] += 1
+        self.note_open(path)
+        return True
+
+    def _count_known_opens(self) -> None:
+        files = self.policy.files
+        for path, opens in self._known_opens.items():
+            files[path] = files[path]._replace(opens=files[path].opens + opens)
+        self._known_opens.clear()
 
     def apply_counts(self, counts: protocol.Counts) -> None:
         """Take over the counters of the python engine, which decides about files in the worker.
@@ -273,6 +290,7 @@ class WorkerState:
 
     def facts(self, shared: Iterable[str], lengthened: AbstractSet[str]) -> WorkerFacts:
         """What it did; *shared*: what it read by a shared offset; *lengthened*: by any worker."""
+        self._count_known_opens()
         policy, histories = self.policy, self.histories.values()
         others: dict[str, Any] = {
             **self.leftovers.facts(),

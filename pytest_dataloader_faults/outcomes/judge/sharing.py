@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.outcomes.contract import Cause, Verdict
@@ -13,6 +13,7 @@ from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES, Library
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.stages import RECOVERY
+from pytest_dataloader_faults.wire import WorkerFacts
 
 _HANDLE = "uses a file that was opened before the fork"
 _SHARED_OFFSET = (
@@ -44,7 +45,7 @@ STALE_LOCK = Cause(
 )
 _SEVERAL = 2
 _LOCK = re.compile(r"lo?ck[^/]*$", re.IGNORECASE)
-_NOT_RENAMED = re.compile(r"FileNotFoundError: \[Errno 2\] [^'\n]*'([^'\n]+)' -> ")
+_NOT_RENAMED = re.compile(r"FileNotFoundError: \[Errno 2\] [^'\n]*'([^'\n]+)' -> '([^'\n]+)'")
 _WITHOUT_FAULT = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.POISONED)
 
 
@@ -81,10 +82,16 @@ def temporary_name_cause(outcome: TrialFacts) -> Cause | None:
     """The cause, if a worker could not rename a file that another worker had written as well."""
     error = outcome.exception
     match = _NOT_RENAMED.search(error.text) if error and not outcome.fired else None
-    if match is None or sum(match[1] in worker.files for worker in outcome.workers) < _SEVERAL:
+    # What is written once the other one has renamed the file counts for the new name.
+    if match is None or len(_find_changers(outcome, match.groups())) < _SEVERAL:
         return None
     advice = _SHARES_TEMPORARY.advice.format(os.path.basename(match[1]))
     return _SHARES_TEMPORARY._replace(advice=advice)
+
+
+def _find_changers(outcome: TrialFacts, paths: Iterable[str]) -> list[WorkerFacts]:
+    """The workers that changed one of the files *paths*."""
+    return [each for each in outcome.workers if not {*paths}.isdisjoint(each.changed_files)]
 
 
 def find_stale_lock(outcome: TrialFacts) -> str | None:

@@ -155,7 +155,7 @@ def test_memory_that_was_replaced():
         os.write(write, b"1")
         assert until(lambda: Path(f"/proc/{pid}/comm").read_text(encoding="ascii") == "sleep\n")
         with pytest.raises(BadSyscallError):
-            memory.path(call)
+            memory.path(call._replace(id=2))
     finally:
         memory.close()
         os.kill(pid, signal.SIGKILL)

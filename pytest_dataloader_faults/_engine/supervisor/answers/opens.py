@@ -38,15 +38,20 @@ _TOO_LOW = (
 )
 
 
+def opens_known_file(worker: WorkerState, call: Syscall) -> bool:
+    """Whether *call* opens a file that no fault is about, as far as is known; such opens count."""
+    if call.name != "openat" or call.arguments[2] & os.O_CREAT:
+        return False
+    try:
+        return worker.count_known_open(worker.memory.path(call))
+    except PermissionError:
+        return False
+
+
 def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
     """Answer an open(2) as its faults require; False if the kernel should execute it."""
     try:
-        name = worker.memory.path(call)
-        is_known = name in worker.known_paths
-        if is_known and call.name == "openat" and not call.arguments[2] & os.O_CREAT:
-            worker.policy.count_open(os.fsdecode(name))
-            return False
-        request = caller.open_request(call, name)
+        request = caller.open_request(call, worker.memory.path(call))
     except PermissionError:
         return _leave_to_kernel(worker, INVISIBLE)
     if request.flags & os.O_DIRECTORY:
@@ -67,7 +72,7 @@ def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
     if worker.faults.needs_answer(request.path):
         return _on_targeted_open(worker, call, request, services.copies)
     if os.path.isfile(request.raw):
-        worker.count_known_open(request.path)
+        worker.add_known_path(request.path)
     return False
 
 
