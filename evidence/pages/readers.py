@@ -4,7 +4,7 @@
     python evidence readers --page     none: only the page, from the record
 
 writes the record, which tests/engine/test_faults_in_readers.py compares with what it finds, and the
-page. Readers and faults are in tests/support.
+page. Readers and faults are in tests/support/readers.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from pages import Page
-from support import reader_matrix
-from support.readers import READERS, documented, versions
+from support.readers import READERS, documented, matrix, versions
 
 PAGE = Page("readers")
 HEADINGS = {
     "OpenError(EIO)": "open fails",
     "OpenError(EACCES)": "not permitted",
     "ReadError(EIO)": "first read fails",
-    reader_matrix.LATER: "a later read fails",
+    matrix.LATER: "a later read fails",
     "ClosedDescriptor": "descriptor closed",
     "TruncatedFile(keep=0.5)": "half of the file",
     "TruncatedFile(keep=0)": "empty file",
@@ -33,33 +32,29 @@ HEADINGS = {
 }
 """A fault that is not here is shown by its name."""
 WORDS = {
-    reader_matrix.RIGHT: "right data",
-    reader_matrix.ERROR: "error",
-    reader_matrix.HIDDEN: "*unclear error*",
+    matrix.RIGHT: "right data",
+    matrix.ERROR: "error",
+    matrix.HIDDEN: "*unclear error*",
     "SIGBUS": "**SIGBUS**",
-    reader_matrix.HANG: "**hang**",
-    reader_matrix.NOTHING: "**None**",
-    reader_matrix.SHORTER: "**short data**",
-    reader_matrix.LONGER: "**long data**",
-    reader_matrix.WRONG: "**wrong data**",
+    matrix.HANG: "**hang**",
+    matrix.NOTHING: "**None**",
+    matrix.SHORTER: "**short data**",
+    matrix.LONGER: "**long data**",
+    matrix.WRONG: "**wrong data**",
 }
 _LONGEST = 200
 
 
-def record(cells: dict[tuple[str, str], reader_matrix.Cell]) -> dict[str, Any]:
+def record(cells: dict[tuple[str, str], matrix.Cell]) -> dict[str, Any]:
     """What is kept of a run: the versions, and each reader's cells by fault."""
     rows = {
-        key: {
-            name: _record_of(cells[key, name])
-            for name in reader_matrix.COLUMNS
-            if (key, name) in cells
-        }
+        key: {name: _record_of(cells[key, name]) for name in matrix.COLUMNS if (key, name) in cells}
         for key in documented()
     }
     return {"versions": versions(), "readers": rows}
 
 
-def _record_of(cell: reader_matrix.Cell) -> dict[str, Any]:
+def _record_of(cell: matrix.Cell) -> dict[str, Any]:
     entry = {"outcome": cell.outcome, "calls": list(cell.calls)}
     if cell.nth > 1:
         entry["nth"] = cell.nth
@@ -78,17 +73,17 @@ def page(record: dict[str, Any]) -> str:
 
 
 def _conclusions(rows: dict[str, Any]) -> Iterator[str]:
-    cut = [name for name in reader_matrix.COLUMNS if name.startswith("TruncatedFile")]
+    cut = [name for name in matrix.COLUMNS if name.startswith("TruncatedFile")]
     distorting = [
-        name for name in reader_matrix.COLUMNS if name.startswith(("CorruptedFile", "ShortRead"))
+        name for name in matrix.COLUMNS if name.startswith(("CorruptedFile", "ShortRead"))
     ]
-    failing = [name for name in reader_matrix.COLUMNS if name not in (*cut, *distorting)]
-    wrong = {reader_matrix.WRONG, reader_matrix.SHORTER, reader_matrix.LONGER}
+    failing = [name for name in matrix.COLUMNS if name not in (*cut, *distorting)]
+    wrong = {matrix.WRONG, matrix.SHORTER, matrix.LONGER}
     bad = {
         "Wrong or missing data and no error when a read fails": _readers_with(rows, failing, wrong),
         "The same for a truncated file": _readers_with(rows, cut, wrong, raw=False),
-        "`None` and no error": _readers_with(rows, reader_matrix.COLUMNS, {reader_matrix.NOTHING}),
-        "The worker dies by SIGBUS": _readers_with(rows, reader_matrix.COLUMNS, {"SIGBUS"}),
+        "`None` and no error": _readers_with(rows, matrix.COLUMNS, {matrix.NOTHING}),
+        "The worker dies by SIGBUS": _readers_with(rows, matrix.COLUMNS, {"SIGBUS"}),
     }
     for conclusion, keys in bad.items():
         yield f"- **{conclusion}:** {', '.join(READERS[key].shown for key in keys) or 'none'}.\n"
@@ -107,13 +102,11 @@ def _readers_with(
 
 
 def _table(rows: dict[str, Any]) -> Iterator[str]:
-    headings = [HEADINGS.get(name, f"`{name}`") for name in reader_matrix.COLUMNS]
+    headings = [HEADINGS.get(name, f"`{name}`") for name in matrix.COLUMNS]
     yield f"| reader | {' | '.join(headings)} |\n"
     yield f"| --- |{' --- |' * len(headings)}\n"
     for key, row in rows.items():
-        words = [
-            _word(row[name]["outcome"]) if name in row else "-" for name in reader_matrix.COLUMNS
-        ]
+        words = [_word(row[name]["outcome"]) if name in row else "-" for name in matrix.COLUMNS]
         yield f"| {READERS[key].shown} | {' | '.join(words)} |\n"
 
 
@@ -125,7 +118,7 @@ def _messages(rows: dict[str, Any]) -> Iterator[str]:
     for key, row in rows.items():
         faults: dict[str, list[str]] = {}
         for name, cell in row.items():
-            if cell["outcome"] == reader_matrix.HIDDEN:
+            if cell["outcome"] == matrix.HIDDEN:
                 faults.setdefault(cell["message"], []).append(HEADINGS.get(name, name))
         for message, names in faults.items():
             yield f"| {READERS[key].shown} | {', '.join(names)} | {_code(message)} |\n"
@@ -141,7 +134,7 @@ def main() -> None:
     """Run everything, and write the record and the page."""
     if sys.argv[1:] != ["--page"]:
         with tempfile.TemporaryDirectory() as folder:
-            PAGE.keep(record(reader_matrix.matrix(Path(folder))))
+            PAGE.keep(record(matrix.all_cells(Path(folder))))
     PAGE.path.write_text(page(PAGE.record()), encoding="utf-8")
 
 

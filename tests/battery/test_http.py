@@ -42,9 +42,9 @@ from support.http_datasets import (
     ZerosForStatus,
 )
 from support.network_datasets import ByHttp, ByRequests, OfItsLength, write_samples
+from support.readers.servers import s3_server
 from support.results import failure_of, result_of
 from support.rows import slow
-from support.server_readers import places
 from support.servers import http_server, read_all, tcp_server
 
 CHECK = "http-error"
@@ -178,9 +178,9 @@ def test_disarmed_it_shows_nothing(kind, url):
 
 @pytest.mark.filterwarnings("ignore")  # Those of other people's libraries.
 @pytest.mark.parametrize(("retries", "last"), [(0, "failed_cleanly"), slow(2, "survived")])
-def test_boto3_says_the_status_or_retries(tmp_path, retries, last):
-    with places(tmp_path) as where:
-        result = _run_check(lambda: FromS3(where.s3, retries), samples=4)
+def test_boto3_says_the_status_or_retries(retries, last):
+    with s3_server() as url:
+        result = _run_check(lambda: FromS3(url, retries), samples=4)
     assert result.passed, result.explanation
     assert {**FINE, "503 once": last} == _verdicts(result)
 

@@ -22,6 +22,7 @@ from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.faults import ConnectError, ReadError
 from support.datasets import Records
+from support.http_datasets import FromS3
 from support.network_datasets import (
     ByHttp,
     ByRequests,
@@ -31,9 +32,9 @@ from support.network_datasets import (
     ZerosOnError,
     write_samples,
 )
+from support.readers.servers import s3_server
 from support.results import failure_of, result_of
 from support.rows import slow
-from support.server_readers import READERS, places
 from support.servers import http_server, read_all, tcp_server
 from support.surveys import survey
 
@@ -113,19 +114,6 @@ def test_a_socket_of_this_machine_is_no_network():
     assert result.explanation.endswith("its workers read no data file")
 
 
-class FromS3(Dataset):
-    """Reads one object of an S3 server again and again."""
-
-    def __init__(self, where):
-        self.where = where
-
-    def __len__(self):
-        return COUNT
-
-    def __getitem__(self, index):
-        return torch.tensor([index, *READERS["`boto3`"](self.where)[:9]])
-
-
 @pytest.fixture(name="url", scope="module")
 def _url(tmp_path_factory):
     with http_server(write_samples(tmp_path_factory.mktemp("served"))) as url:
@@ -154,12 +142,12 @@ def test_healthy_twin_passes(run_battery, kind):
 
 
 @pytest.mark.filterwarnings("ignore")  # Those of other people's libraries.
-def test_objects_of_s3_are_tried(tmp_path):
-    with places(tmp_path) as where:
-        result = result_of(lambda: FromS3(where), "connection-closed", samples=4)
+def test_objects_of_s3_are_tried():
+    with s3_server() as url:
+        result = result_of(lambda: FromS3(url, 0), "connection-closed", samples=4)
     assert "failed_cleanly" == result.verdict
     connections = result.outcome.workers[0].counts_of("connections")
-    assert {urlsplit(where.s3).port} == {urlsplit(path).port for path in connections}
+    assert {urlsplit(url).port} == {urlsplit(path).port for path in connections}
 
 
 def test_an_answer_is_cut_off_within_its_content(run_battery):

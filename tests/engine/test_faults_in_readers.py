@@ -26,7 +26,6 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.outcomes import FaultFacts
 from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired
-from support import reader_matrix
 from support.attempts import epoch_of
 from support.epochs import Epoch, alone, epoch
 from support.readers import (
@@ -34,6 +33,7 @@ from support.readers import (
     FORMATS,
     MAPPING,
     documented,
+    matrix,
     read_format,
     usable,
     write_formats,
@@ -261,14 +261,14 @@ OUTCOMES = {
     key: {name: cell["outcome"] for name, cell in row.items()}
     for key, row in RECORD["readers"].items()
 }
-IN_ONE_READ = {("pillow_png", reader_matrix.LATER)} if sys.version_info >= (3, 14) else set()
+IN_ONE_READ = {("pillow_png", matrix.LATER)} if sys.version_info >= (3, 14) else set()
 """The cells of files that are smaller than a buffer: there is no later read."""
-CUT = [name for name in reader_matrix.FAULTS if name.startswith("TruncatedFile")]
+CUT = [name for name in matrix.FAULTS if name.startswith("TruncatedFile")]
 
 
 @pytest.fixture(name="cells", scope="module")
 def _cells(tmp_path_factory):
-    return reader_matrix.matrix(tmp_path_factory.mktemp("matrix"))
+    return matrix.all_cells(tmp_path_factory.mktemp("matrix"))
 
 
 @pytest.mark.parametrize("key", usable())
@@ -289,7 +289,7 @@ def test_every_fault_happens_to_every_reader(cells):
 
 @pytest.mark.parametrize("name", [CUT[0], slow(CUT[1])])
 def test_a_file_that_is_really_shorter_has_the_same_effect(tmp_path, name):
-    cells = reader_matrix.cells_of_short_files(tmp_path, name)
+    cells = matrix.cells_of_short_files(tmp_path, name)
 
     assert {key: cell.outcome for key, cell in cells.items()} == {
         key: OUTCOMES[key][name] for key in cells

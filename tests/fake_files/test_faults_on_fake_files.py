@@ -28,16 +28,15 @@ from support.fake_datasets import (
     COUNT,
     SIZE,
     FakeRecords,
-    at_offset,
     by_modules_of_its_own,
     by_number,
-    by_open,
     by_path,
     write_modules,
 )
+from support.readers.libraries import builtin_open, os_pread
 from support.rows import slow
 
-READERS = [by_open, by_path, by_number, at_offset]
+READERS = [builtin_open, by_path, by_number, os_pread]
 FAULTS = {
     1: (OpenError("*/01.rec", errno.EACCES), "Errno 13"),
     2: (ReadError("*/02.rec"), "Errno 5"),
@@ -49,7 +48,7 @@ FAULTS = {
 """The fault of a file, by the file's number, and its error, if there is one."""
 
 
-def _epoch(read=by_open, **options):
+def _epoch(read=builtin_open, **options):
     return list(DataLoader(FakeRecords(read=read), batch_size=2, num_workers=1, **options))
 
 
@@ -71,7 +70,7 @@ def test_by_each_way_of_reading(files, read):
     assert [each.fired for each in injection.faults] == [1] * len(FAULTS)
     for number in range(COUNT):
         clean = list(read(dataset.paths[number]))
-        assert by_open(dataset.paths[number]) == bytes(range(number, number + SIZE))
+        assert builtin_open(dataset.paths[number]) == bytes(range(number, number + SIZE))
         _, error = FAULTS.get(number, (None, None))
         assert (samples[number] == clean) is (number not in FAULTS)
         assert error in samples[number] if error else len(samples[number]) == SIZE
@@ -99,7 +98,7 @@ def test_short_reads_of_a_number(files):
 
 
 def test_a_hung_read_ends_with_the_scope(files):
-    loader = DataLoader(FakeRecords(read=by_open), batch_size=2, num_workers=1, timeout=60)
+    loader = DataLoader(FakeRecords(read=builtin_open), batch_size=2, num_workers=1, timeout=60)
     with inject(HungRead("*/03.rec")) as injection:
         result = epoch(loader, hang=(injection, 1, 2.0))
         assert injection.fired == 1
@@ -113,7 +112,7 @@ def test_the_size_is_that_of_the_truncated_file(files):
 
 
 def _padded(path: str) -> bytes:
-    return by_open(path).ljust(SIZE, b"\0")
+    return builtin_open(path).ljust(SIZE, b"\0")
 
 
 def _held(path: str) -> bytes:

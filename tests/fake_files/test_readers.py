@@ -27,18 +27,18 @@ from support.fake_datasets import (
     FakeRecords,
     by_h5py,
     by_imread,
-    by_np_load,
     write_fake_records,
 )
-from support.readers import Reader
+from support.readers.libraries import numpy_load
+from support.readers.register import Reader
 from support.surveys import survey
 from support.tries import Reads
 
 ROOT = "/fake/readers"
 SEEING = {
-    *("builtin_open", "readinto", "os_pread", "python_gzip", "python_zipfile", "python_tarfile"),
-    *("numpy_load", "numpy_load_npz", "pillow_jpeg", "pillow_png", "torch_load"),
-    *("zarr_chunk", "zarr_metadata", "webdataset_tar"),
+    *register.PURE,
+    *("numpy_load", "numpy_load_npz", "torch_load", "zarr_chunk", "zarr_metadata"),
+    "webdataset_tar",
 }
 """Those that read by Python's own open() and os functions. The others read in C, or map."""
 SILENT = {"opencv_jpeg", "opencv_png"}
@@ -244,7 +244,7 @@ def test_np_load_reads_a_fake_file_under_faults(fake_dataset_fs):
     fake_dataset_fs.create_dir("/arrays")
     fake_dataset_fs.rename("/array.npy", "/arrays/0.npy")
     with inject(ReadError("*.none"), require_fired=False):
-        ((data, _),) = DataLoader(FakeRecords("/arrays", by_np_load), num_workers=1)
+        ((data, _),) = DataLoader(FakeRecords("/arrays", numpy_load), num_workers=1)
     assert data.tolist() == [list(range(64))]
     with inject(ReadError("*.npy")):
-        assert "Errno 5" in _error(FakeRecords("/arrays", by_np_load))
+        assert "Errno 5" in _error(FakeRecords("/arrays", numpy_load))

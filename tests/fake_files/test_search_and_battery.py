@@ -19,7 +19,8 @@ from pytest_dataloader_faults.battery.checks.writes import WRITES
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import TruncatedFile
-from support.fake_datasets import COUNT, FOLDER, SIZE, FakeRecords, by_open, write_fake_records
+from support.fake_datasets import COUNT, FOLDER, SIZE, FakeRecords, write_fake_records
+from support.readers.libraries import builtin_open
 from support.results import failure_of
 from support.surveys import survey
 
@@ -48,7 +49,7 @@ NOT_OF_FAKE_FILES = {
 
 def padded(path: str) -> bytes:
     """What is missing is made up: a file that is too short is not noticed."""
-    return by_open(path).ljust(SIZE, b"\0")
+    return builtin_open(path).ljust(SIZE, b"\0")
 
 
 def lines(path: str) -> bytes:
@@ -60,7 +61,7 @@ def lines(path: str) -> bytes:
 def test_the_survey_is_that_of_real_files(tmp_path):
     with FakeDatasetFs() as files:
         write_fake_records(files)
-        contents = {path: by_open(path) for path in FakeRecords().paths}
+        contents = {path: builtin_open(path) for path in FakeRecords().paths}
         fake = survey(FakeRecords)
     for path, content in contents.items():
         (tmp_path / Path(path).name).write_bytes(content)

@@ -31,7 +31,7 @@ from pytest_dataloader_faults.outcomes.chains import exception_lines
 from pytest_dataloader_faults.outcomes.error_text import Occurrence, find_other_cause, mentions_path
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
 from support.clarity import explains
-from support.python_readers import DECODED, truncated
+from support.readers import DECODING
 from support.rows import rows
 from support.specimens import UnbuildableError
 
@@ -417,13 +417,15 @@ def test_exception_that_cannot_be_rebuilt_is_not_clear(fault):
 
 @BOTH_WAYS
 @pytest.mark.parametrize("keep", ["half", "nothing"])
-@pytest.mark.parametrize("name", DECODED)
+@pytest.mark.parametrize("name", DECODING)
 def test_decoding_error_explains_truncated_content(name, keep, printed, tmp_path):
     """The messages of readers about a truncated file are clear."""
-    path = tmp_path / "sample"
-    read = truncated(name, path, keep)
+    path, reader = tmp_path / "sample", DECODING[name]
+    reader.write_as(path)
+    reader.read(str(path))
+    os.truncate(path, path.stat().st_size // 2 if keep == "half" else 0)
 
-    text = printed(lambda: read(path)).replace(str(path), "").replace(path.name, "")
+    text = printed(lambda: reader.read(str(path))).replace(str(path), "").replace(path.name, "")
 
     assert explains(text, TruncatedFile(), PATH, "open"), exception_lines(text)
 

@@ -35,7 +35,8 @@ from support.before_init_specimens import (
     noise,
     require,
 )
-from support.readers import READERS, split, values, write_tar
+from support.readers.libraries import write_tar
+from support.readers.register import READERS, split, values
 
 Read: TypeAlias = Callable[[Path], bytes]
 CONTENT = noise().tobytes()
@@ -119,17 +120,6 @@ def read_unmapped_safetensors(path: Path) -> bytes:
     return safetensors.numpy.load(path.read_bytes())["x"].tobytes()
 
 
-def write_zip(path: Path) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        for number, block in enumerate(split(CONTENT)):
-            archive.writestr(f"{number:02}", block)
-
-
-def read_zip(path: Path) -> bytes:
-    with zipfile.ZipFile(path) as archive:
-        return b"".join(map(archive.read, archive.namelist()))
-
-
 def read_zip_in_part(path: Path) -> bytes:
     """A blank for each member whose checksum is wrong."""
     contents = []
@@ -191,20 +181,22 @@ def _pair(
 
 
 def _pair_of_reader(
-    name: str, fails: dict[str, Found], *, specimen: Read | None = None, twin: Read | None = None
+    name: str,
+    fails: dict[str, Found],
+    *,
+    specimen: Read | None = None,
+    twin: Read | None = None,
+    **options: Any,
 ) -> Pair:
     """Of one of READERS; without a *twin* that is the twin, and a *specimen* catches its errors."""
     reader = READERS[name]
 
-    def write(path: Path) -> None:
-        file = path.with_name(reader.file)  # Its extension says the format to some writers.
-        reader.write(str(file), CONTENT)
-        file.rename(path)
-
     def read(path: Path) -> bytes:
         return reader.read(str(path))
 
-    return _pair(write, specimen or (read if twin else catch_errors(read)), twin or read, fails)
+    write = functools.partial(reader.write_as, content=CONTENT)
+    specimen = specimen or (read if twin else catch_errors(read))
+    return _pair(write, specimen, twin or read, fails, **options)
 
 
 PAIRS_OF_FORMATS = {
@@ -227,9 +219,12 @@ PAIRS_OF_FORMATS = {
     "parquet": _pair_of_reader("parquet", _SILENT),
     "arrow": _pair_of_reader("arrow_mapped", _NO_PAGE, twin=read_unmapped_arrow),
     "safetensors": _pair_of_reader("safetensors_file", _NO_PAGE, twin=read_unmapped_safetensors),
-    "zip": _pair(write_zip, catch_errors(read_zip), read_zip, _SILENT),
-    "zip in part": _pair(
-        write_zip, read_zip_in_part, read_zip, {DAMAGED: Found("corrupted", "sample")}, **NOTICES
+    "zip": _pair_of_reader("python_zipfile", _SILENT),
+    "zip in part": _pair_of_reader(
+        "python_zipfile",
+        {DAMAGED: Found("corrupted", "sample")},
+        specimen=read_zip_in_part,
+        **NOTICES,
     ),
     "tar": _pair(
         write_counted_tar,

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from support.readers.libraries import builtin_open
+
 FOLDER = "/fake/records"
 COUNT, SIZE = 8, 64
 
@@ -24,11 +26,6 @@ def write_fake_records(files: Any) -> str:
         content = bytes(range(number, number + SIZE))
         files.create_file(f"{FOLDER}/{number:02}.rec", contents=content)
     return FOLDER
-
-
-def by_open(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
 
 
 def by_path(path: str) -> bytes:
@@ -45,12 +42,6 @@ def by_number(path: str) -> bytes:
         os.close(fd)
 
 
-def at_offset(path: str) -> bytes:
-    """By pread(2), which pyfakefs does not have."""
-    with open(path, "rb") as file:
-        return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
-
-
 def by_imread(path: str) -> bytes:
     import cv2
 
@@ -62,13 +53,6 @@ def by_h5py(path: str) -> bytes:
 
     with h5py.File(path) as file:
         return bytes(file["a"][:])
-
-
-def by_np_load(path: str) -> bytes:
-    """By np.load(), which reads a fake file by its methods."""
-    import numpy as np
-
-    return bytes(np.load(path).tobytes())
 
 
 CODEC = "ptcp154"
@@ -97,7 +81,7 @@ def by_look(path: str) -> bytes:
     facts = [oct(stat.S_IMODE(os.stat("/fake/secret").st_mode)), os.getcwd()]
     facts += [os.readlink("/fake/link"), str(os.stat("/fake/twin").st_nlink)]
     try:
-        by_open("/fake/secret")
+        builtin_open("/fake/secret")
     except OSError as error:
         facts.append(os.strerror(error.errno))
     return ";".join(facts).encode().ljust(SIZE)
@@ -106,7 +90,7 @@ def by_look(path: str) -> bytes:
 class FakeRecords(Dataset[Any]):
     """One sample per file, its length checked."""
 
-    def __init__(self, folder: str = FOLDER, read: Callable[[str], bytes] = by_open) -> None:
+    def __init__(self, folder: str = FOLDER, read: Callable[[str], bytes] = builtin_open) -> None:
         self.paths = sorted(os.path.join(folder, name) for name in os.listdir(folder))
         self.read = read
 

@@ -18,6 +18,7 @@ import urllib3
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from support.network_datasets import COUNT, SIZE, ByHttp, ByRequests
+from support.readers.servers import fsspec_http, s3_client
 
 _PAUSE = 0.01
 
@@ -213,11 +214,7 @@ class ByUrllib3WithStatus(ByUrllib3):
 class ByFsspec(ByHttp):
     """By fsspec, which raises an error for a status."""
 
-    def read(self, url: str) -> bytes:
-        import fsspec
-
-        with fsspec.open(url, "rb") as file:
-            return bytes(file.read())
+    read = staticmethod(fsspec_http)
 
 
 class FromShards(IterableDataset[torch.Tensor]):
@@ -259,10 +256,8 @@ class FromS3(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         if self.client is None:
-            from support.server_readers import s3_client
-
             self.client = s3_client(self.url, self.retries)
-        answer = self.client.get_object(Bucket="bucket", Key="sample.bin")
+        answer = self.client.get_object(Bucket="bucket", Key="x.bin")
         return torch.tensor([index, *answer["Body"].read()[:99]])
 
 

@@ -16,8 +16,9 @@ from pytest_dataloader_faults.faults import (
 from pytest_dataloader_faults.outcomes.error_text import explains_fault
 from pytest_dataloader_faults.outcomes.fault_facts import occurrences
 from support.epochs import alone
+from support.readers import CONTENT, SERVED
+from support.readers.servers import serve
 from support.rows import slow
-from support.server_readers import CONTENT, READERS, places
 from support.tries import Tries
 from support.waiting import until
 
@@ -29,8 +30,8 @@ FAULTS = {
     "closed within it": ConnectionClosed(after=4000),
     "no response": HungRead("tcp://*"),
 }
-QUICK = ("`requests.get`", "`fsspec.open` of http", "`webdataset.WebDataset` of `pipe:curl`")
-SLOW = tuple(reader for reader in READERS if reader not in QUICK)
+QUICK = ("requests_get", "fsspec_http", "webdataset_pipe")
+SLOW = tuple(key for key in SERVED if key not in QUICK)
 CELLS = [
     *((QUICK, fault) for fault in ("connection refused", "reset within it", "no response")),
     *(slow(QUICK, fault) for fault in ("reset before the response", "closed within it")),
@@ -38,10 +39,11 @@ CELLS = [
 ]
 
 
-@pytest.fixture(name="where", scope="module")
-def _where(tmp_path_factory):
-    with places(tmp_path_factory.mktemp("served")) as served_places:
-        yield served_places
+@pytest.fixture(name="urls", scope="module")
+def _urls(tmp_path_factory):
+    """The URL of each reader's object."""
+    with serve(tmp_path_factory.mktemp("served")) as folders:
+        yield {key: f"{folders[reader.server]}/{reader.file}" for key, reader in SERVED.items()}
 
 
 def _table():
@@ -56,35 +58,35 @@ def _table():
 
 def test_the_page_has_a_row_for_each_reader():
     table = _table()
-    assert [*READERS] == [*table]
+    assert [reader.shown for reader in SERVED.values()] == [*table]
     assert all([*FAULTS] == [*row] for row in table.values())
 
 
 @pytest.mark.filterwarnings("ignore")  # Those of other people's libraries.
 @pytest.mark.parametrize(("readers", "fault"), CELLS)
-def test_readers_do_what_the_page_says(where, readers, fault):
+def test_readers_do_what_the_page_says(urls, readers, fault):
     table = _table()
     with inject(FAULTS[fault], require_fired=False) as injection:
-        outcomes = {reader: _outcome(injection, where, READERS[reader]) for reader in readers}
-    assert {reader: table[reader][fault] for reader in readers} == outcomes
+        outcomes = {key: _outcome(injection, urls[key], SERVED[key].read) for key in readers}
+    assert {key: table[SERVED[key].shown][fault] for key in readers} == outcomes
 
 
 def _with_traceback(read):
     """*read*, whose error is told as torch tells it, with those that it was raised from."""
 
-    def read_or_format_error(where):
+    def read_or_format_error(url):
         try:
-            return read(where)
+            return read(url)
         except Exception:  # noqa: BLE001  # whatever it is, it is the finding
             return traceback.format_exc()
 
     return read_or_format_error
 
 
-def _outcome(injection, where, read):
+def _outcome(injection, url, read):
     """What comes of it, in the words of the page."""
     (earlier,), earlier_waits = injection.faults, _count_unlimited_waits(injection)
-    gave = _deliver(injection, alone(Tries([where], _with_traceback(read)), timeout=60))
+    gave = _deliver(injection, alone(Tries([url], _with_traceback(read)), timeout=60))
     (facts,) = injection.faults
     assert facts.fired > earlier.fired, gave
     if gave is None:

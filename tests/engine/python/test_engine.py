@@ -34,7 +34,8 @@ from pytest_dataloader_faults.faults import (
 )
 from support.attempts import CONTENT
 from support.epochs import alone, epoch
-from support.python_readers import PYTHON, descriptor, opened
+from support.readers import PURE
+from support.readers.python import descriptor, opened
 from support.rows import rows
 from support.schedules import counters_of, patched, schedule
 from support.tries import Tries
@@ -229,14 +230,14 @@ def test_counts_are_right_when_threads_read_at_once(path):
 
 def test_each_reader_reads_rightly_when_nothing_is_due(tmp_path):
     reads = []
-    for number, (content, read) in enumerate(PYTHON.values()):
+    for number, reader in enumerate(PURE.values()):
         path = tmp_path / f"{number}.rec"
-        path.write_bytes(content)
-        reads.append(functools.partial(read, path))
+        reader.write_as(path)
+        reads.append(functools.partial(reader.read, path))
     expected = [repr(read()) for read in reads]
     with patched(schedule(NEVER)):
         gave = [repr(read()) for read in reads]
-    assert dict(zip(PYTHON, expected, strict=True)) == dict(zip(PYTHON, gave, strict=True))
+    assert dict(zip(PURE, expected, strict=True)) == dict(zip(PURE, gave, strict=True))
 
 
 FAULTS = {
@@ -284,13 +285,13 @@ def gave(read, path):
     [pytest.param(name, marks=[pytest.mark.slow] * (name == "taken over")) for name in FAULTS],
 )
 def test_each_reader_meets_what_it_meets_under_the_kernel_engine(tmp_path, group):
-    cells = list(itertools.product(FAULTS[group], PYTHON))
+    cells = list(itertools.product(FAULTS[group], PURE))
     paths = [tmp_path / f"{number}.rec" for number in range(len(cells))]
     for path, (_, reader) in zip(paths, cells, strict=True):
-        path.write_bytes(PYTHON[reader][0])
+        PURE[reader].write_as(path)
     makes = [FAULTS[group][name] for name, _ in cells]
     faults = [make(str(path)) for path, make in zip(paths, makes, strict=True)]
-    readers = [PYTHON[reader][1] for _, reader in cells]
+    readers = [PURE[reader].read for _, reader in cells]
 
     by_kernel, by_python = _by_kernel(paths, readers, faults), _by_python(paths, readers, faults)
 

@@ -1,30 +1,23 @@
-"""The register of readers: how each library is called, how its file is made, what it reads.
+"""Readers of local files by the standard library and by others.
 
-Each opens its file and returns CONTENT as bytes. Those that the page about readers shows
-have a name for it; FORMATS are those that tests of faults use.
-
-Libraries are imported where they are used: ``load`` imports all, and once is enough.
+Those that the page about readers shows have a name for it. Libraries that no reader needs to be
+written are imported where they are used.
 """
 
 from __future__ import annotations
 
 import gzip
-import importlib
-import importlib.metadata
 import io
 import json
 import mmap
 import os
 import pickle
-import platform
 import sqlite3
-import sys
 import tarfile
 import warnings
 import wave
 import zipfile
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,113 +27,16 @@ import safetensors.numpy
 import torch
 from PIL import Image
 
-SIDE = 256
-CONTENT: bytes = np.random.default_rng(0).integers(0, 256, SIDE * SIDE, dtype=np.uint8).tobytes()
-"""64 KiB, 16 pages; noise, so that half of a compressed file is half of its content."""
-COUNT = 16
-"""The records of a content."""
-STANDARD = "Python"
+from support.readers.register import CONTENT, SIDE, STANDARD, reads, split, values
 
 
-def split(content: bytes) -> list[bytes]:
-    """The records of *content*."""
-    size = len(content) // COUNT
-    return [content[start : start + size] for start in range(0, len(content), size)]
-
-
-def values(content: bytes) -> np.ndarray:
-    """The bytes of *content* as numbers."""
-    return np.frombuffer(content, np.uint8)
-
-
-@dataclass(frozen=True)
-class Reader:
-    """A way to read a file.
-
-    Attributes:
-        shown: How users call it; "" if the page about readers leaves it out.
-        package: The distribution it comes from.
-        file: The name of its file or folder.
-        write: Makes that file, of CONTENT or of the bytes that are its second argument.
-        read: What the file holds, as bytes; None if the library gave nothing and said nothing.
-        hit: Which files the faults are about, where there is more than one.
-        exact: Whether what is read is CONTENT; a lossy format gives something near it.
-        python: The oldest Python that the library's release runs on.
-
-    """
-
-    shown: str
-    package: str
-    file: str
-    write: Callable[..., object]
-    read: Callable[[str], bytes | None]
-    hit: str = "*"
-    exact: bool = True
-    python: tuple[int, int] = (3, 10)
-
-    @property
-    def key(self) -> str:
-        return self.read.__name__
-
-    @property
-    def is_raw(self) -> bool:
-        """Whether the format does not store a length, so that a shorter file is valid."""
-        return self.write is _raw
-
-
-READERS: dict[str, Reader] = {}
-
-
-def _reads(
-    display_name: str, package: str, file: str, write: Callable[..., object], **options: Any
-):
-    """Enter a function into READERS."""
-
-    def enter(read: Callable[[str], bytes | None]) -> Callable[[str], bytes | None]:
-        reader = Reader(display_name, package, file, write, read, **options)
-        READERS[reader.key] = reader
-        return read
-
-    return enter
-
-
-def load() -> None:
-    """Import what the readers use, so that a forked worker has it."""
-    names = "cv2 datasets lmdb pyarrow.parquet pyarrow.feather soundfile webdataset".split()
-    for name in [*names, *(["zarr"] if zarr_chunk.__name__ in usable() else [])]:
-        importlib.import_module(name)
-
-
-def documented() -> dict[str, Reader]:
-    """The readers that the page about readers shows."""
-    return {key: reader for key, reader in READERS.items() if reader.shown}
-
-
-def usable() -> dict[str, Reader]:
-    """Those of them that this Python can have."""
-    return {key: each for key, each in documented().items() if sys.version_info >= each.python}
-
-
-def versions() -> dict[str, str]:
-    """The version of each package that has readers."""
-    names = dict.fromkeys(reader.package for reader in usable().values())
-    package_versions = {
-        name: importlib.metadata.version(name) for name in names if name != STANDARD
-    }
-    return {STANDARD: platform.python_version(), **package_versions}
-
-
-def _raw(path: str, content: bytes = CONTENT) -> None:
-    Path(path).write_bytes(content)
-
-
-@_reads("`open().read()`", STANDARD, "x.bin", _raw)
+@reads("`open().read()`", pure=True)
 def builtin_open(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
 
 
-@_reads("`open().readinto(buffer)`", STANDARD, "x.bin", _raw)
+@reads("`open().readinto(buffer)`", pure=True)
 def readinto(path: str) -> bytes:
     """A record of known size, without a check of how much of it was read."""
     buffer = bytearray(len(CONTENT))
@@ -149,7 +45,7 @@ def readinto(path: str) -> bytes:
     return bytes(buffer)
 
 
-@_reads("`os.pread`", STANDARD, "x.bin", _raw)
+@reads("`os.pread`", pure=True)
 def os_pread(path: str) -> bytes:
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -158,7 +54,7 @@ def os_pread(path: str) -> bytes:
         os.close(fd)
 
 
-@_reads("`mmap.mmap`", STANDARD, "x.bin", _raw)
+@reads("`mmap.mmap`")
 def python_mmap(path: str) -> bytes:
     """By the mmap module, which keeps a duplicate of the descriptor."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -169,7 +65,7 @@ def _pickled(path: str, content: bytes = CONTENT) -> None:
     Path(path).write_bytes(pickle.dumps(content))
 
 
-@_reads("", STANDARD, "x.pickle", _pickled)
+@reads("", STANDARD, "x.pickle", _pickled, decodes=True, pure=True)
 def python_pickle(path: str) -> bytes:
     return pickle.loads(Path(path).read_bytes())  # noqa: S301  # it is ours
 
@@ -178,7 +74,7 @@ def _json(path: str, content: bytes = CONTENT) -> None:
     Path(path).write_text(json.dumps([each.hex() for each in split(content)]), encoding="ascii")
 
 
-@_reads("", STANDARD, "x.json", _json)
+@reads("", STANDARD, "x.json", _json, decodes=True, pure=True)
 def python_json(path: str) -> bytes:
     return b"".join(map(bytes.fromhex, json.loads(Path(path).read_bytes())))
 
@@ -188,7 +84,7 @@ def _gzipped(path: str, content: bytes = CONTENT) -> None:
         file.write(content)
 
 
-@_reads("`gzip.open`", STANDARD, "x.gz", _gzipped)
+@reads("`gzip.open`", STANDARD, "x.gz", _gzipped, pure=True)
 def python_gzip(path: str) -> bytes:
     with gzip.open(path) as file:
         return file.read()
@@ -196,13 +92,14 @@ def python_gzip(path: str) -> bytes:
 
 def _zipped(path: str, content: bytes = CONTENT) -> None:
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("x", content)
+        for number, record in enumerate(split(content)):
+            archive.writestr(f"{number:02}", record)
 
 
-@_reads("`zipfile`", STANDARD, "x.zip", _zipped)
+@reads("`zipfile`", STANDARD, "x.zip", _zipped, decodes=True, pure=True)
 def python_zipfile(path: str) -> bytes:
     with zipfile.ZipFile(path) as archive:
-        return archive.read("x")
+        return b"".join(map(archive.read, archive.namelist()))
 
 
 def write_tar(path: str | Path, records: Iterable[bytes]) -> None:
@@ -214,11 +111,11 @@ def write_tar(path: str | Path, records: Iterable[bytes]) -> None:
             archive.addfile(member, io.BytesIO(record))
 
 
-def _tar(path: str, content: bytes = CONTENT) -> None:
+def tar(path: str, content: bytes = CONTENT) -> None:
     write_tar(path, split(content))
 
 
-@_reads("`tarfile`", STANDARD, "x.tar", _tar)
+@reads("`tarfile`", STANDARD, "x.tar", tar, decodes=True, pure=True)
 def python_tarfile(path: str) -> bytes:
     with tarfile.open(path) as archive:
         return b"".join(archive.extractfile(member).read() for member in archive)
@@ -234,7 +131,7 @@ def _sqlite(path: str, content: bytes = CONTENT) -> None:
     connection.close()
 
 
-@_reads("`sqlite3`", STANDARD, "x.db", _sqlite)
+@reads("`sqlite3`", STANDARD, "x.db", _sqlite)
 def python_sqlite3(path: str) -> bytes:
     connection = sqlite3.connect(path)
     try:
@@ -243,13 +140,13 @@ def python_sqlite3(path: str) -> bytes:
         connection.close()
 
 
-@_reads("`np.fromfile`", "numpy", "x.bin", _raw)
+@reads("`np.fromfile`", "numpy")
 def numpy_fromfile(path: str) -> bytes:
     """fread(3) in C, on a duplicate of the descriptor."""
     return np.fromfile(path, dtype=np.uint8).tobytes()
 
 
-@_reads("`np.fromfile(count=n)`", "numpy", "x.bin", _raw)
+@reads("`np.fromfile(count=n)`", "numpy")
 def numpy_fromfile_count(path: str) -> bytes:
     return np.fromfile(path, dtype=np.uint8, count=len(CONTENT)).tobytes()
 
@@ -258,13 +155,13 @@ def _npy(path: str, content: bytes = CONTENT) -> None:
     np.save(path, values(content))
 
 
-@_reads("`np.load` of .npy", "numpy", "x.npy", _npy)
+@reads("`np.load` of .npy", "numpy", "x.npy", _npy, decodes=True)
 def numpy_load(path: str) -> bytes:
     """A header in Python, then as np.fromfile."""
     return np.load(path).tobytes()
 
 
-@_reads("`np.load(mmap_mode='r')`", "numpy", "x.npy", _npy)
+@reads("`np.load(mmap_mode='r')`", "numpy", "x.npy", _npy, decodes=True)
 def numpy_load_mapped(path: str) -> bytes:
     """A header in Python, then a mapping."""
     return np.load(path, mmap_mode="r").tobytes()
@@ -274,13 +171,20 @@ def _npz(path: str, content: bytes = CONTENT) -> None:
     np.savez(path, x=values(content))
 
 
-@_reads("`np.load` of .npz", "numpy", "x.npz", _npz)
+@reads("`np.load` of .npz", "numpy", "x.npz", _npz)
 def numpy_load_npz(path: str) -> bytes:
     with np.load(path) as archive:
         return archive["x"].tobytes()
 
 
-@_reads("`np.memmap`", "numpy", "x.bin", _raw)
+@reads("", "numpy", "x.npz", _npz, key="npz", decodes=True, pure=True)
+def numpy_load_npz_file(path: str) -> bytes:
+    """NumPy leaves the file of a path open when it raises."""
+    with open(path, "rb") as file:
+        return np.load(file)["x"].tobytes()
+
+
+@reads("`np.memmap`", "numpy")
 def numpy_memmap(path: str) -> bytes:
     """mmap(2), and then no system call any more."""
     return np.memmap(path, dtype=np.uint8, mode="r").tobytes()
@@ -290,20 +194,20 @@ def _image(path: str, content: bytes = CONTENT, **options: Any) -> None:
     Image.fromarray(values(content).reshape(SIDE, SIDE)).save(path, **options)
 
 
-@_reads("`PIL.Image.open` of JPEG", "pillow", "x.jpg", _image, exact=False)
+@reads("`PIL.Image.open` of JPEG", "pillow", "x.jpg", _image, exact=False, decodes=True, pure=True)
 def pillow_jpeg(path: str) -> bytes:
     """libjpeg, fed from Python."""
     return pillow_png(path)
 
 
-@_reads("`PIL.Image.open` of PNG", "pillow", "x.png", _image)
+@reads("`PIL.Image.open` of PNG", "pillow", "x.png", _image, decodes=True, pure=True)
 def pillow_png(path: str) -> bytes:
     """Pillow's own decoder, which is fed from Python."""
     with Image.open(path) as image:
         return image.tobytes()
 
 
-@_reads("", "pillow", "x.bmp", _image)
+@reads("", "pillow", "x.bmp", _image, decodes=True)
 def pillow_bmp(path: str) -> bytes:
     return pillow_png(path)
 
@@ -312,7 +216,7 @@ def _tiff(path: str, content: bytes = CONTENT) -> None:
     _image(path, content, compression="tiff_lzw")
 
 
-@_reads("", "pillow", "x.tiff", _tiff)
+@reads("", "pillow", "x.tiff", _tiff)
 def pillow_tiff(path: str) -> bytes:
     """libtiff, which reads in C from a duplicate of the descriptor."""
     with warnings.catch_warnings():
@@ -320,7 +224,7 @@ def pillow_tiff(path: str) -> bytes:
         return pillow_png(path)
 
 
-@_reads("`cv2.imread` of JPEG", "opencv-python-headless", "x.jpg", _image, exact=False)
+@reads("`cv2.imread` of JPEG", "opencv-python-headless", "x.jpg", _image, exact=False)
 def opencv_jpeg(path: str) -> bytes | None:
     """None is what OpenCV returns for what it cannot read."""
     import cv2
@@ -329,7 +233,7 @@ def opencv_jpeg(path: str) -> bytes | None:
     return None if image is None else image.tobytes()
 
 
-@_reads("`cv2.imread` of PNG", "opencv-python-headless", "x.png", _image)
+@reads("`cv2.imread` of PNG", "opencv-python-headless", "x.png", _image)
 def opencv_png(path: str) -> bytes | None:
     return opencv_jpeg(path)
 
@@ -340,7 +244,7 @@ def _hdf5(path: str, content: bytes = CONTENT) -> None:
         file["x"] = values(content)
 
 
-@_reads("`h5py.File`", "h5py", "x.h5", _hdf5)
+@reads("`h5py.File`", "h5py", "x.h5", _hdf5, decodes=True)
 def hdf5(path: str) -> bytes:
     with h5py.File(path) as file:
         return file["x"][:].tobytes()
@@ -354,7 +258,7 @@ def _lmdb(path: str, content: bytes = CONTENT) -> None:
             transaction.put(b"%02d" % number, record)
 
 
-@_reads("`lmdb.open`", "lmdb", "x.mdb", _lmdb)
+@reads("`lmdb.open`", "lmdb", "x.mdb", _lmdb)
 def lmdb_store(path: str) -> bytes:
     import lmdb
 
@@ -377,7 +281,7 @@ def _parquet(path: str, content: bytes = CONTENT) -> None:
     pyarrow.parquet.write_table(_table(content), path)
 
 
-@_reads("`pyarrow.parquet.read_table`", "pyarrow", "x.parquet", _parquet)
+@reads("`pyarrow.parquet.read_table`", "pyarrow", "x.parquet", _parquet)
 def parquet(path: str) -> bytes:
     import pyarrow.parquet
 
@@ -390,7 +294,7 @@ def _arrow(path: str, content: bytes = CONTENT) -> None:
     pyarrow.feather.write_feather(_table(content), path, compression="uncompressed")
 
 
-@_reads("`pyarrow.memory_map`", "pyarrow", "x.arrow", _arrow)
+@reads("`pyarrow.memory_map`", "pyarrow", "x.arrow", _arrow)
 def arrow_mapped(path: str) -> bytes:
     import pyarrow as pa
 
@@ -402,7 +306,7 @@ def _safetensors(path: str, content: bytes = CONTENT) -> None:
     safetensors.numpy.save_file({"x": values(content)}, path)
 
 
-@_reads("`safetensors.numpy.load_file`", "safetensors", "x.safetensors", _safetensors)
+@reads("`safetensors.numpy.load_file`", "safetensors", "x.safetensors", _safetensors, decodes=True)
 def safetensors_file(path: str) -> bytes:
     """mmap(2) in Rust."""
     return safetensors.numpy.load_file(path)["x"].tobytes()
@@ -412,18 +316,18 @@ def _torch_saved(path: str, content: bytes = CONTENT) -> None:
     torch.save(torch.from_numpy(values(content).copy()), path)
 
 
-@_reads("`torch.load`", "torch", "x.pt", _torch_saved)
+@reads("`torch.load`", "torch", "x.pt", _torch_saved, decodes=True)
 def torch_load(path: str) -> bytes:
     """A zip archive, read in C++."""
     return torch.load(path, weights_only=True).numpy().tobytes()
 
 
-@_reads("`torch.load(mmap=True)`", "torch", "x.pt", _torch_saved)
+@reads("`torch.load(mmap=True)`", "torch", "x.pt", _torch_saved)
 def torch_load_mapped(path: str) -> bytes:
     return torch.load(path, mmap=True, weights_only=True).numpy().tobytes()
 
 
-@_reads("`torch.from_file`", "torch", "x.bin", _raw)
+@reads("`torch.from_file`", "torch")
 def torch_from_file(path: str) -> bytes:
     return torch.from_file(path, size=len(CONTENT), dtype=torch.uint8).numpy().tobytes()
 
@@ -435,7 +339,7 @@ def _zarr(path: str, content: bytes = CONTENT) -> None:
     zarr.create_array(store=path, data=values(content), chunks=(len(content) // 4,))
 
 
-@_reads("`zarr.open_array` (chunks)", "zarr", "x.zarr", _zarr, hit="*/c/*", python=(3, 11))
+@reads("`zarr.open_array` (chunks)", "zarr", "x.zarr", _zarr, hit="*/c/*", python=(3, 11))
 def zarr_chunk(path: str) -> bytes:
     """The fault is about the files that hold the data."""
     import zarr
@@ -443,7 +347,7 @@ def zarr_chunk(path: str) -> bytes:
     return zarr.open_array(path, mode="r")[:].tobytes()
 
 
-@_reads("`zarr.open_array` (metadata)", "zarr", "x.zarr", _zarr, hit="*/zarr.json", python=(3, 11))
+@reads("`zarr.open_array` (metadata)", "zarr", "x.zarr", _zarr, hit="*/zarr.json", python=(3, 11))
 def zarr_metadata(path: str) -> bytes:
     """The fault is about the file that says what the data is."""
     return zarr_chunk(path)
@@ -458,14 +362,14 @@ def _wav(path: str, content: bytes = CONTENT) -> None:
         file.writeframes(content)
 
 
-@_reads("`soundfile.read` of WAV", "soundfile", "x.wav", _wav)
+@reads("`soundfile.read` of WAV", "soundfile", "x.wav", _wav)
 def soundfile_wav(path: str) -> bytes:
     import soundfile
 
     return soundfile.read(path, dtype="int16")[0].tobytes()
 
 
-@_reads("`webdataset.WebDataset`", "webdataset", "x.tar", _tar)
+@reads("`webdataset.WebDataset`", "webdataset", "x.tar", tar)
 def webdataset_tar(path: str) -> bytes:
     import webdataset
 
@@ -482,30 +386,8 @@ def _arrow_stream(path: str, content: bytes = CONTENT) -> None:
         writer.write_table(table)
 
 
-@_reads("`datasets.Dataset.from_file`", "datasets", "x.arrow", _arrow_stream)
+@reads("`datasets.Dataset.from_file`", "datasets", "x.arrow", _arrow_stream)
 def hugging_face(path: str) -> bytes:
     from datasets import Dataset as Rows
 
     return b"".join(Rows.from_file(path)["x"])
-
-
-MAPPING = ("numpy_memmap", "python_mmap", "safetensors_file")
-"""Those of FORMATS that read through mmap(2) and get a disk error as SIGBUS."""
-_FORMATS = "builtin_open os_pread numpy_fromfile pillow_png pillow_tiff hdf5".split()
-FORMATS = {key: READERS[key] for key in (*_FORMATS, *MAPPING)}
-"""One of each way to the file: Python, C, a mapping, and libraries with their own reads."""
-
-
-def write_formats(folder: Path, names: tuple[str, ...] = tuple(FORMATS)) -> list[str]:
-    """CONTENT for each of the readers *names*, in a file that is named for it."""
-    folder.mkdir(parents=True)
-    for name in names:
-        path = folder / FORMATS[name].file  # Its extension says the format to some writers.
-        FORMATS[name].write(str(path))
-        path.rename(folder / f"{name}.data")
-    return [str(folder / f"{name}.data") for name in names]
-
-
-def read_format(path: str) -> bytes | None:
-    """What the reader that the file is named for makes of it."""
-    return FORMATS[Path(path).stem].read(path)

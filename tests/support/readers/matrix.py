@@ -30,10 +30,9 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.outcomes import FaultFacts
 from pytest_dataloader_faults.outcomes.chains import related_lines
-from support import readers
 from support.clarity import explains
 from support.epochs import Epoch, alone, epoch
-from support.readers import CONTENT, Reader, usable
+from support.readers import CONTENT, Reader, load, usable
 from support.tries import Reads
 from support.waiting import allowed
 
@@ -119,7 +118,7 @@ def _read_file(file: tuple[Reader, str]) -> Finding:
         return Finding(error=f"{type(error).__name__}: {error}", text=text)
 
 
-def matrix(root: Path) -> dict[tuple[str, str], Cell]:
+def all_cells(root: Path) -> dict[tuple[str, str], Cell]:
     """Every cell, by reader and fault, from files that are written below *root*."""
     never = [Trial(each, "", lambda glob: ReadError(glob, nth=10**6)) for each in _readers()]
     trials = [Trial(each, name, make) for name, make in FAULTS.items() for each in _readers()]
@@ -178,12 +177,9 @@ def _badness(judged: Cell) -> int:
 def _run(trials: list[Trial], root: Path) -> list[tuple[Trial, Finding | str, FaultFacts]]:
     """Each trial with what its reader made of the file, and the fault's counters."""
     folders = [root / str(number) for number in range(len(trials))]
-    files = [
-        (trial.reader, _write_file(trial.reader, at))
-        for trial, at in zip(trials, folders, strict=True)
-    ]
-    globs = [f"{at}/{each.reader.hit}" for each, at in zip(trials, folders, strict=True)]
-    faults = [each.make(glob) for each, glob in zip(trials, globs, strict=True)]
+    pairs = list(zip(trials, folders, strict=True))
+    files = [(trial.reader, _write_file(trial.reader, folder)) for trial, folder in pairs]
+    faults = [trial.make(f"{folder}/{trial.reader.hit}") for trial, folder in pairs]
     with inject(*faults, require_fired=False) as injection:
         findings = read_all(files)
     return list(zip(trials, findings, injection.faults, strict=True))
@@ -191,7 +187,7 @@ def _run(trials: list[Trial], root: Path) -> list[tuple[Trial, Finding | str, Fa
 
 def read_all(files: list[tuple[Reader, str]]) -> list[Finding | str]:
     """What each reader makes of its file; a word where it ended its worker, or did not end."""
-    readers.load()
+    load()
     findings: list[Finding | str] = []
     while len(findings) < len(files):
         unread = Reads(files[len(findings) :], _read_file)
