@@ -28,9 +28,6 @@ from support.reports import HOSTILE, MIXED, failed, item
 from support.rows import rows
 
 _PACKAGE = Path(files.__file__).parent
-MIXED_COUNTED = (
-    "3 of 4 checks failed (2 corrupted, 1 leaked), 1 passed (1 survived), 1 not applicable"
-)
 
 
 def _lines(report):
