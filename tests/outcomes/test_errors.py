@@ -32,6 +32,7 @@ from pytest_dataloader_faults.outcomes import (
     WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired
+from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from pytest_dataloader_faults.outcomes.judge.errors import find_unclear_error
 from support.facts import (
     EIO,
@@ -335,6 +336,29 @@ def test_the_reader_is_not_blamed_if_another_process_met_the_error(pid, says):
 
     assert finding is not None
     assert says in finding.sentence
+
+
+def test_a_failed_command_has_no_original_exception():
+    """Only the command knows why it failed. What failed in the worker itself has an original."""
+    text = "CalledProcessError: Command '['cat']' returned non-zero exit status 1.\n"
+    error = replace(raised("CalledProcessError", text), text=text)
+    facts = fired(faults.MemoryExhaustion(), path=None)
+    for pid, says in ((9, "error.stderr"), (4711, "Chain it to the original exception")):
+        outcome = ordinary(Pass(EPOCH_1, exception=error), facts)
+        outcome = revised(outcome, processes=(WorkerFacts(1, pid, 1, {}),))
+        finding = find_unclear_error(outcome, Contract())
+
+        assert finding is not None
+        assert says in finding.sentence
+
+
+@rows(("exitcode", "says"), [(BUS, "os.path.getsize"), (-signal.SIGSEGV, "chain the error")])
+def test_a_death_in_a_mapping_is_not_fixed_by_another_message(exitcode, says):
+    outcome = _outcome(TRUNCATED, "openat", exitcode, SHADOWS[0])
+    cause = likely_cause(outcome, outcome.judge(map_reference()), ordinary(Pass(EPOCH_1)))
+
+    assert cause.phrase == "raises an error that hides its cause"
+    assert says in cause.fix
 
 
 def test_substitutes_without_an_end_have_their_own_advice():

@@ -49,6 +49,7 @@ GOOD = {
 }
 SKIPPED = {"no-writes": ("faults.WriteError(workload.written.path)", "")}
 UNMATCHED = "not_exercised: *'[*].bim'*matched no operation of a worker*"
+NO_OCCASION = "not_exercised: * matched no operation of a worker*"
 BAD = [
     ("3", "", "its plan: result=3 must be a fault, several faults for one trial, a Scenario*"),
     ("None", "", "its plan: result=None must be a fault,*"),
@@ -111,6 +112,8 @@ BAD = [
     ),
     ("[Scenario(faults=(faults.OpenError(glob),)) for glob in ('*.rec', '*.bim')]", "", UNMATCHED),
     ("[faults.OpenError('*.rec'), faults.OpenError('*.bim')]", "", UNMATCHED),
+    ("faults.WorkerExited(at=10_000)", "", NO_OCCASION),
+    ("faults.WriteError()", "", NO_OCCASION),
 ]
 NAMED_BAD = {f"bad-{number}": (plan, options) for number, (plan, options, _) in enumerate(BAD)}
 
@@ -155,6 +158,7 @@ def test_a_mistake_names_its_check_and_file(ran, number, says):
     pytest.LineMatcher(section.splitlines()).fnmatch_lines([f"{of_check}{says}"])
     assert "survives=True" not in section
     assert says != UNMATCHED or "Take the path from the workload" in section
+    assert says != NO_OCCASION or "Raise NotApplicable(reason) for such a dataset" in section
 
 
 def test_the_summary_has_causes_and_notes(ran):

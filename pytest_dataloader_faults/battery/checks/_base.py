@@ -244,6 +244,10 @@ _UNMATCHED = Cause(
     " through glob.escape()",
     overrides=True,
 )
+_NO_OCCASION = _UNMATCHED._replace(
+    advice="The workers do nothing that this fault could hit. Raise NotApplicable(reason) for such"
+    " a dataset, and choose its arguments from what the workers do, as in at=workload.fetches"
+)
 _LATE = Cause(
     "its plan has a fault that comes too late",
     "Choose nth from what the workers do without faults, as in workload.reads",
@@ -393,7 +397,10 @@ class Check(allow.Checked):
         fault, matched = unused[0].fault, unused[0].matched
         operations = pluralize(matched, "operation") if matched else "no operation of a worker"
         sentence = f"{fault!r} matched {operations}, and did not fire: the trial proves nothing"
-        return Finding(Verdict.NOT_EXERCISED, sentence, _LATE if matched else _UNMATCHED)
+        # A better path does not help a fault that has none, or that hits every file or connection.
+        is_limited = any(each.rpartition("//")[2] != "*" for each in fault.globs)
+        unmatched = _UNMATCHED if is_limited else _NO_OCCASION
+        return Finding(Verdict.NOT_EXERCISED, sentence, _LATE if matched else unmatched)
 
     def error(self, text: str) -> InvalidCheckError:
         """An error of a user's check, which its *text* explains."""

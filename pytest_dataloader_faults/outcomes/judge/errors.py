@@ -54,6 +54,10 @@ _OF_STARTED_PROCESS = (
     ". The error occurred in a process that the worker started, and its exit status was ignored:"
     " call subprocess.run(..., check=True), which raises an error"
 )
+_OF_COMMAND = (
+    ". The error occurred in a process that the worker started. Include what that process printed"
+    " in the message: error.stderr, with capture_output=True"
+)
 _NO_START = (
     f"{_CHAIN}. If there is no original exception, a status is ignored: os.system() returns -1 if"
     " it cannot start a process. Call subprocess.run(..., check=True), which raises the error"
@@ -76,6 +80,7 @@ _CANNOT_BE_REBUILT = (
     " a worker from its text, and its __str__ then raises {}, so path and reason are lost. Catch it"
     " in the dataset, and raise an exception of another class: raise OSError(str(error)) from error"
 )
+_EXIT_STATUS = re.compile(r"\bCalledProcessError: ")
 _COLLATED_NONE = re.compile(r"default_collate: .*found <class 'NoneType'>")
 _DROP_NONE = (
     ": the dataset returned None, which default_collate cannot put into a batch. Raise the error"
@@ -91,7 +96,14 @@ _ENDS_WORKER = Cause(
 )
 _TRUNCATED = (
     ": it accessed a memory-mapped file beyond the point where it was truncated, and torch's"
-    " message wrongly blames shared memory. Check the size of a file before you map it"
+    " message wrongly blames shared memory"
+)
+_MAPS_UNCHECKED = Cause(
+    Verdict.FAILED_UNCLEARLY.usual_cause.phrase,
+    "Before your code or a library such as LMDB maps a file, compare os.path.getsize(path) with the"
+    " size that you expect, and raise an error if they differ",
+    overrides=True,
+    fix="compare os.path.getsize(path) with what you expect before the file is mapped",
 )
 _DROPPED = re.compile(
     r'^Traceback \(most recent call last\):\n  File ".*multiprocessing.queues\.py", line \d+, in'
@@ -119,8 +131,10 @@ def find_unclear_error(outcome: TrialFacts, contract: Contract) -> Finding | Non
     if raised is None or not outcome.fired or may_be_damaged(outcome, contract):
         return None
     if death := next((each for each in outcome.deaths if not _is_clear(outcome, each)), None):
-        sentence = f"{death}{_explain_death(outcome, death)}{last_printed_error(outcome)}"
-        cause = _ENDS_WORKER if death.exitcode >= 0 else None
+        explanation = _explain_death(outcome, death)
+        sentence = f"{death}{explanation}{last_printed_error(outcome)}"
+        in_mapping = _MAPS_UNCHECKED if explanation == _TRUNCATED else None
+        cause = _ENDS_WORKER if death.exitcode >= 0 else in_mapping
         return Finding(Verdict.FAILED_UNCLEARLY, sentence, cause)
     happened = occurrences(outcome.faults)
     text = _visible_text(raised)
@@ -183,16 +197,25 @@ def _is_elsewhere(outcome: TrialFacts) -> bool:
     return bool(pids) and all(firing.pid not in pids for firing in firings)
 
 
-def _advice(raised: Raised, happened: list[error_text.Occurrence], *, elsewhere: bool) -> str:
-    """What to do about the error; *elsewhere*: whether another process met the faults."""
+def _advice_by_error(
+    raised: Raised, happened: list[error_text.Occurrence], *, elsewhere: bool
+) -> str:
+    """What to do if the error itself shows what went wrong; otherwise ""."""
     if _COLLATED_NONE.search(raised.text):
         return _DROP_NONE
     if raised.unprintable:
         return _CANNOT_BE_REBUILT.format(raised.unprintable)
     if error_text.false_class(raised.text, happened):
         return _FALSE_CLASS
-    if raised.type in _UNSET:
-        return _CONTINUED
+    if elsewhere and _EXIT_STATUS.search(raised.text):
+        return _OF_COMMAND
+    return _CONTINUED if raised.type in _UNSET else ""
+
+
+def _advice(raised: Raised, happened: list[error_text.Occurrence], *, elsewhere: bool) -> str:
+    """What to do about the error; *elsewhere*: whether another process met the faults."""
+    if advice := _advice_by_error(raised, happened, elsewhere=elsewhere):
+        return advice
     identifiers = {identifier_of(each.path) for each in happened if each.path} - {FILE_PATH}
     is_of_read = any(isinstance(each.fault, faults.ReadError) for each in happened)
     if is_of_read and not identifiers and not chains.is_raised_on_purpose(raised.text):

@@ -20,7 +20,7 @@ _SMALL = f"for a sample in the middle of the epoch, its workers allocate less th
 _ABORTS = Cause(
     "crashes when an allocation fails",
     "Code in C or C++ ended the worker: it does not check the result of malloc(3), or does not"
-    " catch std::bad_alloc. The stack that the worker printed shows which library was called. Read"
+    " catch std::bad_alloc. If the worker printed a stack, it shows which library was called. Read"
     " less at once (a tile, a part of a file), or use another library",
     overrides=True,
     fix="read less at once, or use another library",
