@@ -313,6 +313,15 @@ def test_an_error_that_the_reader_dropped_has_no_original(line, chain, says):
     assert says in _sentence(ReadError(), type="TypeError", text=text)
 
 
+def test_sqlite_does_not_ignore_a_read_error():
+    """It reports one, in an error of its own, as for a file that is not a database."""
+    line = _FRAMES.format('row = connection.execute("select * from t")')
+    text = line.replace("TypeError: only", "sqlite3.DatabaseError: disk image is malformed; only")
+
+    assert "Catch sqlite3.Error" in _sentence(ReadError(), type="DatabaseError", text=text)
+    assert "The reader ignored" in _sentence(ReadError(), type="TypeError", text=line)
+
+
 def test_one_of_several_files_is_not_named():
     """It is unknown which of them the error is about."""
     outcome = ordinary(
@@ -397,6 +406,7 @@ def test_texts_of_unclear_errors(golden):
         "bug in a handler": _sentence(ReadError(), text=in_handler + bug),
         "None in a batch": _sentence(ReadError(), text=f"TypeError: {none}\n"),
         "no file": _sentence(faults.ThreadExhaustion(), path=None),
+        "SQLite": _sentence(ReadError(), text="sqlite3.DatabaseError: disk image is malformed\n"),
         "not rebuilt": _sentence(ReadError(), unprintable="TypeError"),
     }
     for name, kind in KINDS.items():

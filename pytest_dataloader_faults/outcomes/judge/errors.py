@@ -80,6 +80,11 @@ _CANNOT_BE_REBUILT = (
     " a worker from its text, and its __str__ then raises {}, so path and reason are lost. Catch it"
     " in the dataset, and raise an exception of another class: raise OSError(str(error)) from error"
 )
+_OF_SQLITE = (
+    ". SQLite names neither the file nor the errno. Catch sqlite3.Error, and raise an error that"
+    " names the file: raise OSError(path) from error"
+)
+_SQLITE_ERROR = re.compile(r"^sqlite3\.\w+: ", re.MULTILINE)
 _EXIT_STATUS = re.compile(r"\bCalledProcessError: ")
 _COLLATED_NONE = re.compile(r"default_collate: .*found <class 'NoneType'>")
 _DROP_NONE = (
@@ -209,6 +214,8 @@ def _advice_by_error(
         return _FALSE_CLASS
     if elsewhere and _EXIT_STATUS.search(raised.text):
         return _OF_COMMAND
+    if _SQLITE_ERROR.search(raised.text):
+        return _OF_SQLITE
     return _CONTINUED if raised.type in _UNSET else ""
 
 
