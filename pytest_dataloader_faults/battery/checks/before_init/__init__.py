@@ -70,6 +70,14 @@ _BEFORE = (
     "The file was already damaged when make_dataset() was called, so the constructor saw the damage"
     " as well"
 )
+_MISSING = (
+    "The file was already missing when make_dataset() was called, so the constructor could neither"
+    " open it nor find it in its folder"
+)
+_UNREADABLE = (
+    "The disk already failed when make_dataset() was called, so the constructor could not read the"
+    " files either"
+)
 _COMPARE = (
     "Compare the file with what you expect: its size, a record count in its header, or a checksum"
     " stored next to it"
@@ -239,8 +247,10 @@ def _truncated(workload: Workload) -> Planned:
     )
 
 
-def _check(name: str, promise: str, plan: Plan, advice: str = "") -> Check:
-    return Check(name, promise, plan, scenario=_FROM_START, preface=_BEFORE, advice=advice)
+def _check(
+    name: str, promise: str, plan: Plan, advice: str = "", *, preface: str = _BEFORE
+) -> Check:
+    return Check(name, promise, plan, scenario=_FROM_START, preface=preface, advice=advice)
 
 
 BEFORE_INIT = (
@@ -260,6 +270,7 @@ BEFORE_INIT = (
         "missing-before-init",
         "handles a file that is already missing when the dataset is created",
         _on("read", faults.OpenError, single=True, errno=errno.ENOENT),
+        preface=_MISSING,
     ),
     _check(
         "corrupted-before-init",
@@ -271,5 +282,6 @@ BEFORE_INIT = (
         "read-error-before-init",
         "handles a disk that cannot read the files, even in the constructor",
         _on("read", faults.ReadError),
+        preface=_UNREADABLE,
     ),
 )
