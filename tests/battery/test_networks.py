@@ -22,7 +22,7 @@ from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.faults import ConnectError, ReadError
 from support.datasets import Records
-from support.http_datasets import FromS3
+from support.http_datasets import FromS3, RepeatsSample
 from support.network_datasets import (
     ByHttp,
     ByRequests,
@@ -148,6 +148,17 @@ def test_objects_of_s3_are_tried():
     assert "failed_cleanly" == result.verdict
     connections = result.outcome.workers[0].counts_of("connections")
     assert {urlsplit(url).port} == {urlsplit(path).port for path in connections}
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict"), [(RepeatsSample, "corrupted"), (ByRequests, "failed_cleanly")]
+)
+def test_a_reset_after_a_few_responses_finds_a_repeated_sample(url, kind, verdict):
+    """A reset of each response lets the dataset raise an error: it has no sample yet."""
+    battery = Battery(functools.partial(kind, url))
+    result = run_check(battery, "connection-reset")
+    assert verdict == result.verdict, result.explanation
+    assert result.trials[-1].schedule[0].nth > 1
 
 
 def test_an_answer_is_cut_off_within_its_content(run_battery):

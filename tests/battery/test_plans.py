@@ -318,8 +318,8 @@ def test_a_worker_that_writes_dies(real):
         ("connection-hung", [""], faults.HungRead("tcp://*")),
         (
             "connection-reset",
-            ["before a response", "after 1024 bytes of a response"],
-            faults.ConnectionReset("tcp://*", after=1024),
+            ["before a response", "after 1024 bytes of a response", "after a few responses"],
+            faults.ConnectionReset("tcp://*", nth=4),
         ),
         (
             "connection-closed",
@@ -328,8 +328,8 @@ def test_a_worker_that_writes_dies(real):
         ),
         (
             "http-error",
-            ["503", "404", "503 once"],
-            faults.HttpError("tcp://*", times=1, retry_after=0),
+            ["503", "404", "503 once", "503 after a few requests"],
+            faults.HttpError("tcp://*", nth=4, retry_after=0),
         ),
     ],
 )

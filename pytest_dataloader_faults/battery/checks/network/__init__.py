@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults import faults
-from pytest_dataloader_faults.battery.checks._base import PATIENCE, Check, Plan, Scenario, Scenarios
+from pytest_dataloader_faults.battery.checks._base import PATIENCE, Check, Scenario, Scenarios
 from pytest_dataloader_faults.battery.checks.network.rules import find_wait_without_timeout
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults.addresses import host_of
@@ -28,6 +29,7 @@ _ENCRYPTED = (
     " server that speaks plain HTTP"
 )
 _NO_REQUEST = "its workers send no HTTP/1.x request on a connection that the engine can see"
+_FEW_RESPONSES = "its workers receive too few responses to have samples before a failing one"
 _FILE_CHECKS_ONLY = "file checks do not cover data from these connections"
 
 
@@ -50,7 +52,9 @@ def watch_connections() -> Watcher:
     return SharedConnections()
 
 
-def _on_connections(*kinds: tuple[str, Callable[..., faults.Fault]]) -> Plan:
+def _on_connections(
+    *kinds: tuple[str, Callable[..., faults.Fault]],
+) -> Callable[[Workload], Scenarios]:
     def plan(workload: Workload) -> Scenarios:
         path = workload.connections.path
         return tuple(Scenario(faults=(make(path),), title=title) for title, make in kinds)
@@ -58,7 +62,23 @@ def _on_connections(*kinds: tuple[str, Callable[..., faults.Fault]]) -> Plan:
     return plan
 
 
-def _closed_early(kind: Callable[..., faults.Fault]) -> Plan:
+def _after_some(workload: Workload, kind: Callable[..., faults.Fault], title: str) -> Scenario:
+    """*kind*, once a worker has correct samples, which it could return again."""
+    fault = kind(workload.connections.path, nth=max(2, workload.fetches))
+    return Scenario(faults=(fault,), title=title, require_effect=_require_firing)
+
+
+def _require_firing(_: Workload, outcome: Outcome) -> None:
+    if not outcome.fired:
+        raise NotApplicable(_FEW_RESPONSES)
+
+
+def _plan_resets(workload: Workload) -> Scenarios:
+    early = _closed_early(faults.ConnectionReset)(workload)
+    return (*early, _after_some(workload, faults.ConnectionReset, "after a few responses"))
+
+
+def _closed_early(kind: Callable[..., faults.Fault]) -> Callable[[Workload], Scenarios]:
     return _on_connections(
         ("before a response", kind),
         (f"after {_WITHIN} bytes of a response", lambda path: kind(path, after=_WITHIN)),
@@ -74,11 +94,12 @@ def _require_response(_: Workload, outcome: Outcome) -> None:
 def _plan_errors(workload: Workload) -> Scenarios:
     """For good first: several placeholders are recognized, but a single one may be anything."""
     path = workload.connections.path
-    unavailable = int(HTTPStatus.SERVICE_UNAVAILABLE)
+    unavailable = partial(HttpError, status=int(HTTPStatus.SERVICE_UNAVAILABLE), retry_after=0)
     return (
-        Scenario(faults=(HttpError(path, unavailable, retry_after=0),), title="503"),
+        Scenario(faults=(unavailable(path),), title="503"),
         Scenario(faults=(HttpError(path, int(HTTPStatus.NOT_FOUND)),), title="404"),
-        Scenario(faults=(HttpError(path, unavailable, times=1, retry_after=0),), title="503 once"),
+        Scenario(faults=(unavailable(path, times=1),), title="503 once"),
+        _after_some(workload, unavailable, "503 after a few requests"),
     )
 
 
@@ -96,7 +117,7 @@ NETWORK = (
     Check(
         "connection-reset",
         "handles a server that resets a connection",
-        _closed_early(faults.ConnectionReset),
+        _plan_resets,
         scenario=Scenario(require_effect=_require_response),
     ),
     Check(
