@@ -136,11 +136,8 @@ def find_unclear_error(outcome: TrialFacts, contract: Contract) -> Finding | Non
     if raised is None or not outcome.fired or may_be_damaged(outcome, contract):
         return None
     if death := next((each for each in outcome.deaths if not _is_clear(outcome, each)), None):
-        explanation = _explain_death(outcome, death)
-        sentence = f"{death}{explanation}{last_printed_error(outcome)}"
-        in_mapping = _MAPS_UNCHECKED if explanation == _TRUNCATED else None
-        cause = _ENDS_WORKER if death.exitcode >= 0 else in_mapping
-        return Finding(Verdict.FAILED_UNCLEARLY, sentence, cause)
+        sentence = f"{death}{_explain_death(outcome, death)}{last_printed_error(outcome)}"
+        return Finding(Verdict.FAILED_UNCLEARLY, sentence, _cause_of_death(outcome, death))
     happened = occurrences(outcome.faults)
     text = _visible_text(raised)
     if not (outcome.deaths or error_text.explains_fault(text, happened)):
@@ -266,8 +263,18 @@ def _is_clear(outcome: TrialFacts, death: WorkerDeath) -> bool:
     return death.exitcode == -signal.SIGBUS and may_be_clear
 
 
+def _cause_of_death(outcome: TrialFacts, death: WorkerDeath) -> Cause | None:
+    if death.exitcode >= 0:
+        return _ENDS_WORKER
+    return _MAPS_UNCHECKED if _is_in_truncated_mapping(outcome, death) else None
+
+
+def _is_in_truncated_mapping(outcome: TrialFacts, death: WorkerDeath) -> bool:
+    return death.exitcode == -signal.SIGBUS and _has_fired(outcome, faults.TruncatedFile)
+
+
 def _explain_death(outcome: TrialFacts, death: WorkerDeath) -> str:
-    if death.exitcode == -signal.SIGBUS and _has_fired(outcome, faults.TruncatedFile):
+    if _is_in_truncated_mapping(outcome, death):
         return _TRUNCATED
     if death.exitcode == -signal.SIGKILL:
         return _NOT_BY_FAULT
