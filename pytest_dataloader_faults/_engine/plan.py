@@ -52,7 +52,8 @@ class FaultPlan:
     random. *samples*: each firing has its sample. *seeded*: what random numbers restart from at
     each sample, together with its index; None to leave them. *own_folders*: the folders,
     as realpath(3) gives them, in which faults may change files for good; None for anywhere.
-    *provokes_races*: whether calls of workers are made to collide, if *watch* is set.
+    *unprovoked*: globs of the files at which calls of workers are not made to collide; at others
+    they are, if *watch* is set.
     """
 
     faults: tuple[Fault, ...]
@@ -61,7 +62,7 @@ class FaultPlan:
     samples: bool = False
     seeded: int | None = None
     own_folders: Sequence[str] | None = None
-    provokes_races: bool = True
+    unprovoked: tuple[str, ...] = ()
 
     @property
     def globs(self) -> tuple[str, ...]:

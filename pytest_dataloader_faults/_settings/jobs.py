@@ -96,7 +96,6 @@ class TrialOptions:
             more samples than requested: a batch for each worker.
         of_workers: Whether the batches of workers are compared, because the loader's own
             ``__iter__`` changes them.
-        provokes_races: Whether calls of workers are delayed until they collide, if nothing fails.
         descriptors: How many descriptors may be opened in addition to the open ones; None to keep
             the limit.
     """
@@ -105,7 +104,6 @@ class TrialOptions:
     watch_files: bool = False
     whole_batches: bool = False
     of_workers: bool = False
-    provokes_races: bool = True
     descriptors: int | None = None
 
 
@@ -139,8 +137,8 @@ class Watcher:
         """Watch what this process opens within a block, in which it makes or reads the dataset."""
         raise NotImplementedError
 
-    def begin(self, workers: int, *, provokes_races: bool) -> None:
-        """That many *workers* start; *provokes_races*: what one does rarely may be provoked."""
+    def begin(self, workers: int, unprovoked: tuple[str, ...]) -> None:
+        """That many *workers* start; *unprovoked*: as in ``TrialJob``."""
         raise NotImplementedError
 
     def end(self, journal: Any) -> None:
@@ -281,23 +279,21 @@ class TrialJob(Job):
     """Epochs under faults, and a recovery.
 
     *recovers_in_workers*: whether the recovery pass always has workers, as a dataset needs that
-    only workers can read. *watchers*: what makes the watchers of its process.
+    only workers can read. *watchers*: what makes the watchers of its process. *unprovoked*: globs
+    of what workers may use without waiting for each other. At all else that they share, their calls
+    collide if there are no faults.
     """
 
     needs_workers: bool = False
     recovers_in_workers: bool = False
     watchers: tuple[Callable[[], Watcher], ...] = field(default_factory=_registered_watchers)
+    unprovoked: tuple[str, ...] = ()
 
     @property
     def may_recover_in_child(self) -> bool:
         """Whether a child without workers makes the recovery pass if it can read the dataset."""
         passes = steps_of(self.processes, FaultFreePass)
         return not self.recovers_in_workers and any(each.in_child for each in passes)
-
-
-def without_provoked_races(job: TrialJob) -> TrialJob:
-    """*job*, in which no call waits for one of another worker."""
-    return replace(job, options=replace(job.options, provokes_races=False))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from pytest_dataloader_faults._engine.scope import Injection, arm_faults
 from pytest_dataloader_faults._engine.system.ownership import ClosedByUserError
 from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
+from pytest_dataloader_faults._settings import EVERY_FILE
 from pytest_dataloader_faults._settings.jobs import Job, Meetings, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
 from pytest_dataloader_faults._trial.driver import LoaderDriver, describe_error, idle_at_once
@@ -150,7 +151,7 @@ def _arm_engine(
         samples=bool(job.faults),
         seeded=job.comparison.seeded,
         own_folders=own_folders,
-        provokes_races=job.options.provokes_races,
+        unprovoked=job.unprovoked,
     )
 
 
@@ -348,9 +349,9 @@ class TrialProcess:
     def _arm(self) -> None:
         if self.loader is not None:
             self.start_driver()
-            is_free = self.job.options.provokes_races and not self.job.faults
+            unprovoked = EVERY_FILE if self.job.faults else self.job.unprovoked
             for watcher in self._watchers:
-                watcher.begin(self.loader.num_workers, provokes_races=is_free)
+                watcher.begin(self.loader.num_workers, unprovoked)
         self._scope = self._outer_scope.enter_context(contextlib.ExitStack())
         self._injection, self._monitor = self._scope.enter_context(self.armed)
         self.journal.write(FaultsArmed())

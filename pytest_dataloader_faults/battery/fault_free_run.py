@@ -14,13 +14,7 @@ from typing import Any, TypeVar
 
 from pytest_dataloader_faults._engine.scope import engine_for_files
 from pytest_dataloader_faults._settings import SAMPLES, Settings, check
-from pytest_dataloader_faults._settings.jobs import (
-    ONE_EPOCH,
-    Deadlines,
-    TrialJob,
-    TrialOptions,
-    without_provoked_races,
-)
+from pytest_dataloader_faults._settings.jobs import ONE_EPOCH, Deadlines, TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import repeat_if_killed, run_trial_job, take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bind_factory
 from pytest_dataloader_faults.battery import progress
@@ -41,13 +35,7 @@ from pytest_dataloader_faults.battery.targets import (
 from pytest_dataloader_faults.battery.workload import NotApplicable
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes import (
-    Contract,
-    Finding,
-    Outcome,
-    Reference,
-    reference,
-)
+from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Reference, reference
 from pytest_dataloader_faults.outcomes.comparison import (
     EXACT,
     SHAPES,
@@ -59,7 +47,11 @@ from pytest_dataloader_faults.outcomes.comparison import (
 from pytest_dataloader_faults.outcomes.contract import comparisons_for, handling_for
 from pytest_dataloader_faults.outcomes.judge import judge, judge_for
 from pytest_dataloader_faults.outcomes.reference import Share, merge_levels
-from pytest_dataloader_faults.outcomes.repeats import JudgedTrial, was_killed
+from pytest_dataloader_faults.outcomes.repeats import (
+    JudgedTrial,
+    run_without_vain_waits,
+    was_killed,
+)
 from pytest_dataloader_faults.steps import run_epochs
 
 ONE_WORKER: Mapping[str, Any] = {"num_workers": 1}
@@ -221,11 +213,10 @@ class FaultFreeRun:
     def run_trial(self, *faults: Fault, **arguments: Any) -> Outcome:
         """One trial; *arguments* are those of ``job``."""
         job = self.job(*faults, **arguments)
-        outcome = self.run_alone(job)
-        if faults or not outcome.waited_in_vain or self.judge(outcome, Contract()).passed:
-            return outcome
-        # Only the wait may be the reason: other workers may wait for a lock for a shorter time.
-        return self.run_alone(without_provoked_races(job))
+        return run_without_vain_waits(
+            lambda unprovoked: self.run_alone(replace(job, unprovoked=unprovoked)),
+            lambda outcome: not (faults or self.judge(outcome, Contract()).passed),
+        )
 
     def run_fault_free(self, **arguments: Any) -> list[Outcome]:
         """A trial without a fault, and another one if a process of it was killed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -445,10 +446,11 @@ class TrialFacts:
         return dict(sum((Counter(each.unobserved) for each in self.workers), Counter[str]()))
 
     @property
-    def waited_in_vain(self) -> bool:
-        """Whether a call waited for one of another worker, to provoke a race, and none followed."""
-        workers = [worker for job in self.jobs for worker in job.workers]
-        return any(job.of(VainWait) for job in self.jobs) or any(w.vain_waits for w in workers)
+    def vain_waits(self) -> frozenset[str]:
+        """Where a call waited for one of another worker, to provoke a race, and none followed."""
+        paths = (each.vain_waits for job in self.jobs for each in job.workers)
+        names = (each.name for job in self.jobs for each in job.of(VainWait))
+        return frozenset(itertools.chain(names, *paths))
 
     @property
     def omitted_events(self) -> int:

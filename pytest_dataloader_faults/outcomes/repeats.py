@@ -8,12 +8,18 @@ three trials fails the check. One that fails in one of three passes, with two ex
 workers may read a file through a shared offset, which is known to be a race in the dataset. And
 another check may have failed intermittently as well, both in a pass without a fault: then the
 checks only happened to run when it occurred, and together they confirm it.
+
+Some facts about waits. To provoke races, calls wait until another worker makes such a call as well.
+If it waits for a lock that the first one holds, it never does, and fails if its timeout is shorter,
+though the dataset is healthy. So a trial that fails after waits in vain is repeated without them.
+All others remain, because they may provoke a race elsewhere that the failure hid.
 """
 
 from __future__ import annotations
 
+import glob
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -26,6 +32,8 @@ from pytest_dataloader_faults.outcomes.results import CheckResult, Outcome
 from pytest_dataloader_faults.outcomes.text import pluralize
 
 _MOST = 3
+_MOST_FOR_WAITS = 3
+"""The last repeat has no waits at all: each of many files may have one in vain."""
 _OF_DATASET = (Verdict.CORRUPTED, Verdict.POISONED, Verdict.FAILS_WITHOUT_FAULT)
 """The verdicts on wrong samples and errors. A busy machine may cause the others."""
 _FORK_LINE = re.compile(r"^.*\bfork(?:ed|ing|s|\(\))?\b.*$", re.IGNORECASE | re.MULTILINE)
@@ -49,6 +57,29 @@ def hangs_or_dies(trial: JudgedTrial) -> bool:
     outcome = trial.outcome
     deaths = (*outcome.deaths, *(outcome.recovery.deaths if outcome.recovery else ()))
     return not trial.finding.passed and bool(outcome.timed_out or outcome.died or deaths)
+
+
+def run_without_vain_waits(
+    run: Callable[[tuple[str, ...]], Outcome], has_failed: Callable[[Outcome], bool]
+) -> Outcome:
+    """The outcome of *run*, repeated while it *has_failed*, maybe because of waits in vain.
+
+    *run* gets globs of what workers may use without waiting for each other.
+    """
+    unprovoked: tuple[str, ...] = ()
+    outcome = run(unprovoked)
+    for number in range(1, _MOST_FOR_WAITS + 1):
+        if not outcome.vain_waits or not has_failed(outcome):
+            break
+        names = map(_glob_of, sorted(outcome.vain_waits)) if number < _MOST_FOR_WAITS else "*"
+        unprovoked = (*unprovoked, *names)
+        outcome = run(unprovoked)
+    return outcome
+
+
+def _glob_of(name: str) -> str:
+    """A glob for *name* with any numbers, such as a process id, which differs in the next trial."""
+    return re.sub(r"\d+", "[0-9]*", glob.escape(name))
 
 
 def was_killed(outcome: Outcome) -> bool:

@@ -143,7 +143,13 @@ class LoadedState(Note):
 
 @dataclass(frozen=True)
 class VainWait(Note):
-    """A worker waited for a request of another one, to provoke a race, but none followed."""
+    """A worker waited for a request of another one, to provoke a race, but none followed.
+
+    Attributes:
+        name: Of the connection.
+    """
+
+    name: str
 
 
 register(ChangedState, LoadedState, SavedState, VainWait)

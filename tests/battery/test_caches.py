@@ -1,13 +1,10 @@
 """A cache hides its sources. The battery tells of a new one, and what to do."""
 
-import contextlib
 import functools
 import os
 import shutil
-import time
 
 import pytest
-from filelock import FileLock, Timeout
 
 from pytest_dataloader_faults import check_dataset, run_trial, sweep
 from pytest_dataloader_faults._settings import Settings
@@ -295,28 +292,7 @@ def test_workers_that_share_a_temporary_name_are_told_to_add_theirs(records):
     assert "as in f'all.tmp.{os.getpid()}'" in result.explanation
 
 
-class _LockedBriefly(CacheSeenEarly):
-    """Tries to get a lock a few times, which is shorter than a first write is delayed: healthy."""
-
-    def __init__(self, folder, cache):
-        super().__init__(folder, cache)
-        self.data = b"".join(path.read_bytes() for path in self.paths)
-
-    def fill(self):
-        self.cache.write_bytes(self.data)
-
-    def __getitem__(self, index):
-        lock = FileLock(self.cache.with_suffix(".lock"))
-        for _ in range(40):  # On a busy machine, that lasts longer.
-            with contextlib.suppress(Timeout), lock.acquire(blocking=False):
-                return super().__getitem__(index)
-            time.sleep(0.001)
-        raise TimeoutError("the cache is in use")
-
-
-@pytest.mark.parametrize(
-    "kind", [CacheRenamed, _LockedBriefly, slow(CacheLocked), CacheLockedByName]
-)
+@pytest.mark.parametrize("kind", [CacheRenamed, slow(CacheLocked), CacheLockedByName])
 def test_a_cache_that_is_seen_whole_passes(records, kind):
     result = _check(lambda folder: kind(records, folder), "workers-agree")
 

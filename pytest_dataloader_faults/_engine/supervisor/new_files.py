@@ -9,7 +9,7 @@ until another worker opens that file, and then a little longer, so that the othe
 If a dataset fills a temporary file, or holds a lock meanwhile, no other worker opens the file.
 The writer then continues after a while: it cannot wait forever for a worker that waits for its
 lock. Time in which the other worker waits for a processor does not count. A trial that fails after
-a vain wait is repeated without such waits, because some code waits for a lock only briefly. Each
+a vain wait is repeated without that wait, because some code waits for a lock only briefly. Each
 file is waited for only once, and after a few files no worker waits again.
 """
 
@@ -86,8 +86,8 @@ class NewFileBarrier:
         """
         file = self._files.get(path)
         if file is None:
-            is_meant = creates and worker.has_peers and not is_excluded(path)
-            if is_meant and self._waits < _MAX_WAITS:
+            may_wait = creates and worker.has_peers and self._waits < _MAX_WAITS
+            if may_wait and not (is_excluded(path) or self._vain_waits.is_unprovoked(path)):
                 self._files[path] = _NewFile(worker)
         elif file.creator is not worker and not file.is_written:
             if reads and not is_lock and worker not in file.readers:

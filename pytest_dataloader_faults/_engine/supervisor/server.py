@@ -84,8 +84,7 @@ class Supervisor:
         self._report_fd = report_fd
         self._errors = descriptor_budget.RunErrors()
         self._events = Events()
-        provokes_races = plan.watch and plan.provokes_races
-        self.services = SupervisorServices.create(self._events, self._on_error, provokes_races)
+        self.services = SupervisorServices.create(self._events, self._on_error, plan)
         self._budget = descriptor_budget.DescriptorBudget(
             self._collect, self.services.copies.shrink
         )

@@ -28,6 +28,7 @@ from collections import Counter, defaultdict
 
 from pytest_dataloader_faults._engine.supervisor.events import Action, Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults.faults.globs import GlobMatcher
 
 
 def shared_files(workers: list[WorkerState]) -> defaultdict[int, set[str]]:
@@ -70,10 +71,11 @@ class VainWaits:
     """Which workers have waited for another one in vain, as long as no two have met anywhere.
 
     A dataset may fail only because of such a wait, for example if another worker does not wait for
-    a lock that long.
+    a lock that long. *unprovoked*: globs of the files at which none waits.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unprovoked: tuple[str, ...] = ()) -> None:
+        self.is_unprovoked = GlobMatcher(unprovoked).means
         self._workers: list[WorkerState] = []
         self._have_met = False
 
@@ -107,13 +109,17 @@ class SharedOffsetBarrier:
             self._vain_waits.note_meeting()
             self._release(path)
             continue_syscall()
-        elif self._met[path] >= _MEETINGS or self._timeouts >= _MAX_TIMEOUTS:
+        elif not self._may_wait(path):
             continue_syscall()
         else:
             for waiting_path in tuple(self._waiting):
                 self._release(waiting_path)
             end = self._timers.after(_TIMEOUT, lambda: self._give_up(worker, path))
             self._waiting[path] = (continue_syscall, end)
+
+    def _may_wait(self, path: str) -> bool:
+        is_over = self._met[path] >= _MEETINGS or self._timeouts >= _MAX_TIMEOUTS
+        return not is_over and not self._vain_waits.is_unprovoked(path)
 
     def _release(self, path: str) -> None:
         continue_syscall, end = self._waiting.pop(path)

@@ -179,3 +179,12 @@ def test_a_vain_wait_is_noted_unless_workers_meet(meets):
         barrier.arrive(_worker(), "y", lambda: None)
 
     assert worker.notes["vain_waits"] == (set() if meets else {"x"})
+
+
+def test_no_worker_waits_at_a_file_that_is_left_out():
+    events: list[str] = []
+    barrier = SharedOffsetBarrier(Timers(), VainWaits(("x",)))
+    for path in ("x", "y"):
+        barrier.arrive(_worker(), path, lambda path=path: events.append(path))
+
+    assert events == ["x"]

@@ -19,9 +19,9 @@ PATH = "/data/cache.bin"
 class Race:
     """Two workers; *resumed* has the files whose first write continued."""
 
-    def __init__(self):
+    def __init__(self, *unprovoked):
         self.timers = Timers()
-        self.barrier = NewFileBarrier(self.timers, VainWaits())
+        self.barrier = NewFileBarrier(self.timers, VainWaits(unprovoked))
         self.resumed = []
         self.first, self.second = (
             SimpleNamespace(pid=100 + number, loader=1, has_peers=True, notes=defaultdict(set))
@@ -138,6 +138,16 @@ def test_only_the_first_write_of_the_creator_waits(race, is_creator):
 def test_files_that_are_no_data_are_not_waited_for(race, path):
     race.create(race.first, path)
     assert not race.write(race.first, path)
+
+
+def test_a_file_that_is_left_out_is_not_waited_for():
+    race = Race("/data/*.lock")
+    waits = []
+    for path in ("/data/all.lock", "/data/all.bin"):
+        race.create(race.first, path)
+        waits.append(race.write(race.first, path))
+
+    assert waits == [False, True]
 
 
 def test_a_file_that_was_there_is_not_waited_for(race):

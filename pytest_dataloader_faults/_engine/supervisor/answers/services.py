@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from pytest_dataloader_faults._engine.kernel.caller import Syscall
+    from pytest_dataloader_faults._engine.plan import FaultPlan
 
 ErrorHandler = Callable[[WorkerState, "Syscall | None", Exception], None]
 _Service = TypeVar("_Service")
@@ -48,13 +49,13 @@ class SupervisorServices:
     _others: dict[Callable[..., Any], Any] = field(default_factory=dict)
 
     @classmethod
-    def create(cls, events: Events, on_error: ErrorHandler, provokes_races: bool) -> Self:
+    def create(cls, events: Events, on_error: ErrorHandler, plan: FaultPlan) -> Self:
         """The services of one supervisor."""
         timers = Timers()
-        vain_waits = VainWaits()
+        vain_waits = VainWaits(plan.unprovoked)
         barriers = SharedOffsetBarrier(timers, vain_waits), NewFileBarrier(timers, vain_waits)
         copies, deaths = FileCopies(), DeathScheduler()
-        return cls(events, on_error, copies, timers, deaths, *barriers, provokes_races)
+        return cls(events, on_error, copies, timers, deaths, *barriers, plan.watch)
 
     def get(self, kind: Callable[[SupervisorServices], _Service]) -> _Service:
         """The only *kind* of service that answers of one kind need, made when it is needed."""

@@ -14,7 +14,7 @@ quick server that is rare. So the first worker that has sent something waits bef
 until another worker has sent something as well, and has received an answer, which is that of the
 first one. If it holds a lock meanwhile, no other one sends. So the first continues soon after
 another worker has started its first batch, and no worker waits again. Some code does not wait for a
-lock even that long: if the trial fails, it is repeated without delays. Python's sockets, and
+lock even that long: if the trial fails, it is repeated without that wait. Python's sockets, and
 torch's fetchers, are replaced for that in this process, which is disposable. C code, and TLS, which
 C code reads and writes, do not wait.
 """
@@ -29,7 +29,7 @@ import socket
 import struct
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -40,6 +40,7 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import precede_fetches
 from pytest_dataloader_faults._settings.jobs import Watcher
 from pytest_dataloader_faults._trial.journal import Journal, Noted
 from pytest_dataloader_faults.battery.checks.network.rules import SharedConnection
+from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes.stages import VainWait
 
 _INFO_SIZE, _BYTES_RECEIVED = 136, 128
@@ -87,12 +88,15 @@ class SharedConnections(Watcher):
             if link not in earlier and (channel := _channel_of(link, descriptors)):
                 self._channels.append(channel)
 
-    def begin(self, workers: int, *, provokes_races: bool) -> None:
-        """That many *workers* start; *provokes_races*: their first uses of a connection collide."""
+    def begin(self, workers: int, unprovoked: tuple[str, ...]) -> None:
+        """That many *workers* start; their first uses of connections not *unprovoked* collide."""
         self._counts = [each.count_bytes() for each in self._channels]
-        links = {each.descriptor: each.link for each in self._channels if each.descriptor}
-        if links and workers > 1 and provokes_races:
-            self._first_uses = _FirstUses(links, workers)
+        is_unprovoked = GlobMatcher(unprovoked).means
+        provoked = [
+            each for each in self._channels if each.descriptor and not is_unprovoked(each.name)
+        ]
+        if provoked and workers > 1:
+            self._first_uses = _FirstUses(provoked, workers)
             self._first_uses.watch()
 
     def end(self, journal: Journal) -> None:
@@ -100,27 +104,28 @@ class SharedConnections(Watcher):
         for channel, earlier in zip(self._channels, self._counts, strict=False):
             if channel.count_bytes() > earlier:
                 journal.write(Noted(SharedConnection(channel.name)))
-        if self._first_uses is not None and self._first_uses.is_vain:
-            journal.write(Noted(VainWait()))
+        if self._first_uses is not None and (vain := self._first_uses.vain_channel):
+            journal.write(Noted(VainWait(vain.name)))
 
 
 class _FirstUses:
-    """When each worker first uses a connection; *links*: what /proc calls it, by descriptor."""
+    """When each worker first uses a connection, which is one of *channels*."""
 
-    def __init__(self, links: Mapping[int, str], workers: int) -> None:
-        self._links = links
+    def __init__(self, channels: Sequence[_Channel], workers: int) -> None:
+        self._channels = channels
         self._workers = workers
-        self._places = {descriptor: place for place, descriptor in enumerate(links)}
-        self._times = mmap.mmap(-1, (len(links) * workers + 1) * _TIMES.size)
-        """For each connection those of each worker, and of the first wait in vain."""
-        self._in_vain = len(links) * workers
+        self._places = {each.descriptor: place for place, each in enumerate(channels)}
+        self._times = mmap.mmap(-1, (len(channels) * workers + 1) * _TIMES.size)
+        """For each connection those of each worker; then where one waited in vain, from 1."""
+        self._in_vain = len(channels) * workers
         self._started = mmap.mmap(-1, workers)
         """A byte for each worker: 1 if it has started a batch."""
 
     @property
-    def is_vain(self) -> bool:
-        """Whether a worker has waited for another one in vain."""
-        return bool(self._read(self._in_vain)[0])
+    def vain_channel(self) -> _Channel | None:
+        """The connection at which a worker has waited for another one in vain, if any."""
+        number = int(self._read(self._in_vain)[0])
+        return self._channels[number - 1] if number else None
 
     def watch(self) -> None:
         """Have the methods of Python's sockets wait in workers that are forked from now on."""
@@ -163,7 +168,7 @@ class _FirstUses:
         if place is None or info is None:
             return None
         # The worker may have closed it, and opened another one.
-        is_same = proc.link_of("self", descriptor) == self._links[descriptor]
+        is_same = proc.link_of("self", descriptor) == self._channels[place].link
         return place * self._workers + info.id if is_same else None
 
     def _await_other(self, slot: int, sent: float) -> None:
@@ -176,13 +181,13 @@ class _FirstUses:
             """Whether another worker has sent something, or received it if *number* is 1."""
             return any(self._read(each)[number] for each in others)
 
-        if self.is_vain or any(0 < self._read(each)[0] < sent for each in others):
+        if self.vain_channel or any(0 < self._read(each)[0] < sent for each in others):
             return
         _wait_for(lambda: follows(0) or self._has_started_others(own_id), _START_TIMEOUT)
         if _wait_for(lambda: follows(0), _SEND_TIMEOUT):
             _wait_for(lambda: follows(1), _ANSWER_TIMEOUT)
         else:
-            self._write(self._in_vain, time.monotonic(), 0)
+            self._write(self._in_vain, first // self._workers + 1, 0)
 
     def _has_started_others(self, worker: int) -> bool:
         return any(has_started for id_, has_started in enumerate(self._started[:]) if id_ != worker)

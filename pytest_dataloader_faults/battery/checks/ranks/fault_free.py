@@ -10,13 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from pytest_dataloader_faults._settings.jobs import (
-    Drawn,
-    ReferenceJob,
-    TrialOptions,
-    has_step,
-    without_provoked_races,
-)
+from pytest_dataloader_faults._settings.jobs import Drawn, ReferenceJob, TrialOptions, has_step
 from pytest_dataloader_faults._trial import repeat_if_killed
 from pytest_dataloader_faults.battery.checks.ranks.generators import RECORDED_EPOCH
 from pytest_dataloader_faults.battery.checks.ranks.shared_folder import NO_FOLDER, HoldWrites
@@ -30,7 +24,7 @@ from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.outcomes.comparison import Compared
 from pytest_dataloader_faults.outcomes.contract import handling_for
 from pytest_dataloader_faults.outcomes.judge.streams import digests
-from pytest_dataloader_faults.outcomes.repeats import was_killed
+from pytest_dataloader_faults.outcomes.repeats import run_without_vain_waits, was_killed
 
 _RECORDED = TrialOptions(watch_files=True, processes=RECORDED_EPOCH)
 _NAME = "ranks"
@@ -229,9 +223,11 @@ def _run(
 ) -> Outcome:
     job = run.job(*faults, **arguments)
     handlings = [each.add_to(job.handling) for each in references]
-    outcome = run_ranks(job, on_rank, handlings, shares_folder=shares_folder)
-    has_failed = bool(outcome.exception or outcome.timed_out)
-    if faults or not (has_failed and outcome.waited_in_vain):
-        return outcome
-    job = without_provoked_races(job)
-    return run_ranks(job, on_rank, handlings, shares_folder=shares_folder)
+
+    def run_once(unprovoked: tuple[str, ...]) -> Outcome:
+        trial_job = replace(job, unprovoked=unprovoked)
+        return run_ranks(trial_job, on_rank, handlings, shares_folder=shares_folder)
+
+    return run_without_vain_waits(
+        run_once, lambda outcome: not faults and bool(outcome.exception or outcome.timed_out)
+    )

@@ -1,0 +1,152 @@
+"""Waits that should provoke races, but are in vain, because the other worker waits for a lock."""
+
+import contextlib
+import time
+from types import SimpleNamespace
+
+import pytest
+from filelock import FileLock, Timeout
+
+from pytest_dataloader_faults.faults.globs import GlobMatcher
+from pytest_dataloader_faults.outcomes.repeats import run_without_vain_waits
+from support.corpus.caches import CacheRenamed, CacheSeenEarly
+from support.network_datasets import UnderLock, answer_squares
+from support.results import failure_of, result_of
+from support.servers import tcp_server
+
+
+@contextlib.contextmanager
+def _locked_briefly(path):
+    """Tries to get a lock a few times, which is shorter than a first write is delayed."""
+    lock = FileLock(path)
+    for _ in range(40):  # On a busy machine, that lasts longer.
+        with contextlib.suppress(Timeout), lock.acquire(blocking=False):
+            yield
+            return
+        time.sleep(0.001)
+    raise TimeoutError(f"{path.name} is in use")
+
+
+class _LockedBriefly(CacheSeenEarly):
+    """Writes and reads the cache while it holds a lock: healthy."""
+
+    def __init__(self, folder, cache):
+        super().__init__(folder, cache)
+        self.data = b"".join(path.read_bytes() for path in self.paths)
+
+    def fill(self):
+        self.cache.write_bytes(self.data)
+
+    def __getitem__(self, index):
+        with _locked_briefly(self.cache.with_suffix(".lock")):
+            return super().__getitem__(index)
+
+
+class _Logs(CacheSeenEarly):
+    """Lists what it reads in a file, for which it holds a lock, but fills the cache without one."""
+
+    logs = ("log.txt",)
+
+    def __getitem__(self, index):
+        for name in self.logs:
+            log = self.cache.with_name(name)
+            with _locked_briefly(log.with_suffix(".lock")), open(log, "a") as file:
+                file.write(f"{index}\n")
+        return super().__getitem__(index)
+
+
+class _LogsAndRenames(_Logs, CacheRenamed):
+    """Names the cache when it is complete: healthy."""
+
+
+class _KeepsLogs(_LogsAndRenames):
+    """Has several such files: healthy."""
+
+    logs = ("a.txt", "b.txt", "c.txt", "d.txt")
+
+
+def test_a_vain_wait_hides_no_race_at_another_file(records):
+    result = failure_of(lambda folder: _Logs(records, folder), "workers-agree")
+
+    assert result.cause == "reads a file while another worker still writes it"
+    assert "created all.bin, and another opened it" in result.explanation
+
+
+class _AsksUnderLock(UnderLock):
+    """Holds a lock while it uses a connection, but fills the cache without one."""
+
+    def __init__(self, folder, address, cache):
+        super().__init__(folder, address)
+        self.cached = CacheSeenEarly(folder, cache)
+
+    def __getitem__(self, index):
+        return super().__getitem__(index), self.cached[index]
+
+
+def test_a_vain_wait_at_a_connection_hides_no_race_at_a_file(records):
+    with tcp_server(answer_squares) as address:
+        result = failure_of(
+            lambda folder: _AsksUnderLock(records, address, folder), "workers-agree"
+        )
+
+    assert result.verdict == "corrupted"
+
+
+@pytest.mark.parametrize("kind", [_LockedBriefly, _LogsAndRenames, _KeepsLogs])
+def test_a_short_timeout_of_a_lock_is_healthy(records, kind):
+    result = result_of(lambda folder: kind(records, folder), "workers-agree")
+
+    assert result.passed, result.explanation
+
+
+def _repeat(vain_waits, passes=()):
+    """What is left out of each trial, if all fail but those that *passes* numbers."""
+    trials = []
+
+    def run(unprovoked):
+        trials.append(unprovoked)
+        number = len(trials)
+        return SimpleNamespace(vain_waits=vain_waits(number), has_failed=number not in passes)
+
+    run_without_vain_waits(run, lambda outcome: outcome.has_failed)
+    return trials
+
+
+def test_each_repeat_leaves_out_more_waits_and_the_last_one_all():
+    trials = _repeat(lambda number: [f"/data/{'abcde'[number]}.txt"])
+
+    assert trials == [
+        (),
+        ("/data/b.txt",),
+        ("/data/b.txt", "/data/c.txt"),
+        ("/data/b.txt", "/data/c.txt", "*"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("repeats", "case"),
+    [
+        (0, {"vain_waits": lambda _: []}),
+        (0, {"vain_waits": lambda _: ["/a"], "passes": [1]}),
+        (1, {"vain_waits": lambda number: ["/a"][: number == 1]}),
+        (1, {"vain_waits": lambda _: ["/a"], "passes": [2]}),
+    ],
+)
+def test_only_a_failure_after_a_vain_wait_is_repeated(repeats, case):
+    assert len(_repeat(**case)) == 1 + repeats
+
+
+@pytest.mark.parametrize(
+    ("name", "next_name", "is_left_out"),
+    [
+        ("/data/all.4711.tmp", "/data/all.4712.tmp", True),
+        ("/data/all.4711.tmp", "/data/all.bin", False),
+        ("/data/[a]*.tmp", "/data/[a]*.tmp", True),
+        ("/data/[a]*.tmp", "/data/abc.tmp", False),
+        ("a connection to ::1:80", "a connection to ::1:81", True),
+    ],
+)
+def test_the_process_id_in_a_name_may_differ(name, next_name, is_left_out):
+    (_, globs) = _repeat(lambda _: [name], passes=[2])
+
+    assert GlobMatcher(globs).means(next_name) == is_left_out
