@@ -462,7 +462,7 @@ class WorkerFacts:
         lengthened_files: Files whose truncated copy it extended by writing beyond its end.
         leftover_files: Temporary files and shared memory that it created and did not remove.
         unwritten_files: Files that it opened after another worker had created, but not filled them.
-        vain_waits: Files at which it waited for another worker, to provoke a race, in vain.
+        vain_waits: The file at which it waited for another worker in vain, if none did so before.
         remaining_locks: Files that it opened with O_EXCL, as a lock, and that still exist.
         settings: Settings of libraries to accept bad files, as PIL's ``LOAD_TRUNCATED_IMAGES``.
     """

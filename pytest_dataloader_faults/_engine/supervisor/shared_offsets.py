@@ -68,28 +68,29 @@ _MAX_TIMEOUTS = 2
 
 
 class VainWaits:
-    """Which workers have waited for another one in vain, as long as no two have met anywhere.
+    """The first wait of a worker for another one in vain, as long as no two have met anywhere.
 
     A dataset may fail only because of such a wait, for example if another worker does not wait for
-    a lock that long. *unprovoked*: globs of the files at which none waits.
+    a lock that long. Later ones may be in vain only because that worker has failed. *unprovoked*:
+    globs of the files at which none waits.
     """
 
     def __init__(self, unprovoked: tuple[str, ...] = ()) -> None:
         self.is_unprovoked = GlobMatcher(unprovoked).means
-        self._workers: list[WorkerState] = []
+        self._worker: WorkerState | None = None
         self._have_met = False
 
     def note(self, worker: WorkerState, path: str) -> None:
         """*worker* has waited at *path* in vain."""
-        if not self._have_met:
-            self._workers.append(worker)
+        if not self._have_met and self._worker is None:
+            self._worker = worker
             worker.notes["vain_waits"].add(path)
 
     def note_meeting(self) -> None:
         """Two workers have met, so that a failure may show a race."""
         self._have_met = True
-        for worker in self._workers:
-            worker.notes["vain_waits"].clear()
+        if self._worker is not None:
+            self._worker.notes["vain_waits"].clear()
 
 
 class SharedOffsetBarrier:
