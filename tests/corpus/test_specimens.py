@@ -98,7 +98,7 @@ def _require_pass(case, records):
 @pytest.mark.parametrize("case", SPECIMENS_AND_CHECKS)
 def test_specimen_fails_its_check(case, ask_once):
     hangs = {"deadline": allowed(case.deadline)} if case.verdict == "hung" else {}
-    result = ask_once(case.specimen, case.check, fails=True, **hangs, **case.options)
+    result = ask_once(case.specimen, case.check, fails=True, **{**hangs, **case.options})
 
     assert (case.verdict, False) == (result.verdict, result.passed), result.explanation
     assert case.says in result.explanation.splitlines()[0]
