@@ -21,7 +21,7 @@ from pytest_dataloader_faults.faults.base import (
 LOCK_ERRNOS = errno_numbers("EACCES EAGAIN EDEADLK EINTR ENOLCK")
 
 WRITE_LOCKS = "write_locks"
-"""How notes name the files whose locks a worker always held when it wrote to a file."""
+"""How notes name the locks that a worker always held, or had requested, as it wrote to a file."""
 
 
 @kind

@@ -259,6 +259,40 @@ class ReleasesTooEarly(CountsUnderLock):
         return Records.__getitem__(self, index)
 
 
+class NotesIfFree(Records):
+    """Notes a sample in a file, unless another worker has locked the file: healthy."""
+
+    writes_anyway = False
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        super().__init__(folder)
+        self.notes = cache / "seen.txt"
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.notes, "a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if not self.writes_anyway:
+                    return super().__getitem__(index)
+            file.write(f"{index}\n")
+        return super().__getitem__(index)
+
+
+class NotesAnyway(NotesIfFree):
+    """Does not care whether it has the lock, so its workers get in each other's way at any time."""
+
+    writes_anyway = True
+
+
+@pytest.mark.parametrize("check", BOTH)
+def test_a_lock_that_workers_refuse_each_other_still_protects_its_file(records, check):
+    result = failure_of(lambda folder: NotesAnyway(records, folder), check)
+    assert result.sentence == "a worker wrote seen.txt, but could not lock it."
+    (healthy,) = check_dataset(lambda folder: NotesIfFree(records, folder), only=check)
+    assert healthy.verdict == "survived"
+
+
 @pytest.mark.parametrize("kind", [slow(LogsAroundLock), slow(LogsTheError), ReleasesTooEarly])
 def test_a_file_that_is_also_written_without_a_lock_needs_none(records, kind):
     for result in _results(lambda cache: kind(records, cache)).values():

@@ -41,25 +41,41 @@ class _WriteLocks(AnswerHistory):
     """Which locks one worker, and each process that it started, holds as it writes to a file.
 
     close(2) is not seen, and it releases a lock. So whether a lock is held is looked up in /proc.
+    A request that does not wait fails while another worker holds the lock. To write to that very
+    file all the same shows that the lock protects it, as much as to hold the lock does.
     """
 
     def __init__(self) -> None:
         self._locks: dict[int, str] = {}
         """The files that may be locked, by descriptor number."""
+        self._unlocked: set[int] = set()
         self._held: dict[str, frozenset[str]] = {}
 
     def note_lock(self, number: int, path: str) -> None:
         """The kernel is about to lock *path* by the descriptor *number*."""
         self._locks[number] = path
+        self._unlocked.discard(number)
+
+    def note_unlock(self, number: int) -> None:
+        """The kernel is about to unlock the file of the descriptor *number*, or a part of it."""
+        self._unlocked.add(number)
 
     def note_write(self, worker: WorkerState, pid: int, path: str) -> None:
         if Place.LOCK in worker.faults.sees:
             locks = self._locks.items()
             held = frozenset(lock for number, lock in locks if has_lock(number, pid, lock))
+            if any(lock == path and self._is_requested(number, pid) for number, lock in locks):
+                held |= {path}
             self._held[path] = held & self._held.get(path, held)
 
+    def _is_requested(self, number: int, pid: int) -> bool:
+        try:
+            return number not in self._unlocked and link_of(pid, number) == self._locks[number]
+        except OSError:  # It is closed, or the process is dead.
+            return False
+
     def notes(self) -> dict[str, dict[str, tuple[str, ...]]]:
-        """For each written file, the locks that were held during every write."""
+        """For each written file, the locks that were held during every write, or its own."""
         by_file = {path: (*sorted(held),) for path, held in self._held.items()}
         return {WRITE_LOCKS: by_file} if by_file else {}
 
@@ -78,6 +94,7 @@ def on_lock(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
         return False
     path = _locked_path(worker, call, number)
     if path is None:
+        worker.history(_WriteLocks).note_unlock(number)
         return False
     fault = _fire_due(worker.policy, Operation(call.name, path, call.pid))
     if fault is None:
