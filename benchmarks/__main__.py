@@ -76,7 +76,8 @@ def stamped(table: Table, rounds: int) -> dict[str, Any]:
     """The record of a table."""
     day = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
     content = {"columns": table.columns, "rows": table.rows}
-    return {"day": day, "commit": _commit(), "rounds": rounds, **content}
+    run = {"day": day, "commit": _commit(), "rounds": rounds, "machine": machine()}
+    return {**run, **content}
 
 
 def main() -> None:
@@ -95,7 +96,6 @@ def main() -> None:
         began = time.monotonic()
         table = TABLES[name](rounds)
         print(f"{name}, {time.monotonic() - began:.0f} s\n{table.text()}\n", flush=True)
-        record["machine"] = machine()
         record["tables"][name] = stamped(table, rounds)
         record["tables"] = {key: record["tables"][key] for key in TABLES if key in record["tables"]}
         if not options.quick:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -16,17 +17,15 @@ PAGE = ROOT / "docs/evidence/performance.md"
 
 def record() -> dict[str, Any]:
     """What was measured so far."""
-    empty: dict[str, Any] = {"machine": {}, "tables": {}}
+    empty: dict[str, Any] = {"tables": {}}
     return json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else empty
 
 
 def page(record: dict[str, Any]) -> str:
     """The page about what is kept."""
-    machine = ", ".join(f"{name} {value}" for name, value in record["machine"].items())
     tables = {name: "\n".join(_lines(each)) for name, each in record["tables"].items()}
     template = Template(TEMPLATE.read_text(encoding="utf-8"))
-    measurements = dict.fromkeys(map(_describe_measurement, record["tables"].values()))
-    values = _Values(machine=machine, made="; ".join(measurements), **tables)
+    values = _Values(made=_describe_measurements(record["tables"].values()), **tables)
     return template.substitute(values)
 
 
@@ -37,8 +36,14 @@ class _Values(dict[str, str]):
         return f"`python benchmarks {name}` has not been run yet."
 
 
-def _describe_measurement(table: dict[str, Any]) -> str:
-    return f"{table['day']} at commit {table['commit']}, {table['rounds']} rounds"
+def _describe_measurements(tables: Iterable[dict[str, Any]]) -> str:
+    """A line for each machine, with what was measured on it."""
+    by_machine: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for table in tables:
+        machine = ", ".join(f"{name} {value}" for name, value in table["machine"].items())
+        run = f"{table['day']} at commit {table['commit']}, {table['rounds']} rounds"
+        by_machine[machine][run] = None
+    return "\n".join(f"- {machine}: {'; '.join(runs)}" for machine, runs in by_machine.items())
 
 
 def _lines(table: dict[str, Any]) -> Iterator[str]:
