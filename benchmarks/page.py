@@ -43,7 +43,7 @@ def _describe_measurements(tables: Iterable[dict[str, Any]]) -> str:
         machine = ", ".join(f"{name} {value}" for name, value in table["machine"].items())
         run = f"{table['day']} at commit {table['commit']}, {table['rounds']} rounds"
         by_machine[machine][run] = None
-    return "\n".join(f"- {machine}: {'; '.join(runs)}" for machine, runs in by_machine.items())
+    return "\n- ".join(f"{machine}: {'; '.join(runs)}" for machine, runs in by_machine.items())
 
 
 def _lines(table: dict[str, Any]) -> Iterator[str]:
