@@ -170,8 +170,14 @@ class _Entry(NamedTuple):
         """The same with what *later_run*, of an item with the folder *home*, has found."""
         run, folders = self.fault_free_run, self._folders(home)
         if (later := later_run.reusable) is not None:
-            findings = _Mover(*reversed(folders))(later.findings) if folders else later.findings
-            run = replace(run, findings={**findings, **run.findings})
+            move = _Mover(*reversed(folders)) if folders else _keep
+            moved_keys = {key: move(key) for key in later.findings}
+            findings = {
+                moved: move(later.findings[key])
+                for key, moved in moved_keys.items()
+                if moved not in run.findings
+            }
+            run = replace(run, findings={**run.findings, **findings})
         is_movable = self.is_movable or folders is not None
         return self._replace(fault_free_run=run, is_movable=is_movable)
 
@@ -316,6 +322,10 @@ def _path_pattern(folder: str) -> re.Pattern[str]:
     """The places in a text that name *folder*, or a file in it, as a path or as a glob."""
     names = "|".join(map(re.escape, (folder, glob.escape(folder))))
     return re.compile(f"(?:{names})(?![^/])")
+
+
+def _keep(value: Any) -> Any:
+    return value
 
 
 _ATOMS = frozenset({int, float, bool, type(None)})
