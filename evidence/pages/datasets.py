@@ -35,7 +35,7 @@ _LIMIT = 1500
 _LONGEST = 150
 """Characters in a cell."""
 RANKS = "ranks-agree ranks-next-epoch rank-read-error rank-worker-killed".split()
-"""The only ones that are asked of the classes in field/ranks.py: others were added later."""
+"""The checks that ran on the classes in field/ranks.py; others were added later."""
 RESUME = [name for name in CHECKS if name.startswith("resumes")]
 """The only ones that are asked of the classes in field/resume.py."""
 _OF_PART = {"ranks": RANKS, "resume": RESUME}

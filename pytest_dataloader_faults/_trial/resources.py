@@ -112,8 +112,8 @@ def end_session(leader: int, seconds: float) -> None:
 def _session_of(leader: int) -> Iterator[psutil.Process]:
     """The processes of a session.
 
-    ``psutil.process_iter`` may return an object for a dead process whose pid was assigned anew, and
-    that object refuses to kill the new process.
+    ``psutil.process_iter`` may return its object for a dead process if the pid was reused, and that
+    object refuses to kill the new process.
     """
     for pid in psutil.pids():
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):

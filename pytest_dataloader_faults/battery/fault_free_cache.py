@@ -171,11 +171,10 @@ class _Entry(NamedTuple):
         run, folders = self.fault_free_run, self._folders(home)
         if (later := later_run.reusable) is not None:
             move = _Mover(*reversed(folders)) if folders else _keep
-            moved_keys = {key: move(key) for key in later.findings}
             findings = {
-                moved: move(later.findings[key])
-                for key, moved in moved_keys.items()
-                if moved not in run.findings
+                moved: move(each)
+                for key, each in later.findings.items()
+                if (moved := move(key)) not in run.findings
             }
             run = replace(run, findings={**run.findings, **findings})
         is_movable = self.is_movable or folders is not None

@@ -309,7 +309,7 @@ def test_a_worker_that_still_starts_ends_with_a_killed_warden(records, left_behi
 
 
 def _start_session(pid: int | None = None) -> subprocess.Popen:
-    """A process in a session of its own; with *pid*, if that is given and nobody has it."""
+    """A process in a session of its own; its pid is *pid*, if that is given and free."""
     if pid is not None:
         _LAST_PID.write_text(str(pid - 1), encoding="ascii")
     return subprocess.Popen(
