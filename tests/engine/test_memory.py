@@ -8,7 +8,6 @@ import os
 import queue
 import resource
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import numpy as np
@@ -24,7 +23,7 @@ from pytest_dataloader_faults._engine.worker.preparations.allocations import (
 from pytest_dataloader_faults.exceptions import FaultNotFiredError
 from pytest_dataloader_faults.faults import MemoryExhaustion
 from pytest_dataloader_faults.faults.memory import MIN_ALLOCATION
-from support.attempts import attempt
+from support.attempts import attempt, in_a_thread
 from support.children import in_a_process
 from support.epochs import alone, epoch
 from support.inner import start_python
@@ -58,11 +57,6 @@ def _grow(size):
     return "grown"
 
 
-def _in_a_thread(size):
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(bytes, size).result() and "allocated"
-
-
 ALLOCATORS = {
     "bytes": (bytes, "MemoryError"),
     "bytearray": (bytearray, "MemoryError"),
@@ -72,7 +66,7 @@ ALLOCATORS = {
     "torch.empty": (lambda size: torch.empty(size, dtype=torch.uint8), "DefaultCPUAllocator"),
     "malloc": (_malloc, "NULL"),
     "mmap": (lambda size: mmap.mmap(-1, size).close(), "Cannot allocate memory"),
-    "thread": (_in_a_thread, "MemoryError"),
+    "thread": (in_a_thread, "MemoryError"),
 }
 
 
@@ -242,25 +236,35 @@ def test_a_fault_that_never_fires_is_explained():
 
 THREADS_THAT_FREE = """
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from pytest_dataloader_faults.faults import MemoryExhaustion
-from support.attempts import attempt
+from support.attempts import attempt, in_a_thread
 
-with ThreadPoolExecutor(4) as pool:
-    assert all(pool.map(lambda _: [bytearray(100 << 10) for _ in range(100)], range(8)))
-results, _ = attempt([70 << 10, 1 << 20, 5 << 20] * 2, bytes, MemoryExhaustion())
-print(results)
+ARENAS = 8
+together = Barrier(ARENAS)
+
+def use_arena(_):
+    together.wait()
+    objects = [bytearray(100 << 10) for _ in range(100)]
+    together.wait()
+
+with ThreadPoolExecutor(ARENAS) as pool:
+    list(pool.map(use_arena, range(ARENAS)))
+for allocate in bytes, in_a_thread:
+    results, _ = attempt([80 << 10, 1 << 20, 5 << 20] * 2, allocate, MemoryExhaustion())
+    print(results)
 """
 
 
 def test_memory_that_threads_of_the_main_process_freed_is_not_used():
-    """A forked worker has their arenas, in which malloc(3) looks before it gives up.
+    """A forked worker has their arenas, and each thread that it starts gets another one.
 
     In a new interpreter: in a process that has run for long, what a sample frees may lie between
     two free blocks, and all three together may be large enough.
     """
     with start_python("-c", THREADS_THAT_FREE) as process:
         output = process.communicate(timeout=allowed(100))
-    assert output == (f"{['MemoryError: '] * 6}\n", "")
+    assert output == (f"{['MemoryError: '] * 6}\n" * 2, "")
 
 
 def test_a_worker_that_starts_needs_no_new_memory_until_the_supervisor_answers():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from errno import EINTR
 from functools import partial
@@ -170,3 +171,9 @@ def error_of(way: Callable[[Any], Any]) -> Callable[[Any], Any]:
             return str(error)
 
     return read
+
+
+def in_a_thread(size: int) -> str:
+    """Allocate so many bytes in another thread."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(bytes, size).result() and "allocated"

@@ -6,10 +6,10 @@ threshold rises to the size of each such mapping that is freed, up to 32 MiB. So
 allocations reach the kernel. mallopt(3) sets the threshold, and how much unused memory the heap may
 have at its end.
 
-An allocation that fails in one arena is tried in the next one, to which the thread then belongs.
-Each has free memory of its own, and a forked process has the arenas of its parent's threads. So
-while the kernel refuses, a thread can take all that is free: after as many failures as there are
-arenas, nothing is left.
+A forked process has the arenas of its parent's threads, each with free memory of its own. A thread
+gets an arena that no other thread uses. If an allocation fails there, it is tried once more, in the
+main arena or, from there, in another one, to which the thread then belongs. So while the kernel
+refuses, as many threads as there are arenas, all alive, can take all that is free.
 
 A threshold that was set once does not rise again, and later threads share one arena: that cannot be
 undone.
@@ -34,6 +34,8 @@ _IS_MAPPED = 2
 """A flag in the size of a chunk, which is the word before it."""
 _ARENA, _SMALL_OBJECT, _BUFFERS = 1 << 20, 400, 64 << 10
 """Bytes: CPython's arena, an object that is in one, and what else the reserve is for."""
+_MOST_FAILURES = 2
+"""In one thread: after the first, it may belong to another arena."""
 _WORD = ctypes.sizeof(ctypes.c_size_t)
 
 
@@ -72,7 +74,6 @@ class LargeAllocations:
         self._least = least
         self._last: int | None = None
         """The chunk that was kept last; each contains the address of the one before."""
-        self._arenas = 0
         self._is_usable = _is_glibc()
         if self._is_usable:
             libc.mallopt(_M_ARENA_MAX, 1)
@@ -81,20 +82,28 @@ class LargeAllocations:
     def prepare(self, send: Callable[[TakesFreeMemory], None]) -> None:
         """Keep what is free from use, so that the batch gets its memory from the kernel."""
         self.free_kept()
-        send(TakesFreeMemory(threading.get_native_id()))
-        self.keep_free()
+        if self._is_usable:
+            self._keep_in_arenas(_count_arenas(), send)
 
     def free_kept(self) -> None:
-        """Free what was kept, and count the arenas: that also takes memory."""
+        """Free what was kept."""
         while self._last is not None:
             address, self._last = self._last, ctypes.c_void_p.from_address(self._last).value
             _free(address)
-        self._arenas = _count_arenas() if self._is_usable else 0
+
+    def _keep_in_arenas(self, arenas: int, send: Callable[[TakesFreeMemory], None]) -> None:
+        """Keep what is free for this thread and, while it lives, for as many others."""
+        send(TakesFreeMemory(threading.get_native_id()))
+        self.keep_free()
+        if arenas > 1:
+            thread = threading.Thread(target=self._keep_in_arenas, args=(arenas - 1, send))
+            thread.start()
+            thread.join()
 
     def keep_free(self) -> None:
         """Take all free memory of that size, while the kernel refuses to give this thread any."""
         failures = 0
-        while failures < self._arenas:
+        while failures < _MOST_FAILURES:
             address = _malloc(self._least)
             if address is None:
                 failures += 1
