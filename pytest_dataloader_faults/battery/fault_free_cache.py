@@ -31,7 +31,7 @@ import operator
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from pathlib import PurePath
@@ -141,15 +141,16 @@ class _Entry(NamedTuple):
         folders = self._folders(home)
         if folders is None:
             return self
-        paths_to_move = (self.fault_free_run, self.contents, self.own_folders)
-        fault_free_run, contents, own_folders = _Mover(*folders)(paths_to_move)
+        move, findings = _Mover(*folders), self.fault_free_run.findings
+        paths_to_move = (replace(self.fault_free_run, findings={}), self.contents, self.own_folders)
+        fault_free_run, contents, own_folders = move(paths_to_move)
         versions = {
             path: version
             for path, version in self.versions.items()
             if not is_below(path, folders[:1])
         }
         return self._replace(
-            fault_free_run=fault_free_run,
+            fault_free_run=replace(fault_free_run, findings=_MovedFindings(findings, move)),
             home=home,
             versions=versions,
             contents=contents,
@@ -170,13 +171,8 @@ class _Entry(NamedTuple):
         """The same with what *later_run*, of an item with the folder *home*, has found."""
         run, folders = self.fault_free_run, self._folders(home)
         if (later := later_run.reusable) is not None:
-            move = _Mover(*reversed(folders)) if folders else _keep
-            findings = {
-                moved: move(each)
-                for key, each in later.findings.items()
-                if (moved := move(key)) not in run.findings
-            }
-            run = replace(run, findings={**run.findings, **findings})
+            findings = _Mover(*reversed(folders))(later.findings) if folders else later.findings
+            run = replace(run, findings={**findings, **run.findings})
         is_movable = self.is_movable or folders is not None
         return self._replace(fault_free_run=run, is_movable=is_movable)
 
@@ -323,10 +319,6 @@ def _path_pattern(folder: str) -> re.Pattern[str]:
     return re.compile(f"(?:{names})(?![^/])")
 
 
-def _keep(value: Any) -> Any:
-    return value
-
-
 _ATOMS = frozenset({int, float, bool, type(None)})
 
 
@@ -375,3 +367,20 @@ class _Mover:
         new = {name: self(each) for name, each in old.items()}
         changes = {name: each for name, each in new.items() if each is not old[name]}
         return dataclasses.replace(value, **changes) if changes else value
+
+
+class _MovedFindings(Mapping[str, Any]):
+    """*findings* for another folder. Most items use few of them, so each is moved when used."""
+
+    def __init__(self, findings: Mapping[str, Any], move: _Mover) -> None:
+        self._findings = findings
+        self._move = functools.cache(lambda name: move(findings[name]))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._move(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._findings)
+
+    def __len__(self) -> int:
+        return len(self._findings)

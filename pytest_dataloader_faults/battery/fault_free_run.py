@@ -112,7 +112,8 @@ class FaultFreeRun:
             self._take(attempts)
         else:
             self._start_from(earlier_run, is_valid=is_valid)
-        self._findings = dict(earlier_run.findings) if earlier_run else {}
+        self._findings: dict[str, Any] = {}
+        self._earlier_findings = earlier_run.findings if earlier_run else {}
         cached_files = earlier_run.cached if earlier_run else ()
         self.cached = cached_files or find_new_files(began, self.working)
 
@@ -134,7 +135,10 @@ class FaultFreeRun:
 
     @property
     def reusable(self) -> EarlierRun | None:
-        """What another fault-free run may start with; None if something is wrong."""
+        """What another fault-free run may start with; None if something is wrong.
+
+        Of the findings, only those that this run has found itself.
+        """
         is_of_author = self.comparison.level is Compared.AUTHOR
         if self.unusable_reason or is_of_author or was_killed(self.outcome):
             return None
@@ -145,10 +149,12 @@ class FaultFreeRun:
 
     def find_once(self, name: str, find: Callable[[], _Found]) -> _Found:
         """What *find* returns about the dataset; it is called if no earlier run has found that."""
-        if name not in self._findings:
-            self._findings[name] = find()
-        result: _Found = self._findings[name]
-        return result
+        for findings in (self._findings, self._earlier_findings):
+            if name in findings:
+                result: _Found = findings[name]
+                return result
+        self._findings[name] = finding = find()
+        return finding
 
     def replace_finding(self, name: str, finding: object) -> None:
         """Have ``find_once`` return *finding* from now on."""
