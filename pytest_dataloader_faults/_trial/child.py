@@ -41,7 +41,7 @@ from pytest_dataloader_faults._engine.system.proc import PrivateMemory, private_
 from pytest_dataloader_faults._engine.system.processes import end_if_interrupted
 from pytest_dataloader_faults._engine.worker.arm import arm_function
 from pytest_dataloader_faults._engine.worker.late_imports import FOR_LOADER, import_late_modules
-from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob, steps_of
+from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob, import_checks, steps_of
 from pytest_dataloader_faults._trial.journal import (
     InternalError,
     Journal,
@@ -63,6 +63,8 @@ def preload(engine: str) -> None:
     arm_function(engine)
     import_late_modules(FOR_LOADER)
     package_folders()
+    for make_watcher in import_checks().WATCHERS:
+        make_watcher()  # Imports its module.
     _learn_messages()
     _read_sources()
 

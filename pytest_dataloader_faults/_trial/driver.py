@@ -437,7 +437,7 @@ def find_deaths(iterator: Any, ended: Idle) -> list[WorkerDeath]:
 
 def describe_error(error: BaseException) -> Raised:
     """*error* as a finding about the dataset; an error of this package is raised again."""
-    reraise_own_error(error)
     text = "".join(traceback.format_exception(error))
+    reraise_own_error(error, text)
     message, unprintable = text_or_error(error)
     return Raised(type(error).__name__, shorten_chain(message), shorten_chain(text), unprintable)

@@ -61,8 +61,10 @@ class CollateError(UnusableDatasetError):
     """The loader's ``collate_fn`` raised an error."""
 
 
-def reraise_own_error(error: BaseException) -> None:
+def reraise_own_error(error: BaseException, printed: str | None = None) -> None:
     """Raise *error* again if this package's own code caused it, not the user's code.
+
+    *printed*: the error with its traceback, if that is known.
 
     Raises:
         HarnessError: Our own code failed, perhaps in a worker.
@@ -71,7 +73,7 @@ def reraise_own_error(error: BaseException) -> None:
     end_if_interrupted(error)
     if isinstance(error, HarnessError):
         raise error
-    text = "".join(traceback.format_exception(error))
+    text = printed or "".join(traceback.format_exception(error))
     if not is_of_this_package(text):
         return
     if isinstance(error, DataLoaderFaultsError):
