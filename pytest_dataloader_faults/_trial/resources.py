@@ -43,7 +43,12 @@ from pytest_dataloader_faults._engine.system.patience import Patience, has_ended
 from pytest_dataloader_faults._engine.worker.fetch_hooks import FetchListener, observe_fetches
 from pytest_dataloader_faults._trial import accelerator
 from pytest_dataloader_faults.outcomes import Resources, Stage
-from pytest_dataloader_faults.outcomes.growth import FEWEST_EPOCHS, TIMES_TO_CONFIRM, find_growth
+from pytest_dataloader_faults.outcomes.growth import (
+    FEWEST_EPOCHS,
+    TIMES_TO_CONFIRM,
+    find_growth,
+    is_constant,
+)
 from pytest_dataloader_faults.outcomes.records import Footprint
 
 _INFRASTRUCTURE = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch_shm")
@@ -223,6 +228,8 @@ class FootprintSampler:
 
     def _find_last_epoch(self, epoch: int) -> int | None:
         """Which epoch should be the last, after those up to *epoch*; None if that is unknown."""
+        if is_constant(self._found):
+            return epoch
         seconds = time.monotonic() - self._began
         if epoch < FEWEST_EPOCHS or (epoch < _ENOUGH_EPOCHS and seconds <= _ENOUGH_SECONDS):
             return None

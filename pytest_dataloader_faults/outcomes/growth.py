@@ -9,11 +9,15 @@ mean rate, and the mean is above the noise.
 
 A pool that fills evenly looks like a leak until it is full. So growth over a few epochs is
 confirmed by four times as many, and it is a leak if it continued over all of them.
+
+More epochs find a leak that noise hides in a few. So they are not needed where there is no noise:
+if even the largest difference between two of the later epochs is far below what the smallest leak
+adds in that time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -27,6 +31,10 @@ FEWEST_EPOCHS = 8
 """With fewer epochs, growth cannot be distinguished from warming up."""
 TIMES_TO_CONFIRM = 4
 _PARTS = 4
+_FEWEST_IF_CONSTANT = 12
+"""Then a leak that does not show in each epoch has had eight to show."""
+_CONSTANT = 0.25
+"""Of what the smallest leak adds: less is no growth."""
 
 
 class Growth(NamedTuple):
@@ -39,20 +47,47 @@ class Growth(NamedTuple):
 
 def find_growth(footprints: Sequence[Footprint]) -> Growth | None:
     """The resource that a process of the loader has more of after each epoch, if any."""
+    for resource, history in _histories(footprints):
+        rate = steady_growth([getattr(each, resource.name) for each in history])
+        if rate >= resource.least:
+            return Growth(resource, rate, history[-1])
+    return None
+
+
+def is_constant(footprints: Sequence[Footprint]) -> bool:
+    """Whether no resource can be leaking, however many more epochs follow."""
+    return all(
+        _is_constant([getattr(each, resource.name) for each in history], resource.least)
+        for resource, history in _histories(footprints)
+    )
+
+
+def _is_constant(values: Sequence[int], least: float) -> bool:
+    settled = _settled(values)
+    most = _CONSTANT * least * (len(settled) - 1)
+    return len(values) >= _FEWEST_IF_CONSTANT and max(settled) - min(settled) < most
+
+
+def _histories(
+    footprints: Sequence[Footprint],
+) -> Iterator[tuple[GrowingResource, list[Footprint]]]:
+    """Each resource of each process, with the footprints of that process."""
     for process in dict.fromkeys(each.process for each in footprints):
         history = [each for each in footprints if each.process == process]
         for resource in GROWING_RESOURCES:
-            rate = steady_growth([getattr(each, resource.name) for each in history])
-            if rate >= resource.least:
-                return Growth(resource, rate, history[-1])
-    return None
+            yield resource, history
+
+
+def _settled(values: Sequence[int]) -> Sequence[int]:
+    """Those of the epochs in which the process was no longer warming up."""
+    return values[len(values) // 3 :]
 
 
 def steady_growth(values: Sequence[int]) -> float:
     """By how much *values* grow per step, if they grow steadily; otherwise 0."""
     if len(values) < FEWEST_EPOCHS:
         return 0
-    settled = values[len(values) // 3 :]
+    settled = _settled(values)
     cuts = [len(settled) * part // _PARTS for part in range(_PARTS + 1)]
     floors = [(start, min(settled[start:end])) for start, end in pairwise(cuts)]
     rates = [

@@ -13,7 +13,12 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults._settings import DEADLINE
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes import Footprint, Pass
-from pytest_dataloader_faults.outcomes.growth import FEWEST_EPOCHS, find_growth, steady_growth
+from pytest_dataloader_faults.outcomes.growth import (
+    FEWEST_EPOCHS,
+    find_growth,
+    is_constant,
+    steady_growth,
+)
 from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth
 from pytest_dataloader_faults.outcomes.stages import DONE, Phase, Stage
 from support.applicability import refusal_of
@@ -305,6 +310,27 @@ def test_too_few_epochs_show_nothing(records):
 )
 def test_growth_is_steady(values, rate):
     assert steady_growth(list(values)) == pytest.approx(rate, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("kib", "threads", "is_enough"),
+    [
+        ([0] * 11, [3] * 11, False),
+        ([0] * 12, [3] * 12, True),
+        ([0, 900, 2000, 3000] + [3010, 3002] * 4, [3] * 12, True),
+        ([0] * 11 + [111], [3] * 12, True),
+        ([0] * 11 + [112], [3] * 12, False),
+        (range(0, 64 * 12, 64), [3] * 12, False),
+        ([0] * 12, [3] * 11 + [4], False),
+        ([0] * 12, [1, 2, 2, 3] + [3] * 8, True),
+    ],
+    ids="few constant settles noise burst leak thread threads".split(),
+)
+def test_few_epochs_are_enough_if_nothing_changes(kib, threads, is_enough):
+    values = enumerate(zip(kib, threads, strict=True), start=1)
+    footprints = [Footprint(n, "worker 0", memory << 10, 9, count) for n, (memory, count) in values]
+    assert is_constant(footprints) == is_enough
+    assert not (is_enough and find_growth(footprints))
 
 
 def test_cache_on_the_disk_is_no_leftover(records):
