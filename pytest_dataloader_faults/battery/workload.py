@@ -381,7 +381,7 @@ class Workload:
         """Whether C code may open and read files without being monitored."""
         return self.fault_free.request.engine == "python"
 
-    @property
+    @cached_property
     def kinds(self) -> tuple[Workload, ...]:
         """A workload for each kind of file; only this one if all files are of one kind."""
         kinds = kinds_of({worker: _sources(files) for worker, files in self.used.items()})
