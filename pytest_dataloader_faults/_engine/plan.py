@@ -71,7 +71,7 @@ class FaultPlan:
             return ("*",)
         return tuple(glob for each in self.faults for glob in each.globs)
 
-    @property
+    @functools.cached_property
     def needs(self) -> FilterRequirements:
         """What the filter must notify of, in addition to opens and reads of followed files."""
         at_sample = any(getattr(each, "sample", None) is not None for each in self.faults)

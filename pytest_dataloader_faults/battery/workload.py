@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Literal, TypeAlias, TypeVar
 
+from pytest_dataloader_faults._arguments import ArgumentRule
 from pytest_dataloader_faults._settings import EVERY_FILE
 from pytest_dataloader_faults.battery import targets
 from pytest_dataloader_faults.battery.file_kinds import kinds_of
@@ -51,6 +52,10 @@ NOTHING_TO_SWEEP = (
 _NO_FOLDERS = targets.OwnFolders()
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+_REASON = ArgumentRule(
+    lambda value: isinstance(value, str) and bool(value.strip()),
+    "a sentence that says why the check does not apply",
+)
 _OPEN_BEFORE = "its files were opened or mapped before the workers started"
 _Explanation: TypeAlias = "Callable[[], NotApplicable]"
 
@@ -72,6 +77,9 @@ class NotApplicable(Exception):  # noqa: N818  # an answer rather than an error
     group: str = ""
     fatal: JudgedTrial | None = None
     remedy: str = ""
+
+    def __post_init__(self) -> None:
+        _REASON.check("reason", self.reason, owner="NotApplicable")
 
     @property
     def full_reason(self) -> str:

@@ -21,6 +21,10 @@ def test_it(fault_check, records):
     fault_check(lambda: Records(records))
 """
 RULES = """
+def refuse(reason):
+    raise NotApplicable(reason)
+
+
 def broken(outcome, reference):
     if outcome.fired:
         return Finding(Verdict.CONTRACT_BROKEN, "it does not open the file again")
@@ -59,6 +63,7 @@ BAD = [
         "",
         "its plan: result=[[]OpenError(), Scenario()[]] must be*",
     ),
+    ("refuse(' ')", "", "its plan: NotApplicable: reason=' ' must be a sentence that says why*"),
     ("1 // 0", "", "its plan: it raised ZeroDivisionError: *"),
     ("faults.OpenError(errno='EIO')", "", "its plan: *errno='EIO' must be an errno such as *EIO*"),
     (

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
+import os
+import runpy
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,12 +13,28 @@ from pathlib import Path
 import pytest
 
 from pytest_dataloader_faults._engine import explain_missing_kernel_engine
-from support.inner import run_process
+from pytest_dataloader_faults.report.command import main
+from support.inner import Entry, run_process
 from support.scripts import ROOT, load_script
 
 generate = load_script("docs/generate.py")
 PAGES: list[Path] = generate.pages()
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
+
+
+def _run_scripts(names: list[str]) -> int:
+    sys.path.insert(0, os.getcwd())
+    for name in names:
+        runpy.run_path(name, run_name="__main__")
+    return 0
+
+
+_ENTRIES: Mapping[tuple[str, ...], Entry] = {
+    ("-m", "pytest"): pytest.main,
+    ("-c", generate._RUN_OUR_COMMAND): main,
+    ("-c", generate._RUN_SCRIPTS): _run_scripts,
+}
+"""What runs a command in a fork, by the first arguments of its interpreter."""
 _HOW_TO = Path("docs/how-to")
 _GROUPS: dict[str, Callable[[Path], bool]] = {
     "cookbook": lambda page: page.parent == _HOW_TO / "cookbook",
@@ -58,13 +77,20 @@ def _output_of(
     folder: Path,
     environment: Mapping[str, str],
 ) -> tuple[str, int]:
-    """As ``generate.output_of``; a fork of this process, which has torch, runs pytest.
-
-    A page with a conftest.py may set a start method, which this process has done already.
-    """
-    start = [sys.executable, "-m", "pytest"]
-    if command[:3] != start or (folder / "conftest.py").exists():
+    """As ``generate.output_of``; a fork of this process, which has torch, runs the command."""
+    is_script = command[1:2] == [each for each in command[1:] if each.endswith(".py")]
+    entry = _run_scripts if is_script else _ENTRIES.get(tuple(command[1:3]))
+    if entry is None:
         return run_anew(command, folder, environment)
     streams = [folder / ".tmp" / name for name in ("stdout", "stderr")]
-    status = run_process(folder, streams, command[3:], environment)
+    arguments = command[1:] if is_script else command[3:]
+    status = run_process(
+        folder, streams, arguments, environment, functools.partial(_run_as_new, entry)
+    )
     return "".join(each.read_text(encoding="utf-8") for each in streams), status
+
+
+def _run_as_new(entry: Entry, arguments: list[str]) -> int:
+    """Run *entry* where no start method is set, as in a new interpreter."""
+    multiprocessing.set_start_method(None, force=True)
+    return entry(arguments)
