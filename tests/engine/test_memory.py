@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.system import proc
+from pytest_dataloader_faults._engine.supervisor.answers.memory import end_of_heap
 from pytest_dataloader_faults._engine.worker.preparations.allocations import (
     LargeAllocations,
     reserve_memory,
@@ -309,4 +309,4 @@ def test_the_end_of_the_heap_is_that_of_brk():
     libc = ctypes.CDLL(None)
     libc.sbrk.restype = ctypes.c_void_p
     end = libc.sbrk(0)
-    assert end <= proc.end_of_heap(os.getpid()) < end + 4 * KIB
+    assert end <= end_of_heap(os.getpid()) < end + 4 * KIB

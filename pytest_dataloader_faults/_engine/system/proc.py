@@ -431,10 +431,10 @@ def _mapped_path(name: bytes) -> str:
     return path
 
 
-def end_of_heap(pid: int) -> int:
-    """The address up to which brk(2) has extended the memory of *pid*; 0 if it has no heap."""
-    ends = re.findall(r"^\w+-(\w+) .*\[heap\]$", _read(f"/proc/{pid}/maps"), re.MULTILINE)
-    return int(ends[-1], 16) if ends else 0  # The kernel may list it in several parts.
+def mappings(pid: Pid) -> Iterator[str]:
+    """The lines of /proc/PID/maps: those that are not wanted are not read."""
+    with open(f"/proc/{pid}/maps", "rb", buffering=1024) as lines:
+        yield from map(os.fsdecode, lines)
 
 
 class PrivateMemory(NamedTuple):

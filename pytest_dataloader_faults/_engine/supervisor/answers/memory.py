@@ -23,7 +23,7 @@ from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import AnswerHistory, WorkerState
-from pytest_dataloader_faults._engine.system.proc import end_of_heap
+from pytest_dataloader_faults._engine.system.proc import mappings
 from pytest_dataloader_faults._engine.worker.preparations.allocations import TakesFreeMemory
 from pytest_dataloader_faults.faults import MemoryExhaustion
 from pytest_dataloader_faults.outcomes.text import format_size
@@ -152,6 +152,17 @@ def _due_counter(
         if is_meant and size >= fault.min_bytes and counter.reach():
             return counter
     return None
+
+
+def end_of_heap(pid: int) -> int:
+    """The address up to which brk(2) has extended the memory of *pid*; 0 if it has no heap."""
+    end = 0
+    for mapping in mappings(pid):
+        if mapping.endswith(" [heap]\n"):
+            end = int(mapping.split(" ")[0].partition("-")[2], 16)
+        elif end:  # The kernel may list it in several parts.
+            break
+    return end
 
 
 ANSWERS_ALONE = is_allocation, on_allocation

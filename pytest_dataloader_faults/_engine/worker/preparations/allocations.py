@@ -34,8 +34,8 @@ _IS_MAPPED = 2
 """A flag in the size of a chunk, which is the word before it."""
 _ARENA, _SMALL_OBJECT, _BUFFERS = 1 << 20, 400, 64 << 10
 """Bytes: CPython's arena, an object that is in one, and what else the reserve is for."""
-_MOST_FAILURES = 2
-"""In one thread: after the first, it may belong to another arena."""
+_SIZES = 512, 64, 8, 1, 1
+"""What a thread keeps, relative to the least: that twice, since it may then have another arena."""
 _WORD = ctypes.sizeof(ctypes.c_size_t)
 
 
@@ -102,15 +102,11 @@ class LargeAllocations:
 
     def keep_free(self) -> None:
         """Take all free memory of that size, while the kernel refuses to give this thread any."""
-        failures = 0
-        while failures < _MOST_FAILURES:
-            address = _malloc(self._least)
-            if address is None:
-                failures += 1
-            elif _is_mapped(address):  # It does not refuse any longer.
-                _free(address)
-                return
-            else:
+        for size in _SIZES:
+            while (address := _malloc(size * self._least)) is not None:
+                if _is_mapped(address):  # The kernel does not refuse any longer.
+                    _free(address)
+                    return
                 ctypes.c_void_p.from_address(address).value = self._last
                 self._last = address
 
