@@ -27,6 +27,7 @@ from support.attempts import attempt, in_a_thread
 from support.children import in_a_process
 from support.epochs import alone, epoch
 from support.inner import start_python
+from support.nobody import become_nobody
 from support.rows import rows
 from support.tries import Tries, TriesBesideThread
 from support.waiting import allowed
@@ -301,6 +302,22 @@ def test_what_the_kernel_gives_is_not_kept():
         allocations.keep_free()  # Returns, although nothing is refused.
         allocations.end()
         assert allocations._last is None
+
+    assert in_a_process(body) == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without processes")
+def test_memory_is_kept_where_no_thread_can_start():
+    def body():
+        in_a_thread(MIB)  # It leaves an arena.
+        allocations = LargeAllocations(64 * KIB)
+        become_nobody(0)
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+        with pytest.raises(RuntimeError, match="start new thread"):
+            threading.Thread(target=int).start()
+        threads = []
+        allocations.prepare(lambda message: threads.append(message.thread))
+        assert threads == [os.getpid()]
 
     assert in_a_process(body) == ""
 
