@@ -31,9 +31,9 @@ FEWEST_EPOCHS = 8
 """With fewer epochs, growth cannot be distinguished from warming up."""
 TIMES_TO_CONFIRM = 4
 _PARTS = 4
-_FEWEST_IF_CONSTANT = 12
-"""Then a leak that does not show in each epoch has had eight to show."""
-_CONSTANT = 0.25
+_FEWEST_IF_CONSTANT = 16
+"""By then, small objects that leak have filled the memory that was free."""
+_CONSTANT = 0.2
 """Of what the smallest leak adds: less is no growth."""
 
 
@@ -55,7 +55,7 @@ def find_growth(footprints: Sequence[Footprint]) -> Growth | None:
 
 
 def is_constant(footprints: Sequence[Footprint]) -> bool:
-    """Whether no resource can be leaking, however many more epochs follow."""
+    """Whether no resource grows, so that more epochs would hardly show a leak."""
     return all(
         _is_constant([getattr(each, resource.name) for each in history], resource.least)
         for resource, history in _histories(footprints)

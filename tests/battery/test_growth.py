@@ -315,14 +315,14 @@ def test_growth_is_steady(values, rate):
 @pytest.mark.parametrize(
     ("kib", "threads", "is_enough"),
     [
-        ([0] * 11, [3] * 11, False),
-        ([0] * 12, [3] * 12, True),
-        ([0, 900, 2000, 3000] + [3010, 3002] * 4, [3] * 12, True),
-        ([0] * 11 + [111], [3] * 12, True),
-        ([0] * 11 + [112], [3] * 12, False),
-        (range(0, 64 * 12, 64), [3] * 12, False),
-        ([0] * 12, [3] * 11 + [4], False),
-        ([0] * 12, [1, 2, 2, 3] + [3] * 8, True),
+        ([0] * 15, [3] * 15, False),
+        ([0] * 16, [3] * 16, True),
+        ([0, 900, 2000, 2500, 3000, 3010, *([3002] * 10)], [3] * 16, True),
+        ([0] * 15 + [127], [3] * 16, True),
+        ([0] * 15 + [128], [3] * 16, False),
+        (range(0, 64 * 16, 64), [3] * 16, False),
+        ([0] * 16, [3] * 15 + [4], False),
+        ([0] * 16, [1, 2, 2, 2, 3] + [3] * 11, True),
     ],
     ids="few constant settles noise burst leak thread threads".split(),
 )
