@@ -75,7 +75,7 @@ class CachedStream(RecordStream):
                     file.write(sample.numpy().tobytes())
                     yield sample, index
         except BaseException:
-            cached.unlink()
+            cached.unlink(missing_ok=True)
             raise
 
 
