@@ -255,11 +255,16 @@ class Shards(Buffered):
 
     def _write(self, records: list[bytes]) -> None:
         self.path.mkdir()
-        for number in range(4):
-            (self.path / f"{number}.pack").write_bytes(b"".join(records[number::4]))
+        for number, path in enumerate(self._paths):
+            path.write_bytes(b"".join(records[number::4]))
+
+    @property
+    def _paths(self) -> list[Path]:
+        """By name: in a listing, a missing file would go unnoticed."""
+        return [self.path / f"{number}.pack" for number in range(4)]
 
     def _open(self) -> Any:
-        return [open(each, "rb", buffering=0) for each in sorted(self.path.iterdir())]
+        return [open(path, "rb", buffering=0) for path in self._paths]
 
     def _read(self, index: int) -> bytes:
         shard = self.handle[index % 4]
