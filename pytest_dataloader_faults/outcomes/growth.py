@@ -47,18 +47,17 @@ class Growth(NamedTuple):
 
 def find_growth(footprints: Sequence[Footprint]) -> Growth | None:
     """The resource that a process of the loader has more of after each epoch, if any."""
-    for resource, history in _histories(footprints):
-        rate = steady_growth([getattr(each, resource.name) for each in history])
+    for resource, values, last in _histories(footprints):
+        rate = steady_growth(values)
         if rate >= resource.least:
-            return Growth(resource, rate, history[-1])
+            return Growth(resource, rate, last)
     return None
 
 
 def is_constant(footprints: Sequence[Footprint]) -> bool:
     """Whether no resource grows, so that more epochs would hardly show a leak."""
     return all(
-        _is_constant([getattr(each, resource.name) for each in history], resource.least)
-        for resource, history in _histories(footprints)
+        _is_constant(values, resource.least) for resource, values, _ in _histories(footprints)
     )
 
 
@@ -70,12 +69,12 @@ def _is_constant(values: Sequence[int], least: float) -> bool:
 
 def _histories(
     footprints: Sequence[Footprint],
-) -> Iterator[tuple[GrowingResource, list[Footprint]]]:
-    """Each resource of each process, with the footprints of that process."""
+) -> Iterator[tuple[GrowingResource, list[int], Footprint]]:
+    """Each resource of each process, how much there was, and the last footprint of the process."""
     for process in dict.fromkeys(each.process for each in footprints):
         history = [each for each in footprints if each.process == process]
         for resource in GROWING_RESOURCES:
-            yield resource, history
+            yield resource, [getattr(each, resource.name) for each in history], history[-1]
 
 
 def _settled(values: Sequence[int]) -> Sequence[int]:

@@ -23,7 +23,7 @@ from pytest_dataloader_faults._engine.worker.preparations.allocations import (
 from pytest_dataloader_faults.exceptions import FaultNotFiredError
 from pytest_dataloader_faults.faults import MemoryExhaustion
 from pytest_dataloader_faults.faults.memory import MIN_ALLOCATION
-from support.attempts import attempt, in_a_thread
+from support.attempts import allocate_in_thread, attempt
 from support.children import in_a_process
 from support.epochs import alone, epoch
 from support.inner import start_python
@@ -67,7 +67,7 @@ ALLOCATORS = {
     "torch.empty": (lambda size: torch.empty(size, dtype=torch.uint8), "DefaultCPUAllocator"),
     "malloc": (_malloc, "NULL"),
     "mmap": (lambda size: mmap.mmap(-1, size).close(), "Cannot allocate memory"),
-    "thread": (in_a_thread, "MemoryError"),
+    "thread": (allocate_in_thread, "MemoryError"),
 }
 
 
@@ -239,7 +239,7 @@ THREADS_THAT_FREE = """
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from pytest_dataloader_faults.faults import MemoryExhaustion
-from support.attempts import attempt, in_a_thread
+from support.attempts import allocate_in_thread, attempt
 
 ARENAS = 8
 together = Barrier(ARENAS)
@@ -251,7 +251,7 @@ def use_arena(_):
 
 with ThreadPoolExecutor(ARENAS) as pool:
     list(pool.map(use_arena, range(ARENAS)))
-for allocate in bytes, in_a_thread:
+for allocate in bytes, allocate_in_thread:
     results, _ = attempt([80 << 10, 1 << 20, 5 << 20] * 2, allocate, MemoryExhaustion())
     print(results)
 """
@@ -309,7 +309,7 @@ def test_what_the_kernel_gives_is_not_kept():
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without processes")
 def test_memory_is_kept_where_no_thread_can_start():
     def body():
-        in_a_thread(MIB)  # It leaves an arena.
+        allocate_in_thread(MIB)  # It leaves an arena.
         allocations = LargeAllocations(64 * KIB)
         become_nobody(0)
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))

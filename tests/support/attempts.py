@@ -173,7 +173,7 @@ def error_of(way: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return read
 
 
-def in_a_thread(size: int) -> str:
-    """Allocate so many bytes in another thread."""
+def allocate_in_thread(size: int) -> str:
+    """Allocate *size* bytes in another thread."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(bytes, size).result() and "allocated"
