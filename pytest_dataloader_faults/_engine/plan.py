@@ -53,7 +53,8 @@ class FaultPlan:
     each sample, together with its index; None to leave them. *own_folders*: the folders,
     as realpath(3) gives them, in which faults may change files for good; None for anywhere.
     *unprovoked*: globs of the files at which calls of workers are not made to collide; at others
-    they are, if *watch* is set.
+    they are, if *watch* is set. *empties_late*: there, a worker that empties a file waits until the
+    one that created it has written to it.
     """
 
     faults: tuple[Fault, ...]
@@ -63,6 +64,7 @@ class FaultPlan:
     seeded: int | None = None
     own_folders: Sequence[str] | None = None
     unprovoked: tuple[str, ...] = ()
+    empties_late: bool = False
 
     @property
     def globs(self) -> tuple[str, ...]:

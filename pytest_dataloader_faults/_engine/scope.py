@@ -132,19 +132,21 @@ def arm_faults(
     seeded: int | None = None,
     own_folders: Iterable[str] | None = None,
     unprovoked: tuple[str, ...] = (),
+    empties_late: bool = False,
 ) -> Iterator[tuple[Injection, LoaderMonitor]]:
     """``inject`` without its requirements, for trials; also yields the iterators' monitor.
 
     *stacks*: whether workers write their stacks when they get a signal. *supervisor*: one that is
     running already. *own_folders*: where faults may change files for good; None for anywhere.
-    *watch_files*, *samples*, *seeded* and *unprovoked*: see ``FaultPlan``.
+    *watch_files*, *samples*, *seeded*, *unprovoked* and *empties_late*: see ``FaultPlan``.
     """
     from pytest_dataloader_faults._engine.loader.client import SupervisorClient
     from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, monitor_iterators
     from pytest_dataloader_faults._engine.plan import FaultPlan
 
     folders = None if own_folders is None else tuple(map(os.path.realpath, own_folders))
-    plan = FaultPlan(faults, watch_files, seed, samples, seeded, folders, unprovoked)
+    order = unprovoked, empties_late
+    plan = FaultPlan(faults, watch_files, seed, samples, seeded, folders, *order)
     client = SupervisorClient(plan, engine, stacks, supervisor)
     monitor = LoaderMonitor(client, plan, may_arm_own_process=may_arm_own_process)
     injection = Injection(plan, engine, client, monitor)

@@ -281,13 +281,14 @@ class TrialJob(Job):
     *recovers_in_workers*: whether the recovery pass always has workers, as a dataset needs that
     only workers can read. *watchers*: what makes the watchers of its process. *unprovoked*: globs
     of what workers may use without waiting for each other. At all else that they share, their calls
-    collide if there are no faults.
+    collide if there are no faults. *empties_late*: see ``FaultPlan``.
     """
 
     needs_workers: bool = False
     recovers_in_workers: bool = False
     watchers: tuple[Callable[[], Watcher], ...] = field(default_factory=_registered_watchers)
     unprovoked: tuple[str, ...] = ()
+    empties_late: bool = False
 
     @property
     def may_recover_in_child(self) -> bool:

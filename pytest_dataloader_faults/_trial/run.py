@@ -152,6 +152,7 @@ def _arm_engine(
         seeded=job.comparison.seeded,
         own_folders=own_folders,
         unprovoked=job.unprovoked,
+        empties_late=job.empties_late,
     )
 
 

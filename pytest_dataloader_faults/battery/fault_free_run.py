@@ -49,6 +49,7 @@ from pytest_dataloader_faults.outcomes.judge import judge, judge_for
 from pytest_dataloader_faults.outcomes.reference import Share, merge_levels
 from pytest_dataloader_faults.outcomes.repeats import (
     JudgedTrial,
+    run_in_both_orders,
     run_without_vain_waits,
     was_killed,
 )
@@ -219,10 +220,13 @@ class FaultFreeRun:
     def run_trial(self, *faults: Fault, **arguments: Any) -> Outcome:
         """One trial; *arguments* are those of ``job``."""
         job = self.job(*faults, **arguments)
-        return run_without_vain_waits(
-            lambda unprovoked: self.run_alone(replace(job, unprovoked=unprovoked)),
-            lambda outcome: not (faults or self.judge(outcome, Contract()).passed),
-        )
+
+        def run(unprovoked: tuple[str, ...], *, empties_late: bool = False) -> Outcome:
+            return self.run_alone(replace(job, unprovoked=unprovoked, empties_late=empties_late))
+
+        is_watched = job.options.watch_files and not faults
+        repeat = run_in_both_orders if is_watched else run_without_vain_waits
+        return repeat(run, lambda outcome: not (faults or self.judge(outcome, Contract()).passed))
 
     def run_fault_free(self, **arguments: Any) -> list[Outcome]:
         """A trial without a fault, and another one if a process of it was killed."""

@@ -13,14 +13,19 @@ Some facts about waits. To provoke races, calls wait until another worker makes 
 If it waits for a lock that the first one holds, it never does, and fails if its timeout is shorter,
 though the dataset is healthy. So a trial that fails after waits in vain is repeated without them.
 All others remain, because they may provoke a race elsewhere that the failure hid.
+
+Some facts about orders. If several workers write one file, a race may show only if they open it at
+once, or only if the second one empties what the first one has written. So there is a trial of each.
 """
 
 from __future__ import annotations
 
 import glob
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
@@ -75,6 +80,26 @@ def run_without_vain_waits(
         unprovoked = (*unprovoked, *names)
         outcome = run(unprovoked)
     return outcome
+
+
+def run_in_both_orders(
+    run: Callable[..., Outcome], has_failed: Callable[[Outcome], bool]
+) -> Outcome:
+    """The outcome of *run*, or of a trial in the other order if only that *has_failed*.
+
+    *run* gets the globs of ``run_without_vain_waits``, and *empties_late*.
+    """
+    outcome = run_without_vain_waits(run, has_failed)
+    if has_failed(outcome) or not _have_several_writers(outcome):
+        return outcome
+    second = run_without_vain_waits(partial(run, empties_late=True), has_failed)
+    return second if has_failed(second) else outcome
+
+
+def _have_several_writers(outcome: Outcome) -> bool:
+    """Whether two workers have written or locked the same file."""
+    writers = Counter(path for each in outcome.workers for path in each.changed_files)
+    return any(count > 1 for count in writers.values())
 
 
 def _glob_of(name: str) -> str:

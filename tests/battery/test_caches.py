@@ -3,16 +3,20 @@
 import functools
 import os
 import shutil
+import time
 
 import pytest
+from torch.utils.data import get_worker_info
 
 from pytest_dataloader_faults import check_dataset, run_trial, sweep
 from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults.battery import fault_free_run
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT
 from pytest_dataloader_faults.battery.fault_free_cache import FaultFreeCache
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
 from pytest_dataloader_faults.faults import ReadError, TruncatedFile
+from pytest_dataloader_faults.outcomes.repeats import run_without_vain_waits
 from pytest_dataloader_faults.search import explore, replay
 from support.corpus.caches import (
     CacheLocked,
@@ -282,6 +286,37 @@ def test_a_cache_that_is_seen_early_is_not_a_matter_of_luck(records):
     assert (result.verdict, result.failed) == ("corrupted", True)
     assert result.cause == "reads a file while another worker still writes it"
     assert "created all.bin, and another opened it" in result.explanation
+
+
+class _LookedForByAll(CacheSeenEarly):
+    """Creates it only when both workers have missed it, as they do when they start at once."""
+
+    def fill(self):
+        self.cache.with_name(f"looked-{os.getpid()}").touch()
+        while get_worker_info() and len([*self.cache.parent.glob("looked-*")]) < 2:
+            time.sleep(0.001)
+        super().fill()
+
+
+class _LookedForByAllAndRenamed(_LookedForByAll, CacheRenamed):
+    """Each worker writes its own file, and names it when it is whole: healthy."""
+
+
+def test_a_cache_that_two_workers_create_at_once_is_emptied_while_it_is_read(records, monkeypatch):
+    def check():
+        return _check(lambda folder: _LookedForByAll(records, folder), "workers-agree")
+
+    result = check()
+    assert (result.verdict, result.failed) == ("corrupted", True)
+    assert result.cause == "reads a file while another worker still writes it"
+    monkeypatch.setattr(fault_free_run, "run_in_both_orders", run_without_vain_waits)
+    assert check().passed
+
+
+def test_caches_that_workers_create_at_once_and_rename_pass(records):
+    result = _check(lambda folder: _LookedForByAllAndRenamed(records, folder), "workers-agree")
+
+    assert result.passed
 
 
 def test_workers_that_share_a_temporary_name_are_told_to_add_theirs(records):

@@ -8,7 +8,7 @@ import pytest
 from filelock import FileLock, Timeout
 
 from pytest_dataloader_faults.faults.globs import GlobMatcher
-from pytest_dataloader_faults.outcomes.repeats import run_without_vain_waits
+from pytest_dataloader_faults.outcomes.repeats import run_in_both_orders, run_without_vain_waits
 from support.corpus.caches import CacheRenamed, CacheSeenEarly
 from support.network_datasets import UnderLock, answer_squares
 from support.results import failure_of, result_of
@@ -134,6 +134,33 @@ def test_each_repeat_leaves_out_more_waits_and_the_last_one_all():
 )
 def test_only_a_failure_after_a_vain_wait_is_repeated(repeats, case):
     assert len(_repeat(**case)) == 1 + repeats
+
+
+def _run_orders(*, writers=2, fails=()):
+    """The orders of the trials, and that of the outcome, if those that it *fails* in fail."""
+    orders = []
+
+    def run(_unprovoked, *, empties_late=False):
+        orders.append("late" if empties_late else "at once")
+        files = [["/data/all.bin"]] * writers
+        workers = [SimpleNamespace(changed_files=each) for each in files]
+        return SimpleNamespace(vain_waits=(), workers=workers, order=orders[-1])
+
+    outcome = run_in_both_orders(run, lambda outcome: outcome.order in fails)
+    return orders, outcome.order
+
+
+@pytest.mark.parametrize(
+    ("case", "orders", "order"),
+    [
+        ({}, ["at once", "late"], "at once"),
+        ({"fails": ["late"]}, ["at once", "late"], "late"),
+        ({"fails": ["at once"]}, ["at once"], "at once"),
+        ({"writers": 1, "fails": ["late"]}, ["at once"], "at once"),
+    ],
+)
+def test_what_several_workers_write_is_tried_in_both_orders(case, orders, order):
+    assert _run_orders(**case) == (orders, order)
 
 
 @pytest.mark.parametrize(

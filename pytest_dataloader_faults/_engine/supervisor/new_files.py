@@ -19,6 +19,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.supervisor.events import Action, Timers
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import VainWaits
@@ -28,9 +29,65 @@ from pytest_dataloader_faults.faults.globs import is_excluded
 _TIMEOUT = 0.1
 _START_TIMEOUT = 1.0
 """Seconds until another worker has started its first batch; spent in vain once only."""
-_HEAD_START = 0.02
+HEAD_START = 0.02
 """Seconds for the worker that has just opened the file to read it."""
 _MAX_WAITS = 6
+
+
+class OpenCall(NamedTuple):
+    """What an open(2) of *path* does: it *reads* the file, *creates* it, or *empties* it.
+
+    *is_lock*: with O_EXCL, which fails if the file is there.
+    """
+
+    path: str
+    reads: bool = False
+    creates: bool = False
+    empties: bool = False
+    is_lock: bool = False
+
+
+class FileBarrier:
+    """Lets workers wait for each other at the files that they create.
+
+    Attributes:
+        started: By loader, the process ids of the workers that have started a batch.
+    """
+
+    def __init__(self, timers: Timers, vain_waits: VainWaits) -> None:
+        self.timers = timers
+        self.vain_waits = vain_waits
+        self.started: defaultdict[int, set[int]] = defaultdict(set)
+        self._waits = 0
+
+    def note_start(self, worker: WorkerState) -> None:
+        """*worker* starts a batch, so that it may open files."""
+        self.started[worker.loader].add(worker.pid)
+
+    def hold_open(self, worker: WorkerState, call: OpenCall, continue_syscall: Action) -> bool:
+        """Let *worker* wait before its *call*; False if it need not.
+
+        *continue_syscall* lets it open the file.
+        """
+        raise NotImplementedError
+
+    def hold_write(self, worker: WorkerState, path: str, continue_syscall: Action) -> bool:
+        """Let *worker* wait before its first write to *path*; False if it need not.
+
+        *continue_syscall* lets it write.
+        """
+        raise NotImplementedError
+
+    def may_hold(self, worker: WorkerState, call: OpenCall) -> bool:
+        """Whether workers may wait for each other at the file that *worker* opens by *call*."""
+        if not (call.creates and worker.has_peers) or self._waits >= _MAX_WAITS:
+            return False
+        return not (is_excluded(call.path) or self.vain_waits.is_unprovoked(call.path))
+
+    def count_wait(self) -> bool:
+        """Count that a first write waits; False if too many have waited."""
+        self._waits += 1
+        return self._waits <= _MAX_WAITS
 
 
 @dataclass
@@ -56,64 +113,49 @@ class _NewFile:
         return self.write is not None and not (self.openers or self.is_written)
 
 
-class NewFileBarrier:
+class NewFileBarrier(FileBarrier):
     """The files that workers create, each with its first write."""
 
     def __init__(self, timers: Timers, vain_waits: VainWaits) -> None:
-        self._timers = timers
-        self._vain_waits = vain_waits
+        super().__init__(timers, vain_waits)
         self._files: dict[str, _NewFile] = {}
-        self._waits = 0
-        self._started: defaultdict[int, set[int]] = defaultdict(set)
-        """By loader, the workers that have started a batch."""
         self._start_timeout = _START_TIMEOUT
 
     def note_start(self, worker: WorkerState) -> None:
-        """*worker* starts a batch, so that it may open files."""
-        started = self._started[worker.loader]
+        started = self.started[worker.loader]
         if worker.pid not in started:
             started.add(worker.pid)
             for file in self._files.values():
                 if file.waits and file.creator is not worker:
                     self._wait(file, _TIMEOUT, started)
 
-    def note_open(
-        self, worker: WorkerState, path: str, *, creates: bool, reads: bool, is_lock: bool = False
-    ) -> None:
-        """*worker* opens *path*, to read the file, or *creates* or empties it.
-
-        *is_lock*: with O_EXCL, which fails if the file is there.
-        """
-        file = self._files.get(path)
+    def hold_open(self, worker: WorkerState, call: OpenCall, _continue_syscall: Action) -> bool:
+        """Note the *call*, for which a first write may wait."""
+        file = self._files.get(call.path)
         if file is None:
-            may_wait = creates and worker.has_peers and self._waits < _MAX_WAITS
-            if may_wait and not (is_excluded(path) or self._vain_waits.is_unprovoked(path)):
-                self._files[path] = _NewFile(worker)
+            if self.may_hold(worker, call):
+                self._files[call.path] = _NewFile(worker)
         elif file.creator is not worker and not file.is_written:
-            if reads and not is_lock and worker not in file.readers:
+            if call.reads and not call.is_lock and worker not in file.readers:
                 file.readers.append(worker)
             if file.waits:  # Only once: polling a lock file does not extend the wait.
-                self._wait(file, _HEAD_START, [worker.pid])
+                self._wait(file, HEAD_START, [worker.pid])
             file.openers.add(worker.pid)
-            file.is_lock = file.is_lock or is_lock
+            file.is_lock = file.is_lock or call.is_lock
             if file.write is not None:
-                self._note_meeting(file, path)
+                self._note_meeting(file, call.path)
+        return False
 
-    def hold(self, worker: WorkerState, path: str, continue_syscall: Action) -> bool:
-        """Let *worker* wait before its first write to *path*; False if it need not.
-
-        *continue_syscall* lets it write.
-        """
+    def hold_write(self, worker: WorkerState, path: str, continue_syscall: Action) -> bool:
         file = self._files.get(path)
         if file is None or file.creator is not worker or file.write:
             return False
         self._note_meeting(file, path)
-        if self._waits >= _MAX_WAITS:
+        if not self.count_wait():
             return False
-        self._waits += 1
         file.write = functools.partial(self._write, path, continue_syscall)
         if file.openers:
-            self._wait(file, _HEAD_START, file.openers)
+            self._wait(file, HEAD_START, file.openers)
         elif peers := self._started_peers(worker):
             self._wait(file, _TIMEOUT, peers)
         else:
@@ -121,25 +163,25 @@ class NewFileBarrier:
         return True
 
     def _started_peers(self, worker: WorkerState) -> set[int]:
-        return self._started[worker.loader] - {worker.pid}
+        return self.started[worker.loader] - {worker.pid}
 
     def _note_meeting(self, file: _NewFile, path: str) -> None:
         """Note which workers have opened *path*, which its creator writes."""
         for reader in file.readers:
             reader.notes["unwritten_files"].add(path)
         if file.openers and not file.is_lock:
-            self._vain_waits.note_meeting()
+            self.vain_waits.note_meeting()
 
     def _wait(self, file: _NewFile, seconds: float, pids: Collection[int] = ()) -> None:
         assert file.write is not None
-        self._timers.cancel(file.timer)
-        file.timer = self._timers.after(seconds, file.write, pids)
+        self.timers.cancel(file.timer)
+        file.timer = self.timers.after(seconds, file.write, pids)
 
     def _write(self, path: str, continue_syscall: Action) -> None:
         file = self._files[path]
         file.is_written = True
         if not file.openers:
-            self._vain_waits.note(file.creator, path)
+            self.vain_waits.note(file.creator, path)
             if not self._started_peers(file.creator):
                 self._start_timeout = _TIMEOUT
         continue_syscall()

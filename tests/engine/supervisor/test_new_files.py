@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_dataloader_faults._engine.supervisor.events import Timers
-from pytest_dataloader_faults._engine.supervisor.new_files import NewFileBarrier
+from pytest_dataloader_faults._engine.supervisor.new_files import NewFileBarrier, OpenCall
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import VainWaits
 from support.waiting import allowed, crowd_out
 
@@ -34,14 +34,17 @@ class Race:
         self.barrier.note_start(worker)
 
     def create(self, worker, path=PATH):
-        self.barrier.note_open(worker, path, creates=True, reads=False)
+        self._open(worker, OpenCall(path, creates=True))
 
     def open(self, worker, path=PATH, **how):
-        self.barrier.note_open(worker, path, creates=False, reads=True, **how)
+        self._open(worker, OpenCall(path, reads=True, **how))
+
+    def _open(self, worker, call):
+        assert not self.barrier.hold_open(worker, call, lambda: None)
 
     def write(self, worker, path=PATH):
         """Whether the write waits."""
-        return self.barrier.hold(worker, path, lambda: self.resumed.append(path))
+        return self.barrier.hold_write(worker, path, lambda: self.resumed.append(path))
 
 
 @pytest.fixture(name="race")

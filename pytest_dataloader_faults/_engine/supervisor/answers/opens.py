@@ -29,6 +29,7 @@ from pytest_dataloader_faults._engine.policy import (
 )
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
+from pytest_dataloader_faults._engine.supervisor.new_files import OpenCall
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
 
@@ -60,11 +61,8 @@ def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
     is_lock = bool(request.flags & os.O_EXCL)
     if request.flags & os.O_CREAT:
         worker.note_creation(request.path, is_there=is_there, is_lock=is_lock)
-    if services.provokes_races:
-        creates = not is_there or bool(request.flags & os.O_TRUNC)
-        services.new_files.note_open(
-            worker, request.path, creates=creates, reads=request.reads, is_lock=is_lock
-        )
+    if services.provokes_races and _is_held(worker, call, request, services, is_there=is_there):
+        return True
     if worker.policy.is_exempt(request.path):
         if worker.policy.may_exempt_data(request.path) and os.path.isfile(request.raw):
             worker.policy.unobserved[OF_EXCLUDED] += 1
@@ -74,6 +72,26 @@ def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
     if os.path.isfile(request.raw):
         worker.add_known_path(request.path)
     return False
+
+
+def _is_held(
+    worker: WorkerState,
+    call: Syscall,
+    request: PathRequest,
+    services: SupervisorServices,
+    *,
+    is_there: bool,
+) -> bool:
+    """Whether *call* waits for another worker, and is answered later."""
+
+    def answer() -> None:
+        if not on_open(worker, call, services):
+            worker.listener.continue_syscall(call)
+
+    empties, is_lock = (bool(request.flags & each) for each in (os.O_TRUNC, os.O_EXCL))
+    how = request.reads, empties or not is_there, empties and not is_lock, is_lock
+    late = worker.answer_if_waiting(call, answer)
+    return services.new_files.hold_open(worker, OpenCall(request.path, *how), late)
 
 
 def _leave_to_kernel(worker: WorkerState, why: str) -> bool:

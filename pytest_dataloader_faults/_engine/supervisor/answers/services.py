@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies
+from pytest_dataloader_faults._engine.supervisor.emptied_files import EmptiedFileBarrier
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, Events, Timers
-from pytest_dataloader_faults._engine.supervisor.new_files import NewFileBarrier
+from pytest_dataloader_faults._engine.supervisor.new_files import FileBarrier, NewFileBarrier
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import (
     SharedOffsetBarrier,
     VainWaits,
@@ -43,7 +44,7 @@ class SupervisorServices:
     timers: Timers
     deaths: DeathScheduler
     barrier: SharedOffsetBarrier
-    new_files: NewFileBarrier
+    new_files: FileBarrier
     provokes_races: bool
     bytes_read: SharedCount = field(default_factory=SharedCount)
     _others: dict[Callable[..., Any], Any] = field(default_factory=dict)
@@ -53,7 +54,8 @@ class SupervisorServices:
         """The services of one supervisor."""
         timers = Timers()
         vain_waits = VainWaits(plan.unprovoked)
-        barriers = SharedOffsetBarrier(timers, vain_waits), NewFileBarrier(timers, vain_waits)
+        at_new_files = EmptiedFileBarrier if plan.empties_late else NewFileBarrier
+        barriers = SharedOffsetBarrier(timers, vain_waits), at_new_files(timers, vain_waits)
         copies, deaths = FileCopies(), DeathScheduler()
         return cls(events, on_error, copies, timers, deaths, *barriers, plan.watch)
 

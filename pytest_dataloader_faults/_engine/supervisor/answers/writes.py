@@ -87,7 +87,7 @@ def on_write(
         return True
     is_first = services.provokes_races and call.facts.has_data
     late = worker.answer_if_waiting(call, answer_rest)
-    return is_first and services.new_files.hold(worker, path, late)
+    return is_first and services.new_files.hold_write(worker, path, late)
 
 
 def _carry_out(
