@@ -220,13 +220,12 @@ class FaultFreeRun:
     def run_trial(self, *faults: Fault, **arguments: Any) -> Outcome:
         """One trial; *arguments* are those of ``job``."""
         job = self.job(*faults, **arguments)
-
-        def run(unprovoked: tuple[str, ...], *, empties_late: bool = False) -> Outcome:
-            return self.run_alone(replace(job, unprovoked=unprovoked, empties_late=empties_late))
-
-        is_watched = job.options.watch_files and not faults
-        repeat = run_in_both_orders if is_watched else run_without_vain_waits
-        return repeat(run, lambda outcome: not (faults or self.judge(outcome, Contract()).passed))
+        provokes_races = job.options.watch_files and not faults
+        repeat = run_in_both_orders if provokes_races else run_without_vain_waits
+        return repeat(
+            lambda **order: self.run_alone(replace(job, **order)),
+            lambda outcome: not (faults or self.judge(outcome, Contract()).passed),
+        )
 
     def run_fault_free(self, **arguments: Any) -> list[Outcome]:
         """A trial without a fault, and another one if a process of it was killed."""

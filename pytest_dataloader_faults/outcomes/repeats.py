@@ -14,13 +14,14 @@ If it waits for a lock that the first one holds, it never does, and fails if its
 though the dataset is healthy. So a trial that fails after waits in vain is repeated without them.
 All others remain, because they may provoke a race elsewhere that the failure hid.
 
-Some facts about orders. If several workers write one file, a race may show only if they open it at
+Some facts about orders. If several workers change one file, a race may show only if they open it at
 once, or only if the second one empties what the first one has written. So there is a trial of each.
 """
 
 from __future__ import annotations
 
 import glob
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,20 +66,20 @@ def hangs_or_dies(trial: JudgedTrial) -> bool:
 
 
 def run_without_vain_waits(
-    run: Callable[[tuple[str, ...]], Outcome], has_failed: Callable[[Outcome], bool]
+    run: Callable[..., Outcome], has_failed: Callable[[Outcome], bool]
 ) -> Outcome:
     """The outcome of *run*, repeated while it *has_failed*, maybe because of waits in vain.
 
-    *run* gets globs of what workers may use without waiting for each other.
+    *run* gets *unprovoked*: globs of what workers may use without waiting for each other.
     """
     unprovoked: tuple[str, ...] = ()
-    outcome = run(unprovoked)
+    outcome = run(unprovoked=unprovoked)
     for number in range(1, _MOST_FOR_WAITS + 1):
         if not outcome.vain_waits or not has_failed(outcome):
             break
         names = map(_glob_of, sorted(outcome.vain_waits)) if number < _MOST_FOR_WAITS else "*"
         unprovoked = (*unprovoked, *names)
-        outcome = run(unprovoked)
+        outcome = run(unprovoked=unprovoked)
     return outcome
 
 
@@ -87,19 +88,20 @@ def run_in_both_orders(
 ) -> Outcome:
     """The outcome of *run*, or of a trial in the other order if only that *has_failed*.
 
-    *run* gets the globs of ``run_without_vain_waits``, and *empties_late*.
+    *run* also gets *empties_late* in that trial.
     """
     outcome = run_without_vain_waits(run, has_failed)
-    if has_failed(outcome) or not _have_several_writers(outcome):
+    if has_failed(outcome) or not _is_file_changed_twice(outcome):
         return outcome
     second = run_without_vain_waits(partial(run, empties_late=True), has_failed)
     return second if has_failed(second) else outcome
 
 
-def _have_several_writers(outcome: Outcome) -> bool:
-    """Whether two workers have written or locked the same file."""
-    writers = Counter(path for each in outcome.workers for path in each.changed_files)
-    return any(count > 1 for count in writers.values())
+def _is_file_changed_twice(outcome: Outcome) -> bool:
+    """Whether two workers have changed the same file."""
+    counts = (each.counts_of("writes").items() for each in outcome.workers)
+    changes = Counter(path for path, count in itertools.chain(*counts) if count)
+    return any(count > 1 for count in changes.values())
 
 
 def _glob_of(name: str) -> str:

@@ -8,7 +8,9 @@ import pytest
 from filelock import FileLock, Timeout
 
 from pytest_dataloader_faults.faults.globs import GlobMatcher
+from pytest_dataloader_faults.outcomes import WorkerFacts
 from pytest_dataloader_faults.outcomes.repeats import run_in_both_orders, run_without_vain_waits
+from pytest_dataloader_faults.wire import FileCounts
 from support.corpus.caches import CacheRenamed, CacheSeenEarly
 from support.network_datasets import UnderLock, answer_squares
 from support.results import failure_of, result_of
@@ -140,10 +142,12 @@ def _run_orders(*, writers=2, fails=()):
     """The orders of the trials, and that of the outcome, if those that it *fails* in fail."""
     orders = []
 
-    def run(_unprovoked, *, empties_late=False):
+    def run(*, empties_late=False, **_unprovoked):
         orders.append("late" if empties_late else "at once")
-        files = [["/data/all.bin"]] * writers
-        workers = [SimpleNamespace(changed_files=each) for each in files]
+        workers = [
+            WorkerFacts(number, number, 1, {"/data/all.bin": FileCounts(writes=number < writers)})
+            for number in range(2)
+        ]
         return SimpleNamespace(vain_waits=(), workers=workers, order=orders[-1])
 
     outcome = run_in_both_orders(run, lambda outcome: outcome.order in fails)

@@ -39,7 +39,7 @@ class _SharedFile:
     waiting: dict[str, Action] = field(default_factory=dict)
     timer: int = -1
 
-    def resume(self, name: str) -> None:
+    def let_continue(self, name: str) -> None:
         """Let the call *name* continue, if it waits."""
         continue_syscall = self.waiting.pop(name, None)
         if continue_syscall is not None:
@@ -63,13 +63,13 @@ class EmptiedFileBarrier(FileBarrier):
             if "empty" not in file.waiting:
                 return False
             self._wait(file, "read", continue_syscall)
-            file.resume("empty")
+            file.let_continue("empty")
             return True
         if file.emptier or not call.empties:
             return False
         file.emptier = worker
         self._wait(file, "empty", continue_syscall)
-        file.resume("write")
+        file.let_continue("write")
         return True
 
     def hold_write(self, worker: WorkerState, path: str, continue_syscall: Action) -> bool:
@@ -88,11 +88,11 @@ class EmptiedFileBarrier(FileBarrier):
         return True
 
     def _let_read(self, file: _SharedFile, continue_write: Action) -> None:
-        """Let the creator read the empty *file*, and the other worker write to it later."""
+        """Let the creator read the empty *file*; what *continue_write* does follows later."""
         file.creator.notes["unwritten_files"].add(file.path)
         self.vain_waits.note_meeting()
         self.timers.cancel(file.timer)
-        file.resume("read")
+        file.let_continue("read")
         self.timers.after(HEAD_START, continue_write, [file.creator.pid])
 
     def _wait(self, file: _SharedFile, name: str, continue_syscall: Action) -> None:
@@ -104,4 +104,4 @@ class EmptiedFileBarrier(FileBarrier):
 
     def _give_up(self, file: _SharedFile, name: str) -> None:
         self.vain_waits.note(file.creator, file.path)
-        file.resume(name)
+        file.let_continue(name)
