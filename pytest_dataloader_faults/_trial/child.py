@@ -28,12 +28,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from multiprocessing import current_process, forkserver, resource_sharer, resource_tracker
-from typing import Any, NoReturn, get_args, get_type_hints
+from typing import Any, NoReturn
 
-from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine.kernel.linux import collapse
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor  # noqa: F401  # For preload().
 from pytest_dataloader_faults._engine.protocol import Message, SupervisorHandle
+from pytest_dataloader_faults._engine.supervisor.host import prepare_supervisors
 from pytest_dataloader_faults._engine.supervisor.server import fork_supervisor
 from pytest_dataloader_faults._engine.system import stacks
 from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
@@ -53,8 +53,6 @@ from pytest_dataloader_faults._trial.process import environment
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
 from pytest_dataloader_faults._trial.process.warden import run_under_deadline
 from pytest_dataloader_faults._trial.run import run
-from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.faults.globs import package_folders
 from pytest_dataloader_faults.steps import OwnStep
 
 
@@ -62,10 +60,9 @@ def preload(engine: str) -> None:
     """Do, in pytest's process, what each trial and each of its workers would do again."""
     arm_function(engine)
     import_late_modules(FOR_LOADER)
-    package_folders()
     for make_watcher in import_checks().WATCHERS:
         make_watcher()  # Imports its module.
-    _learn_messages()
+    prepare_supervisors(Message | JournalEvent)
     _read_sources()
 
 
@@ -97,25 +94,6 @@ def _read_sources() -> None:
         with contextlib.suppress(Exception):  # Code may name anything as its file, even a FIFO.
             if os.path.isfile(path):
                 linecache.getlines(path)
-
-
-@functools.cache
-def _learn_messages() -> None:
-    """Find out how each record of a message is written and read."""
-    kinds: list[Any] = list(get_args(Message | JournalEvent))
-    for kind in kinds:
-        wire.readers_of(kind, False)
-        if hasattr(kind, "__dataclass_fields__"):
-            wire.names_of(kind)
-        inner = itertools.chain(*map(_records_in, get_type_hints(kind).values()))
-        kinds += [each for each in dict.fromkeys(inner) if each not in kinds]
-
-
-def _records_in(kind: Any) -> list[Any]:
-    """The records in a value of this *kind*, which is the type of a field."""
-    if hasattr(kind, "_fields") or hasattr(kind, "__dataclass_fields__"):
-        return [] if issubclass(kind, Fault) else [kind]
-    return [record for each in get_args(kind) for record in _records_in(each)]
 
 
 def main(job: Job, around: Surroundings) -> NoReturn:

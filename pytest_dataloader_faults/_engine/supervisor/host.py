@@ -13,19 +13,23 @@ closes that, and is then waited for. The host ends with the process that started
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import itertools
 import os
 import signal
 import socket
 import struct
 import sys
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn, get_args, get_type_hints
 
+from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine.protocol import (
     Channel,
     EndOfSupervisor,
     GetEnd,
+    Message,
     StartSupervisor,
     SupervisorStarted,
 )
@@ -34,6 +38,29 @@ from pytest_dataloader_faults._engine.supervisor.server import run_supervisor
 from pytest_dataloader_faults._engine.system.proc import set_own_name
 from pytest_dataloader_faults._engine.system.processes import exit_code_of, fork
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
+from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.faults.globs import package_folders
+
+
+@functools.cache
+def prepare_supervisors(message: object) -> None:
+    """Do what each supervisor would do again: find out how the kinds of a *message* are read."""
+    package_folders()
+    kinds: list[Any] = list(get_args(message))
+    for kind in kinds:
+        wire.readers_of(kind, False)
+        if hasattr(kind, "__dataclass_fields__"):
+            wire.names_of(kind)
+        inner = itertools.chain(*map(_records_in, get_type_hints(kind).values()))
+        kinds += [each for each in dict.fromkeys(inner) if each not in kinds]
+
+
+def _records_in(kind: Any) -> list[Any]:
+    """The records in a value of this *kind*, which is the type of a field."""
+    if hasattr(kind, "_fields") or hasattr(kind, "__dataclass_fields__"):
+        return [] if issubclass(kind, Fault) else [kind]
+    return [record for each in get_args(kind) for record in _records_in(each)]
+
 
 _CREDENTIALS = struct.Struct("3i")
 """A process, its user and its group: struct ucred in unix(7)."""
@@ -132,6 +159,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # If it is ignored, no exit status is kept.
     set_own_name("dlf-host")
     os.chdir("/")  # It shall not keep a folder of the user's in use.
+    prepare_supervisors(Message)
     gc.freeze()
     with contextlib.suppress(ProcessLookupError):
         host = SupervisorHost(socket.socket(fileno=listening), starter)
