@@ -60,12 +60,15 @@ class EmptiedFileBarrier(FileBarrier):
                 self._files[call.path] = _SharedFile(call.path, worker)
             return False
         if worker is file.creator:
-            if "empty" not in file.waiting:
+            if not call.reads or "empty" not in file.waiting:
                 return False
             self._wait(file, "read", continue_syscall)
             file.let_continue("empty")
             return True
-        if file.emptier or not call.empties:
+        if file.emptier:
+            return False
+        if not call.empties:
+            self._note_early_read(file, worker, call)
             return False
         file.emptier = worker
         self._wait(file, "empty", continue_syscall)
@@ -87,10 +90,18 @@ class EmptiedFileBarrier(FileBarrier):
         self._wait(file, "write", continue_syscall)
         return True
 
+    def _note_early_read(self, file: _SharedFile, worker: WorkerState, call: OpenCall) -> None:
+        """Note that *worker* opens the *file* while its first write waits."""
+        if call.reads and "write" in file.waiting:
+            self._note_meeting(file, worker)
+
+    def _note_meeting(self, file: _SharedFile, reader: WorkerState) -> None:
+        reader.notes["unwritten_files"].add(file.path)
+        self.vain_waits.note_meeting()
+
     def _let_read(self, file: _SharedFile, continue_write: Action) -> None:
         """Let the creator read the empty *file*; what *continue_write* does follows later."""
-        file.creator.notes["unwritten_files"].add(file.path)
-        self.vain_waits.note_meeting()
+        self._note_meeting(file, file.creator)
         self.timers.cancel(file.timer)
         file.let_continue("read")
         self.timers.after(HEAD_START, continue_write, [file.creator.pid])

@@ -74,6 +74,28 @@ def test_a_worker_that_only_reads_does_not_wait(race):
     race.open(race.first, CREATE)
 
     assert not race.open(race.second, READ)
+    assert race.second.notes == {}
+
+
+def test_a_worker_that_reads_while_the_first_write_waits_shows_a_race(race):
+    race.open(race.first, CREATE)
+    race.write(race.first)
+
+    assert not race.open(race.second, READ)
+    race.timers.expire(everything=True)
+    assert race.second.notes["unwritten_files"] == {PATH}
+    assert race.first.notes["vain_waits"] == set()
+
+
+def test_a_file_that_is_never_read_shows_no_race(race):
+    """Such as one with the state of the worker: the wait of the second worker is in vain."""
+    race.open(race.first, CREATE)
+    race.open(race.second, CREATE)
+    race.write(race.first)
+
+    assert not race.open(race.first, CREATE)
+    race.timers.expire(everything=True)
+    assert race.first.notes["vain_waits"] == {PATH}
 
 
 @pytest.mark.parametrize(
