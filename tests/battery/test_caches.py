@@ -293,7 +293,8 @@ class _LookedForByAll(CacheSeenEarly):
 
     def fill(self):
         self.cache.with_name(f"looked-{os.getpid()}").touch()
-        while get_worker_info() and len([*self.cache.parent.glob("looked-*")]) < 2:
+        count = info.num_workers if (info := get_worker_info()) else 0
+        while len([*self.cache.parent.glob("looked-*")]) < count:
             time.sleep(0.001)
         super().fill()
 
