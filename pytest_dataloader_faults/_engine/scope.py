@@ -145,8 +145,7 @@ def arm_faults(
     from pytest_dataloader_faults._engine.plan import FaultPlan
 
     folders = None if own_folders is None else tuple(map(os.path.realpath, own_folders))
-    order = unprovoked, empties_late
-    plan = FaultPlan(faults, watch_files, seed, samples, seeded, folders, *order)
+    plan = FaultPlan(faults, watch_files, seed, samples, seeded, folders, unprovoked, empties_late)
     client = SupervisorClient(plan, engine, stacks, supervisor)
     monitor = LoaderMonitor(client, plan, may_arm_own_process=may_arm_own_process)
     injection = Injection(plan, engine, client, monitor)

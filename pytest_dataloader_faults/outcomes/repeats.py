@@ -91,7 +91,7 @@ def run_in_both_orders(
     *run* also gets *empties_late* in that trial.
     """
     outcome = run_without_vain_waits(run, has_failed)
-    if has_failed(outcome) or not _is_file_changed_twice(outcome):
+    if not _is_file_changed_twice(outcome) or has_failed(outcome):
         return outcome
     second = run_without_vain_waits(partial(run, empties_late=True), has_failed)
     return second if has_failed(second) else outcome

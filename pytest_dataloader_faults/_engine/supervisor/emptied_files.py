@@ -65,10 +65,11 @@ class EmptiedFileBarrier(FileBarrier):
             self._wait(file, "read", continue_syscall)
             file.let_continue("empty")
             return True
-        if file.emptier:
+        if file.emptier or call.is_lock:
             return False
         if not call.empties:
-            self._note_early_read(file, worker, call)
+            if call.reads and "write" in file.waiting:
+                self._note_meeting(file, worker)
             return False
         file.emptier = worker
         self._wait(file, "empty", continue_syscall)
@@ -90,12 +91,8 @@ class EmptiedFileBarrier(FileBarrier):
         self._wait(file, "write", continue_syscall)
         return True
 
-    def _note_early_read(self, file: _SharedFile, worker: WorkerState, call: OpenCall) -> None:
-        """Note that *worker* opens the *file* while its first write waits."""
-        if call.reads and "write" in file.waiting:
-            self._note_meeting(file, worker)
-
     def _note_meeting(self, file: _SharedFile, reader: WorkerState) -> None:
+        """Note that *reader* opens the *file* while it is empty."""
         reader.notes["unwritten_files"].add(file.path)
         self.vain_waits.note_meeting()
 

@@ -41,27 +41,6 @@ from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.globs import package_folders
 
-
-@functools.cache
-def prepare_supervisors(message: object) -> None:
-    """Do what each supervisor would do again: find out how the kinds of a *message* are read."""
-    package_folders()
-    kinds: list[Any] = list(get_args(message))
-    for kind in kinds:
-        wire.readers_of(kind, False)
-        if hasattr(kind, "__dataclass_fields__"):
-            wire.names_of(kind)
-        inner = itertools.chain(*map(_records_in, get_type_hints(kind).values()))
-        kinds += [each for each in dict.fromkeys(inner) if each not in kinds]
-
-
-def _records_in(kind: Any) -> list[Any]:
-    """The records in a value of this *kind*, which is the type of a field."""
-    if hasattr(kind, "_fields") or hasattr(kind, "__dataclass_fields__"):
-        return [] if issubclass(kind, Fault) else [kind]
-    return [record for each in get_args(kind) for record in _records_in(each)]
-
-
 _CREDENTIALS = struct.Struct("3i")
 """A process, its user and its group: struct ucred in unix(7)."""
 
@@ -150,6 +129,26 @@ class SupervisorHost:
         self._events.unwatch(ending)
         os.close(ending)
         os.waitpid(supervisor, 0)
+
+
+@functools.cache
+def prepare_supervisors(message: object) -> None:
+    """Do what each supervisor would do again: find out how the kinds of a *message* are read."""
+    package_folders()
+    kinds: list[Any] = list(get_args(message))
+    for kind in kinds:
+        wire.readers_of(kind, False)
+        if hasattr(kind, "__dataclass_fields__"):
+            wire.names_of(kind)
+        inner = itertools.chain(*map(_records_in, get_type_hints(kind).values()))
+        kinds += [each for each in dict.fromkeys(inner) if each not in kinds]
+
+
+def _records_in(kind: Any) -> list[Any]:
+    """The records in a value of this *kind*, which is the type of a field."""
+    if hasattr(kind, "_fields") or hasattr(kind, "__dataclass_fields__"):
+        return [] if issubclass(kind, Fault) else [kind]
+    return [record for each in get_args(kind) for record in _records_in(each)]
 
 
 def main() -> None:

@@ -87,6 +87,16 @@ def test_a_worker_that_reads_while_the_first_write_waits_shows_a_race(race):
     assert race.first.notes["vain_waits"] == set()
 
 
+def test_a_lock_that_another_worker_cannot_create_shows_no_race(race):
+    race.open(race.first, CREATE)
+    race.write(race.first)
+
+    assert not race.open(race.second, READ._replace(is_lock=True, empties=True, creates=True))
+    race.timers.expire(everything=True)
+    assert race.second.notes == {}
+    assert race.first.notes["vain_waits"] == {PATH}
+
+
 def test_a_file_that_is_never_read_shows_no_race(race):
     """Such as one with the state of the worker: the wait of the second worker is in vain."""
     race.open(race.first, CREATE)

@@ -61,8 +61,12 @@ def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
     is_lock = bool(request.flags & os.O_EXCL)
     if request.flags & os.O_CREAT:
         worker.note_creation(request.path, is_there=is_there, is_lock=is_lock)
-    if services.provokes_races and _is_held(worker, call, request, services, is_there=is_there):
-        return True
+    if services.provokes_races:
+        empties = bool(request.flags & os.O_TRUNC)
+        creates = empties or not is_there
+        opening = OpenCall(request.path, request.reads, creates, empties, is_lock)
+        if _is_held(worker, call, opening, services):
+            return True
     if worker.policy.is_exempt(request.path):
         if worker.policy.may_exempt_data(request.path) and os.path.isfile(request.raw):
             worker.policy.unobserved[OF_EXCLUDED] += 1
@@ -75,23 +79,16 @@ def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
 
 
 def _is_held(
-    worker: WorkerState,
-    call: Syscall,
-    request: PathRequest,
-    services: SupervisorServices,
-    *,
-    is_there: bool,
+    worker: WorkerState, call: Syscall, opening: OpenCall, services: SupervisorServices
 ) -> bool:
-    """Whether *call* waits for another worker, and is answered later."""
+    """Whether *call*, an *opening*, waits for another worker, and is answered later."""
 
     def answer() -> None:
         if not on_open(worker, call, services):
             worker.listener.continue_syscall(call)
 
-    empties, is_lock = (bool(request.flags & each) for each in (os.O_TRUNC, os.O_EXCL))
-    how = request.reads, empties or not is_there, empties and not is_lock, is_lock
     late = worker.answer_if_waiting(call, answer)
-    return services.new_files.hold_open(worker, OpenCall(request.path, *how), late)
+    return services.new_files.hold_open(worker, opening, late)
 
 
 def _leave_to_kernel(worker: WorkerState, why: str) -> bool:
