@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar, cast
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault, has_files
 from pytest_dataloader_faults.faults.base import FiringKind, InWorkers, Place
+from pytest_dataloader_faults.faults.collisions import DEFAULT_COLLISIONS, Collisions
 from pytest_dataloader_faults.faults.globs import GlobMatcher, is_excluded
 from pytest_dataloader_faults.faults.workers import InOneWorker
 from pytest_dataloader_faults.wire import FaultFacts, Firing
@@ -52,9 +53,7 @@ class FaultPlan:
     random. *samples*: each firing has its sample. *seeded*: what random numbers restart from at
     each sample, together with its index; None to leave them. *own_folders*: the folders,
     as realpath(3) gives them, in which faults may change files for good; None for anywhere.
-    *unprovoked*: globs of the files at which calls of workers are not made to collide; at others
-    they are, if *watch* is set. *empties_late*: there, a worker that empties a file waits until the
-    one that created it has written to it.
+    *collisions*: how calls of workers collide if *watch* is set.
     """
 
     faults: tuple[Fault, ...]
@@ -63,8 +62,7 @@ class FaultPlan:
     samples: bool = False
     seeded: int | None = None
     own_folders: Sequence[str] | None = None
-    unprovoked: tuple[str, ...] = ()
-    empties_late: bool = False
+    collisions: Collisions = DEFAULT_COLLISIONS
 
     @property
     def globs(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults.exceptions import HarnessError, InvalidArgumentError
 from pytest_dataloader_faults.faults.base import Place, explain_invalid_fault
+from pytest_dataloader_faults.faults.collisions import DEFAULT_COLLISIONS, Collisions
 from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
 from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired, note_mentions
 
@@ -131,21 +132,20 @@ def arm_faults(
     samples: bool = False,
     seeded: int | None = None,
     own_folders: Iterable[str] | None = None,
-    unprovoked: tuple[str, ...] = (),
-    empties_late: bool = False,
+    collisions: Collisions = DEFAULT_COLLISIONS,
 ) -> Iterator[tuple[Injection, LoaderMonitor]]:
     """``inject`` without its requirements, for trials; also yields the iterators' monitor.
 
     *stacks*: whether workers write their stacks when they get a signal. *supervisor*: one that is
     running already. *own_folders*: where faults may change files for good; None for anywhere.
-    *watch_files*, *samples*, *seeded*, *unprovoked* and *empties_late*: see ``FaultPlan``.
+    *watch_files*, *samples*, *seeded* and *collisions*: see ``FaultPlan``.
     """
     from pytest_dataloader_faults._engine.loader.client import SupervisorClient
     from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, monitor_iterators
     from pytest_dataloader_faults._engine.plan import FaultPlan
 
     folders = None if own_folders is None else tuple(map(os.path.realpath, own_folders))
-    plan = FaultPlan(faults, watch_files, seed, samples, seeded, folders, unprovoked, empties_late)
+    plan = FaultPlan(faults, watch_files, seed, samples, seeded, folders, collisions)
     client = SupervisorClient(plan, engine, stacks, supervisor)
     monitor = LoaderMonitor(client, plan, may_arm_own_process=may_arm_own_process)
     injection = Injection(plan, engine, client, monitor)

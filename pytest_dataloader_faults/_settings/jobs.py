@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.faults.collisions import DEFAULT_COLLISIONS, Collisions
 from pytest_dataloader_faults.outcomes.comparison import (
     DEFAULT_HANDLING,
     EXACT,
@@ -138,7 +139,7 @@ class Watcher:
         raise NotImplementedError
 
     def begin(self, workers: int, unprovoked: tuple[str, ...]) -> None:
-        """That many *workers* start; *unprovoked*: as in ``TrialJob``."""
+        """That many *workers* start; *unprovoked*: as in ``Collisions``."""
         raise NotImplementedError
 
     def end(self, journal: Any) -> None:
@@ -279,16 +280,14 @@ class TrialJob(Job):
     """Epochs under faults, and a recovery.
 
     *recovers_in_workers*: whether the recovery pass always has workers, as a dataset needs that
-    only workers can read. *watchers*: what makes the watchers of its process. *unprovoked*: globs
-    of what workers may use without waiting for each other. At all else that they share, their calls
-    collide if there are no faults. *empties_late*: see ``FaultPlan``.
+    only workers can read. *watchers*: what makes the watchers of its process. *collisions*: how
+    calls of its workers collide if there are no faults.
     """
 
     needs_workers: bool = False
     recovers_in_workers: bool = False
     watchers: tuple[Callable[[], Watcher], ...] = field(default_factory=_registered_watchers)
-    unprovoked: tuple[str, ...] = ()
-    empties_late: bool = False
+    collisions: Collisions = DEFAULT_COLLISIONS
 
     @property
     def may_recover_in_child(self) -> bool:

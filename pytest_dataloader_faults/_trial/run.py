@@ -151,8 +151,7 @@ def _arm_engine(
         samples=bool(job.faults),
         seeded=job.comparison.seeded,
         own_folders=own_folders,
-        unprovoked=job.unprovoked,
-        empties_late=job.empties_late,
+        collisions=job.collisions,
     )
 
 
@@ -350,7 +349,7 @@ class TrialProcess:
     def _arm(self) -> None:
         if self.loader is not None:
             self.start_driver()
-            unprovoked = EVERY_FILE if self.job.faults else self.job.unprovoked
+            unprovoked = EVERY_FILE if self.job.faults else self.job.collisions.unprovoked
             for watcher in self._watchers:
                 watcher.begin(self.loader.num_workers, unprovoked)
         self._scope = self._outer_scope.enter_context(contextlib.ExitStack())

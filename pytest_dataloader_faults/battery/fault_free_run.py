@@ -223,7 +223,7 @@ class FaultFreeRun:
         provokes_races = job.options.watch_files and not faults
         repeat = run_in_both_orders if provokes_races else run_without_vain_waits
         return repeat(
-            lambda **order: self.run_alone(replace(job, **order)),
+            lambda collisions: self.run_alone(replace(job, collisions=collisions)),
             lambda outcome: not (faults or self.judge(outcome, Contract()).passed),
         )
 

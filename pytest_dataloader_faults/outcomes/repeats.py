@@ -26,9 +26,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
+from pytest_dataloader_faults.faults.collisions import DEFAULT_COLLISIONS, Collisions
 from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
 from pytest_dataloader_faults.outcomes.error_text import blames_machine
 from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
@@ -66,34 +66,32 @@ def hangs_or_dies(trial: JudgedTrial) -> bool:
 
 
 def run_without_vain_waits(
-    run: Callable[..., Outcome], has_failed: Callable[[Outcome], bool]
+    run: Callable[[Collisions], Outcome],
+    has_failed: Callable[[Outcome], bool],
+    collisions: Collisions = DEFAULT_COLLISIONS,
 ) -> Outcome:
     """The outcome of *run*, repeated while it *has_failed*, maybe because of waits in vain.
 
-    *run* gets *unprovoked*: globs of what workers may use without waiting for each other.
+    The first run is with these *collisions*; each further one excludes where workers waited so.
     """
-    unprovoked: tuple[str, ...] = ()
-    outcome = run(unprovoked=unprovoked)
+    outcome = run(collisions)
     for number in range(1, _MOST_FOR_WAITS + 1):
         if not outcome.vain_waits or not has_failed(outcome):
             break
         names = map(_glob_of, sorted(outcome.vain_waits)) if number < _MOST_FOR_WAITS else "*"
-        unprovoked = (*unprovoked, *names)
-        outcome = run(unprovoked=unprovoked)
+        collisions = replace(collisions, unprovoked=(*collisions.unprovoked, *names))
+        outcome = run(collisions)
     return outcome
 
 
 def run_in_both_orders(
-    run: Callable[..., Outcome], has_failed: Callable[[Outcome], bool]
+    run: Callable[[Collisions], Outcome], has_failed: Callable[[Outcome], bool]
 ) -> Outcome:
-    """The outcome of *run*, or of a trial in the other order if only that *has_failed*.
-
-    *run* also gets *empties_late* in that trial.
-    """
+    """The outcome of *run*, or of a trial in the other order if only that *has_failed*."""
     outcome = run_without_vain_waits(run, has_failed)
     if not _is_file_changed_twice(outcome) or has_failed(outcome):
         return outcome
-    second = run_without_vain_waits(partial(run, empties_late=True), has_failed)
+    second = run_without_vain_waits(run, has_failed, Collisions(empties_late=True))
     return second if has_failed(second) else outcome
 
 

@@ -105,8 +105,8 @@ def _repeat(vain_waits, passes=()):
     """What is left out of each trial, if all fail but those that *passes* numbers."""
     trials = []
 
-    def run(unprovoked):
-        trials.append(unprovoked)
+    def run(collisions):
+        trials.append(collisions.unprovoked)
         number = len(trials)
         return SimpleNamespace(vain_waits=vain_waits(number), has_failed=number not in passes)
 
@@ -142,8 +142,8 @@ def _run_orders(*, writers=2, fails=()):
     """The orders of the trials, and that of the outcome, if those that it *fails* in fail."""
     orders = []
 
-    def run(*, empties_late=False, **_unprovoked):
-        orders.append("late" if empties_late else "at once")
+    def run(collisions):
+        orders.append("late" if collisions.empties_late else "at once")
         workers = [
             WorkerFacts(number, number, 1, {"/data/all.bin": FileCounts(writes=number < writers)})
             for number in range(2)

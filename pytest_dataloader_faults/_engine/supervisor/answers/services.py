@@ -53,8 +53,8 @@ class SupervisorServices:
     def create(cls, events: Events, on_error: ErrorHandler, plan: FaultPlan) -> Self:
         """The services of one supervisor."""
         timers = Timers()
-        vain_waits = VainWaits(plan.unprovoked)
-        at_new_files = EmptiedFileBarrier if plan.empties_late else NewFileBarrier
+        vain_waits = VainWaits(plan.collisions.unprovoked)
+        at_new_files = EmptiedFileBarrier if plan.collisions.empties_late else NewFileBarrier
         barriers = SharedOffsetBarrier(timers, vain_waits), at_new_files(timers, vain_waits)
         copies, deaths = FileCopies(), DeathScheduler()
         return cls(events, on_error, copies, timers, deaths, *barriers, plan.watch)

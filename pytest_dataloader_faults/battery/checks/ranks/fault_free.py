@@ -20,6 +20,7 @@ from pytest_dataloader_faults.battery.shares import count_drawn, shares_of
 from pytest_dataloader_faults.battery.workload import NotApplicable
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.faults.collisions import Collisions
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.outcomes.comparison import Compared
 from pytest_dataloader_faults.outcomes.contract import handling_for
@@ -224,8 +225,8 @@ def _run(
     job = run.job(*faults, **arguments)
     handlings = [each.add_to(job.handling) for each in references]
 
-    def run_once(unprovoked: tuple[str, ...]) -> Outcome:
-        trial_job = replace(job, unprovoked=unprovoked)
+    def run_once(collisions: Collisions) -> Outcome:
+        trial_job = replace(job, collisions=collisions)
         return run_ranks(trial_job, on_rank, handlings, shares_folder=shares_folder)
 
     return run_without_vain_waits(
