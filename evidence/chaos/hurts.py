@@ -38,7 +38,8 @@ class Hurt:
     def look(self) -> bool:
         """Do what is due now; whether to look again soon."""
         if self._paused_until is not None:
-            self._continue_target()
+            if time.monotonic() >= self._paused_until:
+                self._continue_target()
             return True
         if self.acted:
             return False
@@ -67,13 +68,16 @@ class Hurt:
         if self._drawn.act == "pause" or (self._drawn.act, self._drawn.role) == ("stop", "main"):
             self._paused_until = time.monotonic() + _PAUSE
 
+    def end(self) -> None:
+        """End a pause that has outlasted the subject."""
+        if self._paused_until is not None:
+            self._continue_target()
+
     def _continue_target(self) -> None:
         assert self._target is not None
-        assert self._paused_until is not None
-        if time.monotonic() >= self._paused_until:
-            self._paused_until = None
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._target, signal.SIGCONT)
+        self._paused_until = None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._target, signal.SIGCONT)
 
 
 @contextlib.contextmanager

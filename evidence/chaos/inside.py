@@ -32,6 +32,8 @@ from support.datasets import write_records
 
 _LONGEST = 90.0
 """Seconds after which a subject counts as stuck: no deadline is that long."""
+_LONGEST_WORD = 20_000
+"""Bytes. The words of a subject must fit into a pipe."""
 _BETWEEN_LOOKS = 0.0005
 _OF_TORCH = "torchinductor_"
 """A cache that torch keeps."""
@@ -68,6 +70,7 @@ def _run(drawn: Round, records: Path) -> Result:
         os.close(writing)
         hurt = Hurt(drawn, main_pid)
         ended = _wait(hurt, main_pid)
+        hurt.end()
         clean_after = _wait_until_alone()
     leftovers = tuple(_end_leftovers())
     with open(reading, "rb") as pipe:
@@ -91,13 +94,18 @@ def _be_the_subject(
         prepare()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for word in Subject(drawn, records).words():
-            os.write(writing, word.encode(errors="replace")[:4000].replace(b"\0", b"") + b"\0")
+            _write_word(writing, word)
         util._exit_function()
         atexit._run_exitfuncs()
     except BaseException:  # noqa: BLE001  # there is no caller to go back to
-        os.write(writing, traceback.format_exc().encode()[:4000] + b"\0")
+        _write_word(writing, traceback.format_exc())
     finally:
         os._exit(0)
+
+
+def _write_word(writing: int, word: str) -> None:
+    content = word.encode(errors="replace")[:_LONGEST_WORD]
+    os.write(writing, content.replace(b"\0", b"") + b"\0")
 
 
 def _wait(hurt: Hurt, main_pid: int) -> str:

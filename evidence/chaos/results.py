@@ -13,11 +13,15 @@ CLEAN_SECONDS = 5.0
 """After so many seconds nothing may be left."""
 IMPORT_SECONDS = 60.0
 """The same for fork servers: a new one first imports torch, and then sees that its user is gone."""
-_LOST = "the trial proves nothing about the dataset"
 _REFUSALS = (
     *("HarnessError", "LostProcessError"),
     *("UnusableEnvironmentError", "FaultNotFiredError"),
 )
+_OF_HARNESS = (
+    *(f"exceptions.{refusal}" for refusal in _REFUSALS),
+    *("No dataset was judged", "the trial proves nothing about the dataset"),
+)
+"""What the report of a failed test says of a refusal."""
 _NO_ROOM = "/temporary/tmp"
 _NO_THREAD = "RuntimeError: can't start new thread"
 """execnet starts one to end each process of pytest-xdist."""
@@ -81,11 +85,7 @@ def _is_allowed(drawn: Round, word: str) -> bool:
 
     The loader's process or a worker may have been hurt by the dataset itself.
     """
-    of_harness = word.startswith(_REFUSALS) or any(
-        f"exceptions.{refusal}" in word for refusal in _REFUSALS
-    )
-    # A test's failure.
-    of_harness = of_harness or word.endswith("No dataset was judged") or _LOST in word
+    of_harness = word.startswith(_REFUSALS) or any(phrase in word for phrase in _OF_HARNESS)
     of_main = drawn.role == "main" and (
         word.startswith(("KeyboardInterrupt", "SystemExit")) or word.endswith("KeyboardInterrupt\n")
     )

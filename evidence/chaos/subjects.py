@@ -149,6 +149,4 @@ class _Reports:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or report.failed:
-            crash = getattr(report.longrepr, "reprcrash", None)
-            message = crash.message if crash else str(report.longrepr)
-            self.words.append("passed" if report.passed else message)
+            self.words.append("passed" if report.passed else report.longreprtext)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from multiprocessing import util
 from typing import Any, NamedTuple, TypeVar
 
 from torch import multiprocessing
@@ -351,7 +352,16 @@ def _start_host(printed: AnonymousFile) -> _Host:
             stderr=printed.fd,
         )
     process.returncode = 0  # Or Popen would warn at exit that it still runs, as it should.
+    util.Finalize(None, _end_stopped_host, exitpriority=0)
     return _Host(process.pid, address)
+
+
+def _end_stopped_host() -> None:
+    """End the host of this process, which ends, if it is stopped: it would not notice that."""
+    with contextlib.suppress(KeyError, ChildProcessError):
+        pid = _hosts[os.getpid()].pid
+        if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _bytecode_flags() -> list[str]:

@@ -41,6 +41,7 @@ from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.globs import package_folders
 
+NAME = "dlf-host"
 _CREDENTIALS = struct.Struct("3i")
 """A process, its user and its group: struct ucred in unix(7)."""
 
@@ -156,7 +157,7 @@ def main() -> None:
     listening, starter = map(int, sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # If it is ignored, no exit status is kept.
-    set_own_name("dlf-host")
+    set_own_name(NAME)
     os.chdir("/")  # It shall not keep a folder of the user's in use.
     prepare_supervisors(Message)
     gc.freeze()

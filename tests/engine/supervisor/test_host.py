@@ -1,6 +1,7 @@
 """The process that forks the supervisors of all scopes of a process."""
 
 import functools
+import multiprocessing
 import os
 import signal
 import socket
@@ -73,6 +74,23 @@ def test_a_forked_process_has_a_host_of_its_own(records, tmp_path):
     assert other_host != host.pid
     assert until(lambda: not psutil.pid_exists(other_host))
     assert host.is_running()
+
+
+@pytest.mark.parametrize("number", [signal.SIGCONT, signal.SIGSTOP])
+def test_a_host_ends_with_its_process_even_if_it_is_stopped(records, tmp_path, number):
+    arguments = records, tmp_path / "pid", number
+    process = multiprocessing.get_context("fork").Process(target=_signal_host, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    host = int((tmp_path / "pid").read_text())
+    assert until(lambda: not psutil.pid_exists(host))
+
+
+def _signal_host(records, path, number):
+    host, _ = _inject_error(records)
+    host.send_signal(number)
+    path.write_text(str(host.pid))
 
 
 def _note_own_host(records, path):
