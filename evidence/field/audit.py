@@ -538,6 +538,9 @@ AUDIT: dict[str, tuple[Found, ...]] = {
     "resume_stateful_torch_sampler": (
         _true(_RESUMES, "torch's `RandomSampler` has no state, so the rest has another order"),
     ),
+    "resume_stateful_stream": (
+        _true("resumes", "it counts from the last restart, so it refuses the state of a second one"),
+    ),
     "resume_hf_shuffled": (
         _true(_RESUMES, "each worker loads its state before it selects its part of the files"),
     ),
