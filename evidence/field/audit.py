@@ -539,7 +539,7 @@ AUDIT: dict[str, tuple[Found, ...]] = {
         _true(_RESUMES, "torch's `RandomSampler` has no state, so the rest has another order"),
     ),
     "resume_stateful_stream": (
-        _true("resumes", "it counts from the last restart, so it refuses the state of a second one"),
+        _true("resumes", "it counts from the last restart, and refuses the state of a second one"),
     ),
     "resume_hf_shuffled": (
         _true(_RESUMES, "each worker loads its state before it selects its part of the files"),

@@ -303,7 +303,7 @@ def _start() -> tuple[_SupervisorProcess, protocol.SupervisorHandle]:
 
 def _fork_in_host(inherited: list[int], printed: AnonymousFile) -> _SupervisorProcess:
     """The supervisor, forked by this process's host; by another host if that has been killed."""
-    if host := _hosts.pop(os.getpid(), None):
+    if host := _hosts.get(os.getpid()):
         with contextlib.suppress(EOFError, ConnectionError):
             return _fork_in(host, inherited)
         _wait_for_end(host)
@@ -352,16 +352,18 @@ def _start_host(printed: AnonymousFile) -> _Host:
             stderr=printed.fd,
         )
     process.returncode = 0  # Or Popen would warn at exit that it still runs, as it should.
-    util.Finalize(None, _end_stopped_host, exitpriority=0)
-    return _Host(process.pid, address)
+    host = _Host(process.pid, address)
+    util.Finalize(None, _end_if_stopped, [host], exitpriority=-1)
+    return host
 
 
-def _end_stopped_host() -> None:
-    """End the host of this process, which ends, if it is stopped: it would not notice that."""
-    with contextlib.suppress(KeyError, ChildProcessError):
-        pid = _hosts[os.getpid()].pid
-        if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT):
-            os.kill(pid, signal.SIGKILL)
+def _end_if_stopped(host: _Host) -> None:
+    """End *host* at the end of this process, which it would not notice if it is stopped."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        connection.setblocking(False)
+        connection.connect(f"\0{host.address}")  # Otherwise its number may be another process's.
+        if is_stopped(host.pid):
+            os.kill(host.pid, signal.SIGKILL)
 
 
 def _bytecode_flags() -> list[str]:

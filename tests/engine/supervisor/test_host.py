@@ -1,10 +1,12 @@
 """The process that forks the supervisors of all scopes of a process."""
 
+import errno
 import functools
 import multiprocessing
 import os
 import signal
 import socket
+import subprocess
 
 import psutil
 import pytest
@@ -90,7 +92,32 @@ def test_a_host_ends_with_its_process_even_if_it_is_stopped(records, tmp_path, n
 def _signal_host(records, path, number):
     host, _ = _inject_error(records)
     host.send_signal(number)
+    assert until(lambda: (host.status() == psutil.STATUS_STOPPED) == (number == signal.SIGSTOP))
+    client._hosts.clear()
     path.write_text(str(host.pid))
+
+
+def test_a_process_that_has_the_number_of_an_ended_host_goes_on():
+    with subprocess.Popen(["/bin/sleep", "60"]) as sleeper:
+        process = psutil.Process(sleeper.pid)
+        process.suspend()
+        client._end_if_stopped(client._Host(sleeper.pid, "address-of-an-ended-host"))
+        process.resume()
+        assert process.status() != psutil.STATUS_ZOMBIE
+        sleeper.kill()
+
+
+def test_a_host_outlives_a_scope_that_could_not_begin(records, monkeypatch):
+    host, _ = _inject_error(records)
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "_SupervisorProcess", _refuse_socket)
+        with pytest.raises(OSError, match="Too many open files"):
+            _inject_error(records)
+    assert _inject_error(records)[0] == host
+
+
+def _refuse_socket(*_arguments):
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def _note_own_host(records, path):
