@@ -57,10 +57,10 @@ class IndexInBackground(Records):
     def _start(self) -> None:
         self.numbers: dict[int, int] = {}
         self.lock, self.wanted = threading.Lock(), threading.Event()
-        self.pid = os.getpid()
         is_held = threading.Event()
         threading.Thread(target=self._make_index, args=(is_held,), daemon=True).start()
         is_held.wait()
+        self.pid = os.getpid()
 
     def _make_index(self, is_held: threading.Event) -> None:
         with self.lock:

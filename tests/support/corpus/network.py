@@ -92,6 +92,8 @@ NO_FILES = dict.fromkeys(_OF_FILES, "they open network connections") | dict.from
     ("read-error-halfway", "read-error-transient"), "makes 0 reads"
 )
 
+_OF_LENGTH = {"exclude": ["http-error"]}
+"""An error page has the length in its header."""
 CASES: tuple[Case, ...] = (
     Case(
         "N1",
@@ -115,6 +117,7 @@ CASES: tuple[Case, ...] = (
         "connection-closed",
         "corrupted: is wrong",
         OfItsLength,
+        _OF_LENGTH,
         not_applicable=NO_FILES,
     ),
     Case(

@@ -176,11 +176,13 @@ class Aborts(ReadsInPool):
 _CHECK = "thread-exhaustion"
 _ARROW = {"exclude": ["closed-descriptor"]}
 """Arrow does not say why it cannot use a descriptor that was closed."""
+_COMMAND = {"exclude": ["memory-exhaustion"]}
+"""A command that lacks memory says so on its own stderr; Python has only its exit status."""
 CASES = (
     Case("R1", ZerosWithoutPool, _CHECK, "corrupted: samples 0 to 15 are identical", ReadsInPool),
     Case("R2", IgnoresError, _CHECK, "hung: ", ReadsInThread, deadline=3),
     Case("R2", WaitsForThread, _CHECK, "hung: ", KeepsThread, deadline=3),
-    Case("R3", ZerosWithoutCommand, _CHECK, "corrupted: samples 0 to 15", RunsCommand),
+    Case("R3", ZerosWithoutCommand, _CHECK, "corrupted: samples 0 to 15", RunsCommand, _COMMAND),
     Case("R4", Aborts, _CHECK, "failed_unclearly: worker 0 was killed", ReadsInThreadPool),
     Case("R5", ReadsTable, _CHECK, "hung: ", ReadsTableAlone, _ARROW, deadline=3),
 )
