@@ -21,8 +21,8 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 
 PAGE = Page("environments")
 ENGINES = ("auto", "python")
-_FAILED = 'failed on setup with "Failed'
-"""How pytest begins the message of an item whose fixture failed."""
+_FAILED = "failed on setup with \"engine='python' cannot run here"
+"""How pytest begins the message of the first item; the others refer to it."""
 
 
 class Result(NamedTuple):

@@ -107,13 +107,15 @@ def require_accelerator(item: pytest.Item) -> None:
     """Skip or fail *item* if it needs an accelerator and there is none.
 
     ``gpu`` without ``dataloader_faults`` may be a marker of the suite's own, with another meaning.
-    On other systems than Linux, our fixtures skip in any case.
+    If no engine can run, as on other systems than Linux, our fixtures say so.
     """
-    names = {mark.name for mark in item.iter_markers()}
-    if not {"gpu", MARKER} <= names or sys.platform != "linux":
+    if not {"gpu", MARKER} <= {mark.name for mark in item.iter_markers()}:
         return
+    from pytest_dataloader_faults._engine import explain_missing_engines
     from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 
+    if explain_missing_engines():
+        return
     reason = missing_accelerator()
     if reason and item.config.getoption("dataloader_faults_require_gpu"):
         pytest.fail(f"--dataloader-faults-require-gpu: {reason}", pytrace=False)

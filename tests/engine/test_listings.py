@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import functools
 import glob
 import os
 import pathlib
@@ -13,7 +14,8 @@ import time
 
 import pytest
 
-from pytest_dataloader_faults import inject
+from pytest_dataloader_faults import inject, run_trial
+from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.linux import raw_call
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import (
@@ -121,6 +123,28 @@ def test_a_reversed_folder_is_reversed_for_every_reader(folder):
         assert listed == names[::-1], way
     assert {firing.path for firing in injection.faults[0].firings} == {str(folder)}
     assert {firing.call for firing in injection.faults[0].firings} == {"getdents64"}
+
+
+def test_listings_are_right_where_a_container_forbids_duplicates(folder, monkeypatch):
+    """Docker's profile refuses pidfd_getfd(2); the supervisor of a trial is forked from here."""
+    monkeypatch.setattr(caller, "duplicate", _refuse)
+    names = os.listdir(folder)[::-1]
+
+    def require_reversed(list_folder):
+        with os.scandir(folder) as entries:  # It is closed before it is at the end.
+            assert next(entries).name == names[0]
+        assert list_folder(str(folder)) == names
+        return 0
+
+    make_dataset = functools.partial(Reads, [*WAYS.values()], require_reversed)
+    outcome = run_trial(make_dataset, ListingOrder(folder), loader={"num_workers": 1})
+
+    assert outcome.exception is None
+    assert outcome.fired == outcome.faults[0].matched > len(WAYS)
+
+
+def _refuse(_pid, _fd):
+    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
 
 def test_a_random_order_depends_on_the_seed_alone(folder):

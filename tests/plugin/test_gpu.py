@@ -58,6 +58,24 @@ BATTERY = """
 def test_battery(fault_check):
     fault_check(None)
 """
+NO_PIDFDS = """
+import os
+from pytest_dataloader_faults._engine import explain_missing_engines
+
+def refuse(_pid):
+    raise PermissionError(1, "Operation not permitted")
+
+explain_missing_engines.cache_clear()
+os.pidfd_open = refuse
+"""
+
+
+def test_without_an_engine_they_are_skipped_for_that_reason(suite):
+    """To look for an accelerator takes an engine's means, too."""
+    suite.pytester.makeconftest(NO_PIDFDS)
+    result = suite.run(BATTERY, "-rs", "-k", "pin-memory")
+    result.assert_outcomes(skipped=1, deselected=len(CHECKS) - 1)
+    result.stdout.fnmatch_lines(["SKIPPED * no engine can run here: pidfd_open(2) *"])
 
 
 def test_the_marker_selects_the_checks_that_need_one(suite):

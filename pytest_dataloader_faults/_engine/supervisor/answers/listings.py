@@ -2,11 +2,14 @@
 
 Some facts about a listing. It takes one call for a few hundred entries, and one more that returns
 none. What a fault changes is decided at the first call, at which the offset of the descriptor is 0.
-The entries are kept for the calls that follow, as the folder may change in between.
+The entries are kept for the calls that follow, as the folder may change in between. The kernel
+keeps the number of the next entry, as the offset of the descriptor. Docker's profile refuses
+pidfd_getfd(2), by which we would set it: there, the worker gets a descriptor that we share.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 from collections.abc import Iterator
@@ -43,15 +46,24 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.faults.base import InWorkers
 
-_NO_DUPLICATE = "listing of a folder, without pidfd_getfd(2)"
 _DOTS = (b".", b"..")
 
 
 class _Listings(AnswerHistory):
-    """*entries*: those of folders that are being listed, by process and descriptor."""
+    """*entries*: those of folders that are being listed, by process and descriptor.
+
+    *shared*: our own descriptors of folders, where the worker has a duplicate.
+    """
 
     def __init__(self) -> None:
         self.entries: dict[tuple[int, int], list[Entry]] = {}
+        self.shared: dict[tuple[int, int], int] = {}
+
+    def forget(self, key: tuple[int, int]) -> None:
+        """Another listing starts."""
+        self.entries.pop(key, None)
+        if (folder := self.shared.pop(key, None)) is not None:
+            os.close(folder)
 
 
 def on_list(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
@@ -65,9 +77,9 @@ def on_list(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
         path = proc.link_of(call.pid, number)
     except OSError:  # No descriptor: the kernel refuses it.
         return False
-    listings = worker.history(_Listings).entries
+    listings = worker.history(_Listings)
     if is_first:
-        listings.pop((call.pid, number), None)
+        listings.forget((call.pid, number))
         if worker.policy.is_exempt(path):
             return False
         operation = Operation(call.name, path, call.pid)
@@ -76,7 +88,7 @@ def on_list(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
             worker.listener.fail(call, fault.errno)
             return True
         _begin(worker, call, operation, services.copies)
-    entries = listings.get((call.pid, number))
+    entries = listings.entries.get((call.pid, number))
     if entries is not None:
         _return_entries(worker, call, entries)
     return entries is not None
@@ -91,11 +103,6 @@ def _begin(worker: WorkerState, call: Syscall, operation: Operation, copies: Fil
     if not orders and not hiding and not strays:
         return
     number = caller.to_signed(call.arguments[0])
-    try:
-        os.close(caller.duplicate(call.pid, number))
-    except PermissionError:
-        worker.policy.unobserved[_NO_DUPLICATE] += 1
-        return
     folder = os.open(f"/proc/{call.pid}/fd/{number}", os.O_RDONLY | os.O_DIRECTORY)
     try:
         entries = read_entries(folder)
@@ -147,7 +154,7 @@ def _reorder(fault: ListingOrder, path: str, entries: list[Entry]) -> list[Entry
 
 
 def _return_entries(worker: WorkerState, call: Syscall, entries: list[Entry]) -> None:
-    folder = caller.duplicate(call.pid, caller.to_signed(call.arguments[0]))
+    folder = _duplicate(worker, call)
     try:
         worker.listener.return_value(call, give_entries(call, entries, folder))
     except OSError as error:
@@ -156,6 +163,18 @@ def _return_entries(worker: WorkerState, call: Syscall, entries: list[Entry]) ->
         worker.listener.fail(call, error.errno or 0)
     finally:
         os.close(folder)
+
+
+def _duplicate(worker: WorkerState, call: Syscall) -> int:
+    """A duplicate of the descriptor that *call* lists."""
+    number = caller.to_signed(call.arguments[0])
+    with contextlib.suppress(PermissionError):
+        return caller.duplicate(call.pid, number)
+    key, shared = (call.pid, number), worker.history(_Listings).shared
+    if key not in shared:
+        shared[key] = os.open(f"/proc/{call.pid}/fd/{number}", os.O_RDONLY | os.O_DIRECTORY)
+        worker.listener.replace_fd(call, shared[key], number)
+    return os.dup(shared[key])
 
 
 HISTORY = _Listings
