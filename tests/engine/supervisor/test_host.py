@@ -99,12 +99,12 @@ def _signal_host(records, path, number):
 
 def test_a_process_that_has_the_number_of_an_ended_host_goes_on():
     with subprocess.Popen(["/bin/sleep", "60"]) as sleeper:
-        process = psutil.Process(sleeper.pid)
-        process.suspend()
+        sleeper.send_signal(signal.SIGSTOP)
+        assert until(lambda: psutil.Process(sleeper.pid).status() == psutil.STATUS_STOPPED)
         client._end_if_stopped(client._Host(sleeper.pid, "address-of-an-ended-host"))
-        process.resume()
-        assert process.status() != psutil.STATUS_ZOMBIE
-        sleeper.kill()
+        sleeper.terminate()
+        sleeper.send_signal(signal.SIGCONT)
+        assert sleeper.wait() == -signal.SIGTERM
 
 
 def test_a_host_outlives_a_scope_that_could_not_begin(records, monkeypatch):
