@@ -27,6 +27,7 @@ from pytest_dataloader_faults.faults import (
     StrayEntry,
 )
 from support.attempts import errno_of, list_by_descriptor
+from support.children import in_its_own_process
 from support.epochs import alone, epoch
 from support.rows import rows
 from support.tries import Reads
@@ -35,6 +36,8 @@ pytestmark = pytest.mark.usefixtures("engine")
 
 COUNT = 1200
 """Entries: a listing takes several calls."""
+LIMIT = 150
+"""Of descriptors, in a test that lists a folder as often."""
 LOST = "0007.rec"
 HIDDEN, PART = ".DS_Store", "0000.rec.part"
 CONTENT = b"0123456789" * 3
@@ -141,6 +144,21 @@ def test_listings_are_right_where_a_container_forbids_duplicates(folder, monkeyp
 
     assert outcome.exception is None
     assert outcome.fired == outcome.faults[0].matched > len(WAYS)
+
+
+@in_its_own_process(soft=LIMIT, hard=LIMIT)
+def test_a_container_does_not_run_out_of_descriptors(folder, monkeypatch):
+    """Each program that lists a folder would cost one."""
+    monkeypatch.setattr(caller, "duplicate", _refuse)
+    make_dataset = functools.partial(Reads, [["/bin/ls", "-U", str(folder)]] * LIMIT, _count_lines)
+    outcome = run_trial(make_dataset, ListingOrder(folder), loader={"num_workers": 1})
+
+    assert outcome.exception is None
+    assert outcome.fired == LIMIT
+
+
+def _count_lines(command):
+    return len(subprocess.run(command, capture_output=True, check=True).stdout.splitlines())
 
 
 def _refuse(_pid, _fd):

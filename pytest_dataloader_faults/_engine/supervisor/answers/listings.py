@@ -65,6 +65,11 @@ class _Listings(AnswerHistory):
         if (folder := self.shared.pop(key, None)) is not None:
             os.close(folder)
 
+    def forget_ended_processes(self) -> None:
+        """A dataset may have a program list a folder for each sample."""
+        for key in [key for key in self.shared if proc.is_dead(key[0])]:
+            self.forget(key)
+
 
 def on_list(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
     """Answer a getdents64(2) whose entries a fault changes.
@@ -170,11 +175,13 @@ def _duplicate(worker: WorkerState, call: Syscall) -> int:
     number = caller.to_signed(call.arguments[0])
     with contextlib.suppress(PermissionError):
         return caller.duplicate(call.pid, number)
-    key, shared = (call.pid, number), worker.history(_Listings).shared
-    if key not in shared:
-        shared[key] = os.open(f"/proc/{call.pid}/fd/{number}", os.O_RDONLY | os.O_DIRECTORY)
-        worker.listener.replace_fd(call, shared[key], number)
-    return os.dup(shared[key])
+    key, listings = (call.pid, number), worker.history(_Listings)
+    if key not in listings.shared:
+        listings.forget_ended_processes()
+        folder = os.open(f"/proc/{call.pid}/fd/{number}", os.O_RDONLY | os.O_DIRECTORY)
+        listings.shared[key] = folder
+        worker.listener.replace_fd(call, folder, number)
+    return os.dup(listings.shared[key])
 
 
 HISTORY = _Listings
