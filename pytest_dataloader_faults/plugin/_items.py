@@ -112,10 +112,11 @@ def require_accelerator(item: pytest.Item) -> None:
     if not {"gpu", MARKER} <= {mark.name for mark in item.iter_markers()}:
         return
     from pytest_dataloader_faults._engine import explain_missing_engines
-    from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 
     if explain_missing_engines():
         return
+    from pytest_dataloader_faults._trial.accelerator import missing_accelerator
+
     reason = missing_accelerator()
     if reason and item.config.getoption("dataloader_faults_require_gpu"):
         pytest.fail(f"--dataloader-faults-require-gpu: {reason}", pytrace=False)

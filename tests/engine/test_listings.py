@@ -30,6 +30,7 @@ from support.attempts import errno_of, list_by_descriptor
 from support.children import in_its_own_process
 from support.epochs import alone, epoch
 from support.rows import rows
+from support.surroundings import refuse_duplicate
 from support.tries import Reads
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -130,7 +131,7 @@ def test_a_reversed_folder_is_reversed_for_every_reader(folder):
 
 def test_listings_are_right_where_a_container_forbids_duplicates(folder, monkeypatch):
     """Docker's profile refuses pidfd_getfd(2); the supervisor of a trial is forked from here."""
-    monkeypatch.setattr(caller, "duplicate", _refuse)
+    monkeypatch.setattr(caller, "duplicate", refuse_duplicate)
     names = os.listdir(folder)[::-1]
 
     def require_reversed(list_folder):
@@ -149,7 +150,7 @@ def test_listings_are_right_where_a_container_forbids_duplicates(folder, monkeyp
 @in_its_own_process(soft=LIMIT, hard=LIMIT)
 def test_a_container_does_not_run_out_of_descriptors(folder, monkeypatch):
     """Each program that lists a folder would cost one."""
-    monkeypatch.setattr(caller, "duplicate", _refuse)
+    monkeypatch.setattr(caller, "duplicate", refuse_duplicate)
     make_dataset = functools.partial(Reads, [["/bin/ls", "-U", str(folder)]] * LIMIT, _count_lines)
     outcome = run_trial(make_dataset, ListingOrder(folder), loader={"num_workers": 1})
 
@@ -159,10 +160,6 @@ def test_a_container_does_not_run_out_of_descriptors(folder, monkeypatch):
 
 def _count_lines(command):
     return len(subprocess.run(command, capture_output=True, check=True).stdout.splitlines())
-
-
-def _refuse(_pid, _fd):
-    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
 
 def test_a_random_order_depends_on_the_seed_alone(folder):

@@ -31,6 +31,7 @@ from support.attempts import Case, attempt, attempt_each, epoch_of, met_errnos
 from support.datasets import CopiedRecords, Records
 from support.epochs import alone, epoch
 from support.rows import slow
+from support.surroundings import refuse_duplicate
 from support.tries import Tries
 from support.waiting import allowed
 
@@ -466,7 +467,7 @@ class Looping(Records):
 
 def test_parts_are_right_where_a_container_forbids_duplicates(records, monkeypatch):
     """Docker's profile refuses pidfd_getfd(2); the supervisor of a trial is forked from here."""
-    monkeypatch.setattr(writes, "duplicate", _refuse)
+    monkeypatch.setattr(writes, "duplicate", refuse_duplicate)
     outcome = run_trial(lambda folder: Looping(records, folder), ShortWrite("*.copy", max_bytes=9))
 
     assert outcome.fired == 16 * 7
@@ -475,7 +476,7 @@ def test_parts_are_right_where_a_container_forbids_duplicates(records, monkeypat
 
 
 def test_a_death_in_a_write_where_a_container_forbids_duplicates(records, monkeypatch):
-    monkeypatch.setattr(writes, "duplicate", _refuse)
+    monkeypatch.setattr(writes, "duplicate", refuse_duplicate)
     outcome = run_trial(
         lambda folder: Looping(records, folder),
         WorkerKilled(signal.SIGSTOP, writing="*/0.copy"),
@@ -483,7 +484,3 @@ def test_a_death_in_a_write_where_a_container_forbids_duplicates(records, monkey
     )
 
     assert (outcome.fired, outcome.recovery.complete) == (1, True)
-
-
-def _refuse(_pid, _fd):
-    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))

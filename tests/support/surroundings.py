@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import resource
 import subprocess
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NoReturn
 
 from support.children import in_a_process
 
@@ -17,6 +19,11 @@ _CAPABILITIES = 0x20080522  # The version of capset(2)'s structures.
 _READ_ALL = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH.
 SOMEBODY = 54321
 """A user without other processes."""
+
+
+def refuse_duplicate(_pid: int, _fd: int) -> NoReturn:
+    """What comes of pidfd_getfd(2) in a container of Docker."""
+    raise PermissionError(errno.EPERM, "pidfd_getfd: Operation not permitted")
 
 
 def traceback_under(body: Callable[[], object], prepare: Callable[[], object]) -> str:

@@ -27,6 +27,7 @@ from support.epochs import alone, epoch
 from support.network_datasets import ByHttp, write_samples
 from support.rows import rows
 from support.servers import http_server, path_of, tcp_server
+from support.surroundings import refuse_duplicate
 from support.tries import Tries
 from support.waiting import until
 
@@ -244,11 +245,7 @@ ALONE = {"num_workers": 1, "batch_size": 8}
 @pytest.fixture(name="_forbidden")
 def _forbidden_fixture(monkeypatch):
     """As in containers of Docker. A trial's supervisor is a fork of this process."""
-
-    def refuse(*_, **__):
-        raise PermissionError(errno.EPERM, "pidfd_getfd: Operation not permitted")
-
-    monkeypatch.setattr(sockets, "duplicate", refuse)
+    monkeypatch.setattr(sockets, "duplicate", refuse_duplicate)
 
 
 @pytest.fixture(name="url", scope="module")

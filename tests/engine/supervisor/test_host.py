@@ -110,13 +110,13 @@ def test_a_process_that_has_the_number_of_an_ended_host_goes_on():
 def test_a_host_outlives_a_scope_that_could_not_begin(records, monkeypatch):
     host, _ = _inject_error(records)
     with monkeypatch.context() as patch:
-        patch.setattr(client, "_SupervisorProcess", _refuse_socket)
+        patch.setattr(client, "_SupervisorProcess", _refuse_supervisor)
         with pytest.raises(OSError, match="Too many open files"):
             _inject_error(records)
     assert _inject_error(records)[0] == host
 
 
-def _refuse_socket(*_arguments):
+def _refuse_supervisor(*_arguments):
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 

@@ -178,7 +178,7 @@ def _duplicate(worker: WorkerState, call: Syscall) -> int:
     key, listings = (call.pid, number), worker.history(_Listings)
     if key not in listings.shared:
         listings.forget_ended_processes()
-        folder = os.open(f"/proc/{call.pid}/fd/{number}", os.O_RDONLY | os.O_DIRECTORY)
+        folder = caller.reopen_at_offset(call.pid, number)
         listings.shared[key] = folder
         worker.listener.replace_fd(call, folder, number)
     return os.dup(listings.shared[key])
