@@ -407,8 +407,10 @@ def _await_warden(started: _Started, look: Callable[[], None] | None = None) -> 
 def _collect_records(started: Sequence[_Started], ends: Sequence[int | None]) -> list[Record]:
     """The result of each job. Raises the error of a job that could not be done."""
     journals, printed = [], []
-    for job, around, _ in started:
+    for job, around, warden in started:
         journals.append(around.facts.events())
+        if not any(isinstance(event, TrialEnded) for event in journals[-1]):
+            around.end_processes(warden.pid)
         printed.append(_NOISE.sub("", around.printed.text(_STDERR_READ)))
         environment.require_environment(job, journals[-1], printed[-1])
     _raise_refusals([each.job for each in started], journals, printed)
@@ -421,8 +423,6 @@ def _make_record(
     _, around, warden = started
     end = next((event for event in events if isinstance(event, TrialEnded)), None)
     if end is None:
-        around.await_deaths()
-        around.remove_shared_memory()
         raise LostProcessError(
             harness.lost_warden_message(warden.pid, code, _format_printed(printed))
         )

@@ -52,6 +52,8 @@ from pytest_dataloader_faults.outcomes.growth import (
 from pytest_dataloader_faults.outcomes.records import Footprint
 
 _INFRASTRUCTURE = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch_shm")
+_CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
+"""They end with their clients, and remove what their clients have left."""
 
 
 def trial_processes(server: tuple[int, int] | None) -> list[psutil.Process]:
@@ -100,18 +102,26 @@ def has_children() -> bool:
     return False
 
 
-def end_session(leader: int, seconds: float) -> None:
-    """End what the process *leader* has started; helpers end by themselves with the others.
+def end_session(leader: int, seconds: float, grace: float = 0.0) -> None:
+    """End what the process *leader* has started; cleaners end by themselves with the others.
 
-    Wait for each for *seconds* at most.
+    Wait for each for *seconds* at most. Those that end within *grace* seconds are not killed.
     """
     members = list(_session_of(leader))
     for process in members:
         with contextlib.suppress(psutil.Error):
-            if not is_infrastructure(" ".join(process.cmdline())):
+            if not has_ended(process.pid, grace) and not is_cleaner(process):
                 process.kill()
     for process in members:
         has_ended(process.pid, seconds)
+
+
+def is_cleaner(process: psutil.Process) -> bool:
+    """Whether *process* removes what others have left, and ends with them."""
+    with contextlib.suppress(psutil.Error):
+        command = " ".join(process.cmdline())
+        return any(name in command for name in _CLEANERS)
+    return False
 
 
 def _session_of(leader: int) -> Iterator[psutil.Process]:

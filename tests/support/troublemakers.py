@@ -290,10 +290,25 @@ def _detach() -> None:
     os.closerange(3, 1024)
 
 
+def stop_supervisor_and_kill_warden() -> None:
+    """Leave nobody who would end the supervisor, and hang."""
+    stopped, killed = supervisor().pid, warden().pid
+    os.kill(stopped, signal.SIGSTOP)  # From now on, a call of psutil may wait for its answer.
+    os.kill(killed, signal.SIGKILL)
+    hang_forever()
+
+
 class KillsWardenOnArrival(Records):
-    """Kills the warden when a new interpreter starts as a worker, which then takes long."""
+    """Kills the warden when a new interpreter starts as a worker, which then takes long.
+
+    Make it in the main process of a trial.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.warden = os.getppid()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        psutil.Process().parents()[1].kill()
+        os.kill(state["warden"], signal.SIGKILL)
         time.sleep(60)
         self.__dict__.update(state)

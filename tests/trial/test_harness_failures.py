@@ -17,6 +17,7 @@ from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._engine.loader import client
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
 from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults._trial.journal import WorkersStarting
 from pytest_dataloader_faults._trial.process import harness, warden
 from pytest_dataloader_faults._trial.process.deadline import OVERDUE
 from pytest_dataloader_faults._trial.resources import end_session
@@ -276,13 +277,35 @@ def test_a_reference_that_was_killed_is_taken_once_more(records, tmp_path):
     assert len(take_reference(lambda: Trouble(records, die, "loader")).samples) == COUNT
 
 
-def test_a_warden_that_is_killed_is_named(records):
+def test_a_warden_that_is_killed_is_named(records, left_behind):
     message = r"enforces the trial's deadline \(pid \d+\) was killed by SIGKILL before the trial"
     with pytest.raises(HarnessError, match=message):
         run_trial(
             lambda: _trouble(records, "loader", signal.SIGKILL, troublemakers.warden),
             loader={"num_workers": 0},
         )
+    assert left_behind() == []
+
+
+def test_a_supervisor_that_is_stopped_ends_with_a_killed_warden(records, left_behind):
+    with pytest.raises(HarnessError, match="was killed by SIGKILL"):
+        run_trial(
+            lambda: Trouble(records, troublemakers.stop_supervisor_and_kill_warden, "loader"),
+            loader={"num_workers": 0},
+        )
+    assert left_behind() == []
+
+
+def _fail_once_workers_start(_watched, _clock, journal):
+    assert until(lambda: any(journal.of(WorkersStarting)))
+    raise RuntimeError("a defect of the warden")
+
+
+def test_a_warden_whose_own_code_fails_leaves_no_process(records, left_behind, monkeypatch):
+    monkeypatch.setattr(warden, "_wait_until_over", _fail_once_workers_start)
+    with pytest.raises(HarnessError, match="a defect of the warden"):
+        run_trial(lambda: Trouble(records, troublemakers.hang_forever, "worker"))
+    assert left_behind() == []
 
 
 def test_a_warden_that_is_stopped_ends_the_trial(records, left_behind):
@@ -305,6 +328,22 @@ def test_a_worker_that_still_starts_ends_with_a_killed_warden(records, left_behi
             lambda: troublemakers.KillsWardenOnArrival(records),
             loader={"num_workers": 1, "multiprocessing_context": "spawn"},
         )
+    assert left_behind() == []
+
+
+@pytest.mark.parametrize("is_preloaded", [True, False])
+def test_a_worker_that_a_fork_server_starts_ends_with_a_killed_warden(
+    records, served, left_behind, is_preloaded
+):
+    """A loader in the options has the preloaded server; for a ready one, torch starts another."""
+    assert served.exception is None
+
+    def make_dataset():
+        dataset = troublemakers.KillsWardenOnArrival(records)
+        return dataset if is_preloaded else DataLoader(dataset, **SERVED)
+
+    with pytest.raises(HarnessError, match="was killed by SIGKILL"):
+        run_trial(make_dataset, loader=SERVED if is_preloaded else None)
     assert left_behind() == []
 
 

@@ -63,7 +63,10 @@ class TrialServer(NamedTuple):
         self.warden_socket.close()  # It is the warden's.
 
     def end(self) -> None:
-        """End all that the server has started, and wait until that is done [in the warden]."""
+        """End all that the server has started, and wait until that is done.
+
+        [in the warden, or in pytest if the warden was killed]
+        """
         self.warden_socket.shutdown(socket.SHUT_WR)
         ready_in_time([self.warden_socket.fileno()], _END_PATIENCE, self.pids)
 

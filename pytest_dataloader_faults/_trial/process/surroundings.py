@@ -17,7 +17,7 @@ from pytest_dataloader_faults._trial.process import environment, fork_server
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _DYING = 2.0
-"""Seconds until a process that was sent SIGKILL has ended."""
+"""Seconds until a process that was sent SIGKILL has ended, and a supervisor without its trial."""
 
 
 class Surroundings(NamedTuple):
@@ -53,16 +53,22 @@ class Surroundings(NamedTuple):
         temporary.make_for_sockets(for_sockets)
         _make_folders(private, self.copy)
 
-    def await_deaths(self) -> None:
-        """Wait until the main process and its workers, whose warden was killed, have ended.
+    def end_processes(self, warden: int) -> None:
+        """End what *warden*, which was killed or has failed, leaves running, and wait for that.
 
         A spawned worker that imports torch would find out when that is done.
         """
         from pytest_dataloader_faults._trial.resources import end_session  # It imports psutil.
 
+        if self.server:
+            self.server.end()
+        # The supervisor, which ends with the main process, first ends what workers have started.
+        end_session(warden, _DYING, grace=_DYING)
         for pid in self._pids():
             end_session(pid, _DYING)
+        for pid in self._pids():  # Workers end with the session of the main process.
             has_ended(pid, _DYING)
+        self.remove_shared_memory()
 
     def remove_shared_memory(self, killed: Collection[int] = ()) -> None:
         """Remove what the trial's processes have left in it, and those *killed*. All are dead."""

@@ -58,8 +58,6 @@ from pytest_dataloader_faults.outcomes.text import printable
 _Root: TypeAlias = Callable[[SupervisorHandle | None, int], None]
 """What each process of the trial does, by its number from 0."""
 _CLEANERS_PATIENCE = 10.0
-_CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
-"""They end with their clients, and remove what their clients have left."""
 _TO_END = frozenset({signal.SIGTERM, signal.SIGINT})
 _UNKILLABLE = 20.0
 """Seconds until the warden gives up on a process that survives SIGKILL, as one in disk sleep."""
@@ -299,7 +297,7 @@ def end_all() -> set[int]:
     _reap_dead()  # To list what runs takes 4 ms, and mostly there is only a dead supervisor.
     while resources.has_children() and not for_all.is_over(each.pid for each in doomed):
         children = psutil.Process().children(recursive=True)
-        cleaners = list(filter(_is_cleaner, children))
+        cleaners = list(filter(resources.is_cleaner, children))
         may_clean = not for_cleaners.is_over(each.pid for each in cleaners)
         doomed = [each for each in children if not (may_clean and each in cleaners)]
         _send(signal.SIGSTOP, doomed)
@@ -313,13 +311,6 @@ def _send(number: signal.Signals, processes: list[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)
-
-
-def _is_cleaner(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        command = " ".join(process.cmdline())
-        return any(name in command for name in _CLEANERS)
-    return False
 
 
 def _reap_dead() -> None:
