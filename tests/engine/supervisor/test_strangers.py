@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dataloader_faults import inject, run_trial
-from pytest_dataloader_faults._engine.system.proc import is_below
+from pytest_dataloader_faults._engine.system.proc import is_below, is_dead
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
@@ -21,7 +21,7 @@ from support.epochs import alone, epoch
 from support.rows import slow
 from support.waiting import until
 
-_NAME = re.compile(r"@(pytest-dataloader-faults-\S+)")
+_NAME = re.compile(r"@(pytest-dataloader-faults-(\d+)-\S+)")
 _SLOW = 500
 _ROUNDS = 20
 _MIB = 1 << 20
@@ -76,16 +76,17 @@ ATTACKS = {
 }
 
 
-def _addresses():
+def _addresses(tester):
+    """Those of *tester* and the processes below it: others may run other tests meanwhile."""
     names = _NAME.findall(Path("/proc/net/unix").read_text(encoding="utf-8"))
-    return {f"\0{name}" for name in names}
+    return {f"\0{name}" for name, pid in names if is_below(int(pid), {tester})}
 
 
-def _attack_forever(attack, counter_fd):
-    """Each round connects to every supervisor there is; the number of connections is told."""
+def _attack_forever(attack, counter_fd, tester):
+    """Each round connects to every supervisor of *tester*; each connection writes a byte."""
     lines = []
-    while True:
-        for address in _addresses():
+    while not is_dead(tester):
+        for address in _addresses(tester):
             line = socket.socket(socket.AF_UNIX)
             line.settimeout(1)
             with contextlib.suppress(OSError):
@@ -101,13 +102,13 @@ def _attack_forever(attack, counter_fd):
 def _start_attack(attack):
     """A process that descends from none of ours attacks; given is the file of its connections."""
     ours, theirs = os.pipe()
-    middle = fork()
+    tester, middle = os.getpid(), fork()
     if not middle:
         parent = os.getpid()
         if not (stranger := fork()):
             with contextlib.suppress(BaseException):
                 until(lambda: os.getppid() != parent)
-                _attack_forever(attack, theirs)
+                _attack_forever(attack, theirs, tester)
             os._exit(1)
         os.write(theirs, stranger.to_bytes(4, "little"))
         os._exit(0)
