@@ -24,11 +24,12 @@ from pytest_dataloader_faults._engine.scope import (
     engine_for,
     require_faults,
 )
-from pytest_dataloader_faults._settings import Settings, check
+from pytest_dataloader_faults._settings import Settings, check, spared_folders
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import FaultFacts, Outcome
 from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired
+from pytest_dataloader_faults.outcomes.refusals import describe_change
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 
 __all__ = ("ArmedFaults", "FaultInjector", "Injection", "InjectionScope", "inject")
 
+_KEPT = (
+    "after an injected fault, a worker tried to {}{}. The call failed with EROFS, because a fault"
+    " must not destroy data. Let the test use a copy in tmp_path"
+)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -154,10 +159,31 @@ def _require_some(faults: tuple[Fault, ...]) -> None:
 
 
 @contextlib.contextmanager
+def _arm(*faults: Fault, engine: str, seed: int) -> Iterator[Injection]:
+    spared = [folder for folders in spared_folders for folder in folders()]
+    injection: Injection | None = None
+    try:
+        with arm_faults(*faults, engine=engine, seed=seed, spared=spared) as injection:
+            yield injection
+    except BaseException:  # It may be the consequence of a refusal, but is not replaced.
+        with contextlib.suppress(RuntimeWarning):
+            _warn_of_refusals(injection)
+        raise
+    _warn_of_refusals(injection)
+
+
+def _warn_of_refusals(injection: Injection | None) -> None:
+    if injection and (refusals := injection.refusals):
+        more = f", and {len(refusals) - 1} more" if len(refusals) > 1 else ""
+        text = _KEPT.format(describe_change(refusals[0]), more)
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+@contextlib.contextmanager
 def _armed(
     faults: tuple[Fault, ...], *, seed: int, engine: str, require_fired: bool
 ) -> Iterator[Injection]:
-    with arm_faults(*faults, engine=engine_for(engine, faults), seed=seed) as (injection, _watch):
+    with _arm(*faults, engine=engine_for(engine, faults), seed=seed) as injection:
         yield injection
     if require_fired and (unfired := injection.explain_unfired()):
         raise FaultNotFiredError(unfired)
@@ -277,7 +303,7 @@ class FaultInjector:
         """Arm all faults, and let *loader* create its iterator under them."""
         self._scope.close()
         engine = self._chosen or self._settings.engine
-        self._injection, _ = self._scope.enter_context(
-            arm_faults(*self._faults, engine=engine, seed=self._settings.seed)
+        self._injection = self._scope.enter_context(
+            _arm(*self._faults, engine=engine, seed=self._settings.seed)
         )
         return loader._get_iterator()

@@ -91,6 +91,11 @@ class Arm:
 class OwnStep:
     """Base of the steps that a check brings along. They are frozen dataclasses, too."""
 
+    @property
+    def harms(self) -> bool:
+        """Whether it does what a fault does, so that files are protected from then on."""
+        return False
+
     def may_run(self, journal: Any) -> bool:  # noqa: ARG002  # for those that need it
         """Whether its process can run after the earlier ones, which wrote to the *journal*."""
         return True

@@ -99,7 +99,7 @@ SLICES = {
                 "_engine.python.output",
                 "_engine.supervisor.answers.writes",
             ),
-            *("_engine.supervisor.leftovers", "faults.writes"),
+            *("_engine.supervisor.leftovers", "_engine.supervisor.protection", "faults.writes"),
         ),
     ),
 }

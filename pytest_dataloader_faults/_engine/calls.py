@@ -55,6 +55,8 @@ class Role(Enum):
     """It reads or changes attributes of a file by its path: its mode, owner, times and so on."""
     RESERVES = auto()
     """It reserves space for a file; torch reserves shared memory with it."""
+    CHANGES = auto()
+    """It changes which names a folder has, or takes bytes from a file."""
 
 
 class Buffers(Enum):
@@ -74,7 +76,8 @@ class Call(NamedTuple):
     *offset_at*: where in the file, if it does not use the offset of the descriptor.
     *has_data*: it moves data; otherwise it reserves space, or makes earlier writes durable.
     *path_at*: the path; an argument before it is the folder that it is relative to.
-    *flags_at*: O_*, AT_* or RWF_* flags; of openat2(2), the struct that has them.
+    *flags_at*: O_*, AT_*, RWF_* or RENAME_* flags; of openat2(2), the struct that has them.
+    *new_path_at*: a second path, which it makes or replaces.
     *result_at*: the struct to fill in. *number_at*: the number that a new descriptor should get.
     """
 
@@ -86,6 +89,7 @@ class Call(NamedTuple):
     has_data: bool = True
     path_at: int | None = None
     flags_at: int | None = None
+    new_path_at: int | None = None
     result_at: int | None = None
     number_at: int | None = None
 
@@ -119,6 +123,7 @@ _ATTRIBUTES = (
 
 CALLS = {
     "open": Call(Role.OPENS, path_at=0, flags_at=1),
+    "creat": Call(Role.OPENS, path_at=0),
     "openat": Call(Role.OPENS, path_at=1, flags_at=2),
     "openat2": Call(Role.OPENS, path_at=1, flags_at=2),
     "read": Call(Role.TRANSFERS, reads_fd=0, buffers=_ONE),
@@ -147,6 +152,7 @@ CALLS = {
     "mremap": Call(Role.GROWS),
     "mprotect": Call(Role.GROWS),
     "io_uring_setup": Call(Role.UNOBSERVABLE),
+    "io_setup": Call(Role.UNOBSERVABLE),
     "pidfd_getfd": Call(Role.UNOBSERVABLE),
     "open_by_handle_at": Call(Role.UNOBSERVABLE),
     "connect": Call(Role.CONNECTS),
@@ -166,6 +172,21 @@ CALLS = {
     **dict.fromkeys(("readlinkat", "fchmodat"), Call(Role.ATTRIBUTES, path_at=1)),
     "fchownat": Call(Role.ATTRIBUTES, path_at=1, flags_at=4),
     "utimensat": Call(Role.ATTRIBUTES, path_at=1, flags_at=3),
+    "unlink": Call(Role.CHANGES, path_at=0),
+    "unlinkat": Call(Role.CHANGES, path_at=1, flags_at=2),
+    "rmdir": Call(Role.CHANGES, path_at=0),
+    "rename": Call(Role.CHANGES, path_at=0, new_path_at=1),
+    "renameat": Call(Role.CHANGES, path_at=1, new_path_at=3),
+    "renameat2": Call(Role.CHANGES, path_at=1, new_path_at=3, flags_at=4),
+    "link": Call(Role.CHANGES, path_at=0, new_path_at=1),
+    "linkat": Call(Role.CHANGES, path_at=1, new_path_at=3, flags_at=4),
+    "symlink": Call(Role.CHANGES, new_path_at=1),
+    "symlinkat": Call(Role.CHANGES, new_path_at=2),
+    **dict.fromkeys(("mkdir", "mknod"), Call(Role.CHANGES, new_path_at=0)),
+    **dict.fromkeys(("mkdirat", "mknodat"), Call(Role.CHANGES, new_path_at=1)),
+    "truncate": Call(Role.CHANGES, path_at=0),
+    "ftruncate": Call(Role.CHANGES),
+    "ioctl": Call(Role.CHANGES),
 }
 
 
@@ -192,10 +213,12 @@ _NEEDED_FOR = {
     Role.LISTS: Place.LISTING,
     Role.FORKS: Place.START,
     Role.GROWS: Place.MEMORY,
+    Role.CHANGES: Place.CHANGE,
 }
 """Calls that matter only if a fault can happen in these places, or if what they do is counted."""
-_OF_CHANGES = Place.WRITE | Place.LOCK
+OF_WRITES = Place.WRITE | Place.LOCK
 """If locks fail, it matters what is written without one."""
+_OF_CHANGES = OF_WRITES | Place.CHANGE
 
 
 def calls_for(places: Place) -> list[str]:

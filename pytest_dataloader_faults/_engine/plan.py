@@ -53,7 +53,8 @@ class FaultPlan:
     random. *samples*: each firing has its sample. *seeded*: what random numbers restart from at
     each sample, together with its index; None to leave them. *own_folders*: the folders,
     as realpath(3) gives them, in which faults may change files for good; None for anywhere.
-    *collisions*: how calls of workers collide if *watch* is set.
+    *collisions*: how calls of workers collide if *watch* is set. *protects*: once a fault has
+    fired, no process may change files that were there before, except in the folders *spared*.
     """
 
     faults: tuple[Fault, ...]
@@ -63,6 +64,8 @@ class FaultPlan:
     seeded: int | None = None
     own_folders: Sequence[str] | None = None
     collisions: Collisions = DEFAULT_COLLISIONS
+    protects: bool = False
+    spared: Sequence[str] = ()
 
     @property
     def globs(self) -> tuple[str, ...]:
@@ -75,12 +78,14 @@ class FaultPlan:
     def needs(self) -> FilterRequirements:
         """What the filter must notify of, in addition to opens and reads of followed files."""
         at_sample = any(getattr(each, "sample", None) is not None for each in self.faults)
-        places = functools.reduce(operator.or_, (each.places for each in self.faults), _NOWHERE)
+        counted = Place.CHANGE if self.protects else _NOWHERE
+        counted |= Place.COUNTED if self.watch else _NOWHERE
+        places = functools.reduce(operator.or_, (each.places for each in self.faults), counted)
         exhaustion = vocabulary.MemoryExhaustion
         exhaustions = (each for each in self.faults if isinstance(each, exhaustion))
         scarce = Place.ALLOCATION in places
         return FilterRequirements(
-            places=places | Place.COUNTED if self.watch else places,
+            places=places,
             memory=min((each.min_bytes for each in exhaustions), default=0),
             keep_low_fds=scarce and any(has_files(each) for each in self.faults),
             samples=self.samples or at_sample,
@@ -149,16 +154,19 @@ def fresh_counters(plan: FaultPlan, worker: int | None) -> list[FaultCounter[Any
 class WorkerFaults:
     """The faults of a plan that concern one worker. If they are *over*, none can fire.
 
-    *worker* is None for the main process, if that is armed before it has a worker.
+    *worker* is None for the main process, if that is armed before it has a worker. A *bystander* is
+    a process in which none fires, but whose files its workers inherit.
     """
 
-    def __init__(self, plan: FaultPlan, worker: int | None) -> None:
+    def __init__(self, plan: FaultPlan, worker: int | None, *, bystander: bool = False) -> None:
         self.all = fresh_counters(plan, worker)
-        self._concerned = [counter for counter in self.all if _applies_to(counter.fault, worker)]
+        self._concerned = [
+            counter for counter in self.all if bystander or _applies_to(counter.fault, worker)
+        ]
         self._watch = plan.watch
         self.own_folders = plan.own_folders
         self.sees = plan.needs.places
-        self.over = False
+        self.over = bystander
 
     def counters_of_kind(
         self, kind: type[AnyFault] | tuple[type[AnyFault], ...]

@@ -19,8 +19,7 @@ From the loader      When                                                   Answ
 From a worker        When                                                   Answer
 ===================  =====================================================  ==============
 ``Hello``            it is armed; a listener, or the end of a hang socket,
-                     and descriptors of inherited files come along, unless
-                     it is below a filter already                           ``Proceed``
+                     and descriptors of inherited files may come along      ``Proceed``
 ``FetchStarted``     a batch starts                                         ``Proceed``, (1)
 ``SampleStarted``    a sample starts, if the schedule needs to know         ``Proceed``, (1)
 ``FetchFinished``    the batch was made, failed, or there are no more
@@ -34,6 +33,9 @@ From a worker        When                                                   Answ
 To the journal       When; only in a trial, whose warden and pytest read it
 ===================  =====================================================
 ``WorkerArmed``      a worker has armed itself
+``FileCreated``      a file was created, in a trial without faults
+``FileChanged``      an older file is changed, in a trial without faults
+``ChangeRefused``    a file was not changed, because a fault had fired
 ``Courses``          the counters were wanted for the last time
 ``WorkerReports``    the supervisor is ended before the loader requests it
 ===================  =====================================================
@@ -61,6 +63,7 @@ from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.system.ownership import OwnedDescriptor
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedCount
+from pytest_dataloader_faults.outcomes.refusals import FileEvent, Refusal
 from pytest_dataloader_faults.wire import FaultFacts, FileCounts, Firing, WorkerFacts
 
 
@@ -165,13 +168,14 @@ class WorkerReports(NamedTuple):
     """What faults and workers did, what failed in the harness, and what could not be injected.
 
     *faults*: in the order of the plan, over all *processes*. The first of those is the loader's
-    own, if it was armed before the dataset was created.
+    own, if it was armed before the dataset was created. *kept*: what was refused.
     """
 
     faults: Sequence[FaultFacts]
     processes: Sequence[WorkerFacts]
     errors: Sequence[str]
     refused: Sequence[str]
+    kept: Sequence[Refusal] = ()
 
 
 class Hello(NamedTuple):
@@ -180,7 +184,8 @@ class Hello(NamedTuple):
     *worker* is None for the main process, if that is armed before it makes the dataset.
     *inherited*: the descriptors that it has of files that matter, with their paths. *mapped*: the
     paths of such files in its memory. *high_fds*: the numbers that tracked files may get. *joins*:
-    it was started by such a process, whose filter it is under. *workers*: how many its loader has.
+    it is under the filter of the main process. *workers*: how many its loader has. *bystander*: no
+    fault fires in it.
     """
 
     worker: int | None
@@ -192,6 +197,7 @@ class Hello(NamedTuple):
     high_fds: tuple[int, int] = (0, 0)
     joins: bool = False
     workers: int = 0
+    bystander: bool = False
 
 
 class FetchStarted(NamedTuple):
@@ -323,7 +329,7 @@ FromLoader: TypeAlias = (
 ToLoader: TypeAlias = Ready | Idle | FaultsEnded | MadeNoted | WorkerReports
 OfFetches: TypeAlias = FetchStarted | SampleStarted | FetchFinished | WorkerIdle
 FromWorker: TypeAlias = Hello | OfFetches | Counts | Firing | FaultRefused
-ToJournal: TypeAlias = WorkerArmed | Courses | WorkerReports
+ToJournal: TypeAlias = WorkerArmed | Courses | WorkerReports | FileEvent
 Task: TypeAlias = ExitNow | DieWhileSending | Block
 Message: TypeAlias = OfHost | FromLoader | ToLoader | FromWorker | Proceed | Task
 wire.register(*get_args(Message | ToJournal))
@@ -442,8 +448,8 @@ class WorkerConfig:
     """Where the supervisor is, and what is requested. Picklable, for spawn and forkserver.
 
     *folder*: for the sockets by which workers pass tensors on; None in a trial, which has one.
-    *armed*: the main process, if it is under the filter itself. *workers*: how many workers the
-    loader has.
+    *armed*: the main process, if it is under the filter. *shares_files*: it was so before it made
+    the dataset. *workers*: how many the loader has.
     """
 
     address: str
@@ -453,6 +459,7 @@ class WorkerConfig:
     stacks: bool = False
     folder: str | None = None
     armed: int | None = None
+    shares_files: bool = False
     workers: int = 0
 
     def connect(self) -> Channel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine import choose
@@ -15,12 +15,14 @@ from pytest_dataloader_faults.faults.base import Place, explain_invalid_fault
 from pytest_dataloader_faults.faults.collisions import DEFAULT_COLLISIONS, Collisions
 from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
 from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired, note_mentions
+from pytest_dataloader_faults.outcomes.refusals import Refusal
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._engine.loader.client import SupervisorClient
     from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
     from pytest_dataloader_faults._engine.plan import FaultPlan
     from pytest_dataloader_faults._engine.protocol import SupervisorHandle, WorkerReports
+    from pytest_dataloader_faults._engine.worker.session import WorkerSession
 
 
 KERNEL_SEES_NO_FAKE_FILES = (
@@ -64,6 +66,7 @@ class Injection(FaultTotals):
     ) -> None:
         self._faults = tuple(map(FaultFacts, plan.faults))
         self._processes: tuple[WorkerFacts, ...] = ()
+        self._refusals: tuple[Refusal, ...] = ()
         self._engine = engine
         self._client: SupervisorClient | None = client
         self._monitor = monitor
@@ -86,6 +89,12 @@ class Injection(FaultTotals):
         return self._processes
 
     @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """The changes of files that were refused because a fault had fired."""
+        self.refresh()
+        return self._refusals
+
+    @property
     def errors(self) -> list[str]:
         """The exceptions that the loops over the loaders received, as printed."""
         return self._monitor.errors
@@ -99,6 +108,7 @@ class Injection(FaultTotals):
         faults = self._monitor.with_own_firings(report.faults)
         self._faults = note_mentions(faults, self.errors)
         self._processes = tuple(report.processes)
+        self._refusals = tuple(report.kept)
 
     def explain_unfired(self) -> str | None:
         """Why the first fault that did not fire matched nothing, if there is one."""
@@ -121,7 +131,16 @@ class Injection(FaultTotals):
 
 
 @contextlib.contextmanager
-def arm_faults(
+def arm_faults(*faults: vocabulary.Fault, **options: Any) -> Iterator[Injection]:
+    """``inject`` without its requirements; *options* are those of ``open_scope``."""
+    from pytest_dataloader_faults._engine.loader.iterator import monitor_iterators
+
+    with open_scope(*faults, **options) as (injection, monitor), monitor_iterators(monitor):
+        yield injection
+
+
+@contextlib.contextmanager
+def open_scope(
     *faults: vocabulary.Fault,
     engine: str,
     seed: int = 0,
@@ -133,27 +152,47 @@ def arm_faults(
     seeded: int | None = None,
     own_folders: Iterable[str] | None = None,
     collisions: Collisions = DEFAULT_COLLISIONS,
+    protects: bool = True,
+    spared: Iterable[str] = (),
 ) -> Iterator[tuple[Injection, LoaderMonitor]]:
-    """``inject`` without its requirements, for trials; also yields the iterators' monitor.
+    """Have a supervisor serve *faults*. Iterators are not followed before *monitor_iterators*.
 
     *stacks*: whether workers write their stacks when they get a signal. *supervisor*: one that is
     running already. *own_folders*: where faults may change files for good; None for anywhere.
-    *watch_files*, *samples*, *seeded* and *collisions*: see ``FaultPlan``.
+    *spared*: other folders whose files may be changed once a fault has fired. *watch_files*,
+    *samples*, *seeded*, *collisions* and *protects*: see ``FaultPlan``.
     """
     from pytest_dataloader_faults._engine.loader.client import SupervisorClient
-    from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, monitor_iterators
+    from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
     from pytest_dataloader_faults._engine.plan import FaultPlan
 
     folders = None if own_folders is None else tuple(map(os.path.realpath, own_folders))
-    plan = FaultPlan(faults, watch_files, seed, samples, seeded, folders, collisions)
+    spared = (*(folders or ()), *map(os.path.realpath, spared))
+    observed = faults, watch_files, seed, samples, seeded
+    plan = FaultPlan(*observed, folders, collisions, protects, spared)
     client = SupervisorClient(plan, engine, stacks, supervisor)
     monitor = LoaderMonitor(client, plan, may_arm_own_process=may_arm_own_process)
     injection = Injection(plan, engine, client, monitor)
     try:
-        with monitor_iterators(monitor):
-            yield injection, monitor
+        yield injection, monitor
     finally:
         injection._finish()
+
+
+def protect_files(supervisor: SupervisorHandle, engine: str) -> WorkerSession | None:
+    """Filter this process of a trial, which follows one whose faults may have fired.
+
+    It ends with the returned connection. The python *engine* protects nothing.
+    """
+    if engine == "python":
+        return None
+    from pytest_dataloader_faults._engine.plan import FaultPlan
+    from pytest_dataloader_faults._engine.protocol import WorkerConfig
+    from pytest_dataloader_faults._engine.worker.arm import arm_function
+
+    plan = FaultPlan((), protects=True)
+    config = WorkerConfig(supervisor.address, supervisor.pid, plan, "kernel")
+    return arm_function("kernel")(config, None, 0, bystander=True)
 
 
 def engine_for(engine: str, faults: tuple[vocabulary.Fault, ...]) -> str:

@@ -8,7 +8,7 @@ functions. If it has an option, the plugin adds the option, the ini key and the 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -37,6 +37,8 @@ MOST_RANKS = 8
 """Each rank has a loader with its own workers, all on one machine."""
 SAMPLES = 64
 """How many samples a battery checks by default."""
+spared_folders: list[Callable[[], Iterable[str]]] = []
+"""What returns folders in which ``inject`` lets files be changed: pytest's temporary folder."""
 
 
 def _has_reasons(value: Any) -> bool:

@@ -19,11 +19,13 @@ from pytest_dataloader_faults.outcomes.comparison import (
     Comparison,
     SampleHandling,
 )
+from pytest_dataloader_faults.outcomes.refusals import FileHistory
 from pytest_dataloader_faults.steps import (
     Epoch,
     FaultFreePass,
     Make,
     MeasureEpochs,
+    OwnStep,
     Process,
     Processes,
     Step,
@@ -262,6 +264,12 @@ class Job:
         return self.member if self.member is not None and self.member.size > 1 else None
 
     @property
+    def may_have_faults(self) -> bool:
+        """Whether faults may be armed in it, or in another member of its group."""
+        harms = any(step.harms for step in steps_of(self.processes, OwnStep))
+        return bool(self.faults) or harms or self.member_of_several is not None
+
+    @property
     def processes(self) -> Processes:
         """What its processes do; without faults there is nothing to recover from."""
         has_faults = bool(self.faults) or (self.member is not None and self.member.recovers)
@@ -280,12 +288,13 @@ class TrialJob(Job):
     """Epochs under faults, and a recovery.
 
     *recovers_in_workers*: whether the recovery pass always has workers, as a dataset needs that
-    only workers can read. *watchers*: what makes the watchers of its process. *collisions*: how
-    calls of its workers collide if there are no faults.
+    only workers can read. *history*: what is known of files. *watchers*: what makes the
+    watchers of its process. *collisions*: how calls of its workers collide if there are no faults.
     """
 
     needs_workers: bool = False
     recovers_in_workers: bool = False
+    history: FileHistory = field(default_factory=FileHistory)
     watchers: tuple[Callable[[], Watcher], ...] = field(default_factory=_registered_watchers)
     collisions: Collisions = DEFAULT_COLLISIONS
 

@@ -21,6 +21,7 @@ from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._engine.scope import engine_for
 from pytest_dataloader_faults._engine.system.children import ChildProcess
 from pytest_dataloader_faults._engine.system.processes import fork
+from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults._settings import Settings, check, jobs
 from pytest_dataloader_faults._trial import from_journal
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bind_factory
@@ -53,9 +54,8 @@ from pytest_dataloader_faults.outcomes.comparison import (
     Comparison,
     SampleHandling,
 )
-from pytest_dataloader_faults.outcomes.stacks import is_user_frame, sort_for_reader
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
-from pytest_dataloader_faults.outcomes.text import to_plain
+from pytest_dataloader_faults.outcomes.text import is_user_frame, sort_for_reader, to_plain
 from pytest_dataloader_faults.steps import Arm, run_epochs
 
 _ORDINARY = Settings()
@@ -226,6 +226,8 @@ def with_engine(request: jobs.TrialJob) -> jobs.TrialJob:
 def outcome_of(job: jobs.TrialJob, record: Record) -> Outcome:
     """The outcome of *job*, which wrote the *record*."""
     outcome = from_journal.outcome_from(_request_of(job), record.events)
+    if not job.faults:
+        from_journal.add_to_history(job.history, outcome, record.events)
     end = replace(outcome.end, stacks=record.stacks)
     return replace(outcome, end=end, stderr=record.stderr)
 
@@ -316,7 +318,7 @@ class StartedTrial:
         self._job = _job_for(with_engine(request))
         _prepare_fork(self._job)
         with contextlib.ExitStack() as scope:
-            self._started = _start(self._job, scope)
+            self._started = _start(self._job, SharedCount(), scope)
             self._scope = scope.pop_all()
 
     @property
@@ -358,10 +360,11 @@ def run_together(*requests: jobs.Job) -> list[Record]:
     with contextlib.ExitStack() as scope:
         scope.enter_context(_folder_of_group(requests[0]))
         running: list[_Started] = []
+        fired = SharedCount()
         try:
             for job in requests:
                 # In a generator, a fork could not let go of an exception that the caller handles.
-                running.append(_start(job, scope))  # noqa: PERF401
+                running.append(_start(job, fired, scope))  # noqa: PERF401
             started = tuple(running)
             ends = [_await_warden(running.pop(0)) for _ in started]
         finally:
@@ -378,15 +381,15 @@ def _folder_of_group(request: jobs.Job) -> contextlib.AbstractContextManager[Non
     return shared_folders(folders, request.settings.copy)
 
 
-def _start(request: jobs.Job, scope: contextlib.ExitStack) -> _Started:
-    """Start a warden for *request*; what is around it lasts as long as *scope*."""
+def _start(request: jobs.Job, fired: SharedCount, scope: contextlib.ExitStack) -> _Started:
+    """Start a warden for *request* with *scope*; *fired* counts the faults of its group."""
     from pytest_dataloader_faults._trial import child
 
     member = request.member_of_several
     number = member.number if member and not member.shares_folder else None
     make_dataset, private = bind_factory(request.make_dataset, number, request.settings.copy)
     job = replace(request, make_dataset=make_dataset)
-    around = scope.enter_context(surroundings_for(job, private))
+    around = scope.enter_context(surroundings_for(job, private, fired))
     sys.stdout.flush()
     sys.stderr.flush()
     warden = fork()

@@ -34,14 +34,15 @@ from pytest_dataloader_faults._engine.kernel.linux import collapse
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor  # noqa: F401  # For preload().
 from pytest_dataloader_faults._engine.protocol import Message, SupervisorHandle
 from pytest_dataloader_faults._engine.supervisor.host import prepare_supervisors
+from pytest_dataloader_faults._engine.supervisor.refusals import SharedFiles
 from pytest_dataloader_faults._engine.supervisor.server import fork_supervisor
 from pytest_dataloader_faults._engine.system import stacks
+from pytest_dataloader_faults._engine.system.imports import FOR_LOADER, import_late_modules
 from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
 from pytest_dataloader_faults._engine.system.proc import PrivateMemory, private_memory
 from pytest_dataloader_faults._engine.system.processes import end_if_interrupted
 from pytest_dataloader_faults._engine.worker.arm import arm_function
-from pytest_dataloader_faults._engine.worker.late_imports import FOR_LOADER, import_late_modules
-from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob, import_checks, steps_of
+from pytest_dataloader_faults._settings.jobs import Job, TrialJob, import_checks, steps_of
 from pytest_dataloader_faults._trial.journal import (
     InternalError,
     Journal,
@@ -106,8 +107,10 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         _use_streams(around.printed.fd)
         gc.freeze()  # To look through pytest's objects would take 50 ms.
         keeper = around.server.pids[:1] if around.server else ()
-        supervision = partial(fork_supervisor, around.facts.fd, keeper)
-        start = None if isinstance(job, ReferenceJob) else supervision
+        start = None
+        if isinstance(job, TrialJob):
+            starters, files = (os.getpid(), *keeper), SharedFiles(around.fired, job.history)
+            start = partial(fork_supervisor, around.facts.fd, starters, files)
         run_under_deadline(root, start, job.limits, around, partial(_list_following, job, around))
 
     def root(supervision: SupervisorHandle | None, number: int) -> None:
@@ -130,7 +133,7 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         around.stacks.close()  # The warden writes to it.
         stacks.write_on_signal()
         server = around.server.pids if around.server else None
-        parts = (supervision, around.own_folders, server)
+        parts = (supervision, around.own_folders, server, around.fired)
         run(job, around.facts, *parts, number=number)
 
     _run_then_exit(warden, around.facts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -41,10 +42,15 @@ from pytest_dataloader_faults.outcomes import (
     TrialEnd,
     TrialRequest,
     WorkerFacts,
-    stacks,
 )
 from pytest_dataloader_faults.outcomes.chains import error_line
 from pytest_dataloader_faults.outcomes.error_text import FROM_OUTSIDE, likely_sender
+from pytest_dataloader_faults.outcomes.refusals import (
+    ChangeRefused,
+    FileChanged,
+    FileCreated,
+    FileHistory,
+)
 from pytest_dataloader_faults.outcomes.results import gap, limit_events
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, START
 from pytest_dataloader_faults.outcomes.text import (
@@ -53,6 +59,7 @@ from pytest_dataloader_faults.outcomes.text import (
     indent_rest,
     join_some,
     shorten,
+    sort_for_reader,
 )
 
 
@@ -74,10 +81,22 @@ def outcome_from(request: TrialRequest, events: Sequence[JournalEvent]) -> Outco
                 end = replace(end, timed_out=timed_out, exitcode=exitcode)
                 fields |= {"duration": duration}
     parts = (_passes_from(events), *_counts_from(events))
-    notes = tuple(event.note for event in events if isinstance(event, Noted))
+    notes = tuple(event.note for event in events if isinstance(event, Noted | ChangeRefused))
     fields |= {**_measures_from(events), "notes": notes}
     outcome = Outcome(request, loader, *parts, end=end, **fields)
     return replace(outcome, timeline=timeline_of(outcome, events))
+
+
+def add_to_history(history: FileHistory, outcome: Outcome, events: Iterable[JournalEvent]) -> None:
+    """Add to *history* what the *events* of a trial without faults say about files."""
+    for event in events:
+        match event:
+            case FileCreated(_, device, inode):
+                history.created.add((device, inode))
+            case FileChanged():
+                history.changed.add(event)
+    files = (item for process in outcome.processes for item in process.files.items())
+    history.read |= {os.path.realpath(path) for path, counts in files if counts.reads}
 
 
 def _counts_from(
@@ -134,7 +153,7 @@ def reference_from(events: Sequence[JournalEvent], printed: str) -> Reference:
 
 
 def _readable(printed: str) -> str:
-    return "\n".join(stacks.sort_for_reader(printed.strip().split("\n")))
+    return "\n".join(sort_for_reader(printed.strip().split("\n")))
 
 
 _AFTER_A_FORK = (

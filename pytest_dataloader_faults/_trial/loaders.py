@@ -19,10 +19,10 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from pytest_dataloader_faults._arguments import suggest_name
 from pytest_dataloader_faults._engine.fake.notes import note_for
 from pytest_dataloader_faults._engine.loader.iterator import replace_iterator_makers
+from pytest_dataloader_faults._engine.system.imports import FOR_FORK_SERVER
 from pytest_dataloader_faults._engine.system.patience import has_ended
 from pytest_dataloader_faults._engine.system.processes import end_if_interrupted
 from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
-from pytest_dataloader_faults._engine.worker.late_imports import FOR_FORK_SERVER
 from pytest_dataloader_faults._settings.jobs import Member
 from pytest_dataloader_faults._trial import samplers
 from pytest_dataloader_faults._trial.factory import advice_for, name_of, origin_of, require_one

@@ -13,17 +13,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch.utils.data
+import torch
 
 from pytest_dataloader_faults import exceptions
-from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, listen_to_iterators
+from pytest_dataloader_faults._engine.loader.iterator import (
+    LoaderMonitor,
+    listen_to_iterators,
+    monitor_iterators,
+)
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle
-from pytest_dataloader_faults._engine.scope import Injection, arm_faults
+from pytest_dataloader_faults._engine.scope import Injection, open_scope, protect_files
 from pytest_dataloader_faults._engine.system.ownership import ClosedByUserError
+from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
+from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults._settings import EVERY_FILE
 from pytest_dataloader_faults._settings.jobs import Job, Meetings, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
@@ -80,6 +86,9 @@ from pytest_dataloader_faults.steps import (
     UseAccelerator,
 )
 
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
 Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]
 """The scope of a job's faults."""
 _SHARE_OF_SAMPLER = 0.25
@@ -99,13 +108,14 @@ def run(
     supervision: SupervisorHandle | None,
     own_folders: Sequence[str],
     server: tuple[int, int] | None,
+    fired: SharedCount,
     *,
     number: int = 0,
 ) -> None:
     """Do *job*, or process *number* of it if it has several.
 
-    *own_folders*: those whose files belong to this trial alone. *server*: the keeper and the fork
-    server that the workers are started by, if there is one.
+    *own_folders*: their files belong to this trial. *server*: the keeper and the fork server that
+    the workers are started by, if there is one. *fired*: how many faults have fired.
     """
     free = FreeResources.now()
     resources.limit_descriptors(job.options.descriptors)
@@ -119,7 +129,8 @@ def run(
                 meetings.end()
         elif isinstance(job, TrialJob):
             armed = _arm_engine(job, supervision, own_folders)
-            TrialProcess(job, journal, server, free, meetings, armed).run(job.processes[number])
+            parts = (journal, server, free, meetings, armed, supervision, fired)
+            TrialProcess(job, *parts).run(job.processes[number])
     except exceptions.MultipleLoadersError as error:
         journal.write(SeveralLoaders(str(error), error.parts))
     except tuple(REFUSALS.values()) as error:
@@ -140,7 +151,7 @@ def _take_reference(job: ReferenceJob, journal: Journal) -> None:
 def _arm_engine(
     job: TrialJob, supervision: SupervisorHandle | None, own_folders: Sequence[str]
 ) -> Armed:
-    return arm_faults(
+    return open_scope(
         *job.faults,
         engine=job.settings.engine,
         seed=job.settings.seed,
@@ -152,16 +163,13 @@ def _arm_engine(
         seeded=job.comparison.seeded,
         own_folders=own_folders,
         collisions=job.collisions,
+        protects=job.may_have_faults,
     )
 
 
 @dataclass
 class TrialProcess:
-    """Interprets the steps of one process of a trial.
-
-    Attributes:
-        prepare: Called with the loader before a pass without faults; or None.
-    """
+    """Interprets the steps of one process of a trial."""
 
     job: TrialJob
     journal: Journal
@@ -169,14 +177,18 @@ class TrialProcess:
     free: FreeResources
     meetings: Meetings | None
     armed: Armed
+    supervision: SupervisorHandle | None
+    fired: SharedCount
 
     def __post_init__(self) -> None:
         self._scope = self._outer_scope = contextlib.ExitStack()
         """The latest scope, which ends first, and that of the process."""
+        self._faults = self._outer_scope.enter_context(contextlib.ExitStack())
+        self._protection: WorkerSession | None = None
         self._injection: Injection | None = None
-        self._monitor: LoaderMonitor | None = None
-        """Of the faults that are armed now."""
-        self.loader: torch.utils.data.DataLoader[Any] | None = None
+        self._armed: LoaderMonitor
+        self._monitor: LoaderMonitor | None = None  # Of the faults that are armed now.
+        self.loader: DataLoader[Any] | None = None
         """None before it is made, and if it could not be made."""
         self.sampler: Any = None
         """What would draw an epoch of all samples, of a map-style dataset."""
@@ -185,6 +197,7 @@ class TrialProcess:
         self._length: int | None = None
         self._made: Make = Make()
         self.prepare: Callable[[Any], None] | None = None
+        """Called with the loader before a pass without faults."""
         self._watchers = [make() for make in self.job.watchers]
         self._epochs = 0
         self._is_over = True
@@ -194,9 +207,15 @@ class TrialProcess:
 
     def run(self, process: Process) -> None:
         """Do all steps of *process*."""
-        if not any(isinstance(step, Arm) for step in process):
-            self.job = replace(self.job, faults=())
         with self._outer_scope:
+            if any(isinstance(step, Arm) for step in process):
+                self._injection, self._armed = self._faults.enter_context(self.armed)
+                if not isinstance(process[0], Arm):
+                    self._armed.arm_bystander()
+            else:
+                if self.supervision and self.job.may_have_faults:
+                    self._protection = protect_files(self.supervision, self.job.settings.engine)
+                self.job = replace(self.job, faults=())
             for step in process:
                 self._run_step(step)
         if self.meetings:
@@ -212,6 +231,7 @@ class TrialProcess:
             case Disarm():
                 self._disarm()
             case OwnStep():
+                self.fired.add(step.harms)
                 step.run(self)
             case Look(stage):
                 gc.collect()  # Ends what the loader and the dataset left.
@@ -221,7 +241,7 @@ class TrialProcess:
                 self._prepare(step, self.loader)
                 self._iterate(step, self.loader)
 
-    def _prepare(self, step: Step, loader: torch.utils.data.DataLoader[Any]) -> None:
+    def _prepare(self, step: Step, loader: DataLoader[Any]) -> None:
         """Do *step* if it comes before the passes over *loader*."""
         match step:
             case UseAccelerator():
@@ -233,7 +253,7 @@ class TrialProcess:
             case RepeatDraws():
                 repeat_draws(loader, loaders.outer_loader(loader))
 
-    def _iterate(self, step: Step, loader: torch.utils.data.DataLoader[Any]) -> None:
+    def _iterate(self, step: Step, loader: DataLoader[Any]) -> None:
         """Do *step* if it is a pass over *loader*, or ends something of one."""
         match step:
             case Epoch() if self._may_continue:
@@ -257,18 +277,16 @@ class TrialProcess:
             self.loader = self._make_loader(step)
         elif self._monitor is None:
             self.journal.write(PhaseStarted(step.phase, time.monotonic()))
-            self.loader = self._try_to_make(step, step.phase, _ignore_error)
+            self.loader = self._try_to_make(step, step.phase)
         else:
             self.journal.write(LoaderTime(time.monotonic()))
             self._monitor.arm_before_dataset()
-            self.loader = self._try_to_make(step, step.phase, self._monitor.record_error)
+            self.loader = self._try_to_make(step, step.phase)
             self._monitor.client.note_dataset_made()
         if self.loader is not None:
             _refuse_impossible_faults(self.job, self.loader)
 
-    def _try_to_make(
-        self, step: Make, phase: Phase, record_error: Callable[[BaseException], None]
-    ) -> torch.utils.data.DataLoader[Any] | None:
+    def _try_to_make(self, step: Make, phase: Phase) -> DataLoader[Any] | None:
         """The loader, or None if the dataset is empty or cannot be created, which ends *phase*."""
         try:
             return self._make_loader(step)
@@ -277,14 +295,15 @@ class TrialProcess:
             result = Pass(phase, complete=True, length=0)
         except exceptions.UnusableDatasetError as error:
             cause = error.__cause__ or error
-            record_error(cause)
+            if self._monitor is not None:
+                self._monitor.record_error(cause)
             result = Pass(phase, exception=describe_error(cause))
         self.journal.write(PassEnded(time.monotonic(), result))
         if self.meetings:
             self.meetings.leave(failed=result.exception is not None)
         return None
 
-    def _make_loader(self, step: Make) -> torch.utils.data.DataLoader[Any]:
+    def _make_loader(self, step: Make) -> DataLoader[Any]:
         # If the main process can read the dataset and gets the same samples, workers are not
         # needed: the faults act on what this process makes of the files.
         job = self.job
@@ -353,7 +372,8 @@ class TrialProcess:
             for watcher in self._watchers:
                 watcher.begin(self.loader.num_workers, unprovoked)
         self._scope = self._outer_scope.enter_context(contextlib.ExitStack())
-        self._injection, self._monitor = self._scope.enter_context(self.armed)
+        self._monitor = self._armed
+        self._scope.enter_context(monitor_iterators(self._monitor))
         self.journal.write(FaultsArmed())
 
     def _disarm(self) -> None:
@@ -362,6 +382,7 @@ class TrialProcess:
         if self.meetings:
             self.meetings.leave(failed=not self._is_over)
         self._scope.close()
+        self._faults.close()
         for watcher in self._watchers:
             watcher.end(self.journal)
         self._scope, self._monitor = self._outer_scope, None
@@ -385,9 +406,7 @@ class TrialProcess:
         self._is_over = is_started and driver.take(step.batches)
         return self._is_over or step.keep_workers
 
-    def _measure_epochs(
-        self, step: MeasureEpochs, loader: torch.utils.data.DataLoader[Any]
-    ) -> None:
+    def _measure_epochs(self, step: MeasureEpochs, loader: DataLoader[Any]) -> None:
         footprints = resources.FootprintSampler(step.seconds)
         batches = count_batches_of_worker(loader, loaders.outer_loader(loader))
         loader.worker_init_fn = resources.GcEachEpoch(loader.worker_init_fn, batches)
@@ -412,9 +431,7 @@ class TrialProcess:
         self._monitor.client.end_faults()
         self.start_driver().drop_batches_in_advance()
 
-    def _run_without_faults(
-        self, step: FaultFreePass, loader: torch.utils.data.DataLoader[Any]
-    ) -> None:
+    def _run_without_faults(self, step: FaultFreePass, loader: DataLoader[Any]) -> None:
         if self.meetings:
             self.meetings.renew()
         driver = self.start_driver()
@@ -428,9 +445,7 @@ class TrialProcess:
         """Whether a pass without faults may be made by a process that is no worker."""
         return not (self.job.comparison.in_workers or self.job.recovers_in_workers)
 
-    def _needs_no_workers(
-        self, step: FaultFreePass, loader: torch.utils.data.DataLoader[Any]
-    ) -> bool:
+    def _needs_no_workers(self, step: FaultFreePass, loader: DataLoader[Any]) -> bool:
         """Whether *step* needs no workers: only files had faults, and any process can read them."""
         return (
             step.in_child
@@ -448,7 +463,7 @@ class TrialProcess:
         prepare = None if start is None else SeedSamples(start, None).install
         driver.run_in_child(step.phase, self.job.settings.seed + step.seed, prepare)
 
-    def _prepare_unarmed_workers(self, loader: torch.utils.data.DataLoader[Any]) -> None:
+    def _prepare_unarmed_workers(self, loader: DataLoader[Any]) -> None:
         """Have workers that are not armed make the same samples as those that are."""
         if (start := self.job.comparison.seeded) is not None:
             seeds = SeedSamples(start, loader.worker_init_fn)
@@ -458,11 +473,7 @@ class TrialProcess:
         loader.worker_init_fn = EndsWithParent(loader.worker_init_fn)
 
 
-def _ignore_error(_error: BaseException) -> None:
-    """Drop the error, which no fault could have caused."""
-
-
-def _refuse_impossible_faults(job: TrialJob, loader: torch.utils.data.DataLoader[Any]) -> None:
+def _refuse_impossible_faults(job: TrialJob, loader: DataLoader[Any]) -> None:
     accelerator.require_for(loader, job.faults)
     users = [repr(fault) for fault in job.faults if fault.needs_worker]
     if users and not loader.num_workers:
@@ -473,7 +484,7 @@ def _refuse_impossible_faults(job: TrialJob, loader: torch.utils.data.DataLoader
         raise exceptions.InvalidArgumentError(message)
 
 
-def _read_first_sample(loader: torch.utils.data.DataLoader[Any], seconds: float) -> None:
+def _read_first_sample(loader: DataLoader[Any], seconds: float) -> None:
     """Read a sample here before the fork, as some scripts do: that opens files.
 
     *seconds*: how long the sampler may take.

@@ -45,6 +45,7 @@ from pytest_dataloader_faults.outcomes import (
     Verdict,
     repeats,
 )
+from pytest_dataloader_faults.outcomes.judge import refusals
 from pytest_dataloader_faults.outcomes.judge.causes import (
     INTERMITTENT,
     is_caught,
@@ -57,10 +58,7 @@ from pytest_dataloader_faults.outcomes.judge.hangs import (
     was_computing,
 )
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
-from pytest_dataloader_faults.outcomes.text import (
-    call,
-    pluralize,
-)
+from pytest_dataloader_faults.outcomes.text import call, pluralize
 from pytest_dataloader_faults.steps import MeasureEpochs, OwnStep, Processes
 
 _ORDINARY = Settings()
@@ -77,7 +75,7 @@ _SWEEP = Check("sweep", "handles the failure of one operation", no_fault)
 
 @dataclass
 class CheckMemory:
-    """What checks have learned about a dataset, for the next checks of the same dataset.
+    """What checks have learned about a dataset, for its next checks.
 
     Attributes:
         hangs: The check in which the dataset hung, by the place.
@@ -210,19 +208,22 @@ class Battery:
         """
         results: list[tuple[str, CheckResult]] = []
         unused: list[tuple[str, CheckResult]] = []
+        inapplicable: list[NotApplicable] = []
 
         def run_scenario(scenario: Scenario) -> tuple[str, CheckResult]:
             result = self._confirm(check, scenario, should_fail)
             return scenario.title, self._annotate(check, scenario, result)
 
-        for title, result in map_applicable(run_scenario, scenarios):
-            if _touched_no_target(result) and not check.origin:
+        for title, result in map_applicable(run_scenario, scenarios, inapplicable):
+            if repeats.touched_no_target(result) and not check.origin:
                 unused.append((title, result))
                 continue
             results.append((title, result))
             if result.reproduced and not result.passed:
                 break
-        return repeats.combine(results or unused)
+        result = repeats.combine(results or unused)
+        untested = (f"not tested: {each.full_reason}" for each in inapplicable if each.remedy)
+        return replace(result, notes=(*result.notes, *untested))
 
     def _confirm(self, check: Check, scenario: Scenario, should_fail: bool) -> CheckResult:
         if not should_fail and (passing := self._find_passing_trial(check, scenario)):
@@ -453,6 +454,10 @@ class Battery:
 
     def _judge(self, outcome: Outcome, check: Check, scenario: Scenario) -> Finding:
         kind, run = kind_of(scenario), self.fault_free_run
+        if refusal := refusals.find_refusal(outcome):
+            if refusal.verdict is Verdict.NOT_EXERCISED and check is not _SWEEP:
+                raise NotApplicable(*refusals.explain_refusal(outcome))
+            return refusal
         finding = kind.refine(kind.judge(run, outcome), run)
         finding = check.refine(finding, outcome, kind.reference_for(run, outcome))
         if not scenario.circumstance:
@@ -490,9 +495,3 @@ def _spares_retry(fault: Fault) -> bool:
 
 def _places(trials: list[JudgedTrial]) -> frozenset[str]:
     return frozenset[str]().union(*(hang_places(each.outcome) for each in trials))
-
-
-def _touched_no_target(result: CheckResult) -> bool:
-    """Whether no operation of a worker matched the faults."""
-    matched = any(each.matched for each in repeats.deciding_trial(result).outcome.faults)
-    return result.verdict is Verdict.NOT_EXERCISED and not matched

@@ -27,11 +27,7 @@ from pytest_dataloader_faults.battery.shares import (
     shares_of,
     take_worker_epoch,
 )
-from pytest_dataloader_faults.battery.targets import (
-    OwnFolders,
-    find_new_files,
-    notes_on_changed,
-)
+from pytest_dataloader_faults.battery.targets import OwnFolders, find_new_files, notes_on_changed
 from pytest_dataloader_faults.battery.workload import NotApplicable
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
@@ -47,6 +43,7 @@ from pytest_dataloader_faults.outcomes.comparison import (
 from pytest_dataloader_faults.outcomes.contract import comparisons_for, handling_for
 from pytest_dataloader_faults.outcomes.judge import judge, judge_for
 from pytest_dataloader_faults.outcomes.reference import Share, merge_levels
+from pytest_dataloader_faults.outcomes.refusals import FileHistory
 from pytest_dataloader_faults.outcomes.repeats import (
     JudgedTrial,
     run_in_both_orders,
@@ -106,6 +103,7 @@ class FaultFreeRun:
         self.changes: Mapping[str, Any] = {}
         self.whole_batches = bool(earlier_run and earlier_run.whole_batches)
         self.of_workers = bool(earlier_run and earlier_run.of_workers)
+        self.history = earlier_run.history if earlier_run else FileHistory()
         self.unusable_reason: str | None = None
         self._references = _ReferenceStore(make_dataset, self.settings, self.deadlines.record_epoch)
         began = time.time_ns()
@@ -115,8 +113,8 @@ class FaultFreeRun:
             self._start_from(earlier_run, is_valid=is_valid)
         self._findings: dict[str, Any] = {}
         self._earlier_findings = earlier_run.findings if earlier_run else {}
-        cached_files = earlier_run.cached if earlier_run else ()
-        self.cached = cached_files or find_new_files(began, self.working)
+        self.cached = earlier_run.cached if earlier_run else ()
+        self.cached = self.cached or find_new_files(began, self.working)
 
     def _start_from(self, earlier_run: EarlierRun, *, is_valid: bool) -> None:
         self._references.limit(earlier_run.reference.limit)
@@ -143,10 +141,10 @@ class FaultFreeRun:
         is_of_author = self.comparison.level is Compared.AUTHOR
         if self.unusable_reason or is_of_author or was_killed(self.outcome):
             return None
-        parts = (self.reference, self.outcome, self.working, self.changes)
         findings = {name: each for name, each in self._findings.items() if not _is_of_killed(each)}
-        measures = (self.comparison, self.cached, findings)
-        return EarlierRun(*parts, *measures, self.whole_batches, self.of_workers)
+        parts = (self.reference, self.outcome, self.working, self.changes, self.comparison)
+        settings = (self.whole_batches, self.of_workers, self.history)
+        return EarlierRun(*parts, self.cached, findings, *settings)
 
     def find_once(self, name: str, find: Callable[[], _Found]) -> _Found:
         """What *find* returns about the dataset; it is called if no earlier run has found that."""
@@ -255,6 +253,7 @@ class FaultFreeRun:
             needs_workers=True,
             recovers_in_workers=self._references.get(comparison).is_of_worker
             or recovers_in_workers,
+            history=self.history,
             may_take_longer=may_take_longer,
             most_bytes=most_bytes_of(getattr(self, "working", None)),
         )
@@ -497,3 +496,4 @@ class EarlierRun:
     findings: Mapping[str, Any] = field(default_factory=dict)
     whole_batches: bool = False
     of_workers: bool = False
+    history: FileHistory = field(default_factory=FileHistory)

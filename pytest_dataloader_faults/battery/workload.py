@@ -88,13 +88,13 @@ class NotApplicable(Exception):  # noqa: N818  # an answer rather than an error
 
 
 def map_applicable(
-    function: Callable[[_Item], _Result], items: Iterable[_Item]
+    function: Callable[[_Item], _Result], items: Iterable[_Item], refusals: list[NotApplicable]
 ) -> Iterator[_Result]:
-    """The results of *function* for the *items* to which it applies.
+    """The results of *function* for the *items* to which it applies; *refusals* get the others.
 
     If it applies to none of them, the first NotApplicable is raised.
     """
-    refusals, has_result = [], False
+    has_result = False
     for item in items:
         try:
             result = function(item)

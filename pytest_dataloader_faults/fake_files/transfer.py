@@ -24,7 +24,7 @@ from typing import Any
 
 from pytest_dataloader_faults._engine.fake import fake_files, patcher
 from pytest_dataloader_faults._engine.fake.engine import PatchWorker, patch_for_good
-from pytest_dataloader_faults._engine.worker.late_imports import import_late_modules
+from pytest_dataloader_faults._engine.system.imports import import_late_modules
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _STAYS = frozenset(

@@ -180,12 +180,14 @@ class Place(Flag):
     """In a worker, when a fetch or a sample starts."""
     LOADER = auto()
     """In a thread of the main process that serves the loader."""
+    CHANGE = auto()
+    """In a call that removes, renames or overwrites a file: there no fault happens."""
 
     OF_FILES = OPEN | DESCRIPTOR | STAT | LISTING | READ | WRITE | LOCK
     OF_CONNECTIONS = CONNECT | ANSWER
     OF_READERS = OPEN | DESCRIPTOR | STAT | LISTING | READ | LOCK | OF_CONNECTIONS
     """In calls that change no file."""
-    COUNTED = LISTING | WRITE | LOCK | START
+    COUNTED = LISTING | WRITE | LOCK | START | CHANGE
     """What a fault-free run counts, in addition to opens, reads and connections."""
 
 
@@ -330,6 +332,11 @@ class Fault(allow.Checked):
     def hides_file(self) -> bool:
         """Whether the file is missing for each call that names it."""
         return False
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the file itself is bad or missing, instead of an attempt to use it."""
+        return self.hides_file
 
     @property
     def globs(self) -> tuple[str, ...]:

@@ -167,6 +167,7 @@ class TruncatedFile(InWorkers, FileFault):
 
     happens_in: ClassVar = Place.DESCRIPTOR | Place.STAT
     effects: ClassVar = Effect.BAD_DATA | Effect.LASTING
+    is_at_rest: ClassVar = True
     needs_worker: ClassVar = False
     in_words: ClassVar = "the content of {} is damaged (it is truncated)"
     operation: ClassVar = "reads"
@@ -190,6 +191,7 @@ class CorruptedFile(InWorkers, FileFault):
 
     happens_in: ClassVar = Place.DESCRIPTOR
     effects: ClassVar = Effect.BAD_DATA | Effect.LASTING
+    is_at_rest: ClassVar = True
     needs_worker: ClassVar = False
     in_words: ClassVar = "the content of {} is damaged (some bytes differ)"
     of_connections: ClassVar = "ConnectionClosed: TCP notices damaged bytes"

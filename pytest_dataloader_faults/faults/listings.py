@@ -114,6 +114,7 @@ class StrayEntry(InWorkers, FileFault):
 
     happens_in: ClassVar = Place.OPEN | Place.STAT | Place.LISTING
     effects: ClassVar = Effect.BAD_DATA
+    is_at_rest: ClassVar = True
     needs_worker: ClassVar = False
     unseen_by_python: ClassVar = _UNSEEN
     in_words: ClassVar = "{} was added to its folder"

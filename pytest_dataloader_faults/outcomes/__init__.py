@@ -18,6 +18,7 @@ from pytest_dataloader_faults.outcomes.records import (
     WorkerDeath,
 )
 from pytest_dataloader_faults.outcomes.reference import Reference, Share
+from pytest_dataloader_faults.outcomes.refusals import Change, Refusal
 from pytest_dataloader_faults.outcomes.results import (
     Absence,
     CheckResult,
@@ -45,6 +46,7 @@ __all__ = (
     "Activity",
     "AtDeadline",
     "Cause",
+    "Change",
     "ChangedState",
     "CheckResult",
     "Compared",
@@ -68,6 +70,7 @@ __all__ = (
     "Raised",
     "Reason",
     "Reference",
+    "Refusal",
     "Resources",
     "SavedState",
     "Share",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypeVar
 from pytest_dataloader_faults._arguments import ArgumentRule, one_of
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes.comparison import EXACT, Comparison
+from pytest_dataloader_faults.outcomes.refusals import Refusal
 from pytest_dataloader_faults.outcomes.stages import (
     START,
     AtDeadline,
@@ -326,8 +327,7 @@ class TrialFacts:
             was not finished.
         faults: How often each fault fired.
         processes: The main process, if it was armed as well, and the worker processes.
-        lasting_files: The files that workers used and that existed after the last epoch. Recorded
-            if every file is watched, as in a fault-free run.
+        lasting_files: In a fault-free run, the files that workers used and that exist afterwards.
         resources: Before the first epoch, after the last one, and after the recovery pass.
         footprints: The resources of each process after each epoch, if they were measured.
         timeline: The events, ordered by time, without the middle of a long trial. Comparisons
@@ -444,6 +444,11 @@ class TrialFacts:
     def unobserved(self) -> dict[str, int]:
         """How often workers did something whose reads the engine cannot see, by name."""
         return dict(sum((Counter(each.unobserved) for each in self.workers), Counter[str]()))
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """The changes of files that were refused because a fault had fired."""
+        return tuple(each for job in self.jobs for each in job.of(Refusal))
 
     @property
     def vain_waits(self) -> frozenset[str]:

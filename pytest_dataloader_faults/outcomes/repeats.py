@@ -58,6 +58,12 @@ def deciding_trial(result: CheckResult) -> JudgedTrial:
     return JudgedTrial(result.outcome, result.finding)
 
 
+def touched_no_target(result: CheckResult) -> bool:
+    """Whether no operation of a worker matched the faults."""
+    matched = any(each.matched for each in deciding_trial(result).outcome.faults)
+    return result.verdict is Verdict.NOT_EXERCISED and not matched
+
+
 def hangs_or_dies(trial: JudgedTrial) -> bool:
     """Whether it failed in a way that may also occur without a fault, intermittently."""
     outcome = trial.outcome

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_dataloader_faults._engine.fake import fake_files
+from pytest_dataloader_faults._settings import spared_folders
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     DataLoaderFaultsError,
@@ -84,9 +86,22 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
             explain_missing_kernel_engine()
 
 
+def _spare_temporary_folder(config: pytest.Config) -> None:
+    """Let files in pytest's temporary folder be changed under ``inject``, as tests expect it."""
+
+    def folders() -> tuple[str, ...]:
+        factory = getattr(config, "_tmp_path_factory", None)  # None with -p no:tmpdir.
+        # While there are fake files, it would create the folder among these.
+        return (str(factory.getbasetemp()),) if factory and not fake_files() else ()
+
+    spared_folders.append(folders)
+    config.add_cleanup(lambda: spared_folders.remove(folders))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers, check the options, and describe the fixtures if they will be shown."""
     # For a name in ``pytest_plugins``, pytest would read the metadata of every installed package.
+    _spare_temporary_folder(config)
     config.pluginmanager.register(_pyfakefs)
     config.pluginmanager.register(_items)
     config.pluginmanager.register(_failures)

@@ -123,6 +123,7 @@ class Survey:
                 of_workers=fault_free_run.of_workers,
             ),
             recovers_in_workers=fault_free_run.reference.is_of_worker,
+            history=fault_free_run.history,
         )
         return run_trial_job(job)
 

@@ -28,13 +28,18 @@ CHECK = "read-error"
 SLEEPS = "sleeps between retries past the deadline"
 
 
+def append(note):
+    with note.open("a") as file:
+        file.write(".")
+
+
 class ZerosInTheFirstTrial(Records):
-    """Gives zeros for what it cannot read, unless *note* was there when it was made."""
+    """Gives zeros for what it cannot read, unless *note* was not empty when it was made."""
 
     def __init__(self, folder, note):
         super().__init__(folder)
         self.note = note
-        self.is_first = not note.exists()
+        self.is_first = not note.stat().st_size
 
     def __getitem__(self, index):
         try:
@@ -42,13 +47,14 @@ class ZerosInTheFirstTrial(Records):
         except OSError:
             if not self.is_first:
                 raise
-            self.note.touch()
+            append(self.note)
             return torch.zeros(SIZE, dtype=torch.uint8), index
 
 
 @pytest.fixture(name="fails_once")
 def _fails_once(records, tmp_path):
     """A factory of datasets, of which the first that comes under a fault is wrong."""
+    (tmp_path / "note").touch()  # What a trial creates after a fault is removed.
     return lambda: ZerosInTheFirstTrial(records, tmp_path / "note")
 
 

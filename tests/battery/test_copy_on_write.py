@@ -31,7 +31,7 @@ from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults._engine.system.proc import PAGE, memory_of, unshared_pages
 from pytest_dataloader_faults._trial import child
 from pytest_dataloader_faults.battery.checks.memory import MeasureMemory
-from pytest_dataloader_faults.battery.checks.memory.draws import indices_of_epoch
+from pytest_dataloader_faults.battery.checks.memory.measure import indices_of_epoch
 from pytest_dataloader_faults.battery.checks.memory.rules import (
     BLOCKS,
     COPIES,

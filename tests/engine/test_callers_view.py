@@ -386,9 +386,10 @@ def test_the_python_engine_follows_links_of_its_own_process(folder):
     assert len(DIRECT) == injection.fired
 
 
-def test_faults_on_odd_ways(folder):
-    ways = [_in_root(_fill_folder(folder / "1")), _moved_folder(_fill_folder(folder / "2"))]
-    gave, _ = attempt(ways, lambda way: way(), ReadError(f"{folder}/*"))
+def test_faults_on_odd_ways(folder, tmp_path):
+    # Only in pytest's own folder can something be moved after a fault.
+    ways = [_in_root(_fill_folder(folder / "1")), _moved_folder(_fill_folder(tmp_path / "2"))]
+    gave, _ = attempt(ways, lambda way: way(), ReadError(f"{folder}/*"), ReadError(f"{tmp_path}/*"))
     assert [True, True] == ["Errno 5" in str(each) for each in gave]
 
 

@@ -99,6 +99,16 @@ def test_a_fault_concerns_the_workers_it_names(fault, concerned):
     assert {1} == {len(each.all) for each in faults.values()}
 
 
+@rows("fault", [ReadError("*.a"), ReadError("*.a", workers=(1,)), WorkerKilled(reading="*.a")])
+def test_no_fault_fires_in_a_bystander(fault):
+    """But faults may be about its files, which its workers inherit."""
+    faults = WorkerFaults(FaultPlan((fault,)), None, bystander=True)
+
+    assert [] == list(faults.counters_of_kind(type(fault)))
+    assert (True, False) == (faults.has_fault_in(PATH, Place.READ), faults.are_of_files)
+    assert [True, False] == [faults.targets(each) for each in (PATH, OTHER)]
+
+
 def test_each_worker_counts_on_its_own():
     """A count over racing workers would not be the same twice."""
     plan = FaultPlan((ReadError(nth=2),))
@@ -143,7 +153,14 @@ def test_the_globs_of_a_plan():
     ("plan", "needs"),
     [
         (FaultPlan(()), set()),
-        (FaultPlan((), watch=True), {"WRITE", "LISTING", "LOCK", "START"}),
+        (FaultPlan((), watch=True), {"WRITE", "LISTING", "LOCK", "START", "CHANGE"}),
+        (FaultPlan((), protects=True), {"CHANGE"}),
+        (FaultPlan((ReadError("*.a"),), protects=True), {"READ", "CHANGE"}),
+        (FaultPlan((WriteError("*.a"),), protects=True), {"WRITE", "CHANGE"}),
+        (
+            FaultPlan((), watch=True, protects=True),
+            {"WRITE", "LISTING", "LOCK", "START", "CHANGE"},
+        ),
         (FaultPlan((), samples=True), {"samples"}),
         (FaultPlan((ReadError("*.a"),)), {"READ"}),
         (FaultPlan((TruncatedFile("*.a"),)), {"DESCRIPTOR", "STAT"}),
@@ -267,12 +284,16 @@ def test_a_report_of_many_files_costs_no_more_than_its_text():
 
 @pytest.mark.parametrize("watch", [True, False])
 def test_a_plan_travels_as_json(watch):
-    plan = FaultPlan(ALL, watch)
+    plan = FaultPlan(ALL, watch, protects=not watch, spared=("/tmp",))
     assert wire.decode(wire.encode(Configure(plan, 1)).decode()).plan == plan
 
 
 def test_each_call_is_found_by_its_role():
     assert sorted(calls_with_role(*Role)) == sorted(CALLS)
+
+
+BY_DESCRIPTOR = ("ftruncate", "ioctl")
+"""Calls that change files, but have no path."""
 
 
 @rows("name", CALLS)
@@ -283,9 +304,13 @@ def test_facts_that_belong_together_are_there_together(name):
 
     assert uses_file == (role in (Role.TRANSFERS, Role.RESERVES))
     by_path = (Role.OPENS, Role.STATS, Role.CHECKS, Role.ATTRIBUTES)
-    assert (call.path_at is not None) == (role in by_path)
+    paths = [at for at in (call.path_at, call.new_path_at) if at is not None]
+    assert paths == sorted({*paths})
+    assert role is Role.CHANGES or (call.path_at is not None) == (role in by_path)
+    assert role is Role.CHANGES or call.new_path_at is None
+    assert (role is Role.CHANGES and not paths) == (name in BY_DESCRIPTOR)
     assert (call.result_at is not None) == (role is Role.STATS)
-    assert role is not Role.OPENS or call.flags_at is not None
+    assert (role is Role.OPENS and call.flags_at is None) == (name == "creat")
     assert role is Role.DUPLICATES or call.number_at is None
     assert call.buffers is None or (uses_file and call.has_data)
     assert call.offset_at is None or call.buffers is not None

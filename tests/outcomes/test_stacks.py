@@ -10,7 +10,7 @@ import torch
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults.outcomes import Pass
 from pytest_dataloader_faults.outcomes.judge.report import explain
-from pytest_dataloader_faults.outcomes.stacks import limit_lines, sort_for_reader
+from pytest_dataloader_faults.outcomes.text import limit_lines, sort_for_reader
 from support.facts import EIO, EPOCH_1, fired, map_reference, ordinary, revised
 from support.rows import rows
 

@@ -187,7 +187,7 @@ SOMETIMES = """
             for number, path in enumerate(self.paths):
                 path.write_bytes(bytes([number]) * 64)
             self.note = folder / "note"
-            self.is_first = not self.note.exists()
+            self.is_first = not self.note.stat().st_size
 
         def __len__(self):
             return len(self.paths)
@@ -198,10 +198,12 @@ SOMETIMES = """
             except OSError:
                 if not self.is_first:
                     raise
-                self.note.touch()
+                with self.note.open("a") as file:
+                    file.write(".")
                 return [0] * 64
 
     def test_data(fault_check, tmp_path):
+        (tmp_path / "note").touch()
         fault_check(lambda: ZerosInTheFirstTrial(tmp_path), files="*.bin")
 """
 ONLY = ("--dataloader-faults-only=read-error",)

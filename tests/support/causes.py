@@ -30,6 +30,7 @@ from pytest_dataloader_faults.outcomes.judge import (
     draws,
     errors,
     hangs,
+    refusals,
     samples,
     sharing,
     starts,
@@ -41,6 +42,7 @@ MODULES = (
     *(causes, errors, hangs, starts, rules, lock_rules, memory_rules, thread_rules),
     exhaustion,
     *(rank_rules, shared_folder, generators, draws, samples, before_init, _epochs, listings),
+    refusals,
     *(network_rules, write_rules),
 )
 

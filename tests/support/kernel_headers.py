@@ -18,7 +18,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from struct import calcsize
 
@@ -27,9 +27,9 @@ from pytest_dataloader_faults._engine.system.libc import Prctl
 
 TABLE = Path(__file__).with_suffix(".json")
 _HEADERS = (
-    "asm/unistd.h asm/stat.h asm/mman.h linux/audit.h linux/fcntl.h linux/filter.h linux/ioctl.h"
-    " linux/magic.h linux/mman.h linux/openat2.h linux/prctl.h linux/sched.h linux/seccomp.h"
-    " linux/stat.h linux/uio.h"
+    "asm/unistd.h asm/stat.h asm/statfs.h asm/mman.h linux/audit.h linux/fcntl.h linux/filter.h"
+    " linux/fs.h linux/ioctl.h linux/magic.h linux/mman.h linux/openat2.h linux/prctl.h"
+    " linux/sched.h linux/seccomp.h linux/stat.h linux/uio.h"
 ).split()
 _MACRO = re.compile(r"__NR_\w+|[A-Z]\w+")
 _ANSWER = re.compile(r"@@ (\d+) is [#$]?(-?\d+)")
@@ -47,8 +47,18 @@ _LONG_NAMES = {
     "CONTINUE": "SECCOMP_USER_NOTIF_FLAG_CONTINUE",
     "ADDFD_SETFD": "SECCOMP_ADDFD_FLAG_SETFD",
     "ADDFD_SEND": "SECCOMP_ADDFD_FLAG_SEND",
+    "FS_IOC_RESVSP": "_IOW('X', 40, struct space_resv)",
+    "FS_IOC_UNRESVSP": "_IOW('X', 41, struct space_resv)",
+    "FS_IOC_RESVSP64": "_IOW('X', 42, struct space_resv)",
+    "FS_IOC_UNRESVSP64": "_IOW('X', 43, struct space_resv)",
+    "FS_IOC_ZERO_RANGE": "_IOW('X', 57, struct space_resv)",
 }
-"""Constants of ``linux`` that the headers have under a longer name."""
+"""Constants of ``linux`` that the headers have under a longer name, or do not have."""
+_SPACE_RESV = (
+    "struct space_resv { __s16 l_type; __s16 l_whence; __s64 l_start; __s64 l_len;"
+    " __s32 l_sysid; __u32 l_pid; __s32 l_pad[4]; };"
+)
+"""Of include/linux/falloc.h, which the kernel does not export."""
 _FORMATS = {
     "seccomp_notif": (
         linux.NOTIF.format,
@@ -59,8 +69,25 @@ _FORMATS = {
     "open_how": (linux.OPEN_HOW.format, "flags mode resolve"),
     "sock_filter": (bpf._INSTRUCTION.format, "code jt jf k"),
     "iovec": (syscalls._IOVEC.format, "iov_base iov_len"),
+    "statx": (linux._STATX.format, "stx_mask stx_btime.tv_sec stx_btime.tv_nsec"),
 }
-"""The structs that are packed or unpacked: the format, and what each letter of it stands for."""
+"""The structs that are packed or unpacked: the format, and what each letter of it stands for.
+
+An ``x`` stands for what is left out.
+"""
+LOCAL_FILE_SYSTEMS = {
+    "EXT4_SUPER_MAGIC": 0xEF53,
+    "XFS_SUPER_MAGIC": 0x58465342,
+    "BTRFS_SUPER_MAGIC": 0x9123683E,
+    "TMPFS_MAGIC": 0x01021994,
+    "F2FS_SUPER_MAGIC": 0xF2F52010,
+    "BCACHEFS_SUPER_MAGIC": 0xCA451A4E,
+}
+"""The members of ``linux._LOCAL`` by their names in linux/magic.h."""
+ZFS = 0x2FC12FC1
+"""Another member. OpenZFS is not part of the kernel, so the headers do not have it."""
+_MACROS = {"STATX_BTIME": linux._STATX_BTIME, **LOCAL_FILE_SYSTEMS}
+"""Constants that have no public name in ``linux``."""
 _CODES = {
     "BPF_JMP | BPF_JA": bpf._JUMP,
     "BPF_LD | BPF_W | BPF_ABS": bpf._LOAD,
@@ -76,6 +103,8 @@ _PLACES = {
     "offsetof(struct stat, st_size)": syscalls._STAT_SIZE_AT,
     "offsetof(struct statx, stx_size)": syscalls._STATX_SIZE_AT,
     "sizeof(struct statx)": syscalls._STATX_LENGTH,
+    "offsetof(struct statfs, f_type)": 0,
+    "sizeof(((struct statfs *)0)->f_type)": ctypes.sizeof(ctypes.c_long),
     "offsetof(struct sock_fprog, filter)": linux._Instructions.program.offset,
     "sizeof(struct sock_fprog)": ctypes.sizeof(linux._Instructions),
     "offsetof(struct iovec, iov_len)": linux._IoVec.length.offset,
@@ -96,16 +125,28 @@ def engine_values(machine: str) -> dict[str, int]:
     }
     values |= {_LONG_NAMES.get(name, name): value for name, value in numbers.items()}
     for struct, (form, fields) in _FORMATS.items():
-        values |= _layout(f"struct {struct}", form, fields.split())
-    return values | _CODES | _PLACES
+        _add(values, _layout(f"struct {struct}", form, fields.split()))
+    for table in (_CODES, _PLACES, _MACROS):
+        _add(values, table)
+    return values
+
+
+def _add(values: dict[str, int], more: Mapping[str, int]) -> None:
+    """Add *more* to *values*. What both have, such as the size of a struct, must be the same."""
+    different = {name for name, value in more.items() if values.get(name, value) != value}
+    assert not different, f"the engine has two values for {sorted(different)}"
+    values |= more
 
 
 def _layout(struct: str, form: str, fields: Sequence[str]) -> dict[str, int]:
     """The size of a struct with the format *form*, and where each of its *fields* starts."""
     letters = re.findall(r"\d*[A-Za-z]", form)
-    ends = [calcsize("=" + "".join(letters[:count])) for count in range(len(letters) + 1)]
-    places = zip(fields, ends[:-1], strict=True)
-    return {f"sizeof({struct})": ends[-1]} | {f"offsetof({struct}, {n})": at for n, at in places}
+    starts = [calcsize("=" + "".join(letters[:count])) for count in range(len(letters))]
+    named = [at for at, letter in zip(starts, letters, strict=True) if letter[-1] != "x"]
+    places = zip(fields, named, strict=True)
+    return {f"sizeof({struct})": calcsize(form)} | {
+        f"offsetof({struct}, {name})": at for name, at in places
+    }
 
 
 def compile_values(expressions: Sequence[str], compiler: Sequence[str]) -> dict[str, int]:
@@ -121,6 +162,7 @@ def _program(expressions: Iterable[str]) -> Iterator[str]:
     """C code whose assembler code has the values, as the kernel's own asm-offsets.c."""
     yield from (f"#include <{header}>" for header in _HEADERS)
     yield "#define offsetof(type, field) __builtin_offsetof(type, field)"
+    yield _SPACE_RESV
     yield "void ask(void) {"
     for number, expression in enumerate(expressions):
         if macro := _MACRO.match(expression):

@@ -9,6 +9,7 @@ import resource
 import subprocess
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 from support.children import in_a_process
@@ -41,6 +42,11 @@ def mount_tmpfs(mounts: Mapping[str, str]) -> Callable[[], None]:
     return partial(_mount, mounts)
 
 
+def mount_overlay(folder: Path) -> Callable[[], None]:
+    """Mount ``merged`` in *folder*: what is in ``lower`` there, with changes in another folder."""
+    return partial(_mount_overlay, folder)
+
+
 def with_descriptors(limit: int) -> Callable[[], None]:
     """Have a soft limit, as ``ulimit -S -n`` sets it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -64,6 +70,14 @@ def _mount(mounts: Mapping[str, str]) -> None:
     _do("mount --make-rprivate /")
     for folder, options in mounts.items():
         _do(f"mount -t tmpfs -o {options} tmpfs {folder}")
+
+
+def _mount_overlay(folder: Path) -> None:
+    _mount({})
+    for name in ("merged", "upper", "work"):
+        (folder / name).mkdir()
+    layers = f"lowerdir={folder}/lower,upperdir={folder}/upper,workdir={folder}/work"
+    _do(f"mount -t overlay -o {layers} overlay {folder}/merged")
 
 
 def _do(command: str) -> None:

@@ -323,6 +323,7 @@ def test_a_constructor_that_hangs_is_ended_at_the_deadline(pack, left_behind):
 
 def test_the_recovery_is_made_by_another_process(pack, tmp_path):
     pids = tmp_path / "pids"
+    pids.touch()  # What a trial creates after a fault is removed.
     outcome = run_trial(lambda: announces_itself(pack, pids), HALF, before_init=True)
 
     main_pid, second = pids.read_text(encoding="ascii").split()

@@ -68,7 +68,13 @@ def test_a_supervisor_that_ends_too_early_ends_the_trial(
     assert left_behind() == []
 
 
-def _fail_with_much_output(*_arguments):
+_REGISTER = Supervisor._register_worker
+
+
+def _fail_with_much_output(supervisor, handshake, channel):
+    if handshake.hello.bystander:  # The main process.
+        _REGISTER(supervisor, handshake, channel)
+        return
     sys.stderr.write("its beginning" + "." * MUCH)
     raise RuntimeError("a defect of the supervisor")
 

@@ -30,10 +30,16 @@ _INSTRUCTION = struct.Struct("=HBBI")
 _JUMP, _LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x05, 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 
-_STREAMS = 3
-"""Below are standard input, output and error, which are not files of a dataset."""
 _NEW_NAMESPACES = linux.CLONE_NEWNS | linux.CLONE_NEWUSER
-_NEW_IDENTITY = (Prctl.CAPBSET_DROP, Prctl.SET_SECUREBITS, Prctl.SET_DUMPABLE)
+_CHANGE_CONTENT = (
+    *(linux.FICLONE, linux.FICLONERANGE, linux.FS_IOC_RESVSP, linux.FS_IOC_RESVSP64),
+    *(linux.FS_IOC_UNRESVSP, linux.FS_IOC_UNRESVSP64, linux.FS_IOC_ZERO_RANGE),
+)
+_REQUESTS = {
+    "prctl": (0, (Prctl.CAPBSET_DROP, Prctl.SET_SECUREBITS, Prctl.SET_DUMPABLE)),
+    "ioctl": (1, _CHANGE_CONTENT),
+}
+"""Which argument names the use, and the uses that matter: other rights, other bytes in a file."""
 _BY_DESCRIPTOR = (Role.TRANSFERS, Role.DUPLICATES, Role.LOCKS)
 """The descriptor among the arguments of these calls shows whether the kernel may execute them."""
 _NO_REQUIREMENTS = FilterRequirements()
@@ -71,12 +77,13 @@ def _allow_flag(index: int | None, flag: int) -> bytes:
     return _argument(index) + _instruction(_JSET, flag, 0, 1) + _ALLOW
 
 
-def _changes_identity(name: str) -> bytes:
-    """Notify unless the arguments show that this use of *name* keeps the identity."""
-    if name == "prctl":
-        checks = (_instruction(_JEQ, option, 0, 1) + _NOTIFY for option in _NEW_IDENTITY)
-        return _argument(0) + b"".join(checks) + _ALLOW
-    return _NOTIFY
+def _on_request(name: str) -> bytes:
+    """Notify, but of calls with many uses only if the argument that names the use matters."""
+    if name not in _REQUESTS:
+        return _NOTIFY
+    index, requests = _REQUESTS[name]
+    checks = (_instruction(_JEQ, request, 0, 1) + _NOTIFY for request in requests)
+    return _argument(index) + b"".join(checks) + _ALLOW
 
 
 def _on_start(name: str, needs: FilterRequirements) -> bytes:
@@ -92,8 +99,7 @@ def _on_change(name: str, number: int) -> bytes:
         shared = _argument(3) + _instruction(_JSET, linux.MAP_SHARED, 0, 1) + _NOTIFY
         over = len(shared) // _INSTRUCTION.size
         return _argument(2) + _instruction(_JSET, linux.PROT_WRITE, 0, over) + shared
-    negative = _instruction(_JGE, 0x80000000, 2, 0)
-    return _argument(number) + negative + _instruction(_JGE, _STREAMS, 0, 1) + _NOTIFY
+    return _argument(number) + _instruction(_JGE, 0x80000000, 1, 0) + _NOTIFY
 
 
 def _allow_unrelated(name: str) -> bytes:
@@ -154,8 +160,8 @@ def _body(name: str, base: int, listed_fds: Iterable[int], needs: FilterRequirem
     on_change = b"" if number is None else _on_change(name, number)
     if on_change and call.reads_fd is None:
         return on_change + _ALLOW
-    if call.role is Role.CHANGES_IDENTITY:
-        return _changes_identity(name)
+    if call.role in (Role.CHANGES_IDENTITY, Role.CHANGES):
+        return _on_request(name)
     if call.role is Role.STARTS:
         return _on_start(name, needs)
     if call.role in BY_PATH:

@@ -77,9 +77,14 @@ class PathRequest(NamedTuple):
         return not self.flags & without and self.flags & os.O_ACCMODE != os.O_WRONLY
 
 
+_OF_CREAT = os.O_CREAT | os.O_WRONLY | os.O_TRUNC
+
+
 def open_request(call: Syscall, name: bytes) -> PathRequest:
     """What *call* requests, whose path argument is *name*."""
-    flags, resolve = call.argument(call.facts.flags_at), 0
+    flags, resolve = _OF_CREAT, 0
+    if call.facts.flags_at is not None:
+        flags = call.argument(call.facts.flags_at)
     if call.name == "openat2":
         flags, _, resolve = OPEN_HOW.unpack(_read_argument(call, flags, OPEN_HOW.size))
     if resolve & RESOLVE_IN_ROOT:
@@ -103,10 +108,10 @@ def stat_request(call: Syscall, name: bytes) -> PathRequest:
     return PathRequest(*resolve_path(call, name), name, os.O_NOFOLLOW if not_behind else 0)
 
 
-def resolve_path(call: Syscall, name: bytes) -> _ResolvedPath:
-    """The file that a call of the open(2) or stat(2) kind is about; *name* is its path argument."""
+def resolve_path(call: Syscall, name: bytes, place: int | None = None) -> _ResolvedPath:
+    """The file that *name* means, the path at argument *place* of *call*, or its only path."""
     path = os.fsdecode(name)
-    raw = path if path.startswith("/") else os.path.join(_read_link(folder_link(call)), path)
+    raw = path if path.startswith("/") else os.path.join(_read_link(folder_link(call, place)), path)
     try:
         followed = proc.resolve_folder_link(raw, call.pid)
     except FileNotFoundError as error:
@@ -137,10 +142,15 @@ def _read_link(link: str) -> str:
         raise BadSyscallError from error
 
 
-def folder_link(call: Syscall) -> str:
-    """The link in /proc to the folder that a relative path of *call* is relative to."""
-    fd = to_signed(call.arguments[0])
-    is_in_cwd = call.facts.path_at == 0 or fd == AT_FDCWD
+_IN_CWD = ("rename", "link", "symlink")
+"""Calls whose second path is not behind the descriptor of a folder."""
+
+
+def folder_link(call: Syscall, place: int | None = None) -> str:
+    """The link in /proc to the folder that the path at *place* of *call* is relative to."""
+    place = call.facts.path_at if place is None else place
+    fd = to_signed(call.arguments[place - 1]) if place else AT_FDCWD
+    is_in_cwd = fd == AT_FDCWD or call.name in _IN_CWD
     return f"/proc/{call.pid}/cwd" if is_in_cwd else f"/proc/{call.pid}/fd/{fd}"
 
 
@@ -215,17 +225,18 @@ class ProcessMemory:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._fd: int | None = None
-        self._latest: tuple[int, bytes] = (-1, b"")
-        """A call by its id, and its path: several answers may ask for it."""
+        self._latest: tuple[int, int | None, bytes] = (-1, None, b"")
+        """A call by its id, and one of its paths: several answers may ask for it."""
 
-    def path(self, call: Syscall) -> bytes:
-        """The path that *call*, of the open(2) or stat(2) kind, is about."""
-        if self._latest[0] != call.id:
-            self._latest = (call.id, self._read_path(call))
-        return self._latest[1]
+    def path(self, call: Syscall, place: int | None = None) -> bytes:
+        """The path at argument *place* of *call*, or the only one that it is about."""
+        place = call.facts.path_at if place is None else place
+        if self._latest[:2] != (call.id, place):
+            self._latest = (call.id, place, self._read_path(call, place))
+        return self._latest[2]
 
-    def _read_path(self, call: Syscall) -> bytes:
-        address = call.argument(call.facts.path_at)
+    def _read_path(self, call: Syscall, place: int | None) -> bytes:
+        address = call.argument(place)
         if call.pid == self._pid:
             try:
                 if self._fd is None:

@@ -74,6 +74,17 @@ F_SETLKW = 7
 F_OFD_SETLK = 37
 F_OFD_SETLKW = 38
 F_DUPFD_CLOEXEC = 1030
+FICLONE = 0x40049409
+FICLONERANGE = 0x4020940D
+FS_IOC_RESVSP = 0x40305828
+FS_IOC_UNRESVSP = 0x40305829
+FS_IOC_RESVSP64 = 0x4030582A
+FS_IOC_UNRESVSP64 = 0x4030582B
+FS_IOC_ZERO_RANGE = 0x40305839
+RENAME_NOREPLACE = 1
+RENAME_EXCHANGE = 2
+AT_REMOVEDIR = 0x200
+AT_SYMLINK_FOLLOW = 0x400
 CLONE_NEWNS = 0x20000
 CLONE_NEWUSER = 0x10000000
 CLONE_THREAD = 0x10000
@@ -93,38 +104,43 @@ OPEN_HOW = struct.Struct("=QQQ")
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X86_64 = {
     "read": 0, "write": 1, "open": 2, "stat": 4, "lstat": 6, "poll": 7, "mmap": 9, "mprotect": 10,
-    "brk": 12, "pread64": 17, "pwrite64": 18, "readv": 19, "writev": 20, "access": 21, "select": 23,
-    "mremap": 25, "dup": 32, "dup2": 33, "nanosleep": 35, "sendfile": 40, "socket": 41,
-    "connect": 42, "recvfrom": 45, "recvmsg": 47, "socketpair": 53, "clone": 56, "fork": 57,
-    "vfork": 58, "fcntl": 72, "flock": 73, "fsync": 74, "fdatasync": 75, "readlink": 89,
-    "chmod": 90, "chown": 92, "lchown": 94, "setuid": 105, "setgid": 106, "setreuid": 113,
-    "setregid": 114, "setgroups": 116, "setresuid": 117, "setresgid": 119, "setfsuid": 122,
-    "setfsgid": 123, "capset": 126, "pivot_root": 155, "prctl": 157, "chroot": 161, "setxattr": 188,
-    "lsetxattr": 189, "getxattr": 191, "lgetxattr": 192, "listxattr": 194, "llistxattr": 195,
-    "removexattr": 197, "lremovexattr": 198, "futex": 202, "getdents64": 217,
-    "clock_nanosleep": 230, "openat": 257, "fchownat": 260, "newfstatat": 262, "readlinkat": 267,
-    "fchmodat": 268, "faccessat": 269, "pselect6": 270, "ppoll": 271, "unshare": 272, "splice": 275,
-    "utimensat": 280, "fallocate": 285, "dup3": 292, "pipe2": 293, "preadv": 295, "pwritev": 296,
-    "open_by_handle_at": 304, "setns": 308, "seccomp": 317, "memfd_create": 319,
-    "copy_file_range": 326, "preadv2": 327, "pwritev2": 328, "statx": 332, "io_uring_setup": 425,
-    "clone3": 435, "openat2": 437, "pidfd_getfd": 438, "faccessat2": 439,
+    "brk": 12, "ioctl": 16, "pread64": 17, "pwrite64": 18, "readv": 19, "writev": 20, "access": 21,
+    "select": 23, "mremap": 25, "dup": 32, "dup2": 33, "nanosleep": 35, "sendfile": 40,
+    "socket": 41, "connect": 42, "recvfrom": 45, "recvmsg": 47, "socketpair": 53, "clone": 56,
+    "fork": 57, "vfork": 58, "fcntl": 72, "flock": 73, "fsync": 74, "fdatasync": 75, "truncate": 76,
+    "ftruncate": 77, "rename": 82, "mkdir": 83, "rmdir": 84, "creat": 85, "link": 86, "unlink": 87,
+    "symlink": 88, "readlink": 89, "chmod": 90, "chown": 92, "lchown": 94, "setuid": 105,
+    "setgid": 106, "setreuid": 113, "setregid": 114, "setgroups": 116, "setresuid": 117,
+    "setresgid": 119, "setfsuid": 122, "setfsgid": 123, "capset": 126, "mknod": 133,
+    "pivot_root": 155, "prctl": 157, "chroot": 161, "setxattr": 188, "lsetxattr": 189,
+    "getxattr": 191, "lgetxattr": 192, "listxattr": 194, "llistxattr": 195, "removexattr": 197,
+    "lremovexattr": 198, "futex": 202, "io_setup": 206, "getdents64": 217, "clock_nanosleep": 230,
+    "tgkill": 234, "openat": 257, "mkdirat": 258, "mknodat": 259, "fchownat": 260,
+    "newfstatat": 262, "unlinkat": 263, "renameat": 264, "linkat": 265, "symlinkat": 266,
+    "readlinkat": 267, "fchmodat": 268, "faccessat": 269, "pselect6": 270, "ppoll": 271,
+    "unshare": 272, "splice": 275, "utimensat": 280, "fallocate": 285, "dup3": 292, "pipe2": 293,
+    "preadv": 295, "pwritev": 296, "open_by_handle_at": 304, "setns": 308, "renameat2": 316,
+    "seccomp": 317, "memfd_create": 319, "copy_file_range": 326, "preadv2": 327, "pwritev2": 328,
+    "statx": 332, "io_uring_setup": 425, "clone3": 435, "openat2": 437, "pidfd_getfd": 438,
+    "faccessat2": 439,
 }  # fmt: skip
 _AARCH64 = {
-    "setxattr": 5, "lsetxattr": 6, "getxattr": 8, "lgetxattr": 9, "listxattr": 11, "llistxattr": 12,
-    "removexattr": 14, "lremovexattr": 15, "dup": 23, "dup3": 24, "fcntl": 25, "flock": 32,
-    "pivot_root": 41, "fallocate": 47, "faccessat": 48, "chroot": 51, "fchmodat": 53,
-    "fchownat": 54, "openat": 56, "pipe2": 59, "getdents64": 61, "read": 63, "write": 64,
-    "readv": 65, "writev": 66, "pread64": 67, "pwrite64": 68, "preadv": 69, "pwritev": 70,
-    "sendfile": 71, "pselect6": 72, "ppoll": 73, "splice": 76, "readlinkat": 78, "newfstatat": 79,
-    "fsync": 82, "fdatasync": 83, "utimensat": 88, "capset": 91, "unshare": 97, "futex": 98,
-    "nanosleep": 101, "clock_nanosleep": 115, "setregid": 143, "setgid": 144, "setreuid": 145,
+    "io_setup": 0, "setxattr": 5, "lsetxattr": 6, "getxattr": 8, "lgetxattr": 9, "listxattr": 11,
+    "llistxattr": 12, "removexattr": 14, "lremovexattr": 15, "dup": 23, "dup3": 24, "fcntl": 25,
+    "ioctl": 29, "flock": 32, "mknodat": 33, "mkdirat": 34, "unlinkat": 35, "symlinkat": 36,
+    "linkat": 37, "renameat": 38, "pivot_root": 41, "truncate": 45, "ftruncate": 46,
+    "fallocate": 47, "faccessat": 48, "chroot": 51, "fchmodat": 53, "fchownat": 54, "openat": 56,
+    "pipe2": 59, "getdents64": 61, "read": 63, "write": 64, "readv": 65, "writev": 66,
+    "pread64": 67, "pwrite64": 68, "preadv": 69, "pwritev": 70, "sendfile": 71, "pselect6": 72,
+    "ppoll": 73, "splice": 76, "readlinkat": 78, "newfstatat": 79, "fsync": 82, "fdatasync": 83,
+    "utimensat": 88, "capset": 91, "unshare": 97, "futex": 98, "nanosleep": 101,
+    "clock_nanosleep": 115, "tgkill": 131, "setregid": 143, "setgid": 144, "setreuid": 145,
     "setuid": 146, "setresuid": 147, "setresgid": 149, "setfsuid": 151, "setfsgid": 152,
     "setgroups": 159, "prctl": 167, "socket": 198, "socketpair": 199, "connect": 203,
     "recvfrom": 207, "recvmsg": 212, "brk": 214, "mremap": 216, "clone": 220, "mmap": 222,
-    "mprotect": 226, "open_by_handle_at": 265,
-    "setns": 268, "seccomp": 277, "memfd_create": 279, "copy_file_range": 285, "preadv2": 286,
-    "pwritev2": 287, "statx": 291, "io_uring_setup": 425, "clone3": 435, "openat2": 437,
-    "pidfd_getfd": 438, "faccessat2": 439,
+    "mprotect": 226, "open_by_handle_at": 265, "setns": 268, "renameat2": 276, "seccomp": 277,
+    "memfd_create": 279, "copy_file_range": 285, "preadv2": 286, "pwritev2": 287, "statx": 291,
+    "io_uring_setup": 425, "clone3": 435, "openat2": 437, "pidfd_getfd": 438, "faccessat2": 439,
 }  # fmt: skip
 SYSCALLS = {"x86_64": _X86_64, "aarch64": _AARCH64}
 MACHINE = os.uname().machine
@@ -289,6 +305,36 @@ def is_on_procfs(fd: int) -> bool:
     type_and_more = ctypes.create_string_buffer(256)
     check(libc.fstatfs(fd, type_and_more), "fstatfs")
     return ctypes.c_long.from_buffer(type_and_more).value == PROC_SUPER_MAGIC
+
+
+_LOCAL = frozenset(
+    {
+        *(0xEF53, 0x58465342, 0x9123683E, 0x01021994),  # ext, XFS, btrfs, tmpfs
+        *(0xF2F52010, 0x2FC12FC1, 0xCA451A4E),  # F2FS, ZFS, bcachefs
+    }
+)
+_STATX_BTIME = 0x800
+_STATX = struct.Struct("=I76xqI164x")
+"""struct statx: which fields are known, and the time of birth in seconds and nanoseconds."""
+
+
+def birth_time(path: str) -> float | None:
+    """When the file at *path* was made, by the clock of this machine; None if that is unknown.
+
+    A link at its end is not followed. Copies of overlayfs are born when they are first changed, so
+    theirs is unknown.
+    """
+    name, details = os.fsencode(path), ctypes.create_string_buffer(_STATX.size)
+    try:
+        folder = ctypes.create_string_buffer(256)
+        check(libc.statfs(os.path.dirname(name), folder), "statfs")
+        if ctypes.c_long.from_buffer(folder).value not in _LOCAL:
+            return None
+        raw_call("statx", AT_FDCWD, name, AT_SYMLINK_NOFOLLOW, _STATX_BTIME, details)
+    except OSError:
+        return None
+    known, seconds, nanoseconds = _STATX.unpack(details.raw)
+    return seconds + nanoseconds / 1e9 if known & _STATX_BTIME and seconds else None
 
 
 def map_over(address: int, length: int, protection: int, fd: int, offset: int) -> None:

@@ -137,7 +137,14 @@ class LoaderMonitor:
         """Arm this process, which is about to make the dataset. Its workers join it."""
         self._armed_process = os.getpid()
         self._session = arm_function(self.client.config.engine)(self.client.config, None, 0)
-        self.client.config = replace(self.client.config, armed=self._armed_process)
+        where = self._armed_process
+        self.client.config = replace(self.client.config, armed=where, shares_files=True)
+
+    def arm_bystander(self) -> None:
+        """Arm this process, in which no fault fires: it only starts workers, which join it."""
+        if (config := self.client.config).engine == "kernel":
+            self._session = arm_function("kernel")(config, None, 0, bystander=True)
+            self.client.config = replace(config, armed=os.getpid())
 
     def disarm(self) -> None:
         """The scope ends."""

@@ -47,7 +47,7 @@ class FaultPolicy:
         faults: WorkerFaults,
         worker: int | None,
         pid: int,
-        on_fired: Callable[[Firing], None] = lambda _firing: None,
+        on_fired: Callable[[Firing], object] = lambda _firing: None,
         refuse: Callable[[str], None] = lambda _reason: None,
         timestamp: Callable[[], dict[str, Any]] = dict,
         *,
@@ -55,7 +55,7 @@ class FaultPolicy:
     ) -> None:
         self.faults = faults
         self.fetch = 0
-        self.armed = True
+        self.armed, self.fired = True, False
         self.refuse = refuse
         self.on_opened: Callable[[str], None] = lambda _path: None
         self.files: defaultdict[str, FileCounts] = defaultdict(FileCounts)
@@ -65,7 +65,7 @@ class FaultPolicy:
         self.lock = threading.RLock()
         self._worker = worker
         self._pid = pid
-        self._on_fired = on_fired
+        self.on_fired = on_fired
         self._timestamp = timestamp
         self._fails_mappings = fails_mappings
         self._changed: set[str] = set()
@@ -178,7 +178,8 @@ class FaultPolicy:
         now = time.monotonic()
         firing = Firing(counter.index, *place, time=now, kind=kind, **self._timestamp())
         counter.fire(firing)
-        self._on_fired(firing)
+        self.fired = True
+        self.on_fired(firing)
 
     def count_unobserved(self, place: str, count: int = 1) -> None:
         """Count *count* more ways in which a file may be read unseen; -1 takes one back."""

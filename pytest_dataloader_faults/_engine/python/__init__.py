@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_dataloader_faults._engine.policy import FaultPolicy
-from pytest_dataloader_faults._engine.system.modules import import_modules
+from pytest_dataloader_faults._engine.system.imports import import_modules
 
 
 def replace_others(policy: FaultPolicy) -> None:

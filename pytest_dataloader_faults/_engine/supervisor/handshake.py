@@ -42,7 +42,7 @@ class Handshake(NamedTuple):
     """A worker's first message, and its descriptors.
 
     *main_fd*: the filter's listener, or the end of the python engine's hang socket; None if it is
-    under the filter of another process. *inherited*: the first ones of ``Hello.inherited``.
+    under the filter of the main process. *inherited*: the first ones of ``Hello.inherited``.
     """
 
     hello: Hello
@@ -135,8 +135,9 @@ def _read_handshake(channel: Channel, pid: int) -> Handshake | None:
     is_too_much = size > _MAX_BYTES or count > _MAX_DESCRIPTORS or len(messages) > 1
     for message, descriptors in () if is_too_much else messages:
         if _is_from_worker(message, descriptors, pid):
-            main_fd = descriptors[0] if descriptors else None
-            return Handshake(message, main_fd, descriptors[1:])
+            if message.joins:
+                return Handshake(message, None, descriptors)
+            return Handshake(message, descriptors[0], descriptors[1:])
     if messages or is_too_much:
         for descriptor in (each for _, descriptors in messages for each in descriptors):
             os.close(descriptor)
@@ -148,7 +149,7 @@ def _is_from_worker(message: Message, descriptors: list[int], pid: int) -> TypeG
     if not isinstance(message, Hello) or message.pid != pid:
         return False
     if message.joins:
-        return not descriptors
+        return len(descriptors) < _MAX_DESCRIPTORS
     if not 0 < len(descriptors) <= _MAX_DESCRIPTORS:
         return False
     return message.engine == "python" or link_of("self", descriptors[0]) == _LISTENER

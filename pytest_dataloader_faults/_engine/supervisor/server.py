@@ -7,7 +7,7 @@ which looks like a strange dataset: the main process therefore requests its repo
 report is a failure of the harness.
 
 It ends when its scope is closed and no filtered process is left, or when the process that drives
-the loader dies.
+the loader dies; that of a trial when its warden ends it, or is dead.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine import protocol
@@ -48,20 +47,19 @@ from pytest_dataloader_faults._engine.supervisor.answers.services import Supervi
 from pytest_dataloader_faults._engine.supervisor.events import Events
 from pytest_dataloader_faults._engine.supervisor.handshake import Handshake, WorkerAcceptor
 from pytest_dataloader_faults._engine.supervisor.idle_wait import IdleWait
+from pytest_dataloader_faults._engine.supervisor.leftovers import ScopeLeftovers
+from pytest_dataloader_faults._engine.supervisor.refusals import Refusals, SharedFiles
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import shared_files
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
-from pytest_dataloader_faults._engine.system import temporary
-from pytest_dataloader_faults._engine.system.proc import family, is_dead, nearest, set_own_name
-from pytest_dataloader_faults._engine.system.processes import fork
+from pytest_dataloader_faults._engine.system.libc import end_with_parent
+from pytest_dataloader_faults._engine.system.proc import nearest, set_own_name
+from pytest_dataloader_faults._engine.system.processes import fork, kill_with_children
 from pytest_dataloader_faults._engine.system.temporary import (
     AnonymousFile,
     SharedCount,
-    SharedMemoryCleaner,
 )
+from pytest_dataloader_faults.outcomes.refusals import FileHistory
 from pytest_dataloader_faults.wire import Firing, UnknownMessageError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class Supervisor:
@@ -75,12 +73,13 @@ class Supervisor:
         driver: int,
         report_fd: int | None = None,
         more_starters: tuple[int, ...] = (),
+        files: SharedFiles | None = None,
     ) -> None:
         self.control: Channel | None = control
         self.plan = plan
         self.workers: list[WorkerState] = []
         self.armed = True
-        self._over = self._is_finished = False
+        self._over = self._is_finished = self._has_reported = False
         self._report_fd = report_fd
         self._errors = descriptor_budget.RunErrors()
         self._events = Events()
@@ -89,12 +88,18 @@ class Supervisor:
             self._collect, self.services.copies.shrink
         )
         self.services.copies.release = self._collect
+        self._callers: dict[int, WorkerState] = {}
+        """Of threads and processes under the filter of the main process: whose they are."""
         self._idle = IdleWait(self.services.timers)
+        files = files or SharedFiles(SharedCount(), FileHistory())
+        watched = (self.workers, self.services.timers, self._write, driver)
+        self._refusals = Refusals(plan, files, *watched)
         self._events.last = control.fileno()
         self._events.watch(control.fileno(), self._on_control)
         run, starters = (self._events, self._budget, self._errors), (driver, *more_starters)
         self._acceptor = WorkerAcceptor(listening, *run, starters, self._register_worker)
-        self._events.watch(os.pidfd_open(driver), self._on_orphaned)
+        self._driver_fd = os.pidfd_open(driver)
+        self._events.watch(self._driver_fd, self._on_orphaned)
 
     def run(self) -> None:
         """Answer until the last process has ended."""
@@ -107,9 +112,14 @@ class Supervisor:
 
     @property
     def _is_needed(self) -> bool:
-        """Whether a request may still come, or a trial's process died without its report."""
-        is_owed = self._report_fd is not None and not self._is_finished
-        return self.control is not None or is_owed or any(each.alive for each in self.workers)
+        """Whether a request may still come. The supervisor of a trial is ended by its warden."""
+        is_of_trial = self._report_fd is not None
+        return self.control is not None or is_of_trial or any(each.alive for each in self.workers)
+
+    @property
+    def _followed(self) -> list[WorkerState]:
+        """The processes that faults may concern."""
+        return [each for each in self.workers if not each.is_bystander]
 
     def _ensure_descriptors(self) -> None:
         try:
@@ -123,20 +133,34 @@ class Supervisor:
 
     def _on_orphaned(self, _events: int) -> None:
         """The main process is dead. A worker that hangs would never notice."""
+        if self._report_fd is None:
+            self.end()
+        self._kill_workers()
+        self._events.unwatch(self._driver_fd)
+        self.report()
+
+    def _kill_workers(self) -> None:
         for worker in self.workers:
             if worker.alive:
                 kill_with_children(worker.pid)
-        self.end()
+
+    def report(self) -> None:
+        """Write the final report once, which a hung or dead trial cannot request."""
+        if not self._has_reported:
+            self._has_reported = True
+            if not self._is_finished:
+                self._write_courses()
+            self._write(self._report())
 
     def end(self) -> None:
-        """Write the final report, which a hung or dead trial cannot request, and exit."""
+        """Exit. Processes whose calls are answered are killed before."""
+        self._kill_workers()
+        self._refusals.end(of_trial=self._report_fd is not None)
         self._remove_leftover_shm()
-        self._write_courses()
-        self._write(self._report())
         sys.exit(0)
 
     def _write_courses(self) -> None:
-        self._write(protocol.Courses([each.course() for each in self.workers]))
+        self._write(protocol.Courses([each.course() for each in self._followed]))
 
     def _write(self, event: protocol.ToJournal) -> None:
         """Write *event* to the journal of the trial, if there is one."""
@@ -199,7 +223,7 @@ class Supervisor:
 
     def _report(self) -> protocol.WorkerReports:
         workers = sorted(
-            self.workers, key=lambda each: (-1 if each.id is None else each.id, each.pid)
+            self._followed, key=lambda each: (-1 if each.id is None else each.id, each.pid)
         )
         faults = [
             sum_facts(fault, [each.faults.all[index] for each in workers])
@@ -208,7 +232,8 @@ class Supervisor:
         shared, lengthened = shared_files(workers), self.services.copies.lengthened_files()
         processes = [each.facts(shared[each.pid], lengthened) for each in workers]
         refused = [why for worker in self.workers for why in worker.refused]
-        return protocol.WorkerReports(faults, processes, self._errors.texts, refused)
+        kept = self._refusals.noted
+        return protocol.WorkerReports(faults, processes, self._errors.texts, refused, kept)
 
     def _disarm(self) -> None:
         self.armed = False
@@ -230,7 +255,8 @@ class Supervisor:
         self._events.unwatch(self.control.fileno())
         self.control.close()
         self.control = None
-        self._acceptor.close()
+        if self._report_fd is None:  # Otherwise another process of the trial may follow.
+            self._acceptor.close()
 
     def _answer_if_idle(self) -> None:
         if self.control and (idle := self._idle.answer(self.workers)) is not None:
@@ -238,24 +264,28 @@ class Supervisor:
 
     def _register_worker(self, handshake: Handshake, channel: Channel) -> None:
         worker = self._make_worker(handshake, channel)
-        worker.faults.over = self._over
+        worker.faults.over |= self._over
+        worker.policy.on_fired = self._refusals.start
         worker.histories = {kind: kind() for kind in HISTORIES}
         self.workers.append(worker)
-        self._write(protocol.WorkerArmed(worker.pid, time.monotonic()))
+        self._callers.clear()
+        if not worker.is_bystander:
+            self._write(protocol.WorkerArmed(worker.pid, time.monotonic()))
         self._events.watch(channel.fileno(), lambda _events: self._on_messages(worker))
         if not self.armed:
             worker.disarm()
         with contextlib.suppress(ConnectionError):  # It has died since.
-            if handshake.hello.engine == "kernel" and handshake.main_fd is not None:
-                listener = handshake.main_fd
-                self._events.watch_calls(listener, lambda events: self._on_call(worker, events))
+            if handshake.hello.engine == "kernel":
+                if (listener := handshake.main_fd) is not None:
+                    self._events.watch_calls(listener, lambda events: self._on_call(worker, events))
                 self._handle_inherited(worker, handshake)
             channel.send(worker.proceed())
 
     def _make_worker(self, handshake: Handshake, channel: Channel) -> WorkerState:
         hello, main_fd = handshake.hello, handshake.main_fd
         if main_fd is None:
-            parent = self.workers[0]  # Nothing joins a filter before there is one.
+            # Nothing joins a filter before there is one.
+            parent = next(each for each in reversed(self.workers) if each.id is None)
             return WorkerState(hello, channel, parent.listener, self.plan, parent)
         if hello.engine == "kernel":
             return WorkerState(hello, channel, Listener(main_fd, NAMES), self.plan)
@@ -265,10 +295,13 @@ class Supervisor:
 
     def _calling_worker(self, owner: WorkerState, call: Syscall) -> WorkerState:
         """Whose *call* is, of *owner* and the workers that are under its filter."""
-        if owner.id is not None or call.pid == owner.pid:
+        if owner.id is not None:
             return owner
-        joined = {each.pid: each for each in self.workers if each.alive and each is not owner}
-        return joined.get(nearest(call.pid, joined) or 0, owner) if joined else owner
+        if call.pid not in self._callers:
+            joined = {each.pid: each for each in self.workers if each.joins and each.alive}
+            pid = nearest(call.pid, joined) if joined else None
+            self._callers[call.pid] = owner if pid is None else joined[pid]
+        return self._callers[call.pid]
 
     def _handle_inherited(self, worker: WorkerState, handshake: Handshake) -> None:
         if not worker.armed:
@@ -329,6 +362,7 @@ class Supervisor:
 
     def _on_disconnect(self, worker: WorkerState) -> None:
         worker.ended_at = time.monotonic()
+        self._callers.clear()
         if worker.joins:  # The listener is not its own, and will not show it.
             worker.memory.close()
         self._events.unwatch(worker.channel.fileno())
@@ -346,6 +380,8 @@ class Supervisor:
             return
         worker = self._calling_worker(worker, call)
         try:
+            if self._refusals.refuse(worker, call):
+                return
             if worker.armed:
                 answer(worker, call, self.services)
             else:
@@ -370,6 +406,7 @@ def _serve(
     report_fd: int | None,
     more_starters: tuple[int, ...],
     bytes_read: SharedCount | None,
+    files: SharedFiles | None,
 ) -> None:
     """Serve one scope, unless the starter closes the connection before it sends a plan."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process.
@@ -379,6 +416,8 @@ def _serve(
     try:
         message, _ = channel.receive()
     except (EOFError, ConnectionError):
+        if report_fd is not None:
+            signal.pause()  # The warden ends it.
         return
     assert isinstance(message, Configure)
     with contextlib.ExitStack() as scope:
@@ -386,38 +425,44 @@ def _serve(
         if message.folder is not None:  # In a trial the warden removes what is left.
             # Or it would make a file to see whether it can, and leave that when it is killed.
             tempfile.tempdir = os.path.dirname(message.folder)
-            leftovers = scope.enter_context(Leftovers(message))
+            leftovers = scope.enter_context(ScopeLeftovers(message))
         supervisor = Supervisor(
-            channel, listening, message.plan, message.driver, report_fd, more_starters
+            channel, listening, message.plan, message.driver, report_fd, more_starters, files
         )
         if leftovers:
-            leftovers.workers = supervisor.workers
+            leftovers.list_workers = lambda: [worker.pid for worker in supervisor.workers]
         if bytes_read:
             supervisor.services = replace(supervisor.services, bytes_read=bytes_read)
         signal.signal(signal.SIGTERM, lambda _number, _frame: supervisor.end())
+        signal.signal(REPORT_SIGNAL, lambda _number, _frame: supervisor.report())
         channel.send(Ready(leftovers.refused if leftovers else ""))
         supervisor.run()
 
 
+REPORT_SIGNAL = signal.SIGUSR1
+"""By this, a warden requests the report of a trial that cannot do so."""
 NAME = "dlf-supervisor"
 """What ps(1) shows; its command line is its parent's."""
 
 
-def fork_supervisor(report_fd: int, more_starters: tuple[int, ...]) -> SupervisorHandle:
+def fork_supervisor(
+    report_fd: int, more_starters: tuple[int, ...], files: SharedFiles
+) -> SupervisorHandle:
     """Fork a supervisor, which writes its report to *report_fd* when it is ended.
 
     *more_starters*: processes whose descendants are workers, in addition to the main process.
     """
     ours, theirs = socket.socketpair()
     listening, address = listening_socket()
-    printed, bytes_read = AnonymousFile("supervisor"), SharedCount()
+    printed, bytes_read, warden = AnonymousFile("supervisor"), SharedCount(), os.getpid()
     with listening, theirs:
         pid = fork()
         if not pid:
+            end_with_parent(warden, signal.SIGTERM)
             ours.close()
             for stream in (1, 2):
                 os.dup2(printed.fd, stream)
-            run_supervisor(theirs, listening, report_fd, more_starters, bytes_read)
+            run_supervisor(theirs, listening, report_fd, more_starters, bytes_read, files)
     return SupervisorHandle(pid, Channel(ours), address, printed, bytes_read)
 
 
@@ -427,12 +472,13 @@ def run_supervisor(
     report_fd: int | None = None,
     more_starters: tuple[int, ...] = (),
     bytes_read: SharedCount | None = None,
+    files: SharedFiles | None = None,
 ) -> NoReturn:
     """Serve in a process that was forked for it. Never return into what its parent does next."""
     status = 70
     try:
         set_own_name(NAME)
-        _serve(control, listening, report_fd, more_starters, bytes_read)
+        _serve(control, listening, report_fd, more_starters, bytes_read, files)
         status = 0
     except SystemExit:
         status = 0
@@ -440,52 +486,3 @@ def run_supervisor(
         traceback.print_exc()
     finally:
         os._exit(status)
-
-
-# Some facts about the segments of a dead worker. By torch's strategy "file_descriptor", a segment
-# has a name only from shm_open(3) to shm_unlink(3) in the next line, so that the name of a process
-# that is dead is nobody's. By "file_system" it has one until it is received, and may be on its
-# way.
-
-
-class Leftovers:
-    """The folder for sockets, made here, and what a loader and its workers leave in /dev/shm.
-
-    That is for inject(), in the user's own process. In a trial the warden ends all processes and
-    removes what they have left.
-    """
-
-    def __init__(self, configuration: Configure) -> None:
-        assert configuration.folder is not None
-        self._shared_memory = SharedMemoryCleaner()
-        self._folder = configuration.folder
-        self._driver = configuration.driver
-        self._unlinks = configuration.unlinks
-        self.refused = ""
-        """Why the folder could not be made."""
-        self.workers: Sequence[WorkerState] = ()
-
-    def __enter__(self) -> Self:
-        try:
-            temporary.make_for_sockets(self._folder)
-        except OSError as error:
-            self.refused = str(error)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        temporary.remove(self._folder)
-        if self._unlinks or is_dead(self._driver):
-            pids = {self._driver, *(worker.pid for worker in self.workers)}
-            self._shared_memory.remove(set(filter(is_dead, pids)))
-
-
-def kill_with_children(pid: int) -> None:
-    """Kill a process and all below it. One that is stopped cannot start another meanwhile."""
-    doomed = [pid]
-    for process in doomed:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGSTOP)
-        doomed += [child for child in family(process) if child not in doomed]
-    for process in doomed:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)

@@ -34,8 +34,8 @@ from pytest_dataloader_faults.faults.globs import GlobMatcher
 def shared_files(workers: list[WorkerState]) -> defaultdict[int, set[str]]:
     """By process: the files that it and another of *workers* have read through one offset."""
     shared: defaultdict[int, set[str]] = defaultdict(set)
-    alone = (each for each in workers if not each.joins)
-    for worker, peer in itertools.combinations(alone, 2):
+    with_own_files = (each for each in workers if each.has_own_files)
+    for worker, peer in itertools.combinations(with_own_files, 2):
         for path, descriptor in worker.files.read_at_offset.items():
             counterpart = peer.files.read_at_offset.get(path)
             if counterpart is not None and _share_offset(worker, descriptor, peer, counterpart):

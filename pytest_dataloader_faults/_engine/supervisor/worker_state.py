@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.kernel.caller import (
+    PathRequest,
     ProcessMemory,
     Syscall,
     TrackedFile,
@@ -73,6 +74,8 @@ class WorkerState:
     ended = False
     """Whether its stream has ended in this epoch."""
     hung = False
+    is_bystander = False
+    """Whether no fault fires there: it is the main process, and only starts workers."""
     files: _TrackedFiles
     refused: list[str]
     """Why faults that were due there could not happen."""
@@ -93,17 +96,17 @@ class WorkerState:
         """Whether it is the loader's own process, which has not made the dataset yet."""
         self.loader, self.pid = hello.loader, hello.pid
         self.has_peers = hello.workers > 1
+        self.is_bystander = hello.bystander
         self.channel = channel
         self._listener = listener
         self.waits = plan.needs.fetches or hello.engine == "python"
         """Whether it waits for ``Proceed`` at each fetch and sample."""
         self.refused = []
-        self.faults = WorkerFaults(plan, self.id)
+        self.faults = WorkerFaults(plan, self.id, bystander=hello.bystander)
         self.policy = self._policy()
         self.event_log = EventLog()
         self.keep_low_fds, self.joins = plan.needs.keep_low_fds, parent is not None
-        # A descriptor that the parent has opened has the same number in its child.
-        self.files = parent.files if parent else _TrackedFiles(self.pid, hello.high_fds)
+        self.files = _files_of(hello, parent)
         self.memory = ProcessMemory(self.pid)
         self.identities = Identities()
         self._known_paths: dict[bytes, str] = {}
@@ -113,6 +116,8 @@ class WorkerState:
         self.histories: Mapping[type[AnswerHistory], AnswerHistory] = {}
         self.folder_links: defaultdict[str, set[str]] = defaultdict(set)  # By real paths.
         self.leftovers = Leftovers()
+        self.read_paths: set[str] = set()
+        """What it has opened to read."""
         self._lock_files: set[str] = set()
         """The files that it opened with O_EXCL."""
         self.notes: defaultdict[str, set[str]] = defaultdict(set)
@@ -131,6 +136,11 @@ class WorkerState:
         """The process that makes its system calls."""
         assert self._listener is not None
         return self._listener
+
+    @property
+    def has_own_files(self) -> bool:
+        """Whether its tracked files are not those of the process that it joins."""
+        return self.files.pid == self.pid
 
     @property
     def armed(self) -> bool:
@@ -171,13 +181,28 @@ class WorkerState:
         """Note that the worker opens *path* now."""
         self.event_log.add(time.monotonic(), "open", path)
 
-    def note_folder(self, path: str) -> None:
+    def note_use(self, request: PathRequest, *, is_there: bool, is_lock: bool) -> None:
+        """Note what the worker is about to open: a folder, to read, or to create a file."""
+        if request.flags & os.O_DIRECTORY:
+            self._note_folder(request.path)
+        else:
+            self.note_reading(request)
+        if request.flags & os.O_CREAT:
+            self._note_creation(request.path, is_there=is_there, is_lock=is_lock)
+
+    def note_reading(self, request: PathRequest) -> None:
+        """Note that it reads the file of *request*: after a fault it may also log errors there."""
+        is_certain = request.flags & os.O_ACCMODE == os.O_RDONLY or not self.policy.fired
+        if request.reads and is_certain and len(self.read_paths) < _MOST:
+            self.read_paths.add(request.path)
+
+    def _note_folder(self, path: str) -> None:
         """Note that the worker opens the folder *path* now, perhaps to list it."""
         real = os.path.realpath(path)
         if real != path:
             self.folder_links[real].add(path)
 
-    def note_creation(self, path: str, *, is_there: bool, is_lock: bool) -> None:
+    def _note_creation(self, path: str, *, is_there: bool, is_lock: bool) -> None:
         """*path* is about to be opened with O_CREAT; *is_lock*: and with O_EXCL."""
         if is_lock and len(self._lock_files) < _MOST:
             self._lock_files.add(path)  # Whether it is there may change before the kernel looks.
@@ -318,6 +343,17 @@ class WorkerState:
         return protocol.Course(self.id, self.pid, self.ended_at, early, events, omitted, unnoted)
 
 
+def _files_of(hello: protocol.Hello, parent: WorkerState | None) -> _TrackedFiles:
+    """The tracked files of a process that says *hello*, below *parent* if it joins its filter."""
+    if parent is None:
+        return _TrackedFiles(hello.pid, hello.high_fds)
+    if parent.is_bystander:  # Its filter shows where followed descriptors start.
+        base = parent.files.base
+        return _TrackedFiles(hello.pid, (base, max(base, hello.high_fds[1])))
+    # A descriptor that the parent has opened has the same number in its child.
+    return parent.files
+
+
 _MOST = 1000
 
 
@@ -346,7 +382,7 @@ class _TrackedFiles:
     """
 
     def __init__(self, pid: int, high_fds: tuple[int, int]) -> None:
-        self._pid = pid
+        self.pid = pid
         self._files: dict[int, TrackedFile] = {}
         self.read_at_offset: dict[str, int] = {}
         """The latest inherited descriptor through whose own offset a file was read."""
@@ -420,7 +456,7 @@ class _TrackedFiles:
         offset.
         """
         at_offset = set(self.read_at_offset.values())
-        numbers_by_pid = {pid: descriptors(pid) for pid in {*pids, *family(self._pid)}}
+        numbers_by_pid = {pid: descriptors(pid) for pid in {*pids, *family(self.pid)}}
         for number, file in tuple(self._files.items()):
             holders = (pid for pid, numbers in numbers_by_pid.items() if number in numbers)
             if number not in at_offset and not any(file.is_open_at(pid, number) for pid in holders):

@@ -37,11 +37,11 @@ def prctl(option: Prctl, argument: int) -> None:
     check(libc.prctl(int(option), ctypes.c_ulong(argument), zero, zero, zero), option.name)
 
 
-def end_with_parent(parent: int) -> None:
-    """Have this process killed when the thread that forked it ends; *parent* is its process.
+def end_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Have this process get a signal when the thread that forked it ends; *parent* is its process.
 
     That parent may be dead already, and then no signal comes (PR_SET_PDEATHSIG, prctl(2)).
     """
-    prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
+    prctl(Prctl.SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)

@@ -6,6 +6,7 @@ leaves it to be waited for; other processes cannot know.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -13,6 +14,7 @@ import warnings
 from collections.abc import Iterable
 from types import FrameType
 
+from pytest_dataloader_faults._engine.system.proc import family
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 
 
@@ -129,3 +131,15 @@ def end_if_interrupted(error: BaseException) -> None:
     if isinstance(error, KeyboardInterrupt) and os.getpid() in _interrupted:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
+
+
+def kill_with_children(pid: int) -> None:
+    """Kill a process and all below it. One that is stopped cannot start another meanwhile."""
+    doomed = [pid]
+    for process in doomed:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGSTOP)
+        doomed += [child for child in family(process) if child not in doomed]
+    for process in doomed:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)

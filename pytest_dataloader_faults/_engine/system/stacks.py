@@ -1,8 +1,10 @@
 """Stacks of other processes: each writes its stacks to its own file when it gets a signal.
 
 Some facts about faulthandler. Its handler writes to a number, whatever file that is by then, and a
-fork inherits both. If several processes write to one file, their lines get mixed on a busy machine.
-The kernel blocks the signal for the thread that handles it, until that has written all.
+fork inherits both. It crashes the process if it walks the frames of a thread that runs meanwhile:
+so unless a process is stuck, only the thread that handles the signal is written. If several
+processes write to one file, their lines get mixed on a busy machine. The kernel blocks the signal
+for the thread that handles it, until that has written all.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ import faulthandler
 import os
 import signal
 import time
+from collections.abc import Callable
 
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.ownership import OwnedDescriptor
 from pytest_dataloader_faults._engine.system.patience import SIGN_OF_LIFE, Patience
 
-_SIGNAL = getattr(signal, "SIGRTMAX", 64) - 3
-"""A number that programs do not use."""
+_ALL_THREADS = getattr(signal, "SIGRTMAX", 64) - 3
+_ONE_THREAD = _ALL_THREADS - 1
+"""Numbers that programs do not use."""
 _NAME = "pytest-dataloader-faults-stacks-of-process"
 _PATIENCE, _IDLE_PATIENCE = 1.0, 0.1
 """Seconds for the stacks of a process, and for those of an idle one, as in a held call."""
@@ -35,7 +39,8 @@ def write_on_signal() -> None:
 def _register() -> None:
     descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
     _own.append(OwnedDescriptor(descriptor))
-    faulthandler.register(_SIGNAL, file=descriptor, all_threads=True)
+    for number in (_ALL_THREADS, _ONE_THREAD):
+        faulthandler.register(number, file=descriptor, all_threads=number == _ALL_THREADS)
 
 
 def _register_anew() -> None:
@@ -43,13 +48,14 @@ def _register_anew() -> None:
     try:
         _register()
     except OSError:  # No descriptor is free.
-        faulthandler.unregister(_SIGNAL)
+        faulthandler.unregister(_ALL_THREADS)
+        faulthandler.unregister(_ONE_THREAD)
     finally:
         inherited.close()
 
 
 class StackRequest:
-    """Request the stacks of the process *pid*.
+    """Request the stacks of the process *pid*, or of the one thread to which *send* sends a signal.
 
     Raises:
         OSError: The process has ended, or may not be inspected.
@@ -57,9 +63,10 @@ class StackRequest:
             opened another one with its number.
     """
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, send: Callable[[int], object] | None = None) -> None:
         self._pid = pid
-        if not proc.status(pid).caught >> (_SIGNAL - 1) & 1:
+        self._signal = _ONE_THREAD if send else _ALL_THREADS
+        if not proc.status(pid).caught >> (self._signal - 1) & 1:
             raise LookupError(pid)
         links = proc.descriptor_links(pid).items()
         number = next((number for number, link in links if _NAME in link), None)
@@ -67,18 +74,28 @@ class StackRequest:
             raise LookupError(pid)
         self._descriptor = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
         self._before = os.fstat(self._descriptor).st_size
-        self._blocking = proc.threads_that_block(pid, _SIGNAL)
+        self._blocking = proc.threads_that_block(pid, self._signal)
         self._most = Patience(_PATIENCE, [pid])
         self._least = Patience(_IDLE_PATIENCE, [pid], SIGN_OF_LIFE)
-        os.kill(pid, _SIGNAL)
+        if send is None:
+            os.kill(pid, self._signal)
+        else:
+            send(self._signal)
 
     def text(self) -> str:
         """What it has written, once that is all, unless it cannot write."""
-        while self._is_writing():
-            runs = proc.state_of(self._pid) == "R"
-            if self._most.is_over() or (self._least.is_over() and not runs):
-                break
+        while not self.is_over():
             time.sleep(0.002)
+        return self.take()
+
+    def is_over(self) -> bool:
+        """Whether it has written all, or cannot."""
+        if not self._is_writing() or self._most.is_over():
+            return True
+        return self._least.is_over() and proc.state_of(self._pid) != "R"
+
+    def take(self) -> str:
+        """What it has written by now."""
         try:
             size = os.fstat(self._descriptor).st_size - self._before
             return os.pread(self._descriptor, size, self._before).decode(errors="replace")
@@ -87,5 +104,5 @@ class StackRequest:
 
     def _is_writing(self) -> bool:
         has_begun = os.fstat(self._descriptor).st_size > self._before
-        blocking = proc.threads_that_block(self._pid, _SIGNAL)
+        blocking = proc.threads_that_block(self._pid, self._signal)
         return not has_begun or bool(blocking - self._blocking)

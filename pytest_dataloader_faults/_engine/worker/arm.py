@@ -25,11 +25,11 @@ from torch.utils.data._utils import worker as torch_worker
 
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.protocol import WorkerConfig
+from pytest_dataloader_faults._engine.system.imports import import_late_modules
 from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
 from pytest_dataloader_faults._engine.system.patience import Patience
 from pytest_dataloader_faults._engine.system.stacks import write_on_signal
 from pytest_dataloader_faults._engine.worker.fetch_hooks import idle_after_error, observe_fetches
-from pytest_dataloader_faults._engine.worker.late_imports import import_late_modules
 from pytest_dataloader_faults._engine.worker.session import WorkerSession, queue_threads
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, HarnessError
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
@@ -39,7 +39,7 @@ _FEEDER_SECONDS = 1.0
 """Past this it waits for the loader to read, outside of torch's C++, so it may be unwound."""
 
 
-def arm_function(engine: str) -> Callable[[WorkerConfig, int | None, int], WorkerSession]:
+def arm_function(engine: str) -> Callable[..., WorkerSession]:
     """How *engine* arms. Also called before the fork, so that a worker does not import anything."""
     import_late_modules()
     if engine == "python":

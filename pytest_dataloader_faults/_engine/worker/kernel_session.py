@@ -20,8 +20,8 @@ import contextlib
 import gc
 import os
 import resource
-from collections.abc import Iterator
-from dataclasses import replace
+import signal
+from collections.abc import Iterable, Iterator
 
 from pytest_dataloader_faults._engine.kernel import bpf, linux
 from pytest_dataloader_faults._engine.protocol import (
@@ -31,13 +31,12 @@ from pytest_dataloader_faults._engine.protocol import (
     WorkerConfig,
     pack,
 )
-from pytest_dataloader_faults._engine.system.proc import inherited_fds, inherited_mappings
+from pytest_dataloader_faults._engine.system.proc import inherited_fds, inherited_mappings, is_below
 from pytest_dataloader_faults._engine.worker.preparations import (
     preparations_for,
     reserve_for,
 )
 from pytest_dataloader_faults._engine.worker.session import WorkerSession, apply_orders
-from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.wire import UnknownMessageError
 
@@ -47,25 +46,36 @@ _MAX_BASE_AT_START = 512
 """A constructor may lower the limit, as to 4096; in a worker that has been done."""
 
 
-def arm_kernel_session(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSession:
-    """Filter this process. The supervisor decides what to do with its open files."""
-    if os.getppid() == config.armed:
-        return _join(config, worker, loader)
-    globs = config.plan.globs
+def arm_kernel_session(
+    config: WorkerConfig, worker: int | None, loader: int, *, bystander: bool = False
+) -> WorkerSession:
+    """Filter this process. The supervisor decides what to do with its open files.
+
+    Below a main process that is filtered itself, this process joins that filter, since the kernel
+    allows one listener only (EBUSY, see seccomp(2)). *bystander*: no fault fires in this process.
+    """
+    joins = config.armed is not None and is_below(os.getpid(), [config.armed])
+    globs = () if joins and config.shares_files else config.plan.globs
     matches = GlobMatcher(globs)
-    mapped = list(inherited_mappings(matches)) if globs else []
+    inherited = tuple(inherited_fds(matches)) if globs else ()
+    mapped = list(inherited_mappings(matches)) if globs and not bystander else []
     hello = Hello(
         worker,
         loader,
         os.getpid(),
         "kernel",
-        inherited=tuple(inherited_fds(matches)) if globs else (),
+        inherited=inherited,
         mapped=tuple(each.path for each in mapped),
-        high_fds=_high_fds(_MAX_SPAN if worker is not None else _MAX_BASE_AT_START),
+        high_fds=_high_fds(_MAX_BASE_AT_START if worker is None else _MAX_SPAN),
+        joins=joins,
         workers=config.workers,
+        bystander=bystander,
     )
     channel = config.connect()
-    _hand_over(channel, config, hello)
+    if joins:
+        channel.send(hello, [fd for fd, _path in inherited[:_MAX_LISTED]])
+    else:
+        _hand_over(channel, config, hello)
     has_more = True
     while has_more:
         orders, descriptors = channel.receive()
@@ -79,18 +89,6 @@ def arm_kernel_session(config: WorkerConfig, worker: int | None, loader: int) ->
     return _session(channel, config, worker)
 
 
-def _join(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSession:
-    """Have the supervisor distinguish this process from the one whose filter it is under.
-
-    The kernel does not allow a second listener below the first one (EBUSY, see seccomp(2)).
-    """
-    channel = config.connect()
-    place = worker, loader, os.getpid(), "kernel"
-    channel.send(Hello(*place, joins=True, workers=config.workers))
-    channel.receive()
-    return _session(channel, config, worker)
-
-
 def _session(channel: Channel, config: WorkerConfig, worker: int | None) -> WorkerSession:
     needs = config.plan.needs
     preparations = () if worker is None else preparations_for(needs)
@@ -100,10 +98,8 @@ def _session(channel: Channel, config: WorkerConfig, worker: int | None) -> Work
 def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
     listed = [fd for fd, _path in hello.inherited]
     base, needs = hello.high_fds[0], config.plan.needs
-    # A signal may interrupt a call that is handed over, and fork(2) must not fail in the main
-    # process, which gets a signal for each worker that ends.
-    if config.plan.watch and hello.worker is None:
-        needs = replace(needs, places=needs.places & ~Place.START)
+    if hello.worker is None:
+        _block_signals_in_forks()
     if needs.keep_low_fds:
         base, listed = 0, []
     elif len(listed) > _MAX_LISTED:  # A program has at most 4096 instructions.
@@ -116,6 +112,8 @@ def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
         needs=needs,
     )
     inherited = [fd for fd, _path in hello.inherited[:_MAX_LISTED]]
+    if hello.bystander:  # Its files do not matter, only those that its workers inherit.
+        hello, inherited = hello._replace(inherited=()), []
     packed = pack(hello, 1 + len(inherited))
     channel.require()
     reserve_for(needs)
@@ -125,6 +123,19 @@ def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
         )
         os.close(listener)
         channel.send_packed(packed[sent:])
+
+
+def _block_signals_in_forks() -> None:
+    """Let no signal interrupt fork(2) while it waits for the supervisor, as each dead worker's."""
+    masks: list[Iterable[int]] = []
+
+    def block() -> None:
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()))
+
+    def restore() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
+
+    os.register_at_fork(before=block, after_in_parent=restore, after_in_child=restore)
 
 
 @contextlib.contextmanager

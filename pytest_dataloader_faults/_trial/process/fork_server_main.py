@@ -18,6 +18,10 @@ from multiprocessing import current_process, forkserver, spawn
 from typing import Any, NoReturn
 
 from pytest_dataloader_faults._engine.system import temporary
+from pytest_dataloader_faults._engine.system.imports import (
+    FOR_FORK_SERVER,
+    import_late_modules,
+)
 from pytest_dataloader_faults._engine.system.libc import Prctl, end_with_parent, prctl
 from pytest_dataloader_faults._engine.system.processes import (
     accept_signals,
@@ -25,10 +29,6 @@ from pytest_dataloader_faults._engine.system.processes import (
     wait_until_readable,
 )
 from pytest_dataloader_faults._engine.system.temporary import SharedMemoryCleaner
-from pytest_dataloader_faults._engine.worker.late_imports import (
-    FOR_FORK_SERVER,
-    import_late_modules,
-)
 from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.process.warden import end_all
 

@@ -2,12 +2,11 @@
 
 Pytest waits for the warden, and the warden watches the supervisor.
 
-Some facts about a supervisor's end. It ends by itself, with status 0, when the scope of the faults
-is closed and no filtered process is left; the trial then continues without it, to the recovery
-pass. It writes its report if the trial cannot request it: when the trial's process has died, and
-when the supervisor gets SIGTERM. So a supervisor ended too early if it ended with another status,
-or if it reported although the trial lives and this process did not request it. From then on the
-workers' system calls fail with ENOSYS, and what the dataset makes of that says nothing about it.
+Some facts about a supervisor's end. The calls of all processes of a trial wait for it, also those
+of the helpers that remove what others have left. So it lives until the warden ends it, as the last
+of them. It writes its report if the trial cannot request it: when the trial's process has died, and
+on a signal of the warden. If it ends earlier, the calls fail with ENOSYS from then on, and what the
+dataset makes of that says nothing about it.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ import os
 import signal
 from collections.abc import Callable
 
-from pytest_dataloader_faults._engine.protocol import WorkerReports
-from pytest_dataloader_faults._engine.system.children import ChildProcess
+from pytest_dataloader_faults._engine.protocol import SupervisorHandle, WorkerReports
+from pytest_dataloader_faults._engine.supervisor.server import REPORT_SIGNAL
+from pytest_dataloader_faults._engine.system.children import ChildProcess, reap
 from pytest_dataloader_faults._engine.system.patience import (
     BETWEEN_LOOKS,
     SIGN_OF_LIFE,
@@ -47,8 +47,7 @@ _PARTS = 20
 """How often other work is looked at between two looks at a warden."""
 _PATIENCE = 10.0
 """Seconds in which a supervisor that owes its report neither works nor waits for a processor."""
-_MOMENT = 0.02
-"""Seconds from the end of the last process that a supervisor follows to its own, at most."""
+_BETWEEN_LOOKS = 0.002
 STOPPED = "was stopped (SIGSTOP, or a debugger)"
 NOTHING_SHOWN = (
     " before the trial was finished, so the trial proves nothing about the dataset. Run it again."
@@ -129,43 +128,48 @@ def killed_server_message(server: int) -> str | None:
 
 
 class SupervisorWatch:
-    def __init__(self, pid: int, journal: Journal) -> None:
-        self.pid = pid
-        self.fd: int | None = os.pidfd_open(pid)
-        """Readable once it has ended; None once it has ended as it should."""
+    """The supervisor of a trial, until the last other process of that has ended."""
+
+    def __init__(self, handle: SupervisorHandle, journal: Journal) -> None:
+        self.handle, self.pid = handle, handle.pid
+        self.fd = os.pidfd_open(self.pid)
+        """Readable once it has ended."""
         self._journal = journal
 
     def ended_early(self) -> str | None:
         """What is wrong, if anything, when it has ended before the trial's process."""
-        ending = describe_child_exit(self.pid)
-        if not ending and self._has(WorkerReports):
-            ending = "was terminated by SIGTERM"
-        if not ending:
-            self.fd = None
-        return self._message(ending)
-
-    def await_end(self) -> None:
-        """Wait a moment for its end. To end it, and what else may be left, takes more time."""
-        if self.fd is not None:
-            wait_until_readable([self.fd], _MOMENT)
+        return self._message(self._ending())
 
     def report(self) -> str | None:
         """Have it write its report after the trial's end; what is wrong if it does not."""
-        if self.fd is None or not self._has(FaultsArmed):  # It ended as it should, or never armed.
+        if not self._has(FaultsArmed):
             return None
-        ending = describe_child_exit(self.pid)
+        ending = self._ending()
         return self._message(self._request_report() if ending is None else ending)
+
+    def _ending(self) -> str | None:
+        """How it ended; None if it runs."""
+        ending = describe_child_exit(self.pid)
+        return "was terminated by SIGTERM" if ending == "" else ending
 
     def _request_report(self) -> str | None:
         if is_stopped(self.pid):
             return STOPPED
         with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, REPORT_SIGNAL)
+        patience = Patience(_PATIENCE, [self.pid], SIGN_OF_LIFE)
+        while not (self._has(WorkerReports) or wait_until_readable([self.fd], _BETWEEN_LOOKS)):
+            if patience.is_over():
+                return STOPPED if is_stopped(self.pid) else f"wrote no report for {_PATIENCE:g} s"
+        return self._ending()
+
+    def end(self) -> None:
+        """End it, after all processes whose calls it answers."""
+        with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGTERM)
-        if self.fd is not None and not ready_in_time(
-            [self.fd], _PATIENCE, [self.pid], SIGN_OF_LIFE
-        ):
-            return STOPPED if is_stopped(self.pid) else f"wrote no report for {_PATIENCE:g} s"
-        return describe_child_exit(self.pid)
+            if is_stopped(self.pid) or not ready_in_time([self.fd], _PATIENCE, [self.pid]):
+                os.kill(self.pid, signal.SIGKILL)
+        reap(self.pid)
 
     def _has(self, kind: type[JournalEvent]) -> bool:
         return any(True for _ in self._journal.of(kind))

@@ -10,7 +10,11 @@ from typing import NamedTuple
 from pytest_dataloader_faults._engine.folder_copies import copy_folder
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.patience import has_ended
-from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedMemoryCleaner
+from pytest_dataloader_faults._engine.system.temporary import (
+    AnonymousFile,
+    SharedCount,
+    SharedMemoryCleaner,
+)
 from pytest_dataloader_faults._settings.jobs import Job
 from pytest_dataloader_faults._trial.journal import Journal, TrialStarted, WorkersStarting
 from pytest_dataloader_faults._trial.process import environment, fork_server
@@ -26,6 +30,7 @@ class Surroundings(NamedTuple):
     *folders* are names until the warden makes them: one for sockets, and that of the factory, which
     is a *copy* of another folder, or empty.
     *shared* are the folders of a factory that is the same in all jobs of a group, and last as long.
+    *fired*: how many faults have fired in the jobs of the group.
     *server* starts workers that are not below the warden; None if the loader has no such workers.
     """
 
@@ -35,6 +40,7 @@ class Surroundings(NamedTuple):
     folders: tuple[str, ...]
     shared_memory: SharedMemoryCleaner
     server: fork_server.TrialServer | None
+    fired: SharedCount
     copy: str | None = None
     shared: tuple[str, ...] = ()
 
@@ -62,7 +68,7 @@ class Surroundings(NamedTuple):
 
         if self.server:
             self.server.end()
-        # The supervisor, which ends with the main process, first ends what workers have started.
+        # The supervisor, which ends with the warden, first ends what workers have started.
         end_session(warden, _DYING, grace=_DYING)
         for pid in self._pids():
             end_session(pid, _DYING)
@@ -117,7 +123,9 @@ def _copy(source: str, folder: str) -> None:
 
 
 @contextlib.contextmanager
-def surroundings_for(job: Job, private: tuple[str, ...]) -> Iterator[Surroundings]:
+def surroundings_for(
+    job: Job, private: tuple[str, ...], fired: SharedCount
+) -> Iterator[Surroundings]:
     """The surroundings of *job*, whose factory gets the folder *private*, if it gets one."""
     is_shared = job.member is not None and job.member.shares_folder
     own, shared = ((), private) if is_shared else (private, ())
@@ -125,7 +133,8 @@ def surroundings_for(job: Job, private: tuple[str, ...]) -> Iterator[Surrounding
     with contextlib.ExitStack() as scope:
         folders = (temporary.name_for_sockets(), *own)
         facts, printed, stacks = Journal("facts"), AnonymousFile("stderr"), AnonymousFile("stacks")
-        surroundings = Surroundings(facts, printed, stacks, folders, SharedMemoryCleaner(), None)
+        shared_memory = SharedMemoryCleaner()
+        surroundings = Surroundings(facts, printed, stacks, folders, shared_memory, None, fired)
         surroundings = surroundings._replace(copy=job.settings.copy, shared=shared)
         for file in (facts, printed, stacks):
             scope.callback(file.close)

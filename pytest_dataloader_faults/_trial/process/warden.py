@@ -11,10 +11,11 @@ torch's manager of shared memory its segments: both get the time to do so.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -94,30 +95,39 @@ def run_under_deadline(
     except InvalidArgumentError as error:
         journal.write(refusal(error))
         return
-    pytest_pid = os.getppid()
-    parent = os.pidfd_open(pytest_pid)
+    parent = os.pidfd_open(pytest_pid := os.getppid())
     prctl(Prctl.SET_CHILD_SUBREAPER, 1)
     # Before this process has its own signal handlers, which the supervisor would inherit.
     supervision = start_supervisor() if start_supervisor else None
+    supervisor = harness.SupervisorWatch(supervision, journal) if supervision else None
     began = time.monotonic()
     clock = TrialClock(journal, limits, supervision, partial(_seconds_without_cpu, around))
     warden = _Warden(around, clock, parent, _pipe_of_signals())
-    end = warden.run(partial(root, supervision, 0), supervision)
+    spared = [supervisor.pid] if supervisor else []
+    end = warden.run(partial(root, supervision, 0), supervisor)
     for number in list_following() if warden.is_over else ():
-        around.remove_shared_memory(end_all())
-        end = warden.run(partial(root, None, number), None)
+        around.remove_shared_memory(end_all(spared))
+        end = warden.run(partial(root, supervision, number), supervisor)
         if not warden.is_over:
             break
-    if around.server:
-        if failure := harness.killed_server_message(around.server.pids[1]):
-            journal.write(HarnessFailed(failure))
-        around.server.end()
-    around.remove_shared_memory(end_all())
+    _end_server(around)
+    killed = end_all(spared)
+    if supervisor:
+        supervisor.end()
+    around.remove_shared_memory(killed)
     around.remove_folders()
     if os.getppid() != pytest_pid:
         around.remove_shared_folders()
     duration = round(time.monotonic() - began, 3)
     journal.write(TrialEnded(end.by_deadline, end.exitcode, duration, began))
+
+
+def _end_server(around: Surroundings) -> None:
+    """End the fork server, if there is one, with its workers."""
+    if around.server:
+        if failure := harness.killed_server_message(around.server.pids[1]):
+            around.facts.write(HarnessFailed(failure))
+        around.server.end()
 
 
 class _End(NamedTuple):
@@ -142,25 +152,22 @@ class _Warden:
         phases = [event.phase for event in self.around.facts.of(PhaseStarted)]
         return phases[-1:] == [DONE]
 
-    def run(self, action: Callable[[], None], supervision: SupervisorHandle | None) -> _End:
+    def run(self, action: Callable[[], None], supervisor: harness.SupervisorWatch | None) -> _End:
         """Run *action* in a child until it ends, or its time is up."""
         journal, clock = self.around.facts, self.clock
-        supervisor = harness.SupervisorWatch(supervision.pid, journal) if supervision else None
         child = _start(action)
-        if supervision:
-            supervision.control.close()  # So that the trial's death ends the connection.
+        if supervisor:
+            supervisor.handle.control.close()  # So that the trial's death ends the connection.
         watched = _Watched(os.pidfd_open(child), self.parent, self.signals, supervisor)
         ended = _wait_until_over(watched, clock, journal)
         stopped = ended == "deadline" and proc.is_stopped(child)
         if ended == "deadline":
             clock.write_activity()
-            ours = {supervision.pid} if supervision else set()
-            hung = [each for each in _processes(self.around) if each.pid not in ours]
+            ours = supervisor.pid if supervisor else None
+            hung = [each for each in _processes(self.around) if each.pid != ours]
             _write_stacks(hung, self.around.stacks)
-            _send(signal.SIGSTOP, hung)  # Or they would continue once the supervisor has ended.
+            _send(signal.SIGSTOP, hung)  # Or they would continue once faults are over.
         exitcode = (reap(child) or 0) if ended == "ended" else 0
-        if supervisor and ended == "ended" and not exitcode:
-            supervisor.await_end()
         if journal.loss:
             journal.write(refusal(UnusableDatasetError(journal.loss)))
         elif (
@@ -168,7 +175,7 @@ class _Warden:
             if stopped
             else _harness_failure(ended, exitcode, supervisor)
         ):
-            printed = describe_output(supervision.printed) if supervision else ""
+            printed = describe_output(supervisor.handle.printed) if supervisor else ""
             journal.write(HarnessFailed(failure, printed))
         return _End(ended == "deadline", exitcode)
 
@@ -248,8 +255,7 @@ def _wait(watched: _Watched, until: float) -> str | None:
     """Why the wait is over before the time *until*; None if it is not."""
     child, parent, signals, supervisor = watched
     while True:
-        # The supervisor's first: if it ended because the trial did, both must be seen as ended.
-        supervisor_fds = [supervisor.fd] if supervisor and supervisor.fd is not None else []
+        supervisor_fds = [supervisor.fd] if supervisor else []
         readable = wait_until_readable(
             [*supervisor_fds, child, parent, signals], until - time.monotonic()
         )
@@ -261,7 +267,7 @@ def _wait(watched: _Watched, until: float) -> str | None:
             return "abandoned"
         if signals in readable and (received := _TO_END.intersection(os.read(signals, 1 << 10))):
             return signal.Signals(min(received)).name
-        if supervisor and supervisor.fd in readable and supervisor.ended_early():
+        if supervisor and supervisor.fd in readable:
             return "supervisor ended"
 
 
@@ -289,22 +295,31 @@ def _state(process: psutil.Process) -> str:
     return f"{process.status()}, in {where}" if where else str(process.status())
 
 
-def end_all() -> set[int]:
-    """End all processes below this one; their pids. Helpers may remove what those have left."""
+def end_all(spared: Collection[int] = ()) -> set[int]:
+    """End all processes below this one but *spared*; their pids.
+
+    Helpers may remove what those have left.
+    """
     killed: set[int] = set()
     for_cleaners, for_all = Patience(_CLEANERS_PATIENCE), Patience(_UNKILLABLE)
     doomed: list[psutil.Process] = []
-    _reap_dead()  # To list what runs takes 4 ms, and mostly there is only a dead supervisor.
-    while resources.has_children() and not for_all.is_over(each.pid for each in doomed):
-        children = psutil.Process().children(recursive=True)
+    while _has_others(spared) and not for_all.is_over(each.pid for each in doomed):
+        below = psutil.Process().children(recursive=True)
+        children = [each for each in below if each.pid not in spared]
         cleaners = list(filter(resources.is_cleaner, children))
         may_clean = not for_cleaners.is_over(each.pid for each in cleaners)
         doomed = [each for each in children if not (may_clean and each in cleaners)]
         _send(signal.SIGSTOP, doomed)
         killed.update(each.pid for each in doomed)
         _send(signal.SIGKILL, doomed)
-        _reap()
+        _reap(spared)
     return killed
+
+
+def _has_others(spared: Collection[int]) -> bool:
+    """Whether there are descendants but *spared*, which have none. To list them takes 4 ms."""
+    _reap_dead()
+    return any(pid not in spared for pid in itertools.islice(proc.family(os.getpid()), 1, None))
 
 
 def _send(number: signal.Signals, processes: list[psutil.Process]) -> None:
@@ -319,10 +334,9 @@ def _reap_dead() -> None:
             pass
 
 
-def _reap() -> None:
+def _reap(spared: Collection[int]) -> None:
     """Reap dead children, and wait a moment for dying ones."""
     for _ in range(20):
-        _reap_dead()
-        if not resources.has_children():
+        if not _has_others(spared):
             return
         time.sleep(0.002)

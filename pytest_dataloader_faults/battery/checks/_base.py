@@ -475,6 +475,6 @@ def for_each_kind(plan: Plan) -> Plan:
         if len(kinds) == 1:
             return plan(workload)
         titled_kinds = zip(titles_of([kind.paths for kind in kinds]), kinds, strict=True)
-        return tuple(itertools.chain(*map_applicable(plan_kind, titled_kinds)))
+        return tuple(itertools.chain(*map_applicable(plan_kind, titled_kinds, [])))
 
     return plan_kinds

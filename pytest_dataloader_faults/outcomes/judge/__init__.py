@@ -1,7 +1,8 @@
 """The judge: facts in, verdict out. Pure.
 
 The rules are ordered by severity, and the first one that is violated decides. They hold even if no
-fault fired. But without a fault that fired, a trial is never a pass.
+fault fired. But without a fault that fired, a trial is never a pass. If a change of a file was
+refused, that alone decides, because all else may follow from it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pytest_dataloader_faults.outcomes.comparison import Compared
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge import draws, errors, hangs, samples, sharing
 from pytest_dataloader_faults.outcomes.judge.leaks import find_leak, judge_growth
+from pytest_dataloader_faults.outcomes.judge.refusals import find_refusal
 from pytest_dataloader_faults.outcomes.judge.tolerance import (
     Tolerance,
     is_reordered,
@@ -43,7 +45,7 @@ def judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Find
         InvalidArgumentError: The reference's samples were compared in a different way.
     """
     _require_same_comparison(outcome, reference)
-    return judge_for(outcome, reference, contract).judge()
+    return find_refusal(outcome) or judge_for(outcome, reference, contract).judge()
 
 
 def judge_for(outcome: TrialFacts, reference: Reference, contract: Contract) -> Judge:

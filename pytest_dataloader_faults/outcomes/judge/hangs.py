@@ -5,33 +5,34 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterator
 
-from pytest_dataloader_faults.outcomes import stacks
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge.errors import dropped_batch_cause
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, Activity, Phase, Stage
-from pytest_dataloader_faults.outcomes.text import pluralize
+from pytest_dataloader_faults.outcomes.text import (
+    OURS,
+    PYTHON,
+    pluralize,
+)
 
 _PROCESS = re.compile(r"^Process (\d+) \(.*\n((?:(?!Process \d).*\n?)*)", re.MULTILINE)
 _THREAD = re.compile(r"^(?:Current thread|Thread) .*\n((?:  .*\n?)*)", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _TORCH = re.compile(r".*/torch/utils/data/")
 _LOCK = re.compile(
-    rf"{re.escape(stacks.PYTHON)}(threading|queue|concurrent/futures/\w+|multiprocessing/pool)\.py"
+    rf"{re.escape(PYTHON)}(threading|queue|concurrent/futures/\w+|multiprocessing/pool)\.py"
 )
 _IN_WORKER = re.compile(r'/torch/utils/data/_utils/worker\.py", line \d+ in _worker_loop')
-_STARTED = re.compile(
-    rf'"{re.escape(stacks.PYTHON)}threading\.py", line \d+ in _bootstrap$', re.MULTILINE
-)
+_STARTED = re.compile(rf'"{re.escape(PYTHON)}threading\.py", line \d+ in _bootstrap$', re.MULTILINE)
 _LOADER_THREAD = re.compile(
-    rf"{re.escape(stacks.PYTHON)}multiprocessing/queues\.py|/torch/utils/data/_utils/pin_memory\.py"
-    rf"|{re.escape(stacks.OURS)}"
+    rf"{re.escape(PYTHON)}multiprocessing/queues\.py|/torch/utils/data/_utils/pin_memory\.py"
+    rf"|{re.escape(OURS)}"
 )
 _PAUSE = "hrtimer_nanosleep"
 """The kernel function of a process that sleeps briefly before it checks again."""
 _LIBRARY = re.compile(
-    rf"<|.*/(?:site|dist)-packages/torch/|{re.escape(stacks.PYTHON)}(?!(?:site|dist)-packages/)"
-    rf"|{re.escape(stacks.OURS)}"
+    rf"<|.*/(?:site|dist)-packages/torch/|{re.escape(PYTHON)}(?!(?:site|dist)-packages/)"
+    rf"|{re.escape(OURS)}"
 )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pytest_dataloader_faults.faults import Fault, TruncatedFile, WorkerExited, WorkerKilled
 from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.faults.globs import is_excluded
-from pytest_dataloader_faults.outcomes import fault_facts, stacks
+from pytest_dataloader_faults.outcomes import fault_facts
 from pytest_dataloader_faults.outcomes.chains import exception_lines
 from pytest_dataloader_faults.outcomes.comparison import Compared, Comparison
 from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
@@ -18,11 +18,14 @@ from pytest_dataloader_faults.outcomes.judge import judge_kind_for
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.stages import describe_phase
 from pytest_dataloader_faults.outcomes.text import (
+    OURS,
     join_some,
+    limit_lines,
     pluralize,
     printable,
     shown_fault,
     signal_name,
+    sort_for_reader,
     without_binary,
 )
 from pytest_dataloader_faults.wire import FaultFacts, Firing, FiringPlace
@@ -31,7 +34,7 @@ _MAX_LINES = 12
 _MAX_FIRINGS = 3
 _MAX_PROCESSES = 5
 _MAX_FILES = 3
-_TRIAL = f"{stacks.OURS}_trial/"
+_TRIAL = f"{OURS}_trial/"
 
 
 def explain(
@@ -71,7 +74,7 @@ def _evidence(outcome: TrialFacts, finding: Finding) -> Iterator[str]:
     may_be_dropped = (Verdict.HUNG, Verdict.CRASHED, Verdict.FAILED_UNCLEARLY)
     if finding.verdict in may_be_dropped and outcome.stderr.strip():
         yield "output of the workers:"
-        yield from _limit_lines(stacks.sort_for_reader(outcome.stderr.strip().splitlines()))
+        yield from _limit_lines(sort_for_reader(outcome.stderr.strip().splitlines()))
 
 
 def _describe_fault(facts: FaultFacts) -> Iterator[str]:
@@ -234,7 +237,7 @@ def _inner_frames(lines: list[str]) -> list[str]:
     starts = [place for place, line in enumerate(lines) if line.startswith("Current thread")]
     frames = lines[starts[0] + 1 :] if starts else lines
     inner = itertools.takewhile(lambda line: not _is_outer(line), frames)
-    return stacks.sort_for_reader([line for line in inner if line.strip()])
+    return sort_for_reader([line for line in inner if line.strip()])
 
 
 def _is_outer(line: str) -> bool:
@@ -243,5 +246,5 @@ def _is_outer(line: str) -> bool:
 
 def _limit_lines(lines: list[str]) -> Iterator[str]:
     """The first and the last of *lines*. The last error of a chain is the one that the loop got."""
-    visible = stacks.limit_lines(list(map(without_binary, lines)), _MAX_LINES)
+    visible = limit_lines(list(map(without_binary, lines)), _MAX_LINES)
     yield from (f"  {line[:300]}" for line in visible)

@@ -15,9 +15,13 @@ from pytest_dataloader_faults._engine.calls import (
     reading_calls,
     writing_calls,
 )
+from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.bpf import program
+from pytest_dataloader_faults._engine.kernel.caller import Syscall, folder_link
 from pytest_dataloader_faults._engine.kernel.linux import (
     ARCHITECTURES,
+    AT_EMPTY_PATH,
+    AT_FDCWD,
     CLONE_NEWNS,
     CLONE_NEWUSER,
     F_DUPFD,
@@ -26,6 +30,13 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     F_OFD_SETLKW,
     F_SETLK,
     F_SETLKW,
+    FICLONE,
+    FICLONERANGE,
+    FS_IOC_RESVSP,
+    FS_IOC_RESVSP64,
+    FS_IOC_UNRESVSP,
+    FS_IOC_UNRESVSP64,
+    FS_IOC_ZERO_RANGE,
     MACHINE,
     MAP_ANONYMOUS,
     MAP_FIXED,
@@ -39,7 +50,14 @@ from pytest_dataloader_faults._engine.kernel.linux import (
 from pytest_dataloader_faults._engine.plan import FilterRequirements
 from pytest_dataloader_faults._engine.system.libc import Prctl
 from pytest_dataloader_faults.faults.base import Place
-from support.kernel_headers import TABLE, compile_values, engine_values, expressions_for
+from support.kernel_headers import (
+    LOCAL_FILE_SYSTEMS,
+    TABLE,
+    ZFS,
+    compile_values,
+    engine_values,
+    expressions_for,
+)
 from support.rows import rows
 
 BASE = 8192
@@ -56,6 +74,8 @@ READING = [(machine, name) for machine, name in CALLS if name in reading_calls()
 WRITING = [(machine, name) for machine, name in CALLS if name in writing_calls() and name != "mmap"]
 STARTS = calls_with_role(Role.STARTS, Role.FORKS)
 STARTING = [(machine, name) for machine, name in CALLS if name in STARTS]
+CHANGES = calls_with_role(Role.CHANGES)
+CHANGING = [(machine, name) for machine, name in CALLS if name in CHANGES and name != "ioctl"]
 MACHINES = tuple(SYSCALLS)
 OPENS = calls_with_role(Role.OPENS)
 MAKE_ONE = calls_with_role(Role.ALLOCATES, Role.DUPLICATES)
@@ -121,13 +141,18 @@ WITHOUT_FLAGS = (
 RELATIVE_WITHOUT_FLAGS = ("readlinkat", "fchmodat")
 """Calls that read or change attributes, of a path or of one relative to a folder."""
 FLAGS = {
+    "open": 1,
+    **dict.fromkeys(["openat", "openat2"], 2),
     **dict.fromkeys(["stat", "lstat", "access", "faccessat"]),
     **dict.fromkeys(["newfstatat", "faccessat2", "utimensat"], 3),
-    "statx": 2,
-    "fchownat": 4,
+    **dict.fromkeys(["statx", "unlinkat"], 2),
+    **dict.fromkeys(["fchownat", "renameat2", "linkat"], 4),
+    **dict.fromkeys(["creat", "unlink", "rmdir", "rename", "renameat", "link", "symlink"]),
+    **dict.fromkeys(["symlinkat", "mkdir", "mkdirat", "mknod", "mknodat"]),
+    **dict.fromkeys(["truncate", "ftruncate", "ioctl"]),
     **dict.fromkeys([*WITHOUT_FLAGS, *RELATIVE_WITHOUT_FLAGS]),
 }
-"""And the AT_* flags."""
+"""And the O_*, AT_* or RENAME_* flags."""
 OTHERS = {
     "offset_at": dict.fromkeys(
         ["pread64", "preadv", "preadv2", "pwrite64", "pwritev", "pwritev2"], 3
@@ -135,6 +160,7 @@ OTHERS = {
     "number_at": {"dup2": 1, "dup3": 1},
     "path_at": {
         "open": 0,
+        "creat": 0,
         "openat": 1,
         "openat2": 1,
         "stat": 0,
@@ -146,24 +172,54 @@ OTHERS = {
         "faccessat2": 1,
         "fchownat": 1,
         "utimensat": 1,
+        **dict.fromkeys(["unlink", "rmdir", "rename", "link", "truncate"], 0),
+        **dict.fromkeys(["unlinkat", "renameat", "renameat2", "linkat"], 1),
         **dict.fromkeys(WITHOUT_FLAGS, 0),
         **dict.fromkeys(RELATIVE_WITHOUT_FLAGS, 1),
+    },
+    "new_path_at": {
+        **dict.fromkeys(["mkdir", "mknod"], 0),
+        **dict.fromkeys(["rename", "link", "symlink", "mkdirat", "mknodat"], 1),
+        "symlinkat": 2,
+        **dict.fromkeys(["renameat", "renameat2", "linkat"], 3),
     },
     "result_at": {"stat": 1, "lstat": 1, "newfstatat": 2, "statx": 4},
 }
 """And what only some calls have."""
+NEW_FOLDERS = {
+    **dict.fromkeys(["mkdir", "mknod", "rename", "link", "symlink"]),
+    **dict.fromkeys(["mkdirat", "mknodat"], 0),
+    "symlinkat": 1,
+    **dict.fromkeys(["renameat", "renameat2", "linkat"], 2),
+}
+"""And the folder that a new path is relative to; None: the working directory."""
 
 
 def test_arguments_are_where_the_manual_pages_have_them():
     """The other tests here take their places from the table of calls."""
-    stats = calls_with_role(Role.STATS, Role.CHECKS, Role.ATTRIBUTES)
+    of_paths = Role.OPENS, Role.STATS, Role.CHECKS, Role.ATTRIBUTES, Role.CHANGES
 
     assert {name: KNOWN[name].reads_fd for name in reading_calls()} == DESCRIPTORS
     assert {name: KNOWN[name].writes_fd for name in writing_calls()} == WRITTEN
-    assert {name: KNOWN[name].flags_at for name in stats} == FLAGS
+    assert {name: KNOWN[name].flags_at for name in calls_with_role(*of_paths)} == FLAGS
     for attribute, places in OTHERS.items():
         attributes = {name: getattr(call, attribute) for name, call in KNOWN.items()}
         assert {name: place for name, place in attributes.items() if place is not None} == places
+
+
+def test_the_folder_of_a_new_path_is_where_the_manual_pages_have_it():
+    """Before the path, unless the call has another path there, such as rename(2)."""
+    fds = tuple(range(70, 76))
+    links = {
+        name: folder_link(Syscall(1, 7, name, fds), call.new_path_at)
+        for name, call in KNOWN.items()
+        if call.new_path_at is not None
+    }
+
+    assert links == {
+        name: "/proc/7/cwd" if place is None else f"/proc/7/fd/{fds[place]}"
+        for name, place in NEW_FOLDERS.items()
+    }
 
 
 def on_descriptor(machine: str, name: str, fd: int, **options) -> str:
@@ -209,6 +265,14 @@ def test_duplicates_of_followed_descriptors_are_handed_over(machine, name, fd, e
 
 LEAST = 1 << 16
 MINE = MAP_PRIVATE | MAP_ANONYMOUS
+CONTENT_REQUESTS = (
+    *(FICLONE, FICLONERANGE, FS_IOC_RESVSP, FS_IOC_RESVSP64),
+    *(FS_IOC_UNRESVSP, FS_IOC_UNRESVSP64, FS_IOC_ZERO_RANGE),
+)
+TCGETS, FIOCLEX, FIONREAD, FIDEDUPERANGE = 0x5401, 0x5451, 0x541B, 0xC0189436
+OTHER_REQUESTS = {0, TCGETS, FIOCLEX, FIONREAD, FIDEDUPERANGE} | (
+    {each + by for each in CONTENT_REQUESTS for by in (-1, 1)} - {*CONTENT_REQUESTS}
+)
 LOCKS = [("fcntl", each) for each in (F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW)]
 LOCKS += [("flock", LOCK_EX), ("flock", LOCK_UN)]
 MATRIX = [
@@ -227,6 +291,22 @@ MATRIX = [
     (Place.WRITE, "mmap", (0, 4096, 3, 2, 3, 0), False),
     (Place.WRITE, "mmap", (0, 4096, 3, MAP_ANONYMOUS | 1, 3, 0), False),
     *((Place(0), "mmap", (0, 4096, 3, flags, 3, 0), False) for flags in (1, 3)),
+    (Place.CHANGE, "mmap", (0, 4096, 3, 1, 3, 0), True),
+    (Place.CHANGE, "mmap", (0, 4096, 1, 1, 3, 0), False),
+    (Place.CHANGE, "mmap", (0, 4096, 3, 2, 3, 0), False),
+    # Requests for other bytes in a file, of any descriptor.
+    *(
+        (Place.CHANGE, "ioctl", (fd, high | each, 4), True)
+        for fd in (0, 3, BASE)
+        for high in (0, 1 << 40)
+        for each in CONTENT_REQUESTS
+    ),
+    *((Place.CHANGE, "ioctl", (FICLONE, each, FICLONE), False) for each in OTHER_REQUESTS),
+    *(
+        (places, "ioctl", (3, each, 4), False)
+        for places in (Place(0), ~Place.CHANGE)
+        for each in CONTENT_REQUESTS
+    ),
     # Duplicates by fcntl(2).
     *((Place(0), "fcntl", (fd, F_DUPFD, 0), fd != 3) for fd in (BASE, HELD[0], 3)),
     *((Place(0), "fcntl", (fd, F_DUPFD_CLOEXEC, 0), fd != 3) for fd in (BASE, 3)),
@@ -286,15 +366,16 @@ def test_every_new_descriptor_is_seen_on_request(machine, name):
 @rows(
     ("fd", "expected"),
     [
-        *((fd, "ALLOW") for fd in (0, 1, 2, MINUS_ONE, C_MINUS_ONE)),
-        *((fd, "USER_NOTIF") for fd in (3, 1 << 40 | 3, HELD[0], BASE)),
+        *((fd, "ALLOW") for fd in (MINUS_ONE, C_MINUS_ONE)),
+        *((fd, "USER_NOTIF") for fd in (0, 1, 2, 3, 1 << 40 | 3, HELD[0], BASE)),
     ],
 )
 def test_writes_are_handed_over_on_request(machine, name, fd, expected):
+    """Also of standard output, which may be a file."""
     arguments = [1] * 6
     arguments[KNOWN[name].writes_fd] = fd
-    assert answer(machine, name, *arguments, places=Place.WRITE) == expected
-    assert answer(machine, name, *arguments, places=Place.LOCK) == expected
+    for place in (Place.WRITE, Place.LOCK, Place.CHANGE):
+        assert answer(machine, name, *arguments, places=place) == expected
     assert answer(machine, name, *arguments) == "ALLOW" or name in reading_calls()
 
 
@@ -303,6 +384,17 @@ def test_reads_are_handed_over_as_before_where_writes_are_too(machine, name):
     assert on_descriptor(machine, name, BASE, places=Place.WRITE) == "USER_NOTIF"
     if name not in writing_calls():
         assert on_descriptor(machine, name, 3, places=Place.WRITE) == "ALLOW"
+
+
+@rows(("machine", "name"), CHANGING)
+@rows("value", [0, 3, BASE, AT_EMPTY_PATH, AT_FDCWD % (1 << 64), MINUS_ONE])
+def test_changes_are_handed_over_on_request(machine, name, value):
+    """A path cannot be judged from numbers, and any descriptor may be of a file that must stay."""
+    decisions = [
+        answer(machine, name, *[value] * 6, places=each)
+        for each in (Place.CHANGE, Place.CHANGE | Place.READ, Place(0), ~Place.CHANGE)
+    ]
+    assert decisions == ["USER_NOTIF", "USER_NOTIF", "ALLOW", "ALLOW"]
 
 
 @rows(("machine", "name"), STARTING)
@@ -328,7 +420,7 @@ def test_calls_that_are_not_named_are_left_alone(machine):
     needs = FilterRequirements(places=Place.ALLOCATION)
     code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, needs=needs)
     optional = (Role.STATS, Role.CHECKS, Role.ATTRIBUTES, Role.RESERVES, Role.LISTS)
-    asked_for = calls_with_role(*optional, Role.FORKS, Role.GROWS)
+    asked_for = calls_with_role(*optional, Role.FORKS, Role.GROWS, Role.CHANGES)
     writes_alone = {*writing_calls()} - {*reading_calls()}
     names = {*KNOWN} - {*asked_for, *writes_alone, *USED_FOR_MORE}
     known_numbers = {SYSCALLS[machine][name] for name in names if name in SYSCALLS[machine]}
@@ -373,6 +465,11 @@ def _compiler():
 @pytest.mark.parametrize("machine", SYSCALLS)
 def test_numbers_and_structs_are_the_kernels(machine):
     assert engine_values(machine) == VALUES[machine]
+
+
+def test_magic_numbers_of_file_systems_are_the_kernels():
+    """``engine_values`` has the named ones, which the test before compares."""
+    assert {*LOCAL_FILE_SYSTEMS.values(), ZFS} == linux._LOCAL
 
 
 @pytest.mark.parametrize("machine", SYSCALLS)

@@ -12,8 +12,10 @@ import pytest
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, SYSCALLS
+from pytest_dataloader_faults._engine.scope import arm_faults
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
+    ConnectError,
     OpenError,
     ReadError,
     TruncatedFile,
@@ -104,10 +106,9 @@ def _through_a_message(path):
     return CONTENT
 
 
-def _with_a_ring():
-    setup = 425  # On every architecture; see io_uring_setup(2).
+def _errno_of_queue(name):
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall(setup, 1, None)
+    assert libc.syscall(SYSCALLS[MACHINE][name], 1, None) == -1
     return ctypes.get_errno()
 
 
@@ -128,7 +129,7 @@ def _through_dup2(path):
 OUT_OF_REACH = {
     _through_dup2: (CONTENT, {"dup2": 1}),
     _call("pidfd_getfd"): (b"", {"pidfd_getfd": 1}),
-    _call("open_by_handle_at"): (b"", {"open_by_handle_at": 1}),
+    _call("open_by_handle_at"): (b"", {}),  # It is refused.
     _read_plainly: (CONTENT, {"open of an excluded file": 1}),
     _through_a_message: (CONTENT, {}),
 }
@@ -175,16 +176,26 @@ def test_every_errno_comes_out_of_a_call(tmp_path, kind, numbers, way):
     assert met == {n: CONTENT if n == errno.EINTR else n for n in numbers}
 
 
-@pytest.mark.parametrize("is_of_files", [True, False])
-def test_a_ring_is_refused_under_file_faults(is_of_files):
-    """The kernel may refuse it as well, but the call reaches it only without such faults."""
-    fault = ReadError("*") if is_of_files else WorkerExited(at=99)
-    with inject(fault, require_fired=False) as injection:
-        (result,) = epoch(alone(Tries([0], lambda _: _with_a_ring()), num_workers=1)).batches
+QUEUES = ["io_uring_setup", "io_setup"]
+"""Calls by which a process starts to read and write unseen."""
 
-    assert injection.workers[0].unobserved == ({} if is_of_files else {"io_uring_setup": 1})
-    if is_of_files:
-        assert result.gave == errno.EPERM
+
+@pytest.mark.parametrize("fault", [ReadError("*"), WorkerExited(at=99), ConnectError("tcp://*")])
+def test_queues_are_refused_under_every_fault(fault):
+    """Otherwise a process could change files unseen."""
+    with inject(fault, require_fired=False) as injection:
+        results = epoch(alone(Tries(QUEUES, _errno_of_queue))).batches
+
+    assert [errno.EPERM] * len(QUEUES) == [each.gave for each in results]
+    assert injection.workers[0].unobserved == {}
+
+
+def test_queues_are_reported_without_a_fault():
+    """The kernel may still refuse them."""
+    with arm_faults(engine="kernel", watch_files=True) as injection:
+        epoch(alone(Tries(QUEUES, _errno_of_queue)))
+
+    assert injection.workers[0].unobserved == dict.fromkeys(QUEUES, 1)
 
 
 GB = 1 << 30

@@ -5,9 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_dataloader_faults._engine.supervisor.emptied_files import EmptiedFileBarrier
 from pytest_dataloader_faults._engine.supervisor.events import Timers
-from pytest_dataloader_faults._engine.supervisor.new_files import OpenCall
+from pytest_dataloader_faults._engine.supervisor.new_files import EmptiedFileBarrier, OpenCall
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import VainWaits
 
 PATH = "/data/cache.bin"

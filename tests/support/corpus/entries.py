@@ -72,6 +72,7 @@ ENTRIES = {
     "G8": "except-masks-fork-bug",
     "G9": "skip-cache-of-bad-indices",
     "G10": "reader-keeps-a-failed-buffer",
+    "G11": "deletes-what-it-cannot-read",
     "H1": "unsharded-iterable",
     "H2": "generator-error-then-short-epoch",
     "H3": "stopiteration-from-getitem",

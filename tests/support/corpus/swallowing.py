@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import sys
 from pathlib import Path
@@ -308,6 +309,18 @@ class NextIfGone(Records):
         raise FileNotFoundError(self.paths[index])
 
 
+class RemovesUnreadable(Records):
+    """Removes an image that it cannot read, so that the next run does not find it."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except OSError as error:
+            logging.getLogger(__name__).warning("removing %s: %r", self.paths[index], error)
+            os.remove(self.paths[index])
+            raise
+
+
 CASES: tuple[Case, ...] = (
     Case("G1", NextIfGone, "file-missing", "corrupted: has the content"),
     Case(
@@ -395,4 +408,5 @@ CASES: tuple[Case, ...] = (
         "poisoned: the same workers raised RuntimeError: table already exists",
         Finished,
     ),
+    Case("G11", RemovesUnreadable, "read-error", "poisoned: would delete "),
 )

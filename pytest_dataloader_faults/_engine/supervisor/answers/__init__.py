@@ -9,17 +9,17 @@ workers, and ``HISTORY`` is what the module remembers of each worker.
 
 from __future__ import annotations
 
-import errno
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pytest_dataloader_faults._engine.calls import Role
+from pytest_dataloader_faults._engine.calls import OF_WRITES, Role
 from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.policy import Operation
 from pytest_dataloader_faults._engine.supervisor.answers.opens import (
+    on_bystanders_open,
     on_duplicate,
     on_fallocate,
     on_open,
@@ -31,22 +31,14 @@ from pytest_dataloader_faults._engine.supervisor.answers.services import (
     CallAnswer,
     SupervisorServices,
 )
+from pytest_dataloader_faults._engine.supervisor.answers.starts import on_start
 from pytest_dataloader_faults._engine.supervisor.answers.writes import on_write
 from pytest_dataloader_faults._engine.supervisor.worker_state import AnswerHistory, WorkerState
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults._engine.system.modules import import_modules
-
-_RING = "io_uring_setup"
+from pytest_dataloader_faults._engine.system.imports import import_modules
 
 
-def _refuse_ring(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
-    """Refuse what would read files unseen, if libraries can do without; otherwise note the call.
-
-    They can do without io_uring, which Docker's default profile refuses in the same way.
-    """
-    if call.name == _RING and worker.policy.faults.are_of_files:
-        worker.listener.fail(call, errno.EPERM)
-        return True
+def _note_unobservable(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
     worker.policy.unobserved[call.name] += 1
     return False
 
@@ -58,7 +50,7 @@ def _note_change(worker: WorkerState, _call: Syscall, _services: SupervisorServi
 
 _OF_FILES: dict[Role, CallAnswer] = {
     Role.OPENS: on_open,
-    Role.UNOBSERVABLE: _refuse_ring,
+    Role.UNOBSERVABLE: _note_unobservable,
     Role.DUPLICATES: on_duplicate,
     Role.STATS: on_stat,
     Role.CHECKS: on_stat,
@@ -66,6 +58,13 @@ _OF_FILES: dict[Role, CallAnswer] = {
     Role.RESERVES: on_fallocate,
     Role.CHANGES_IDENTITY: _note_change,
 }
+_OF_BYSTANDERS: dict[Role, list[CallAnswer]] = {
+    Role.OPENS: [on_bystanders_open],
+    Role.DUPLICATES: [on_duplicate],
+    Role.CHANGES_IDENTITY: [_note_change],
+    Role.STARTS: [on_start],
+}
+"""What is answered to a process in which no fault fires: its workers inherit what it opens."""
 _MAKE_DESCRIPTORS = (Role.OPENS, Role.ALLOCATES, Role.DUPLICATES)
 
 
@@ -96,6 +95,13 @@ ON_MESSAGE: dict[type, Callable[[WorkerState, Any], None]] = {
 
 def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> None:
     """Answer *call* of *worker* as its faults demand; the kernel makes a call that has none."""
+    if worker.is_bystander:
+        is_special = any(
+            recognizes(call) for recognizes, _ in _ALONE
+        )  # Such as a lock by fcntl(2).
+        answers = () if is_special else _OF_BYSTANDERS.get(call.facts.role, ())
+        _answer_or_continue(answers, worker, call, services)
+        return
     if worker.limit is not None:
         _note_exhaustion(worker, call)
     if opens_known_file(worker, call):  # Before all else: datasets open many such files.
@@ -106,7 +112,8 @@ def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> 
             _answer_or_continue([try_answer], worker, call, services)
             return
     answer_rest = functools.partial(_answer_unwritten, worker, call, services)
-    if call.facts.writes_fd is None or not on_write(worker, call, services, answer_rest):
+    may_write = call.facts.writes_fd is not None and worker.faults.sees & OF_WRITES
+    if not may_write or not on_write(worker, call, services, answer_rest):
         answer_rest()
 
 

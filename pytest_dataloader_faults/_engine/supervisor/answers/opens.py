@@ -32,6 +32,7 @@ from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_sho
 from pytest_dataloader_faults._engine.supervisor.new_files import OpenCall
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
+from pytest_dataloader_faults.faults.globs import is_excluded
 
 _TOO_LOW = (
     "the dataset lowered its limit of file descriptors to {}, but files under faults get numbers"
@@ -55,12 +56,9 @@ def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
         request = caller.open_request(call, worker.memory.path(call))
     except PermissionError:
         return _leave_to_kernel(worker, INVISIBLE)
-    if request.flags & os.O_DIRECTORY:
-        worker.note_folder(request.path)
     is_there = not request.flags & os.O_CREAT or os.path.exists(request.raw)
     is_lock = bool(request.flags & os.O_EXCL)
-    if request.flags & os.O_CREAT:
-        worker.note_creation(request.path, is_there=is_there, is_lock=is_lock)
+    worker.note_use(request, is_there=is_there, is_lock=is_lock)
     if services.provokes_races:
         empties = bool(request.flags & os.O_TRUNC)
         creates = empties or not is_there
@@ -76,6 +74,22 @@ def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
     if os.path.isfile(request.raw):
         worker.add_known_path(request.path)
     return False
+
+
+def on_bystanders_open(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
+    """Follow a file that workers may inherit; False if the kernel should execute the open(2)."""
+    try:
+        request = caller.open_request(call, worker.memory.path(call))
+    except PermissionError:
+        return False
+    worker.note_reading(request)
+    if is_excluded(request.path) or not worker.faults.needs_reads_of(request.path):
+        return False
+    opened = _open_for_caller(worker, call, request)
+    if opened is None or opened.source is None:
+        return False
+    return_tracked(worker, call, request.path, opened.source, request.flags)
+    return True
 
 
 def _is_held(

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies
-from pytest_dataloader_faults._engine.supervisor.emptied_files import EmptiedFileBarrier
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, Events, Timers
-from pytest_dataloader_faults._engine.supervisor.new_files import FileBarrier, NewFileBarrier
+from pytest_dataloader_faults._engine.supervisor.new_files import (
+    EmptiedFileBarrier,
+    FileBarrier,
+    NewFileBarrier,
+)
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import (
     SharedOffsetBarrier,
     VainWaits,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from pytest_dataloader_faults._engine.plan import FilterRequirements
-from pytest_dataloader_faults._engine.system.modules import import_modules
+from pytest_dataloader_faults._engine.system.imports import import_modules
 
 
 class Preparation(Protocol):

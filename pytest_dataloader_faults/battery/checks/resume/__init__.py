@@ -91,6 +91,11 @@ class SaveStates(OwnStep):
     at_end: bool = False
     killed_after: int | None = None
 
+    @property
+    def harms(self) -> bool:
+        """Whether the process is killed."""
+        return self.killed_after is not None
+
     def run(self, process: TrialProcess) -> None:
         """Save them from now on."""
         from pytest_dataloader_faults._trial.journal import Noted

@@ -1,4 +1,4 @@
-"""Import now what workers would import late [wherever workers are started, and in workers].
+"""Import the modules of a package, and now what workers would import late.
 
 Some facts about late imports. torch imports its nested tensors when a process shares its first
 tensor (``reduce_tensor`` in torch/multiprocessing/reductions.py), and uses ``numpy.random`` when a
@@ -13,8 +13,10 @@ With torch 2.13 a process imports a monitor of CUDA's when its loader returns th
 from __future__ import annotations
 
 import contextlib
+import pkgutil
 from collections.abc import Iterable
 from importlib import import_module
+from types import ModuleType
 
 _LATE = ("torch.nested._internal.nested_tensor", "numpy.random")
 FOR_LOADER = ("torch.profiler._cupti_monitor",)
@@ -28,3 +30,9 @@ def import_late_modules(names: Iterable[str] = _LATE) -> None:
     for name in names:
         with contextlib.suppress(ImportError):
             import_module(name)
+
+
+def import_modules(package: str, folders: Iterable[str]) -> list[ModuleType]:
+    """The modules in *folders*, the ``__path__`` of *package*, in alphabetical order."""
+    names = sorted(each.name for each in pkgutil.iter_modules(folders))
+    return [import_module(f"{package}.{name}") for name in names]

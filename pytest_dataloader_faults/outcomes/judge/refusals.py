@@ -1,0 +1,65 @@
+"""What a dataset would have done to files after a fault, if it had not been refused. Pure."""
+
+from __future__ import annotations
+
+from pytest_dataloader_faults._arguments import errno_name
+from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
+from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.refusals import Refusal, describe_change
+
+DESTROYS = Cause(
+    "deletes or overwrites a file that it cannot read",
+    "An error of the storage says nothing about the file, which may be intact at the next attempt."
+    " Raise the error, and leave it to a person to remove the file",
+    overrides=True,
+    fix="raise the error, and keep the file",
+)
+REMEDY = (
+    "Pass copy=FOLDER with the data: each trial then gets a copy, which it may change. Or give"
+    " make_dataset a parameter for a folder, and let it write its cache there"
+)
+
+
+def find_refusal(outcome: TrialFacts) -> Finding | None:
+    """What the first refusal that counts shows; None if nothing was refused.
+
+    A dataset may replace a file that is damaged or missing. So only what it does to its data after
+    a fault of another kind is a defect. After a refusal, nothing else in the trial counts.
+    """
+    if not outcome.refusals:
+        return None
+    sentence = _describe_refusal(outcome)
+    if _deciding_refusal(outcome).is_read and not any(map(_is_at_rest, _fired_faults(outcome))):
+        return Finding(
+            Verdict.POISONED, f"{sentence}; the file may be intact at the next attempt", DESTROYS
+        )
+    return Finding(Verdict.NOT_EXERCISED, f"{sentence}. {REMEDY}")
+
+
+def explain_refusal(outcome: TrialFacts) -> tuple[str, str, None, str]:
+    """Why a check does not apply after a refusal: the arguments of ``NotApplicable``."""
+    return _describe_refusal(outcome), "it would delete or overwrite files", None, REMEDY
+
+
+def _describe_refusal(outcome: TrialFacts) -> str:
+    faults = " and ".join(dict.fromkeys(map(_describe, _fired_faults(outcome))))
+    change = describe_change(_deciding_refusal(outcome))
+    return f"it would {change} after {faults or 'the end of a process'}"
+
+
+def _deciding_refusal(outcome: TrialFacts) -> Refusal:
+    return next((each for each in outcome.refusals if each.is_read), outcome.refusals[0])
+
+
+def _fired_faults(outcome: TrialFacts) -> list[Fault]:
+    return [facts.fault for job in outcome.jobs for facts in job.faults if facts.fired]
+
+
+def _is_at_rest(fault: Fault) -> bool:
+    return fault.is_at_rest
+
+
+def _describe(fault: Fault) -> str:
+    name = type(fault).__name__
+    return f"{name} ({errno_name(fault.errno)})" if fault.errno else name

@@ -1,0 +1,464 @@
+"""In each kind of trial, a dataset that destroys its files after a fault loses none of them."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import multiprocessing
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from torch.utils.data import DataLoader
+
+from pytest_dataloader_faults import Verdict, check_dataset, explore, inject, run_trial, sweep
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    ConnectError,
+    CorruptedFile,
+    DescriptorExhaustion,
+    ListingError,
+    LockError,
+    MemoryExhaustion,
+    MissingEntry,
+    OpenError,
+    ReadError,
+    StrayEntry,
+    TruncatedFile,
+    WorkerKilled,
+)
+from support import destroyers
+from support.corpus.locks import LocksByFlock
+from support.datasets import Records, write_records
+from support.destroyers import Deletes, DeletesOnly, Log
+from support.epochs import alone, epoch
+from support.protection import (
+    CONTENT,
+    Deed,
+    Notes,
+    answer_of,
+    changes,
+    check,
+    contents,
+    libc,
+    perform_as_expected,
+)
+from support.rows import rows, slow
+from support.waiting import allowed, until
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+RECORDS = "*.rec"
+MISSING = OpenError("*/00.rec", errno.ENOENT)
+
+
+@pytest.fixture(name="log")
+def _log(tmp_path):
+    """What the dataset notes: an empty file, which it may append to."""
+    path = tmp_path / "attempts"
+    path.touch()
+    log = Log(path)
+    yield log
+    os.close(log.fd)
+
+
+def trial(*faults, **options):
+    return lambda make: run_trial(make, *faults, **options)
+
+
+def checks(*names, **options):
+    return lambda make: check_dataset(make, only=names, on_fail=None, **options)
+
+
+RUN_TIME = {
+    "open error": trial(OpenError(RECORDS)),
+    "no permission": trial(OpenError(RECORDS, errno.EACCES)),
+    "read error": trial(ReadError(RECORDS)),
+    "closed descriptor": trial(ClosedDescriptor(RECORDS)),
+    "no descriptors": trial(DescriptorExhaustion()),
+    "no memory": trial(MemoryExhaustion()),
+    "read error before init": trial(ReadError(RECORDS), before_init=True),
+    "without workers": trial(ReadError(RECORDS), loader={"num_workers": 0}),
+    "persistent workers": trial(
+        ReadError(RECORDS), loader={"num_workers": 2, "persistent_workers": True}
+    ),
+    "spawn": trial(
+        ReadError(RECORDS), loader={"num_workers": 1, "multiprocessing_context": "spawn"}
+    ),
+    "forkserver": trial(
+        ReadError(RECORDS), loader={"num_workers": 1, "multiprocessing_context": "forkserver"}
+    ),
+    "ranks": trial(ReadError(RECORDS), ranks=2),
+}
+AT_REST = {
+    "truncated": trial(TruncatedFile(RECORDS)),
+    "emptied": trial(TruncatedFile(RECORDS, keep=0)),
+    "damaged": trial(CorruptedFile(RECORDS)),
+    "truncated before init": trial(TruncatedFile(RECORDS), before_init=True),
+    "missing": trial(MISSING),
+    "missing before init": trial(MISSING, before_init=True),
+    "missing entry before init": trial(MissingEntry("*/00.rec"), before_init=True),
+    "stray entry": trial(StrayEntry("*/records"), before_init=True),
+    "listing error": trial(ListingError("*/records", times=1), before_init=True),
+}
+OTHER_ENTRIES = {
+    "check": checks("read-error"),
+    "check before init": checks("missing-before-init"),
+    "sweep": lambda make: sweep(make, faults=[ReadError()], max_trials=2, on_fail=None),
+    "explore": lambda make: explore(
+        make, kinds=[ReadError], max_examples=3, database=None, derandomize=True, on_fail=None
+    ),
+}
+DATASETS = {
+    "locks": (destroyers.Locks, trial(LockError(RECORDS))),
+    "later": (destroyers.DeletesLater, checks("recovers-after-read-error")),
+    "after a connection": (destroyers.Connects, trial(ConnectError())),
+    "in another worker": (destroyers.DeletesElsewhere, trial(ReadError(RECORDS, workers=(0,)))),
+    "after a crash": (
+        destroyers.DeletesAfterCrash,
+        trial(WorkerKilled(at=2), loader={"num_workers": 1}),
+    ),
+    "in a new process": (destroyers.DeletesOnRestart, trial(ReadError(RECORDS), before_init=True)),
+    "in a daemon": (destroyers.LeavesDaemon, trial(ReadError(RECORDS), loader={"num_workers": 1})),
+    "in the main process": (destroyers.in_the_main_process, trial(ReadError(RECORDS))),
+    "in the main process after a death": (destroyers.in_the_main_process, trial(WorkerKilled())),
+    "in the main process before init": (
+        destroyers.in_the_main_process,
+        trial(ReadError(RECORDS), before_init=True),
+    ),
+    "with a state": (destroyers.with_state, checks("resumes-after-death")),
+    "in the process that resumes": (destroyers.resumed, checks("resumes-after-death")),
+    "with its own forkserver": (destroyers.with_forkserver, trial(ReadError(RECORDS), loader={})),
+    "with its own forkserver before init": (
+        destroyers.with_forkserver,
+        trial(TruncatedFile(RECORDS), loader={}, before_init=True),
+    ),
+}
+ROWS = {
+    **{name: (Deletes, go) for name, go in {**RUN_TIME, **AT_REST, **OTHER_ENTRIES}.items()},
+    **DATASETS,
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_nothing_is_lost(row, records, log):
+    make, go = ROWS[row]
+    before = contents(records)
+    go(functools.partial(make, records, log))
+
+    assert changes(before, contents(records)) == []
+    assert "EROFS" in log.lines()
+
+
+ONE = "*/05.rec"
+WOULD_DELETE, WOULD_OVERWRITE = (f"would {verb} " for verb in ("delete", "overwrite"))
+
+
+def judged(make, *faults, **options):
+    """The verdict of one trial, and the sentence."""
+    reference = take_reference(make)
+    finding = run_trial(make, *faults, **options).judge(reference)
+    return finding.verdict, finding.sentence
+
+
+POISONED = {
+    "read error": (DeletesOnly, ReadError(ONE)),
+    "open error": (DeletesOnly, OpenError(ONE)),
+    "no permission": (DeletesOnly, OpenError(ONE, errno.EACCES)),
+    "closed descriptor": (DeletesOnly, ClosedDescriptor(ONE)),
+    "no descriptors": (DeletesOnly, DescriptorExhaustion()),
+    "dead worker": (destroyers.in_the_main_process, WorkerKilled()),
+    "overwritten": (destroyers.Overwrites, ReadError(ONE)),
+    "then an unclear error": (destroyers.Fails, ReadError(ONE)),
+    "then a hang": (destroyers.Hangs, ReadError(ONE)),
+    "then a substitute": (destroyers.ReturnsZeros, ReadError(ONE)),
+}
+
+
+@pytest.mark.parametrize("row", POISONED)
+def test_who_deletes_a_sound_file_poisons_it(row, records, log):
+    """Whatever the refusal itself has led to."""
+    kind, fault = POISONED[row]
+    options = {"deadline": allowed(1)} if kind is destroyers.Hangs else {}
+    verdict, sentence = judged(functools.partial(kind, records, log), fault, **options)
+
+    assert verdict is Verdict.POISONED
+    assert (WOULD_OVERWRITE if row == "overwritten" else WOULD_DELETE) in sentence
+    assert str(records) in sentence
+
+
+NOT_EXERCISED = {
+    "truncated": (DeletesOnly, TruncatedFile(ONE), WOULD_DELETE, "05.rec"),
+    "emptied": (DeletesOnly, TruncatedFile(ONE, keep=0), WOULD_DELETE, "05.rec"),
+    "damaged": (DeletesOnly, CorruptedFile(ONE), WOULD_DELETE, "05.rec"),
+    "missing": (Deletes, OpenError(ONE, errno.ENOENT), WOULD_DELETE, "records"),
+    "overwritten": (destroyers.Overwrites, TruncatedFile(ONE), WOULD_OVERWRITE, "05.rec"),
+    "another file": (destroyers.DeletesNotes, ReadError(ONE), WOULD_DELETE, "notes.txt"),
+}
+
+
+@pytest.mark.parametrize("row", NOT_EXERCISED)
+def test_what_is_damaged_or_not_read_cannot_be_tested_without_a_copy(row, records, log):
+    kind, fault, change, name = NOT_EXERCISED[row]
+    records.with_name("notes.txt").write_text("notes")
+    verdict, sentence = judged(functools.partial(kind, records, log), fault)
+
+    assert verdict is Verdict.NOT_EXERCISED
+    assert f"{change}{records.parent}" in sentence
+    assert name in sentence
+    assert "copy=" in sentence
+
+
+def test_checks_fail_or_do_not_apply(records, log):
+    fails, not_applicable = check_dataset(
+        functools.partial(DeletesOnly, records, log),
+        only=["read-error", "truncated-half"],
+        on_fail=None,
+    )
+
+    assert (fails.verdict, fails.passed) == (Verdict.POISONED, False)
+    assert WOULD_DELETE in fails.sentence
+    assert "in change" in fails.explanation
+    assert not not_applicable.applies
+    assert WOULD_DELETE in not_applicable.explanation
+    assert "copy=" in not_applicable.explanation
+
+
+def test_a_copy_may_be_destroyed(records, log):
+    before = contents(records)
+    checks = ["read-error", "truncated-half", "missing-before-init"]
+    results = check_dataset(
+        lambda folder: Deletes(folder, log), only=checks, copy=records, on_fail=None
+    )
+
+    assert [result.applies for result in results] == [True] * len(checks)
+    assert changes(before, contents(records)) == []
+    assert "done" in log.lines()
+    assert "EROFS" not in log.lines()
+
+
+@pytest.fixture(name="outside")
+def _outside():
+    """Records that are not in pytest's own folder for temporary files."""
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    yield write_records(folder / "records")
+    shutil.rmtree(folder)
+
+
+def test_inject_protects_files(outside, log):
+    before = contents(outside)
+    with pytest.warns(RuntimeWarning, match=rf"tried to delete {outside}/\d\d.rec"):
+        _inject_and_iterate(Deletes(outside, log))
+
+    assert changes(before, contents(outside)) == []
+    assert set(log.lines()) == {"EROFS"}
+
+
+def _inject_and_iterate(dataset):
+    with inject(ReadError(RECORDS)):
+        epoch(alone(dataset))
+
+
+@pytest.mark.filterwarnings("ignore:after an injected fault:RuntimeWarning")
+def test_fixtures_protect_files(outside, log, read_errors):
+    before = contents(outside)
+    read_errors(RECORDS)
+    epoch(alone(Deletes(outside, log)))
+
+    assert changes(before, contents(outside)) == []
+    assert set(log.lines()) == {"EROFS"}
+
+
+def test_tests_may_move_what_is_in_their_temporary_folders(records, log):
+    _inject_and_iterate(Deletes(records, log))
+
+    assert log.lines()[0] == "done"
+    assert not records.exists()
+
+
+@pytest.fixture(name="cache")
+def _cache(tmp_path):
+    """A folder that does not belong to the trial, with a file from before."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    (folder / "old.bin").write_bytes(CONTENT)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault", "before_init"),
+    [
+        (destroyers.Caches, ReadError("*/15.rec"), False),
+        (destroyers.CachesAtStart, ReadError(RECORDS), True),
+        (destroyers.CachesAtStart, ReadError(RECORDS), False),
+    ],
+)
+def test_what_a_trial_creates_elsewhere_is_removed(kind, fault, before_init, records, log, cache):
+    before = contents(cache)
+    outcome = run_trial(lambda: kind(records, log, cache), fault, before_init=before_init)
+
+    assert outcome.fired
+    assert changes(before, contents(cache)) == []
+
+
+def test_a_trial_without_a_fault_removes_nothing(records, log, cache):
+    run_trial(lambda: destroyers.Caches(records, log, cache))
+
+    assert len(os.listdir(cache)) == 1 + 16 * 3
+    assert (cache / "7.bin").read_bytes() == (records / "07.rec").read_bytes()
+
+
+def replace(cache):
+    """What another program does to a file and a folder of a trial."""
+    until((cache / "0.d" / "inner" / "file").exists)
+    (cache / "0.d" / "inner" / "theirs").write_bytes(CONTENT)
+    (cache / "theirs").write_bytes(CONTENT)
+    os.replace(cache / "theirs", cache / "0.bin")
+
+
+class CachesWithOthers(destroyers.Caches):
+    """Waits for another program after its first record."""
+
+    def write(self, index, data):
+        super().write(index, data)
+        if index == 0:
+            until(lambda: (self.cache / "0.bin").read_bytes() == CONTENT)
+
+
+def test_what_others_have_put_there_stays(records, log, cache):
+    process = multiprocessing.get_context("fork").Process(target=replace, args=(cache,))
+    process.start()
+    run_trial(lambda: CachesWithOthers(records, log, cache), ReadError("*/15.rec"))
+    process.join()
+
+    assert (cache / "0.bin").read_bytes() == CONTENT
+    assert sorted(contents(cache)) == [
+        ".",
+        "0.bin",
+        "0.d",
+        "0.d/inner",
+        "0.d/inner/theirs",
+        "old.bin",
+    ]
+
+
+def hide(folder):
+    """Prepare a folder with nothing but a file that a fault hides."""
+    (folder / "hidden").mkdir()
+    (folder / "hidden" / "a.hid").write_bytes(CONTENT)
+
+
+def remove_listed(remove):
+    def do(folder):
+        assert os.listdir(folder / "hidden") == []
+        remove(folder / "hidden")
+
+    return do
+
+
+@pytest.mark.parametrize(
+    "fault", [MissingEntry("*.hid"), OpenError("*.hid", errno.ENOENT)], ids=str
+)
+def test_a_folder_that_seems_empty_is_never_said_to_be_full(fault, tmp_path):
+    deeds = {
+        "rmdir": Deed(remove_listed(os.rmdir), "rmdir", "hidden", "EROFS", hide),
+        "rmtree": Deed(remove_listed(shutil.rmtree), "rmdir", "hidden", "EROFS", hide),
+    }
+    perform_as_expected(deeds, tmp_path, fault)
+
+
+class RemovesFolders(Records):
+    """Notes the answer when a worker removes a folder that seems to be empty."""
+
+    def __init__(self, folder, notes):
+        super().__init__(folder / "records")
+        self.folder, self.notes = folder, notes
+
+    def __getitem__(self, index):
+        if not self.notes[0]:
+            self.notes[0] = answer_of(remove_listed(shutil.rmtree), self.folder)
+            self.notes[1] = str((self.folder / "hidden").exists())
+        return super().__getitem__(index)
+
+
+def test_a_folder_of_the_trial_that_seems_empty_can_be_removed(records, tmp_path):
+    """Its hidden file is removed with it."""
+    hide(tmp_path)
+    notes = Notes(2)
+    run_trial(
+        lambda folder: RemovesFolders(folder, notes),
+        MissingEntry("*.hid"),
+        loader={"num_workers": 1},
+        copy=tmp_path,
+    )
+
+    assert [notes[0], notes[1]] == ["done", "False"]
+    assert (tmp_path / "hidden" / "a.hid").read_bytes() == CONTENT
+
+
+IO_URING_SETUP = 425
+
+
+class SetsUpUring(Records):
+    """Notes whether its worker may use io_uring."""
+
+    def __init__(self, folder, notes):
+        super().__init__(folder)
+        self.notes = notes
+
+    def __getitem__(self, index):
+        self.notes[0] = answer_of(self.set_up)
+        return super().__getitem__(index)
+
+    def set_up(self):
+        os.close(check(libc.syscall(IO_URING_SETUP, 8, bytes(120))))
+
+
+NEVER = [
+    ReadError("/no/file"),
+    TruncatedFile("/no/file"),
+    ListingError("/no/folder"),
+    LockError("/no/file"),
+    ConnectError("tcp://192.0.2.1:9"),
+    DescriptorExhaustion(workers=(7,)),
+    WorkerKilled(at=99),
+]
+
+
+@rows("fault", NEVER, ids=str)
+def test_io_uring_is_refused(fault, records):
+    notes = Notes(1)
+    run_trial(lambda: SetsUpUring(records, notes), fault)
+
+    assert notes[0] == "EPERM"
+
+
+def own_loader(folder):
+    return DataLoader(
+        LocksByFlock(folder), batch_size=4, num_workers=2, multiprocessing_context="forkserver"
+    )
+
+
+SERVED = {"loader": {"num_workers": 2, "multiprocessing_context": "forkserver"}}
+RARE = "listing-order locked-file no-locks missing-before-init read-error-before-init"
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "options"),
+    [
+        (own_loader, "truncated-before-init stray-entries", {}),
+        slow(own_loader, RARE, {}),
+        slow(LocksByFlock, "truncated-before-init stray-entries", SERVED),
+        slow(LocksByFlock, RARE, SERVED),
+    ],
+)
+def test_workers_of_each_fork_server_are_armed(kind, names, options, records):
+    """Whether the loader itself has it, or an option of the check."""
+    results = check_dataset(
+        functools.partial(kind, records), only=names.split(), on_fail=None, **options
+    )
+
+    assert {each.check for each in results if each.passed} == set(names.split())
