@@ -231,7 +231,8 @@ class TrialProcess:
             case Disarm():
                 self._disarm()
             case OwnStep():
-                self.fired.add(step.harms)
+                if step.harms:  # Nothing is added otherwise, not even 0: the supervisor adds, too.
+                    self.fired.add(1)
                 step.run(self)
             case Look(stage):
                 gc.collect()  # Ends what the loader and the dataset left.

@@ -45,7 +45,7 @@ def _token(length):
     return uuid.uuid4().hex[:length]
 
 
-@pytest.mark.parametrize("prefix", ["sem.", "sem.mp-"])
+@pytest.mark.parametrize("prefix", ["sem.", "sem.mp-", "sem.loky-1-"])
 def test_a_semaphore_without_owner_is_removed(cleaner, create_segment, prefix):
     path = create_segment(prefix + _token(6 if prefix == "sem." else 8))
     cleaner.remove(())

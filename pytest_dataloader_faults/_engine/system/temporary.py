@@ -98,8 +98,9 @@ def _folders_to_empty(path: str) -> list[str]:
 # Some facts about the names there. torch calls a segment torch_<pid>_..., after the process that
 # made it, and unlinks it once it is received; never, if one of the two exits before. sem_open(3) of
 # glibc writes a semaphore to sem.XXXXXX, and links that to its final name. That is sem.mp-XXXXXXXX
-# for multiprocessing, which unlinks it at once, or has its resource tracker do so. A process that
-# is killed in between leaves the one or the other, which does not show whose it was.
+# for multiprocessing, which unlinks it at once, or has its resource tracker do so; once joblib is
+# imported, which patches multiprocessing, it is sem.loky-<pid>-XXXXXXXX. A process that is killed in
+# between leaves the one or the other, which does not show whose it was.
 #
 # A write lease (F_SETLEASE, fcntl(2)) is granted only on a file that no other process has open or
 # mapped, whatever namespace those are in. A semaphore that is not half made is mapped by the one
@@ -109,7 +110,7 @@ def _folders_to_empty(path: str) -> list[str]:
 
 
 _FOLDER = "/dev/shm"
-_SEMAPHORE = re.compile(r"sem\.(\w{6}|mp-\w{8})")
+_SEMAPHORE = re.compile(r"sem\.(\w{6}|mp-\w{8}|loky-\d+-\w{8})")
 _OF_TORCH = re.compile(r"torch_(\d+)_")
 
 
@@ -213,5 +214,5 @@ class SharedCount:
         return value
 
     def add(self, count: int) -> None:
-        """Only one process may do this."""
+        """Of what several processes add at the same time, some may be lost."""
         self._memory[:] = _NUMBER.pack(self.value + count)
