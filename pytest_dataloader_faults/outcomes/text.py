@@ -201,9 +201,8 @@ def run_settings(deadline: float | None, seed: int, engine: str) -> dict[str, An
 
 PYTHON = os.path.dirname(os.__file__) + os.sep
 OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_FRAME = re.compile(r'  File "(.*)", line \d+(,?) in ')
+_FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+)(?P<comma>,?) in (?P<function>.*)')
 """Only a traceback has the comma."""
-_STACK = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _SOURCE = "    "
 """The start of source lines below a frame of a traceback."""
 _LIBRARY = re.compile(
@@ -214,20 +213,20 @@ _LIBRARY = re.compile(
 def is_own_frame(line: str) -> bool:
     """Whether *line* is a frame of this package."""
     frame = _FRAME.match(line)
-    return frame is not None and frame[1].startswith(OURS)
+    return frame is not None and frame["path"].startswith(OURS)
 
 
 def is_user_frame(line: str) -> bool:
     """Whether *line* is a frame of the user's code, and not of Python, torch or another library."""
     frame = _FRAME.match(line)
-    return frame is not None and not _LIBRARY.match(frame[1])
+    return frame is not None and not _LIBRARY.match(frame["path"])
 
 
 def users_place(text: str) -> str:
     """The user's innermost line in *text*, the stack of a thread by faulthandler; "" if none is."""
-    frames = (_STACK.match(line) for line in text.split("\n") if is_user_frame(line))
+    frames = (_FRAME.match(line) for line in text.split("\n") if is_user_frame(line))
     frame = next(filter(None, frames), None)
-    return "{}:{} in {}".format(*frame.groups()) if frame else ""
+    return "{path}:{line} in {function}".format(**frame.groupdict()) if frame else ""
 
 
 def sort_for_reader(lines: Sequence[str]) -> list[str]:
@@ -262,7 +261,7 @@ def _kind(frame: Sequence[str]) -> str:
     match = _FRAME.match(frame[0])
     if match is None:
         return "text"
-    return "traceback" if match[2] else "stack"
+    return "traceback" if match["comma"] else "stack"
 
 
 def limit_lines(lines: Sequence[str], limit: int) -> list[str]:

@@ -100,8 +100,8 @@ def _spare_temporary_folder(config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers, check the options, and describe the fixtures if they will be shown."""
-    # For a name in ``pytest_plugins``, pytest would read the metadata of every installed package.
     _spare_temporary_folder(config)
+    # For a name in ``pytest_plugins``, pytest would read the metadata of every installed package.
     config.pluginmanager.register(_pyfakefs)
     config.pluginmanager.register(_items)
     config.pluginmanager.register(_failures)

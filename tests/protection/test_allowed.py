@@ -24,6 +24,7 @@ import torch
 from support.protection import (
     CONTENT,
     DONE,
+    OTHER,
     VICTIM,
     Deed,
     check,
@@ -37,7 +38,6 @@ from support.protection import (
 
 pytestmark = pytest.mark.usefixtures("engine")
 
-OTHER = "other.bin"
 INDEX = "index.txt"
 AT_FDCWD = -100
 

@@ -22,6 +22,7 @@ import torch
 
 from support.protection import (
     CONTENT,
+    OTHER,
     VICTIM,
     check,
     libc,
@@ -39,8 +40,6 @@ pytestmark = pytest.mark.usefixtures("engine")
 AT_FDCWD = -100
 ROFS = "Read-only file system"
 NEW = b"another content"
-OTHER = "other.bin"
-"""A file that no fault affects: of the victim, no page can be mapped."""
 
 
 def in_folder(use):
@@ -479,7 +478,7 @@ def test_files_of_an_overlay_stay(tmp_path):
     """A file that is opened for writing there is a new one, below another folder."""
     reason = mounts_are_refused()
     if reason:
-        pytest.skip(f"nobody may mount here: {reason}")
+        pytest.skip(f"mount(2) is refused: {reason}")
     for number in range(len(OVERLAY)):
         write_tree(tmp_path / "lower" / str(number))
     error_text = traceback_under(

@@ -25,6 +25,8 @@ from pytest_dataloader_faults.outcomes import Outcome
 
 VICTIM = "victim.png"
 """The file in each folder that the dataset reads, and whose reads fail."""
+OTHER = "other.bin"
+"""A file in each folder that no fault affects."""
 CONTENT = bytes(range(1, 65))
 DONE = "done"
 _NOTE = 1000
@@ -206,7 +208,7 @@ def write_tree(folder: Path) -> Path:
     (folder / "inner").mkdir(parents=True)
     (folder / "empty").mkdir()
     (folder / VICTIM).write_bytes(CONTENT)
-    (folder / "other.bin").write_bytes(CONTENT[::-1])
+    (folder / OTHER).write_bytes(CONTENT[::-1])
     (folder / "inner" / "a.txt").write_text("a")
     (folder / "link").symlink_to(VICTIM)
     (folder / "inner-link").symlink_to("inner")

@@ -291,7 +291,7 @@ def _detach() -> None:
 
 
 def stop_supervisor_and_kill_warden() -> None:
-    """Leave nobody who would end the supervisor, and hang."""
+    """Stop the supervisor, kill the warden that would end it, and hang."""
     stopped, killed = supervisor().pid, warden().pid
     os.kill(stopped, signal.SIGSTOP)  # From now on, a call of psutil may wait for its answer.
     os.kill(killed, signal.SIGKILL)

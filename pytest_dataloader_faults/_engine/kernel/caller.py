@@ -108,10 +108,10 @@ def stat_request(call: Syscall, name: bytes) -> PathRequest:
     return PathRequest(*resolve_path(call, name), name, os.O_NOFOLLOW if not_behind else 0)
 
 
-def resolve_path(call: Syscall, name: bytes, place: int | None = None) -> _ResolvedPath:
-    """The file that *name* means, the path at argument *place* of *call*, or its only path."""
+def resolve_path(call: Syscall, name: bytes) -> _ResolvedPath:
+    """The file that a call of the open(2) or stat(2) kind is about; *name* is its path argument."""
     path = os.fsdecode(name)
-    raw = path if path.startswith("/") else os.path.join(_read_link(folder_link(call, place)), path)
+    raw = path if path.startswith("/") else os.path.join(_read_link(folder_link(call)), path)
     try:
         followed = proc.resolve_folder_link(raw, call.pid)
     except FileNotFoundError as error:

@@ -135,10 +135,9 @@ class LoaderMonitor:
 
     def arm_before_dataset(self) -> None:
         """Arm this process, which is about to make the dataset. Its workers join it."""
-        self._armed_process = os.getpid()
-        self._session = arm_function(self.client.config.engine)(self.client.config, None, 0)
-        where = self._armed_process
-        self.client.config = replace(self.client.config, armed=where, shares_files=True)
+        config, self._armed_process = self.client.config, os.getpid()
+        self._session = arm_function(config.engine)(config, None, 0)
+        self.client.config = replace(config, armed=self._armed_process, shares_files=True)
 
     def arm_bystander(self) -> None:
         """Arm this process, in which no fault fires: it only starts workers, which join it."""

@@ -112,9 +112,9 @@ class Protection:
         self.on_created: Callable[[str, Inode], None] = lambda _path, _inode: None
         self.on_changed: Callable[[FileChanged], None] = lambda _change: None
 
-    def spare(self, status: os.stat_result) -> None:
-        """Let the content of the file with this *status* be changed."""
-        self._rewritten.add((status.st_dev, status.st_ino))
+    def spare(self, inode: Inode) -> None:
+        """Let the content of the file *inode* be changed."""
+        self._rewritten.add(inode)
 
     def find_loss(self, worker: WorkerState, call: Syscall) -> Loss | None:
         """What *call* of *worker* would change for good; None if it may be made."""
@@ -142,7 +142,7 @@ class Protection:
         if loss.change in _OF_NAMES:
             self._lost.add(loss.file.path)
         elif loss.change is Change.TRUNCATE:
-            self.spare(loss.file.status)
+            self.spare(loss.file.inode)
 
     def remove_created(self) -> None:
         """Remove what the trial has created, if a fault has fired, so that nothing finds it."""
@@ -166,9 +166,9 @@ class Protection:
                 os.unlink(path)
                 return
             for entry in os.scandir(path):
-                status = entry.stat(follow_symlinks=False)
-                if (status.st_dev, status.st_ino) in self._created:
-                    self._remove(entry.path, (status.st_dev, status.st_ino))
+                inside = File(entry.path, entry.stat(follow_symlinks=False))
+                if inside.inode in self._created:
+                    self._remove(inside.path, inside.inode)
             os.rmdir(path)
 
     def _settle(self, thread: int | None) -> None:
@@ -192,7 +192,7 @@ class Protection:
         if not _is_kept_by_system(loss) or is_below(path, self._spared) or self._is_own(loss.file):
             return False
         if loss.file.kind == stat.S_IFREG and not loss.file.status.st_size:  # It is a lock.
-            self.spare(loss.file.status)
+            self.spare(inode)
             return False
         if loss.change in _OF_NAMES:
             return path not in self._links or loss.file.status.st_nlink == 1
@@ -297,26 +297,23 @@ class Protection:
 
     def of_ftruncate(self, worker: WorkerState, call: Syscall) -> Iterator[Loss]:
         """ftruncate(2)."""
-        for loss in self.of_write(worker, call):
-            yield from _truncation(worker, call, loss.file, call.arguments[1])
+        file, access = _opened_file(call)
+        if file is not None and access & os.O_ACCMODE != os.O_RDONLY:
+            yield from _truncation(worker, call, file, call.arguments[1])
 
     def of_write(self, _worker: WorkerState, call: Syscall) -> Iterator[Loss]:
         """write(2) and all others that change what is in the file of a descriptor."""
-        number = call.arguments[call.facts.writes_fd or 0]
-        file = _file_of(call, number)
-        if file is not None and file.kind == stat.S_IFREG:
-            flags = proc.fd_info(caller.to_signed(number), call.pid).flags
-            if flags & os.O_ACCMODE != os.O_RDONLY:
-                yield Loss(Change.WRITE, file, bool(flags & os.O_APPEND) and _may_append(call))
+        file, flags = _opened_file(call)
+        if file is not None and flags & os.O_ACCMODE != os.O_RDONLY:
+            yield Loss(Change.WRITE, file, bool(flags & os.O_APPEND) and _may_append(call))
 
-    def of_mapping(self, worker: WorkerState, call: Syscall) -> Iterator[Loss]:
+    def of_mapping(self, _worker: WorkerState, call: Syscall) -> Iterator[Loss]:
         """mmap(2) for stores that reach the file."""
         stores = linux.PROT_WRITE & call.arguments[2] and linux.MAP_SHARED & call.arguments[3]
         if stores and not call.arguments[3] & linux.MAP_ANONYMOUS:
-            for loss in self.of_write(worker, call):
-                flags = proc.fd_info(caller.to_signed(call.arguments[4]), call.pid).flags
-                if flags & os.O_ACCMODE == os.O_RDWR:
-                    yield Loss(Change.MAP, loss.file)
+            file, flags = _opened_file(call)
+            if file is not None and flags & os.O_ACCMODE == os.O_RDWR:
+                yield Loss(Change.MAP, file)
 
 
 def _is_kept_by_system(loss: Loss) -> bool:
@@ -411,13 +408,17 @@ def _file_at(path: str) -> File | None:
         return None
 
 
-def _file_of(call: Syscall, number: int) -> File | None:
-    """The file of descriptor *number* of the caller; None if it is not open."""
-    link = f"/proc/{call.pid}/fd/{caller.to_signed(number)}"
+def _opened_file(call: Syscall) -> tuple[File | None, int]:
+    """The regular file of the descriptor that *call* writes to, if it is one, and its O_* flags."""
+    number = caller.to_signed(call.arguments[call.facts.writes_fd or 0])
+    link = f"/proc/{call.pid}/fd/{number}"
     try:
-        return File(os.readlink(link), os.stat(link))
+        file = File(os.readlink(link), os.stat(link))
     except (FileNotFoundError, ProcessLookupError):
-        return None
+        return None, 0
+    if file.kind != stat.S_IFREG:
+        return None, 0
+    return file, proc.fd_info(number, call.pid).flags
 
 
 def _may(worker: WorkerState, call: Syscall, path: str, mode: int) -> bool:

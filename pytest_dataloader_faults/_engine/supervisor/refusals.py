@@ -74,7 +74,7 @@ class Refusals:
         self._protection = Protection(*files, tuple(plan.spared), self._is_read)
         for link in (f"/proc/{driver}/fd/{number}" for number in (1, 2)):
             with contextlib.suppress(OSError):
-                self._protection.spare(os.stat(link))
+                self._protection.spare(proc.file_of(link))
         if not plan.faults:
             self._protection.on_created = self._note_created
             self._protection.on_changed = write

@@ -54,10 +54,7 @@ from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system.libc import end_with_parent
 from pytest_dataloader_faults._engine.system.proc import nearest, set_own_name
 from pytest_dataloader_faults._engine.system.processes import fork, kill_with_children
-from pytest_dataloader_faults._engine.system.temporary import (
-    AnonymousFile,
-    SharedCount,
-)
+from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedCount
 from pytest_dataloader_faults.outcomes.refusals import FileHistory
 from pytest_dataloader_faults.wire import Firing, UnknownMessageError
 

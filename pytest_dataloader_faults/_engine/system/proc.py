@@ -322,9 +322,9 @@ def mount_points() -> set[str]:
     return {re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), each) for each in escaped}
 
 
-def file_of(descriptor: int) -> tuple[int, int]:
-    """The device and the inode of a descriptor."""
-    status = os.stat(descriptor)
+def file_of(file: int | str) -> tuple[int, int]:
+    """The device and the inode of a descriptor, or of a path."""
+    status = os.stat(file)
     return status.st_dev, status.st_ino
 
 

@@ -18,10 +18,7 @@ from multiprocessing import current_process, forkserver, spawn
 from typing import Any, NoReturn
 
 from pytest_dataloader_faults._engine.system import temporary
-from pytest_dataloader_faults._engine.system.imports import (
-    FOR_FORK_SERVER,
-    import_late_modules,
-)
+from pytest_dataloader_faults._engine.system.imports import FOR_FORK_SERVER, import_late_modules
 from pytest_dataloader_faults._engine.system.libc import Prctl, end_with_parent, prctl
 from pytest_dataloader_faults._engine.system.processes import (
     accept_signals,

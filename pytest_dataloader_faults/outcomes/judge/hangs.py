@@ -9,11 +9,7 @@ from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge.errors import dropped_batch_cause
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, Activity, Phase, Stage
-from pytest_dataloader_faults.outcomes.text import (
-    OURS,
-    PYTHON,
-    pluralize,
-)
+from pytest_dataloader_faults.outcomes.text import OURS, PYTHON, pluralize
 
 _PROCESS = re.compile(r"^Process (\d+) \(.*\n((?:(?!Process \d).*\n?)*)", re.MULTILINE)
 _THREAD = re.compile(r"^(?:Current thread|Thread) .*\n((?:  .*\n?)*)", re.MULTILINE)

@@ -30,7 +30,8 @@ def find_refusal(outcome: TrialFacts) -> Finding | None:
     if not outcome.refusals:
         return None
     sentence = _describe_refusal(outcome)
-    if _deciding_refusal(outcome).is_read and not any(map(_is_at_rest, _fired_faults(outcome))):
+    is_at_rest = any(fault.is_at_rest for fault in _fired_faults(outcome))
+    if _deciding_refusal(outcome).is_read and not is_at_rest:
         return Finding(
             Verdict.POISONED, f"{sentence}; the file may be intact at the next attempt", DESTROYS
         )
@@ -54,10 +55,6 @@ def _deciding_refusal(outcome: TrialFacts) -> Refusal:
 
 def _fired_faults(outcome: TrialFacts) -> list[Fault]:
     return [facts.fault for job in outcome.jobs for facts in job.faults if facts.fired]
-
-
-def _is_at_rest(fault: Fault) -> bool:
-    return fault.is_at_rest
 
 
 def _describe(fault: Fault) -> str:

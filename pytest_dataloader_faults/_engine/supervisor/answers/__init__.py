@@ -96,10 +96,9 @@ ON_MESSAGE: dict[type, Callable[[WorkerState, Any], None]] = {
 def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> None:
     """Answer *call* of *worker* as its faults demand; the kernel makes a call that has none."""
     if worker.is_bystander:
-        is_special = any(
-            recognizes(call) for recognizes, _ in _ALONE
-        )  # Such as a lock by fcntl(2).
-        answers = () if is_special else _OF_BYSTANDERS.get(call.facts.role, ())
+        # A lock by fcntl(2) is not a duplicate, for example.
+        has_own_answer = any(recognizes(call) for recognizes, _ in _ALONE)
+        answers = () if has_own_answer else _OF_BYSTANDERS.get(call.facts.role, ())
         _answer_or_continue(answers, worker, call, services)
         return
     if worker.limit is not None:
