@@ -99,8 +99,8 @@ def _folders_to_empty(path: str) -> list[str]:
 # made it, and unlinks it once it is received; never, if one of the two exits before. sem_open(3) of
 # glibc writes a semaphore to sem.XXXXXX, and links that to its final name. That is sem.mp-XXXXXXXX
 # for multiprocessing, which unlinks it at once, or has its resource tracker do so; once joblib is
-# imported, which patches multiprocessing, it is sem.loky-<pid>-XXXXXXXX. A process that is killed in
-# between leaves the one or the other, which does not show whose it was.
+# imported, which patches multiprocessing, it is sem.loky-<pid>-XXXXXXXX. A process that is killed
+# in between leaves the one or the other, which does not show whose it was.
 #
 # A write lease (F_SETLEASE, fcntl(2)) is granted only on a file that no other process has open or
 # mapped, whatever namespace those are in. A semaphore that is not half made is mapped by the one
