@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults._settings import spared_folders
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
@@ -90,6 +89,8 @@ def _spare_temporary_folder(config: pytest.Config) -> None:
     """Let files in pytest's temporary folder be changed under ``inject``, as tests expect it."""
 
     def folders() -> tuple[str, ...]:
+        from pytest_dataloader_faults._engine.fake import fake_files
+
         factory = getattr(config, "_tmp_path_factory", None)  # None with -p no:tmpdir.
         # While there are fake files, it would create the folder among these.
         return (str(factory.getbasetemp()),) if factory and not fake_files() else ()
