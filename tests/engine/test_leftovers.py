@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -26,9 +25,10 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
 )
 from support.datasets import Records, write_records
-from support.epochs import alone, epoch
+from support.epochs import alone, epoch, shares_memory_by
+from support.inner import PYTHONPATH, start_python
 from support.tries import WAYS, Tries
-from support.waiting import until
+from support.waiting import output_of, until
 
 FILE_FAULTS = (OpenError, ReadError, TruncatedFile, CorruptedFile, ClosedDescriptor)
 SCOPES = [
@@ -155,15 +155,48 @@ class _DiesWithASegment(Records):
 @pytest.mark.parametrize(("strategy", "stays"), [("file_descriptor", False), ("file_system", True)])
 def test_the_segment_of_a_killed_worker(records, strategy, stays):
     """Nobody can receive it where torch unlinks it at once; otherwise it may be on its way."""
-    earlier_strategy, pids = torch.multiprocessing.get_sharing_strategy(), []
-    torch.multiprocessing.set_sharing_strategy(strategy)
-    try:
-        with inject(ReadError("*.none"), require_fired=False) as injection:
-            with pytest.raises(RuntimeError, match=r"exited unexpectedly|killed by signal"):
-                list(DataLoader(_DiesWithASegment(records), num_workers=1))
-            pids += [each.pid for each in injection.workers]
-    finally:
-        torch.multiprocessing.set_sharing_strategy(earlier_strategy)
-    segment = Path(f"/dev/shm/torch_{pids[0]}_1_1")
+    scope = inject(ReadError("*.none"), require_fired=False)
+    with shares_memory_by(strategy), scope as injection:
+        with pytest.raises(RuntimeError, match=r"exited unexpectedly|killed by signal"):
+            list(DataLoader(_DiesWithASegment(records), num_workers=1))
+        (worker,) = injection.workers
+    segment = Path(f"/dev/shm/torch_{worker.pid}_1_1")
     assert until(lambda: not segment.exists(), patience=1.0 if stays else 10.0) is not stays
     segment.unlink(missing_ok=True)
+
+
+SHARES_BY_NAME = """
+import os
+import torch
+from torch.utils.data import DataLoader
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults.faults import ReadError
+
+torch.multiprocessing.set_sharing_strategy("file_system")
+with inject(ReadError("*.none"), require_fired=False):
+    batches = list(DataLoader([torch.zeros(4)] * 4, num_workers=2))
+assert torch.zeros(4).share_memory_().is_shared()
+os.kill(os.getpid(), {signal})
+"""
+
+
+def _list_processes(folder):
+    """What has *folder* in its environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if str(folder) in process.environ().values():
+                found.append(process)
+    return found
+
+
+@pytest.mark.parametrize("number", [0, signal.SIGKILL])
+def test_torch_shares_memory_by_name_after_a_scope(tmp_path, number):
+    """Processes that workers started keep the names, also for this one, and end after it."""
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH, "TMPDIR": str(tmp_path)}
+    process = start_python("-c", SHARES_BY_NAME.format(signal=int(number)), env=environment)
+
+    assert output_of(process) == ("", "")
+    assert -number == process.returncode
+    assert until(lambda: not _list_processes(tmp_path)), _list_processes(tmp_path)
+    assert list(tmp_path.iterdir()) == []

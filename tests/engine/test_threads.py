@@ -21,7 +21,7 @@ from pytest_dataloader_faults._engine.scope import arm_faults
 from pytest_dataloader_faults.faults import ThreadExhaustion
 from support.attempts import attempt
 from support.corpus.threads import ReadsInPool
-from support.epochs import alone, epoch
+from support.epochs import alone, epoch, shares_memory_by
 from support.tries import Reads, Tries
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -205,13 +205,8 @@ def _start_thread_before(tensor):
 @pytest.mark.parametrize("sharing", ["file_descriptor", "file_system"])
 def test_threads_of_torch_start(sharing):
     """Of its queue, and of the descriptors of tensors, in spite of a fault for all threads."""
-    before = torch.multiprocessing.get_sharing_strategy()
-    torch.multiprocessing.set_sharing_strategy(sharing)
-    try:
-        with inject(ThreadExhaustion(), require_fired=False) as injection:
-            read = epoch(DataLoader(TENSORS, batch_size=1, num_workers=2))
-    finally:
-        torch.multiprocessing.set_sharing_strategy(before)
+    with shares_memory_by(sharing), inject(ThreadExhaustion(), require_fired=False) as injection:
+        read = epoch(DataLoader(TENSORS, batch_size=1, num_workers=2))
 
     assert len(read.batches) == 16
     assert not injection.matched

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +18,17 @@ reserves_shared_memory = pytest.mark.skipif(
     torch.__version__ < (2, 10), reason="torch reserves shared memory from 2.10 on, see the page"
 )
 """For tests in which ``SharedMemoryExhaustion`` must fire."""
+
+
+@contextlib.contextmanager
+def shares_memory_by(strategy: str) -> Iterator[None]:
+    """Have torch share the memory of tensors by this *strategy*."""
+    earlier_strategy = torch.multiprocessing.get_sharing_strategy()
+    torch.multiprocessing.set_sharing_strategy(strategy)
+    try:
+        yield
+    finally:
+        torch.multiprocessing.set_sharing_strategy(earlier_strategy)
 
 
 @dataclass

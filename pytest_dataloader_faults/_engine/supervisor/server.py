@@ -6,8 +6,8 @@ a process, outside every filter. When it dies the kernel answers the workers' ca
 which looks like a strange dataset: the main process therefore requests its report, and a missing
 report is a failure of the harness.
 
-It ends when its scope is closed and no filtered process is left, or when the process that drives
-the loader dies; that of a trial when its warden ends it, or is dead.
+It ends when its scope is closed, or the process that drives the loader is dead, and no filtered
+process is left; that of a trial when its warden ends it, or is dead.
 """
 
 from __future__ import annotations
@@ -87,6 +87,8 @@ class Supervisor:
         self.services.copies.release = self._collect
         self._callers: dict[int, WorkerState] = {}
         """Of threads and processes under the filter of the main process: whose they are."""
+        self._listeners: set[int] = set()
+        """The descriptors of filters that a process still has."""
         self._idle = IdleWait(self.services.timers)
         files = files or SharedFiles(SharedCount(), FileHistory())
         watched = (self.workers, self.services.timers, self._write, driver)
@@ -99,19 +101,25 @@ class Supervisor:
         self._events.watch(self._driver_fd, self._on_orphaned)
 
     def run(self) -> None:
-        """Answer until the last process has ended."""
-        while self._is_needed:
-            for action, events in self._events.wait(self.services.timers.timeout()):
-                self._ensure_descriptors()
-                action(events)
-            self.services.timers.expire()
-            self._answer_if_idle()
-
-    @property
-    def _is_needed(self) -> bool:
-        """Whether a request may still come. The supervisor of a trial is ended by its warden."""
+        """Serve the scope and its workers. The supervisor of a trial is ended by its warden."""
         is_of_trial = self._report_fd is not None
-        return self.control is not None or is_of_trial or any(each.alive for each in self.workers)
+        while is_of_trial or self.control is not None or any(each.alive for each in self.workers):
+            self._handle_events()
+
+    def run_for_others(self) -> None:
+        """Let the calls continue of what outlives the workers that started it.
+
+        The processes of torch that keep the names of shared memory do, and what a user starts.
+        """
+        while self._listeners:
+            self._handle_events()
+
+    def _handle_events(self) -> None:
+        for action, events in self._events.wait(self.services.timers.timeout()):
+            self._ensure_descriptors()
+            action(events)
+        self.services.timers.expire()
+        self._answer_if_idle()
 
     @property
     def _followed(self) -> list[WorkerState]:
@@ -130,11 +138,12 @@ class Supervisor:
 
     def _on_orphaned(self, _events: int) -> None:
         """The main process is dead. A worker that hangs would never notice."""
-        if self._report_fd is None:
-            self.end()
         self._kill_workers()
         self._events.unwatch(self._driver_fd)
-        self.report()
+        if self._report_fd is not None:
+            self.report()
+        elif self.control is not None:  # A process that was forked may still have the other end.
+            self._hang_up()
 
     def _kill_workers(self) -> None:
         for worker in self.workers:
@@ -274,6 +283,7 @@ class Supervisor:
         with contextlib.suppress(ConnectionError):  # It has died since.
             if handshake.hello.engine == "kernel":
                 if (listener := handshake.main_fd) is not None:
+                    self._listeners.add(listener)
                     self._events.watch_calls(listener, lambda events: self._on_call(worker, events))
                 self._handle_inherited(worker, handshake)
             channel.send(worker.proceed())
@@ -367,6 +377,7 @@ class Supervisor:
 
     def _on_call(self, worker: WorkerState, events: int) -> None:
         if not events & select.POLLIN:  # The last process under this filter has ended.
+            self._listeners.remove(worker.listener.fd)
             self._events.unwatch(worker.listener.fd)
             os.close(worker.listener.fd)
             worker.files.forget_all()
@@ -434,6 +445,7 @@ def _serve(
         signal.signal(REPORT_SIGNAL, lambda _number, _frame: supervisor.report())
         channel.send(Ready(leftovers.refused if leftovers else ""))
         supervisor.run()
+    supervisor.run_for_others()
 
 
 REPORT_SIGNAL = signal.SIGUSR1
