@@ -220,6 +220,7 @@ class Job:
     loader. *may_take_longer*: whether it gets more time if it moves or sleeps at its deadline.
     *most_bytes*: how many bytes a pass may read before more reads no longer count as progress; None
     if unknown. *member*: its place in a group of jobs; None for a job that is in no group.
+    *history*: what is known of files.
     """
 
     make_dataset: Any
@@ -232,6 +233,7 @@ class Job:
     may_take_longer: bool = False
     most_bytes: int | None = None
     member: Member | None = None
+    history: FileHistory = field(default_factory=FileHistory)
 
     def __post_init__(self) -> None:
         """Raise InvalidArgumentError for an invalid dataset."""
@@ -288,13 +290,12 @@ class TrialJob(Job):
     """Epochs under faults, and a recovery.
 
     *recovers_in_workers*: whether the recovery pass always has workers, as a dataset needs that
-    only workers can read. *history*: what is known of files. *watchers*: what makes the
-    watchers of its process. *collisions*: how calls of its workers collide if there are no faults.
+    only workers can read. *watchers*: what makes the watchers of its process. *collisions*: how
+    calls of its workers collide if there are no faults.
     """
 
     needs_workers: bool = False
     recovers_in_workers: bool = False
-    history: FileHistory = field(default_factory=FileHistory)
     watchers: tuple[Callable[[], Watcher], ...] = field(default_factory=_registered_watchers)
     collisions: Collisions = DEFAULT_COLLISIONS
 

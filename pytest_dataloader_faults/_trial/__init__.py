@@ -48,12 +48,6 @@ from pytest_dataloader_faults._trial.process.surroundings import (
 from pytest_dataloader_faults.exceptions import HarnessError, LostProcessError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference, TrialRequest
-from pytest_dataloader_faults.outcomes.comparison import (
-    DEFAULT_HANDLING,
-    EXACT,
-    Comparison,
-    SampleHandling,
-)
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
 from pytest_dataloader_faults.outcomes.text import is_user_frame, sort_for_reader, to_plain
 from pytest_dataloader_faults.steps import Arm, run_epochs
@@ -233,24 +227,10 @@ def outcome_of(job: jobs.TrialJob, record: Record) -> Outcome:
 
 
 def take_reference(
-    make_dataset: DatasetFactory,
-    settings: Settings = _ORDINARY,
-    *,
-    comparison: Comparison = EXACT,
-    handling: SampleHandling = DEFAULT_HANDLING,
-    batches: Sequence[jobs.Drawn] | None = None,
-    seconds: float | None = None,
+    make_dataset: DatasetFactory, settings: Settings = _ORDINARY, **facts: Any
 ) -> Reference:
-    """Read the dataset sample by sample, without faults and workers."""
-    request = jobs.ReferenceJob(
-        make_dataset=make_dataset,
-        settings=settings,
-        comparison=comparison,
-        handling=handling,
-        batches=batches,
-        seconds=seconds,
-    )
-    job = _job_for(request)
+    """Read the dataset sample by sample, without faults and workers; *facts*: of the job."""
+    job = _job_for(jobs.ReferenceJob(make_dataset=make_dataset, settings=settings, **facts))
     (record,) = repeat_if_killed(lambda: run_together(job), has_died)[-1]
     return reference_of(job, record)
 

@@ -38,7 +38,7 @@ from pytest_dataloader_faults._engine.supervisor.refusals import SharedFiles
 from pytest_dataloader_faults._engine.supervisor.server import fork_supervisor
 from pytest_dataloader_faults._engine.system import stacks
 from pytest_dataloader_faults._engine.system.imports import FOR_LOADER, import_late_modules
-from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
+from pytest_dataloader_faults._engine.system.libc import Prctl, leave_no_core, prctl
 from pytest_dataloader_faults._engine.system.proc import PrivateMemory, private_memory
 from pytest_dataloader_faults._engine.system.processes import end_if_interrupted
 from pytest_dataloader_faults._engine.worker.arm import arm_function
@@ -119,6 +119,7 @@ def main(job: Job, around: Surroundings) -> NoReturn:
     def trial(supervision: SupervisorHandle | None, number: int) -> None:
         around.facts.write(TrialStarted(os.getpid()))
         os.register_at_fork(after_in_child=around.facts.close_in_worker)  # It is not for workers.
+        leave_no_core()
         prctl(Prctl.SET_CHILD_SUBREAPER, 1)  # Then orphans of the workers count as leftovers.
         _forget_helpers()
         if around.server:

@@ -472,8 +472,8 @@ def is_of_this_process(iterator: Any) -> bool:
 
 def end_workers(iterator: Any) -> None:
     """End the workers of *iterator* now; the garbage collector may take 5 s for each."""
-    if hasattr(iterator, "_shutdown_workers"):
-        for worker in getattr(iterator, "_workers", ()):
+    if hasattr(iterator, "_workers"):  # Otherwise it has none, or its constructor failed early.
+        for worker in iterator._workers:
             worker.join = partial(join, worker)
         if not hasattr(iterator, "_workers_status"):  # Its constructor failed before it set them.
             iterator._workers_status = [True] * len(iterator._workers)

@@ -105,7 +105,9 @@ class FaultFreeRun:
         self.of_workers = bool(earlier_run and earlier_run.of_workers)
         self.history = earlier_run.history if earlier_run else FileHistory()
         self.unusable_reason: str | None = None
-        self._references = _ReferenceStore(make_dataset, self.settings, self.deadlines.record_epoch)
+        self._references = _ReferenceStore(
+            make_dataset, self.settings, self.deadlines.record_epoch, self.history
+        )
         began = time.time_ns()
         if earlier_run is None:
             self._take(attempts)
@@ -403,21 +405,20 @@ _ENOUGH_SECONDS = 5.0
 """If reading the usual number of samples would take longer, fewer are checked."""
 
 
+_Learn = Callable[[float], None]
+
+
 class _ReferenceStore:
     """The references of the dataset, by comparison.
 
     The first one may have fewer samples than *settings* say; the others then have as many.
-    *learn* is called with the seconds that each reference took.
+    *learn* is called with the seconds that each reference took. *history*: what is known of files.
     """
 
     def __init__(
-        self,
-        make_dataset: DatasetFactory,
-        settings: Settings,
-        learn: Callable[[float], None],
+        self, make_dataset: DatasetFactory, settings: Settings, learn: _Learn, history: FileHistory
     ) -> None:
-        self._make_dataset = make_dataset
-        self._settings = settings
+        self._make_dataset, self._settings, self._history = make_dataset, settings, history
         self._seconds = _ENOUGH_SECONDS if settings.samples == SAMPLES else None
         self._learn = learn
         self._by_comparison: dict[Comparison, Reference] = {}
@@ -428,7 +429,6 @@ class _ReferenceStore:
         return self._settings.samples
 
     def __bool__(self) -> bool:
-        """Whether a reference has been recorded."""
         return bool(self._by_comparison)
 
     @property
@@ -469,7 +469,7 @@ class _ReferenceStore:
 
     def _take(self, comparison: Comparison, **arguments: Any) -> Reference:
         handling = handling_for(self._settings.contract, comparison)
-        arguments |= {"comparison": comparison, "handling": handling}
+        arguments |= {"comparison": comparison, "handling": handling, "history": self._history}
         return take_reference(self._make_dataset, self._settings, **arguments)
 
 

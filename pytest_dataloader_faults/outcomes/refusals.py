@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -87,13 +86,14 @@ class FileHistory:
     """What is known of files when a trial starts. Trials without faults add to it.
 
     Attributes:
-        since: When the first trial of this dataset started, in seconds since the epoch.
-        created: The files that were created since then, by device and inode.
+        unseen: When processes ran that may have created files unseen: begins and ends, in seconds
+            of the clock of file systems.
+        created: The files that processes of trials have created, by device and inode.
         changed: The changes of older files that happen without a fault, too.
         read: The paths of the files that the dataset reads.
     """
 
-    since: float = field(default_factory=time.time)
+    unseen: list[tuple[float, float]] = field(default_factory=list)
     created: set[tuple[int, int]] = field(default_factory=set)
     changed: set[FileChanged] = field(default_factory=set)
     read: set[str] = field(default_factory=set)

@@ -211,3 +211,40 @@ def test_expected_failures_are_xfailed_and_must_fail(suite):
     result.assert_outcomes(xfailed=1, failed=1, skipped=1)
     result.stdout.fnmatch_lines(["XFAIL *test_fails[[]open-error]* known since May (corrupted)"])
     result.stdout.fnmatch_lines(["expected to fail (known since May), but passed. Remove it*"])
+
+
+def test_data_that_a_fixture_writes_for_each_check_stays(suite, engine):
+    """It is younger than the first check, and was there before each of the others."""
+    source = """
+        import os
+        import shutil
+        from pathlib import Path
+        import pytest
+        from support.datasets import Records
+
+        class Deletes(Records):
+            def __getitem__(self, index):
+                try:
+                    return super().__getitem__(index)
+                except OSError:
+                    os.remove(self.paths[index])
+                    raise
+
+        @pytest.fixture
+        def folder():
+            folder = Path("records")
+            folder.mkdir()
+            for number in range(16):
+                (folder / f"{number:02}.rec").write_bytes(bytes(64))
+            yield folder.resolve()
+            assert len(os.listdir(folder)) == 16
+            shutil.rmtree(folder)
+
+        def test_it(fault_check, folder):
+            fault_check(lambda: Deletes(folder))
+    """
+    checks = ("read-error", "read-error-halfway", "permission-denied")
+    result = suite.run(source, f"--dataloader-faults-only={','.join(checks)}")
+
+    result.assert_outcomes(failed=len(checks))
+    result.stdout.no_fnmatch_line("*does not recover*")

@@ -449,6 +449,26 @@ def test_nothing_is_lost_by_calls_that_fail_in_some_way(tmp_path):
         assert re.search(deed.says, performed[name].answer)
 
 
+def claim(folder):
+    """Give a file another name, as a program does that alone may use it."""
+    os.link(folder / OTHER, folder / "claimed")
+    os.unlink(folder / OTHER)
+
+
+def test_the_last_name_of_a_file_in_its_folder_stays(tmp_path):
+    """It may have others elsewhere, as the files of a copy by links have."""
+    copy = tmp_path / "copy"
+    deed = refused(
+        victim(os.remove, "claimed"),
+        *("unlink", "claimed"),
+        prepare=lambda folder: os.link(folder / OTHER, copy),
+    )
+    _, performed = perform({"remove": deed._replace(begin=claim)}, tmp_path)
+
+    assert performed["remove"].answer == "EROFS"
+    assert (tmp_path / "0" / "claimed").samefile(copy)
+
+
 def remove(path):
     os.remove(path)
 

@@ -47,6 +47,7 @@ from support.before_init import (
     announces_itself,
     write_pack,
 )
+from support.datasets import Records
 from support.rows import slow
 
 CONSTRUCTOR, MAIN, WORKER = FiringPlace
@@ -227,6 +228,15 @@ def test_a_limit_that_leaves_no_number_is_refused(pack):
 
     with pytest.raises(InvalidArgumentError, match="lowered its limit of file descriptors to 128"):
         run_trial(make, ReadError("*.pack"), before_init=True)
+
+
+def test_a_limit_that_leaves_workers_no_number_is_refused(records):
+    def make():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+        return Records(records)
+
+    with pytest.raises(InvalidArgumentError, match="lowered its limit of file descriptors to 300"):
+        run_trial(make, ReadError("*.rec"))
 
 
 def test_a_fault_that_is_not_for_constructors_says_so(pack):

@@ -67,6 +67,7 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 MADV_COLLAPSE = 25
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
+AT_SYMLINK_FOLLOW = 0x400
 AT_SYMLINK_NOFOLLOW = 0x100
 F_DUPFD = 0
 F_SETLK = 6
@@ -334,6 +335,15 @@ def birth_time(path: str) -> float | None:
         return None
     known, seconds, nanoseconds = _STATX.unpack(details.raw)
     return seconds + nanoseconds / 1e9 if known & _STATX_BTIME and seconds else None
+
+
+def file_clock() -> float:
+    """The time by which file systems date files; a test may have replaced that of Python."""
+    descriptor = os.memfd_create("clock")
+    try:
+        return os.fstat(descriptor).st_ctime
+    finally:
+        os.close(descriptor)
 
 
 def map_over(address: int, length: int, protection: int, fd: int, offset: int) -> None:

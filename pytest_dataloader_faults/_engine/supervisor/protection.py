@@ -6,9 +6,13 @@ sound: the fault was ours. So a call that would take a name or a byte of it fail
 Some facts about which files those are. A file that a process of the trial has made may be changed,
 and what made it was seen: open(2) with O_CREAT, mkdir(2), link(2) and so on. The kernel notifies
 before such a call, so the inode is known only afterwards. Processes that are not filtered, as those
-that take the reference, make files, too: these are known by their birth time (statx(2)). On
+that take the reference, make files, too. These were born while such a process ran (statx(2)). On
 overlayfs that proves nothing, because an open of an old file for writing copies it, and the copy is
 born then. On a file system of another machine, it is the time of that machine.
+
+Some facts about files that are changed in place. A database writes down what it is about to change,
+and removes these notes when it has done so, or sets its file back to its earlier size. If it is
+killed in between, the next process that opens it does that. So the notes must stay.
 
 Some facts about calls that fail anyway. Code that removes a file which may be missing expects
 ENOENT, and attempts in a loop may depend on EEXIST or EXDEV. Such a call is left to the kernel.
@@ -96,13 +100,19 @@ class Protection:
         self._fired = fired
         self._created = set(history.created)
         self._changed = set(history.changed)
-        self._since = history.since
+        self._unseen = history.unseen
         self._spared = spared
         self._is_read = is_read
         self._pending: dict[str, int] = {}
         """Paths that the calls of these threads are about to create."""
         self._links: set[str] = set()
         """Other names of files, made here."""
+        self._names: dict[Inode, int] = {}
+        """How many names these files had before."""
+        self._sizes: dict[Inode, int] = {}
+        """Of older files: how many bytes they had before they were changed as usual."""
+        self._in_use: set[tuple[str, str]] = set()
+        """The folders and the names of these files, without suffixes."""
         self._lost: set[str] = set()
         """Names that were there before, and are not any longer, or belong to other files."""
         self._rewritten: set[Inode] = set()
@@ -141,7 +151,12 @@ class Protection:
             self.on_changed(loss.as_usual)
         if loss.change in _OF_NAMES:
             self._lost.add(loss.file.path)
-        elif loss.change is Change.TRUNCATE:
+            return
+        if loss.file.inode not in self._sizes:
+            self._sizes[loss.file.inode] = loss.file.status.st_size
+            folder, name = os.path.split(loss.file.path)
+            self._in_use.add((folder, os.path.splitext(name)[0]))
+        if loss.change is Change.TRUNCATE:
             self.spare(loss.file.inode)
 
     def remove_created(self) -> None:
@@ -149,12 +164,23 @@ class Protection:
         self._settle(None)
         if self._fired.value:
             for path, inode in reversed(self._made.items()):
-                if not is_excluded(path) and not is_below(path, self._spared):
+                if not self._must_stay(path):
                     self._remove(path, inode)
             for path in self._links - self._lost:
                 with contextlib.suppress(OSError):
-                    if os.lstat(path).st_nlink > 1:
+                    if self._is_another_name(File(path, os.lstat(path))):
                         os.unlink(path)
+
+    def _must_stay(self, path: str) -> bool:
+        """Whether what was created at *path* is none of ours, or an older file may need it."""
+        folder, name = os.path.split(path)
+        is_note = any(folder == each and name.startswith(stem) for each, stem in self._in_use)
+        return is_note or is_excluded(path) or is_below(path, self._spared)
+
+    def _is_another_name(self, file: File) -> bool:
+        """Whether *file* got its path here, and has more names than it had before."""
+        earlier_count = self._names.get(file.inode, 1)
+        return file.path in self._links and file.status.st_nlink > earlier_count
 
     def _remove(self, path: str, inode: Inode) -> None:
         """Remove *path* if it is still the same file; of a folder, what was created here."""
@@ -195,19 +221,19 @@ class Protection:
             self.spare(inode)
             return False
         if loss.change in _OF_NAMES:
-            return path not in self._links or loss.file.status.st_nlink == 1
+            return not self._is_another_name(loss.file)
         is_log = loss.appends and self._fired.value and not self._is_read(path)
         return not is_log and inode not in self._rewritten
 
     def _is_own(self, file: File) -> bool:
-        """Whether *file* was created since the first trial of the dataset."""
+        """Whether a process of the dataset's trials has created *file*."""
         if file.inode not in self._created and file.path in self._pending:
             self._settle(None)
         if file.inode in self._created:
             return True
         found = _file_at(file.path)  # The name of a descriptor may be another file's by now.
         born = linux.birth_time(file.path) if found and found.inode == file.inode else None
-        if born is None or born <= self._since:
+        if born is None or not any(begin < born < end for begin, end in self._unseen):
             return False
         self._created.add(file.inode)
         return True
@@ -230,7 +256,7 @@ class Protection:
             if flags & os.O_CREAT:
                 self._pending[path] = call.pid
         elif flags & os.O_TRUNC and not must_create:
-            yield from _truncation(worker, call, file, 0)
+            yield from self._truncation(file, 0, _may(worker, call, file.path, os.W_OK))
 
     def of_unlink(self, worker: WorkerState, call: Syscall) -> Iterator[Loss]:
         """unlink(2), unlinkat(2), rmdir(2)."""
@@ -282,9 +308,14 @@ class Protection:
         path = _real_path(worker, call, call.facts.new_path_at)
         if _file_at(path) is not None:  # EEXIST.
             return
-        if call.name not in ("link", "linkat"):
+        linked = None
+        if call.name in ("link", "linkat"):
+            follows = call.name == "linkat" and call.arguments[4] & linux.AT_SYMLINK_FOLLOW
+            linked = _file_at(_real_path(worker, call, follows=bool(follows)))
+        if linked is None:  # A file of open(2) with O_TMPFILE has no name before.
             self._pending[path] = call.pid
         else:
+            self._names.setdefault(linked.inode, linked.status.st_nlink)
             self._pending.pop(path, None)
             self._links.add(path)
         yield from ()
@@ -293,13 +324,25 @@ class Protection:
         """truncate(2)."""
         file = _file_at(_real_path(worker, call, follows=True))
         if file is not None:
-            yield from _truncation(worker, call, file, call.arguments[1])
+            may = _may(worker, call, file.path, os.W_OK)
+            yield from self._truncation(file, call.arguments[1], may)
 
-    def of_ftruncate(self, worker: WorkerState, call: Syscall) -> Iterator[Loss]:
+    def of_ftruncate(self, _worker: WorkerState, call: Syscall) -> Iterator[Loss]:
         """ftruncate(2)."""
         file, access = _opened_file(call)
-        if file is not None and access & os.O_ACCMODE != os.O_RDONLY:
-            yield from _truncation(worker, call, file, call.arguments[1])
+        if file is not None:
+            may = access & os.O_ACCMODE != os.O_RDONLY
+            yield from self._truncation(file, call.arguments[1], may)
+
+    def _truncation(self, file: File, size: int, may: bool) -> Iterator[Loss]:
+        """What is lost if *file* gets this *size*, which a negative number is not.
+
+        It may lose what it has got since the trial began. *may*: whether the caller may change it.
+        """
+        now = file.status.st_size
+        keeps = size == now or self._sizes.get(file.inode, now) <= size < now
+        if may and size < 1 << 63 and not keeps and file.kind == stat.S_IFREG:
+            yield Loss(Change.TRUNCATE, file)
 
     def of_write(self, _worker: WorkerState, call: Syscall) -> Iterator[Loss]:
         """write(2) and all others that change what is in the file of a descriptor."""
@@ -446,14 +489,6 @@ def _rename_fails(old: File, new: File | None, new_path: str, flags: int) -> boo
         return False
     is_folder = new.kind == stat.S_IFDIR
     return is_folder is not (old.kind == stat.S_IFDIR) or (is_folder and bool(os.listdir(new.path)))
-
-
-def _truncation(worker: WorkerState, call: Syscall, file: File, argument: int) -> Iterator[Loss]:
-    """What is lost if the size of *file* becomes *argument*, a signed number."""
-    is_size = argument < 1 << 63
-    is_other = is_size and argument != file.status.st_size
-    if file.kind == stat.S_IFREG and is_other and _may(worker, call, file.path, os.W_OK):
-        yield Loss(Change.TRUNCATE, file)
 
 
 def _are_hidden(worker: WorkerState, paths: list[str]) -> bool:

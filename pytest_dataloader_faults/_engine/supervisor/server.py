@@ -13,6 +13,7 @@ process is left; that of a trial when its warden ends it, or is dead.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 import select
@@ -28,7 +29,7 @@ from typing import NoReturn
 from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, Syscall
-from pytest_dataloader_faults._engine.kernel.linux import NAMES
+from pytest_dataloader_faults._engine.kernel.linux import NAMES, file_clock
 from pytest_dataloader_faults._engine.kernel.syscalls import Listener
 from pytest_dataloader_faults._engine.plan import FaultPlan, sum_facts
 from pytest_dataloader_faults._engine.protocol import (
@@ -90,7 +91,7 @@ class Supervisor:
         self._listeners: set[int] = set()
         """The descriptors of filters that a process still has."""
         self._idle = IdleWait(self.services.timers)
-        files = files or SharedFiles(SharedCount(), FileHistory())
+        files = files or SharedFiles(SharedCount(), FileHistory([(file_clock(), math.inf)]))
         watched = (self.workers, self.services.timers, self._write, driver)
         self._refusals = Refusals(plan, files, *watched)
         self._events.last = control.fileno()

@@ -423,6 +423,11 @@ class _TrackedFiles:
         """Give numbers below *soft* only; whether there are any."""
         self._numbers = [number for number in self._numbers if number < soft]
         self._next = 0
+        return self.has_numbers
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether there are any numbers to give."""
         return bool(self._numbers)
 
     def _free_number(self, pid: int, busy: AbstractSet[int]) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 from enum import IntEnum
 
@@ -35,6 +36,12 @@ def prctl(option: Prctl, argument: int) -> None:
     """prctl(2) with one argument."""
     zero = ctypes.c_ulong(0)
     check(libc.prctl(int(option), ctypes.c_ulong(argument), zero, zero, zero), option.name)
+
+
+def leave_no_core() -> None:
+    """Have the kernel write no core file if this process crashes: it would replace an older one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
 
 def end_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:

@@ -26,7 +26,7 @@ from torch.utils.data._utils import worker as torch_worker
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.protocol import WorkerConfig
 from pytest_dataloader_faults._engine.system.imports import import_late_modules
-from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
+from pytest_dataloader_faults._engine.system.libc import Prctl, leave_no_core, prctl
 from pytest_dataloader_faults._engine.system.patience import Patience
 from pytest_dataloader_faults._engine.system.stacks import write_on_signal
 from pytest_dataloader_faults._engine.worker.fetch_hooks import idle_after_error, observe_fetches
@@ -57,6 +57,7 @@ def arm_worker(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
     """Inject the faults of *config* into this process from now on."""
     session = arm_function(config.engine)(config, worker, loader)
     _let_signals_kill(config.plan.faults)
+    leave_no_core()
     observe(session, config.plan)
     return session
 

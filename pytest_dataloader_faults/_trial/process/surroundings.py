@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.folder_copies import copy_folder
+from pytest_dataloader_faults._engine.kernel.linux import file_clock
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.patience import has_ended
 from pytest_dataloader_faults._engine.system.temporary import (
@@ -15,7 +16,7 @@ from pytest_dataloader_faults._engine.system.temporary import (
     SharedCount,
     SharedMemoryCleaner,
 )
-from pytest_dataloader_faults._settings.jobs import Job
+from pytest_dataloader_faults._settings.jobs import Job, TrialJob
 from pytest_dataloader_faults._trial.journal import Journal, TrialStarted, WorkersStarting
 from pytest_dataloader_faults._trial.process import environment, fork_server
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -143,4 +144,7 @@ def surroundings_for(
         server = fork_server.server_for(job, printed.fd)
         if server:
             scope.callback(server.close)
+        began = file_clock()
         yield surroundings._replace(server=server)
+        if not isinstance(job, TrialJob):  # Then its processes are not filtered.
+            job.history.unseen.append((began, file_clock()))

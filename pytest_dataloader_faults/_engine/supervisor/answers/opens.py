@@ -256,6 +256,8 @@ def return_tracked(worker: WorkerState, call: Syscall, path: str, source: int, f
 
 def _return_descriptor(worker: WorkerState, call: Syscall, source: int, on_exec: bool) -> int:
     busy: set[int] = set()
+    if not worker.keep_low_fds and not worker.files.has_numbers:
+        _keep_limit(worker, call)
     while not worker.keep_low_fds:
         number = worker.files.next_high_fd(call.pid, busy)
         try:

@@ -209,6 +209,7 @@ def _take(
         settings=run.limited_settings,
         comparison=run.comparison,
         handling=handling_for(run.contract, run.comparison),
+        history=run.history,
     )
     return take_references(job, batches, shares_folder=shares_folder)
 
