@@ -23,11 +23,18 @@ import stat
 from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.kernel import linux
-from pytest_dataloader_faults._engine.kernel.caller import PathRequest, Syscall, folder_link
+from pytest_dataloader_faults._engine.kernel.caller import (
+    BadSyscallError,
+    PathRequest,
+    Syscall,
+    folder_link,
+)
 from pytest_dataloader_faults._engine.system import proc
+from pytest_dataloader_faults.faults.base import MAX_NAME
 
 _LOOKUP = os.O_NOFOLLOW | os.O_DIRECTORY
 _REFUSED = (errno.ENOSYS, errno.EPERM)
+_MOST_LINKS = 40
 
 
 class MagicLinkError(Exception):
@@ -89,6 +96,33 @@ def _look_up(folder: int | None, request: PathRequest, flags: int) -> int:
         if error.errno not in _REFUSED or request.resolve:
             raise
         return os.open(request.name, flags, dir_fd=folder)
+
+
+def walk(start: str, name: str, root: str, thread: int, *, follows: bool) -> str:
+    """The path that *name* leads the caller to from *start*, without links.
+
+    A link of /proc to "self" means the caller's process, and an absolute link starts at its *root*.
+    """
+    path, names, links = start, name.rstrip("/").split("/")[::-1], 0
+    while names:
+        part = names.pop()
+        if part in ("", "."):
+            continue
+        if len(os.fsencode(part)) > MAX_NAME:
+            raise BadSyscallError
+        path = os.path.dirname(path) if part == ".." else os.path.join(path, part)
+        if path == "/proc/self":
+            path = f"/proc/{proc.status(thread).process}"
+        elif path == "/proc/thread-self":
+            path = f"/proc/{proc.status(thread).process}/task/{thread}"
+        elif (names or follows) and os.path.islink(path):
+            links += 1
+            if links > _MOST_LINKS:
+                raise BadSyscallError
+            target = os.readlink(path)
+            names += target.rstrip("/").split("/")[::-1]
+            path = root if target.startswith("/") else os.path.dirname(path)
+    return path
 
 
 def _is_endless(path: str) -> bool:

@@ -27,25 +27,23 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from pytest_dataloader_faults._engine.kernel import caller, linux
+from pytest_dataloader_faults._engine.kernel import caller, callers_file, linux
 from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, Syscall
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.faults.base import MAX_NAME
 from pytest_dataloader_faults.faults.globs import is_below, is_excluded
 from pytest_dataloader_faults.outcomes.refusals import Change, FileChanged, FileHistory
 
 _KINDS = (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR)
 """What is protected: not devices, FIFOs and sockets."""
 _OF_KERNEL = ("/proc/", "/sys/", "/dev/")
-_IN_MEMORY = "/dev/shm/"
-_OF_CONTENT = (Change.WRITE, Change.MAP)
-"""What may be done to old files in shared memory, of which only names and sizes are protected."""
+_IN_MEMORY = ("/dev/shm/", "/memfd:")
+"""Only names and sizes of such files are protected."""
+_SEMAPHORES = b"/dev/shm/sem."
 _OF_NAMES = (Change.UNLINK, Change.RMDIR, Change.RENAME, Change.REPLACE)
 _UNKNOWN = "(unknown)"
-_MOST_LINKS = 40
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES)
 
 Inode = tuple[int, int]
@@ -131,7 +129,7 @@ class Protection:
         if self._pending:
             self._settle(call.pid)
         losses = _LOSSES.get(call.name)
-        if losses is None:
+        if losses is None or _is_of_semaphore(worker, call):
             return None
         try:
             for loss in filter(self._is_kept, losses(self, worker, call)):
@@ -215,7 +213,11 @@ class Protection:
     def _is_kept(self, loss: Loss) -> bool:
         """Whether the file of *loss* was there before, and is protected."""
         path, inode = loss.file.path, loss.file.inode
-        if not _is_kept_by_system(loss) or is_below(path, self._spared) or self._is_own(loss.file):
+        if (
+            not _is_kept_by_system(loss.file)
+            or is_below(path, self._spared)
+            or self._is_own(loss.file)
+        ):
             return False
         if loss.file.kind == stat.S_IFREG and not loss.file.status.st_size:  # It is a lock.
             self.spare(inode)
@@ -346,6 +348,8 @@ class Protection:
 
     def of_write(self, _worker: WorkerState, call: Syscall) -> Iterator[Loss]:
         """write(2) and all others that change what is in the file of a descriptor."""
+        if not _has_kept_content(call):
+            return
         file, flags = _opened_file(call)
         if file is not None and flags & os.O_ACCMODE != os.O_RDONLY:
             yield Loss(Change.WRITE, file, bool(flags & os.O_APPEND) and _may_append(call))
@@ -353,20 +357,32 @@ class Protection:
     def of_mapping(self, _worker: WorkerState, call: Syscall) -> Iterator[Loss]:
         """mmap(2) for stores that reach the file."""
         stores = linux.PROT_WRITE & call.arguments[2] and linux.MAP_SHARED & call.arguments[3]
-        if stores and not call.arguments[3] & linux.MAP_ANONYMOUS:
+        if stores and not call.arguments[3] & linux.MAP_ANONYMOUS and _has_kept_content(call):
             file, flags = _opened_file(call)
             if file is not None and flags & os.O_ACCMODE == os.O_RDWR:
                 yield Loss(Change.MAP, file)
 
 
-def _is_kept_by_system(loss: Loss) -> bool:
-    """Whether the file of *loss* is one that a file system keeps."""
-    file, path = loss.file, loss.file.path
-    if file.kind not in _KINDS or not file.status.st_nlink:
+def _is_of_semaphore(worker: WorkerState, call: Syscall) -> bool:
+    """Whether *call* is about a semaphore by its name. A loader makes and removes several."""
+    place = call.facts.path_at
+    return place is not None and worker.memory.path(call, place).startswith(_SEMAPHORES)
+
+
+def _is_kept_by_system(file: File) -> bool:
+    """Whether *file* is one that a file system keeps."""
+    path, is_named = file.path, bool(file.status.st_nlink)
+    is_of_kernel = path.startswith(_OF_KERNEL) and not path.startswith(_IN_MEMORY)
+    return file.kind in _KINDS and is_named and not is_of_kernel
+
+
+def _has_kept_content(call: Syscall) -> bool:
+    """Whether the descriptor of *call* may be of a file whose content is protected."""
+    try:
+        path = os.readlink(_descriptor_link(call))
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    if path.startswith(_IN_MEMORY):
-        return loss.change not in _OF_CONTENT
-    return not path.startswith(_OF_KERNEL)
+    return path.startswith("/") and not path.startswith(_IN_MEMORY)
 
 
 _Losses = Callable[[Protection, WorkerState, Syscall], Iterator[Loss]]
@@ -400,7 +416,7 @@ def _real_path(
     # Only a process that may have another root folder pays for reading that.
     root = "/" if not worker.identities.difference(call.pid) else _link(f"/proc/{call.pid}/root")
     start = root if name.startswith("/") else _link(caller.folder_link(call, place))
-    return _walk(start, name, root, call.pid, follows=follows)
+    return callers_file.walk(start, name, root, call.pid, follows=follows)
 
 
 def _link(path: str) -> str:
@@ -408,33 +424,6 @@ def _link(path: str) -> str:
         return os.readlink(path)
     except FileNotFoundError as error:
         raise BadSyscallError from error
-
-
-def _walk(start: str, name: str, root: str, thread: int, *, follows: bool) -> str:
-    """The path that *name* leads the caller to from *start*, without links.
-
-    A link of /proc to "self" means the caller's process, and an absolute link starts at its *root*.
-    """
-    path, names, links = start, name.rstrip("/").split("/")[::-1], 0
-    while names:
-        part = names.pop()
-        if part in ("", "."):
-            continue
-        if len(os.fsencode(part)) > MAX_NAME:
-            raise BadSyscallError
-        path = os.path.dirname(path) if part == ".." else os.path.join(path, part)
-        if path == "/proc/self":
-            path = f"/proc/{proc.status(thread).process}"
-        elif path == "/proc/thread-self":
-            path = f"/proc/{proc.status(thread).process}/task/{thread}"
-        elif (names or follows) and os.path.islink(path):
-            links += 1
-            if links > _MOST_LINKS:
-                raise BadSyscallError
-            target = os.readlink(path)
-            names += target.rstrip("/").split("/")[::-1]
-            path = root if target.startswith("/") else os.path.dirname(path)
-    return path
 
 
 def _may_append(call: Syscall) -> bool:
@@ -453,15 +442,20 @@ def _file_at(path: str) -> File | None:
 
 def _opened_file(call: Syscall) -> tuple[File | None, int]:
     """The regular file of the descriptor that *call* writes to, if it is one, and its O_* flags."""
-    number = caller.to_signed(call.arguments[call.facts.writes_fd or 0])
-    link = f"/proc/{call.pid}/fd/{number}"
+    link = _descriptor_link(call)
     try:
         file = File(os.readlink(link), os.stat(link))
     except (FileNotFoundError, ProcessLookupError):
         return None, 0
     if file.kind != stat.S_IFREG:
         return None, 0
-    return file, proc.fd_info(number, call.pid).flags
+    return file, proc.fd_info(int(os.path.basename(link)), call.pid).flags
+
+
+def _descriptor_link(call: Syscall) -> str:
+    """The link of /proc to what the descriptor leads to that *call* writes to."""
+    number = caller.to_signed(call.arguments[call.facts.writes_fd or 0])
+    return f"/proc/{call.pid}/fd/{number}"
 
 
 def _may(worker: WorkerState, call: Syscall, path: str, mode: int) -> bool:
