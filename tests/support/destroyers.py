@@ -74,7 +74,7 @@ class Deletes(Records):
 
     def load(self, index: int) -> Any:
         """The record, if it is what ``write_records`` has written."""
-        bytearray(1 << 17)  # Large enough for an allocation to fail.
+        bytearray(1 << 26)  # malloc(3) always gets so much from the kernel, so it can fail.
         data, _ = super().__getitem__(index)
         if data.tolist() != list(range(data[0], data[0] + len(data))):
             message = f"{self.paths[index]} is damaged"

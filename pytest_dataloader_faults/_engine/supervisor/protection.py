@@ -129,7 +129,7 @@ class Protection:
         if self._pending:
             self._settle(call.pid)
         losses = _LOSSES.get(call.name)
-        if losses is None or _is_of_semaphore(worker, call):
+        if losses is None:
             return None
         try:
             for loss in filter(self._is_kept, losses(self, worker, call)):
@@ -245,7 +245,7 @@ class Protection:
     def of_open(self, worker: WorkerState, call: Syscall) -> Iterator[Loss]:
         """open(2), openat(2), openat2(2), creat(2)."""
         flags = call.arguments[2] if call.name == "openat" else os.O_CREAT
-        if not flags & (os.O_CREAT | os.O_TRUNC):
+        if not flags & (os.O_CREAT | os.O_TRUNC) or _is_of_semaphore(worker, call):
             return
         request = caller.open_request(call, worker.memory.path(call))
         flags = request.flags
@@ -262,6 +262,8 @@ class Protection:
 
     def of_unlink(self, worker: WorkerState, call: Syscall) -> Iterator[Loss]:
         """unlink(2), unlinkat(2), rmdir(2)."""
+        if _is_of_semaphore(worker, call):
+            return
         path = _real_path(worker, call)
         file = _file_at(path)
         is_at = call.facts.flags_at is not None
@@ -307,11 +309,14 @@ class Protection:
 
     def of_new_name(self, worker: WorkerState, call: Syscall) -> Iterator[Loss]:
         """link(2), symlink(2), mkdir(2), mknod(2), and their siblings. They take nothing."""
+        links = call.name in ("link", "linkat")
+        if links and _is_of_semaphore(worker, call):
+            return
         path = _real_path(worker, call, call.facts.new_path_at)
         if _file_at(path) is not None:  # EEXIST.
             return
         linked = None
-        if call.name in ("link", "linkat"):
+        if links:
             follows = call.name == "linkat" and call.arguments[4] & linux.AT_SYMLINK_FOLLOW
             linked = _file_at(_real_path(worker, call, follows=bool(follows)))
         if linked is None:  # A file of open(2) with O_TMPFILE has no name before.
@@ -365,8 +370,7 @@ class Protection:
 
 def _is_of_semaphore(worker: WorkerState, call: Syscall) -> bool:
     """Whether *call* is about a semaphore by its name. A loader makes and removes several."""
-    place = call.facts.path_at
-    return place is not None and worker.memory.path(call, place).startswith(_SEMAPHORES)
+    return worker.memory.path(call).startswith(_SEMAPHORES)
 
 
 def _is_kept_by_system(file: File) -> bool:
