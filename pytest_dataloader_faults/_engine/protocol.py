@@ -33,7 +33,7 @@ From a worker        When                                                   Answ
 To the journal       When; only in a trial, whose warden and pytest read it
 ===================  =====================================================
 ``WorkerArmed``      a worker has armed itself
-``FileCreated``      a file was created, in a trial without faults
+``FileCreated``      a file was created
 ``FileChanged``      an older file is changed, in a trial without faults
 ``ChangeRefused``    a file was not changed, because a fault had fired
 ``Courses``          the counters were wanted for the last time

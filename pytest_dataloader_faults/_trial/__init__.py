@@ -220,8 +220,7 @@ def with_engine(request: jobs.TrialJob) -> jobs.TrialJob:
 def outcome_of(job: jobs.TrialJob, record: Record) -> Outcome:
     """The outcome of *job*, which wrote the *record*."""
     outcome = from_journal.outcome_from(_request_of(job), record.events)
-    if not job.faults:
-        from_journal.add_to_history(job.history, outcome, record.events)
+    from_journal.add_to_history(job.history, outcome, record.events)
     end = replace(outcome.end, stacks=record.stacks)
     return replace(outcome, end=end, stderr=record.stderr)
 

@@ -88,13 +88,14 @@ def outcome_from(request: TrialRequest, events: Sequence[JournalEvent]) -> Outco
 
 
 def add_to_history(history: FileHistory, outcome: Outcome, events: Iterable[JournalEvent]) -> None:
-    """Add to *history* what the *events* of a trial without faults say about files."""
+    """Add to *history* what the *events* of a trial say about files."""
     for event in events:
-        match event:
-            case FileCreated(_, device, inode):
-                history.created.add((device, inode))
-            case FileChanged():
-                history.changed.add(event)
+        if isinstance(event, FileCreated):
+            history.created.add(event)
+        elif isinstance(event, FileChanged):
+            history.changed.add(event)
+    if outcome.schedule:
+        return
     files = (item for process in outcome.processes for item in process.files.items())
     history.read |= {os.path.realpath(path) for path, counts in files if counts.reads}
 

@@ -54,11 +54,14 @@ register(Refusal)
 
 
 class FileCreated(NamedTuple):
-    """A process of the trial has created this file."""
+    """A process of the trial has created this file.
 
-    path: str
+    *born*: its birth time, in seconds; None if unknown. A later file may get its *inode*.
+    """
+
     device: int
     inode: int
+    born: float | None
 
 
 class FileChanged(NamedTuple):
@@ -83,18 +86,18 @@ FileEvent: TypeAlias = FileCreated | FileChanged | ChangeRefused
 
 @dataclass
 class FileHistory:
-    """What is known of files when a trial starts. Trials without faults add to it.
+    """What is known of files when a trial starts. Trials add to it, mostly those without faults.
 
     Attributes:
         unseen: When processes ran that may have created files unseen: begins and ends, in seconds
             of the clock of file systems.
-        created: The files that processes of trials have created, by device and inode.
+        created: The files that processes of trials have created.
         changed: The changes of older files that happen without a fault, too.
         read: The paths of the files that the dataset reads.
     """
 
     unseen: list[tuple[float, float]] = field(default_factory=list)
-    created: set[tuple[int, int]] = field(default_factory=set)
+    created: set[FileCreated] = field(default_factory=set)
     changed: set[FileChanged] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
 

@@ -224,6 +224,9 @@ def test_data_that_a_fixture_writes_for_each_check_stays(suite, engine):
 
         class Deletes(Records):
             def __getitem__(self, index):
+                scratch = Path(f"scratch-{index}")
+                scratch.touch()  # Its inode may become that of a later record.
+                scratch.unlink()
                 try:
                     return super().__getitem__(index)
                 except OSError:

@@ -168,6 +168,23 @@ class Indexes(Records):
         folder.with_name("index").write_text(" ".join(names), encoding="ascii")
 
 
+class StartsCold(Records):
+    """Keeps what it has read, and removes at its start what an earlier run has kept."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.cache = folder.with_name("cache")
+        self.cache.mkdir(exist_ok=True)
+        for path in self.cache.iterdir():
+            path.unlink()
+
+    def __getitem__(self, index):
+        sample = super().__getitem__(index)
+        bytearray(1 << 26)  # So that there are faults of memory, which the supervisor does not see.
+        (self.cache / f"{index}.bin").write_bytes(bytes(sample[0].tolist()))
+        return sample
+
+
 class Commands(Records):
     """Reads by a program, which also writes to /dev/null, as ffmpeg does."""
 
@@ -234,6 +251,13 @@ def test_files_beside_which_others_are_written(name, records):
     require_passes(functools.partial(FILES[name], records))
 
     assert changes(before, contents(records)) == []
+
+
+def test_a_cache_that_each_start_removes(records):
+    """What earlier trials have created, with or without a fault, is its own."""
+    require_passes(
+        functools.partial(StartsCold, records), ["missing-before-init", "memory-exhaustion"]
+    )
 
 
 def test_shared_memory_by_name(records):

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Verdict, check_dataset, explore, inject, run_trial, sweep
 from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     ConnectError,
@@ -30,6 +31,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     WorkerKilled,
 )
+from pytest_dataloader_faults.outcomes.refusals import FileHistory
 from support import destroyers
 from support.corpus.locks import LocksByFlock
 from support.datasets import Records, write_records
@@ -302,6 +304,18 @@ def test_what_a_trial_creates_elsewhere_is_removed(kind, fault, before_init, rec
 
     assert outcome.fired
     assert changes(before, contents(cache)) == []
+
+
+def test_what_a_run_that_failed_has_created_belongs_to_the_dataset(cache):
+    def make():
+        (cache / "new.bin").write_bytes(CONTENT)
+        raise ValueError
+
+    history = FileHistory()
+    with pytest.raises(UnusableDatasetError):
+        take_reference(make, history=history)
+    ((begin, end),) = history.unseen
+    assert begin < (cache / "new.bin").stat().st_mtime < end
 
 
 def test_a_trial_without_a_fault_removes_nothing(records, log, cache):

@@ -34,7 +34,7 @@ from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.globs import is_below, is_excluded
-from pytest_dataloader_faults.outcomes.refusals import Change, FileChanged, FileHistory
+from pytest_dataloader_faults.outcomes.refusals import Change, FileChanged, FileCreated, FileHistory
 
 _KINDS = (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR)
 """What is protected: not devices, FIFOs and sockets."""
@@ -96,7 +96,8 @@ class Protection:
         is_read: Callable[[str], bool],
     ) -> None:
         self._fired = fired
-        self._created = set(history.created)
+        self._created: set[Inode] = set()
+        self._created_before = history.created
         self._changed = set(history.changed)
         self._unseen = history.unseen
         self._spared = spared
@@ -117,7 +118,7 @@ class Protection:
         """Older files whose content is the trial's own, since they have been empty."""
         self._made: dict[str, Inode] = {}
         """What was created here, by path."""
-        self.on_created: Callable[[str, Inode], None] = lambda _path, _inode: None
+        self.on_created: Callable[[FileCreated], None] = lambda _file: None
         self.on_changed: Callable[[FileChanged], None] = lambda _change: None
 
     def spare(self, inode: Inode) -> None:
@@ -208,7 +209,7 @@ class Protection:
             self._created.add(inode)
             if path not in self._lost:
                 self._made[path] = inode
-            self.on_created(path, inode)
+            self.on_created(FileCreated(*inode, linux.birth_time(path)))
 
     def _is_kept(self, loss: Loss) -> bool:
         """Whether the file of *loss* was there before, and is protected."""
@@ -235,7 +236,9 @@ class Protection:
             return True
         found = _file_at(file.path)  # The name of a descriptor may be another file's by now.
         born = linux.birth_time(file.path) if found and found.inode == file.inode else None
-        if born is None or not any(begin < born < end for begin, end in self._unseen):
+        was_seen = FileCreated(*file.inode, born) in self._created_before
+        was_near = born and any(begin < born < end for begin, end in self._unseen)
+        if not (was_seen or was_near):
             return False
         self._created.add(file.inode)
         return True

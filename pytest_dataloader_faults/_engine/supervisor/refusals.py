@@ -24,7 +24,6 @@ from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes.refusals import (
     ChangeRefused,
-    FileCreated,
     FileHistory,
     Refusal,
 )
@@ -75,8 +74,8 @@ class Refusals:
         for link in (f"/proc/{driver}/fd/{number}" for number in (1, 2)):
             with contextlib.suppress(OSError):
                 self._protection.spare(proc.file_of(link))
+        self._protection.on_created = write
         if not plan.faults:
-            self._protection.on_created = self._note_created
             self._protection.on_changed = write
         if any(each.places & _UNSEEN for each in plan.faults):
             self.start()
@@ -129,9 +128,6 @@ class Refusals:
         place = users_place(stacks.take()) if stacks else ""
         self._refusals[key] = refusal = replace(self._refusals[key], place=place)
         self._write(ChangeRefused(refusal))
-
-    def _note_created(self, path: str, inode: tuple[int, int]) -> None:
-        self._write(FileCreated(path, *inode))
 
 
 def _request_stacks(worker: WorkerState, call: Syscall) -> StackRequest | None:

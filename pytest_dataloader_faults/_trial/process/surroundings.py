@@ -144,7 +144,10 @@ def surroundings_for(
         server = fork_server.server_for(job, printed.fd)
         if server:
             scope.callback(server.close)
-        began = file_clock()
-        yield surroundings._replace(server=server)
-        if not isinstance(job, TrialJob):  # Then its processes are not filtered.
-            job.history.unseen.append((began, file_clock()))
+        began, is_seen = file_clock(), False
+        try:
+            yield surroundings._replace(server=server)
+            is_seen = isinstance(job, TrialJob)  # Processes of other jobs are not filtered.
+        finally:
+            if not is_seen:
+                job.history.unseen.append((began, file_clock()))
