@@ -33,13 +33,14 @@ OF_FILES_BEFORE = [check.name for check in (*BEFORE_INIT, *LISTINGS)]
 test_before_init.py, test_listings.py and test_stray_entries.py."""
 OWN_SPECIMENS = {
     *(check.name for check in (*BEFORE_INIT, *HTTP)),
+    "ranks-share-folder",
     *("workers-agree", "pickles", "read-before-fork", "persistent-workers", "leftover-files"),
     *("read-error", "short-read", "truncated-half", "truncated-empty", "truncated-tail"),
     *("abandoned-epoch", "recovers-after-read-error", "recovers-after-truncation"),
 }
-"""Every run has bugs that these find in test_before_init.py, test_http.py, test_likely_causes.py,
-test_kept_state.py, test_epochs.py and test_advice.py."""
-OWN_TESTS = (*WRITES, *LOCKS, *THREADS, *RESUME, *MEMORY, CHECKS["resource-growth"])
+"""Every run has bugs that these find in test_before_init.py, test_http.py, test_shared_folder.py,
+test_likely_causes.py, test_kept_state.py, test_epochs.py and test_advice.py."""
+OWN_TESTS = (*WRITES, *LOCKS, *THREADS, *LISTINGS, *RESUME, *MEMORY, CHECKS["resource-growth"])
 """Every run has bugs that these find, and healthy datasets, in tests of these checks."""
 CHOSEN = [
     case
@@ -85,7 +86,12 @@ def _require_failure(case, records):
         **{"deadline": allowed(case.deadline), **case.options},
     )
     assert (case.verdict, True) == (result.verdict, result.failed), result.explanation
+    _require_words(case, result)
+
+
+def _require_words(case, result):
     assert case.says in result.explanation.splitlines()[0]
+    assert case.cause in result.cause
 
 
 def _require_pass(case, records):
@@ -101,7 +107,7 @@ def test_specimen_fails_its_check(case, ask_once):
     result = ask_once(case.specimen, case.check, fails=True, **{**hangs, **case.options})
 
     assert (case.verdict, False) == (result.verdict, result.passed), result.explanation
-    assert case.says in result.explanation.splitlines()[0]
+    _require_words(case, result)
 
 
 @pytest.mark.parametrize("case", TWINS_AND_CHECKS)

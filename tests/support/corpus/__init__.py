@@ -11,7 +11,7 @@ from support.corpus.entries import ENTRIES as ENTRIES
 
 _NAMES = """
     handles pickling transport descriptors memory deaths swallowing streams state caches hangs
-    pinning truncation network ranks resume locks threads
+    pinning truncation network ranks shared_folders resume locks threads listings
 """
 FAMILIES = tuple(import_module(f"support.corpus.{name}") for name in _NAMES.split())
 CASES = tuple(case for family in FAMILIES for case in family.CASES)

@@ -183,6 +183,15 @@ CASES: tuple[Case, ...] = (
         options={"files": "*.rec"},
     ),
     Case(
+        "J1",
+        CopiesToScratch,
+        "recovers-after-truncation",
+        "poisoned: a new pass over the same dataset object raised ValueError",
+        AtomicCache,
+        options={"files": "*.rec"},
+        cause="leaves a partially written file behind",
+    ),
+    Case(
         "J4",
         RecoversFromEmpty,
         "truncated-half",
@@ -209,12 +218,15 @@ CASES: tuple[Case, ...] = (
         "poisoned: a new pass over the same dataset object raised",
         CheckedSpectrograms,
     ),
-    Case(
-        "J10",
-        WritesInPlace,
-        "disk-full",
-        "poisoned: a new pass over the same dataset object raised",
-        CheckedSpectrograms,
+    *(
+        Case(
+            "J10",
+            WritesInPlace,
+            check,
+            "poisoned: a new pass over the same dataset object raised",
+            CheckedSpectrograms,
+        )
+        for check in ("disk-full", "write-error")
     ),
 )
 EXCUSED: dict[str, str] = {

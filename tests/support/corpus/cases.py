@@ -24,6 +24,7 @@ class Case:
         options: Arguments of ``check_dataset`` for both.
         deadline: Seconds for the specimen alone, if it hangs.
         not_applicable: Checks that do not apply to the twin, with a part of the reason.
+        cause: The likely cause that the check names, or a part of it.
 
     """
 
@@ -35,6 +36,7 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
     deadline: float = 30.0
     not_applicable: Mapping[str, str] = field(default_factory=dict)
+    cause: str = ""
 
     @property
     def verdict(self) -> str:

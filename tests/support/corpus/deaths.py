@@ -129,6 +129,18 @@ CASES: tuple[Case, ...] = (
         CachedWhole,
         options={"files": "*.rec"},
     ),
+    *(
+        Case(
+            "F1",
+            CachedStream,
+            check,
+            "poisoned: 8 of 16 samples",
+            CachedWhole,
+            options={"files": "*.rec"},
+            cause="leaves a partially written file behind",
+        )
+        for check in ("worker-killed-middle", "worker-killed-sending")
+    ),
     Case(
         "F3", NativeReader, "truncated-half", "failed_unclearly: the content of a file is damaged"
     ),

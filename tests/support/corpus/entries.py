@@ -4,7 +4,7 @@ The letter is the family: A handles shared over fork, B pickling, C exceptions o
 the worker, D descriptors, E memory and shared memory, F death of workers, G errors swallowed, H
 iterable datasets and the counting of epochs, I random numbers and state, J caches, K hangs, L
 pinned memory, M truncation that nobody notices, N servers, O several ranks, P saved states, Q file
-locks, R threads and processes.
+locks, R threads and processes, S listings of folders.
 """
 
 ENTRIES = {
@@ -51,6 +51,8 @@ ENTRIES = {
     "E6": "view-ships-whole-storage",
     "E7": "not-resizable-storage",
     "E8": "reused-output-buffer",
+    "E9": "zeros-without-memory",
+    "E10": "malloc-is-not-checked",
     "F1": "oom-sigkill",
     "F2": "sigkill-error-type-varies",
     "F3": "segv-in-native-reader",
@@ -128,6 +130,7 @@ ENTRIES = {
     "N1": "server-error-is-zeros",
     "N2": "body-cut-off",
     "N3": "client-without-time-limit",
+    "N4": "error-page-is-data",
     "O1": "stream-not-split-by-rank",
     "O2": "shards-do-not-divide",
     "O3": "rank-skips-a-sample",
@@ -136,6 +139,7 @@ ENTRIES = {
     "O6": "length-of-all-ranks",
     "O7": "set-epoch-changes-nothing",
     "O8": "may-skip-under-ddp",
+    "O9": "ranks-prepare-one-file",
     "P1": "state-forgets-its-shard",
     "P2": "state-goes-on-changing",
     "P3": "random-order-not-restored",
@@ -158,4 +162,8 @@ ENTRIES = {
     "R3": "zeros-without-its-command",
     "R4": "aborts-without-a-thread",
     "R5": "arrow-waits-for-its-thread",
+    "S1": "index-is-a-place-in-a-listing",
+    "S2": "pairs-by-places-in-two-listings",
+    "S3": "every-entry-is-a-sample",
+    "S4": "every-entry-is-a-class",
 }

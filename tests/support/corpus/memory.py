@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pytest_dataloader_faults import Contract
 from support.corpus.cases import Case
-from support.datasets import Records
+from support.datasets import SIZE, Records
 from support.specimens import ReusedBuffer
 
 _COUNT, _LENGTH = 12_000, 1400
+_PIXELS = 1 << 18
+_LIBC = ctypes.CDLL(None)
+_LIBC.malloc.restype, _LIBC.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
 
 
 class CaptionsInOneText(Records):
@@ -43,6 +49,46 @@ class ListOfCaptions(CaptionsInOneText):
         return int(self.captions[index][-9:])
 
 
+class Images(Records):
+    """Makes an image of 256 KiB of each record: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        record, _ = super().__getitem__(index)
+        return np.tile(record.numpy(), _PIXELS // SIZE), index
+
+
+class ZerosWithoutMemory(Images):
+    """Returns zeros, which take no memory, if there is none for an image."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except MemoryError:
+            return np.broadcast_to(np.uint8(0), _PIXELS), index
+
+
+class ChecksMalloc(Records):
+    """Decodes each record as C code does, in a buffer of its own: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        buffer = self._allocate()
+        ctypes.memset(buffer, 0, _PIXELS)
+        _LIBC.free(buffer)
+        return super().__getitem__(index)
+
+    def _allocate(self) -> int:
+        if (buffer := _LIBC.malloc(ctypes.c_size_t(_PIXELS))) is None:
+            raise MemoryError("no memory for a buffer")
+        return buffer
+
+
+class IgnoresMalloc(ChecksMalloc):
+    """Uses whatever malloc(3) returned, which is NULL without memory."""
+
+    def _allocate(self) -> int:
+        return _LIBC.malloc(ctypes.c_size_t(_PIXELS))
+
+
 CASES = (
     Case(
         "E1",
@@ -53,6 +99,22 @@ CASES = (
         {"contract": Contract(worker_memory=8 << 20)},
     ),
     Case("E8", ReusedBuffer, "workers-agree", "corrupted: has the content of sample"),
+    Case(
+        "E9",
+        ZerosWithoutMemory,
+        "memory-exhaustion",
+        "corrupted: all zeros",
+        Images,
+        cause="returns a substitute for an unreadable sample",
+    ),
+    Case(
+        "E10",
+        IgnoresMalloc,
+        "memory-exhaustion",
+        "failed_unclearly: was killed by SIGSEGV",
+        ChecksMalloc,
+        cause="crashes when an allocation fails",
+    ),
 )
 BEHAVIOURS = {
     "E3": (

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import requests
 import torch
 
 from support.corpus.cases import Case
@@ -82,6 +83,13 @@ class OfItsLength(ToTheEnd):
         return content_of_its_length(url, self.limit)
 
 
+class TakesErrorPage(Served):
+    """Takes the page that a server sends with an error status for a record."""
+
+    def _fetch(self, url: str) -> bytes:
+        return requests.get(url, timeout=self.limit).content
+
+
 _OF_FILES = (
     *("recovers-after-read-error", "recovers-after-truncation", "open-error", "file-missing"),
     *("read-error", "read-error-halfway", "read-error-transient", "short-read"),
@@ -128,5 +136,14 @@ CASES: tuple[Case, ...] = (
         Served,
         deadline=3.0,
         not_applicable=NO_FILES,
+    ),
+    Case(
+        "N4",
+        TakesErrorPage,
+        "http-error",
+        "corrupted: ",
+        Served,
+        not_applicable=NO_FILES,
+        cause="uses the error page of a server as data",
     ),
 )

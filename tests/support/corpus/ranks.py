@@ -165,8 +165,8 @@ def raises_errors(folder: Path) -> DataLoader[Any]:
     return RaisesErrors(RankedStream(folder), batch_size=2, num_workers=2)
 
 
-_TWO: dict[str, Any] = {"ranks": 2}
-_MAY_SKIP = {**_TWO, "contract": Contract(may_skip=True)}
+TWO: dict[str, Any] = {"ranks": 2}
+_MAY_SKIP = {**TWO, "contract": Contract(may_skip=True)}
 CASES: tuple[Case, ...] = (
     Case(
         "K11",
@@ -174,7 +174,7 @@ CASES: tuple[Case, ...] = (
         "rank-worker-killed",
         "hung: rank 0 was waiting in batch",
         raises_errors,
-        options=_TWO,
+        options=TWO,
     ),
     Case(
         "O1",
@@ -182,7 +182,7 @@ CASES: tuple[Case, ...] = (
         "ranks-agree",
         "corrupted: 16 of 16 samples (0, 1, 2, 3, 4, ...) were delivered more than once, on ranks",
         RankedStream,
-        options=_TWO,
+        options=TWO,
     ),
     Case(
         "O2",
@@ -190,7 +190,7 @@ CASES: tuple[Case, ...] = (
         "ranks-agree",
         "hung: rank 0 was waiting in batch",
         RankedStream,
-        options=_TWO,
+        options=TWO,
     ),
     Case(
         "O3",
@@ -198,7 +198,7 @@ CASES: tuple[Case, ...] = (
         "rank-read-error",
         "hung: samples after EIO",
         RankedStream,
-        options=_TWO,
+        options=TWO,
     ),
     Case(
         "O8",
@@ -215,7 +215,7 @@ CASES: tuple[Case, ...] = (
         "ranks-agree",
         "corrupted: were delivered more than once, on ranks 0 and 1, and",
         _Shuffled(SharedShuffle),
-        options=_TWO,
+        options=TWO,
     ),
     Case(
         "O5",
@@ -223,7 +223,7 @@ CASES: tuple[Case, ...] = (
         "ranks-agree",
         "corrupted: all ranks delivered identical random samples, bit for bit",
         RandomPerRank,
-        options=_TWO,
+        options=TWO,
         not_applicable=ONLY_SHAPES,
     ),
     Case(
@@ -232,7 +232,7 @@ CASES: tuple[Case, ...] = (
         "ranks-agree",
         "corrupted: the length of rank 0 is 16 samples, but it delivered 8",
         LengthOfOneRank,
-        options=_TWO,
+        options=TWO,
     ),
     Case(
         "O7",
@@ -240,6 +240,6 @@ CASES: tuple[Case, ...] = (
         "ranks-next-epoch",
         "corrupted: in the same order in both epochs",
         _Shuffled(SharedShuffle),
-        options=_TWO,
+        options=TWO,
     ),
 )

@@ -12,7 +12,8 @@ from typing import Any
 import torch.distributed
 from torch.utils.data import Dataset, get_worker_info
 
-from support.corpus.ranks import RankedStream, place
+from support.corpus.cases import Case
+from support.corpus.ranks import TWO, RankedStream, place
 from support.datasets import SIZE, Records, decode
 
 
@@ -135,7 +136,10 @@ class SavesItsPart(RankedStream):
         if not saved.exists():
             samples = list(super().__iter__())
             yield from samples
-            torch.save(samples, saved)
+            partial = saved.with_suffix(f".{os.getpid()}")
+            with open(partial, "wb") as file:
+                torch.save(samples, file)
+            os.replace(partial, saved)
         else:
             yield from torch.load(saved)
 
@@ -156,3 +160,17 @@ class MakesFolderTwice(DownloadsThenRenames):
     def make_folder(self) -> None:
         if not os.path.isdir(self.file.parent):
             os.makedirs(self.file.parent)
+
+
+_CAUSE = "prepares the same files on several ranks at once"
+CASES: tuple[Case, ...] = tuple(
+    Case("O9", specimen, "ranks-share-folder", finding, twin, options=TWO, cause=_CAUSE)
+    for specimen, finding, twin in (
+        (SavesItsPart, "corrupted: 8 were delivered on no rank", SavesItsPartByRank),
+        (
+            WritesOnRank0,
+            "fails_without_fault: all.bin: 0 bytes, expected 64",
+            WritesOnRank0ThenMeets,
+        ),
+    )
+)

@@ -330,6 +330,14 @@ CASES: tuple[Case, ...] = (
         "failed_unclearly: its cause is [Errno 5] Input/output error, and was raised by accident",
         SaysSoInHandler,
     ),
+    Case(
+        "G1",
+        NextWithoutEnd,
+        "descriptor-exhaustion",
+        "failed_unclearly: its cause is [Errno 24] Too many open files, and was raised by accident",
+        SaysSoInHandler,
+        cause="raises an error that hides its cause",
+    ),
     *(
         Case(
             "G1",

@@ -1,0 +1,125 @@
+"""Datasets that list a folder: bugs with its order and its entries, and twins without them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from support.corpus.cases import Case
+from support.corpus.ranks import TWO
+from support.datasets import SIZE, Records
+
+
+class InListingOrder(Records):
+    """Uses the files in the order in which the folder is listed."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.paths = list(folder.iterdir())
+
+
+class Labeled(Records):
+    """Has a label for each record, by the name of its file: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.labels = self._labels(folder)
+
+    def _labels(self, folder: Path) -> list[int]:
+        return sorted(int(path.stem) for path in folder.glob("*.rec"))
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index)[0], self.labels[index]
+
+
+class LabeledByPlace(Labeled):
+    """Pairs sorted files with labels from a second listing, which is not sorted."""
+
+    def _labels(self, folder: Path) -> list[int]:
+        return [int(path.stem) for path in folder.glob("*.rec")]
+
+
+class EveryEntry(Records):
+    """Makes a sample of every file, and fills short ones with zeros."""
+
+    def __getitem__(self, index: int) -> Any:
+        data = self.paths[index].read_bytes()[:SIZE].ljust(SIZE, b"\0")
+        return torch.tensor(list(data), dtype=torch.uint8)
+
+
+class EntriesBySuffix(Records):
+    """Selects the files by their suffix, and checks their length: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.paths = sorted(folder.glob("*.rec"))
+
+
+class FolderPerClass(EntriesBySuffix):
+    """Has a class for each folder next to that of its records: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.classes = sorted(self._list_classes(folder.parent))
+
+    def _list_classes(self, root: Path) -> list[str]:
+        return [path.name for path in root.iterdir() if path.is_dir()]
+
+    def __getitem__(self, index: int) -> Any:
+        path = self.paths[index]
+        return super().__getitem__(index)[0], self.classes.index(path.parent.name)
+
+
+class EntryPerClass(FolderPerClass):
+    """Has a class for each entry, whether it is a folder or not."""
+
+    def _list_classes(self, root: Path) -> list[str]:
+        return os.listdir(root)
+
+
+_UNSORTED = "depends on the order in which a folder is listed"
+_UNFILTERED = "treats every entry of a folder as data"
+CASES: tuple[Case, ...] = (
+    Case(
+        "S1",
+        InListingOrder,
+        "listing-order",
+        "corrupted: when its folders are listed in another order, sample 0",
+        cause=_UNSORTED,
+    ),
+    Case(
+        "S1",
+        InListingOrder,
+        "ranks-listing-order",
+        "corrupted: when one rank lists its folders in another order, rank 1: ",
+        options=TWO,
+        cause=_UNSORTED,
+    ),
+    Case(
+        "S2",
+        LabeledByPlace,
+        "listing-order",
+        "corrupted: when its folders are listed in another order, sample 0",
+        Labeled,
+        cause=_UNSORTED,
+    ),
+    Case(
+        "S3",
+        EveryEntry,
+        "stray-entries",
+        "corrupted: the dataset has 17 samples instead of 16",
+        EntriesBySuffix,
+        cause=_UNFILTERED,
+    ),
+    Case(
+        "S4",
+        EntryPerClass,
+        "stray-entries",
+        "corrupted: sample 0 (batch 0) is wrong",
+        FolderPerClass,
+        cause=_UNFILTERED,
+    ),
+)
