@@ -11,11 +11,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = {
-    **{name: name for name in ("campaign", "chaos", "places", "transparency")},
+    **{
+        name: name
+        for name in ("campaign", "chaos", "mutants", "places", "record", "size", "transparency")
+    },
     **{
         name: f"pages.{name}"
         for name in "adoption compatibility corpus datasets environments readers".split()
     },
+    "compare": "record.compare",
     "unhurt": "chaos.unhurt",
 }
 

@@ -1,0 +1,111 @@
+"""The record: what the battery says about many datasets, one line of JSON for each check of each.
+
+``python evidence record`` writes one, and ``python evidence compare`` tells two apart. So an entry
+has only what is the same in each run: no times, counts of operations, folders or process ids.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from pytest_dataloader_faults import CheckResult
+from pytest_dataloader_faults.outcomes import FaultFacts, Outcome
+from pytest_dataloader_faults.report.model import item_of
+
+Entry: TypeAlias = dict[str, Any]
+"""A line. What is empty or false is left out."""
+REFUSED, NOT_INSTALLED, ENDED = "refused", "not installed", "ended"
+"""Statuses of a case that has no results: of an entry with an empty name of a check."""
+_VARYING = (
+    (re.compile(r"(?<=\.)\d{2,}(?=\.|$)|(?<![a-zA-Z0-9])\d{4,}(?![a-zA-Z0-9])"), "N"),
+    (re.compile(r"\btmp\w{8}\b|\b(?=[a-f]*\d)[0-9a-f]{8,}\b"), "N"),
+    (re.compile(r"(?<=-)[a-z0-9_]{8}(?=/)"), "N"),
+    (re.compile(r"0x[0-9a-f]+"), "0xN"),
+)
+"""Ids of processes, temporary names and addresses."""
+
+INTERMITTENT = {
+    # Each worker ends the group that both are in, and may do so before the other one reads.
+    ("corpus/TakesTheGroupDown", "read-error"): ["faults"],
+}
+"""The facts that differ from run to run, by case and check. A verdict stands for all of them."""
+
+
+class Key(NamedTuple):
+    """What an entry is about: a dataset, one of its loaders if it has several, and a check."""
+
+    case: str
+    part: str
+    check: str
+
+
+def key_of(entry: Entry) -> Key:
+    """What *entry* is about."""
+    return Key(entry["case"], entry.get("part", ""), entry.get("check", ""))
+
+
+def entry_of(case: str, result: CheckResult) -> Entry:
+    """The entry for *result* of a check of *case*."""
+    item = item_of(result, nodeid=case, test=case, where=("", 1))
+    facts = {
+        "case": case,
+        "part": item.part,
+        "check": item.check,
+        "status": item.status,
+        "verdict": item.verdict,
+        "wrong": str(result.finding.wrong or ""),
+        "cause": item.cause,
+        "notes": list(map(without_varying_names, item.notes)),
+        "faults": [_fault_entry(each) for each in _faults_of(result)],
+        "intermittent": INTERMITTENT.get((case, item.check)),
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _faults_of(result: CheckResult) -> Iterator[FaultFacts]:
+    """The faults of the trial that failed; if none did, of all scenarios."""
+    decides = [result.outcome] if result.outcome else []
+    trials: Iterable[Outcome] = result.trials if result.passed else decides
+    for trial in trials:
+        for outcome in trial.ranks or (trial,):
+            yield from outcome.faults
+
+
+def _fault_entry(facts: FaultFacts) -> Entry:
+    """Whether it fired, and where first: in the main process, or in the worker with the lowest id.
+
+    Which of two workers is first differs from run to run, and so does how far they get.
+    """
+    entry: Entry = {"fault": type(facts.fault).__name__, "matched": bool(facts.matched)}
+    if not facts.fired:
+        return entry
+    entry["fired"] = True
+    first = min(facts.firings, key=lambda each: -1 if each.worker is None else each.worker)
+    name = without_varying_names(os.path.basename(first.path or ""))
+    return {**entry, "call": first.call, "file": name, "worker": first.worker}
+
+
+def without_varying_names(text: str) -> str:
+    """*text* without folders below that for temporary files, and without ids."""
+    folder = re.escape(os.environ.get("TMPDIR", "/tmp"))
+    text = re.sub(rf"{folder}/(?:[^\s'\"/]+/)*", "", text)
+    for pattern, replacement in _VARYING:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def read(path: Path) -> dict[Key, Entry]:
+    """The entries of a record; none if there is no file yet."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    entries = map(json.loads, lines)
+    return {key_of(entry): entry for entry in entries}
+
+
+def line_of(entry: Entry) -> str:
+    """*entry* as a line of a record."""
+    return json.dumps(entry, ensure_ascii=False) + "\n"
