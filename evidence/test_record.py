@@ -63,6 +63,12 @@ def test_every_specimen_and_twin_runs_its_check(cases):
     assert expected <= checks
 
 
+def test_what_is_intermittent_is_in_the_record(cases):
+    assert record.INTERMITTENT.keys() <= {
+        (case.name, check) for case in cases for check in case.checks
+    }
+
+
 def test_no_pair_is_recorded_twice(cases):
     counts = Counter((case.name, check) for case in cases for check in case.checks)
     assert set(counts.values()) == {1}
@@ -131,8 +137,9 @@ def test_intermittent_facts_are_not_compared():
     other_faults = {**FAILED, "faults": [], "intermittent": ["faults"]}
     assert _sections([FAILED], [other_faults]) == []
     assert (VERDICTS, "truncated-half") in _sections([FAILED], [{**other_faults, "cause": "other"}])
-    passes = {**PASSED, "check": "truncated-half", "intermittent": ["verdict"]}
-    assert _sections([FAILED], [passes]) == []
+    hung = {**FAILED, "verdict": "hung", "intermittent": ["verdict"]}
+    assert _sections([FAILED], [hung]) == []
+    assert _sections([FAILED], [{**hung, "status": "flaky"}]) == [(STATUSES, "truncated-half")]
 
 
 def test_the_worst_of_the_checks_that_became_one_counts():
@@ -165,6 +172,7 @@ def test_a_change_is_printed_once():
         ("cache-3a9d8297f0.arrow of <A object at 0x7f12>", "cache-N.arrow of <A object at 0xN>"),
         ("tmpab12cd34 and sample-014.jpg", "N and sample-014.jpg"),
         ("cache-4nqv80o1/10.cache", "cache-N/10.cache"),
+        ("site-packages/torch/functional.py", "site-packages/torch/functional.py"),
     ],
 )
 def test_what_varies_is_left_out(text, expected, monkeypatch):

@@ -1,6 +1,6 @@
 """Mutate the code that decides about verdicts, and see whether a test of it fails.
 
-    python evidence mutants [--seed N] [--count N] FOLDER
+    python evidence mutants FOLDER [--seed N] [--count N] [--parts judge engine]
 
 FOLDER gets a copy of the checkout, where one module at a time is changed, and ``mutants.jsonl``: a
 line for each mutant. A mutant that has a line is not run again. 200 mutants take hours.
@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,10 +69,11 @@ class Mutant(NamedTuple):
         return f"{self.path}:{line} ({start}): {change}"
 
 
-def sample(seed: int, count: int) -> Iterator[Mutant]:
-    """Random mutants, the same number of each part."""
+def sample(seed: int, count: int, parts: Collection[str] = PARTS) -> Iterator[Mutant]:
+    """*count* random mutants of all parts, the same number of each; those of *parts*."""
     package = ROOT / PACKAGE
-    for part, (modules, _) in PARTS.items():
+    for part in parts:
+        modules = PARTS[part].modules
         paths = sorted(path for each in modules for path in _modules(package / each))
         mutants = [
             Mutant(part, str(path.relative_to(package)), mutation)
@@ -99,22 +100,21 @@ class Copy:
 
     def find_killer(self, mutant: Mutant) -> str:
         """The test that fails with *mutant*, or what else happens; "" if all pass."""
-        tests = PARTS[mutant.part].tests
-        for group in tests:
-            if group not in self._seconds:
-                self._measure(group)
-        with self._mutated(mutant):
-            killers = (self._run(group, self._limit(group)) for group in tests)
-            return next(filter(None, killers), "")
+        for group in PARTS[mutant.part].tests:
+            limit = _TIMES * self._measure(group) + _SECONDS
+            with self._mutated(mutant):
+                if killer := self._run(group, limit):
+                    return killer
+        return ""
 
-    def _measure(self, group: str) -> None:
-        began = time.monotonic()
-        if killer := self._run(group, None):
-            sys.exit(f"without a mutation, a test of {group} fails: {killer}")
-        self._seconds[group] = time.monotonic() - began
-
-    def _limit(self, group: str) -> float:
-        return _TIMES * self._seconds[group] + _SECONDS
+    def _measure(self, group: str) -> float:
+        """How many seconds the tests of *group* take without a mutation."""
+        if group not in self._seconds:
+            began = time.monotonic()
+            if killer := self._run(group, None):
+                sys.exit(f"without a mutation, a test of {group} fails: {killer}")
+            self._seconds[group] = time.monotonic() - began
+        return self._seconds[group]
 
     @contextlib.contextmanager
     def _mutated(self, mutant: Mutant) -> Iterator[None]:
@@ -179,12 +179,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--count", type=int, default=200, metavar="N")
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, metavar="PART")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     file, copy = options.folder / "mutants.jsonl", Copy(options.folder.resolve() / "copy")
     file.touch()
     known = {json.loads(line)["mutant"] for line in file.read_text(encoding="utf-8").splitlines()}
-    for mutant in sample(options.seed, options.count):
+    for mutant in sample(options.seed, options.count, options.parts):
         if mutant.name in known:
             continue
         result = {"part": mutant.part, "mutant": mutant.name, "killer": copy.find_killer(mutant)}

@@ -70,7 +70,7 @@ def run(tried_class: Tried, only: list[str] | None = None) -> dict[str, Any]:
                 **tried_class.arguments(),
             )
         except exceptions.UnusableDatasetError as error:
-            return {"version": tried_class.version(), "refused": _without_places(str(error))}
+            return {"version": tried_class.version(), "refused": without_places(str(error))}
         seconds = round(time.monotonic() - begun)
     row = {"version": tried_class.version(), "seconds": seconds, **summary(results)}
     if tried_class.part:
@@ -89,7 +89,7 @@ def summary(results: list[Any]) -> dict[str, Any]:
     }
 
 
-def _without_places(message: str) -> str:
+def without_places(message: str) -> str:
     """The first line of *message*, without what differs from run to run."""
     return re.sub(r" at (0x[0-9a-f]+|/\S+:\d+)|^rank \d+: ", "", message.partition("\n")[0])
 

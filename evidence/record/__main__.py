@@ -29,7 +29,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+import pytest_dataloader_faults
 import record
+from pages.datasets import without_places
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
@@ -43,6 +45,9 @@ _LIMIT = 1500
 def main(arguments: list[str] | None = None) -> None:
     """Run the cases that are asked for, and print what the record has then."""
     options = _parse(arguments)
+    print(
+        f"the package is that of {os.path.dirname(pytest_dataloader_faults.__file__)}", flush=True
+    )
     cases = [each for each in all_cases(full=options.full) if _is_chosen(each, options.names)]
     with tempfile.TemporaryDirectory(prefix="record-") as folder:
         _run(cases, options.file, Path(folder), options.jobs)
@@ -128,14 +133,15 @@ def _entries(case: Case, checks: list[str], folder: Path) -> list[Entry]:
         with case.prepare(folder) as arguments:
             results = check_dataset(only=checks, on_fail=None, **arguments)
     except (InvalidArgumentError, UnusableDatasetError) as error:
-        return [_without_results(case, record.REFUSED, str(error).partition("\n")[0])]
+        return [_without_results(case, record.REFUSED, str(error))]
     except Exception as error:  # noqa: BLE001  # whatever it is, it is the result
-        return [_without_results(case, record.ENDED, repr(error))]
+        return [_without_results(case, record.ENDED, f"{type(error).__name__}: {error}")]
     return [record.entry_of(case.name, each) for each in results]
 
 
 def _without_results(case: Case, status: str, note: str) -> Entry:
-    return {"case": case.name, "status": status, "notes": [record.without_varying_names(note)]}
+    note = record.without_varying_names(without_places(note))
+    return {"case": case.name, "status": status, "notes": [note]}
 
 
 def _add(file: Path, entries: list[Entry]) -> None:

@@ -32,6 +32,8 @@ FIELD = (
 """The classes of a short record. Their libraries are those of the suite."""
 _AT_REST = "missing-file empty-file truncated-file corrupted-file read-error".split()
 _OF_LOADERS = "workers-agree pickles two-epochs read-error worker-killed".split()
+_SIZED = ("", "list", "tuple", "deque", *odd_loaders.TORCHS)
+"""Samplers for loaders that keep one iterator, which need a length."""
 _KEEP_ITERATOR = [
     getattr(infinite_loaders, name)
     for name in "Lazy Eager InClosure InGenerator LeavesOut Scaling ScalingLeavingOut EndsEarly"
@@ -125,20 +127,22 @@ def _of_pair(pair: Any, role: str, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _odd() -> Iterator[Case]:
-    """Each dataset, sampler, collate function and kind of loader in one combination or more."""
-    samplers = itertools.cycle(["", *odd_loaders.CONTAINERS, *odd_loaders.TORCHS])
-    containers = itertools.cycle(odd_loaders.CONTAINERS)
+    """Each dataset, collate function, kind of loader and sampler that ends, once or more."""
+    containers = [name for name in odd_loaders.CONTAINERS if name != "endless"]
+    samplers = itertools.cycle(["", *containers, *odd_loaders.TORCHS])
     collates = itertools.cycle(odd_loaders.COLLATES)
     kinds = itertools.cycle(odd_loaders.LOADERS)
     for number, dataset in enumerate(odd_loaders.DATASETS):
         how: dict[str, Any] = {}
         if dataset in odd_loaders.MAPS:
-            how = {"sampler": next(samplers), "collate": next(collates), "loader": next(kinds)}
+            how = {"sampler": next(samplers), "collate": next(collates)}
+            if how["sampler"] in _SIZED:
+                how["loader"] = next(kinds)
         elif dataset in odd_loaders.ANY:
-            how = {"sampler": next(containers)}
+            how = {"sampler": "drawn", "collate": "list"}
         if dataset == "opened by init":
             how["init"] = "opens"
-        size = None if dataset in odd_loaders.BATCHED_STREAMS else (4, 3, 1)[number % 3]
+        size = None if dataset in odd_loaders.BATCHED_STREAMS else (4, 2)[number % 2]
         options = {
             "num_workers": 1 + number % 3,
             "batch_size": size,

@@ -53,13 +53,8 @@ def compare(old: Record, new: Record) -> Iterator[Change]:
     groups = _group(old), _group(new)
     keys = sorted({key for each in groups for key in each})
     pairs = [(key, *(each.get(key, {}) for each in groups)) for key in keys]
-    stable = [
-        (key, before, after)
-        for key, before, after in pairs
-        if not _varies("verdict", *before.values(), *after.values())
-    ]
-    yield from _compare_causes(stable)
-    for key, before, after in stable:
+    yield from _compare_causes(pairs)
+    for key, before, after in pairs:
         is_merged = before.keys() != after.keys() and {key.check} in (before.keys(), after.keys())
         if is_merged and before and after:
             yield from _compare_results(_worst(before), _worst(after), key)
@@ -97,7 +92,8 @@ def _compare_causes(
     causes: list[dict[Key, dict[str, None]]] = [{}, {}]
     for key, *groups in pairs:
         for causes_by_case, group in zip(causes, groups, strict=True):
-            names = [each.get("cause") for each in group.values() if each["status"] in _FAILING]
+            failed = [each for each in group.values() if each["status"] in _FAILING]
+            names = [each.get("cause") for each in failed if not _varies("cause", each)]
             causes_by_case.setdefault(key._replace(check=""), {}).update(dict.fromkeys(names))
     before, after = causes
     for case in before:
@@ -105,8 +101,9 @@ def _compare_causes(
             (LOST, before[case], after[case]),
             (FOUND, after[case], before[case]),
         ):
-            for name in names.keys() - others.keys():
-                yield Change(section, name or "no cause", case)
+            for name in names:
+                if name not in others:
+                    yield Change(section, name or "no cause", case)
 
 
 def _compare_entries(old: Entry | None, new: Entry | None, key: Key) -> Iterator[Change]:
@@ -132,10 +129,15 @@ def _differing(old: Any, new: Any) -> str:
 
 def _compare_results(old: Entry, new: Entry, key: Key) -> Iterator[Change]:
     """The difference of the results alone: of a check, or of those that became one."""
-    if [old.get(name) for name in _VERDICT] != [new.get(name) for name in _VERDICT]:
-        yield Change(VERDICTS, f"{_describe(old)} -> {_describe(new)}", key)
-    elif old["status"] != new["status"]:
+    differing = [
+        name
+        for name in (*_VERDICT, "status")
+        if old.get(name) != new.get(name) and not _varies(name, old, new)
+    ]
+    if differing == ["status"] and "verdict" in old:
         yield Change(STATUSES, f"{_describe(old)} -> {new['status']}", key)
+    elif differing:
+        yield Change(VERDICTS, f"{_describe(old)} -> {_describe(new)}", key)
 
 
 def _describe(entry: Entry) -> str:
