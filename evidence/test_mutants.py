@@ -69,8 +69,8 @@ def test_summary():
     ]
     assert list(summary(results)) == [
         "_engine: 2 of 2 killed (tests/engine 1, tests/engine: timeout 1)",
-        "in all: 2 of 3 killed (tests/engine 1, tests/engine: timeout 1)",
         "outcomes: 0 of 1 killed ()",
+        "in all: 2 of 3 killed (tests/engine 1, tests/engine: timeout 1)",
         "survivors:",
         "  outcomes/a.py:4 (9): 1 -> (2)",
     ]

@@ -155,20 +155,18 @@ class Copy:
 
 def summary(results: Iterable[dict[str, Any]]) -> Iterator[str]:
     """For each folder of mutated modules, how many mutants each folder of tests killed."""
-    rows: dict[str, list[str]] = {"in all": []}
+    killers: dict[str, list[str]] = {}
     survivors = []
     for result in results:
         folder = os.path.dirname(result["mutant"].partition(":")[0])
-        tests = "/".join(result["killer"].split("/")[:2])
-        for row in (folder, "in all"):
-            rows.setdefault(row, []).append(tests)
-        if not tests:
+        killers.setdefault(folder, []).append("/".join(result["killer"].split("/")[:2]))
+        if not result["killer"]:
             survivors.append(f"  {result['mutant']}")
-    for folder, killers in sorted(rows.items()):
-        counts = {each: killers.count(each) for each in sorted({*killers} - {""})}
+    in_all = list(itertools.chain(*killers.values()))
+    for folder, tests in (*sorted(killers.items()), ("in all", in_all)):
+        counts = {each: tests.count(each) for each in sorted({*tests} - {""})}
         by_tests = ", ".join(f"{each} {count}" for each, count in counts.items())
-        killed = sum(counts.values())
-        yield f"{folder}: {killed} of {len(killers)} killed ({by_tests})"
+        yield f"{folder}: {sum(counts.values())} of {len(tests)} killed ({by_tests})"
     if survivors:
         yield from ("survivors:", *survivors)
 

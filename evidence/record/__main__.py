@@ -12,6 +12,7 @@ again. At the end, FILE is sorted.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import os
 import random
@@ -71,23 +72,24 @@ def _is_chosen(case: Case, names: list[str]) -> bool:
 
 def _run(cases: Iterable[Case], file: Path, folder: Path, jobs: int) -> None:
     """Run *cases*, *jobs* of them at once, and add their entries to *file*."""
-    entries = record.read(file)
-    known = {(key.case, key.check) for key in entries}
+    known = {(key.case, key.check) for key in record.read(file)}
     running: dict[BaseProcess, tuple[Case, float]] = {}
-    for case in cases:
-        checks = [each for each in case.checks if (case.name, each) not in known]
-        if (case.name, "") in known or not checks:
-            continue
-        while len(running) >= jobs:
+    try:
+        for case in cases:
+            checks = [each for each in case.checks if (case.name, each) not in known]
+            if (case.name, "") in known or not checks:
+                continue
+            while len(running) >= jobs:
+                _wait(running, file)
+            arguments = case, checks, file, Path(tempfile.mkdtemp(dir=folder))
+            process = multiprocessing.get_context("fork").Process(target=_record, args=arguments)
+            process.start()
+            running[process] = case, time.monotonic()
+        while running:
             _wait(running, file)
-        own_folder = Path(tempfile.mkdtemp(dir=folder))
-        process = multiprocessing.get_context("fork").Process(
-            target=_record, args=(case, checks, file, own_folder)
-        )
-        process.start()
-        running[process] = case, time.monotonic()
-    while running:
-        _wait(running, file)
+    finally:
+        for process in running:
+            _end(process)
 
 
 def _wait(running: dict[BaseProcess, tuple[Case, float]], file: Path) -> None:
@@ -97,13 +99,19 @@ def _wait(running: dict[BaseProcess, tuple[Case, float]], file: Path) -> None:
         seconds = time.monotonic() - began
         if process.is_alive() and seconds < _LIMIT:
             continue
-        if process.is_alive():
-            os.killpg(process.pid, signal.SIGKILL)
-        process.join()
+        _end(process)
         del running[process]
         if process.exitcode:
             _add(file, [_without_results(case, record.ENDED, f"exit status {process.exitcode}")])
         print(f"{case.name}: {seconds:.0f} s", flush=True)
+
+
+def _end(process: BaseProcess) -> None:
+    """Kill the session of *process* if it still runs. A process that has ended may share its id."""
+    with contextlib.suppress(ProcessLookupError):
+        if process.is_alive():
+            os.killpg(process.pid, signal.SIGKILL)
+    process.join()
 
 
 def _record(case: Case, checks: list[str], file: Path, folder: Path) -> None:
