@@ -100,7 +100,7 @@ CASES = (
     ),
     Case("E8", ReusedBuffer, "workers-agree", "corrupted: has the content of sample"),
     Case(
-        "E9",
+        "G6",
         ZerosWithoutMemory,
         "memory-exhaustion",
         "corrupted: all zeros",
@@ -108,7 +108,7 @@ CASES = (
         cause="returns a substitute for an unreadable sample",
     ),
     Case(
-        "E10",
+        "E9",
         IgnoresMalloc,
         "memory-exhaustion",
         "failed_unclearly: was killed by SIGSEGV",
