@@ -148,7 +148,8 @@ def _entries(case: Case, checks: list[str], folder: Path) -> list[Entry]:
 
 
 def _without_results(case: Case, status: str, note: str) -> Entry:
-    note = record.without_varying_names(without_places(note))
+    """An entry for the whole *case*. What has ended it is told in full, because it is a defect."""
+    note = note if status == record.ENDED else record.without_varying_names(without_places(note))
     return {"case": case.name, "status": status, "notes": [note]}
 
 
