@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections import Counter
 
 import pytest
@@ -185,3 +186,6 @@ def test_a_record_is_read_as_it_is_written(tmp_path):
     assert record.read(file) == {}
     file.write_text("".join(map(record.line_of, (FAILED, PASSED))), encoding="utf-8")
     assert list(record.read(file).values()) == [FAILED, PASSED]
+    packed = tmp_path / "record.jsonl.gz"
+    packed.write_bytes(gzip.compress(file.read_bytes()))
+    assert record.read(packed) == record.read(file)

@@ -6,6 +6,7 @@ has only what is the same in each run: no times, counts of operations, folders o
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -108,9 +109,11 @@ def without_varying_names(text: str) -> str:
 
 
 def read(path: Path) -> dict[Key, Entry]:
-    """The entries of a record; none if there is no file yet."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    entries = map(json.loads, lines)
+    """The entries of a record, which gzip(1) may have packed; none if there is no file yet."""
+    content = path.read_bytes() if path.exists() else b""
+    if path.suffix == ".gz":
+        content = gzip.decompress(content)
+    entries = map(json.loads, content.decode().splitlines())
     return {key_of(entry): entry for entry in entries}
 
 
