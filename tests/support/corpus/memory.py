@@ -14,7 +14,8 @@ from support.datasets import SIZE, Records
 from support.specimens import ReusedBuffer
 
 _COUNT, _LENGTH = 12_000, 1400
-_PIXELS = 1 << 18
+_LARGE = 1 << 26
+"""Bytes that malloc(3) always gets from the kernel, whatever it keeps."""
 _LIBC = ctypes.CDLL(None)
 _LIBC.malloc.restype, _LIBC.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
 
@@ -49,22 +50,24 @@ class ListOfCaptions(CaptionsInOneText):
         return int(self.captions[index][-9:])
 
 
-class Images(Records):
-    """Makes an image of 256 KiB of each record: healthy."""
+class Decodes(Records):
+    """Decodes each record in a large buffer: healthy."""
 
     def __getitem__(self, index: int) -> Any:
         record, _ = super().__getitem__(index)
-        return np.tile(record.numpy(), _PIXELS // SIZE), index
+        buffer = np.empty(_LARGE, np.uint8)
+        buffer[:SIZE] = record
+        return buffer[:SIZE].copy(), index
 
 
-class ZerosWithoutMemory(Images):
-    """Returns zeros, which take no memory, if there is none for an image."""
+class ZerosWithoutMemory(Decodes):
+    """Returns zeros if there is no memory for the buffer."""
 
     def __getitem__(self, index: int) -> Any:
         try:
             return super().__getitem__(index)
         except MemoryError:
-            return np.broadcast_to(np.uint8(0), _PIXELS), index
+            return np.zeros(SIZE, np.uint8), index
 
 
 class ChecksMalloc(Records):
@@ -72,12 +75,12 @@ class ChecksMalloc(Records):
 
     def __getitem__(self, index: int) -> Any:
         buffer = self._allocate()
-        ctypes.memset(buffer, 0, _PIXELS)
+        ctypes.memset(buffer, 0, SIZE)
         _LIBC.free(buffer)
         return super().__getitem__(index)
 
     def _allocate(self) -> int:
-        if (buffer := _LIBC.malloc(ctypes.c_size_t(_PIXELS))) is None:
+        if (buffer := _LIBC.malloc(ctypes.c_size_t(_LARGE))) is None:
             raise MemoryError("no memory for a buffer")
         return buffer
 
@@ -86,7 +89,7 @@ class IgnoresMalloc(ChecksMalloc):
     """Uses whatever malloc(3) returned, which is NULL without memory."""
 
     def _allocate(self) -> int:
-        return _LIBC.malloc(ctypes.c_size_t(_PIXELS))
+        return _LIBC.malloc(ctypes.c_size_t(_LARGE))
 
 
 CASES = (
@@ -104,7 +107,7 @@ CASES = (
         ZerosWithoutMemory,
         "memory-exhaustion",
         "corrupted: all zeros",
-        Images,
+        Decodes,
         cause="returns a substitute for an unreadable sample",
     ),
     Case(
