@@ -188,12 +188,13 @@ def _is_whole(run: FaultFreeRun, references: Sequence[Reference]) -> bool:
     whole_reference = run.reference
     if whole_reference.kind == "iterable":
         return True
-    names = [name for name, _ in whole_reference.samples] or [
-        index for indices, _ in whole_reference.batches for index in indices
+    requested = whole_reference.request_count
+    names = [name for name, _ in whole_reference.samples[:requested]] or [
+        index for indices, _ in whole_reference.batches[:requested] for index in indices
     ]
     (epoch,) = run.working.epochs
     drawn = Counter(each for indices in epoch.drawn for each in indices)
-    if Counter(names[: whole_reference.request_count]) != drawn:
+    if Counter(names) != drawn:
         return False
     known_digests = whole_reference.digests
     seeded = whole_reference.comparison.seeded is not None

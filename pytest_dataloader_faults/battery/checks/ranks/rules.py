@@ -149,13 +149,20 @@ def _describe_all(finding: Finding, outcome: TrialFacts, reference: Reference) -
     if finding.verdict is Verdict.SURVIVED and not outcome.schedule:
         ranks = pluralize(len(outcome.ranks), "rank")
         batches = pluralize(len(outcome.epochs[0].delivered), "batch")
-        total = (
-            "together delivered every sample exactly once"
-            if _RankSamples.from_reference(reference)
-            else "no sample was wrong"
-        )
+        total = _describe_coverage(outcome, reference)
         return replace(finding, sentence=f"{ranks} delivered {batches} each, and {total}")
     return replace(finding, sentence=finding.sentence + _describe_stopped(outcome))
+
+
+def _describe_coverage(outcome: TrialFacts, reference: Reference) -> str:
+    expected = _RankSamples.from_reference(reference)
+    if expected is None:
+        return "no sample was wrong"
+    keys = [key for rank in outcome.ranks for key in expected.keys_of(rank.epochs[0], reference)]
+    extra = len(keys) - expected.counts.total()
+    if extra <= 0:
+        return "together delivered every sample exactly once"
+    return f"together delivered every sample, {extra} of them twice to fill the last batches"
 
 
 def _prefix_rank(number: int, finding: Finding) -> Finding:
@@ -358,7 +365,7 @@ def _check_epoch(
     repeated = [each for each in expected if total[each] > expected[each]]
     missing = [each for each in expected if total[each] < expected[each]]
     padding = -expected.total() % len(epoch) if outcome.kind == "map" else 0
-    if len(repeated) > padding:
+    if len(repeated) > padding and (missing or not _fill_last_round(epoch, samples, reference)):
         ranks = [number for number, each in enumerate(counts) if each[repeated[0]]]
         addition = (
             f", and {len(missing)} {was_or_were(len(missing))} delivered on no rank"
@@ -370,6 +377,16 @@ def _check_epoch(
     if len(missing) > _count_droppable(epoch, outcome) and not samples.is_cut:
         return Finding(Verdict.CORRUPTED, f"{samples.describe(missing)} on no rank", ON_NO_RANK)
     return None
+
+
+def _fill_last_round(epoch: Sequence[Pass], samples: _RankSamples, reference: Reference) -> bool:
+    """Whether samples are repeated only so that each rank has a last batch, of the same size.
+
+    Batch samplers may do so: Accelerate's does, by its default ``even_batches``.
+    """
+    before_last = [replace(each, delivered=each.delivered[:-1]) for each in epoch]
+    total = Counter(key for each in before_last for key in samples.keys_of(each, reference))
+    return len({len(each.delivered) for each in epoch}) == 1 and total <= samples.counts
 
 
 def _count_droppable(epoch: Sequence[Pass], outcome: TrialFacts) -> int:
