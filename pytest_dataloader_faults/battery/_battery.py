@@ -201,13 +201,8 @@ class Battery:
     def _run_scenarios(
         self, check: Check, scenarios: tuple[Scenario, ...], should_fail: bool
     ) -> CheckResult:
-        """Run the scenarios until one fails, without those that do not apply.
-
-        Files that no worker uses in the trial, such as locks with a new name each time, count only
-        if there are no others.
-        """
+        """Run the scenarios that apply, until no other can be worse."""
         results: list[tuple[str, CheckResult]] = []
-        unused: list[tuple[str, CheckResult]] = []
         inapplicable: list[NotApplicable] = []
 
         def run_scenario(scenario: Scenario) -> tuple[str, CheckResult]:
@@ -215,13 +210,10 @@ class Battery:
             return scenario.title, self._annotate(check, scenario, result)
 
         for title, result in map_applicable(run_scenario, scenarios, inapplicable):
-            if repeats.touched_no_target(result) and not check.origin:
-                unused.append((title, result))
-                continue
             results.append((title, result))
-            if result.reproduced and not result.passed:
+            if repeats.is_worst(result):
                 break
-        result = repeats.combine(results or unused)
+        result = repeats.combine(results, need_fire=bool(check.origin))
         untested = (f"not tested: {each.full_reason}" for each in inapplicable if each.remedy)
         return replace(result, notes=(*result.notes, *untested))
 

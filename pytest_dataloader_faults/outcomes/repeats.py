@@ -58,10 +58,10 @@ def deciding_trial(result: CheckResult) -> JudgedTrial:
     return JudgedTrial(result.outcome, result.finding)
 
 
-def touched_no_target(result: CheckResult) -> bool:
-    """Whether no operation of a worker matched the faults."""
-    matched = any(each.matched for each in deciding_trial(result).outcome.faults)
-    return result.verdict is Verdict.NOT_EXERCISED and not matched
+def is_worst(result: CheckResult) -> bool:
+    """Whether no other result can be more severe."""
+    is_most_severe = result.verdict.severity == max(each.severity for each in Verdict)
+    return result.reproduced and not result.passed and is_most_severe
 
 
 def hangs_or_dies(trial: JudgedTrial) -> bool:
@@ -216,23 +216,30 @@ def _list_failures(intermittent: Mapping[str, str]) -> Iterator[str]:
     yield from (f"{check}: {failure}" for check, failure in intermittent.items())
 
 
-def combine(results: Sequence[tuple[str, CheckResult]]) -> CheckResult:
+def combine(results: Sequence[tuple[str, CheckResult]], *, need_fire: bool = False) -> CheckResult:
     """The most severe of the *results* of a check's scenarios, each with the scenario's title.
 
-    Its last note lists the scenarios, if they have titles.
+    Faults that did not fire, as of locks with a new name each time, count only if no other did, or
+    if all *need* to. The last note lists the scenarios, if they have titles.
     """
-    decides = min((result for _, result in results), key=_priority)
+    counted = [each for _, each in results if each.verdict is not Verdict.NOT_EXERCISED]
+    if need_fire or not counted:
+        counted = [each for _, each in results]
+    decides = min(counted, key=_priority)
     trials = tuple(trial for _, result in results for trial in result.trials)
     titles = [f"{title} ({result.verdict})" for title, result in results if title]
     notes = (*decides.notes, f"tried: {'; '.join(titles)}") if titles else decides.notes
     return replace(decides, notes=notes, trials=trials)
 
 
-def _priority(result: CheckResult) -> int:
-    """Sort confirmed failures before flaky ones, and those before passes, errors first."""
+def _priority(result: CheckResult) -> tuple[int, int]:
+    """Sort confirmed failures before flaky ones, and those before passes, errors first.
+
+    Of several failures, the most severe comes first.
+    """
     if result.passed:
-        return 3 if result.verdict is Verdict.SURVIVED else 2
-    return int(not result.reproduced)
+        return 3 if result.verdict is Verdict.SURVIVED else 2, 0
+    return int(not result.reproduced), -result.verdict.severity
 
 
 def _confirmation(failed: Sequence[JudgedTrial]) -> str:

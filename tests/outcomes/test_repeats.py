@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
@@ -141,6 +142,26 @@ def test_the_most_severe_scenario_decides(marks, decides, reproduced):
     assert (result.outcome, result.reproduced) == (results[decides][1].outcome, reproduced)
     assert len(result.trials) == len("".join(marks))
     assert result.notes[-1].startswith(f"tried: scenario 0 ({VERDICTS[marks[0][0]]})")
+
+
+def _with_verdict(verdict):
+    result = _concluded("--")
+    return replace(result, finding=replace(result.finding, verdict=verdict))
+
+
+def test_the_most_severe_failure_decides():
+    verdicts = Verdict.FAILED_UNCLEARLY, Verdict.CORRUPTED, Verdict.POISONED
+    result = combine([("", _with_verdict(each)) for each in verdicts])
+    assert result.verdict is Verdict.CORRUPTED
+
+
+@pytest.mark.parametrize("need_fire", [False, True])
+def test_a_fault_that_did_not_fire_counts_if_no_other_did(need_fire):
+    unfired = ("", _with_verdict(Verdict.NOT_EXERCISED))
+    passed = combine([unfired, ("", _concluded("+"))], need_fire=need_fire).passed
+
+    assert passed is not need_fire
+    assert combine([unfired, unfired]).verdict is Verdict.NOT_EXERCISED
 
 
 def test_the_only_scenario_of_a_check_needs_no_title():
