@@ -118,6 +118,18 @@ def test_the_padding_of_torchs_sampler_is_allowed():
     assert streams.judge(stream_reference("d0 d1 d2")).verdict is Verdict.CORRUPTED
 
 
+def test_batches_that_fill_the_last_round_are_allowed():
+    """Earlier ones must not be on several ranks, and each rank has as many."""
+    filled = together(of_map((0, 1), (4, 5)), of_map((2, 3), (0, 1)))
+    earlier = together(of_map((0, 1), (4, 5)), of_map((0, 1), (2, 3)))
+    uneven = together(of_map((0, 1), (4, 5), (0, 1)), of_map((2, 3)))
+
+    assert filled.judge(map_reference(6)).verdict is Verdict.SURVIVED
+    assert "2 of them twice" in filled.judge(map_reference(6)).sentence
+    assert earlier.judge(map_reference(6)).verdict is Verdict.CORRUPTED
+    assert uneven.judge(map_reference(6)).verdict is Verdict.CORRUPTED
+
+
 def test_samples_that_a_loader_drops_are_allowed():
     """With drop_last, each rank may drop less than a batch."""
     dropped = together(of_map((0, 2)), of_map((1, 3)))

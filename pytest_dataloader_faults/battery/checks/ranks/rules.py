@@ -365,7 +365,8 @@ def _check_epoch(
     repeated = [each for each in expected if total[each] > expected[each]]
     missing = [each for each in expected if total[each] < expected[each]]
     padding = -expected.total() % len(epoch) if outcome.kind == "map" else 0
-    if len(repeated) > padding and (missing or not _fill_last_round(epoch, samples, reference)):
+    may_fill = outcome.kind == "map" and not missing
+    if len(repeated) > padding and not (may_fill and _fill_last_round(epoch, samples, reference)):
         ranks = [number for number, each in enumerate(counts) if each[repeated[0]]]
         addition = (
             f", and {len(missing)} {was_or_were(len(missing))} delivered on no rank"
