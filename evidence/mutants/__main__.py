@@ -30,7 +30,7 @@ from size import PACKAGE
 
 _PYTEST = "-m pytest -x -q -p no:cacheprovider -n 4 --dist loadfile".split()
 _TIMES, _SECONDS = 3, 60
-"""How long tests may take: so many times as long as without a mutation, and some seconds more."""
+"""The limit of a test run: this many times its duration without a mutation, plus these seconds."""
 _IGNORED = shutil.ignore_patterns(".*", "__pycache__")
 
 

@@ -44,7 +44,7 @@ _LIMIT = 1500
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the cases that are asked for, and print what the record has then."""
+    """Run the chosen cases, and print a summary of the record."""
     options = _parse(arguments)
     print(
         f"the package is that of {os.path.dirname(pytest_dataloader_faults.__file__)}", flush=True
@@ -148,7 +148,7 @@ def _entries(case: Case, checks: list[str], folder: Path) -> list[Entry]:
 
 
 def _without_results(case: Case, status: str, note: str) -> Entry:
-    """An entry for the whole *case*. What has ended it is told in full, because it is a defect."""
+    """An entry for the whole *case*. An error that ended it is a defect, and kept in full."""
     note = note if status == record.ENDED else record.without_varying_names(without_places(note))
     return {"case": case.name, "status": status, "notes": [note]}
 

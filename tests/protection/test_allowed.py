@@ -22,6 +22,7 @@ import pytest
 import torch
 
 from support.protection import (
+    AT_FDCWD,
     CONTENT,
     DONE,
     OTHER,
@@ -39,7 +40,6 @@ from support.protection import (
 pytestmark = pytest.mark.usefixtures("engine")
 
 INDEX = "index.txt"
-AT_FDCWD = -100
 
 
 def on(name, use, *arguments):

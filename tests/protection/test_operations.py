@@ -21,6 +21,7 @@ import pytest
 import torch
 
 from support.protection import (
+    AT_FDCWD,
     CONTENT,
     OTHER,
     VICTIM,
@@ -37,7 +38,6 @@ from support.surroundings import mount_overlay, mounts_are_refused, traceback_un
 
 pytestmark = pytest.mark.usefixtures("engine")
 
-AT_FDCWD = -100
 ROFS = "Read-only file system"
 NEW = b"another content"
 

@@ -28,6 +28,8 @@ VICTIM = "victim.png"
 OTHER = "other.bin"
 """A file in each folder that no fault affects."""
 CONTENT = bytes(range(1, 65))
+AT_FDCWD = -100
+"""In place of the descriptor of a folder: paths are relative to the current one."""
 DONE = "done"
 _NOTE = 1000
 libc = ctypes.CDLL(None, use_errno=True)

@@ -85,7 +85,8 @@ class Protection:
 
     *fired*: how many faults have fired in this trial, or in its whole group. *history*: what
     was known of files before. *spared*: folders in which files may be changed. *is_read*: whether
-    the dataset reads a path. *on_created* and *on_changed* get what happens without a fault.
+    the dataset reads a path. *on_created* gets each new file, and *on_changed* what happens to
+    older ones without a fault.
     """
 
     def __init__(
@@ -356,17 +357,15 @@ class Protection:
 
     def of_write(self, _worker: WorkerState, call: Syscall) -> Iterator[Loss]:
         """write(2) and all others that change what is in the file of a descriptor."""
-        if not _has_kept_content(call):
-            return
-        file, flags = _opened_file(call)
+        file, flags = _opened_file(call, of_content=True)
         if file is not None and flags & os.O_ACCMODE != os.O_RDONLY:
             yield Loss(Change.WRITE, file, bool(flags & os.O_APPEND) and _may_append(call))
 
     def of_mapping(self, _worker: WorkerState, call: Syscall) -> Iterator[Loss]:
         """mmap(2) for stores that reach the file."""
         stores = linux.PROT_WRITE & call.arguments[2] and linux.MAP_SHARED & call.arguments[3]
-        if stores and not call.arguments[3] & linux.MAP_ANONYMOUS and _has_kept_content(call):
-            file, flags = _opened_file(call)
+        if stores and not call.arguments[3] & linux.MAP_ANONYMOUS:
+            file, flags = _opened_file(call, of_content=True)
             if file is not None and flags & os.O_ACCMODE == os.O_RDWR:
                 yield Loss(Change.MAP, file)
 
@@ -381,15 +380,6 @@ def _is_kept_by_system(file: File) -> bool:
     path, is_named = file.path, bool(file.status.st_nlink)
     is_of_kernel = path.startswith(_OF_KERNEL) and not path.startswith(_IN_MEMORY)
     return file.kind in _KINDS and is_named and not is_of_kernel
-
-
-def _has_kept_content(call: Syscall) -> bool:
-    """Whether the descriptor of *call* may be of a file whose content is protected."""
-    try:
-        path = os.readlink(_descriptor_link(call))
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return path.startswith("/") and not path.startswith(_IN_MEMORY)
 
 
 _Losses = Callable[[Protection, WorkerState, Syscall], Iterator[Loss]]
@@ -447,22 +437,23 @@ def _file_at(path: str) -> File | None:
         return None
 
 
-def _opened_file(call: Syscall) -> tuple[File | None, int]:
-    """The regular file of the descriptor that *call* writes to, if it is one, and its O_* flags."""
-    link = _descriptor_link(call)
+def _opened_file(call: Syscall, *, of_content: bool = False) -> tuple[File | None, int]:
+    """The regular file of the descriptor that *call* writes to, if it is one, and its O_* flags.
+
+    *of_content*: None for pipes, sockets and files in memory, before they cost another look.
+    """
+    number = caller.to_signed(call.arguments[call.facts.writes_fd or 0])
+    link = f"/proc/{call.pid}/fd/{number}"
     try:
-        file = File(os.readlink(link), os.stat(link))
+        path = os.readlink(link)
+        if of_content and (not path.startswith("/") or path.startswith(_IN_MEMORY)):
+            return None, 0
+        file = File(path, os.stat(link))
     except (FileNotFoundError, ProcessLookupError):
         return None, 0
     if file.kind != stat.S_IFREG:
         return None, 0
-    return file, proc.fd_info(int(os.path.basename(link)), call.pid).flags
-
-
-def _descriptor_link(call: Syscall) -> str:
-    """The link of /proc to what the descriptor leads to that *call* writes to."""
-    number = caller.to_signed(call.arguments[call.facts.writes_fd or 0])
-    return f"/proc/{call.pid}/fd/{number}"
+    return file, proc.fd_info(number, call.pid).flags
 
 
 def _may(worker: WorkerState, call: Syscall, path: str, mode: int) -> bool:
