@@ -310,11 +310,13 @@ class TrialJob(Job):
 class ReferenceJob(Job):
     """Samples one by one.
 
-    *batches*: which samples to read, by default as the loader's sampler draws. *seconds*: if
-    *samples* would take longer, fewer are read.
+    *batches*: which samples to read, by default as the loader's sampler draws. *displaced*: each
+    gets the random numbers of the index that is less by so many. *seconds*: if *samples* would take
+    longer, fewer are read.
     """
 
     batches: Sequence[Drawn] | None = None
+    displaced: int = 0
     seconds: float | None = None
 
     @property

@@ -207,6 +207,8 @@ class Contract(Checked):
             sample must still be delivered once.
         detects_corruption: Damaged bytes always cause an exception, and are never part of a sample.
             Without this promise, a sample made of bytes that are damaged on disk is allowed.
+        detects_missing_files: A file that a folder lacks always causes an exception. Without this
+            promise, a dataset that lists its files may have fewer samples.
         deterministic: Whether a sample is the same each time it is read. With None, the plugin
             finds out.
         compare: ``compare(a, b) -> bool`` says whether two samples are the same, instead of
@@ -261,6 +263,7 @@ class Contract(Checked):
     may_substitute: bool = False
     may_reorder: bool = False
     detects_corruption: bool = False
+    detects_missing_files: bool = False
     deterministic: bool | None = None
     compare: Callable[[Any, Any], Any] | None = None
     split: Callable[[Any], Iterable[Any]] | None = None
@@ -268,7 +271,8 @@ class Contract(Checked):
 
     _rules: ClassVar = {
         **dict.fromkeys(
-            "survives names_file may_skip may_substitute may_reorder detects_corruption".split(),
+            "survives names_file may_skip may_substitute may_reorder detects_corruption"
+            " detects_missing_files".split(),
             FLAG,
         ),
         "deterministic": optional(FLAG.allows, f"{FLAG.allowed}, or None to find out"),

@@ -9,7 +9,6 @@ import re
 from dataclasses import replace
 
 import pytest
-import torch
 from torch.utils.data import DataLoader, Sampler
 
 from pytest_dataloader_faults import Contract, check_dataset, run_trial, sweep
@@ -20,6 +19,7 @@ from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT, BY_FACTORY, BY_WORKERS
 from pytest_dataloader_faults.battery.checks.before_init.rules import (
     LISTS_FILES,
+    LOSES_OTHERS,
     PAIRS_BY_PLACE,
     SKIPS_MISSING,
 )
@@ -33,8 +33,12 @@ from support.before_init_specimens import (
     CUT,
     DAMAGED,
     EMPTY,
+    MISSES,
     MISSING,
     PAIRS_OF_FILES,
+    Augmented,
+    AugmentedPairs,
+    CompleteGroups,
     CountsBytes,
     IfExists,
     KnowsItsSize,
@@ -343,33 +347,49 @@ def test_a_sweep_of_what_each_run_writes_says_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "write", "cause"),
+    ("kind", "write", "options", "cause"),
     [
-        pytest.param(Listed, write_files, LISTS_FILES, id="lists"),
-        pytest.param(IfExists, write_files, SKIPS_MISSING, id="asks"),
-        pytest.param(Zipped, write_pairs, PAIRS_BY_PLACE, id="pairs"),
+        pytest.param(Listed, write_files, MISSES, LISTS_FILES, id="lists"),
+        pytest.param(CompleteGroups, write_files, {}, LOSES_OTHERS, id="groups"),
+        pytest.param(IfExists, write_files, {}, SKIPS_MISSING, id="asks"),
+        pytest.param(Zipped, write_pairs, {}, PAIRS_BY_PLACE, id="pairs"),
     ],
 )
-def test_the_advice_is_about_how_the_dataset_looks_for_files(kind, write, cause, tmp_path):
+def test_the_advice_is_about_how_the_dataset_looks_for_files(kind, write, options, cause, tmp_path):
     folder = tmp_path / "files"
     folder.mkdir()
     write(folder)
 
-    assert failure_of(lambda: kind(folder), MISSING).finding.cause == cause
+    assert failure_of(lambda: kind(folder), MISSING, **options).finding.cause == cause
 
 
-class _Augmented(Listed):
-    """Adds random numbers to each sample, which the battery seeds by its index."""
-
-    def __getitem__(self, index):
-        return super().__getitem__(index) + torch.rand(1)
-
-
-def test_random_numbers_of_samples_that_moved_up_are_not_wrong(tmp_path):
+@pytest.mark.parametrize("kind", [Listed, ListedStream])
+def test_a_folder_decides_how_many_samples_there_are(kind, tmp_path):
     write_files(tmp_path)
-    result = result_of(lambda: _Augmented(tmp_path), MISSING, contract=Contract(may_skip=True))
+    result = result_of(lambda: kind(tmp_path), MISSING)
+
+    note = "the folder decides how many samples there are: 15 of 16 if it lacks a file"
+    assert (result.verdict, note in result.notes) == ("survived", True)
+    assert "08.rec is missing, and 1 sample with it; " in result.sentence
+
+
+@pytest.mark.parametrize("samples", [64, 8])
+@pytest.mark.parametrize("may_skip", [False, True])
+def test_random_numbers_of_samples_that_moved_up_are_not_wrong(may_skip, samples, tmp_path):
+    write_files(tmp_path)
+    contract = Contract(may_skip=may_skip)
+    result = result_of(lambda: Augmented(tmp_path), MISSING, contract=contract, samples=samples)
 
     assert (result.verdict, result.passed) == ("survived", True)
+
+
+@pytest.mark.parametrize("kind", [Zipped, AugmentedPairs])
+@pytest.mark.parametrize("samples", [64, 8])
+def test_wrong_pairs_are_found_among_random_and_among_some_samples(kind, samples, tmp_path):
+    write_pairs(tmp_path)
+    result = failure_of(lambda: kind(tmp_path), MISSING, samples=samples)
+
+    assert "are not among the samples of the intact files" in result.sentence
 
 
 class _Uncounted(Listed):
@@ -381,9 +401,15 @@ class _Uncounted(Listed):
             raise ValueError("wrong number")
 
 
+def test_an_error_need_not_name_a_file_that_was_never_asked_for(tmp_path):
+    write_files(tmp_path)
+
+    assert result_of(lambda: _Uncounted(tmp_path), MISSING).verdict == "failed_cleanly"
+
+
 def test_an_error_after_a_listing_has_no_original_error(tmp_path):
     write_files(tmp_path)
-    sentence = failure_of(lambda: _Uncounted(tmp_path), MISSING).sentence
+    sentence = failure_of(lambda: _Uncounted(tmp_path), MISSING, **MISSES).sentence
 
     assert sentence.startswith("ValueError does not say that 08.rec is missing. Say in its message")
 
@@ -400,6 +426,6 @@ def test_a_name_that_two_folders_contain_has_its_folder(tmp_path):
         (tmp_path / name).mkdir()
         write_files(tmp_path / name)
 
-    sentence = failure_of(lambda: ListedBelow(tmp_path), MISSING).sentence
+    sentence = failure_of(lambda: ListedBelow(tmp_path), MISSING, **MISSES).sentence
 
     assert re.match(r"(cat|dog)/\w+\.rec is missing; only ", sentence)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -297,6 +298,22 @@ class ListedStreamCounted(ListedStream):
         return dataset
 
 
+class CompleteGroups(Listed):
+    """Leaves out each group of four files that is not complete."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        groups = Counter(int(path.stem) // 4 for path in self.samples)
+        self.samples = [each for each in self.samples if groups[int(each.stem) // 4] == 4]
+
+
+class Augmented(Listed):
+    """Adds random numbers to each sample, which the battery seeds by its index: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index) + torch.rand(1)
+
+
 def write_classes(folder: Path) -> None:
     """A folder for each of two classes, and a list of the files in them."""
     for number, name in enumerate(("cats", "dogs")):
@@ -349,6 +366,24 @@ class Zipped(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return self.images[index], self.masks[index]
+
+
+class AugmentedPairs(Zipped):
+    """Pairs files by their places, and adds random numbers."""
+
+    def __getitem__(self, index: int) -> Any:
+        image, mask = super().__getitem__(index)
+        return image + torch.rand(1), mask
+
+
+class AugmentedByName(AugmentedPairs):
+    """Leaves out what lacks its image or its mask: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        images, masks = ({path.name for path in each.samples} for each in (self.images, self.masks))
+        for each in (self.images, self.masks):
+            each.samples = [path for path in each.samples if path.name in images & masks]
 
 
 class ZippedByName(Zipped):
@@ -440,6 +475,7 @@ class KeepsTheRightIndex(KeepsAnIndex):
 CUT, EMPTY, MISSING = "truncated-before-init", "empty-before-init", "missing-before-init"
 DAMAGED, UNREADABLE = "corrupted-before-init", "read-error-before-init"
 NOTICES = {"contract": Contract(detects_corruption=True)}
+MISSES = {"contract": Contract(detects_missing_files=True)}
 
 
 def expect_loss(reason: str, delivered: int = 0) -> Found:
@@ -485,13 +521,20 @@ PAIRS_OF_FILES = (
         LineStreamCounted,
         {CUT: Found("corrupted", "missing"), EMPTY: Found("corrupted", "missing")},
     ),
-    Pair(write_files, Listed, Files, {MISSING: expect_loss("08.rec is missing", 15)}),
-    Pair(write_files, ListedStream, ListedStreamCounted, {MISSING: Found("corrupted", "missing")}),
+    Pair(write_files, Listed, Files, {MISSING: expect_loss("08.rec is missing", 15)}, MISSES),
+    Pair(
+        write_files,
+        ListedStream,
+        ListedStreamCounted,
+        {MISSING: Found("corrupted", "missing")},
+        MISSES,
+    ),
     Pair(
         write_classes,
         Classes,
         ClassesOfManifest,
         {MISSING: expect_loss("01.rec is missing", 15)},
+        MISSES,
     ),
     Pair(
         write_pairs,
@@ -499,6 +542,13 @@ PAIRS_OF_FILES = (
         ZippedByName,
         {MISSING: Found("corrupted", "08.rec is missing; 7 samples are not among the samples of")},
     ),
+    Pair(
+        write_pairs,
+        AugmentedPairs,
+        AugmentedByName,
+        {MISSING: Found("corrupted", "08.rec is missing; 7 samples are not among the samples of")},
+    ),
+    Pair(write_files, CompleteGroups, Augmented, {MISSING: expect_loss("08.rec is missing", 12)}),
     Pair(write_files, IfExists, Files, {MISSING: expect_loss("08.rec is missing", 15)}),
     Pair(write_files, IfStat, Files, {MISSING: expect_loss("08.rec is missing", 15)}),
     Pair(write_files, IfNotEmpty, Files, {EMPTY: expect_loss("08.rec is empty", 15)}),

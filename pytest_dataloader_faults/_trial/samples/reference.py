@@ -78,7 +78,7 @@ def _take_here(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
     Each sample gets its fingerprint before the next is made. So a dataset that returns the same
     buffer each time cannot hide that in its own reference.
     """
-    reader = Reader(loader, SampleComparer(job.comparison, job.handling))
+    reader = Reader(loader, SampleComparer(job.comparison, job.handling), job.displaced)
     name = type(loader.dataset).__name__
     if loaders.kind_of(loader.dataset) == "iterable":
         with loaders.report_dataset_errors(f"iterating {name}"):
@@ -382,12 +382,14 @@ class Reader:
     """Reads samples of *loader*'s dataset, and makes their fingerprints.
 
     Attributes:
+        displaced: By how much the index whose random numbers a sample gets is less than its own.
         gives_batches: Whether the dataset returns ready batches; None before the first sample.
 
     """
 
     loader: DataLoader[Any]
     comparer: SampleComparer
+    displaced: int = 0
     gives_batches: bool | None = None
     _parts: int = 0
 
@@ -475,7 +477,7 @@ class Reader:
         start = self.comparer.comparison.seeded
         if start is not None:
             for index in draw.indices:
-                seed_sample(start, index)
+                seed_sample(start, index - self.displaced if self.displaced else index)
 
 
 def _copy_sample(sample: Any) -> Any:

@@ -122,7 +122,7 @@ class Judge:
             or self._find_crash()
             or self.find_corruption()
             or self._find_failed_recovery()
-            or self._find_unclear_error()
+            or self.find_unclear_error()
             or find_leak(self.outcome)
             or judge_growth(self.outcome)
         )
@@ -161,8 +161,7 @@ class Judge:
         if is_reordered(outcome) and self._has_mismatch:
             return "every sample was delivered, some under another index, as the contract allows"
         if differences := self.describe_tolerated():
-            not_promised = "the contract does not promise that the dataset detects this"
-            return f"{differences}; {not_promised} (detects_corruption=True)"
+            return differences
         if not outcome.comparison.compares_content:
             is_of_shapes = outcome.comparison.level is Compared.SHAPES
             right = "types and shapes" if is_of_shapes else "types"
@@ -180,7 +179,9 @@ class Judge:
     def describe_tolerated(self) -> str:
         """Differences from the reference that the contract allows; empty if there are none."""
         if self._has_mismatch:
-            return "every sample was delivered; some contain the damaged bytes of their file"
+            return not_promised(
+                "every sample was delivered; some contain the damaged bytes of their file"
+            )
         return ""
 
     @property
@@ -234,7 +235,8 @@ class Judge:
             return replace(finding, sentence=finding.sentence + _SEEDED)
         return finding or draws.find_shortfall(outcome, self.reference)
 
-    def _find_unclear_error(self) -> Finding | None:
+    def find_unclear_error(self) -> Finding | None:
+        """An error under the faults that does not name its cause."""
         finding = errors.find_unclear_error(self.outcome, self.contract)
         prefix = _epoch_prefix(self.outcome)
         return finding and replace(finding, sentence=prefix + finding.sentence)
@@ -258,6 +260,14 @@ class Judge:
         """Samples that are wrong in the *recovery* pass; its sentence is a predicate."""
         wrong = samples.find_mismatch(recovery, self.reference, may)
         return wrong and replace(wrong, sentence=f"returned wrong samples: {wrong.sentence}")
+
+
+def not_promised(differences: str, what: str = "corruption") -> str:
+    """The *differences* from the reference, and the promise that would make them a failure."""
+    return (
+        f"{differences}; the contract does not promise that the dataset detects this"
+        f" (detects_{what}=True)"
+    )
 
 
 def _describe_fault_free_failure(outcome: TrialFacts, raised: Raised) -> str:

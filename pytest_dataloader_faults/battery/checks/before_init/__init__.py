@@ -19,7 +19,6 @@ from pytest_dataloader_faults.battery.checks._base import (
     FLIPS,
     HALF,
     Check,
-    Plan,
     Planned,
     Scenario,
     TrialKind,
@@ -27,7 +26,13 @@ from pytest_dataloader_faults.battery.checks._base import (
     for_each_kind,
     on,
 )
-from pytest_dataloader_faults.battery.checks.before_init.rules import COPIED, DAMAGED_CACHE
+from pytest_dataloader_faults.battery.checks.before_init.rules import (
+    COPIED,
+    DAMAGED_CACHE,
+    count_lacking,
+    has_full_reference,
+    is_unlisted,
+)
 from pytest_dataloader_faults.battery.targets import (
     OwnFolders,
     last_change,
@@ -36,7 +41,16 @@ from pytest_dataloader_faults.battery.targets import (
 )
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults.globs import GlobMatcher
-from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Verdict, WorkerFacts
+from pytest_dataloader_faults.outcomes import (
+    Contract,
+    Finding,
+    Outcome,
+    Reference,
+    Verdict,
+    WorkerFacts,
+)
+from pytest_dataloader_faults.outcomes.judge.streams import digests
+from pytest_dataloader_faults.outcomes.records import Pass
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import Arm, Epoch, Processes, arm_before_init, run_epochs
@@ -180,6 +194,21 @@ class BeforeInit(TrialKind):
         run.require_pass(trial, _FAILS_FOLLOWED, group)
         return Workload.of(outcome, run.settings.files, run.own_folders)
 
+    def reference_for(self, run: FaultFreeRun, outcome: Outcome) -> Reference:
+        """The same, with the samples that have moved because a listing lacks a file before them."""
+        reference = super().reference_for(run, outcome)
+        lacking = count_lacking(outcome, reference)
+        if not lacking or not reference.samples or not is_unlisted(outcome):
+            return reference
+        if has_full_reference(reference) and outcome.comparison.seeded is None:
+            return reference
+        indices = tuple(index for each in outcome.delivered for index in each.indices or ())
+        if outcome.comparison.in_workers or not all(isinstance(each, int) for each in indices):
+            return reference
+        read = partial(_read_displaced, run, indices, lacking)
+        displaced = run.find_once(f"displaced by {lacking}: {indices}", read)
+        return replace(reference, displaced=displaced)
+
     def refusal(self, run: FaultFreeRun) -> NotApplicable | None:
         """That each run writes its files, if it does, so none can be damaged beforehand."""
         return _follow(run).refusal(run.settings.files)
@@ -205,6 +234,27 @@ def _follow(run: FaultFreeRun) -> FollowedRun:
         return FollowedRun.of(run.run_fault_free(options=_WATCHED)[-1], began, run.own_folders)
 
     return run.find_once("followed", follow)
+
+
+def _read_displaced(
+    run: FaultFreeRun, indices: tuple[int, ...], by: int
+) -> tuple[tuple[int, str], ...]:
+    """What may be at each of *indices*: its own sample, or the one *by* so many after it."""
+    from pytest_dataloader_faults._trial import take_reference  # It imports torch.
+
+    facts = {"comparison": run.comparison, "handling": run.handling(run.comparison)}
+    return tuple(
+        (index - displaced, digest)
+        for displaced in (0, by)
+        for index, digest in take_reference(
+            run.make_dataset,
+            run.limited_settings,
+            batches=[((index + displaced,), None) for index in indices],
+            displaced=displaced,
+            history=run.history,
+            **facts,
+        ).samples
+    )
 
 
 def _call_twice(run: FaultFreeRun) -> JudgedTrial:
@@ -247,10 +297,22 @@ def _truncated(workload: Workload) -> Planned:
     )
 
 
-def _check(
-    name: str, promise: str, plan: Plan, advice: str = "", *, preface: str = _BEFORE
-) -> Check:
-    return Check(name, promise, plan, scenario=_FROM_START, preface=preface, advice=advice)
+def _count_left(outcome: Outcome) -> str:
+    """That a folder decides how many samples there are, if it does."""
+    left, whole = (sum(map(_count, passes)) for passes in (outcome.epochs[:1], [outcome.recovery]))
+    if outcome.exception is not None or not is_unlisted(outcome) or left >= whole:
+        return ""
+    return f"the folder decides how many samples there are: {left} of {whole} if it lacks a file"
+
+
+def _count(epoch: Pass | None) -> int:
+    """How many samples the dataset of *epoch* has, as far as is known."""
+    if epoch is None:
+        return 0
+    return epoch.length or sum(len(digests(each)) for each in epoch.delivered)
+
+
+_check = partial(Check, scenario=_FROM_START, preface=_BEFORE)
 
 
 BEFORE_INIT = (
@@ -258,25 +320,26 @@ BEFORE_INIT = (
         "truncated-before-init",
         "handles files that were already truncated when the dataset is created",
         _truncated,
-        _COMPARE,
+        advice=_COMPARE,
     ),
     _check(
         "empty-before-init",
         "handles a file that is already empty when the dataset is created",
         _on("filled", faults.TruncatedFile, single=True, keep=0),
-        _COMPARE,
+        advice=_COMPARE,
     ),
     _check(
         "missing-before-init",
         "handles a file that is already missing when the dataset is created",
         _on("read", faults.OpenError, single=True, errno=errno.ENOENT),
+        note=_count_left,
         preface=_MISSING,
     ),
     _check(
         "corrupted-before-init",
         "handles files with bytes already damaged when the dataset is created",
         _on("filled", faults.CorruptedFile, flips=FLIPS),
-        _COMPARE,
+        advice=_COMPARE,
     ),
     _check(
         "read-error-before-init",

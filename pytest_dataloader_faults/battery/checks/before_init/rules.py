@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from pytest_dataloader_faults.faults import (
     CorruptedFile,
@@ -32,7 +33,7 @@ from pytest_dataloader_faults.outcomes.contract import (
     Verdict,
     Wrong,
 )
-from pytest_dataloader_faults.outcomes.judge import Judge
+from pytest_dataloader_faults.outcomes.judge import Judge, not_promised, streams
 from pytest_dataloader_faults.outcomes.judge.streams import digests
 from pytest_dataloader_faults.outcomes.judge.tolerance import Tolerance, may_be_damaged
 from pytest_dataloader_faults.outcomes.records import Delivery, Pass, TrialFacts
@@ -80,10 +81,17 @@ COPIED = Cause(
 LISTS_FILES = Cause(
     SKIPS,
     "The dataset lists its files, and a listing does not show that a file is missing. Compare the"
-    " number of files with a count that you store elsewhere, and raise an error if they differ. If"
-    " skipping is intentional, declare Contract(may_skip=True)",
+    " number of files with a count that you store elsewhere, and raise an error if they differ",
     overrides=True,
     fix="compare the number of files with a count that you store elsewhere",
+)
+LOSES_OTHERS = Cause(
+    SKIPS,
+    "A file is missing, and the dataset also leaves out samples of other files, without an error."
+    " Raise an error that names the file that a group of files lacks. If skipping is intentional,"
+    " declare Contract(may_skip=True)",
+    overrides=True,
+    fix="raise an error if a group of files is incomplete",
 )
 PAIRS_BY_PLACE = Cause(
     SKIPS,
@@ -147,35 +155,69 @@ class BeforeInitJudge(Judge):
             if not self.outcome.schedule:
                 return Finding(Verdict.FAILS_WITHOUT_FAULT, finding.sentence, NOT_TWICE)
             cause = cause or DAMAGED_CACHE
-        calls = self._hiding_calls
-        if finding.verdict is Verdict.CORRUPTED and finding.wrong is Wrong.MISSING and calls:
-            cause = cause or (LISTS_FILES if LISTING in calls else SKIPS_MISSING)
-        elif finding.verdict is Verdict.CORRUPTED and calls == {LISTING}:
-            cause = cause or PAIRS_BY_PLACE
+        if finding.verdict is Verdict.CORRUPTED and hiding_calls(self.outcome):
+            cause = cause or self._cause_of_loss(finding.wrong)
         return replace(finding, cause=cause)
 
+    def _cause_of_loss(self, wrong: Wrong | None) -> Cause | None:
+        """Why samples are *wrong* while a file is missing."""
+        is_listed = LISTING in hiding_calls(self.outcome)
+        if wrong is not Wrong.MISSING:
+            return PAIRS_BY_PLACE if is_unlisted(self.outcome) else None
+        if is_unlisted(self.outcome) and self._loses_others:
+            return LOSES_OTHERS
+        return LISTS_FILES if is_listed else SKIPS_MISSING
+
     @property
-    def _hiding_calls(self) -> set[str]:
-        """The calls in which a file was missing; only LISTING if the dataset got no error."""
-        hiding = (each for each in self.outcome.faults if each.fault.hides_file)
-        return {firing.call for each in hiding for firing in each.firings}
+    def _may_be_shorter(self) -> bool:
+        """Whether samples may be missing because their file is, which nothing asked for by name."""
+        may_miss = is_unlisted(self.outcome) and not self.contract.detects_missing_files
+        return may_miss and not self._loses_others
+
+    @property
+    def _loses_others(self) -> bool:
+        """Whether more samples are missing than can be those of one file.
+
+        A file of which each sample needs one, or several, cannot take more than one away.
+        """
+        hidden = (path for facts in self.outcome.faults for path in _paths_of(facts))
+        suffixes = set(map(_suffix, hidden))
+        opens: Counter[str] = Counter()
+        for process in self.outcome.processes:
+            for path, counts in process.files.items():
+                if _suffix(path) in suffixes:
+                    opens[path] += counts.opens if process.worker is not None else 0
+        samples = sum(len(digests(each)) for each in self.outcome.epochs[0].delivered)
+        are_shared = max(samples, opens.total()) > len(opens)
+        return not are_shared and self._count_lacking() > 1
 
     def _is_resized(self, epoch: Pass) -> bool:
-        """Whether the dataset of *epoch* has another length than that of the intact files."""
-        lengths = epoch.length, self.reference.readable
-        return None not in lengths and lengths[0] != lengths[1]
+        return is_resized(epoch, self.reference)
 
     def count_skipped(self) -> int:
         """The same, with the samples that the dataset lacks because a file does."""
-        lengths = (each.length or 0 for each in self.outcome.epochs[:1] if self._is_resized(each))
-        lacking = sum(max(0, expected_length(self.reference) - length) for length in lengths)
-        return super().count_skipped() + lacking
+        return super().count_skipped() + count_lacking(self.outcome, self.reference)
+
+    def _count_lacking(self) -> int:
+        """How many samples are missing, of a dataset with or without a length."""
+        if self.reference.kind == "map":
+            return count_lacking(self.outcome, self.reference)
+        return max(0, streams.count_missing(self.outcome.epochs[0], self.reference))
 
     def describe_tolerated(self) -> str:
         """The same, or how many samples the dataset has."""
+        if self._may_be_shorter and (count := self._count_lacking()):
+            loss = f"{_describe_files(self.outcome)}, and {pluralize(count, 'sample')} with it"
+            return not_promised(loss, "missing_files")
         if self.outcome.fired and any(map(self._is_resized, self.outcome.epochs)):
-            return self._describe_damage()
+            return not_promised(self._describe_damage())
         return super().describe_tolerated()
+
+    def find_unclear_error(self) -> Finding | None:
+        """The same, but nobody can name a file that nothing has asked for."""
+        promises = self.contract.detects_missing_files or self.contract.names_file
+        is_unknown = is_unlisted(self.outcome) and not promises
+        return None if is_unknown else super().find_unclear_error()
 
     def explain_crash(self) -> str:
         """Why the main process got SIGBUS, as the end of a sentence; empty if it did not."""
@@ -189,18 +231,21 @@ class BeforeInitJudge(Judge):
     def find_corruption(self) -> Finding | None:
         """The same, or a dataset of another length that was created without an error."""
         if not any(map(self._is_resized, self.outcome.epochs)):
-            return None if self._rejects_entry else super().find_corruption()
+            finding = None if self._rejects_entry else super().find_corruption()
+            is_loss = finding is not None and finding.wrong is Wrong.MISSING
+            is_stream = self.reference.kind == "iterable"
+            return None if is_loss and is_stream and self._may_be_shorter else finding
         outcome, contract = self.outcome, self.contract
-        if outcome.exception is not None or not outcome.fired:
-            return None
-        if may_be_damaged(outcome, contract):
+        if outcome.exception or not outcome.fired or may_be_damaged(outcome, contract):
             return None
         is_shorter = (outcome.epochs[0].length or 0) < expected_length(self.reference)
         # A longer one may have skipped what does not belong to it.
-        if contract.may_skip and (is_shorter or self._has_full_reference):
+        if contract.may_skip and (is_shorter or has_full_reference(self.reference)):
             return self._find_unknown_samples()
-        if LISTING in self._hiding_calls and (finding := self._find_unknown_samples()):
+        if LISTING in hiding_calls(outcome) and (finding := self._find_unknown_samples()):
             return finding
+        if is_shorter and self._may_be_shorter:
+            return None
         sentence = f"{self._describe_damage()}, and no exception was raised"
         wrong = Wrong.MISSING if is_shorter else Wrong.DIFFERS
         return Finding(Verdict.CORRUPTED, sentence, wrong=wrong)
@@ -224,25 +269,27 @@ class BeforeInitJudge(Judge):
         is_stray = any(isinstance(each.fault, StrayEntry) for each in outcome.faults if each.fired)
         return outcome.kind == "iterable" and outcome.exception is not None and is_stray
 
-    @property
-    def _has_full_reference(self) -> bool:
-        """Whether all samples of the intact dataset are recorded."""
-        return len(self.reference.samples) >= expected_length(self.reference)
-
     def _find_unknown_samples(self) -> Finding | None:
         """Delivered samples, under any index, that are not in the intact dataset."""
-        # Random numbers of a sample depend on its index, which may be another one now.
-        if not self._has_full_reference or self.outcome.comparison.seeded is not None:
-            return None
-        expected = Counter(digest for _, digest in self.reference.samples)
-        delivered = Counter(digest for each in self.outcome.delivered for digest in digests(each))
-        count = (delivered - expected).total()
+        count = self._count_unknown()
         if not count:
             return None
         samples = f"{pluralize(count, 'sample')} {is_or_are(count)}"
         text = f"{samples} not among the samples of the intact files"
         sentence = f"{_describe_files(self.outcome)}; {text}, and no exception was raised"
         return Finding(Verdict.CORRUPTED, sentence, wrong=Wrong.DIFFERS)
+
+    def _count_unknown(self) -> int:
+        """How many delivered samples the intact dataset lacks, as far as that is known."""
+        reference, delivered = self.reference, self.outcome.delivered
+        if reference.displaced:
+            known = {*reference.samples, *reference.displaced}
+            return sum(pair not in known for each in delivered for pair in _pairs(each))
+        # Random numbers of a sample depend on its index, which may be another one now.
+        if not has_full_reference(reference) or self.outcome.comparison.seeded is not None:
+            return 0
+        expected = Counter(digest for _, digest in reference.samples)
+        return (Counter(row for each in delivered for row in digests(each)) - expected).total()
 
     def _describe_damage(self) -> str:
         """What is wrong with the files, and how many samples the dataset then has."""
@@ -253,6 +300,39 @@ class BeforeInitJudge(Judge):
         else:
             clause = f"only {length} of {pluralize(total, 'sample')} {is_or_are(length)} left"
         return f"{_describe_files(self.outcome)}; {clause}"
+
+
+def hiding_calls(outcome: TrialFacts) -> set[str]:
+    """The calls in which a file was missing."""
+    hiding = (each for each in outcome.faults if each.fault.hides_file)
+    return {firing.call for each in hiding for firing in each.firings}
+
+
+def is_unlisted(outcome: TrialFacts) -> bool:
+    """Whether a file was missing in listings only: nothing asked for it by name."""
+    return hiding_calls(outcome) == {LISTING}
+
+
+def is_resized(epoch: Pass, reference: Reference) -> bool:
+    """Whether the dataset of *epoch* has another length than that of the intact files."""
+    lengths = epoch.length, reference.readable
+    return None not in lengths and lengths[0] != lengths[1]
+
+
+def count_lacking(outcome: TrialFacts, reference: Reference) -> int:
+    """By how many samples the dataset of *outcome* is shorter than that of the intact files."""
+    lengths = (each.length or 0 for each in outcome.epochs[:1] if is_resized(each, reference))
+    return sum(max(0, expected_length(reference) - length) for length in lengths)
+
+
+def has_full_reference(reference: Reference) -> bool:
+    """Whether all samples of the intact dataset are recorded."""
+    return len(reference.samples) >= expected_length(reference)
+
+
+def _pairs(delivery: Delivery) -> Iterator[tuple[Any, str]]:
+    """The index and the digest of each sample; of none if the batch cannot be split."""
+    return zip(delivery.indices or (), delivery.rows or (), strict=False)
 
 
 def expected_length(reference: Reference) -> int:
@@ -276,7 +356,7 @@ def _describe_files(outcome: TrialFacts) -> str:
 
 def _file_name(facts: FaultFacts, outcome: TrialFacts) -> str:
     """The name of the file, with its folder if another one contains a file of that name."""
-    paths = {each.path for each in facts.firings if each.path}
+    paths = _paths_of(facts)
     if len({*map(os.path.basename, paths)}) != 1:
         return "each file"
     (path, *_) = sorted(paths)
@@ -284,6 +364,14 @@ def _file_name(facts: FaultFacts, outcome: TrialFacts) -> str:
     parts = path.strip("/").split("/")
     suffixes = ("/".join(parts[-count:]) for count in range(1, len(parts)))
     return next((name for name in suffixes if not _any_ends_with(name, others)), path)
+
+
+def _paths_of(facts: FaultFacts) -> set[str]:
+    return {each.path for each in facts.firings if each.path}
+
+
+def _suffix(path: str) -> str:
+    return os.path.splitext(path)[1]
 
 
 def _any_ends_with(name: str, paths: Iterable[str]) -> bool:
