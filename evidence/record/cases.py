@@ -20,7 +20,7 @@ from record.names import find_related
 from support import corpus, infinite_loaders, odd_loaders
 from support.before_init_formats import PAIRS_OF_FORMATS
 from support.before_init_specimens import PAIRS_OF_FILES
-from support.corpus.network import served
+from support.corpus import network
 from support.datasets import Records, write_records
 
 FIELD = (
@@ -83,7 +83,7 @@ def _corpus() -> Iterator[Case]:
             options = {**deadline, **case.options}
             options.pop("exclude", None)
             key = f"corpus/{make.__name__}{_shown(options)}", str(options)
-            is_served = case.entry.startswith("N")
+            is_served = case in network.CASES
             prepares[key] = functools.partial(_of_records, make, options, is_served=is_served)
             checks.setdefault(key, []).append(case.check)
     known: set[tuple[str, str]] = set()
@@ -108,7 +108,7 @@ def _of_records(
     with contextlib.ExitStack() as stack:
         if is_served:
             (folder / "served").mkdir()
-            stack.enter_context(served(records, folder / "served"))
+            stack.enter_context(network.served(records, folder / "served"))
         yield {"make_dataset": functools.partial(make, records), **options}
 
 

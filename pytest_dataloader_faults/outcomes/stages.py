@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pytest_dataloader_faults._arguments import StrEnum
+from pytest_dataloader_faults.outcomes.contract import Finding
 from pytest_dataloader_faults.wire import Note, register
 
 
@@ -139,6 +140,15 @@ class LoadedState(Note):
     """
 
     number: int
+
+
+class Evidence(Note):
+    """What may decide the verdict of a trial, whatever it delivered."""
+
+    @property
+    def finding(self) -> Finding | None:
+        """The violation that it shows, if it shows one."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -33,9 +34,10 @@ from support.datasets import SIZE, BySet, Records, RecordStream, Substitutes
 from support.network_datasets import ByConnection, ByProcess, UnderLock, answer_squares
 from support.results import failure_of, failures_of, result_of
 from support.rows import slow
-from support.servers import tcp_server
+from support.servers import read_all, tcp_server, write_certificate
 from support.specimens import ZerosOnError
 from support.started_anew import EndsItsWorker, HoldsDelegating, RaisesAtLoading
+from support.waiting import allowed
 
 IN_PLACE = "returns a substitute for an unreadable sample"
 TRUNCATED, SHORT = "accepts a truncated file", "accepts a short read"
@@ -98,7 +100,7 @@ def test_a_connection_from_before_the_fork_is_named(records):
     with tcp_server(answer_squares) as address:
         result = _failure(make, records, address, only="workers-agree")
 
-    assert result.verdict == "corrupted"
+    assert result.verdict == "fails_without_fault"
     assert result.cause == CONNECTION
     host, port = address
     assert f"a connection to {host}:{port}" in result.explanation
@@ -109,6 +111,83 @@ def test_a_connection_of_each_worker_or_under_a_lock_is_healthy(records, make):
     """Nobody else sends while a worker has the lock, for which others wait only briefly."""
     with tcp_server(answer_squares) as address:
         result = result_of(lambda: make(records, address), "workers-agree")
+
+    assert result.passed, result.explanation
+
+
+class Encrypted(ByConnection):
+    """Uses TLS."""
+
+    def __init__(self, folder: Path, address: tuple[str, int], certificate: Path) -> None:
+        self.context = ssl.create_default_context(cafile=certificate)
+        self.context.check_hostname = False
+        super().__init__(folder, address, in_worker=False)
+
+    def _connect(self) -> None:
+        super()._connect()
+        self.connection = self.context.wrap_socket(self.connection)
+
+    def __getitem__(self, index: int) -> Any:
+        self.connection.sendall(b"%8d" % index)
+        return index, int(self.connection.recv(8))
+
+
+def test_an_encrypted_connection_from_before_the_fork_is_named(records, tmp_path):
+    certificate = write_certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+
+    def answer(plain: socket.socket) -> None:
+        with context.wrap_socket(plain, server_side=True) as connection:
+            while data := connection.recv(8):
+                connection.sendall(b"%8d" % (int(data) ** 2))
+
+    with tcp_server(answer) as address:
+        result = _failure(Encrypted, records, address, certificate, only="workers-agree")
+
+    assert result.cause == CONNECTION
+    assert result.outcome.of(SharedConnection)[0].collided
+
+
+class JoinsLate(ByConnection):
+    """One worker uses the connection only once the other one has used it."""
+
+    def __init__(self, folder: Path, address: tuple[str, int]) -> None:
+        super().__init__(folder, address, in_worker=False)
+        self.is_used = multiprocessing.Event()
+
+    def __getitem__(self, index: int) -> Any:
+        info = get_worker_info()
+        if info and info.id:
+            assert self.is_used.wait(allowed(20))
+        sample = super().__getitem__(index)
+        if info:
+            self.is_used.set()
+        return sample
+
+
+def test_workers_meet_at_a_connection_that_one_uses_later(records):
+    with tcp_server(answer_squares) as address:
+        result = _failure(JoinsLate, records, address, only="workers-agree")
+
+    assert result.cause == CONNECTION
+    assert "two workers sent requests on a connection to" in result.explanation
+
+
+class OnlyReports(ByConnection):
+    """Tells a server which samples it reads, and never wants an answer: healthy."""
+
+    def __init__(self, folder: Path, address: tuple[str, int]) -> None:
+        super().__init__(folder, address, in_worker=False)
+
+    def __getitem__(self, index: int) -> Any:
+        self.connection.sendall(b"%8d" % index)
+        return index
+
+
+def test_reports_on_a_shared_connection_are_healthy(records):
+    with tcp_server(read_all) as address:
+        result = result_of(lambda: OnlyReports(records, address), "workers-agree")
 
     assert result.passed, result.explanation
 

@@ -13,7 +13,7 @@ from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.runner import run_check
 from support.accelerators import stand_in
-from support.corpus.network import served
+from support.corpus import network
 from support.datasets import write_records
 
 _SPECIMENS = "test_specimens.py::test_specimen_fails_its_check["
@@ -58,11 +58,11 @@ def _accelerator(request, monkeypatch):
 def _server(request, tmp_path):
     """Where a case needs one: it has the records, which are the same for each case."""
     case = getattr(request.node, "callspec", None) and request.node.callspec.params.get("case")
-    if getattr(case, "entry", "")[:1] != "N":
+    if case not in network.CASES:
         yield
         return
     (tmp_path / "served").mkdir()
-    with served(write_records(tmp_path / "of_server"), tmp_path / "served"):
+    with network.served(write_records(tmp_path / "of_server"), tmp_path / "served"):
         yield
 
 

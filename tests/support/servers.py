@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import functools
 import http.server
 import socket
 import socketserver
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 
@@ -66,6 +68,25 @@ def tcp_server(
 
     with _served(Server((host, 0), Handler)) as server:
         yield server.server_address[0], server.server_address[1]
+
+
+def write_certificate(folder: Path) -> Path:
+    """A file with a new key and its certificate, for the server ``here``."""
+    from cryptography import x509  # moto needs it.
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "here")])
+    now = dt.datetime.now(dt.timezone.utc)
+    day = dt.timedelta(days=1)
+    built = x509.CertificateBuilder(name, name, key.public_key(), 1, now - day, now + day)
+    signed = built.sign(key, hashes.SHA256())
+    path = folder / "both.pem"
+    plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    pem = serialization.Encoding.PEM
+    path.write_bytes(key.private_bytes(pem, *plain) + signed.public_bytes(pem))
+    return path
 
 
 def read_all(connection: socket.socket, size: int = 1 << 16) -> bytes:

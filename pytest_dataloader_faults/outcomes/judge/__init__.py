@@ -26,7 +26,14 @@ from pytest_dataloader_faults.outcomes.judge.tolerance import (
 )
 from pytest_dataloader_faults.outcomes.records import Delivery, Pass, Raised, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
-from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, Phase, Stage, describe_phase
+from pytest_dataloader_faults.outcomes.stages import (
+    DONE,
+    RECOVERY,
+    Evidence,
+    Phase,
+    Stage,
+    describe_phase,
+)
 from pytest_dataloader_faults.outcomes.text import describe_end, is_or_are, pluralize, was_or_were
 
 _REGISTRY = "pytest_dataloader_faults.battery.checks"
@@ -120,6 +127,7 @@ class Judge:
         return (
             self._find_hang()
             or self._find_crash()
+            or next(filter(None, (each.finding for each in self.outcome.of(Evidence))), None)
             or self.find_corruption()
             or self._find_failed_recovery()
             or self.find_unclear_error()

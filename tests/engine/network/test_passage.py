@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import datetime as dt
 import errno
 import functools
 import hashlib
@@ -21,7 +20,7 @@ from pytest_dataloader_faults.faults import ConnectionClosed, ConnectionReset, S
 from support.attempts import NEVER, attempt
 from support.children import in_a_process
 from support.epochs import alone, epoch
-from support.servers import path_of, read_all, tcp_server
+from support.servers import path_of, read_all, tcp_server, write_certificate
 from support.tries import Tries
 from support.waiting import allowed
 
@@ -277,20 +276,7 @@ ANSWER = bytes(range(250)) * 400
 @pytest.fixture(name="contexts", scope="module")
 def _contexts(tmp_path_factory):
     """A server's and a client's, with a certificate of this run."""
-    from cryptography import x509  # moto needs it.
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "here")])
-    now = dt.datetime.now(dt.timezone.utc)
-    day = dt.timedelta(days=1)
-    built = x509.CertificateBuilder(name, name, key.public_key(), 1, now - day, now + day)
-    signed = built.sign(key, hashes.SHA256())
-    path = tmp_path_factory.mktemp("tls") / "both.pem"
-    plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    pem = serialization.Encoding.PEM
-    path.write_bytes(key.private_bytes(pem, *plain) + signed.public_bytes(pem))
+    path = write_certificate(tmp_path_factory.mktemp("tls"))
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(path)
     return server, str(path)

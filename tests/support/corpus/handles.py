@@ -163,9 +163,5 @@ CASES = (
     ),
 )
 EXCUSED = {
-    "A9": (
-        "which of two workers gets an answer on a connection that they share is the kernel's"
-        " choice: read-before-fork shows an error, a hang or wrong samples"
-    ),
     "A11": ("needs a native reader that crashes in a forked worker, as tensorstore did"),
 }

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import os
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +31,7 @@ def served(records: Path, folder: Path) -> Iterator[None]:
     """Have each of *records* at a server, many times in a row, in files of *folder*."""
     for path in records.iterdir():
         (folder / path.name).write_bytes(path.read_bytes() * _TIMES)
-    with http_server(folder) as url:
+    with http_server(folder, keep_alive=True) as url:
         _URL[:] = [url]
         yield
     _URL.clear()
@@ -90,6 +92,44 @@ class TakesErrorPage(Served):
         return requests.get(url, timeout=self.limit).content
 
 
+class SessionInInit(Served):
+    """Requests each record in a session, whose connection is open before the workers start."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._open_session()
+        self[0]
+
+    def _open_session(self) -> None:
+        self.pid, self.session = os.getpid(), requests.Session()
+
+    def _fetch(self, url: str) -> bytes:
+        answer = self.session.get(url, timeout=self.limit)
+        answer.raise_for_status()
+        return answer.content
+
+
+class SessionOfWorker(SessionInInit):
+    """Opens another session in each worker."""
+
+    def _fetch(self, url: str) -> bytes:
+        if self.pid != os.getpid():
+            self._open_session()
+        return super()._fetch(url)
+
+
+class SessionUnderLock(SessionInInit):
+    """Keeps the requests of its workers apart."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lock = multiprocessing.Lock()
+        super().__init__(folder)
+
+    def _fetch(self, url: str) -> bytes:
+        with self.lock:
+            return super()._fetch(url)
+
+
 _OF_FILES = (
     *("recovers-after-read-error", "recovers-after-truncation", "open-error", "file-missing"),
     *("read-error", "read-error-halfway", "read-error-transient", "short-read"),
@@ -102,7 +142,27 @@ NO_FILES = dict.fromkeys(_OF_FILES, "they open network connections") | dict.from
 
 _OF_LENGTH = {"exclude": ["http-error"]}
 """An error page has the length in its header."""
+_AT_ONCE = "fails_without_fault: two workers sent requests on a connection to 127.0.0.1:"
+_SHARED = "uses a connection that was opened before the fork"
 CASES: tuple[Case, ...] = (
+    Case(
+        "A9",
+        SessionInInit,
+        "workers-agree",
+        _AT_ONCE,
+        SessionOfWorker,
+        not_applicable=NO_FILES,
+        cause=_SHARED,
+    ),
+    Case(
+        "A9",
+        SessionInInit,
+        "workers-agree",
+        _AT_ONCE,
+        SessionUnderLock,
+        not_applicable=NO_FILES,
+        cause=_SHARED,
+    ),
     Case(
         "N1",
         ZerosIfRefused,

@@ -14,7 +14,8 @@ from pytest_dataloader_faults.outcomes.judge.starts import (
 )
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
-from pytest_dataloader_faults.wire import Note, register
+from pytest_dataloader_faults.outcomes.stages import Evidence
+from pytest_dataloader_faults.wire import register
 
 ERROR_PAGE = Cause(
     "uses the error page of a server as data",
@@ -39,14 +40,33 @@ _OF_CONNECTION = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.POISON
 
 
 @dataclass(frozen=True)
-class SharedConnection(Note):
+class SharedConnection(Evidence):
     """A connection or pipe from before the workers started, on which data arrived while they ran.
 
     Attributes:
         name: What it leads to, such as ``"a connection to 127.0.0.1:9000"``.
+        collided: Whether two workers were about to send on it at once, and one wanted an answer.
     """
 
     name: str
+    collided: bool = False
+
+    @property
+    def cause(self) -> Cause:
+        """The cause, if the dataset fails because its workers share the connection."""
+        advice = _SHARED_CONNECTION.format(self.name)
+        return Cause(_CONNECTION, advice, fix="open the connection in the worker, on first access")
+
+    @property
+    def finding(self) -> Finding | None:
+        """The violation, if nothing kept the requests of two workers apart."""
+        if not self.collided:
+            return None
+        sentence = (
+            f"two workers sent requests on {self.name} at once, so one may get the answer for the"
+            " other; the trial then shut the connection down"
+        )
+        return Finding(Verdict.FAILS_WITHOUT_FAULT, sentence, self.cause)
 
 
 register(SharedConnection)
@@ -67,8 +87,7 @@ def _sharing_cause(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
     is_other = outcome.fired or outcome.deaths or is_not_forked(outcome)
     if not connections or is_other or verdict not in _OF_CONNECTION:
         return None
-    advice = _SHARED_CONNECTION.format(connections[0].name)
-    return Cause(_CONNECTION, advice, fix="open the connection in the worker, on first access")
+    return connections[0].cause
 
 
 def find_wait_without_timeout(outcome: TrialFacts, _: Reference) -> Finding | None:
