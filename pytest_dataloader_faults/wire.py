@@ -464,7 +464,7 @@ class WorkerFacts:
         unwritten_files: Files that it opened after another worker had created, but not filled them.
         vain_waits: The file at which it waited for another worker in vain, if none did so before.
         remaining_locks: Files that it opened with O_EXCL, as a lock, and that still exist.
-        settings: Settings of libraries to accept bad files, as PIL's ``LOAD_TRUNCATED_IMAGES``.
+        settings: Settings of libraries, as PIL's ``LOAD_TRUNCATED_IMAGES``, and imported classes.
     """
 
     worker: int | None

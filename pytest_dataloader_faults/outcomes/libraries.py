@@ -30,6 +30,7 @@ _DIES = Verdict.CRASHED.usual_cause.phrase
 _UNCLEAR = Verdict.FAILED_UNCLEARLY.usual_cause.phrase
 _FAILS_WITHOUT_FAULT = Verdict.FAILS_WITHOUT_FAULT.usual_cause.phrase
 _PILLOW = "PIL.ImageFile.LOAD_TRUNCATED_IMAGES"
+_ZARR_STORE, _WEBDATASET = "zarr.storage.LocalStore", "webdataset.WebDataset"
 _IMAGES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".ppm")
 _TABLES = (".csv", ".tsv")
 _TAR = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
@@ -63,7 +64,7 @@ class Library(NamedTuple):
         loaders: The classes of its datasets and loaders that are not torch's, by module.
         packages: The packages of its loaders that wrap a DataLoader.
         inner_loader: The attribute of such a loader that contains the DataLoader.
-        settings: What can be set in its modules to accept files that are bad.
+        settings: What can be set in its modules to accept bad files, or a class that hints name.
         words: Regular expressions for words of its messages about bad content, each with such a
             message.
         hints: Advice that is better for it than that of the cause.
@@ -112,9 +113,11 @@ def _damages(*suffixes: str) -> Callable[[TrialFacts], bool]:
 def _has_setting(name: str, *suffixes: str) -> Callable[[TrialFacts], bool]:
     """Whether the setting *name* of a library was on when such a file was bad."""
     is_of_file = _reads(*suffixes)
-    return lambda outcome: (
-        any(name in each.settings for each in outcome.processes) and is_of_file(outcome)
-    )
+    return lambda outcome: _is_set(name, outcome) and is_of_file(outcome)
+
+
+def _is_set(name: str, outcome: TrialFacts) -> bool:
+    return any(name in each.settings for each in outcome.processes)
 
 
 def _got_sigbus(outcome: TrialFacts) -> bool:
@@ -122,12 +125,14 @@ def _got_sigbus(outcome: TrialFacts) -> bool:
     return -signal.SIGBUS in ends
 
 
-def _got_sigbus_in(suffix: str) -> Callable[[TrialFacts], bool]:
-    """Whether a process got SIGBUS while a file with the *suffix* was mapped."""
+def _got_sigbus_in(suffix: str, package: str) -> Callable[[TrialFacts], bool]:
+    """Whether code of *package* got SIGBUS while a file with the *suffix* was mapped."""
+    frame = re.compile(rf'File "[^"]*/(site|dist)-packages/{package}/')
 
     def is_recognized(outcome: TrialFacts) -> bool:
         paths = (firing.path or "" for each in outcome.faults for firing in each.firings)
-        return _got_sigbus(outcome) and any(os.path.splitext(each)[1] == suffix for each in paths)
+        is_mapped = any(os.path.splitext(each)[1] == suffix for each in paths)
+        return is_mapped and _got_sigbus(outcome) and frame.search(outcome.stderr) is not None
 
     return is_recognized
 
@@ -143,7 +148,9 @@ def _is_truncation(fault: object) -> bool:
 
 
 def _lacks_zarr_chunk(outcome: TrialFacts) -> bool:
-    """Whether a file below the folder of a Zarr array was missing."""
+    """Whether a file below the folder of a Zarr array was missing, which zarr itself has read."""
+    if not _is_set(_ZARR_STORE, outcome):
+        return False
     opened = (path for process in outcome.processes for path in process.files)
     arrays = {os.path.dirname(path) for path in opened if os.path.basename(path) in _OF_ZARR}
     missing = (
@@ -162,28 +169,21 @@ def _list_parents(path: str) -> Iterator[str]:
         path = parent
 
 
-def _cannot_read(*suffixes: str) -> Callable[[TrialFacts], bool]:
-    """Whether a file with one of the *suffixes* was hit by a fault that a reader notices."""
-
-    def is_recognized(outcome: TrialFacts) -> bool:
-        noticed = (each for each in outcome.faults if not isinstance(each.fault, CorruptedFile))
-        paths = (firing.path or "" for each in noticed for firing in each.firings)
-        return any(path.lower().endswith(suffixes) for path in paths)
-
-    return is_recognized
+def _skips_rest_of_archive(outcome: TrialFacts) -> bool:
+    """Whether webdataset has read a tar archive that was hit by a fault that a reader notices."""
+    noticed = (each for each in outcome.faults if not isinstance(each.fault, CorruptedFile))
+    paths = (firing.path or "" for each in noticed for firing in each.firings)
+    is_archive = any(path.lower().endswith(_TAR) for path in paths)
+    return is_archive and _is_set(_WEBDATASET, outcome)
 
 
 def _skips_all_archives(outcome: TrialFacts) -> bool:
-    raised = outcome.exception
-    return bool(outcome.fired and raised and _NO_SAMPLES in raised.message)
+    return outcome.fired > 0 and _raises(_NO_SAMPLES)(outcome)
 
 
-def _uses_fsspec_after_fork(outcome: TrialFacts) -> bool:
-    return outcome.exception is not None and _NOT_FORK_SAFE in outcome.exception.message
-
-
-def _uses_accelerator_after_fork(outcome: TrialFacts) -> bool:
-    return outcome.exception is not None and _AFTER_FORK in outcome.exception.message
+def _raises(words: str) -> Callable[[TrialFacts], bool]:
+    """Whether the message of the error contains these *words*."""
+    return lambda outcome: outcome.exception is not None and words in outcome.exception.message
 
 
 _AFTER_FORK = "in forked subprocess"
@@ -269,12 +269,12 @@ LIBRARIES = (
         },
         hints=(
             Hint(
-                _got_sigbus_in(".arrow"),
+                _got_sigbus_in(".arrow", "datasets"),
                 (_DIES,),
-                "Hugging Face datasets maps its Arrow files. Pass keep_in_memory=True to"
-                " load_from_disk(): then the files are read instead, and a failed read raises an"
+                "Hugging Face datasets maps its Arrow files. Load the dataset with"
+                " keep_in_memory=True: then the files are read instead, and a failed read raises an"
                 " OSError. If mapping is intentional, list the check in expected_failures",
-                "pass keep_in_memory=True to load_from_disk()",
+                "load the dataset with keep_in_memory=True",
             ),
         ),
     ),
@@ -294,10 +294,10 @@ LIBRARIES = (
             Hint(
                 _maps_truncated_file,
                 (TRUNCATED, _DIES),
-                "np.memmap without a shape maps whatever is there, so it does not notice a"
-                " truncated file. Before you map a file, compare os.path.getsize(path) with the"
-                " size that you expect, math.prod(shape) * dtype.itemsize, and raise an error if"
-                " they differ",
+                "A mapping contains whatever is there: np.memmap without a shape, for example,"
+                " does not notice a truncated file. Before you map a file, compare"
+                " os.path.getsize(path) with the size that you expect, math.prod(shape) *"
+                " dtype.itemsize, and raise an error if they differ",
                 "compare os.path.getsize(path) with math.prod(shape) * dtype.itemsize before"
                 " mapping",
             ),
@@ -313,13 +313,15 @@ LIBRARIES = (
     ),
     Library(
         "webdataset",
+        settings=(_WEBDATASET,),
         hints=(
-            Hint(_cannot_read(*_TAR), (SKIPS,), _CAUGHT_ERROR, _RAISE_ERROR),
+            Hint(_skips_rest_of_archive, (SKIPS,), _CAUGHT_ERROR, _RAISE_ERROR),
             Hint(_skips_all_archives, (_UNCLEAR,), _CAUGHT_ERROR, _RAISE_ERROR),
         ),
     ),
     Library(
         "Zarr",
+        settings=(_ZARR_STORE,),
         hints=(
             Hint(
                 _lacks_zarr_chunk,
@@ -337,7 +339,7 @@ LIBRARIES = (
         "fsspec",
         hints=(
             Hint(
-                _uses_fsspec_after_fork,
+                _raises(_NOT_FORK_SAFE),
                 (_FAILS_WITHOUT_FAULT,),
                 "fsspec runs its connections in a thread, which a fork does not copy, so a file"
                 " system that was created in the main process (s3fs, gcsfs, HTTP) fails in forked"
@@ -351,7 +353,7 @@ LIBRARIES = (
         "torch",
         hints=(
             Hint(
-                _uses_accelerator_after_fork,
+                _raises(_AFTER_FORK),
                 (_FAILS_WITHOUT_FAULT,),
                 "A forked worker cannot use an accelerator that the training process has used."
                 " Return CPU tensors from __getitem__ and collate_fn, and move each batch to the"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+import sys
 import tarfile
 import tempfile
 from typing import Any
@@ -26,6 +27,7 @@ from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from support.datasets import COUNT, SIZE, Records, RecordStream, Substitutes, decode
 from support.results import failure_of, result_of
 from support.rows import slow
+from support.specimens import ZerosOnError
 
 
 class Pictures(Records):
@@ -157,6 +159,40 @@ def test_a_missing_chunk_of_zarr_is_named(tmp_path):
     assert result.fix.startswith("read Zarr through a store whose get() raises an error")
     strict = result_of(lambda: Chunks(path, _strict_store), "file-missing")
     assert (strict.verdict, strict.fix) == ("failed_cleanly", ""), strict.explanation
+
+
+def test_an_array_that_zarr_does_not_read_has_no_advice_of_zarr(records, monkeypatch):
+    monkeypatch.delitem(sys.modules, "zarr.storage", raising=False)
+    folder = records.rename(records.with_suffix(".zarr"))
+    result = failure_of(lambda: ZerosOnError(folder), "file-missing")
+
+    assert result.cause == SUBSTITUTES
+    assert "zarr.storage" not in result.explanation
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loads", ["load_dataset", "load_from_disk"])
+def test_the_advice_for_mapped_rows_holds_for_each_function(tmp_path, monkeypatch, loads):
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict({"x": [[row] * 100 for row in range(16)]})
+    rows.save_to_disk(tmp_path / "rows")
+    rows.to_json(tmp_path / "rows.jsonl")
+    cache = str(tmp_path / "cache")
+
+    def make(*, in_memory):
+        if loads == "load_from_disk":
+            return datasets.load_from_disk(tmp_path / "rows", keep_in_memory=in_memory)
+        path = str(tmp_path / "rows.jsonl")
+        options = {"data_files": path, "split": "train", "cache_dir": cache}
+        return datasets.load_dataset("json", keep_in_memory=in_memory, **options)
+
+    make(in_memory=False)  # Fills the cache.
+    result = failure_of(lambda: make(in_memory=False), "read-error-before-init")
+    assert (result.verdict, result.fix) == (
+        "crashed",
+        "load the dataset with keep_in_memory=True",
+    )
+    assert result_of(lambda: make(in_memory=True), "read-error-before-init").passed
 
 
 class Table(Dataset[Any]):

@@ -279,14 +279,18 @@ def test_handle_is_the_cause_of_content_only_with_a_shared_offset(shared, is_bla
     assert (cause.phrase == BEFORE) == is_blamed
 
 
-def _died(path, fault=EIO, call="mmap", exitcode=-7):
-    """A trial whose process was ended by a signal while *path* was mapped."""
+FRAME = '  File "/venv/lib/python3.11/site-packages/{}", line 129 in memory_map'
+
+
+def _died(path, fault=EIO, call="mmap", exitcode=-7, frame="datasets/table.py"):
+    """A trial whose process was ended by a signal in *frame* while *path* was mapped."""
     (facts,) = fired(fault, path=path)
     firings = tuple(replace(each, call=call) for each in facts.firings)
-    return revised(ordinary(Pass(EPOCH_1), (replace(facts, firings=firings),)), exitcode=exitcode)
+    outcome = ordinary(Pass(EPOCH_1), (replace(facts, firings=firings),))
+    return revised(outcome, exitcode=exitcode, stderr=FRAME.format(frame))
 
 
-ARROW, MAPPED = "pass keep_in_memory=True to load_from_disk()", "compare os.path.getsize(path)"
+ARROW, MAPPED = "load the dataset with keep_in_memory=True", "compare os.path.getsize(path)"
 GONE = OpenError("*.rec", errno=2)
 
 
@@ -297,6 +301,12 @@ GONE = OpenError("*.rec", errno=2)
         (_died("/d/a.arrow", TRUNCATED), "crashed", None, ARROW),
         (_died("/d/a.arrow", exitcode=-9), "crashed", None, "find the line in the stack"),
         (_died("/d/a.arrow.rec"), "crashed", None, "find the line in the stack"),
+        (
+            _died("/d/a.arrow", frame="pyarrow/ipc.py"),
+            "crashed",
+            None,
+            "find the line in the stack",
+        ),
         (_died("/d/a.npy"), "crashed", None, "find the line in the stack"),
         (_died("/d/a.npy", TRUNCATED), "crashed", None, MAPPED),
         (_died("/d/a.npy", TRUNCATED, exitcode=0), "corrupted", Wrong.DIFFERS, MAPPED),
@@ -344,8 +354,14 @@ RAISE = "raise the error instead of skipping the sample"
 NO_SAMPLES = raised("ValueError", "No samples found in dataset; perhaps you have fewer shards")
 
 
-def _of_tar(fault, error=None):
-    return revised(_trial(fault, path="/d/a.tar"), epochs=(Pass(EPOCH_1, exception=error),))
+def _imports(name):
+    """The processes of a trial in which *name* of a library is there."""
+    return (WorkerFacts(0, 7, 1, {}, settings=(name,)),)
+
+
+def _of_tar(fault, error=None, name="webdataset.WebDataset"):
+    epochs = (Pass(EPOCH_1, exception=error),)
+    return revised(_trial(fault, path="/d/a.tar"), epochs=epochs, processes=_imports(name))
 
 
 @rows(
@@ -354,6 +370,7 @@ def _of_tar(fault, error=None):
         (_of_tar(TRUNCATED), "corrupted", None, OF_TAR),
         (_of_tar(TRUNCATED), "corrupted", CAUGHT, OF_HANDLER),
         (_of_tar(EIO), "corrupted", None, OF_HANDLER),
+        (_of_tar(EIO, name="wids.ShardListDataset"), "corrupted", None, RAISE),
         (_of_tar(CorruptedFile()), "corrupted", None, "count the members"),
         (_trial(CorruptedFile()), "corrupted", None, RAISE),
         (_trial(EIO), "corrupted", None, RAISE),
@@ -401,10 +418,10 @@ def test_an_error_was_caught_if_the_effect_is_the_same(findings, expected, neede
     assert len(list(trials)) == len(findings) - needed
 
 
-def _missing_chunk(path, fault=GONE, metadata=None):
-    outcome = _trial(fault, path=path)
+def _missing_chunk(path, fault=GONE, metadata=None, name="zarr.storage.LocalStore"):
+    (worker,) = _imports(name)
     files = {metadata: FileCounts(1, 1, 9)} if metadata else {}
-    return revised(outcome, processes=(WorkerFacts(0, 7, 1, files),))
+    return revised(_trial(fault, path=path), processes=(replace(worker, files=files),))
 
 
 @rows(
@@ -415,6 +432,7 @@ def _missing_chunk(path, fault=GONE, metadata=None):
         (_missing_chunk("/d/x/3.0", metadata="/d/x/.zarray"), True),
         (_missing_chunk("/d/y/c/3/0", metadata="/d/x/zarr.json"), False),
         (_missing_chunk("/d/x.zarr.rec"), False),
+        (_missing_chunk("/d/x.zarr/c/3/0", name="tensorstore.open"), False),
         (_missing_chunk("/d/x.zarr/c/3/0", fault=EIO), False),
         (_missing_chunk("/d/x.zarr/c/3/0", fault=OpenError("*", errno=5)), False),
     ],
