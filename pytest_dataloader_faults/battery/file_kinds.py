@@ -5,7 +5,9 @@ index cannot be read. If a fault hit all files at once, each trial would end at 
 effect of a damaged shard would remain unknown. Files do not say what they are for. But files with
 the same purpose have the same extension. Images and their masks are in two folders, under the
 same names. The names of a shard's arrays differ in more than the number of the shard. An index
-without a separate extension is read by every worker, while other files are read for one sample.
+without a separate extension is read by every worker, while other files are read for one sample. If
+several files are, because a file has several samples, the index is opened for each of them, or its
+name is the only one without a number.
 Names can also be arbitrary, such as those of people: then there are many, with one file each.
 """
 
@@ -79,20 +81,31 @@ def _group_by_folder(paths: set[str]) -> list[set[str]]:
 def _group_by_name(paths: set[str]) -> list[set[str]]:
     """One kind for names that differ only in digits, if there are few kinds; else nothing.
 
-    Each kind must have several files, or there must be a file of each kind for each number.
+    Each kind must have several files, but for a single index, or there must be a file of each kind
+    for each number.
     """
     kinds = _group_paths((_DIGITS.sub("0", os.path.basename(path)), path) for path in paths)
     numbers = [{tuple(_DIGITS.findall(os.path.basename(path))) for path in kind} for kind in kinds]
-    has_several = all(len(kind) > 1 for kind in kinds)
+    sizes = sorted(map(len, kinds))
+    has_several = all(size > 1 for size in sizes[1:])
     is_complete = all(each == numbers[0] and all(each) for each in numbers)
     return kinds if 1 < len(kinds) <= _MOST and (has_several or is_complete) else []
 
 
 def _group_by_use(paths: set[str], uses: _Uses) -> list[set[str]]:
-    """The only file that every worker reads, and the other files; else all files as one kind."""
-    users = [set(files) for files in uses.values()]
-    common = paths.intersection(*users) if len(users) > 1 else set()
+    """The index of the other files, which every worker reads; else all files as one kind.
+
+    It is the only file that all of them read, or the one that each of them opens most often.
+    """
+    users = [{path: files[path].opens for path in paths & files.keys()} for files in uses.values()]
+    common = set(users[0]).intersection(*users) if len(users) > 1 else set()
+    if len(common) > 1:
+        common = {path for path in common if all(_is_most(path, opens) for opens in users)}
     return [common, paths - common] if len(common) == 1 and len(paths) > 2 else [paths]  # noqa: PLR2004  # an index, and more than one other
+
+
+def _is_most(path: str, opens: Mapping[str, int]) -> bool:
+    return all(opens[path] > count for other, count in opens.items() if other != path)
 
 
 def _stem(path: str) -> str:

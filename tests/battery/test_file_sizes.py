@@ -401,11 +401,14 @@ def test_many_requested_files_are_the_only_targets(records):
 
 
 def _kinds(*workers):
-    """The kinds of the files of *workers*: each a text of names with the bytes that were read."""
+    """The kinds of the files of *workers*: each a text of names with the bytes that were read.
+
+    Behind these, each may have how often it was opened.
+    """
     uses = {
         number: {
-            f"/data/{path}": FileCounts(1, 1, int(count))
-            for path, count in (each.split(":") for each in worker.split())
+            f"/data/{path}": FileCounts(int(opens[0]) if opens else 1, 1, int(count))
+            for path, count, *opens in (each.split(":") for each in worker.split())
         }
         for number, worker in enumerate(workers)
     }
@@ -437,10 +440,18 @@ def _kinds(*workers):
         (["b1.jpg:9 c2.jpg:9", "d3.jpg:9"], [["b1.jpg", "c2.jpg", "d3.jpg"]]),
         (["a1.x:9 b1.x:9 c1.x:9 d1.x:9 e1.x:9", ""], [["a1.x", "b1.x", "c1.x", "d1.x", "e1.x"]]),
         (["1_2.x:9 3_44.x:9", "5_6.x:1"], [["1_2.x", "3_44.x", "5_6.x"]]),
+        (["x.h5:9 p1.h5:9 p2.h5:9", "x.h5:9 p2.h5:9"], [["p1.h5", "p2.h5"], ["x.h5"]]),
+        (["i.x:4:4 a.x:9:2 b.x:9:2", "i.x:4:4 b.x:9:3 c.x:9:1"], [["a.x", "b.x", "c.x"], ["i.x"]]),
+        (["i.x:4:4 a.x:9:4 b.x:9:2", "i.x:4:4 a.x:9:3"], [["a.x", "b.x", "i.x"]]),
+        (
+            ["x.h5:9 p1.h5:9 p2.h5:9", "y.h5:9 p1.h5:9 p2.h5:9"],
+            [["p1.h5", "p2.h5", "x.h5", "y.h5"]],
+        ),
     ],
     ids=(
         "none one index numbers classes pairs triples fours no_suffix shards many"
         " arrays arrays_of_some free_names too_many_names two_numbers"
+        " index_of_numbered index_opened_for_each opened_as_often two_odd_names"
     ).split(),
 )
 def test_kinds(workers, kinds):

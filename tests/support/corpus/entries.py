@@ -74,6 +74,7 @@ ENTRIES = {
     "G9": "skip-cache-of-bad-indices",
     "G10": "reader-keeps-a-failed-buffer",
     "G11": "deletes-what-it-cannot-read",
+    "G12": "virtual-dataset-hides-its-sources",
     "H1": "unsharded-iterable",
     "H2": "generator-error-then-short-epoch",
     "H3": "stopiteration-from-getitem",

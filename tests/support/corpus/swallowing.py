@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate, get_worker_info
 
 from pytest_dataloader_faults import Contract
+from support.corpus.archives import Virtual
 from support.corpus.cases import Case
 from support.corpus.pickling import QUICK
 from support.datasets import SIZE, Records, Substitutes, zeros
@@ -321,6 +322,15 @@ class RemovesUnreadable(Records):
             raise
 
 
+class VirtualOnly(Virtual):
+    """Has zeros of HDF5 for the rows of a file that cannot be opened."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self._sample(index)
+
+
+_WITHOUT_MEMORY = {"exclude": ["memory-exhaustion"]}
+"""HDF5 itself dies of an allocation that fails."""
 CASES: tuple[Case, ...] = (
     Case("G1", NextIfGone, "file-missing", "corrupted: has the content"),
     Case(
@@ -415,6 +425,10 @@ CASES: tuple[Case, ...] = (
         "recovers-after-read-error",
         "poisoned: the same workers raised RuntimeError: table already exists",
         Finished,
+    ),
+    *(
+        Case("G12", VirtualOnly, check, "corrupted: identical", Virtual, _WITHOUT_MEMORY)
+        for check in ("open-error", "permission-denied", "file-missing")
     ),
     Case("G11", RemovesUnreadable, "read-error", "poisoned: would delete "),
 )
