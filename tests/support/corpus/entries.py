@@ -140,6 +140,7 @@ ENTRIES = {
     "O7": "set-epoch-changes-nothing",
     "O8": "may-skip-under-ddp",
     "O9": "ranks-prepare-one-file",
+    "O10": "ranks-have-the-same-half",
     "P1": "state-forgets-its-shard",
     "P2": "state-goes-on-changing",
     "P3": "random-order-not-restored",

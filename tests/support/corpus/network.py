@@ -140,6 +140,10 @@ NO_FILES = dict.fromkeys(_OF_FILES, "they open network connections") | dict.from
     ("read-error-halfway", "read-error-transient"), "makes 0 reads"
 )
 
+_ONE_CONNECTION = {
+    check: why.replace("they open network connections", "no data file")
+    for check, why in NO_FILES.items()
+}
 _OF_LENGTH = {"exclude": ["http-error"]}
 """An error page has the length in its header."""
 _AT_ONCE = "fails_without_fault: two workers sent requests on a connection to 127.0.0.1:"
@@ -160,7 +164,7 @@ CASES: tuple[Case, ...] = (
         "workers-agree",
         _AT_ONCE,
         SessionUnderLock,
-        not_applicable=NO_FILES,
+        not_applicable=_ONE_CONNECTION,
         cause=_SHARED,
     ),
     Case(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Sampler, get_worker_info
@@ -155,6 +156,42 @@ class _InBatches(_Shuffled):
         return DataLoader(records, batch_sampler=sampler, num_workers=2, collate_fn=pad_sequence)
 
 
+class SameHalf(SharedShuffle):
+    """Has the first half of the indices in each of two ranks."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+
+class Augmented(Records):
+    """Draws from a generator of its own, so that only the labels, of two classes, are compared."""
+
+    generator: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.generator is None:
+            self.generator = np.random.default_rng()
+        data, _ = super().__getitem__(index)
+        return data * self.generator.uniform(0.5, 1.0), index % 2
+
+
+class _AugmentedIn(_Shuffled):
+    """Makes a loader over augmented records with a sampler of that kind."""
+
+    def __call__(self, folder: Path) -> DataLoader[Any]:
+        records = Augmented(folder)
+        return DataLoader(records, batch_size=4, num_workers=2, sampler=self.kind(len(records)))
+
+
+class AugmentedPart(Augmented):
+    """Has the records of its rank alone: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        rank, ranks = place()
+        self.paths = self.paths[rank::ranks]
+
+
 class RandomPerRank(RandomPerWorker):
     """Seeds its random numbers by the rank, too: healthy."""
 
@@ -262,6 +299,17 @@ CASES: tuple[Case, ...] = (
         "corrupted: were delivered more than once, on ranks 0 and 1",
         _InBatches(EvenBatches),
         options=TWO,
+    ),
+    *(
+        Case(
+            "O10",
+            _AugmentedIn(SameHalf),
+            "ranks-agree",
+            "corrupted: 8 of 16 samples (0, 1, 2, 3, 4, ...) were delivered more than once",
+            twin,
+            options=TWO,
+        )
+        for twin in (_AugmentedIn(SharedShuffle), AugmentedPart)
     ),
     Case(
         "O5",

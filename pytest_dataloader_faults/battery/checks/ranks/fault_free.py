@@ -13,6 +13,7 @@ from typing import Any
 from pytest_dataloader_faults._settings.jobs import Drawn, ReferenceJob, TrialOptions, has_step
 from pytest_dataloader_faults._trial import repeat_if_killed
 from pytest_dataloader_faults.battery.checks.ranks.generators import RECORDED_EPOCH
+from pytest_dataloader_faults.battery.checks.ranks.rules import is_of_content
 from pytest_dataloader_faults.battery.checks.ranks.shared_folder import NO_FOLDER, HoldWrites
 from pytest_dataloader_faults.battery.checks.ranks.trials import run_ranks, take_references
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
@@ -196,10 +197,13 @@ def _is_whole(run: FaultFreeRun, references: Sequence[Reference]) -> bool:
     drawn = Counter(each for indices in epoch.drawn for each in indices)
     if Counter(names) != drawn:
         return False
+    if is_of_content(whole_reference):
+        return True
+    if any(each.readable != whole_reference.readable for each in references):
+        return False
     known_digests = whole_reference.digests
-    seeded = whole_reference.comparison.seeded is not None
     parts = (pair for reference in references for pair in reference.samples)
-    return not seeded or all(known_digests.get(index, row) == row for index, row in parts)
+    return all(known_digests.get(index, row) == row for index, row in parts)
 
 
 def _take(

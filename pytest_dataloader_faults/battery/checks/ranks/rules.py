@@ -110,7 +110,7 @@ def rank_reference(number: int, outcome: TrialFacts, reference: Reference) -> Re
     """
     if reference.members:
         rank_reference = reference.members[number]
-        is_stream = rank_reference.stream_count is not None and _is_of_content(rank_reference)
+        is_stream = rank_reference.stream_count is not None and is_of_content(rank_reference)
         return (
             replace(rank_reference, undivided_samples=tuple(each for _, each in reference.samples))
             if is_stream
@@ -291,9 +291,9 @@ class _RankSamples(NamedTuple):
         """The samples of *reference*; None for a stream whose samples cannot be distinguished."""
         is_map, requested = reference.kind == "map", reference.request_count
         pairs = reference.samples[:requested]
-        if not reference.is_whole or not (is_map or _is_of_content(reference)):
+        if not reference.is_whole or not (is_map or is_of_content(reference)):
             return None
-        if not _is_of_content(reference):
+        if not is_of_content(reference):
             indices = (each for each, _ in reference.batches[:requested])
             names = [name for name, _ in pairs] or list(itertools.chain(*indices))
             pairs = tuple((each, each) for each in names)
@@ -304,7 +304,7 @@ class _RankSamples(NamedTuple):
 
     def keys_of(self, epoch: Pass, reference: Reference) -> Iterator[Any]:
         """The keys of the samples delivered in *epoch*."""
-        return _list_rows(epoch) if _is_of_content(reference) else _indices(epoch)
+        return _list_rows(epoch) if is_of_content(reference) else _indices(epoch)
 
     def describe(self, keys: Sequence[Any]) -> str:
         """How many samples *keys* are, and which, as the start of a sentence."""
@@ -316,15 +316,18 @@ class _RankSamples(NamedTuple):
         return f"{len(keys)} of {all_of} ({examples}) {was_or_were(len(keys))} delivered"
 
 
-def _is_of_content(reference: Reference) -> bool:
-    """Whether a sample is the same in each rank, under any index.
+def is_of_content(reference: Reference) -> bool:
+    """Whether a sample is the same in each rank, under any index, and its content identifies it.
 
-    Random samples are seeded by their index, which differs if the author divides the samples.
+    Random samples are seeded by their index, which differs if the author divides the samples. Or
+    only a part of them is compared, such as a label, which many samples may have.
     """
     comparison = reference.comparison
-    return (
-        comparison.level is Compared.BYTES and comparison.seeded is None and bool(reference.samples)
-    )
+    if comparison.level is not Compared.BYTES or comparison.seeded is not None:
+        return False
+    identifies = len({digest for _, digest in reference.samples}) == len(reference.samples)
+    is_partial = bool(comparison.varying) and reference.kind == "map"
+    return bool(reference.samples) and (identifies or not is_partial)
 
 
 def _indices(epoch: Pass) -> Iterator[Any]:
