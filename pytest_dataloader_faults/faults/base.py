@@ -431,7 +431,7 @@ def kind(fault_kind: type[_Kind]) -> type[_Kind]:
         if field.name == "errno" and isinstance(field.default, int):
             allowed = f"an errno such as errno.{_errno.errorcode[field.default]}"
             rule = _RULES["errno"]._replace(allowed=allowed)
-            fault_kind._rules = {**_RULES, "errno": rule}
+            fault_kind._rules = {**fault_kind._rules, "errno": rule}
     KINDS[fault_kind.__name__] = fault_kind
     return fault_kind
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno as _errno
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
+from pytest_dataloader_faults import _arguments as allow
 from pytest_dataloader_faults.faults.base import (
     TIMES,
     Effect,
@@ -33,18 +34,26 @@ class LockError(Triggered, FileFault):
     fail with *errno*.
 
     With EAGAIN, another job holds the lock: a call that waits for the lock does not return until
-    the scope ends or the loader ends its workers, and any other call fails. A signal that the
-    worker handles interrupts the wait. With ENOLCK, the file system has no locks. A file can always
-    be unlocked.
+    the scope ends or the loader ends its workers, and any other call fails. With *seconds*, the
+    other job releases its locks that long after the first request of a process; from then on, that
+    process can lock. A signal that the worker handles interrupts the wait. With ENOLCK, the file
+    system has no locks. A file can always be unlocked.
     """
 
     happens_in: ClassVar = Place.LOCK
     effects: ClassVar = Effect.ERROR | Effect.DELAY
     needs_worker: ClassVar = False
     errnos: ClassVar = LOCK_ERRNOS
+    _rules: ClassVar = {
+        **FileFault._rules,
+        "seconds": allow.optional(
+            allow.SECONDS.allows, f"{allow.SECONDS.allowed}, or None until the scope ends"
+        ),
+    }
     errno: int = _errno.EAGAIN
     nth: int = 1
     times: int | None = None
+    seconds: float | None = field(default=None, kw_only=True)
 
     operation: ClassVar = "locks"
     drawn: ClassVar = {"errno": (_errno.EAGAIN, _errno.ENOLCK), "times": TIMES}

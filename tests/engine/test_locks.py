@@ -177,6 +177,43 @@ def _limited_by_an_alarm(path):
         signal.signal(signal.SIGALRM, handler)
 
 
+SECONDS = 0.4
+"""For which the other job holds the lock."""
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_a_lock_that_is_released_ends_the_wait(tmp_path, name):
+    path = str(tmp_path / "x.lock")
+
+    def lock_twice(path):
+        began = time.monotonic()
+        WAITING[name](path)
+        seconds = time.monotonic() - began
+        AT_ONCE["F_SETLK"](path)
+        return seconds
+
+    (seconds,), injection = attempt([path], lock_twice, LockError(path, seconds=SECONDS))
+
+    assert SECONDS * 0.9 <= seconds < allowed(5)
+    assert injection.fired == 1
+
+
+def test_a_lock_that_is_released_can_be_had_by_polling(tmp_path):
+    def poll(path):
+        while True:
+            try:
+                return AT_ONCE["flock"](path)
+            except BlockingIOError:
+                time.sleep(0.01)
+
+    path = str(tmp_path / "x.lock")
+    (gave,), injection = attempt([path], poll, LockError(path, seconds=SECONDS))
+    times = [each.time for each in injection.faults[0].firings]
+
+    assert gave is None
+    assert SECONDS / 4 < times[-1] - times[0] < SECONDS
+
+
 def test_a_signal_interrupts_the_wait(tmp_path):
     path = str(tmp_path / "x.lock")
     (gave,), _ = attempt([path], _limited_by_an_alarm, LockError(path))

@@ -82,7 +82,12 @@ ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
     faults.ShortWrite: {"path": PATHS, "max_bytes": COUNTS, **TRIGGERS},
     faults.SlowRead: {"path": PATHS | ADDRESSES, "seconds": st.floats(0.001, 100), **TRIGGERS},
     faults.HungRead: {"path": PATHS | ADDRESSES, "nth": COUNTS, "workers": WORKERS},
-    faults.LockError: {"path": PATHS, "errno": st.sampled_from(sorted(LOCK_ERRNOS)), **TRIGGERS},
+    faults.LockError: {
+        "path": PATHS,
+        "errno": st.sampled_from(sorted(LOCK_ERRNOS)),
+        "seconds": st.none() | st.floats(0.001, 100),
+        **TRIGGERS,
+    },
     faults.ConnectError: {
         "path": ADDRESSES,
         "errno": st.sampled_from(sorted(CONNECT_ERRNOS)),

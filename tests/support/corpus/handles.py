@@ -133,9 +133,8 @@ class RemoteAtFirstUse(AtFirstUse, Remote):
     """Its event loop runs in a thread, which a forked worker does not have."""
 
 
-MANY = {"samples": None, "exclude": ["locked-file"]}
-"""LMDB has 126 slots for readers: each worker must read more samples than a battery checks. It
-waits without a limit for a process that is opening the same file: see test_locks.py."""
+MANY = {"samples": None}
+"""LMDB has 126 slots for readers: each worker must read more samples than a battery checks."""
 _REMOTE = {"exclude": ["thread-exhaustion"]}
 """fsspec waits without a limit for its event loop, whose thread could not start."""
 WRONG = "no exception was raised"

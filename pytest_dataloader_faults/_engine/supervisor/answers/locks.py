@@ -15,13 +15,17 @@ from __future__ import annotations
 import errno
 import fcntl
 import functools
+import math
 import sys
+import time
 
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.caller import Syscall, to_signed
 from pytest_dataloader_faults._engine.kernel.callers_file import INVISIBLE
+from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.policy import FaultPolicy, Operation
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
+from pytest_dataloader_faults._engine.supervisor.events import Action
 from pytest_dataloader_faults._engine.supervisor.worker_state import AnswerHistory, WorkerState
 from pytest_dataloader_faults._engine.system.proc import has_lock, has_signal_to_handle, link_of
 from pytest_dataloader_faults.faults import LockError
@@ -96,14 +100,15 @@ def on_lock(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
     if path is None:
         worker.history(_WriteLocks).note_unlock(number)
         return False
-    fault = _fire_due(worker.policy, Operation(call.name, path, call.pid))
-    if fault is None:
-        worker.history(_WriteLocks).note_lock(number, path)
+    note_lock = functools.partial(worker.history(_WriteLocks).note_lock, number, path)
+    counter = _fire_due(worker.policy, Operation(call.name, path, call.pid))
+    if counter is None:
+        note_lock()
         return False
-    if fault.is_held and _waits(call):
-        _hold(worker, call, services)
+    if counter.fault.is_held and _waits(call):
+        _hold(worker, call, services, _seconds_left(counter), note_lock)
     else:
-        worker.listener.fail(call, fault.errno)
+        worker.listener.fail(call, counter.fault.errno)
     return True
 
 
@@ -138,18 +143,47 @@ def _waits(call: Syscall) -> bool:
     return _command(call) in _WAITING
 
 
-def _fire_due(policy: FaultPolicy, operation: Operation) -> LockError | None:
-    """The first fault whose turn it is; it fires by that."""
+def _fire_due(policy: FaultPolicy, operation: Operation) -> FaultCounter[LockError] | None:
+    """Fire the first fault whose turn it is, and return its counter."""
     with policy.lock:
         policy.count(operation.path, "locks")
-        return policy.fire_first_due(LockError, operation)
+        for counter in policy.faults.counters_for_path(LockError, operation.path):
+            if _seconds_left(counter) and counter.reach():
+                policy.fire(counter, *operation)
+                return counter
+    return None
 
 
-def _hold(worker: WorkerState, call: Syscall, services: SupervisorServices) -> None:
-    """Let the caller wait until nothing may hang any more, or until a signal interrupts it."""
-    resume = functools.partial(worker.listener.continue_syscall, call)
-    worker.hung = True
-    services.deaths.add_hung(worker.loader, worker.answer_if_waiting(call, resume))
+def _seconds_left(counter: FaultCounter[LockError]) -> float:
+    """How long the other job still holds its locks; 0 if it has released them."""
+    seconds = counter.fault.seconds
+    if seconds is None:
+        return math.inf
+    began = next((each.time for each in counter.firings), None)
+    return seconds if began is None else max(0.0, began + seconds - time.monotonic())
+
+
+def _hold(
+    worker: WorkerState,
+    call: Syscall,
+    services: SupervisorServices,
+    seconds: float,
+    note_lock: Action,
+) -> None:
+    """Let the caller wait for *seconds*, until nothing may hang any more, or until a signal."""
+    resume = worker.answer_if_waiting(
+        call, functools.partial(worker.listener.continue_syscall, call)
+    )
+
+    def release() -> None:
+        note_lock()
+        resume()
+
+    services.deaths.add_hung(worker.loader, resume)
+    if seconds == math.inf:
+        worker.hung = True
+    else:
+        services.timers.after(seconds, release)
 
     def interrupt() -> None:
         if not worker.listener.is_waiting(call):

@@ -2,13 +2,20 @@
 
 A dataset may take a lock in its constructor, and on files that it writes itself, such as a cache.
 So the faults are armed before the dataset is created, whatever it writes.
+
+Some facts about waiting. Jobs and ranks wait for a lock while another one prepares their files, so
+a wait is no defect, even without a limit. So the other job releases its locks soon. A drive without
+locks never has them. But SQLite tries again after each error of a lock, filelock after most, until
+their own timeout expires, which is up to a minute: 60 s is the default of diskcache.
 """
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults.battery.checks._base import (
     Check,
@@ -18,13 +25,12 @@ from pytest_dataloader_faults.battery.checks._base import (
     TrialKind,
 )
 from pytest_dataloader_faults.battery.checks.locks.rules import (
-    WAITS,
+    cause_of_hang,
     find_unlocked_write,
-    waits_for_lock,
 )
 from pytest_dataloader_faults.battery.targets import path_of
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
-from pytest_dataloader_faults.faults import LockError
+from pytest_dataloader_faults.faults import Fault, LockError
 from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Verdict, WorkerFacts
 from pytest_dataloader_faults.steps import Processes, run_epochs
@@ -34,16 +40,19 @@ if TYPE_CHECKING:
 
 _NO_LOCKS = "neither its constructor nor its workers lock a file"
 _UNSEEN = "the python engine does not see file locks. engine='kernel' does"
+_RELEASED_AFTER = 1.0
+"""Seconds."""
+_DEADLINES = 7
+"""How many times its deadline a trial on a drive without locks may take."""
 _HELD = (
-    "Every request for a lock failed, as if another job held it, and a call that waits for the lock"
-    " did not return"
+    f"For {_RELEASED_AFTER:g} s, another job held the locks: a call that waits for a lock returned"
+    " after that, and any other request failed until then"
 )
 _WITHOUT_LOCKS = "Every request for a lock failed with ENOLCK, as on a drive without locks"
-_LIMIT_WAITS = (
-    "Limit every wait for a lock, as in filelock.FileLock(path, timeout=60), and raise an error"
-    " when the limit expires. Open data that is only read without a lock: lmdb.open(path,"
-    " readonly=True, lock=False), or h5py.File(path, 'r', locking=False). If waiting for the other"
-    " job is intentional, list the check in expected_failures"
+_WAIT_OR_RAISE = (
+    "Wait for the lock, as in `with filelock.FileLock(path):`, or let the error of the failed"
+    " request reach the loader. Open data that is only read without a lock: lmdb.open(path,"
+    " readonly=True, lock=False), or h5py.File(path, 'r', locking=False)"
 )
 _RAISE_OTHERS = (
     "Only EAGAIN and EACCES mean that another process holds the lock. Raise every other error at"
@@ -71,6 +80,13 @@ class LockTrials(TrialKind):
         """An epoch without a fault, in which files are followed from the constructor on."""
         return self._before_init.complete_outcome(run)
 
+    def run_trial(self, run: FaultFreeRun, *faults: Fault, **arguments: Any) -> Outcome:
+        """One trial, with time for the timeouts of libraries on a drive without locks."""
+        if not all(isinstance(each, LockError) and each.is_held for each in faults):
+            deadline = _DEADLINES * run.deadlines.for_trial
+            arguments["deadline"] = arguments.get("deadline") or deadline
+        return super().run_trial(run, *faults, **arguments)
+
     def workload(self, run: FaultFreeRun) -> Workload:
         """What the constructor, the main process and the workers do in that epoch."""
         if run.settings.engine == "python":
@@ -88,16 +104,17 @@ class LockTrials(TrialKind):
         finding = super().judge(run, outcome, contract)
         if finding.verdict in (Verdict.SURVIVED, Verdict.FAILED_UNCLEARLY):
             return find_unlocked_write(outcome, self.fault_free_outcome(run)) or finding
-        is_wait = finding.verdict is Verdict.HUNG and waits_for_lock(outcome)
-        return replace(finding, cause=finding.cause or WAITS) if is_wait else finding
+        if finding.verdict is not Verdict.HUNG or finding.cause:
+            return finding
+        return replace(finding, cause=cause_of_hang(outcome))
 
     def refine(self, finding: Finding, run: FaultFreeRun) -> Finding:
         """The same as for other trials in which the dataset is created under faults."""
         return self._before_init.refine(finding, run)
 
 
-def _fail_locks(number: int) -> Plan:
-    """A plan in which each request for a lock fails with the errno *number*.
+def _fail_locks(make_fault: Callable[..., LockError]) -> Plan:
+    """A plan in which requests for locks meet the fault that *make_fault* makes of their globs.
 
     If the constructor locks files as well as the workers, its error may hide what they do.
     """
@@ -107,7 +124,7 @@ def _fail_locks(number: int) -> Plan:
         ids = {each.worker for each in run.processes if _locks_file(each, is_meant)}
         if not ids:
             raise NotApplicable(_NO_LOCKS)
-        fault = LockError(path_of(workload.globs), number)
+        fault = make_fault(path_of(workload.globs))
         if None not in ids or len(ids) == 1:
             return fault
         workers = tuple(sorted(each.worker for each in run.workers if each.worker is not None))
@@ -127,16 +144,16 @@ def _locks_file(process: WorkerFacts, is_meant: GlobMatcher) -> bool:
 LOCKS = (
     Check(
         "locked-file",
-        "raises an error in time if another job holds the lock of a file",
-        _fail_locks(errno.EAGAIN),
+        "waits for the lock of a file that another job holds, or raises an error",
+        _fail_locks(partial(LockError, seconds=_RELEASED_AFTER)),
         scenario=_SCENARIO,
         preface=_HELD,
-        advice=_LIMIT_WAITS,
+        advice=_WAIT_OR_RAISE,
     ),
     Check(
         "no-locks",
         "handles a drive without file locks",
-        _fail_locks(errno.ENOLCK),
+        _fail_locks(partial(LockError, errno=errno.ENOLCK)),
         scenario=_SCENARIO,
         preface=_WITHOUT_LOCKS,
         advice=_RAISE_OTHERS,
