@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -54,6 +55,7 @@ from pytest_dataloader_faults.outcomes.judge.causes import (
 from pytest_dataloader_faults.outcomes.judge.hangs import (
     hang_places,
     hangs_at,
+    lasting_places,
     makes_progress,
     was_computing,
 )
@@ -321,9 +323,9 @@ class Battery:
         return replace(result, finding=finding, notes=(memory.flakiness, *result.notes))
 
     def _conclude(self, check: Check, scenario: Scenario, trials: list[JudgedTrial]) -> CheckResult:
-        """What *trials* show together. The place of a confirmed hang is remembered."""
+        """What *trials* show together. The lasting places of a confirmed hang are remembered."""
         if len(trials) > 1 and all(each.outcome.timed_out for each in trials):
-            for place in _places(trials):
+            for place in _union(lasting_places(each.outcome) for each in trials):
                 self.hangs.setdefault(place, check.name)
         intermittent = self.memory.intermittent
         if failure := repeats.describe_intermittent_failure(trials):
@@ -348,7 +350,7 @@ class Battery:
         """
         if runs := self._runs_of(check, scenario)[len(trials) :]:
             return runs[0]
-        known_places = self.hangs.keys() | _places(trials)
+        known_places = self.hangs.keys() | _union(hang_places(each.outcome) for each in trials)
         may_go_on = not trials and any(getattr(each, "times", None) for each in scenario.faults)
         early = self.fault_free_run.deadlines.for_look if known_places and not may_go_on else None
         slow = bool(trials) and makes_progress(trials[-1].outcome)
@@ -485,5 +487,5 @@ def _spares_retry(fault: Fault) -> bool:
     )
 
 
-def _places(trials: list[JudgedTrial]) -> frozenset[str]:
-    return frozenset[str]().union(*(hang_places(each.outcome) for each in trials))
+def _union(places: Iterable[frozenset[str]]) -> frozenset[str]:
+    return frozenset[str]().union(*places)

@@ -84,7 +84,7 @@ class AtDeadline:
     Attributes:
         activity: What its loader and workers did.
         extension: Seconds by which the deadline was extended, as the trial was active or slept.
-        asleep: The ids of the processes that slept.
+        asleep: The ids of the processes that slept, or waited with a timeout.
     """
 
     activity: Activity

@@ -14,6 +14,7 @@ from pytest_dataloader_faults.outcomes.judge.hangs import (
     describe_activity,
     hang_places,
     hangs_at,
+    lasting_places,
     likely_cause,
     loader_timed_out,
     waits_for_thread,
@@ -180,6 +181,7 @@ def test_sleeping_at_a_line_is_a_separate_place():
     asleep = revised(hung, at_deadline=AtDeadline(Activity.SLEEPS, asleep=(1,)))
 
     assert hang_places(asleep) == {AT_SAMPLE, f"{AT_READ} while it sleeps"}
+    assert lasting_places(asleep) == {AT_SAMPLE}
     assert not hangs_at(asleep, {AT_SAMPLE, AT_READ})
 
 

@@ -14,6 +14,7 @@ from pytest_dataloader_faults._trial.journal import HarnessTime, TrialStarted, W
 from pytest_dataloader_faults._trial.process.activity import (
     _Observer,
     end_of_sleep,
+    ends_by_itself,
     find_wake_time,
     pids_of,
 )
@@ -110,6 +111,25 @@ _TIMES = {0x10: 140.0, 0x20: 5.0, 0x30: 101.0}
 )
 def test_a_sleep_is_known_by_its_call(call, end):
     assert end_of_sleep(parse_call(call), _TIMES.__getitem__, 100.0) == end
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers are of x86_64")
+@rows(
+    ("call", "ends"),
+    [
+        pytest.param("230 0x1 0x1 0x10 0x0 0x0 0x0 0x7f 0x7f", True, id="time.sleep"),
+        pytest.param("270 0x4 0x10 0x0 0x0 0x20 0x0 0x7f 0x7f", True, id="select of descriptors"),
+        pytest.param("270 0x4 0x10 0x0 0x0 0x0 0x0 0x7f 0x7f", False, id="select for ever"),
+        pytest.param("7 0x10 0x1 0x1388 0x0 0x0 0x0 0x7f 0x7f", True, id="recv with a timeout"),
+        pytest.param("7 0x10 0x1 0xffffffff 0x0 0x0 0x0 0x7f 0x7f", False, id="poll for ever"),
+        pytest.param("271 0x10 0x1 0x0 0x0 0x0 0x0 0x7f 0x7f", False, id="ppoll for ever"),
+        pytest.param("202 0x5 0x189 0x0 0x0 0x0 0xffffffff 0x7f 0x7f", False, id="Event.wait()"),
+        pytest.param("0 0x3 0x10 0x1 0x0 0x0 0x0 0x7f 0x7f", False, id="a read"),
+        pytest.param("running", False, id="in no call"),
+    ],
+)
+def test_a_wait_with_a_timeout_ends_by_itself(call, ends):
+    assert ends_by_itself(parse_call(call)) == ends
 
 
 def _in_a_child(action, condition):

@@ -42,6 +42,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
     activity_of,
     deadline_after,
     extend_deadline,
+    is_recent,
 )
 from pytest_dataloader_faults.outcomes import AtDeadline
 
@@ -67,6 +68,8 @@ class _Observer:
         self._written = 0
         self._bytes: dict[int, int] = {}
         self._used: dict[int, float] = {}
+        self._asleep: dict[int, float] = {}
+        """When the latest sleep, or wait with a timeout, of each process ends, or was seen."""
         self._total = 0
         now = time.monotonic()
         self._at = now
@@ -76,10 +79,11 @@ class _Observer:
         """Look at the processes *pids*; *written*: the size of the journal."""
         ends = {pid: end for pid in pids if (end := _wake_time_with_program(pid)) is not None}
         now, observation = time.monotonic(), self.observation
+        self._asleep |= {pid: now for pid in pids if _has_timeout(pid)} | ends
         self.observation = Observation(
             delivered=now if written > self._written else observation.delivered,
             read=now if self._note_reading(pids) else observation.read,
-            asleep=tuple(ends) or (observation.asleep if observation.is_asleep(now) else ()),
+            asleep=tuple(pid for pid, end in self._asleep.items() if is_recent(end, now)),
             wakes=max(ends.values(), default=observation.wakes),
             rests=max(
                 (end for end in ends.values() if end - now > _LONG_SLEEP), default=observation.rests
@@ -131,7 +135,10 @@ def pids_of(events: Iterable[WatchedEvent]) -> Sequence[int]:
 
 _TIME = struct.Struct("=qq")
 _POLLS = ("select", "pselect6", "poll", "ppoll")
-_SLEEPS = ("nanosleep", "clock_nanosleep", "futex", *_POLLS)
+_PAUSES = ("nanosleep", "clock_nanosleep")
+_SLEEPS = (*_PAUSES, "futex", *_POLLS)
+_NEGATIVE = 1 << 31
+"""The sign of an int: poll(2) waits forever if its timeout is negative."""
 _MONOTONIC, _ABSOLUTE = 1, 1
 _FUTEX_BITSET, _FUTEX_COMMANDS, _FUTEX_REALTIME = 9, 0x7F, 0x100
 _LONG_WAIT = 2.0
@@ -186,6 +193,25 @@ def end_of_sleep(
     is_timed = second & _FUTEX_COMMANDS == _FUTEX_BITSET and not second & _FUTEX_REALTIME
     end = time_at(fourth) if fourth and is_timed else now
     return end if end - now > _LONG_WAIT else None
+
+
+def _has_timeout(pid: int) -> bool:
+    """Whether the call that *pid* is in ends by itself, after however long."""
+    try:
+        return ends_by_itself(proc.running_call(pid))
+    except OSError:
+        return proc.waits_in(pid) in _ASLEEP_IN
+
+
+def ends_by_itself(call: proc.RunningCall | None) -> bool:
+    """Whether *call* is a sleep, or a wait for descriptors with a timeout."""
+    name = NAMES.get(call.number) if call else None
+    if call is None or name not in (*_PAUSES, *_POLLS):
+        return False
+    _, _, third, _, fifth, _ = call.arguments
+    if name == "poll":
+        return not third & _NEGATIVE
+    return name in _PAUSES or bool(fifth if "select" in name else third)
 
 
 def _end_of_poll(

@@ -90,7 +90,7 @@ class Observation(NamedTuple):
     Attributes:
         delivered: When the trial last recorded something, such as a batch.
         read: When new bytes were last read.
-        asleep: The processes that are asleep, or were just before.
+        asleep: The processes that sleep or wait with a timeout, or did just before.
         wakes: When the last of them wakes.
         rests: When the last long sleep ends, as between retries. Repeated short sleeps wait for
             something, and do not extend the deadline.
@@ -106,7 +106,12 @@ class Observation(NamedTuple):
 
     def is_asleep(self, now: float) -> bool:
         """Whether one sleeps, or may only be about to sleep again."""
-        return now < self.wakes + _BETWEEN_SLEEPS
+        return is_recent(self.wakes, now)
+
+
+def is_recent(wakes: float, now: float) -> bool:
+    """Whether a process that *wakes* at that time sleeps, or may only be about to sleep again."""
+    return now < wakes + _BETWEEN_SLEEPS
 
 
 def extend_deadline(until: float, deadline: float, observation: Observation) -> float:

@@ -83,10 +83,9 @@ def has_threads_left_behind(outcome: TrialFacts) -> bool:
     return is_left and _is_forked(outcome)
 
 
-def sleeping_processes(outcome: TrialFacts) -> tuple[int, ...]:
-    """The processes that slept, if no more batches were delivered."""
-    at_deadline = outcome.end.at_deadline
-    return at_deadline.asleep if at_deadline and at_deadline.activity is Activity.SLEEPS else ()
+def _sleeping_processes(outcome: TrialFacts) -> tuple[int, ...]:
+    """The processes that slept, or waited with a timeout."""
+    return outcome.end.at_deadline.asleep if outcome.end.at_deadline else ()
 
 
 def makes_progress(outcome: TrialFacts) -> bool:
@@ -123,7 +122,7 @@ def describe_activity(outcome: TrialFacts, *, has_dataset: bool = True) -> str:
             return ": it was still reading"
         return f": {batches} delivered, and the workers were still reading"
     if activity is Activity.SLEEPS:
-        sleepers = sleeping_processes(outcome)
+        sleepers = _sleeping_processes(outcome)
         lines = sorted({line for pid, line in dataset_lines(outcome) if pid in sleepers})
         where = f" at {' and at '.join(lines)}" if lines else ""
         reason = ", probably between retries" if outcome.fired else ""
@@ -168,12 +167,14 @@ def _place(frames: str) -> str | None:
 # its output is as good as a line, because that batch is never delivered.
 #
 # Some facts about sleeping processes. A process that sleeps between two attempts is at the same
-# line as one that sleeps forever, and may finish after a few attempts. So sleeping at a line is a
-# separate place, which is known once a trial has slept there until its extended deadline. A trial
-# that makes progress at its deadline has no place: it is at the line that reads, where a hang may
-# be as well.
+# line as one that sleeps forever, and may finish after a few attempts: a fault that hits fewer
+# files means fewer pauses. So sleeping at a line, or waiting there with a timeout, is a separate
+# place. It confirms the hang of the same scenario, and is no place at which trials of other checks
+# are known to hang. A trial that makes progress at its deadline has no place: it is at the line
+# that reads, where a hang may be as well.
 
 
+_ASLEEP = " while it sleeps"
 _QUEUE = "the queue of a worker, which dropped a batch"
 
 
@@ -185,13 +186,17 @@ def hang_places(outcome: TrialFacts) -> frozenset[str]:
     if not outcome.timed_out or makes_progress(outcome):
         return frozenset()
     when = ", without a fault" if outcome.phase == RECOVERY else ""
-    sleepers = sleeping_processes(outcome)
+    sleepers = _sleeping_processes(outcome)
     places = {
-        f"{line} while it sleeps" if pid in sleepers else line
-        for pid, line in dataset_lines(outcome)
+        f"{line}{_ASLEEP}" if pid in sleepers else line for pid, line in dataset_lines(outcome)
     }
     places = places or ({_QUEUE} if dropped_batch_cause(outcome) else set())
     return frozenset(each + when for each in places)
+
+
+def lasting_places(outcome: TrialFacts) -> frozenset[str]:
+    """Those where no process slept: whatever the fault, it hangs there."""
+    return frozenset(each for each in hang_places(outcome) if _ASLEEP not in each)
 
 
 def hangs_at(outcome: TrialFacts, known_places: Container[str]) -> bool:
