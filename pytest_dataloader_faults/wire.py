@@ -369,17 +369,16 @@ class Firing:
         worker: The worker's id; None in the main process.
         pid: The id of the process.
         call: The system call or function (``"read"``, ``"openat"``, ``"mmap"``, ``"write"``, ...).
-            For readers also ``"signal 9"``, ``"exit 3"``, ``"hang"``, and the *stage* of a fault
-            that has one.
+            Also ``"signal 9"``, ``"exit 3"``, ``"hang"``, and the *stage* of a fault that has one.
         path: The file; None if there is none.
-        fetch: The batch of that worker, from 1; 0 before its first one.
+        fetch: The batch of that worker, from 1; 0 before the first.
         epoch: The epoch of the trial, from 1; 0 while the dataset is created; None if unknown.
-        sample: The index of the sample that was being made; for a stream, the position of the
-            sample among those of that worker, from 0. None if it is unknown, for example under
-            ``inject``, before the first sample, or if ``__getitems__`` made several.
-        time: When it happened, by ``time.monotonic()``; None if unknown. Comparisons of facts
-            ignore it.
+        sample: The index of the sample that was being made, or its position in that worker's
+            stream, from 0. None if unknown: under ``inject``, before the first sample, or if
+            ``__getitems__`` made several.
+        time: By ``time.monotonic()``; None if unknown. Comparisons of facts ignore it.
         kind: What the fault did: fail a call, replace a file or end a process.
+        program: The program of the process, such as ``"ffmpeg"``; "" if it is the worker's.
     """
 
     fault: int
@@ -392,6 +391,7 @@ class Firing:
     sample: int | None = None
     time: float | None = field(default=None, compare=False)
     kind: FiringKind = FiringKind.CALL
+    program: str = ""
 
     @property
     def place(self) -> FiringPlace:

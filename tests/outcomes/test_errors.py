@@ -361,6 +361,35 @@ def test_a_failed_command_has_no_original_exception():
         assert says in finding.sentence
 
 
+@rows(
+    ("program", "message", "is_clear"),
+    [
+        ("ffmpeg", "4.h264: ffmpeg gave 0 of 960 frames and ended with status -6", True),
+        ("ffmpeg", "4.h264 ended with status 245: Conversion failed!", True),
+        ("cat", "CalledProcessError: Command '['cat']' died with <Signals.SIGABRT: 6>.", True),
+        ("cat", "returncode=1", True),
+        ("ffmpeg", "ffmpeg failed", True),
+        ("ffmpeg", "no frames", False),
+        ("ffmpeg", "ffmpegs failed", False),
+        ("ffmpeg", "ffmpeg: file not found", False),
+        (
+            "python3.11",
+            "CalledProcessError: Command '['python3.11']' returned exit status 1",
+            False,
+        ),
+        ("", "4.h264: ffmpeg ended with status -6", False),
+    ],
+)
+def test_an_error_about_a_program_that_met_the_fault_is_clear(program, message, is_clear):
+    """The status and the name of the program are all that Python can know."""
+    error = replace(raised("ValueError", message), text=message)
+    (facts,) = fired(faults.MemoryExhaustion(), path=None)
+    facts = replace(facts, firings=tuple(replace(each, program=program) for each in facts.firings))
+    finding = find_unclear_error(ordinary(Pass(EPOCH_1, exception=error), (facts,)), Contract())
+
+    assert (finding is None) == is_clear
+
+
 @rows(("exitcode", "says"), [(BUS, "os.path.getsize"), (-signal.SIGSEGV, "chain the error")])
 def test_a_death_in_a_mapping_is_not_fixed_by_another_message(exitcode, says):
     outcome = _outcome(TRUNCATED, "openat", exitcode, SHADOWS[0])

@@ -36,9 +36,9 @@ class FaultPolicy:
     """Decides for one worker process, and counts what it decided about.
 
     *on_fired* gets each firing before it takes effect. *refuse* gets the reason why a fault that is
-    due cannot happen. *timestamp* returns what a firing records about its time in addition to the
-    fetch. *on_opened* gets the path of each file that is opened. *fails_mappings*: the engine can
-    make pages of a mapping unreadable. A policy that is not *armed* lets every operation pass,
+    due cannot happen. *describe* returns what a firing in a process records in addition to
+    the fetch. *on_opened* gets the path of each file that is opened. *fails_mappings*: the engine
+    can make pages of a mapping unreadable. A policy that is not *armed* lets every operation pass,
     uncounted. Several threads may query it.
     """
 
@@ -49,7 +49,7 @@ class FaultPolicy:
         pid: int,
         on_fired: Callable[[Firing], object] = lambda _firing: None,
         refuse: Callable[[str], None] = lambda _reason: None,
-        timestamp: Callable[[], dict[str, Any]] = dict,
+        describe: Callable[[int], dict[str, Any]] = lambda _pid: {},
         *,
         fails_mappings: bool = False,
     ) -> None:
@@ -66,7 +66,7 @@ class FaultPolicy:
         self._worker = worker
         self._pid = pid
         self.on_fired = on_fired
-        self._timestamp = timestamp
+        self._describe = describe
         self._fails_mappings = fails_mappings
         self._changed: set[str] = set()
         self._alters_sizes = any(
@@ -174,9 +174,9 @@ class FaultPolicy:
         kind: FiringKind = FiringKind.CALL,
     ) -> None:
         """Write down that the fault of *counter* happens now."""
-        place = self._worker, pid or self._pid, call, path, self.fetch
-        now = time.monotonic()
-        firing = Firing(counter.index, *place, time=now, kind=kind, **self._timestamp())
+        pid, now = pid or self._pid, time.monotonic()
+        place = self._worker, pid, call, path, self.fetch
+        firing = Firing(counter.index, *place, time=now, kind=kind, **self._describe(pid))
         counter.fire(firing)
         self.fired = True
         self.on_fired(firing)

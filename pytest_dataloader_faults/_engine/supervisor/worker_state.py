@@ -25,7 +25,7 @@ from pytest_dataloader_faults._engine.policy import EventLog, FaultPolicy
 from pytest_dataloader_faults._engine.protocol import Channel
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler
 from pytest_dataloader_faults._engine.supervisor.leftovers import Leftovers
-from pytest_dataloader_faults._engine.system.proc import descriptors, family
+from pytest_dataloader_faults._engine.system.proc import descriptors, family, link
 from pytest_dataloader_faults.faults import HungRead
 from pytest_dataloader_faults.wire import Firing, WorkerFacts
 
@@ -126,7 +126,7 @@ class WorkerState:
 
     def _policy(self) -> FaultPolicy:
         policy = FaultPolicy(
-            self.faults, self.id, self.pid, timestamp=self.timestamp, fails_mappings=True
+            self.faults, self.id, self.pid, describe=self.describe_firing, fails_mappings=True
         )
         policy.refuse, policy.on_opened = self.refuse, self.note_open
         return policy
@@ -221,12 +221,20 @@ class WorkerState:
             return True
         return self.position[0] == epoch and (self.ended or self.finished >= count)
 
-    def timestamp(self) -> dict[str, Any]:
-        """The epoch and the sample of what happens now."""
+    def describe_firing(self, pid: int) -> dict[str, Any]:
+        """The epoch and the sample of what happens now in *pid*, and its program."""
         epoch: int | None = max(0, self.loader - 1) + max(1, self.position[0])
         if self.id is None and not self.position[0]:
             epoch = 0 if self.makes_dataset else None
-        return {"epoch": epoch, "sample": self.sample}
+        return {"epoch": epoch, "sample": self.sample, "program": self._other_program(pid)}
+
+    def _other_program(self, pid: int) -> str:
+        """The program that *pid* runs; "" if it is the worker's, or unknown."""
+        try:
+            own, other = (link(each, "exe") for each in (self.pid, pid))
+        except OSError:
+            return ""
+        return "" if other == own else os.path.basename(other)
 
     def proceed(self, *, has_more: bool = False) -> protocol.Proceed:
         """The message that lets it proceed."""
@@ -287,7 +295,7 @@ class WorkerState:
         if not self.armed:
             return
         counter = self.faults.all[firing.fault]
-        counter.fire(replace(firing, **self.timestamp()))
+        counter.fire(replace(firing, **self.describe_firing(firing.pid)))
         if isinstance(counter.fault, HungRead):
             self.hung = True
             deaths.add_hung(self.loader, self.release_hung_reads)

@@ -58,6 +58,10 @@ _OF_COMMAND = (
     ". The error occurred in a process that the worker started. Include what that process printed"
     " in the message: error.stderr, with capture_output=True"
 )
+_PROGRAM_ENDED = re.compile(
+    r"\b(?i:status|code|signal|rc|returncode|exit|exited(?: with)?)\W{0,3}\d+|\bSIG[A-Z]{2,}\b"
+)
+"""How an error says with which status a program ended, or by which signal."""
 _NO_START = (
     f"{_CHAIN}. If there is no original exception, a status is ignored: os.system() returns -1 if"
     " it cannot start a process. Call subprocess.run(..., check=True), which raises the error"
@@ -140,7 +144,8 @@ def find_unclear_error(outcome: TrialFacts, contract: Contract) -> Finding | Non
         return Finding(Verdict.FAILED_UNCLEARLY, sentence, _cause_of_death(outcome, death))
     happened = occurrences(outcome.faults)
     text = _visible_text(raised)
-    if not (outcome.deaths or error_text.explains_fault(text, happened)):
+    is_clear = error_text.explains_fault(text, happened) or _reports_program(outcome, text)
+    if not (outcome.deaths or is_clear):
         printed = dropped_batch_cause(outcome) or last_printed_error(outcome)
         printed = printed or (_WROTE_BEYOND_END if lengthens_data(outcome) else "")
         sentence = f"{raised.type} does not say that {_describe_occurrences(happened)}"
@@ -163,6 +168,21 @@ def _visible_text(raised: Raised) -> str:
     if raised.type in _SILENT:
         return raised.message
     return "" if raised.type == UnusableDatasetError.__name__ else raised.text
+
+
+def _reports_program(outcome: TrialFacts, text: str) -> bool:
+    """Whether *text* names a program that met the fault, or says how one ended.
+
+    Nobody but that program knows more. A process that runs Python can raise an exception.
+    """
+    firings = (firing for each in outcome.faults for firing in each.firings)
+    programs = {each.program for each in firings if each.program}
+    others = [each for each in programs if not each.startswith("python")]
+    lines = chains.exception_lines(text)
+    if not others or error_text.find_other_cause(text, occurrences(outcome.faults)):
+        return False
+    is_named = any(re.search(rf"\b{re.escape(each)}\b", lines) for each in others)
+    return is_named or _PROGRAM_ENDED.search(lines) is not None
 
 
 def find_explaining_deaths(outcome: TrialFacts) -> tuple[WorkerDeath, ...]:

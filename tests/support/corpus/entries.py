@@ -165,6 +165,7 @@ ENTRIES = {
     "R3": "zeros-without-its-command",
     "R4": "aborts-without-a-thread",
     "R5": "arrow-waits-for-its-thread",
+    "R6": "hides-the-status-of-a-command",
     "S1": "index-is-a-place-in-a-listing",
     "S2": "pairs-by-places-in-two-listings",
     "S3": "every-entry-is-a-sample",

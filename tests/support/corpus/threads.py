@@ -140,6 +140,34 @@ class ZerosWithoutCommand(RunsCommand):
             return bytes(SIZE)
 
 
+class NamesProgram(RunsCommand):
+    """Raises an error that names the command, as all that is known: healthy."""
+
+    def _print(self, path: Path) -> bytes:
+        process = subprocess.run(["/bin/cat", path], capture_output=True, check=False)
+        self._require_success(process, index=self.paths.index(path))
+        return process.stdout
+
+    def _require_success(self, process: subprocess.CompletedProcess[bytes], index: int) -> None:
+        if process.returncode:
+            raise ValueError(f"cat gave nothing for record {index}")
+
+
+class HidesStatus(NamesProgram):
+    """Raises an error that says nothing about the command."""
+
+    def _require_success(self, process: subprocess.CompletedProcess[bytes], index: int) -> None:
+        if process.returncode:
+            raise ValueError(f"record {index} is bad")
+
+
+class IgnoresStatus(NamesProgram):
+    """Returns zeros in place of what the command did not print."""
+
+    def _require_success(self, process: subprocess.CompletedProcess[bytes], index: int) -> None:
+        process.stdout = process.stdout.ljust(SIZE, b"\0")
+
+
 class ReadsTable(Records):
     """Has Arrow read a table in threads of its own, one of which reads the file ahead."""
 
@@ -173,16 +201,16 @@ class Aborts(ReadsInPool):
             os.abort()
 
 
-_CHECK = "thread-exhaustion"
+_CHECK, _MEMORY = "thread-exhaustion", "memory-exhaustion"
 _ARROW = {"exclude": ["closed-descriptor"]}
 """Arrow does not say why it cannot use a descriptor that was closed."""
-_COMMAND = {"exclude": ["memory-exhaustion"]}
-"""A command that lacks memory says so on its own stderr; Python has only its exit status."""
 CASES = (
     Case("R1", ZerosWithoutPool, _CHECK, "corrupted: samples 0 to 15 are identical", ReadsInPool),
     Case("R2", IgnoresError, _CHECK, "hung: ", ReadsInThread, deadline=3),
     Case("R2", WaitsForThread, _CHECK, "hung: ", KeepsThread, deadline=3),
-    Case("R3", ZerosWithoutCommand, _CHECK, "corrupted: samples 0 to 15", RunsCommand, _COMMAND),
+    Case("R3", ZerosWithoutCommand, _CHECK, "corrupted: samples 0 to 15", RunsCommand),
+    Case("R6", HidesStatus, _MEMORY, "failed_unclearly: ValueError does not say", RunsCommand),
+    Case("R6", IgnoresStatus, _MEMORY, "corrupted: ", NamesProgram),
     Case("R4", Aborts, _CHECK, "failed_unclearly: worker 0 was killed", ReadsInThreadPool),
     Case("R5", ReadsTable, _CHECK, "hung: ", ReadsTableAlone, _ARROW, deadline=3),
 )
