@@ -31,15 +31,19 @@ from support.http_datasets import (
     FromShardsWithoutStatus,
     HidesStatus,
     Lengths,
+    RemembersMissing,
     RepeatsSample,
     RetriesForever,
     RetriesThrice,
     SkippingStream,
+    SkipsMissing,
     Stream,
     TakesItsBeginning,
     TakesItsFirstBytes,
     TakesPage,
     TakesPageInSession,
+    TakesPageOfMissing,
+    ZerosForMissing,
     ZerosForStatus,
 )
 from support.network_datasets import ByHttp, ByRequests, OfItsLength, write_samples
@@ -133,6 +137,8 @@ def test_healthy_client_passes(kind, url):
         (RepeatsSample, "corrupted", "returns a substitute for an unreadable sample"),
         slow(SkippingStream, "corrupted", "skips samples without an error"),
         slow(EndingStream, "corrupted", "skips samples without an error"),
+        (TakesPageOfMissing, "corrupted", ERROR_PAGE.phrase),
+        (ZerosForMissing, "corrupted", "returns a substitute for an unreadable sample"),
         (HidesStatus, "failed_unclearly", "raises an error that hides its cause"),
         (Lengths, "failed_unclearly", "raises an error that hides its cause"),
     ],
@@ -141,6 +147,24 @@ def test_defect_is_found(kind, verdict, cause, url):
     result = _run_failure(functools.partial(kind, url))
     assert (verdict, cause) == (result.verdict, result.cause), result.explanation
     assert "raise_for_status()" in result.explanation
+
+
+@once
+@pytest.mark.parametrize(
+    ("kind", "verdict"), [(SkipsMissing, "survived"), (RemembersMissing, "failed_cleanly")]
+)
+def test_a_missing_object_is_an_answer(kind, verdict, url):
+    result = _run_check(functools.partial(kind, url))
+    assert result.passed, result.explanation
+    assert _verdicts(result) == {**FINE, "404": verdict}
+
+
+@once
+def test_a_missing_object_is_named_if_the_author_promises_it(url):
+    contract = Contract(names_file=True)
+    result = _run_failure(functools.partial(RemembersMissing, url), contract=contract)
+    assert "failed_unclearly" == result.verdict
+    assert "404" in result.explanation
 
 
 @once

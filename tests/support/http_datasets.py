@@ -275,6 +275,51 @@ class FromS3(Dataset[torch.Tensor]):
         return torch.tensor([index, *answer["Body"].read()[:99]])
 
 
+class SkipsMissing(Stream):
+    """Skips what does not exist, and raises an error for any other status: healthy."""
+
+    def samples_of(self, answer: requests.Response) -> Iterator[torch.Tensor]:
+        if answer.status_code != HTTPStatus.NOT_FOUND:
+            yield from super().samples_of(answer)
+
+
+class RemembersMissing(ByRequests):
+    """Raises its own error for what does not exist, and does not request it again: healthy."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.missing: set[str] = set()
+
+    def read(self, url: str) -> bytes:
+        try:
+            return super().read(url) if url not in self.missing else self.miss()
+        except requests.HTTPError as error:
+            if error.response.status_code != HTTPStatus.NOT_FOUND:
+                raise
+            self.missing.add(url)
+        return self.miss()
+
+    def miss(self) -> bytes:
+        message = "no sample"
+        raise ValueError(message) from None
+
+
+class ZerosForMissing(RemembersMissing):
+    """Returns zeros instead."""
+
+    def miss(self) -> bytes:
+        return bytes(SIZE)
+
+
+class TakesPageOfMissing(Stream):
+    """Takes the page for a sample, but only if the object does not exist."""
+
+    def samples_of(self, answer: requests.Response) -> Iterator[torch.Tensor]:
+        if answer.status_code != HTTPStatus.NOT_FOUND:
+            answer.raise_for_status()
+        yield torch.frombuffer(bytearray(answer.content), dtype=torch.uint8)
+
+
 class Lengths(ByHttp):
     """Has a table of JSON, of which a page is none."""
 

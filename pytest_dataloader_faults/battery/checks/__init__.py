@@ -62,7 +62,7 @@ CHECKS: dict[str, Check] = {
 IN_WORKERS = TrialKind(ELSEWHERE)
 _BEFORE_INIT = BeforeInit()
 _KINDS = (RankTrials(), LockTrials(_BEFORE_INIT), _BEFORE_INIT, IN_WORKERS)
-JUDGES = (RanksJudge, BeforeInitJudge, ThreadsJudge)
+JUDGES = (RanksJudge, BeforeInitJudge, ThreadsJudge, network_rules.MissingObjectJudge)
 """The judges of trials that are judged by rules of their own."""
 CAUSE_RULES = CauseRules(
     (write_rules.find_cause, network_rules.find_cause), {HttpError: network_rules.ERROR_PAGE}

@@ -131,6 +131,7 @@ ENTRIES = {
     "N2": "body-cut-off",
     "N3": "client-without-time-limit",
     "N4": "error-page-is-data",
+    "N5": "missing-object-is-zeros",
     "O1": "stream-not-split-by-rank",
     "O2": "shards-do-not-divide",
     "O3": "rank-skips-a-sample",

@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,28 @@ class ZerosIfRefused(Served):
             return super()._fetch(url)
         except OSError:
             return bytes(64 * _TIMES)
+
+
+class AnyErrorIfMissing(Served):
+    """Raises an error of its own for what does not exist: healthy, as that is an answer."""
+
+    def _fetch(self, url: str) -> bytes:
+        try:
+            return super()._fetch(url)
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.NOT_FOUND:
+                raise
+        return self._miss()
+
+    def _miss(self) -> bytes:
+        raise KeyError("no record")
+
+
+class ZerosIfMissing(AnyErrorIfMissing):
+    """Returns zeros for what does not exist."""
+
+    def _miss(self) -> bytes:
+        return bytes(64 * _TIMES)
 
 
 class WithoutLimit(Served):
@@ -209,5 +233,14 @@ CASES: tuple[Case, ...] = (
         Served,
         not_applicable=NO_FILES,
         cause="uses the error page of a server as data",
+    ),
+    Case(
+        "N5",
+        ZerosIfMissing,
+        "http-error",
+        "corrupted: identical (all zeros)",
+        AnyErrorIfMissing,
+        not_applicable=NO_FILES,
+        cause="returns a substitute for an unreadable sample",
     ),
 )

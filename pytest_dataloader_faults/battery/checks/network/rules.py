@@ -1,18 +1,27 @@
-"""What a dataset did with a connection, and why. Pure."""
+"""What a dataset did with a connection, and why. Pure.
+
+Some facts about a missing object. 404 and 410 are answers of a server that works: the object does
+not exist, and the next attempt will not find it either. So a dataset may skip the object, raise
+whatever error it has for a missing sample, and remember the answer. But a page, zeros or anything
+else that is no sample of the reference must not take its place.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from http import HTTPStatus
 
+from pytest_dataloader_faults.faults import HttpError
 from pytest_dataloader_faults.faults.network import UNLIMITED_WAITS
-from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
+from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
+from pytest_dataloader_faults.outcomes.judge import Judge, streams
 from pytest_dataloader_faults.outcomes.judge.hangs import loader_timed_out
 from pytest_dataloader_faults.outcomes.judge.starts import (
     is_not_forked,
     sending_cause,
     start_cause,
 )
-from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import Evidence
 from pytest_dataloader_faults.wire import register
@@ -36,6 +45,8 @@ _SHARED_CONNECTION = (
     "The dataset opened {} before the workers started, and they all used it, so that one may get"
     " the answer for another: open it in the worker, on first access"
 )
+_MISSING = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
+_ANSWERED = "nothing but samples of the reference was delivered; a missing object may be skipped"
 _OF_CONNECTION = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.POISONED)
 
 
@@ -70,6 +81,53 @@ class SharedConnection(Evidence):
 
 
 register(SharedConnection)
+
+
+class MissingObjectJudge(Judge):
+    """The rules for a server that answers that its objects do not exist."""
+
+    def __init__(self, outcome: TrialFacts, reference: Reference, contract: Contract) -> None:
+        super().__init__(outcome, reference, replace(contract, may_skip=True))
+
+    @classmethod
+    def is_for(cls, outcome: TrialFacts) -> bool:
+        """Whether no other fault fired than such answers."""
+        fired = [each.fault for each in outcome.faults if each.fired]
+        return bool(fired) and all(
+            isinstance(each, HttpError) and each.status in _MISSING for each in fired
+        )
+
+    def judge(self) -> Finding:
+        """The usual verdict. Its sentence does not say that an error names its cause."""
+        finding, raised = super().judge(), self.outcome.exception
+        if finding.verdict is not Verdict.FAILED_CLEANLY or raised is None or self.outcome.deaths:
+            return finding
+        sentence = f"{raised.type} was raised before the deadline; nothing leaked"
+        return replace(finding, sentence=sentence)
+
+    def find_corruption(self) -> Finding | None:
+        """The same, if a sample is not one of the reference."""
+        is_wrong = any(map(self._has_unknown_sample, self.outcome.epochs))
+        return super().find_corruption() if is_wrong else None
+
+    def _find_failed_recovery(self) -> Finding | None:
+        recovery = self.outcome.recovery
+        is_wrong = recovery is not None and self._has_unknown_sample(recovery)
+        return super()._find_failed_recovery() if is_wrong else None
+
+    def _find_unclear_error(self) -> Finding | None:
+        return super()._find_unclear_error() if self.contract.names_file else None
+
+    def _describe_survival(self) -> str:
+        return _ANSWERED if self._has_mismatch else super()._describe_survival()
+
+    def _has_unknown_sample(self, epoch: Pass) -> bool:
+        """Whether *epoch* has a sample that the reference lacks. A padded batch shows none."""
+        expected, delivered = streams.count_samples(epoch, self.reference)
+        if self.reference.kind != "iterable":
+            rows = (row for each in epoch.delivered for row in each.rows or ())
+            return not expected.keys() >= set(rows)
+        return not expected.keys() >= delivered.keys()
 
 
 def find_cause(outcome: TrialFacts, verdict: Verdict, _: TrialFacts) -> Cause | None:
