@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults.battery.checks import Scenario as Scenario
     from pytest_dataloader_faults.battery.sweeping import sweep as sweep
     from pytest_dataloader_faults.battery.workload import NotApplicable as NotApplicable
+    from pytest_dataloader_faults.exceptions import UnclearErrorWarning as UnclearErrorWarning
     from pytest_dataloader_faults.injection import inject as inject
     from pytest_dataloader_faults.outcomes import CheckResult as CheckResult
     from pytest_dataloader_faults.outcomes import Contract as Contract
@@ -51,6 +52,7 @@ __all__ = (
     "NotApplicable",
     "Outcome",
     "Scenario",
+    "UnclearErrorWarning",
     "Verdict",
     "check_dataset",
     "damaged_copy",
@@ -73,6 +75,7 @@ _HOMES = {
     "NotApplicable": "battery.workload",
     "Outcome": "outcomes",
     "Scenario": "battery.checks",
+    "UnclearErrorWarning": "exceptions",
     "Verdict": "outcomes",
     "check_dataset": "battery.checking",
     "damaged_copy": "_engine.folder_copies",

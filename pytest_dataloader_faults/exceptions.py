@@ -17,6 +17,7 @@ __all__ = (
     "InvalidCheckError",
     "LostProcessError",
     "MultipleLoadersError",
+    "UnclearErrorWarning",
     "UnusableDatasetError",
     "UnusableEnvironmentError",
 )
@@ -136,3 +137,7 @@ class CheckFailedError(DataLoaderFaultsError, AssertionError):
 
 class FlakyCheckWarning(UserWarning):
     """A check is flaky: one trial failed, but two repeats passed, so the check does not fail."""
+
+
+class UnclearErrorWarning(UserWarning):
+    """A library raised an error that hides its cause, or ended a process: no defect of yours."""

@@ -36,9 +36,10 @@ def _bug_rows() -> Iterator[str]:
     """A row for each check and verdict: the bugs that have it."""
     bugs: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     for case in CASES:
-        bugs[case.check, str(case.verdict)][f"{case.entry} {ENTRIES[case.entry]}"] = None
+        verdict = f"`{case.verdict}`{', a warning' if case.library else ''}"
+        bugs[case.check, verdict][f"{case.entry} {ENTRIES[case.entry]}"] = None
     for check, verdict in sorted(bugs, key=lambda pair: (list(CHECKS).index(pair[0]), pair[1])):
-        yield f"| `{check}` | `{verdict}` | {', '.join(bugs[check, verdict])} |"
+        yield f"| `{check}` | {verdict} | {', '.join(bugs[check, verdict])} |"
 
 
 def _accounts(of: Mapping[str, str]) -> Iterator[str]:

@@ -219,7 +219,7 @@ def with_engine(request: jobs.TrialJob) -> jobs.TrialJob:
 
 def outcome_of(job: jobs.TrialJob, record: Record) -> Outcome:
     """The outcome of *job*, which wrote the *record*."""
-    outcome = from_journal.outcome_from(_request_of(job), record.events)
+    outcome = from_journal.outcome_from(_request_of(job), record.events, record.all_printed)
     from_journal.add_to_history(job.history, outcome, record.events)
     end = replace(outcome.end, stacks=record.stacks)
     return replace(outcome, end=end, stderr=record.stderr)
@@ -277,8 +277,13 @@ class Record(NamedTuple):
 
     events: Sequence[JournalEvent]
     end: TrialEnded
-    stderr: str
+    all_printed: str
     stacks: str
+
+    @property
+    def stderr(self) -> str:
+        """The end of what was printed, with the user's frames of a long stack before it."""
+        return _cut_printed(self.all_printed)
 
 
 class _Started(NamedTuple):
@@ -408,7 +413,7 @@ def _make_record(
         raise LostProcessError(
             harness.lost_warden_message(warden.pid, code, _format_printed(printed))
         )
-    return Record(events, end, _cut_printed(printed), around.stacks.text())
+    return Record(events, end, printed, around.stacks.text())
 
 
 def _cut_printed(printed: str) -> str:

@@ -61,7 +61,7 @@ from pytest_dataloader_faults._trial.process.stuck import is_stuck
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, delivery
 from pytest_dataloader_faults._trial.samples.draws import Draw, record_draw
 from pytest_dataloader_faults.outcomes import Pass, Phase, Raised, Stage, WorkerDeath
-from pytest_dataloader_faults.outcomes.chains import shorten_chain
+from pytest_dataloader_faults.outcomes.chains import origin_of, shorten_chain
 from pytest_dataloader_faults.outcomes.stages import START
 from pytest_dataloader_faults.outcomes.text import text_or_error
 
@@ -440,4 +440,5 @@ def describe_error(error: BaseException) -> Raised:
     text = "".join(traceback.format_exception(error))
     reraise_own_error(error, text)
     message, unprintable = text_or_error(error)
-    return Raised(type(error).__name__, shorten_chain(message), shorten_chain(text), unprintable)
+    texts = shorten_chain(message), shorten_chain(text), unprintable
+    return Raised(type(error).__name__, *texts, file=origin_of(error))

@@ -1,4 +1,7 @@
-"""What the events of a trial describe: its outcome, its timeline, its reference. Pure."""
+"""What the events of a trial describe: its outcome, its timeline, its reference.
+
+Pure, except for the names of libraries, which are those of the distributions installed here.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any
 
 from pytest_dataloader_faults._engine.policy import MOST
 from pytest_dataloader_faults._engine.protocol import Course, Courses, WorkerReports
+from pytest_dataloader_faults._engine.system.imports import library_of
 from pytest_dataloader_faults._trial.journal import (
     BatchReceived,
     DeadlineReached,
@@ -30,6 +34,7 @@ from pytest_dataloader_faults._trial.journal import (
 )
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import (
+    Crash,
     Delivery,
     Event,
     FaultFacts,
@@ -54,6 +59,7 @@ from pytest_dataloader_faults.outcomes.refusals import (
 from pytest_dataloader_faults.outcomes.results import gap, limit_events
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, START
 from pytest_dataloader_faults.outcomes.text import (
+    crashed_files,
     describe_end,
     describe_exit,
     indent_rest,
@@ -63,8 +69,10 @@ from pytest_dataloader_faults.outcomes.text import (
 )
 
 
-def outcome_from(request: TrialRequest, events: Sequence[JournalEvent]) -> Outcome:
-    """The facts in *events* about the trial of a *request*."""
+def outcome_from(
+    request: TrialRequest, events: Sequence[JournalEvent], printed: str = ""
+) -> Outcome:
+    """The facts in *events*, and in what was *printed*, about the trial of a *request*."""
     fields: dict[str, Any] = {}
     loader, end = LoaderFacts(), TrialEnd()
     for event in events:
@@ -81,8 +89,9 @@ def outcome_from(request: TrialRequest, events: Sequence[JournalEvent]) -> Outco
                 end = replace(end, timed_out=timed_out, exitcode=exitcode)
                 fields |= {"duration": duration}
     parts = (_passes_from(events), *_counts_from(events))
-    notes = tuple(event.note for event in events if isinstance(event, Noted | ChangeRefused))
-    fields |= {**_measures_from(events), "notes": notes}
+    notes = (event.note for event in events if isinstance(event, Noted | ChangeRefused))
+    crashes = (Crash(file, library_of(file)) for file in crashed_files(printed))
+    fields |= {**_measures_from(events), "notes": (*notes, *crashes)}
     outcome = Outcome(request, loader, *parts, end=end, **fields)
     return replace(outcome, timeline=timeline_of(outcome, events))
 
@@ -132,8 +141,15 @@ def _passes_from(events: Iterable[JournalEvent]) -> tuple[Pass, ...]:
             case PhaseStarted():  # A pass may be made again.
                 delivered[event.phase].clear()
             case PassEnded():
-                passes[event.result.phase] = event.result
+                passes[event.result.phase] = _with_library(event.result)
     return tuple(replace(each, delivered=(*delivered[each.phase],)) for each in passes.values())
+
+
+def _with_library(result: Pass) -> Pass:
+    """*result*, with the library that raised the error that ended it."""
+    raised = result.exception
+    named = raised and replace(raised, library=library_of(raised.file))
+    return replace(result, exception=named)
 
 
 def reference_from(events: Sequence[JournalEvent], printed: str) -> Reference:

@@ -319,7 +319,7 @@ class Battery:
             memory.sound_runs += not memory.flakiness
         if not memory.flakiness:
             return result
-        finding = replace(result.finding, cause=INTERMITTENT)
+        finding = replace(result.finding, cause=INTERMITTENT, library="")
         return replace(result, finding=finding, notes=(memory.flakiness, *result.notes))
 
     def _conclude(self, check: Check, scenario: Scenario, trials: list[JudgedTrial]) -> CheckResult:

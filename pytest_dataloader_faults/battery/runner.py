@@ -53,6 +53,10 @@ _SMALL_BATCHES = (
     " take too long here. If the failure depends on the batch size, pass a loader with smaller"
     " batches"
 )
+_WARNING = (
+    "This is a warning, not a failure, because {} raised the error or ended the process, not your"
+    " code. If every error must name the file, declare Contract(names_file=True)"
+)
 _UNEXPECTED = "passes although it was expected to fail"
 _CHECKS_THAT_REPAY = 10
 
@@ -92,7 +96,10 @@ def run_check(
     noted = CHECKS[name].note_on(trial)
     notes = (*noted, *_notes_on_dataset(battery, outcome), *about_files)
     untested = (*_untested_timeout(name, trial), *_small_batches(trial))
-    evidence = (*_advice(name, trial, cause or Cause("")), *untested, *result.notes, *notes)
+    library = trial.finding.library
+    why_warned = (_WARNING.format(library),) if library else ()
+    advice = (*why_warned, *_advice(name, trial, cause or Cause("")))
+    evidence = (*advice, *untested, *result.notes, *notes)
     result = _explain_result(replace(result, notes=evidence), cause, reproduce, expected)
     # Readers of files rarely have a timeout, so summaries do not mention that it was not tested.
     return replace(result, notes=notes if of_files else (*notes, *untested))

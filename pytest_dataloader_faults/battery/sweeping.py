@@ -189,6 +189,11 @@ def _step(target: _SweepTarget, fault: Any) -> SweepStep:
     passed = finding.passed or finding.verdict is Verdict.NOT_EXERCISED or not result.reproduced
     if not result.reproduced:
         warnings.warn(exceptions._escape_for_log(text), exceptions.FlakyCheckWarning, stacklevel=4)
+    elif result.warns:
+        passed = True
+        warnings.warn(
+            exceptions._escape_for_log(text), exceptions.UnclearErrorWarning, stacklevel=4
+        )
     return SweepStep(fault, outcome.fired, finding.verdict, passed, text)
 
 

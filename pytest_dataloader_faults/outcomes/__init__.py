@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pytest_dataloader_faults.faults.base import FiringKind
+from pytest_dataloader_faults.outcomes.chains import Raised
 from pytest_dataloader_faults.outcomes.comparison import Compared, Comparison
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.records import (
+    Crash,
     Delivery,
     Event,
     Footprint,
     LoaderFacts,
     Pass,
-    Raised,
     Resources,
     TrialEnd,
     TrialRequest,
@@ -52,6 +53,7 @@ __all__ = (
     "Compared",
     "Comparison",
     "Contract",
+    "Crash",
     "Delivery",
     "EpochsApart",
     "Event",

@@ -17,7 +17,10 @@ KeyError, a TypeError or an AttributeError on purpose. Then the last frame is at
 Some facts about the origin of an error. Code of this package runs within the user's loader, and the
 user's code within this package, so the error of one may pass through the other. The innermost frame
 of a traceback belongs to the code that raised the error. But C code has no frames: an error of a
-list, a file or an extension module has the frame of its caller, which may be in this package.
+list, a file or an extension module has the frame of its caller, which may be in this package. A
+module of Cython's has frames, by the path of its source when it was built ("h5py/h5f.pyx"); where
+it is now is in its globals. torch rebuilds the error of a worker without its frames, and another
+process of the dataset does so as well, so the origin of the first is noted in the worker.
 
 Some facts about long chains. A dataset that retries within its exception handlers creates a chain
 of hundreds of exceptions. The traceback of the last one has the frames of all its calls, and is as
@@ -27,12 +30,15 @@ last one, and the verdict would depend on the length. So frames are omitted firs
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import FrameType
 
-from pytest_dataloader_faults.outcomes.records import Raised
 from pytest_dataloader_faults.outcomes.text import without_binary
 
 MOST = 1 << 17
@@ -73,12 +79,81 @@ _FUNCTIONS_CALLING = {
 }
 _WORKER_INIT_FN = "__call__"
 """It calls the user's own ``worker_init_fn``."""
+_FETCH = "/torch/utils/data/_utils/fetch.py"
+"""Its callers belong to a loader, which may be that of another library."""
+_OF_LOADER = ("/torch/utils/data/", "/torch/_utils.py", _PACKAGE)
+"""Parts of the paths of modules that only pass an error on."""
+_ORIGIN = "_dataloader_faults_origin"
+"""An attribute of an error that torch has rebuilt, and of what a worker has sent."""
 _BUGS = {
     *("IndexError", "NameError", "RecursionError", "UnboundLocalError", "ZeroDivisionError"),
 }
 _BUGS_UNLESS_MEANT = {"AttributeError", "KeyError", "TypeError"}
 _SOURCE = re.compile(r"    +[^\s~^]")
 _RAISE = re.compile(r"^\s+raise\b", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception that reached the loop.
+
+    Attributes:
+        type: The name of its class.
+        message: The result of ``str``.
+        text: The traceback with its chain of causes, as Python prints it.
+        unprintable: The type of the error that ``str`` raised; "" if it raised none.
+        file: The file of the innermost Python frame, without those of torch's loader and of this
+            package; "" if there is no other.
+        library: The name of the distribution that *file* is of, or "Python" for the standard
+            library; "" if it is the user's code.
+
+    Very long texts omit frames, and the middle of long messages.
+    """
+
+    type: str
+    message: str
+    text: str
+    unprintable: str = ""
+    file: str = ""
+    library: str = ""
+
+
+def origin_of(error: BaseException) -> str:
+    """The file in which *error* was raised, as ``Raised`` has it."""
+    if _ORIGIN in vars(error):
+        return str(vars(error)[_ORIGIN])
+    if type(error.__cause__).__name__.endswith("RemoteTraceback"):  # Of a pool of processes.
+        return ""
+    files = [_file_of(frame) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    fetches = [place for place, file in enumerate(files, start=1) if file.endswith(_FETCH)]
+    inner = files[fetches[-1] if fetches else 0 :]
+    return next((file for file in reversed(inner) if not is_of_loader(file)), "")
+
+
+def _file_of(frame: FrameType) -> str:
+    file = frame.f_globals.get("__file__")
+    return file if isinstance(file, str) else frame.f_code.co_filename
+
+
+def is_of_loader(file: str) -> bool:
+    """Whether *file* is of torch's loader, or of this package."""
+    return any(part in file for part in _OF_LOADER)
+
+
+def note_origin(sent: object, error: BaseException) -> None:
+    """Note in *sent*, by which a worker sends *error* to its loader, where it was raised."""
+    vars(sent)[_ORIGIN] = origin_of(error)
+
+
+@contextlib.contextmanager
+def origin_noted_in(sent: object) -> Iterator[None]:
+    """Note in an error that is raised here, if *sent* by a worker, what the worker has noted."""
+    try:
+        yield
+    except BaseException as error:
+        if (origin := getattr(sent, _ORIGIN, None)) is not None:
+            vars(error)[_ORIGIN] = origin
+        raise
 
 
 def is_raised_on_purpose(text: str) -> bool:

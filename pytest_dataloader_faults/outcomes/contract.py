@@ -351,12 +351,15 @@ class Finding:
             None.
         wrong: What is wrong with the samples, if *cause* does not say it; None if the verdict is
             about something else.
+        library: Whose code raised the error or ended the process, if the failure is only a warning
+            because it was not the user's code; "" if it is a failure.
     """
 
     verdict: Verdict
     sentence: str
     cause: Cause | None = None
     wrong: Wrong | None = None
+    library: str = ""
 
     def __post_init__(self) -> None:
         """Escape the sentence, which quotes file names, error messages and output of workers."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 from pytest_dataloader_faults._arguments import ArgumentRule, one_of
 from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.outcomes.chains import Raised
 from pytest_dataloader_faults.outcomes.comparison import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.refusals import Refusal
 from pytest_dataloader_faults.outcomes.stages import (
@@ -30,6 +31,7 @@ from pytest_dataloader_faults.wire import (
     Seconds,
     WorkerFacts,
     from_json,
+    register,
     to_json,
 )
 
@@ -87,25 +89,6 @@ class Delivery:
 
 
 @dataclass(frozen=True)
-class Raised:
-    """An exception that reached the loop.
-
-    Attributes:
-        type: The name of its class.
-        message: The result of ``str``.
-        text: The traceback with its chain of causes, as Python prints it.
-        unprintable: The type of the error that ``str`` raised; "" if it raised none.
-
-    Very long texts omit frames, and the middle of long messages.
-    """
-
-    type: str
-    message: str
-    text: str
-    unprintable: str = ""
-
-
-@dataclass(frozen=True)
 class WorkerDeath:
     """A worker that exited before the loader shut it down.
 
@@ -121,6 +104,21 @@ class WorkerDeath:
 
     def __str__(self) -> str:
         return f"worker {self.worker} {describe_end(self.exitcode)}"
+
+
+@dataclass(frozen=True)
+class Crash(Note):
+    """A signal ended a process of the trial, which printed its stack.
+
+    Attributes:
+        file, library: As in ``Raised``, of the stack.
+    """
+
+    file: str
+    library: str
+
+
+register(Crash)
 
 
 @dataclass(frozen=True)

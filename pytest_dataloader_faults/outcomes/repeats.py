@@ -182,7 +182,8 @@ def conclude(
     fault in some trials only, by the check, of which this is one.
     """
     failed = [each for each in trials if not each.finding.passed]
-    outcome, finding = failed[0] if failed else trials[0]
+    # A warning must not hide a failure.
+    outcome, finding = min(failed or trials[:1], key=lambda each: bool(each.finding.library))
     outcomes = tuple(each.outcome for each in trials)
     result = CheckResult(check, finding, outcome=outcome, trials=outcomes)
     if len(trials) == 1 or trials[0].finding.passed:  # In the second case, it should have failed.
@@ -233,13 +234,14 @@ def combine(results: Sequence[tuple[str, CheckResult]], *, need_fire: bool = Fal
 
 
 def _priority(result: CheckResult) -> tuple[int, int]:
-    """Sort confirmed failures before flaky ones, and those before passes, errors first.
+    """Sort failures: confirmed, flaky, warnings. Then passes, errors first.
 
     Of several failures, the most severe comes first.
     """
     if result.passed:
-        return 3 if result.verdict is Verdict.SURVIVED else 2, 0
-    return int(not result.reproduced), -result.verdict.severity
+        return 4 if result.verdict is Verdict.SURVIVED else 3, 0
+    place = 2 if result.finding.library else int(not result.reproduced)
+    return place, -result.verdict.severity
 
 
 def _confirmation(failed: Sequence[JudgedTrial]) -> str:

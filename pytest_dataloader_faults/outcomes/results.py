@@ -225,12 +225,17 @@ class CheckResult(Shown):
         return self.finding.cause.fix if self.finding.cause else ""
 
     @property
+    def warns(self) -> bool:
+        """Whether the failure is only a warning: of an error that a library raised."""
+        return bool(self.finding.library) and self.reproduced and not self.expected
+
+    @property
     def failed(self) -> bool:
         """Whether the dataset fails the check every time, and was not expected to fail it.
 
         Also true if the dataset passes a check that it was expected to fail.
         """
-        if not (self.applies and self.reproduced):
+        if not (self.applies and self.reproduced) or self.warns:
             return False
         return self.passed if self.expected else not self.passed
 
@@ -266,8 +271,8 @@ class SweepStep(Shown):
         fault: The fault that was injected.
         fired: How often it fired, over all workers; 0 if there were fewer operations.
         verdict: The verdict; ``not_exercised`` at the end of a row of steps.
-        passed: Whether the verdict is a pass under the contract, or nothing fired and nothing went
-            wrong.
+        passed: Whether the verdict is a pass under the contract, nothing fired and nothing went
+            wrong, or the failure is only a warning.
         explanation: The verdict, the evidence, and how to repeat this step alone.
     """
 

@@ -203,6 +203,12 @@ PYTHON = os.path.dirname(os.__file__) + os.sep
 OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+)(?P<comma>,?) in (?P<function>.*)')
 """Only a traceback has the comma."""
+_CRASHED = re.compile(
+    r"^Fatal Python error: .*\n(?:(?!Fatal ).*\n)*?Current thread .*\n((?:  .*\n)*)",
+    re.MULTILINE,
+)
+"""What faulthandler prints if a signal ends the process, and the stack of its current thread."""
+_LOADER = re.compile(rf".*/torch/utils/data/|{re.escape(OURS)}")
 _SOURCE = "    "
 """The start of source lines below a frame of a traceback."""
 _LIBRARY = re.compile(
@@ -220,6 +226,16 @@ def is_user_frame(line: str) -> bool:
     """Whether *line* is a frame of the user's code, and not of Python, torch or another library."""
     frame = _FRAME.match(line)
     return frame is not None and not _LIBRARY.match(frame["path"])
+
+
+def crashed_files(printed: str) -> list[str]:
+    """The file of the innermost frame of each process that crashed and *printed* its stack.
+
+    Frames of torch's loader and of this package do not count. "" if there are no others.
+    """
+    stacks = (_FRAME.finditer(match[1]) for match in _CRASHED.finditer(printed))
+    files = ([frame["path"] for frame in frames] for frames in stacks)
+    return [next((file for file in each if not _LOADER.match(file)), "") for each in files]
 
 
 def users_place(text: str) -> str:

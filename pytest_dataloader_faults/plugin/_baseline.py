@@ -29,6 +29,7 @@ from pytest_dataloader_faults.report import compare, files
 from pytest_dataloader_faults.report.model import (
     FAILED,
     VERDICT_OF_FAILURE,
+    WARNED,
     XFAILED,
     Item,
     Key,
@@ -128,6 +129,8 @@ class Baseline:
         Also return the reason of its entry, for reports; None if the failure is not expected.
         """
         entry = self._entries.get(item.failure_key)
+        if item.status == WARNED:
+            item = replace(item, status=FAILED)
         is_failure = item.status == FAILED and item.fails_check
         if entry is None or not is_failure or self._options.is_ignored:
             return result, None

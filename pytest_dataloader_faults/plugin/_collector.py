@@ -7,20 +7,23 @@ that are plain data. So a process that crashes later does not lose finished resu
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
+from pytest_dataloader_faults.exceptions import UnclearErrorWarning, UnusableEnvironmentError
 from pytest_dataloader_faults.plugin import _failures
 from pytest_dataloader_faults.plugin._options import ATTRIBUTE, is_for_github, options_for
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults.report.model import Item, Report
+    from pytest_dataloader_faults.report.model import Item, Key, Report
 
 
 class Collector:
@@ -39,6 +42,8 @@ class Collector:
         self._found: dict[str, list[dict[str, Any]]] = {}
         self._written: list[str] = []
         self._warnings: list[str] = []
+        self._shown: set[str] = set()
+        """The ids of items whose warning no filter ignores."""
         self._began = time.time()
         self._clock_began = time.monotonic()
 
@@ -48,6 +53,13 @@ class Collector:
             self._found.pop(report.nodeid, None)
         if hasattr(report, ATTRIBUTE):
             self._found[report.nodeid] = getattr(report, ATTRIBUTE)
+
+    def pytest_warning_recorded(
+        self, warning_message: warnings.WarningMessage, nodeid: str
+    ) -> None:
+        """Note that the warning of a check is shown."""
+        if issubclass(warning_message.category, UnclearErrorWarning):
+            self._shown.add(nodeid)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the reports."""
@@ -82,7 +94,8 @@ class Collector:
         if self._found:
             from pytest_dataloader_faults.plugin import _report
 
-            _report.show(self._report, terminalreporter)
+            items = tuple(item for item in self.items if item.key not in self._ignored)
+            _report.show(replace(self._report, items=items), terminalreporter)
             if self._for_github:
                 _report.show_annotations(self._report, terminalreporter)
         for path in self._written:
@@ -96,6 +109,15 @@ class Collector:
         from pytest_dataloader_faults.plugin._report import ordered_items
 
         return ordered_items(item for items in self._found.values() for item in items)
+
+    @property
+    def _ignored(self) -> set[Key]:
+        """The items whose only result is a warning that a filter ignores."""
+        from pytest_dataloader_faults.report.model import WARNED, Item
+
+        silent = (items for nodeid, items in self._found.items() if nodeid not in self._shown)
+        items = map(Item.from_dict, itertools.chain.from_iterable(silent))
+        return {item.key for item in items if item.status == WARNED}
 
     @functools.cached_property
     def items(self) -> tuple[Item, ...]:

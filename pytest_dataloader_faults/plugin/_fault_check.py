@@ -31,6 +31,7 @@ from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
     InvalidCheckError,
     MultipleLoadersError,
+    UnclearErrorWarning,
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.outcomes import CheckResult, Contract, Finding, Verdict
@@ -49,6 +50,7 @@ from pytest_dataloader_faults.plugin._options import (
 )
 from pytest_dataloader_faults.plugin._report import (
     describe_result,
+    fail_warned_items,
     id_of,
     record_item,
     record_properties,
@@ -103,12 +105,12 @@ class FaultCheck:
         results = list(map(self._record, results))
         result = results[0] if results[0].part is None else summarize_parts(results)
         record_properties(self._node, result, time.monotonic() - began)
-        _report_to_pytest(result, fails=self._fails(result))
+        _report_to_pytest(self._node, result, fails=self._fails(result))
         return result
 
     def _fails(self, result: CheckResult) -> bool:
         """Whether *result* fails the item."""
-        is_doubtful = not (result.reproduced or result.expected)
+        is_doubtful = not (result.reproduced or result.expected or result.finding.library)
         return result.failed or (is_doubtful and self._options.flaky != "warn")
 
     def _record(self, result: CheckResult) -> CheckResult:
@@ -260,7 +262,7 @@ def _untested_result(check: str, why: str, *, applies: bool) -> CheckResult:
     return CheckResult(check, finding, why, applies=applies)
 
 
-def _report_to_pytest(result: CheckResult, *, fails: bool) -> None:
+def _report_to_pytest(node: pytest.Item, result: CheckResult, *, fails: bool) -> None:
     __tracebackhide__ = True
     if not result.applies:
         pytest.skip(result.explanation)
@@ -268,5 +270,11 @@ def _report_to_pytest(result: CheckResult, *, fails: bool) -> None:
         pytest.fail(result.explanation, pytrace=False)
     if not result.reproduced:
         warnings.warn(escape_for_log(result.explanation), FlakyCheckWarning, stacklevel=3)
+    if result.warns:
+        try:
+            warnings.warn(escape_for_log(result.explanation), UnclearErrorWarning, stacklevel=3)
+        except UnclearErrorWarning:
+            fail_warned_items(node)
+            raise pytest.fail.Exception(result.explanation, pytrace=False) from None
     if result.expected:
         pytest.xfail(f"{result.expected} ({result.verdict})")

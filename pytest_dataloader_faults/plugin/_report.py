@@ -26,6 +26,7 @@ from pytest_dataloader_faults.report.model import (
     ERROR,
     FAILED,
     NOT_RUN,
+    WARNED,
     XFAILED,
     Item,
     Report,
@@ -44,6 +45,11 @@ _items = pytest.StashKey[list[dict[str, Any]]]()
 def record_item(node: pytest.Item, item: Item) -> None:
     """Keep *item* for the report."""
     node.stash.setdefault(_items, []).append(asdict(item))
+
+
+def fail_warned_items(node: pytest.Item) -> None:
+    """Make failures of the warnings of *node*, because a filter makes errors of them."""
+    node.stash[_items][:] = [_with_status(each, WARNED, FAILED) for each in node.stash[_items]]
 
 
 def record_properties(node: pytest.Item, result: CheckResult, duration: float) -> None:

@@ -24,6 +24,7 @@ from pytest_dataloader_faults.report.model import (
     PASSED,
     STATUSES,
     VERSION,
+    WARNED,
     XFAILED,
     Item,
     Key,
@@ -206,6 +207,7 @@ _STATES = {
     PASSED: "fixed: now {verdict}",
     XFAILED: "expected: still {verdict}, and marked as an expected failure",
     FLAKY: "flaky: {verdict} in 1 of 3 trials",
+    WARNED: "warning: still {verdict}, because of a library",
     NOT_APPLICABLE: "not run: the check does not apply now",
     NOT_RUN: "not run: the dataset could not be tested; see the error of its test",
 }

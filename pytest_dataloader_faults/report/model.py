@@ -26,11 +26,11 @@ VERSION = 1
 """The version of the JSON format. Reports of other versions are rejected."""
 
 PASSED, FAILED, XFAILED = "passed", "failed", "xfailed"
-NOT_APPLICABLE, FLAKY = "not_applicable", "flaky"
+NOT_APPLICABLE, FLAKY, WARNED = "not_applicable", "flaky", "warned"
 NOT_RUN, ERROR = "not_run", "error"
 LEFT_OUT = {NOT_APPLICABLE: "not applicable", NOT_RUN: "not run"}
 """The statuses of checks that did not run and did not fail, and how each is displayed."""
-STATUSES = (FAILED, ERROR, FLAKY, XFAILED, PASSED, NOT_RUN, NOT_APPLICABLE)
+STATUSES = (FAILED, ERROR, FLAKY, WARNED, XFAILED, PASSED, NOT_RUN, NOT_APPLICABLE)
 """All statuses, the worst first."""
 FAILURES = (FAILED, ERROR)
 """The statuses that fail a run: those of a failed check, and of an error in its test."""
@@ -39,7 +39,7 @@ _SEVERITY = {str(each): each.severity for each in Verdict}
 VERDICT_OF_FAILURE = (
     f"a verdict of a failure: {', '.join(each for each in Verdict if not each.passes)}"
 )
-_ADDED = {ERROR: "error in the test", XFAILED: "expected"}
+_ADDED = {ERROR: "error in the test", XFAILED: "expected", WARNED: "warning"}
 FLAKY_TRIALS = "1 of 3 trials failed"
 _PID = re.compile(r" \(pids? [\d, ]+\)")
 NOT_JUDGED = "not judged"
@@ -69,7 +69,8 @@ class Item:
         check: The name of the check.
         status: ``passed``, ``failed``, ``xfailed`` (the failure was expected),
             ``not_applicable``, ``not_run`` (the dataset cannot be tested, as another item says),
-            ``flaky``, or ``error`` (the test failed, but not its check).
+            ``flaky``, ``warned`` (a failure that is only a warning, because of *library*), or
+            ``error`` (the test failed, but not its check).
         verdict: As in ``CheckResult``; None if the check does not apply, or did not run.
         without_fault: Whether the dataset fails without a fault. Then the first item of its test
             fails, and the others do not run. Which one is first may differ in each run.
@@ -79,6 +80,8 @@ class Item:
         explanation: The verdict, the evidence, and how to reproduce it.
         cause: The likely cause: what the dataset does wrong; "" if it passed.
         fix: How to fix the cause, in one sentence; "" if unknown.
+        library: Whose code raised the error or ended the process, if the failure is only a warning
+            because it was not the user's code; "" if not.
         section: The anchor of the cause in the guide to failed checks; "" if there is none.
         notes: Remarks on the dataset.
         faults: The faults of the deciding trial, as source code.
@@ -107,6 +110,7 @@ class Item:
     explanation: str = ""
     cause: str = ""
     fix: str = ""
+    library: str = ""
     section: str = ""
     notes: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
@@ -347,6 +351,7 @@ def item_of(
         explanation=result.explanation,
         cause=result.cause,
         fix=result.fix,
+        library=result.finding.library,
         section=result.finding.cause.section if result.finding.cause else "",
         notes=result.notes,
         faults=tuple(map(repr, outcome.schedule)) if outcome else (),
@@ -383,6 +388,8 @@ def _status_of(result: CheckResult) -> str:
         return FAILED
     if not result.reproduced:
         return FLAKY
+    if result.warns:
+        return WARNED
     return XFAILED if result.expected else PASSED
 
 
@@ -436,6 +443,15 @@ def group_by_reason(items: Iterable[Item]) -> dict[str, list[Item]]:
     for item in items:
         if item.status == NOT_APPLICABLE and item.cause:
             groups.setdefault(item.cause, []).append(item)
+    return groups
+
+
+def group_by_library(items: Iterable[Item]) -> dict[str, list[Item]]:
+    """Group the warned *items* by library."""
+    groups: dict[str, list[Item]] = {}
+    for item in items:
+        if item.status == WARNED:
+            groups.setdefault(item.library, []).append(item)
     return groups
 
 

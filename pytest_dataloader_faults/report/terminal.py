@@ -17,11 +17,13 @@ from pytest_dataloader_faults.report.model import (
     LEFT_OUT,
     NOT_RUN,
     PASSED,
+    WARNED,
     XFAILED,
     Item,
     Report,
     count_verdicts,
     group_by_cause,
+    group_by_library,
     group_by_reason,
     notes_of,
     place_and_name,
@@ -40,6 +42,7 @@ _RESULT_OF = {
     PASSED: "passed",
     XFAILED: "failed as expected",
     FLAKY: "flaky",
+    WARNED: "warned",
 }
 _UNEXPECTED = "passed although expected to fail"
 _COULD_NOT_RUN = "could not be run"
@@ -74,6 +77,11 @@ def _test_lines(test: str, items: Sequence[Item], width: int, *, quotes: bool) -
             yield from ((line, {}) for line in _wrap(f"fix: {failures[0].fix}", width, "    "))
         if failures[0].reproduce:
             yield f"    {failures[0].reproduce}", {}  # Not wrapped, so that it can be copied.
+    for library, warned in group_by_library(items).items():
+        causes = "; ".join(dict.fromkeys(item.cause for item in warned))
+        names = ", ".join(item.check for item in warned)
+        text = f"{pluralize(len(warned), 'check')} warned because of {library} ({causes}): {names}"
+        yield from ((line, {}) for line in _wrap(text, width))
     for reason, left_out in group_by_reason(items).items():
         names = ", ".join(item.check for item in left_out)
         text = f"{pluralize(len(left_out), 'check')} not applicable: {reason}: {names}"

@@ -164,8 +164,8 @@ def judge_outcome(outcome: Outcome, survey: Survey) -> Finding:
 
 
 def is_violation(finding: Finding) -> bool:
-    """Whether the dataset broke the property; False if no fault fired."""
-    return finding.verdict.fails
+    """Whether the dataset broke the property; False if no fault fired, or for a warning."""
+    return finding.verdict.fails and not finding.library
 
 
 def record_statistics(outcome: Outcome, finding: Finding) -> None:

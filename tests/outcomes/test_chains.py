@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import re
 import traceback
@@ -17,12 +18,13 @@ from pytest_dataloader_faults.outcomes import chains
 from pytest_dataloader_faults.outcomes.chains import (
     MOST,
     MOST_LINKS,
+    Raised,
     error_line,
     exception_lines,
+    origin_of,
     related_lines,
     shorten_chain,
 )
-from pytest_dataloader_faults.outcomes.records import Raised
 from support.clarity import explains
 from support.rows import rows
 
@@ -221,3 +223,24 @@ def test_the_modules_that_call_user_code_exist():
     names = {*chains._CALLERS_OF_USER_CODE, *(name for name, _ in chains._FUNCTIONS_CALLING)}
 
     assert [name for name in sorted(names) if not (root / name).exists()] == []
+
+
+def _fail():
+    message = "bad sample"
+    raise ValueError(message)
+
+
+def test_the_origin_of_an_error_is_its_innermost_frame():
+    with pytest.raises(ValueError, match="bad sample") as raised:
+        _fail()
+    assert origin_of(raised.value) == __file__
+
+
+def test_the_origin_of_an_error_from_a_pool_is_unknown():
+    """Its frames are those of the pool, which is not to blame."""
+    with (
+        multiprocessing.get_context("fork").Pool(1) as pool,
+        pytest.raises(ValueError, match="bad sample") as raised,
+    ):
+        pool.apply(_fail)
+    assert origin_of(raised.value) == ""

@@ -33,7 +33,7 @@ from pytest_dataloader_faults._engine.protocol import AwaitingBatch, Idle, Relea
 from pytest_dataloader_faults._engine.worker.arm import ArmWorker, arm_function, arm_worker, observe
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes.chains import shorten_chain
+from pytest_dataloader_faults.outcomes.chains import origin_noted_in, shorten_chain
 from pytest_dataloader_faults.wire import FaultFacts
 
 _Make = Callable[[DataLoader[Any]], Any]
@@ -438,7 +438,8 @@ class _HeardWorkersIterator(_HeardIterator):
     def _process_data(self, data: Any, worker: int, *arguments: Any) -> Any:
         number: Any = next(iter(self._draws), None) if self._in_order else self._number_of_last
         draw = self._draws.pop(number, None)
-        batch = super()._process_data(data, worker, *arguments)  # type: ignore[misc]
+        with origin_noted_in(data):
+            batch = super()._process_data(data, worker, *arguments)  # type: ignore[misc]
         self._listener.on_batch(worker, draw, batch)
         return batch
 

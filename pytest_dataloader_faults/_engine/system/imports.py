@@ -8,21 +8,32 @@ be the cause, or fake files, among which the module's own are not.
 
 With torch 2.13 a process imports a monitor of CUDA's when its loader returns the first batch
 (``record_function`` in torch/autograd/profiler.py). A trial's process is new each time.
+
+Some facts about distributions. RECORD, next to the METADATA of one, lists its files. What was
+installed from a folder, an archive or a repository has a ``direct_url.json`` there (PEP 610). So
+have packages of conda, which builds them from folders; their INSTALLER is "conda".
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import pkgutil
+import re
 from collections.abc import Iterable
 from importlib import import_module
+from importlib.metadata import Distribution, distributions
 from types import ModuleType
+
+from pytest_dataloader_faults.outcomes.text import PYTHON
 
 _LATE = ("torch.nested._internal.nested_tensor", "numpy.random")
 FOR_LOADER = ("torch.profiler._cupti_monitor",)
 """What each main process would import if pytest's process had not."""
 FOR_FORK_SERVER = ("torch.utils.data", "pytest_dataloader_faults._engine.worker.arm", *_LATE)
 """What each worker from a fork server would import, if the server had not."""
+
+_INSTALLED = re.compile(r"(.*/(?:site|dist)-packages)/(([^/.]+).*)", re.DOTALL)
 
 
 def import_late_modules(names: Iterable[str] = _LATE) -> None:
@@ -36,3 +47,26 @@ def import_modules(package: str, folders: Iterable[str]) -> list[ModuleType]:
     """The modules in *folders*, the ``__path__`` of *package*, in alphabetical order."""
     names = sorted(each.name for each in pkgutil.iter_modules(folders))
     return [import_module(f"{package}.{name}") for name in names]
+
+
+@functools.cache
+def library_of(file: str) -> str:
+    """The library that the module *file* is of, as ``Raised`` names it; "" if it is the user's."""
+    if installed := _INSTALLED.fullmatch(file):
+        folder, path, package = installed.groups()
+        found = (each for each in distributions(path=[folder]) if _has_file(each, path))
+        distribution = next(found, None)
+        if distribution is None:
+            return package
+        return "" if _is_of_user(distribution) else distribution.name
+    return "Python" if file.startswith((PYTHON, "<frozen ")) else ""
+
+
+def _has_file(distribution: Distribution, path: str) -> bool:
+    return f"\n{path}," in f"\n{distribution.read_text('RECORD') or ''}"
+
+
+def _is_of_user(distribution: Distribution) -> bool:
+    """Whether it was installed from a folder, an archive or a repository."""
+    is_of_conda = (distribution.read_text("INSTALLER") or "").strip() == "conda"
+    return distribution.read_text("direct_url.json") is not None and not is_of_conda

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import functools
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch._utils import ExceptionWrapper
 from torch.multiprocessing import get_sharing_strategy
 from torch.utils.data._utils import worker as torch_worker
 
@@ -34,6 +37,7 @@ from pytest_dataloader_faults._engine.worker.session import WorkerSession, queue
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, HarnessError
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
 from pytest_dataloader_faults.faults.base import Place
+from pytest_dataloader_faults.outcomes.chains import note_origin
 
 _FEEDER_SECONDS = 1.0
 """Past this it waits for the loader to read, outside of torch's C++, so it may be unwound."""
@@ -95,7 +99,9 @@ class ArmWorker:
         end_with_parent(at_once=self._config.folder is None)
         if self._config.stacks:
             write_on_signal()
+            _print_stack_of_crash()
         atexit.register(_let_feeders_end)
+        _note_origins()
         try:
             session = arm_worker(self._config, worker, self._loader)
         except ConnectionRefusedError:
@@ -117,6 +123,30 @@ class ArmWorker:
                 self._then(worker)
         if Place.START in self._config.plan.needs.places:
             _start_manager_of_torch()
+
+
+def _print_stack_of_crash() -> None:
+    """Have a crash print the stack before torch's message.
+
+    torch's handlers of SIGSEGV, SIGBUS and SIGFPE have replaced faulthandler's, which cannot be
+    enabled again before they are gone.
+    """
+    faulthandler.disable()
+    torch._C._set_worker_signal_handlers()
+    faulthandler.enable(file=2)
+
+
+def _note_origins() -> None:
+    """Have each error that this process sends to its loader say in which file it was raised."""
+    make: Any = ExceptionWrapper.__init__
+
+    @functools.wraps(make)
+    def make_with_origin(self: Any, exc_info: Any = None, where: str = "in background") -> None:
+        exc_info = exc_info or sys.exc_info()
+        make(self, exc_info, where)
+        note_origin(self, exc_info[1])
+
+    ExceptionWrapper.__init__ = make_with_origin  # type: ignore[method-assign]
 
 
 def _start_manager_of_torch() -> None:

@@ -24,6 +24,7 @@ from pytest_dataloader_faults.battery.checks.before_init.rules import BeforeInit
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.locks import LOCKS, LockTrials
 from pytest_dataloader_faults.battery.checks.memory import MEMORY
+from pytest_dataloader_faults.battery.checks.memory.exhaustion import ExhaustionJudge
 from pytest_dataloader_faults.battery.checks.network import (
     HTTP,
     NETWORK,
@@ -62,7 +63,13 @@ CHECKS: dict[str, Check] = {
 IN_WORKERS = TrialKind(ELSEWHERE)
 _BEFORE_INIT = BeforeInit()
 _KINDS = (RankTrials(), LockTrials(_BEFORE_INIT), _BEFORE_INIT, IN_WORKERS)
-JUDGES = (RanksJudge, BeforeInitJudge, ThreadsJudge, network_rules.MissingObjectJudge)
+JUDGES = (
+    RanksJudge,
+    BeforeInitJudge,
+    ThreadsJudge,
+    ExhaustionJudge,
+    network_rules.MissingObjectJudge,
+)
 """The judges of trials that are judged by rules of their own."""
 CAUSE_RULES = CauseRules(
     (write_rules.find_cause, network_rules.find_cause), {HttpError: network_rules.ERROR_PAGE}

@@ -358,6 +358,8 @@ class Check(allow.Checked):
         # What a check looks for is more severe than an error that hides its cause.
         elif finding.passed or finding.verdict is Verdict.FAILED_UNCLEARLY:
             violation = self._find_unused_fault(outcome) or self._apply_rule(outcome, reference)
+            if violation and violation.verdict is finding.verdict:  # Only its words differ.
+                violation = replace(violation, library=finding.library)
             finding = violation or finding
         if finding.verdict is Verdict.CORRUPTED and finding.cause is None:
             finding = replace(finding, cause=self.cause)

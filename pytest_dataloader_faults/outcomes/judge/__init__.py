@@ -14,6 +14,7 @@ from importlib import import_module
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import chains, error_text
+from pytest_dataloader_faults.outcomes.chains import Raised
 from pytest_dataloader_faults.outcomes.comparison import Compared
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge import draws, errors, hangs, samples, sharing
@@ -24,7 +25,7 @@ from pytest_dataloader_faults.outcomes.judge.tolerance import (
     is_reordered,
     may_be_damaged,
 )
-from pytest_dataloader_faults.outcomes.records import Delivery, Pass, Raised, TrialFacts
+from pytest_dataloader_faults.outcomes.records import Delivery, Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import (
     DONE,
@@ -52,7 +53,8 @@ def judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Find
         InvalidArgumentError: The reference's samples were compared in a different way.
     """
     _require_same_comparison(outcome, reference)
-    return find_refusal(outcome) or judge_for(outcome, reference, contract).judge()
+    finding = find_refusal(outcome) or judge_for(outcome, reference, contract).judge()
+    return replace(finding, library="") if contract.names_file else finding
 
 
 def judge_for(outcome: TrialFacts, reference: Reference, contract: Contract) -> Judge:
@@ -229,7 +231,8 @@ class Judge:
         else:
             end = f"exited {describe_phase(outcome.phase)} without reporting its results"
         why = error_text.likely_sender(outcome.end.exitcode) + self.explain_crash()
-        return Finding(Verdict.CRASHED, f"{self.main_process} {end}{why}")
+        library = "the kernel" if errors.died_of_unreadable_page(outcome) else ""
+        return Finding(Verdict.CRASHED, f"{self.main_process} {end}{why}", library=library)
 
     def explain_crash(self) -> str:
         """Why the main process died, as the end of a sentence; empty if that is unknown."""

@@ -16,13 +16,19 @@ pickles each result (multiprocessing/queues.py, ``_feed``). If a sample, or the 
 instead, cannot be pickled, the thread prints the error and drops the batch: the worker lives on,
 and the loader waits forever. A spawned worker unpickles the dataset before torch's code in it
 starts, so the loader only learns that the worker "exited unexpectedly".
+
+Some facts about errors of libraries. Their texts are not the user's to change. But a library also
+raises an error if it gets something wrong from the user's code, such as None instead of an image:
+such an error is one of Python's for mistakes in a program, and one of OpenCV about an empty image.
 """
 
 from __future__ import annotations
 
+import builtins
 import os
 import re
 import signal
+from dataclasses import replace
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
@@ -30,11 +36,12 @@ from pytest_dataloader_faults.faults.addresses import FILE_PATH, identifier_of
 from pytest_dataloader_faults.faults.base import Effect, FiringKind
 from pytest_dataloader_faults.faults.globs import is_excluded
 from pytest_dataloader_faults.outcomes import chains, error_text
+from pytest_dataloader_faults.outcomes.chains import Raised
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.fault_facts import occurrences
 from pytest_dataloader_faults.outcomes.judge.tolerance import may_be_damaged
-from pytest_dataloader_faults.outcomes.records import Raised, TrialFacts, WorkerDeath
-from pytest_dataloader_faults.outcomes.stages import RECOVERY
+from pytest_dataloader_faults.outcomes.records import Crash, TrialFacts, WorkerDeath
+from pytest_dataloader_faults.outcomes.stages import RECOVERY, START
 
 _CHAIN = ". Chain it to the original exception (raise ... from error)"
 _RAISE_FROM = f"{_CHAIN}, or include the {{}} in its message"
@@ -128,6 +135,12 @@ _UNSET = ("UnboundLocalError", "NameError")
 _START = re.compile(r"clone3?|v?fork")
 """The calls that start a thread or a process."""
 _RECURSION = RecursionError.__name__
+_MISTAKES = (
+    *(TypeError, AttributeError, NameError, IndexError, AssertionError),
+    *(ArithmeticError, RecursionError),
+)
+_EMPTY_IMAGE = re.compile(r"^cv2\.error: .*\bempty\(\)", re.MULTILINE)
+"""After ``cv2.imread``, which returns None if it cannot read a file."""
 _SILENT = ("SystemExit", "KeyboardInterrupt")
 _FROM_WORKER = "in DataLoader worker process"
 """In the message of each exception that torch raises for a worker."""
@@ -153,11 +166,43 @@ def find_unclear_error(outcome: TrialFacts, contract: Contract) -> Finding | Non
         if raised.type == _RECURSION:
             return Finding(Verdict.FAILED_UNCLEARLY, sentence + misleading, _RECURSES)
         advice = printed or _advice(raised, happened, elsewhere=_is_elsewhere(outcome))
-        return Finding(Verdict.FAILED_UNCLEARLY, sentence + misleading + advice)
+        return Finding(
+            Verdict.FAILED_UNCLEARLY, sentence + misleading + advice, library=_library_of(raised)
+        )
     if contract.names_file and not _names_file(raised, happened):
         sentence = f"{raised.type} does not name the file, as the contract promises (names_file)"
         return Finding(Verdict.FAILED_UNCLEARLY, sentence)
     return None
+
+
+def _library_of(raised: Raised) -> str:
+    """The library that is to blame for what *raised* says; "" if it is not."""
+    kind = getattr(builtins, raised.type, None)
+    is_mistake = isinstance(kind, type) and issubclass(kind, _MISTAKES)
+    return "" if is_mistake or _EMPTY_IMAGE.search(raised.text) else raised.library
+
+
+def blame_crashed_library(finding: Finding, outcome: TrialFacts) -> Finding:
+    """*finding* about workers that died; a warning if a library crashed each after a fault in it.
+
+    For faults after which code in C can often do nothing else.
+    """
+    hit = {firing.pid for each in outcome.faults for firing in each.firings}
+    libraries = [each.library for each in outcome.of(Crash)]
+    is_of_library = len(libraries) >= len(outcome.deaths) > 0 and all(libraries)
+    is_of_fault = all(each.exitcode < 0 and each.pid in hit for each in outcome.deaths)
+    if finding.verdict is not Verdict.FAILED_UNCLEARLY or not (is_of_library and is_of_fault):
+        return finding
+    return replace(finding, library=", ".join(dict.fromkeys(libraries)))
+
+
+def died_of_unreadable_page(outcome: TrialFacts) -> bool:
+    """Whether the constructor's process got SIGBUS, since the disk could not deliver a page."""
+    fired = [each for each in outcome.faults if each.fired]
+    is_of_disk = all(isinstance(each.fault, faults.ReadError) for each in fired)
+    maps = any(firing.call == "mmap" for each in fired for firing in each.firings)
+    is_in_constructor = outcome.phase == START and outcome.end.exitcode == -signal.SIGBUS
+    return is_in_constructor and is_of_disk and maps
 
 
 def _visible_text(raised: Raised) -> str:

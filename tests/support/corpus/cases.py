@@ -25,6 +25,7 @@ class Case:
         deadline: Seconds for the specimen alone, if it hangs.
         not_applicable: Checks that do not apply to the twin, with a part of the reason.
         cause: The likely cause that the check names, or a part of it.
+        library: Whose error it is, if the failure is only a warning because of that.
 
     """
 
@@ -37,6 +38,7 @@ class Case:
     deadline: float = 30.0
     not_applicable: Mapping[str, str] = field(default_factory=dict)
     cause: str = ""
+    library: str = ""
 
     @property
     def verdict(self) -> str:

@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import soundfile
+
 from support.corpus.cases import Case
 from support.corpus.pickling import QUICK
-from support.datasets import Records, Substitutes
+from support.datasets import Records, Substitutes, decode
 from support.specimens import (
     BadSample,
     ChainedError,
@@ -75,6 +78,27 @@ class RaisesNumber(Substitutes, Records):
         raise NumberedError(error.errno) from None
 
 
+class ReadsSounds(Records):
+    """Lets an error of its library out, which torch cannot create again: the path is lost."""
+
+    def __getitem__(self, index: int) -> Any:
+        options = {"samplerate": 8000, "channels": 1, "format": "RAW", "subtype": "PCM_S8"}
+        path = self.paths[index]
+        sound, _ = soundfile.read(path, dtype="int16", **options)
+        return decode((sound >> 8).astype(np.int8).tobytes(), path), index
+
+
+class NamesSounds(ReadsSounds):
+    """Makes one of it that names the file, and that torch can create again."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except soundfile.LibsndfileError as error:
+            message = f"{self.paths[index]}: {error}"
+            raise OSError(message) from error
+
+
 class ExitsOnError(RaisesNumber):
     """Ends the program, as the script did that it was made of."""
 
@@ -107,6 +131,14 @@ CASES: tuple[Case, ...] = (
         "read-error",
         "failed_unclearly: cannot be rebuilt from its message",
         ChainedError,
+    ),
+    Case(
+        "C9",
+        ReadsSounds,
+        "open-error",
+        "failed_unclearly: cannot be rebuilt from its message",
+        NamesSounds,
+        library="soundfile",
     ),
     Case("C6", ExitsOnError, "read-error", f"failed_unclearly: {_HIDES}", ChainedError),
     Case("C6", TakesTheJobDown, "read-error", "crashed: killed by SIGTERM"),

@@ -115,8 +115,8 @@ class MissingObjectJudge(Judge):
         is_wrong = recovery is not None and self._has_unknown_sample(recovery)
         return super()._find_failed_recovery() if is_wrong else None
 
-    def _find_unclear_error(self) -> Finding | None:
-        return super()._find_unclear_error() if self.contract.names_file else None
+    def find_unclear_error(self) -> Finding | None:
+        return super().find_unclear_error() if self.contract.names_file else None
 
     def _describe_survival(self) -> str:
         return _ANSWERED if self._has_mismatch else super()._describe_survival()

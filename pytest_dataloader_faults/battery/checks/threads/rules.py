@@ -15,7 +15,10 @@ from dataclasses import replace
 from pytest_dataloader_faults.faults import ThreadExhaustion
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge import Judge
-from pytest_dataloader_faults.outcomes.judge.errors import find_explaining_deaths
+from pytest_dataloader_faults.outcomes.judge.errors import (
+    blame_crashed_library,
+    find_explaining_deaths,
+)
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 
 _PRINTED = re.compile(r"libgomp: Thread creation failed|OpenBLAS \w+: pthread_create failed")
@@ -59,7 +62,7 @@ class ThreadsJudge(Judge):
 
     def judge(self) -> Finding:
         """The usual verdict, with its cause."""
-        finding = super().judge()
+        finding = blame_crashed_library(super().judge(), self.outcome)
         return replace(finding, cause=_cause_of(finding, self.outcome))
 
 
