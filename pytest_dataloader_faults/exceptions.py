@@ -140,4 +140,4 @@ class FlakyCheckWarning(UserWarning):
 
 
 class UnclearErrorWarning(UserWarning):
-    """A library raised an error that hides its cause, or ended a process: no defect of yours."""
+    """A library raised an error that hides its cause, so the check does not fail."""

@@ -79,11 +79,11 @@ def run(tried_class: Tried, only: list[str] | None = None) -> dict[str, Any]:
 
 
 def summary(results: list[Any]) -> dict[str, Any]:
-    """How many checks had which verdict, and which failed or did not apply."""
+    """How many checks had which verdict, and which failed, maybe as a warning, or did not apply."""
     applied = [each for each in results if each.applies]
     return {
         "verdicts": dict(Counter(str(each.verdict) for each in applied)),
-        "failed": {each.check: _sentence(each) for each in applied if each.failed},
+        "failed": {each.check: _sentence(each) for each in applied if each.failed or each.warns},
         "not reproduced": [each.check for each in applied if not each.reproduced],
         "not applicable": [each.check for each in results if not each.applies],
     }

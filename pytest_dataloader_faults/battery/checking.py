@@ -91,8 +91,8 @@ def check_dataset(
             the default 64 would take longer than a few seconds, 32, 16 or fewer are checked.
         ranks: How many processes train on the dataset together, 2 to 8, as under torchrun. Also
             runs the rank checks. In all other checks the dataset has a single rank.
-        on_fail: ``"raise"`` at the first failure, ``"warn"`` of each, or None. If a library raised
-            an error that hides its cause, an ``UnclearErrorWarning`` is issued instead.
+        on_fail: ``"raise"`` at the first failure, ``"warn"`` of each, or None. An error of a
+            library that hides its cause is an ``UnclearErrorWarning`` in each case.
         flaky: What to do if one trial fails and two repeats pass: ``"warn"``, or ``"fail"`` to
             treat it as *on_fail* says.
         jobs: How many trials run at once. It changes neither the results nor their order. A trial

@@ -198,7 +198,7 @@ class Contract(Checked):
 
     Attributes:
         survives: The dataset never fails under a fault; it delivers every sample.
-        names_file: Every exception names the file concerned.
+        names_file: Every exception names the file concerned, also one that a library raises.
         may_skip: Samples that a fault hit may be missing, without an exception. All others must be
             delivered.
         may_substitute: Another sample, or a placeholder, may be returned for a sample that a fault
@@ -337,7 +337,7 @@ INTERMITTENT_FAILURE = "fails intermittently without a fault"
 
 
 _VERDICT = one_of(map(str, Verdict))
-_SENTENCE = ArgumentRule(lambda value: isinstance(value, str), "a str")
+_TEXT = ArgumentRule(lambda value: isinstance(value, str), "a str")
 
 
 @dataclass(frozen=True)
@@ -364,7 +364,8 @@ class Finding:
     def __post_init__(self) -> None:
         """Escape the sentence, which quotes file names, error messages and output of workers."""
         _VERDICT.check("verdict", self.verdict, "Finding")
-        _SENTENCE.check("sentence", self.sentence, "Finding")
+        _TEXT.check("sentence", self.sentence, "Finding")
+        _TEXT.check("library", self.library, "Finding")
         object.__setattr__(self, "verdict", Verdict(self.verdict))
         object.__setattr__(self, "sentence", printable_lines(self.sentence))
 

@@ -246,6 +246,7 @@ class CheckResult(Shown):
         yield "passed", self.passed
         yield from _drop_usual(self, "applies", True)
         yield from _drop_usual(self, "reproduced", True)
+        yield from _drop_usual(self, "warns", False)
         yield from _drop_usual(self, "expected", None)
         yield from _drop_usual(self, "cause", "")
         yield from _drop_usual(self, "fix", "")

@@ -44,7 +44,7 @@ IN_EVERY_RUN = (
 )
 MORE_SECONDS = 6.0
 """Beyond the deadline, for what sleeps or goes on."""
-_FAILS = re.compile(r"^Fails `([\w-]+)` with `(\w+)`:$", re.MULTILINE)
+_FAILS = re.compile(r"^(?:Fails|Warns in) `([\w-]+)` with `(\w+)`(?:, because .+)?:$", re.MULTILINE)
 _LINK = re.compile(r'^- <a id="(.+)"></a>\[(.+)\]\((.+)#(.+)\)$', re.MULTILINE)
 _DECLARED = re.compile(r"declare `Contract\((\w+)=True\)`")
 _SAYS_WHAT_TO_DECLARE = re.compile(
@@ -204,6 +204,7 @@ def _try(make_dataset: Any, options: dict[str, Any]) -> tuple[str, str]:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore::pytest_dataloader_faults.UnclearErrorWarning")
 @pytest.mark.parametrize("section", RUN)
 def test_the_examples_do_what_the_section_says(section, run):
     ((_, verdict),) = _FAILS.findall(section.text)

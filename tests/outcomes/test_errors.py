@@ -18,22 +18,26 @@ from pytest_dataloader_faults.faults import (
     KINDS,
     CorruptedFile,
     Fault,
+    MemoryExhaustion,
     ReadError,
     SharedMemoryExhaustion,
     ShortRead,
     TruncatedFile,
 )
 from pytest_dataloader_faults.outcomes import (
+    Crash,
     FaultFacts,
     FileCounts,
     FiringKind,
     Pass,
+    TrialEnd,
     WorkerDeath,
     WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired
 from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from pytest_dataloader_faults.outcomes.judge.errors import find_unclear_error
+from pytest_dataloader_faults.outcomes.stages import START
 from support.facts import (
     EIO,
     EPOCH_1,
@@ -527,3 +531,61 @@ def test_the_advice_for_such_an_error_helps(sounds):
     (result,) = check_dataset(lambda: _SaysWhich(sounds), only="open-error", on_fail=None)
 
     assert (result.verdict, result.outcome.exception.unprintable) == ("failed_cleanly", "")
+
+
+@rows(
+    ("error", "message", "library"),
+    [
+        ("SlideError", "bad slide", "openslide"),
+        ("KeyError", "'x'", "openslide"),
+        ("TypeError", "image must be numpy array type", ""),
+        ("ZeroDivisionError", "division by zero", ""),
+        ("UnboundLocalError", "bad sample", ""),
+        ("cv2.error", "OpenCV(4.10.0) error: (-215:Assertion failed) !_src.empty()", ""),
+        (
+            "cv2.error",
+            "OpenCV(4.10.0) error: (-5:Bad argument) in function 'imdecode'",
+            "openslide",
+        ),
+    ],
+)
+def test_a_library_is_not_to_blame_for_what_it_got(error, message, library):
+    """It is if the error is neither one of Python's for mistakes, nor about an empty image."""
+    raised_there = replace(raised(error, message), file="x.py", library="openslide")
+    outcome = ordinary(Pass(EPOCH_1, exception=raised_there), fired(EIO))
+    finding = outcome.judge(map_reference())
+
+    assert (finding.verdict, finding.library) == ("failed_unclearly", library)
+    assert not outcome.judge(map_reference(), Contract(names_file=True)).library
+
+
+@rows(
+    ("crashes", "pid", "exitcode", "library"),
+    [
+        ([("h5py/x.py", "h5py")], 4711, -signal.SIGSEGV, "h5py"),
+        ([("h5py/x.py", "h5py")], 4711, 1, ""),
+        ([("h5py/x.py", "h5py")], 4712, -signal.SIGSEGV, ""),
+        ([("data.py", "")], 4711, -signal.SIGSEGV, ""),
+        ([], 4711, -signal.SIGSEGV, ""),
+    ],
+)
+def test_a_library_may_crash_a_worker_that_lacks_something(crashes, pid, exitcode, library):
+    """Only one that lacks it, and if the stack shows that library."""
+    epoch = Pass(EPOCH_1, exception=SHADOWS[0], deaths=(WorkerDeath(1, pid, exitcode),))
+    outcome = ordinary(epoch, fired(MemoryExhaustion(), call="mmap"))
+    outcome = replace(outcome, notes=tuple(Crash(*each) for each in crashes))
+    finding = outcome.judge(map_reference())
+
+    assert (finding.verdict, finding.library) == ("failed_unclearly", library)
+
+
+@rows(
+    ("fault", "phase", "library"),
+    [(EIO, START, "the kernel"), (TRUNCATED, START, ""), (EIO, EPOCH_1, "")],
+)
+def test_a_page_that_the_disk_cannot_deliver_ends_the_constructor(fault, phase, library):
+    outcome = ordinary(Pass(EPOCH_1), fired(fault, call="mmap"))
+    outcome = replace(outcome, phase=phase, passes=(), end=TrialEnd(exitcode=BUS))
+    finding = outcome.judge(map_reference())
+
+    assert (finding.verdict, finding.library) == ("crashed", library)

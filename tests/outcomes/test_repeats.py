@@ -43,13 +43,20 @@ VERDICTS = {
     "h": Verdict.HUNG,
     "p": Verdict.POISONED,
     "e": Verdict.FAILED_CLEANLY,
+    "u": Verdict.FAILED_UNCLEARLY,
+    "w": Verdict.FAILED_UNCLEARLY,
 }
+LIBRARIES = {"w": "openslide"}
+"""Those that make a failure a warning."""
 
 
 def _trials(marks: str) -> list[JudgedTrial]:
     """A trial for each mark, each with its own outcome."""
     return [
-        JudgedTrial(revised(FAULT_FREE, seed=number), Finding(VERDICTS[mark], f"sentence {mark}"))
+        JudgedTrial(
+            revised(FAULT_FREE, seed=number),
+            Finding(VERDICTS[mark], f"sentence {mark}", library=LIBRARIES.get(mark, "")),
+        )
         for number, mark in enumerate(marks)
     ]
 
@@ -271,3 +278,27 @@ def test_two_checks_confirm_each_other():
         "two-epochs: corrupted: sentence x",
         "open-error: corrupted: sentence -",
     )
+
+
+@rows(
+    ("marks", "decides", "warns"),
+    [("ww", "w", True), ("wu", "u", False), ("uw", "u", False), ("w+-", "-", False)],
+)
+def test_a_warning_hides_no_failure_of_a_repeat(marks, decides, warns):
+    result = conclude("read-error", _trials(marks), FAULT_FREE, {})
+
+    assert (result.sentence, result.warns) == (f"sentence {decides}", warns)
+    assert result.failed is not warns
+
+
+@rows(("marks", "decides"), [("wu", "u"), ("uw", "u"), ("+w", "w"), ("w-", "-")])
+def test_a_warning_hides_no_failure_of_another_scenario(marks, decides):
+    results = [("", conclude("read-error", _trials(2 * mark), FAULT_FREE, {})) for mark in marks]
+
+    assert combine(results).sentence == f"sentence {decides}"
+
+
+def test_a_flaky_failure_comes_before_a_warning():
+    flaky, warned = (conclude("x", _trials(marks), FAULT_FREE, {}) for marks in ("-++", "ww"))
+
+    assert not combine([("", warned), ("", flaky)]).reproduced

@@ -167,7 +167,7 @@ def test_json_is_as_its_schema_says(tmp_path):
         ('{"version": 1, "engine": "", "versions": {}}', "the data must be an object with 'items'"),
         (
             files.as_json(MIXED).replace('"passed"', '"odd"'),
-            "items[0].status must be one of 'failed', 'error', 'flaky', 'xfailed', ",
+            "items[0].status must be one of 'failed', 'error', 'flaky', 'warned', ",
         ),
         ('{"version": 1, "engine": "", "versions": {}, "items": 5}', "items must be a list, got 5"),
     ],
