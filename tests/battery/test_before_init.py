@@ -96,9 +96,8 @@ def _run_check(tmp_path_factory):
 
 def _require_failure(result, expected):
     headline = result.explanation.splitlines()[0]
-    assert (expected.verdict, True, True) == (result.verdict, result.failed, result.reproduced), (
-        headline
-    )
+    assert (expected.verdict, True) == (result.verdict, result.reproduced), headline
+    assert (result.failed, result.warns) == (not expected.warns, expected.warns), headline
     assert expected.words in headline
 
 
@@ -123,6 +122,7 @@ def test_twin_passes_that_check(name, check, check_pair):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore::pytest_dataloader_faults.UnclearErrorWarning")
 @pytest.mark.parametrize("role", ["specimen", "twin"])
 @pytest.mark.parametrize("name", PAIRS)
 def test_five_runs_in_a_row_agree(name, role, tmp_path):

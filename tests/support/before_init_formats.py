@@ -25,6 +25,7 @@ from support.before_init_specimens import (
     DAMAGED,
     EMPTY,
     MISSING,
+    NO_PAGE,
     NOTICES,
     SIZE,
     UNREADABLE,
@@ -161,7 +162,7 @@ _SILENT = {
     UNREADABLE: expect_loss("samples cannot be read"),
 }
 """What comes of an error that is caught, whatever it was."""
-_NO_PAGE = {UNREADABLE: Found("crashed", "a page of a mapped file that the disk could not deliver")}
+_NO_PAGE = {UNREADABLE: NO_PAGE}
 _BEYOND_END = Found("crashed", "a mapped file beyond the point where it was truncated")
 _UNCLEAR = {
     EMPTY: Found("failed_unclearly", "does not say that the content of samples is damaged"),

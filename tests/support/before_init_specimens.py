@@ -27,10 +27,11 @@ _DATA, _INDEX, _SUMS = "samples.bin", "samples.idx", "sums.json"
 
 
 class Found(NamedTuple):
-    """What a check says of a specimen: the verdict, and words of its sentence."""
+    """What a check says of a specimen: the verdict, words of its sentence, and if it warns."""
 
     verdict: str
     words: str
+    warns: bool = False
 
 
 @dataclass(frozen=True)
@@ -489,10 +490,10 @@ def expect_loss(reason: str, delivered: int = 0) -> Found:
 _HALF = expect_loss(f"{_DATA} has 50 % fewer bytes", 8)
 _NOTHING = Found("corrupted", "it is torch.Tensor torch.uint8 (0,) instead of torch.Tensor")
 _ANEW = "a dataset that a new process created from the same files has only"
-_NO_PAGE = Found("crashed", "a page of a mapped file that the disk could not deliver")
+NO_PAGE = Found("crashed", "a page of a mapped file that the disk could not deliver", warns=True)
 PAIRS_OF_FILES = (
     Pair(write_block, Mapped, MappedCounted, {CUT: _HALF}),
-    Pair(write_block, MappedMean, ReadMean, {UNREADABLE: _NO_PAGE}),
+    Pair(write_block, MappedMean, ReadMean, {UNREADABLE: NO_PAGE}),
     Pair(
         write_block,
         CountsBytes,
