@@ -20,8 +20,6 @@ from support.corpus.caches import ReadsHdf5
 from support.corpus.cases import Case
 from support.datasets import Records, zeros
 
-SOON = {"deadline": 2}
-"""Those that hang do so from their first sample on."""
 _TRIES, _PAUSE = 40, 0.02
 
 
@@ -159,8 +157,8 @@ class CountsAnyway(CountsUnderLock):
 
 
 CASES = (
-    Case("Q3", TakesAnyErrorForHeld, "no-locks", "hung: ", LocksByFlock, SOON),
-    Case("Q3", RetriesHdf5, "no-locks", "hung: ", ReadsHdf5, SOON),
+    Case("Q3", TakesAnyErrorForHeld, "no-locks", "hung: ", LocksByFlock, deadline=1),
+    Case("Q3", RetriesHdf5, "no-locks", "hung: ", ReadsHdf5, deadline=1),
     Case(
         "Q4",
         CountsAnyway,
@@ -169,8 +167,8 @@ CASES = (
         CountsUnderLock,
     ),
     Case("Q4", CountsAnyway, "locked-file", "corrupted: a worker wrote", CountsAndWaits),
-    Case("Q5", WaitsForOtherJob, "locked-file", "hung: ", WaitsInFlock, SOON),
-    Case("Q6", ZerosWhileLocked, "locked-file", "corrupted: ", WaitsByLibrary),
+    Case("Q5", WaitsForOtherJob, "locked-file", "hung: ", WaitsInFlock, deadline=3),
+    Case("Q6", ZerosWhileLocked, "locked-file", "corrupted: ", LocksByLibrary),
 )
 BEHAVIOURS = {
     "Q1": (
