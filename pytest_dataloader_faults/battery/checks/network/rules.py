@@ -116,6 +116,7 @@ class MissingObjectJudge(Judge):
         return super()._find_failed_recovery() if is_wrong else None
 
     def find_unclear_error(self) -> Finding | None:
+        """None, unless the author promises that errors name the file."""
         return super().find_unclear_error() if self.contract.names_file else None
 
     def _describe_survival(self) -> str:
