@@ -236,3 +236,40 @@ def test_readers_give_whole_files_after_an_error(records, kind):
     first_pass, second = results[1].outcome.epochs
     assert (bool(first_pass.exception), second.complete) == (True, True)
     assert {firing.epoch for each in results[1].outcome.faults for firing in each.firings} == {1}
+
+
+class DarkensKept(Records):
+    """Changes the sample that it keeps, in place; with *copies*, a copy of it: healthy."""
+
+    def __init__(self, folder, *, copies=False, random=False):
+        super().__init__(folder)
+        self.kept = [Records.__getitem__(self, index)[0].float() for index in range(len(self))]
+        self.copies, self.random = copies, random
+
+    def __getitem__(self, index):
+        sample = self.kept[index].clone() if self.copies else self.kept[index]
+        return sample.mul_(float(torch.empty(1).uniform_(0.5, 1)) if self.random else 0.7)
+
+
+_TAKEN_FOR_RANDOM = pytest.mark.xfail(
+    strict=True,
+    reason="the same index gives another value at once, so it is taken for random, whose content"
+    " is not compared, although both reads had the same state of all generators",
+)
+
+
+@pytest.mark.parametrize("random", [False, True])
+@pytest.mark.parametrize("copies", [pytest.param(False, marks=_TAKEN_FOR_RANDOM), True])
+def test_a_kept_sample_that_changes_in_place_fails_in_persistent_workers(records, random, copies):
+    dataset = DarkensKept(records, copies=copies, random=random)
+    result = result_of(lambda: dataset, "persistent-workers")
+
+    assert result.passed == copies, result.explanation
+
+
+@pytest.mark.parametrize("copies", [pytest.param(False, marks=_TAKEN_FOR_RANDOM), True])
+def test_a_kept_sample_that_changes_in_place_passes_in_new_workers(records, copies):
+    """Each worker starts from the samples as they were."""
+    result = result_of(lambda: DarkensKept(records, copies=copies), "two-epochs")
+
+    assert result.passed, result.explanation

@@ -75,6 +75,7 @@ ENTRIES = {
     "G10": "reader-keeps-a-failed-buffer",
     "G11": "deletes-what-it-cannot-read",
     "G12": "virtual-dataset-hides-its-sources",
+    "G13": "one-of-several-files-is-optional",
     "H1": "unsharded-iterable",
     "H2": "generator-error-then-short-epoch",
     "H3": "stopiteration-from-getitem",

@@ -170,6 +170,8 @@ _ONE_CONNECTION = {
 }
 _OF_LENGTH = {"exclude": ["http-error"]}
 """An error page has the length in its header."""
+_OF_FORKED = {"exclude": ["pickles"]}
+"""A lock of multiprocessing is for processes that are started in the way of its context."""
 _AT_ONCE = "fails_without_fault: two workers sent requests on a connection to 127.0.0.1:"
 _SHARED = "uses a connection that was opened before the fork"
 CASES: tuple[Case, ...] = (
@@ -188,6 +190,7 @@ CASES: tuple[Case, ...] = (
         "workers-agree",
         _AT_ONCE,
         SessionUnderLock,
+        _OF_FORKED,
         not_applicable=_ONE_CONNECTION,
         cause=_SHARED,
     ),

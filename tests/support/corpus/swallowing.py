@@ -322,6 +322,56 @@ class RemovesUnreadable(Records):
             raise
 
 
+class Aligned(Records):
+    """Adds the rows of two alignments to each structure, and needs all three files: healthy.
+
+    The structure is the largest of them, so that it is tried first.
+    """
+
+    alignments = "bfd.a3m", "uniref.a3m"
+    times = 8
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.entries = [folder.parent / "entries" / path.stem for path in self.paths]
+        for path, entry in zip(self.paths, self.entries, strict=True):
+            if not entry.exists():
+                entry.mkdir(parents=True)
+                (entry / "chain.pdb").write_bytes(path.read_bytes() * self.times)
+                for name in self.alignments:
+                    (entry / name).write_bytes(path.read_bytes())
+
+    def __getitem__(self, index: int) -> Any:
+        entry = self.entries[index]
+        files = self._structure(entry), *self._alignments(entry)
+        return torch.tensor(sum(sum(self._read(path)) for path in files))
+
+    def _read(self, path: Path) -> bytes:
+        data = path.read_bytes()
+        if len(data) != SIZE * (1 if path.name in self.alignments else self.times):
+            message = f"{path} is truncated"
+            raise ValueError(message)
+        return data
+
+    def _structure(self, entry: Path) -> Path:
+        return entry / "chain.pdb"
+
+    def _alignments(self, entry: Path) -> list[Path]:
+        return [entry / name for name in self.alignments]
+
+
+class AlignedWithAny(Aligned):
+    """Says something else if there is no structure, and takes the alignments that are there."""
+
+    def _structure(self, entry: Path) -> Path:
+        if not super()._structure(entry).exists():
+            raise ValueError("Invalid file type")
+        return super()._structure(entry)
+
+    def _alignments(self, entry: Path) -> list[Path]:
+        return sorted(entry.glob("*.a3m"))
+
+
 class VirtualOnly(Virtual):
     """Has zeros of HDF5 for the rows of a file that cannot be opened."""
 
@@ -430,5 +480,6 @@ CASES: tuple[Case, ...] = (
         Case("G12", VirtualOnly, check, "corrupted: identical", Virtual, _WITHOUT_MEMORY)
         for check in ("open-error", "permission-denied", "file-missing")
     ),
+    Case("G13", AlignedWithAny, "file-missing", "corrupted: is wrong", Aligned),
     Case("G11", RemovesUnreadable, "read-error", "poisoned: would delete "),
 )
