@@ -312,12 +312,14 @@ class ReferenceJob(Job):
 
     *batches*: which samples to read, by default as the loader's sampler draws. *displaced*: each
     gets the random numbers of the index that is less by so many. *seconds*: if *samples* would take
-    longer, fewer are read.
+    longer, fewer are read. *in_batches*: whether batches are compared whole, because others of the
+    dataset cannot be split.
     """
 
     batches: Sequence[Drawn] | None = None
     displaced: int = 0
     seconds: float | None = None
+    in_batches: bool = False
 
     @property
     def _deadline_count(self) -> int:

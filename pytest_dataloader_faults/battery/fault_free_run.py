@@ -13,12 +13,13 @@ from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from pytest_dataloader_faults._engine.scope import engine_for_files
-from pytest_dataloader_faults._settings import SAMPLES, Settings, check
+from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults._settings.jobs import ONE_EPOCH, Deadlines, TrialJob, TrialOptions
-from pytest_dataloader_faults._trial import repeat_if_killed, run_trial_job, take_reference
+from pytest_dataloader_faults._trial import repeat_if_killed, run_trial_job
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bind_factory
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery.shares import (
+    ReferenceStore,
     WorkerEpoch,
     are_equal,
     count_drawn,
@@ -41,7 +42,7 @@ from pytest_dataloader_faults.outcomes.comparison import (
     SampleHandling,
 )
 from pytest_dataloader_faults.outcomes.contract import comparisons_for, handling_for
-from pytest_dataloader_faults.outcomes.judge import judge, judge_for
+from pytest_dataloader_faults.outcomes.judge import judge
 from pytest_dataloader_faults.outcomes.reference import Share, merge_levels
 from pytest_dataloader_faults.outcomes.refusals import FileHistory
 from pytest_dataloader_faults.outcomes.repeats import (
@@ -105,7 +106,7 @@ class FaultFreeRun:
         self.of_workers = bool(earlier_run and earlier_run.of_workers)
         self.history = earlier_run.history if earlier_run else FileHistory()
         self.unusable_reason: str | None = None
-        self._references = _ReferenceStore(
+        self._references = ReferenceStore(
             make_dataset, self.settings, self.deadlines.record_epoch, self.history
         )
         began = time.time_ns()
@@ -277,6 +278,10 @@ class FaultFreeRun:
         reference = self._references.for_outcome(outcome, self.comparison)
         return replace(reference, shares=self._shares, drawn=self._drawn)
 
+    def compare_batches(self) -> None:
+        """Compare whole batches from now on, because some cannot be split into samples."""
+        self._references.compare_batches(self.comparison)
+
     def _take(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         """Reference and fault-free epoch, by the most exact comparison that shows nothing wrong."""
         for comparison in self._comparisons():
@@ -401,76 +406,6 @@ class FaultFreeRun:
 _MOST_IN_BATCHES = 1024
 """The most samples that are checked for a batch of the loader's own size per worker."""
 _MOST_READINGS = 3  # A part that rarely varies may be the same in the first two of them.
-_ENOUGH_SECONDS = 5.0
-"""If reading the usual number of samples would take longer, fewer are checked."""
-
-
-_Learn = Callable[[float], None]
-
-
-class _ReferenceStore:
-    """The references of the dataset, by comparison.
-
-    The first one may have fewer samples than *settings* say; the others then have as many.
-    *learn* is called with the seconds that each reference took. *history*: what is known of files.
-    """
-
-    def __init__(
-        self, make_dataset: DatasetFactory, settings: Settings, learn: _Learn, history: FileHistory
-    ) -> None:
-        self._make_dataset, self._settings, self._history = make_dataset, settings, history
-        self._seconds = _ENOUGH_SECONDS if settings.samples == SAMPLES else None
-        self._learn = learn
-        self._by_comparison: dict[Comparison, Reference] = {}
-
-    @property
-    def samples(self) -> int | None:
-        """About how many samples are checked; None for all."""
-        return self._settings.samples
-
-    def __bool__(self) -> bool:
-        return bool(self._by_comparison)
-
-    @property
-    def draws_random_numbers(self) -> bool:
-        """Whether a reference shows that samples draw numbers from the global generators."""
-        return any(each.draws_random_numbers for each in self._by_comparison.values())
-
-    def put(self, comparison: Comparison, reference: Reference) -> None:
-        """Use *reference* as the reference for *comparison*."""
-        self._by_comparison[comparison] = reference
-
-    def limit(self, samples: int | None) -> None:
-        """Check this many *samples*, and not fewer."""
-        self._settings, self._seconds = replace(self._settings, samples=samples), None
-
-    def get(self, comparison: Comparison) -> Reference:
-        """The reference for *comparison*."""
-        if comparison not in self._by_comparison:
-            progress.step("without workers")
-            new_reference = self._take(comparison, seconds=self._seconds)
-            self._learn(new_reference.duration)
-            self._by_comparison[comparison] = new_reference
-            self.limit(new_reference.limit)  # From now on the same for all.
-        return self._by_comparison[comparison]
-
-    def for_outcome(self, outcome: Outcome, otherwise: Comparison) -> Reference:
-        """The reference for *outcome*; missing samples are read now.
-
-        *otherwise*: the comparison to use if the outcome's own has no reference.
-        """
-        comparison = outcome.comparison if outcome.comparison in self._by_comparison else otherwise
-        reference = self.get(comparison)
-        if unknown := judge_for(outcome, reference, self._settings.contract).unknown_batches:
-            batches = [(each.indices or (), each.packed) for each in unknown]
-            new_reference = self._take(comparison, batches=batches)
-            self._by_comparison[comparison] = reference = reference.merge_with(new_reference)
-        return reference
-
-    def _take(self, comparison: Comparison, **arguments: Any) -> Reference:
-        handling = handling_for(self._settings.contract, comparison)
-        arguments |= {"comparison": comparison, "handling": handling, "history": self._history}
-        return take_reference(self._make_dataset, self._settings, **arguments)
 
 
 def _is_of_killed(finding: object) -> bool:

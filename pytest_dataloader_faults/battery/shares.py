@@ -1,4 +1,4 @@
-"""The samples that each worker delivers in a fault-free run."""
+"""The samples of a fault-free run: those of the main process, and those of each worker."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pytest_dataloader_faults._settings import SAMPLES, Settings
 from pytest_dataloader_faults._settings.jobs import TrialOptions
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults._trial.factory import DatasetFactory
+from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.outcomes import Delivery, Outcome, Pass, Reference, Stage
 from pytest_dataloader_faults.outcomes.comparison import Compared, Comparison
-from pytest_dataloader_faults.outcomes.contract import Contract
+from pytest_dataloader_faults.outcomes.contract import Contract, handling_for
+from pytest_dataloader_faults.outcomes.judge import judge_for
 from pytest_dataloader_faults.outcomes.judge.streams import digests
 from pytest_dataloader_faults.outcomes.reference import (
     Leaf,
@@ -21,7 +26,9 @@ from pytest_dataloader_faults.outcomes.reference import (
     comparable,
     find_varying,
     merge_levels,
+    require_samples,
 )
+from pytest_dataloader_faults.outcomes.refusals import FileHistory
 from pytest_dataloader_faults.steps import Epoch, arm_workers
 
 # Some facts about streams that draw. Training on a large text draws random windows of it, and each
@@ -30,6 +37,8 @@ from pytest_dataloader_faults.steps import Epoch, arm_workers
 # among workers has as many, but each worker has the same samples, in this order or another.
 
 
+_ENOUGH_SECONDS = 5.0
+"""If reading the usual number of samples would take longer, fewer are checked."""
 _MOST_SHARED = 3 / 4
 """Workers that draw from few samples draw some of the same; two that read all share each."""
 
@@ -242,12 +251,14 @@ def _reading(epoch: Pass) -> Reading:
 
 def _reference(known_reference: Reference, epoch: Pass, comparison: Comparison) -> Reference | None:
     """The reference that *epoch* is; None if an index came twice, each time as another sample."""
-    samples = _samples(epoch)
+    is_whole = bool(known_reference.batches) or any(each.rows is None for each in epoch.delivered)
+    samples: list[tuple[Any, Any]] = _samples(epoch)
+    if is_whole:
+        samples = [(each.indices, tuple(digests(each))) for each in epoch.delivered]
     if known_reference.kind == "iterable":
         samples = [(place, digest) for place, (_, digest) in enumerate(samples)]
     if len(dict(samples)) < len(set(samples)):
         return None
-    is_whole = any(each.rows is None for each in epoch.delivered)
     reported = itertools.chain(*(each.leaves for each in epoch.delivered))
     leaves = (
         (name, comparable(parts, comparison.varying))
@@ -264,3 +275,87 @@ def _reference(known_reference: Reference, epoch: Pass, comparison: Comparison) 
         pickled_samples=(),
         request_count=None,
     )
+
+
+class ReferenceStore:
+    """The references of the dataset, by comparison.
+
+    The first one may have fewer samples than *settings* say; the others then have as many.
+    *learn* is called with the seconds that each reference took. *history*: what is known of files.
+    """
+
+    def __init__(
+        self,
+        make_dataset: DatasetFactory,
+        settings: Settings,
+        learn: Callable[[float], None],
+        history: FileHistory,
+    ) -> None:
+        self._make_dataset, self._settings, self._history = make_dataset, settings, history
+        self._seconds = _ENOUGH_SECONDS if settings.samples == SAMPLES else None
+        self._learn = learn
+        self._by_comparison: dict[Comparison, Reference] = {}
+
+    @property
+    def samples(self) -> int | None:
+        """About how many samples are checked; None for all."""
+        return self._settings.samples
+
+    def __bool__(self) -> bool:
+        return bool(self._by_comparison)
+
+    @property
+    def draws_random_numbers(self) -> bool:
+        """Whether a reference shows that samples draw numbers from the global generators."""
+        return any(each.draws_random_numbers for each in self._by_comparison.values())
+
+    def put(self, comparison: Comparison, reference: Reference) -> None:
+        """Use *reference* as the reference for *comparison*."""
+        self._by_comparison[comparison] = reference
+
+    def limit(self, samples: int | None) -> None:
+        """Check this many *samples*, and not fewer."""
+        self._settings, self._seconds = replace(self._settings, samples=samples), None
+
+    def get(self, comparison: Comparison) -> Reference:
+        """The reference for *comparison*."""
+        if comparison not in self._by_comparison:
+            progress.step("without workers")
+            new_reference = self._take(comparison, seconds=self._seconds)
+            self._learn(new_reference.duration)
+            self._by_comparison[comparison] = new_reference
+            self.limit(new_reference.limit)  # From now on the same for all.
+        return self._by_comparison[comparison]
+
+    def for_outcome(self, outcome: Outcome, otherwise: Comparison) -> Reference:
+        """The reference for *outcome*; missing samples are read now.
+
+        *otherwise*: the comparison to use if the outcome's own has no reference.
+        """
+        comparison = outcome.comparison if outcome.comparison in self._by_comparison else otherwise
+        reference = self.get(comparison)
+        unknown = judge_for(outcome, reference, self._settings.contract).unknown_batches
+        if not unknown:
+            return reference
+        batches = [(each.indices or (), each.packed) for each in unknown]
+        new_reference = self._take(comparison, batches=batches)
+        if new_reference.batches and reference.samples:
+            self.compare_batches(comparison)
+            return self.for_outcome(outcome, comparison)
+        self._by_comparison[comparison] = reference = reference.merge_with(new_reference)
+        return reference
+
+    def compare_batches(self, comparison: Comparison) -> None:
+        """Read everything in batches from now on: one of them could not be split into samples."""
+        reference = self._take(comparison, in_batches=True)
+        require_samples(reference, self._settings.contract)
+        self._by_comparison = {comparison: reference}
+
+    def _take(self, comparison: Comparison, **arguments: Any) -> Reference:
+        handling = handling_for(self._settings.contract, comparison)
+        # Random samples that are read again differ from their batch, whatever made that.
+        known = (each for each in self._by_comparison.values() if each.unstable_index is None)
+        in_batches = any(each.batches for each in known)
+        facts = {"handling": handling, "history": self._history, "in_batches": in_batches}
+        facts |= {"comparison": comparison, **arguments}
+        return take_reference(self._make_dataset, self._settings, **facts)

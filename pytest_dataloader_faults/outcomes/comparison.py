@@ -82,7 +82,7 @@ class SampleHandling:
         compare: The author's own ``compare(a, b)``, or None.
         split: The author's own ``split(batch)``, or None.
         pickled_samples: The reference's samples, for *compare*.
-        compares_batches: Whether batches are compared as a whole, because their content depends on
+        compares_batches: Whether *compare* is called with batches, because their content depends on
             the other samples, as with padding.
     """
 

@@ -41,7 +41,8 @@ class Reference:
     Attributes:
         kind: ``"map"`` or ``"iterable"``.
         samples: A digest per index (map) or in order (iterable); empty if batches cannot be split.
-        batches: A digest per tuple of indices, if batches cannot be split into samples.
+        batches: The digests of the rows, or of the whole, per tuple of indices, if batches cannot
+            be split into samples: rows depend on the other samples of a batch, as with padding.
         unstable_index: The index of a sample that differed between two reads, or None.
         unstable_part: What was different in that sample, as text.
         leaves: The parts of the first samples, by the same indices.
@@ -73,11 +74,12 @@ class Reference:
         lacks_workers: Whether the loader has ``num_workers=0``, torch's default.
         displaced: What may be at an index if the dataset lacks a file of an earlier one: the sample
             of a later index, with the random numbers of this one.
+        splits_mixed: Whether a batch of samples of different shapes has been split into these.
     """
 
     kind: str
     samples: tuple[tuple[Any, str], ...]
-    batches: tuple[tuple[tuple[Any, ...], str], ...] = ()
+    batches: tuple[tuple[tuple[Any, ...], tuple[str, ...]], ...] = ()
     unstable_index: Any = None
     unstable_part: str = ""
     leaves: tuple[tuple[Any, Leaves], ...] = ()
@@ -104,6 +106,7 @@ class Reference:
     undivided_samples: tuple[str, ...] = field(default=(), repr=False, compare=False)
     lacks_workers: bool = field(default=False, compare=False)
     displaced: tuple[tuple[Any, str], ...] = field(default=(), repr=False, compare=False)
+    splits_mixed: bool = field(default=False, compare=False)
 
     @functools.cached_property
     def digests(self) -> Mapping[Any, str]:
@@ -121,21 +124,33 @@ class Reference:
         has_end = self.kind == "iterable" and self.stream_limit is None
         return len(self.samples) if has_end else None
 
+    def mixes(self, indices: Iterable[Any]) -> bool:
+        """Whether the samples with these *indices* differ in their shapes, as far as recorded."""
+        names = set(indices)
+        forms = (tuple(each[1] for each in parts) for name, parts in self.leaves if name in names)
+        return len(set(forms)) > 1
+
     def unknown_batches(self, outcome: TrialFacts) -> list[Delivery]:
-        """The batches of *outcome* that this reference does not contain."""
+        """The batches of *outcome* that this reference does not contain.
+
+        And the first one that mixes shapes, if that has never been seen: it may be padded.
+        """
         if self.kind == "iterable":
             return []
         samples, batches = self.digests, dict(self.batches)
         passes = (*outcome.epochs, *outcome.passes_in(Stage.RECOVERY))
         deliveries = {each.indices or (): each for epoch in passes for each in epoch.delivered}
         if samples:
-            return [each for key, each in deliveries.items() if not samples.keys() >= set(key)]
+            unknown = [each for key, each in deliveries.items() if not samples.keys() >= set(key)]
+            may_mix = not self.splits_mixed and self.mixes(samples)
+            mixed = (each for key, each in deliveries.items() if may_mix and self.mixes(key))
+            return [*unknown, *itertools.islice(mixed, 1)]
         return [each for key, each in deliveries.items() if key not in batches]
 
     def add_to(self, handling: SampleHandling) -> SampleHandling:
         """*handling*, with these samples."""
-        pickled, is_whole = self.pickled_samples, bool(self.batches)
-        return replace(handling, pickled_samples=pickled, compares_batches=is_whole)
+        is_whole = bool(self.batches) and handling.compare is not None
+        return replace(handling, pickled_samples=self.pickled_samples, compares_batches=is_whole)
 
     def merge_with(self, addition: Reference) -> Reference:
         """This reference with the samples of *addition* added."""
@@ -143,9 +158,11 @@ class Reference:
         requested = (
             len(self.samples or self.batches) if self.request_count is None else self.request_count
         )
+        names_added = [name for name, _ in addition.samples]
         return replace(
             self,
             request_count=requested,
+            splits_mixed=addition.splits_mixed or self.splits_mixed or self.mixes(names_added),
             **{name: getattr(self, name) + getattr(addition, name) for name in names},
         )
 

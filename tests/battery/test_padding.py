@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from pytest_dataloader_faults import Contract, check_dataset
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
@@ -66,6 +67,63 @@ def test_padded_batches(tmp_path, lengths, collate):
     forgiving = failure_of(lambda: Sequences(path, forgiving=True), CHECK, loader=loader)
     assert [each.verdict for each in healthy] == ["survived", "failed_cleanly"]
     assert forgiving.verdict == "corrupted"
+
+
+class InOrders(list[list[int]]):
+    """A sampler that draws the next of these orders in each epoch, and the last one again."""
+
+    epoch = -1
+
+    def __len__(self) -> int:
+        return len(self[0])
+
+    def __iter__(self) -> Any:
+        self.epoch += 1
+        return iter([*super().__iter__()][min(self.epoch, 1)])
+
+
+_LOW, _HIGH = list(range(8)), list(range(8, 16))
+ORDERS = {
+    "the first epoch has a short sample": (1, _LOW, _HIGH),
+    "the second epoch has a short sample": (9, _LOW, _HIGH),
+    "the short sample is alone in its batch at first": (8, [*_LOW, 8], [8, *_LOW]),
+}
+
+
+@pytest.mark.parametrize(("short", "first", "second"), ORDERS.values(), ids=ORDERS)
+def test_one_short_sample(tmp_path, short, first, second):
+    """Batches are padded only if they have that sample, which not every epoch draws."""
+    path = tmp_path / "lengths"
+    path.write_bytes(bytes(7 if index == short else 8 for index in range(16)))
+
+    def make(**options):
+        sampler = InOrders([first, second])
+        dataset = Sequences(path, **options)
+        return DataLoader(dataset, 4, sampler=sampler, num_workers=2, collate_fn=_pad)
+
+    options = {"only": ["workers-agree", "two-epochs", CHECK], "samples": len(first)}
+    healthy = check_dataset(make, **options)
+    forgiving = check_dataset(lambda: make(forgiving=True), on_fail=None, **options)
+    assert [each.verdict for each in healthy] == ["survived", "survived", "failed_cleanly"]
+    assert [each.verdict for each in forgiving] == ["survived", "survived", "corrupted"]
+
+
+@pytest.mark.parametrize(
+    ("is_divided", "samples", "verdict"),
+    [(True, 8, "survived"), slow(True, 16, "survived"), (False, 16, "corrupted")],
+)
+def test_ranks_with_one_short_sample(tmp_path, is_divided, samples, verdict):
+    """One rank has it, or both; without ranks, the first 8 samples do not contain it."""
+    path = tmp_path / "lengths"
+    path.write_bytes(bytes(7 if index == 9 else 8 for index in range(16)))
+
+    def make():
+        rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        sampler = list(range(16)[rank * 8 :][: 16 // ranks] if is_divided else range(16))
+        return DataLoader(Sequences(path), 4, sampler=sampler, num_workers=2, collate_fn=_pad)
+
+    (result,) = check_dataset(make, only="ranks-agree", ranks=2, samples=samples, on_fail=None)
+    assert result.verdict == verdict, result.explanation
 
 
 def _pad_what_is_there(samples):

@@ -252,7 +252,7 @@ def test_equal_samples_of_a_stream_are_counted():
     assert (twice, once) == ("survived", "corrupted")
 
 
-BATCHES = Reference("map", (), (((0, 1), "b01"), ((2, 3), "b23")))
+BATCHES = Reference("map", (), (((0, 1), ("b01",)), ((2, 3), ("b23",))))
 
 
 @rows(
@@ -266,7 +266,7 @@ def test_batches_that_cannot_be_split_are_judged_whole(digests, expected):
         for indices, digest in zip(((0, 1), (2, 3)), digests, strict=False)
     )
     epoch = Pass(EPOCH_1, ((0, 1), (2, 3)), batches, complete=True)
-    right = tuple(Delivery(indices, None, digest) for indices, digest in BATCHES.batches)
+    right = tuple(Delivery(indices, None, digest) for indices, (digest,) in BATCHES.batches)
     recovery = replace(epoch, delivered=right)
     outcome = revised(ordinary(epoch, faults=fired(EIO)), recovery=recovery)
 

@@ -177,7 +177,7 @@ def test_samples_that_were_added_to_the_reference_later_are_not_missing():
 
 def test_batches_that_cannot_be_split_are_counted_by_their_indices():
     """The reference has batches, but no samples."""
-    batches = (((0, 2), "d0+d2"), ((1, 3), "d1+d3"), ((0, 1), "d0+d1"))
+    batches = (((0, 2), ("d0+d2",)), ((1, 3), ("d1+d3",)), ((0, 1), ("d0+d1",)))
     unsplit = [replace(each, rows=None) for rank in HALVES.ranks for each in rank.delivered]
     halves = together(*(Pass(EPOCH_1, (each.indices,), (each,), complete=True) for each in unsplit))
     twice = together(

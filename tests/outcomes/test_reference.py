@@ -16,7 +16,12 @@ from pytest_dataloader_faults.outcomes.stages import RECOVERY
 from support.facts import EPOCH_1, delivery, map_reference, ordinary, revised, stream_reference
 from support.rows import rows
 
-BATCHES = Reference("map", (), (((0, 1), "b01"),))
+BATCHES = Reference("map", (), (((0, 1), ("b01",)),))
+MIXED = replace(
+    map_reference(3),
+    leaves=tuple((index, (("", f"({size},)", ""),)) for index, size in enumerate((4, 8, 8))),
+)
+"""The first sample has another shape."""
 
 
 def _same(sample, expected):
@@ -92,10 +97,17 @@ def test_a_sample_that_is_never_the_same_is_reported(contract, says):
         (BATCHES, (Delivery((0, 1), None, "b01"),), []),
         (BATCHES, (Delivery((1, 0), None, "b10"),), [(1, 0)]),
         (stream_reference("a b"), (delivery(None, ("x",)),), []),
+        (MIXED, (delivery((0,), ("d0",)), delivery((1, 2), ("d1", "d2"))), []),
+        (MIXED, (delivery((0, 1), ("d0", "d1")), delivery((2, 0), ("d2", "d0"))), [(0, 1)]),
+        (replace(MIXED, splits_mixed=True), (delivery((0, 1), ("d0", "d1")),), []),
+        (MIXED.merge_with(MIXED), (delivery((0, 1), ("d0", "d1")),), []),
     ],
 )
 def test_unknown_batches_are_found(reference, batches, unknown):
-    """They may be delivered under the faults or after them; a stream has no indices."""
+    """They may be delivered under the faults or after them; a stream has no indices.
+
+    The first batch of samples of different shapes is read as well.
+    """
     under_faults = ordinary(Pass(EPOCH_1, (), batches))
     recovered = revised(ordinary(Pass(EPOCH_1)), recovery=Pass(RECOVERY, (), batches))
 

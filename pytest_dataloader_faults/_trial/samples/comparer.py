@@ -8,6 +8,7 @@ samples.
 from __future__ import annotations
 
 import base64
+import copy
 import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -144,8 +145,8 @@ class SampleComparer:
         if self.handling.compare is None or index in self._known:
             return None
         packed = pickle.dumps(value)
-        copy = pickle.loads(packed)  # noqa: S301  # our own
-        self._known[index] = (self._fingerprint(list(leaves(value))), copy)
+        known = pickle.loads(packed)  # noqa: S301  # our own
+        self._known[index] = (self._fingerprint(list(leaves(value))), known)
         _require_equality(self.handling.compare, value)
         return base64.b64encode(packed).decode()
 
@@ -176,6 +177,14 @@ class SampleComparer:
             return bool(self.handling.compare(sample, value))
         except Exception:  # noqa: BLE001  # it was tried on the reference, where it must work
             return False
+
+
+def copy_sample(sample: Any) -> Any:
+    """A copy, unless *sample* holds what has none, as an open file for ``collate_fn``."""
+    try:
+        return copy.deepcopy(sample)
+    except Exception:  # noqa: BLE001  # whatever the user's class raises
+        return sample
 
 
 def _require_equality(compare: Callable[[Any, Any], Any], value: Any) -> None:

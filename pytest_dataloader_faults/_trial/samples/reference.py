@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import itertools
 import statistics
@@ -25,6 +24,7 @@ from pytest_dataloader_faults._trial.samplers import (
     count_whole,
     limit_samples,
 )
+from pytest_dataloader_faults._trial.samples import comparer
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
 from pytest_dataloader_faults._trial.samples.draws import Draw, Name, draws_of, reads_whole_batches
 from pytest_dataloader_faults._trial.samples.fingerprint import leaves
@@ -78,7 +78,8 @@ def _take_here(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
     Each sample gets its fingerprint before the next is made. So a dataset that returns the same
     buffer each time cannot hide that in its own reference.
     """
-    reader = Reader(loader, SampleComparer(job.comparison, job.handling), job.displaced)
+    of_samples = SampleComparer(job.comparison, job.handling)
+    reader = Reader(loader, of_samples, job.displaced, job.in_batches)
     name = type(loader.dataset).__name__
     if loaders.kind_of(loader.dataset) == "iterable":
         with loaders.report_dataset_errors(f"iterating {name}"):
@@ -156,7 +157,7 @@ def _reference_of_batches(reader: Reader, drawn: Sequence[Draw]) -> Reference:
     draws = [each for each in drawn if each.names]
     readings, repeats = _read_twice(reader, reader.read_whole, draws)
     reference = _build_reference("map", readings, repeats, reader.comparer.comparison)
-    return replace(reference, samples=(), leaves=(), batches=reference.samples)
+    return replace(reference, **_batch_fields(readings))
 
 
 def _reference_of_samples(reader: Reader, drawn: Sequence[Draw]) -> Reference:
@@ -171,11 +172,10 @@ def _reference_of_samples(reader: Reader, drawn: Sequence[Draw]) -> Reference:
     reference = replace(reference, draws_random_numbers=uses_generators)
     batches = [each for each in drawn if each.names and not each.is_whole]
     # If samples differ in their shapes, a collate_fn may pad those of some batches only.
-    forms = {tuple(form for _, form, _ in parts) for _, parts in reference.leaves}
-    looked_at = batches if len(forms) > 1 else batches[:1]
-    if not all(_splits(reader, each, reference) for each in looked_at):
-        return replace(reference, samples=(), leaves=(), **_batch_fields(reader, drawn))
-    return reference
+    looked_at = batches if reference.mixes(samples) else batches[:1]
+    if reader.in_batches or not all(_splits(reader, each, reference) for each in looked_at):
+        return replace(reference, **_batch_fields(list(map(reader.read_whole, drawn))))
+    return replace(reference, splits_mixed=any(reference.mixes(each.names) for each in batches))
 
 
 def _read_twice(
@@ -191,15 +191,12 @@ def _read_twice(
     return readings, repeats[::step]
 
 
-def _batch_fields(reader: Reader, drawn: Sequence[Draw]) -> dict[str, Any]:
-    """The batches as wholes, since they cannot be split into samples."""
-    digests, pickled = [], []
-    for draw in drawn:
-        value = reader.batch(reader.fetch(draw))
-        packed = reader.comparer.keep(value, draw.names)
-        pickled += [(draw.names, packed)] if packed else []
-        digests.append((draw.names, reader.comparer.digest(value, draw.names)))
-    return {"batches": tuple(digests), "pickled_samples": tuple(pickled)}
+def _batch_fields(batches: Sequence[Reading]) -> dict[str, Any]:
+    """The *batches* in place of samples, since they cannot be split into these."""
+    digests = tuple((each.name, each.parts) for each in batches)
+    pickled = tuple((each.name, each.pickled) for each in batches if each.pickled)
+    empty = dict.fromkeys(("samples", "leaves", "parts"), ())
+    return {**empty, "batches": digests, "pickled_samples": pickled}
 
 
 def _reference_in_order(reader: Reader, deadline: float) -> Reference:
@@ -317,7 +314,9 @@ def _makes_rows(reader: Reader, sample: Any) -> bool:
         return reader.comparer.split(reader.batch([sample]), 1) is not None
     except loaders.CollateError:
         with contextlib.suppress(loaders.CollateError):
-            reader.batch([_copy_sample(sample) for _ in range(reader.loader.batch_size or 1)])
+            reader.batch(
+                [comparer.copy_sample(sample) for _ in range(reader.loader.batch_size or 1)]
+            )
             return False
         raise
 
@@ -369,7 +368,10 @@ def _sample_of(dataset: Any, draw: Draw) -> Any:
 
 
 class Reading(NamedTuple):
-    """A sample, or a batch, as it was read once; *pickled* if the author compares."""
+    """A sample, or a batch, as it was read once; *pickled* if the author compares.
+
+    *parts*: the digests of the rows of a batch.
+    """
 
     name: Name | tuple[Name, ...]
     row: SampleFingerprint
@@ -383,6 +385,7 @@ class Reader:
 
     Attributes:
         displaced: By how much the index whose random numbers a sample gets is less than its own.
+        in_batches: Whether batches are compared whole, even if these can be split.
         gives_batches: Whether the dataset returns ready batches; None before the first sample.
 
     """
@@ -390,6 +393,7 @@ class Reader:
     loader: DataLoader[Any]
     comparer: SampleComparer
     displaced: int = 0
+    in_batches: bool = False
     gives_batches: bool | None = None
     _parts: int = 0
 
@@ -401,7 +405,12 @@ class Reader:
         """The batch of *draw*."""
         batch = self.batch(self.fetch(draw))
         pickled = self.comparer.keep(batch, draw.names)
-        return Reading(draw.names, self.comparer.row(batch, draw.names), pickled)
+        row = self.comparer.row(batch, draw.names)
+        if self.comparer.handling.compare is not None:
+            return Reading(draw.names, row, pickled, (row.digest,))
+        delivered = comparer.delivery(batch, draw, self.loader, self.comparer)
+        digests = (delivered.digest,) if delivered.rows is None else delivered.rows
+        return Reading(draw.names, row, pickled, digests)
 
     def fetch(self, draw: Draw) -> Any:
         """What a worker passes to ``collate_fn`` for *draw*.
@@ -411,7 +420,7 @@ class Reader:
         if self._reads_batch(draw):
             return self._fetch_batch(draw)
         samples = map(self._sample, draw.split())
-        return list(samples) if len(draw.indices) == 1 else list(map(_copy_sample, samples))
+        return list(samples) if len(draw.indices) == 1 else list(map(comparer.copy_sample, samples))
 
     def _reads_batch(self, draw: Draw) -> bool:
         """Whether to request the batch instead of its samples."""
@@ -478,14 +487,6 @@ class Reader:
         if start is not None:
             for index in draw.indices:
                 seed_sample(start, index - self.displaced if self.displaced else index)
-
-
-def _copy_sample(sample: Any) -> Any:
-    """A copy, unless *sample* holds what has none, as an open file for ``collate_fn``."""
-    try:
-        return copy.deepcopy(sample)
-    except Exception:  # noqa: BLE001  # whatever the user's class raises
-        return sample
 
 
 def _types(samples: list[Any]) -> object:

@@ -109,7 +109,7 @@ def _find_wrong_batch(epoch: Pass, reference: Reference, may: Tolerance) -> Find
         if delivery.rows is not None and samples:
             if wrong := _find_wrong_row(place, delivery, reference, may, substitutes):
                 return wrong
-        elif samples or (batches[indices] != delivery.digest and not may.content):
+        elif samples or (batches[indices] != streams.digests(delivery) and not may.content):
             sentence = (
                 f"batch {place} does not contain the requested samples {list(indices)}"
                 if delivery.rows is None

@@ -117,9 +117,11 @@ def run_faulty_rank(run: FaultFreeRun, *faults: Fault, **arguments: Any) -> Outc
 
 def reference_for(run: FaultFreeRun, outcome: Outcome) -> Reference:
     """The reference for *outcome*; missing samples of ranks are read now."""
-    whole_reference, references = run.reference, find_ranks(run).references
+    references = find_ranks(run).references
     if not references:
-        return whole_reference
+        return run.reference
+    if _are_mixed(run, references):
+        references = _update(run, _take_all(run, shares_folder=find_ranks(run).shares_folder))
     rank_pairs = list(zip(references, outcome.ranks, strict=True))
     unknown = [reference.unknown_batches(rank) for reference, rank in rank_pairs]
     if any(unknown):
@@ -128,12 +130,25 @@ def reference_for(run: FaultFreeRun, outcome: Outcome) -> Reference:
         ]
         shares_folder = find_ranks(run).shares_folder
         new_batches = _take(run, batch_lists, shares_folder=shares_folder)
+        if _are_mixed(run, references):
+            return reference_for(run, outcome)
         new_references = zip(references, new_batches, strict=True)
-        references = tuple(reference.merge_with(new) for reference, new in new_references)
-        run.replace_finding(_NAME, replace(find_ranks(run), references=references))
+        references = _update(run, [known.merge_with(new) for known, new in new_references])
     is_whole = _is_whole(run, references)
     drawn = count_drawn(run.working)
-    return replace(whole_reference, members=references, is_whole=is_whole, drawn=drawn)
+    return replace(run.reference, members=references, is_whole=is_whole, drawn=drawn)
+
+
+def _are_mixed(run: FaultFreeRun, references: Sequence[Reference]) -> bool:
+    """Whether some of the *references* have samples, although *run* compares whole batches."""
+    return bool(run.reference.batches) and any(each.samples for each in references)
+
+
+def _update(run: FaultFreeRun, references: Sequence[Reference]) -> tuple[Reference, ...]:
+    """*references*, which are those of the ranks of *run* from now on."""
+    updated = tuple(references)
+    run.replace_finding(_NAME, replace(find_ranks(run), references=updated))
+    return updated
 
 
 def _record(run: FaultFreeRun) -> FaultFreeRanks:
@@ -154,8 +169,7 @@ def _record(run: FaultFreeRun) -> FaultFreeRanks:
 def _record_in(run: FaultFreeRun, *, shares_folder: bool) -> FaultFreeRanks:
     """The same with folders that are shared or not; a stream that fails has only the epoch."""
     try:
-        batches = [None] * (run.settings.ranks or 0)
-        references = _take(run, batches, shares_folder=shares_folder)
+        references = _take_all(run, shares_folder=shares_folder)
     except UnusableDatasetError:
         epochs = _run_fault_free(run, [], shares_folder=shares_folder)
         if epochs[-1].kind == "map" or epochs[-1].exception is None:
@@ -206,6 +220,15 @@ def _is_whole(run: FaultFreeRun, references: Sequence[Reference]) -> bool:
     return all(known_digests.get(index, row) == row for index, row in parts)
 
 
+def _take_all(run: FaultFreeRun, *, shares_folder: bool) -> list[Reference]:
+    """The samples that the ranks draw. One of them may have no batch that cannot be split."""
+    batches = [None] * (run.settings.ranks or 0)
+    references = _take(run, batches, shares_folder=shares_folder)
+    if _are_mixed(run, references):
+        return _take(run, batches, shares_folder=shares_folder)
+    return references
+
+
 def _take(
     run: FaultFreeRun, batches: Sequence[Sequence[Drawn] | None], *, shares_folder: bool
 ) -> list[Reference]:
@@ -215,8 +238,12 @@ def _take(
         comparison=run.comparison,
         handling=handling_for(run.contract, run.comparison),
         history=run.history,
+        in_batches=bool(run.reference.batches),
     )
-    return take_references(job, batches, shares_folder=shares_folder)
+    references = take_references(job, batches, shares_folder=shares_folder)
+    if not job.in_batches and any(each.batches for each in references):
+        run.compare_batches()
+    return references
 
 
 def _run(
