@@ -48,8 +48,8 @@ class Make:
         phase: The pass that ends with an error of make_dataset; None if there is no trial then.
         adapt: A function of the loader that returns the loader to use; None to use it as it is.
             Then the loader keeps its sampler, even if fewer samples are checked.
-        in_main_process: Whether the loader needs no workers if the main process can read the
-            dataset.
+        in_main_process: Whether the loader needs no workers if it is torch's, and if the main
+            process can read the dataset.
     """
 
     phase: Phase | None = None

@@ -10,7 +10,7 @@ import contextlib
 import gc
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -93,13 +93,6 @@ Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]
 """The scope of a job's faults."""
 _SHARE_OF_SAMPLER = 0.25
 """Of the deadline, for a look at the first sample in a child; the rest must last for an epoch."""
-_WITHOUT_WORKERS: Mapping[str, Any] = {
-    "num_workers": 0,
-    "multiprocessing_context": None,
-    "persistent_workers": False,
-    "prefetch_factor": None,
-    "timeout": 0,
-}
 
 
 def run(
@@ -305,16 +298,13 @@ class TrialProcess:
         return None
 
     def _make_loader(self, step: Make) -> DataLoader[Any]:
-        # If the main process can read the dataset and gets the same samples, workers are not
-        # needed: the faults act on what this process makes of the files.
         job = self.job
-        is_alone = step.in_main_process and self._may_lack_workers
         with self._watch():
             loader = loaders.make_loader(
                 job.make_dataset,
                 job.settings.loader,
-                {**job.changes, **_WITHOUT_WORKERS} if is_alone else job.changes,
-                needs_workers=job.needs_workers and not is_alone,
+                job.changes,
+                needs_workers=job.needs_workers,
                 member=job.member_of_several,
             )
         if step.adapt is not None:
@@ -335,6 +325,9 @@ class TrialProcess:
                 )
         elif job.member_of_several:
             self._length = loaders.length_of(loader.dataset)
+        if step.in_main_process and self._may_lack_workers(loader):
+            # The faults act on what the main process makes of the files.
+            vars(loader).update(num_workers=0, timeout=0)
         if loader.num_workers:
             self.free.require_for(loader.num_workers)
         loaders.end_stream(loader, job.comparison.limit)
@@ -441,22 +434,20 @@ class TrialProcess:
         if driver.start(step.phase, self.job.settings.seed + step.seed, prepare=self.prepare):
             driver.take()
 
-    @property
-    def _may_lack_workers(self) -> bool:
-        """Whether a pass without faults may be made by a process that is no worker."""
-        return not (self.job.comparison.in_workers or self.job.recovers_in_workers)
-
-    def _needs_no_workers(self, step: FaultFreePass, loader: DataLoader[Any]) -> bool:
-        """Whether *step* needs no workers: only files had faults, and any process can read them."""
+    def _may_lack_workers(self, loader: DataLoader[Any]) -> bool:
+        """Whether a process that is no worker may make a pass over *loader* without faults."""
         return (
-            step.in_child
-            and self._may_lack_workers
-            and all(map(has_files, self.job.faults))
+            not (self.job.comparison.in_workers or self.job.recovers_in_workers)
             and loaders.kind_of(loader.dataset) == "map"
             and loaders.is_plain(loader)
             and bool(loader.num_workers)
             and not (accelerator.is_used_by(loader) or self.meetings)
         )
+
+    def _needs_no_workers(self, step: FaultFreePass, loader: DataLoader[Any]) -> bool:
+        """Whether *step* needs no workers: only files had faults, and any process can read them."""
+        only_files = step.in_child and all(map(has_files, self.job.faults))
+        return only_files and self._may_lack_workers(loader)
 
     def _run_in_child(self, step: FaultFreePass) -> None:
         """Run *step* in a child without workers."""
@@ -469,7 +460,7 @@ class TrialProcess:
         if (start := self.job.comparison.seeded) is not None:
             seeds = SeedSamples(start, loader.worker_init_fn)
             loader.worker_init_fn = seeds
-            if self._made.in_main_process:
+            if not loader.num_workers:
                 seeds.install()
         loader.worker_init_fn = EndsWithParent(loader.worker_init_fn)
 

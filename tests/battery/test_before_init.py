@@ -264,6 +264,28 @@ def test_samples_that_no_known_sampler_draws_are_counted_by_the_twin(block):
     assert result_of(lambda: _in_own_order(KnowsItsSize(block)), CUT).verdict == "failed_cleanly"
 
 
+class ByWorkers(DataLoader):
+    """Computes which worker made a batch, as a loader that keeps a state does."""
+
+    def __iter__(self):
+        for number, batch in enumerate(super().__iter__()):
+            self.worker = number % self.num_workers
+            yield batch
+
+
+@pytest.mark.parametrize(
+    ("dataset", "verdict"), [(KnowsItsSize, "failed_cleanly"), (CountsBytes, "corrupted")]
+)
+def test_a_loader_that_needs_its_workers_recovers_with_them(dataset, verdict, block):
+    def make():
+        return ByWorkers(dataset(block), batch_size=4, num_workers=2)
+
+    (result,) = check_dataset(make, only=CUT, on_fail=None)
+    assert result.verdict == verdict, result.explanation
+    assert result.outcome.recovery.complete
+    assert result.outcome.recovery.exception is None
+
+
 class Marked(ReadMean):
     """Reads a file that says by its name alone that the others are whole."""
 
