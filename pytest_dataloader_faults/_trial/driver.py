@@ -47,6 +47,7 @@ from pytest_dataloader_faults._trial.journal import (
 from pytest_dataloader_faults._trial.loaders import (
     USERS_ERRORS,
     LateIterator,
+    dataset_of,
     end_workers,
     join,
     kept_iterators,
@@ -131,7 +132,7 @@ class LoaderDriver(IteratorListener):
         self._batches: int | None = None
         self._endless: int | None = None
         """How many batches an epoch has if its sampler has no end, and the loader counts."""
-        if kind_of(self.loader.dataset) == "map":
+        if kind_of(dataset_of(self.loader)) == "map":
             self._endless = samplers.length_of_endless(self.loader, outer_loader(self.loader))
 
     def on_begin(self, iterator: Any) -> None:
@@ -268,7 +269,7 @@ class LoaderDriver(IteratorListener):
 
     def _inner_iterators(self) -> list[Any]:
         """The iterators from which a loader with its own ``__iter__`` takes batches now."""
-        dataset, begun = self.loader.dataset, list(self._begun)
+        dataset, begun = dataset_of(self.loader), list(self._begun)
         working = (each for each in begun if not getattr(each, "_shutdown", True))
         return [each for each in working if each._dataset is dataset]
 
@@ -302,7 +303,7 @@ class LoaderDriver(IteratorListener):
 
     def _write_length(self) -> None:
         """Record how many batches the epoch will have, if its sampler knows."""
-        if kind_of(self.loader.dataset) == "map":
+        if kind_of(dataset_of(self.loader)) == "map":
             with contextlib.suppress(*USERS_ERRORS):
                 self._batches = self._endless or len(self.loader._index_sampler)
                 self.journal.write(EpochLength(self._batches))
@@ -317,7 +318,7 @@ class LoaderDriver(IteratorListener):
         draw = max_samples = None
         if self._phase.stage is Stage.RESUMED:  # It may have drawn what it leaves out.
             max_samples = max((len(each.names) for each in self._draws), default=None)
-        elif kind_of(self.loader.dataset) == "map":
+        elif kind_of(dataset_of(self.loader)) == "map":
             draw = made_of
         self._received += 1
         is_own = delivered is not batch

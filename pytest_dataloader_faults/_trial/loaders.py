@@ -158,7 +158,7 @@ def make_loader(
         if member is not None and kind_of(result) == "map":
             all_options = member.options_for(result, all_options)
         loader = _loader_for(result, all_options, drops_last=member is not None)
-    if kind_of(loader.dataset) == "map":
+    if kind_of(dataset_of(loader)) == "map":
         _require_samples(loader)
     return loader
 
@@ -187,6 +187,11 @@ _outer: weakref.WeakKeyDictionary[DataLoader[Any], Any] = weakref.WeakKeyDiction
 def outer_loader(loader: DataLoader[Any]) -> Any:
     """What a training loop iterates: *loader*, or what accelerate or Fabric wrapped around it."""
     return _outer.get(loader, loader)
+
+
+def dataset_of(loader: DataLoader[Any]) -> Any:
+    """The dataset that torch's iterator gets. RecBole's loaders show another one elsewhere."""
+    return vars(loader).get("dataset", loader.dataset)
 
 
 def is_plain(loader: DataLoader[Any]) -> bool:
@@ -287,14 +292,14 @@ def _with_last_batches(loader: DataLoader[Any]) -> DataLoader[Any]:
 
     With ``drop_last`` each worker drops its last samples, which would look like lost ones.
     """
-    if kind_of(loader.dataset) == "iterable":
+    if kind_of(dataset_of(loader)) == "iterable":
         object.__setattr__(loader, "drop_last", False)  # torch forbids it, since workers may run.
     return loader
 
 
 def end_stream(loader: DataLoader[Any], samples: int | None) -> None:
     """End a stream of *loader* after this many *samples* in each worker; None to leave it."""
-    if samples is None or kind_of(loader.dataset) != "iterable":
+    if samples is None or kind_of(dataset_of(loader)) != "iterable":
         return
     end = StreamEnd(samples, loader.worker_init_fn)
     if loader.num_workers:
@@ -316,7 +321,7 @@ def count_readable(loader: DataLoader[Any], outer: Any) -> int | None:
     """How many samples *loader* may draw; the length of the dataset if no known sampler draws."""
     count = samplers.count_samples(loader, outer)
     with contextlib.suppress(*USERS_ERRORS):  # Such a dataset does not need a length.
-        return len(loader.dataset) if count is None else count  # type: ignore[arg-type]
+        return len(dataset_of(loader)) if count is None else count
     return None
 
 
@@ -324,19 +329,20 @@ def _require_samples(loader: DataLoader[Any]) -> None:
     """Refuse an empty dataset, as far as that is known before the first sample is drawn."""
     sampler: Any = loader._index_sampler
     inner: Any = sampler.sampler if type(sampler) is BatchSampler else sampler
-    if type(inner) in samplers.DEFAULT_SAMPLERS and inner.data_source is loader.dataset:
-        name = type(loader.dataset).__name__
-        if length_of(loader.dataset) is None and not hasattr(type(loader.dataset), "__len__"):
-            message = (
-                f"{name} has no length, which a map-style dataset needs unless its loader has a"
-                " sampler: define __len__, or pass a DataLoader with a sampler"
-            )
-            raise UnusableDatasetError(message)
+    dataset = dataset_of(loader)
+    name = type(dataset).__name__
+    is_plain_sampler = type(inner) in samplers.DEFAULT_SAMPLERS and inner.data_source is dataset
+    if is_plain_sampler and length_of(dataset) is None and not hasattr(type(dataset), "__len__"):
+        message = (
+            f"{name} has no length, which a map-style dataset needs unless its loader has a"
+            " sampler: define __len__, or pass a DataLoader with a sampler"
+        )
+        raise UnusableDatasetError(message)
     if samplers.has_known_length(inner):
-        with report_dataset_errors(f"len({type(loader.dataset).__name__})"):
+        with report_dataset_errors(f"len({name})"):
             is_empty = len(sampler) == 0
         if is_empty:
-            raise EmptyDatasetError(empty_message(loader.dataset))
+            raise EmptyDatasetError(empty_message(dataset))
 
 
 def empty_message(dataset: Any) -> str:

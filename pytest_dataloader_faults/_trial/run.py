@@ -310,7 +310,7 @@ class TrialProcess:
         if step.adapt is not None:
             loader = step.adapt(loader)
         outer, reduced_from = loaders.outer_loader(loader), None
-        if loaders.kind_of(loader.dataset) == "map":
+        if loaders.kind_of(loaders.dataset_of(loader)) == "map":
             # A constructor that meets a fault may return a dataset of another length.
             count = count_samples if step.phase is None else loaders.count_readable
             self._length = count(loader, outer)
@@ -324,7 +324,7 @@ class TrialProcess:
                     whole_batches=job.options.whole_batches,
                 )
         elif job.member_of_several:
-            self._length = loaders.length_of(loader.dataset)
+            self._length = loaders.length_of(loaders.dataset_of(loader))
         if step.in_main_process and self._may_lack_workers(loader):
             # The faults act on what the main process makes of the files.
             vars(loader).update(num_workers=0, timeout=0)
@@ -332,7 +332,7 @@ class TrialProcess:
             self.free.require_for(loader.num_workers)
         loaders.end_stream(loader, job.comparison.limit)
         facts = drops_last(loader), state_of(loader, outer), reduced_from
-        kind, method = loaders.kind_of(loader.dataset), loaders.start_method_of(loader)
+        kind, method = loaders.kind_of(loaders.dataset_of(loader)), loaders.start_method_of(loader)
         self.journal.write(LoaderMade(kind, method, *facts))
         return loader
 
@@ -438,7 +438,7 @@ class TrialProcess:
         """Whether a process that is no worker may make a pass over *loader* without faults."""
         return (
             not (self.job.comparison.in_workers or self.job.recovers_in_workers)
-            and loaders.kind_of(loader.dataset) == "map"
+            and loaders.kind_of(loaders.dataset_of(loader)) == "map"
             and loaders.is_plain(loader)
             and bool(loader.num_workers)
             and not (accelerator.is_used_by(loader) or self.meetings)
@@ -481,7 +481,7 @@ def _read_first_sample(loader: DataLoader[Any], seconds: float) -> None:
 
     *seconds*: how long the sampler may take.
     """
-    dataset = loader.dataset
+    dataset = loaders.dataset_of(loader)
     if loaders.kind_of(dataset) == "map":
         if first := first_sample_of(loader, seconds):
             Reader(loader, SampleComparer()).fetch(first)

@@ -125,18 +125,14 @@ def _copy_draw(drawn: Any) -> Any:
 
 def draws_of(loader: DataLoader[Any]) -> Iterator[Draw]:
     """What one epoch of *loader* requests."""
-    batched = bool(loader._auto_collation)
+    dataset, batched = loaders.dataset_of(loader), bool(loader._auto_collation)
     length = length_of_endless(loader, loaders.outer_loader(loader))
     with loaders.report_dataset_errors("the sampler"):
         drawn, end = itertools.islice(loader._index_sampler, length), object()
     while True:
         with loaders.report_dataset_errors("the sampler"):  # Not around yield: the caller may stop.
             drawn_value = next(drawn, end)
-            draw = (
-                None
-                if drawn_value is end
-                else Draw.of(drawn_value, loader.dataset, batched=batched)
-            )
+            draw = None if drawn_value is end else Draw.of(drawn_value, dataset, batched=batched)
         if draw is None:
             return
         yield draw

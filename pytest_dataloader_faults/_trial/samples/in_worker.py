@@ -64,7 +64,7 @@ def take_in_worker(loader: DataLoader[Any], take: Callable[[], Reference]) -> Re
     Raises:
         UnusableDatasetError: The dataset cannot be read in workers either.
     """
-    is_stream = loaders.kind_of(loader.dataset) == "iterable"
+    is_stream = loaders.kind_of(loaders.dataset_of(loader)) == "iterable"
     (reply,) = _take_in_workers(loader, take, 1)
     if isinstance(reply, UnusableDatasetError) and is_stream and loader.num_workers > 1:
         several = _reply_of_all(_take_in_workers(loader, take, loader.num_workers))
@@ -83,9 +83,11 @@ def _take_in_workers(
     receivers, senders = zip(*pipes, strict=True)
     task = _TakeInWorker(take, loader.worker_init_fn, senders)
     options: dict[str, Any] = {"num_workers": count, "worker_init_fn": task, "batch_size": None}
-    if loaders.kind_of(loader.dataset) == "map":
+    if loaders.kind_of(loaders.dataset_of(loader)) == "map":
         options["sampler"] = [0]
-    iterator = iter(DataLoader(loader.dataset, multiprocessing_context="fork", **options))
+    iterator = iter(
+        DataLoader(loaders.dataset_of(loader), multiprocessing_context="fork", **options)
+    )
     for sender in senders:
         sender.close()
     try:

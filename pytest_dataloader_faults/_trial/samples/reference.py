@@ -17,7 +17,7 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     seed_everything,
     seed_sample,
 )
-from pytest_dataloader_faults._settings.jobs import Drawn, ReferenceJob
+from pytest_dataloader_faults._settings.jobs import ReferenceJob
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samplers import (
     count_samples,
@@ -80,14 +80,17 @@ def _take_here(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
     """
     of_samples = SampleComparer(job.comparison, job.handling)
     reader = Reader(loader, of_samples, job.displaced, job.in_batches)
-    name = type(loader.dataset).__name__
-    if loaders.kind_of(loader.dataset) == "iterable":
+    dataset = loaders.dataset_of(loader)
+    name = type(dataset).__name__
+    if loaders.kind_of(dataset) == "iterable":
         with loaders.report_dataset_errors(f"iterating {name}"):
             return _reference_in_order(reader, job.deadline)
     with loaders.report_dataset_errors(f"comparing samples of {name}"):
         seed_everything(job.settings.seed)
         if job.batches is not None:
-            return _reference_by_index(reader, _redraw(loader, job.batches))
+            batched = bool(loader._auto_collation)
+            draws = [Draw.from_names(*each, dataset, batched=batched) for each in job.batches]
+            return _reference_by_index(reader, draws)
         limit, first_draws, whole_batches = _limit(reader, job)
         outer = loaders.outer_loader(loader)
         total, readable = count_samples(loader, outer), loaders.count_readable(loader, outer)
@@ -96,15 +99,10 @@ def _take_here(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
             seed_everything(job.settings.seed)
         drawn = list(draws_of(loader)) or first_draws  # Some samplers can be iterated only once.
         if not any(each.names for each in drawn):
-            raise loaders.EmptyDatasetError(loaders.empty_message(loader.dataset))
+            raise loaders.EmptyDatasetError(loaders.empty_message(dataset))
         reference = _reference_by_index(reader, drawn)
         reference = replace(reference, limit=limit, whole_batches=whole_batches)
         return replace(reference, total=total, readable=readable)
-
-
-def _redraw(loader: DataLoader[Any], batches: Sequence[Drawn]) -> list[Draw]:
-    batched = bool(loader._auto_collation)
-    return [Draw.from_names(*each, loader.dataset, batched=batched) for each in batches]
 
 
 def _limit(reader: Reader, job: ReferenceJob) -> tuple[int | None, list[Draw], bool]:
@@ -200,7 +198,7 @@ def _batch_fields(batches: Sequence[Reading]) -> dict[str, Any]:
 
 
 def _reference_in_order(reader: Reader, deadline: float) -> Reference:
-    stream: Any = reader.loader.dataset
+    stream = reader.dataset
     readings, limit = _read_stream(reader, deadline)
     if not readings:
         raise loaders.EmptyDatasetError(loaders.empty_message(stream))
@@ -222,7 +220,7 @@ def _read_stream(reader: Reader, deadline: float) -> tuple[list[Reading], int | 
     kept_count = size * max(_FEW_BATCHES, _FEW_SAMPLES // size)
     until = time.monotonic() + deadline * _SHARE_OF_DEADLINE
     readings: list[Reading] = []
-    for numbered in enumerate(_with_rows(reader, reader.loader.dataset)):
+    for numbered in enumerate(_with_rows(reader, reader.dataset)):
         readings.append(reader.fingerprinted(*numbered))
         if len(readings) == limit:
             break
@@ -368,10 +366,7 @@ def _sample_of(dataset: Any, draw: Draw) -> Any:
 
 
 class Reading(NamedTuple):
-    """A sample, or a batch, as it was read once; *pickled* if the author compares.
-
-    *parts*: the digests of the rows of a batch.
-    """
+    """A sample, or a batch and its rows, as it was read once; *pickled* if the author compares."""
 
     name: Name | tuple[Name, ...]
     row: SampleFingerprint
@@ -396,6 +391,11 @@ class Reader:
     in_batches: bool = False
     gives_batches: bool | None = None
     _parts: int = 0
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset that is read."""
+        return loaders.dataset_of(self.loader)
 
     def read(self, draw: Draw) -> Reading:
         """The one sample of *draw*."""
@@ -424,7 +424,7 @@ class Reader:
 
     def _reads_batch(self, draw: Draw) -> bool:
         """Whether to request the batch instead of its samples."""
-        if not (self.loader._auto_collation and reads_whole_batches(self.loader.dataset)):
+        if not (self.loader._auto_collation and reads_whole_batches(self.dataset)):
             return False
         if draw.is_whole or not draw.indices:
             return True
@@ -436,7 +436,7 @@ class Reader:
         batch = self._fetch_batch(draw)
         if not isinstance(batch, (list, tuple)):
             return True
-        dataset: Any = self.loader.dataset
+        dataset = self.dataset
         try:
             sample = dataset[draw.copy_for_worker().indices[0]]
         except loaders.USERS_ERRORS:  # The loader never calls __getitem__.
@@ -467,18 +467,18 @@ class Reader:
             ". A DataLoader with this collate_fn cannot make a batch of them either: pass another"
             " one, as in loader={'collate_fn': ...}, or batch_size=None"
         )
-        name = type(self.loader.dataset).__name__
+        name = type(self.dataset).__name__
         action = f"collating samples of {name}"
         with loaders.report_dataset_errors(action, advice, loaders.CollateError):
             return self.loader.collate_fn(samples)
 
     def _sample(self, draw: Draw) -> Any:
         self._seed(draw)
-        return _sample_of(self.loader.dataset, draw.copy_for_worker())
+        return _sample_of(self.dataset, draw.copy_for_worker())
 
     def _fetch_batch(self, draw: Draw) -> Any:
         self._seed(draw)
-        dataset: Any = self.loader.dataset
+        dataset = self.dataset
         with loaders.report_dataset_errors(f"{type(dataset).__name__}.__getitems__([{draw}])"):
             return dataset.__getitems__(draw.copy_for_worker().drawn)
 

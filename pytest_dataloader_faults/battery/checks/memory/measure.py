@@ -44,6 +44,7 @@ from pytest_dataloader_faults._engine.worker.arm import EndsWithParent, end_with
 from pytest_dataloader_faults._trial.journal import Noted, PhaseStarted
 from pytest_dataloader_faults._trial.loaders import (
     USERS_ERRORS,
+    dataset_of,
     end_workers,
     length_of,
     reraise_own_error,
@@ -227,7 +228,7 @@ class _Row:
 def _one_worker(loader: DataLoader[Any], blocks: _Blocks) -> DataLoader[Any]:
     """A loader like *loader* with one worker, which stays, and the samples of *blocks*."""
     return DataLoader(
-        loader.dataset,
+        dataset_of(loader),
         batch_size=_BATCH_SIZE if loader._auto_collation else None,
         sampler=blocks,
         num_workers=1,
@@ -254,7 +255,7 @@ def indices_of_epoch(loader: DataLoader[Any], sampler: Any, seconds: float) -> S
     Empty if they are unknown: not all are numbers below the length of the dataset, or the sampler
     fails, or takes longer than *seconds*.
     """
-    length = length_of(loader.dataset) or 0
+    length = length_of(dataset_of(loader)) or 0
     count = _count_from_zero(sampler, stays=loader.persistent_workers)
     if count is not None:
         return range(min(count, length))
@@ -284,7 +285,7 @@ def _sort_draws(loader: DataLoader[Any], sampler: Any, length: int) -> bytes:
     """The different indices that *sampler* draws; b"" if one is no number below *length*."""
     batched, indices, count = bool(loader._auto_collation), set[Any](), 0
     for drawn in sampler:
-        names = Draw.of(drawn, loader.dataset, batched=batched).names
+        names = Draw.of(drawn, dataset_of(loader), batched=batched).names
         if not all(type(name) is int and 0 <= name < length for name in names):
             return b""
         count += len(names)

@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils.data import DataLoader, DistributedSampler, Sampler
 
 from pytest_dataloader_faults._settings.jobs import Member
-from pytest_dataloader_faults._trial.loaders import kind_of, outer_loader
+from pytest_dataloader_faults._trial.loaders import dataset_of, kind_of, outer_loader
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 
 _DISPATCHED = (
@@ -29,5 +29,5 @@ def options_for(rank: Member, dataset: Any, options: dict[str, Any]) -> dict[str
 def require_own_batches(loader: DataLoader[Any]) -> None:
     """Refuse a map-style dataset of which one rank draws what others get."""
     is_dispatched = type(outer_loader(loader)).__name__ == "DataLoaderDispatcher"
-    if is_dispatched and kind_of(loader.dataset) == "map":
+    if is_dispatched and kind_of(dataset_of(loader)) == "map":
         raise UnusableDatasetError(_DISPATCHED)

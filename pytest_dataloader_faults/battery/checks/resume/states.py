@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from pytest_dataloader_faults._trial.journal import Journal, Kept, Noted, PhaseStarted
-from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of, outer_loader
+from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, dataset_of, kind_of, outer_loader
 from pytest_dataloader_faults._trial.samplers import STATEFUL, state_of
 from pytest_dataloader_faults.outcomes.chains import shorten_chain
 from pytest_dataloader_faults.outcomes.stages import (
@@ -46,14 +46,14 @@ def make_stateful(loader: DataLoader[Any]) -> DataLoader[Any]:
         return loader
     options = {name: getattr(loader, name) for name in _OPTIONS if hasattr(loader, name)}
     kind = importlib.import_module(STATEFUL).StatefulDataLoader
-    stateful: DataLoader[Any] = kind(loader.dataset, **_drawing_options(loader), **options)
+    stateful: DataLoader[Any] = kind(dataset_of(loader), **_drawing_options(loader), **options)
     return stateful
 
 
 def _drawing_options(loader: DataLoader[Any]) -> dict[str, Any]:
     """The options by which *loader* draws. torchdata has samplers with a state for torch's own."""
     sampler: Any = loader.sampler
-    if kind_of(loader.dataset) == "iterable":
+    if kind_of(dataset_of(loader)) == "iterable":
         return {"batch_size": loader.batch_size}
     if loader.batch_size is None and loader.batch_sampler is not None:
         return {"batch_sampler": loader.batch_sampler}
