@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from pytest_dataloader_faults import Contract, check_dataset, run_trial
 from pytest_dataloader_faults._trial import take_reference
@@ -224,6 +224,20 @@ def test_what_stays_random_is_compared_by_its_shapes(dataset, verdict, records):
 def test_shared_handle_is_found_where_samples_are_random(records):
     result = failure_of(lambda: SharedHandle(records), "workers-agree", contract=RANDOM)
     assert result.verdict == "corrupted"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "verdict"), [(Noisy, "failed_cleanly"), (NoisyZeros, "corrupted")]
+)
+def test_random_samples_of_a_subset_are_seeded_one_by_one(dataset, verdict, records):
+    """Torch requests a whole batch of a subset, which requests it one by one, or of another."""
+
+    def make():
+        return Subset(Subset(dataset(records), range(16)), range(8))
+
+    (result,) = check_dataset(make, only="read-error", on_fail=None)
+    assert result.verdict == verdict, result.explanation
+    assert str(result.outcome.comparison) == "bytes, seeded from 0"
 
 
 class RandomShape(Records):

@@ -175,6 +175,8 @@ class _ObservedDataset:
         return several and functools.partial(self._read_several, several)
 
     def _read_several(self, several: Callable[[Any], Any], drawn: Any) -> Any:
+        if self._seed is not None:
+            return read_one_by_one(several, drawn, self._notify)
         indices = parts_of(drawn)
         self._notify([drawn] if indices is None else indices)
         return several(drawn)
@@ -185,6 +187,30 @@ class _ObservedDataset:
             self._listener.begin_sample(number_of(index), alone=is_known)
             if self._seed is not None:
                 seed_sample(self._seed, index)
+
+
+def read_one_by_one(
+    several: Callable[[Any], Any], drawn: Any, begin: Callable[[Sequence[Any]], None]
+) -> Any:
+    """What *several* returns for *drawn*, with *begin* called for each sample before it is made.
+
+    A dataset that returns a ready batch makes all of its samples at once.
+    """
+    indices = parts_of(drawn)
+    samples: list[Any] = []
+    for place, index in enumerate(indices or ()):
+        begin([index])
+        part = several(drawn[place : place + 1])
+        if not isinstance(part, (list, tuple)) or len(part) > 1:
+            if len(drawn) == 1:
+                return part
+            break
+        samples += part
+    else:
+        if indices:
+            return samples
+    begin([drawn] if indices is None else indices)
+    return several(drawn)
 
 
 class SeedSamples:

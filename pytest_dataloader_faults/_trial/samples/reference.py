@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     generator_states,
+    read_one_by_one,
     seed_everything,
     seed_sample,
 )
@@ -473,19 +474,19 @@ class Reader:
             return self.loader.collate_fn(samples)
 
     def _sample(self, draw: Draw) -> Any:
-        self._seed(draw)
+        self._seed(draw.indices)
         return _sample_of(self.dataset, draw.copy_for_worker())
 
     def _fetch_batch(self, draw: Draw) -> Any:
-        self._seed(draw)
-        dataset = self.dataset
+        dataset, drawn = self.dataset, draw.copy_for_worker().drawn
         with loaders.report_dataset_errors(f"{type(dataset).__name__}.__getitems__([{draw}])"):
-            return dataset.__getitems__(draw.copy_for_worker().drawn)
+            if self.comparer.comparison.seeded is None:
+                return dataset.__getitems__(drawn)
+            return read_one_by_one(dataset.__getitems__, drawn, self._seed)
 
-    def _seed(self, draw: Draw) -> None:
-        start = self.comparer.comparison.seeded
-        if start is not None:
-            for index in draw.indices:
+    def _seed(self, indices: Sequence[Any]) -> None:
+        if (start := self.comparer.comparison.seeded) is not None:
+            for index in indices:
                 seed_sample(start, index - self.displaced if self.displaced else index)
 
 
