@@ -16,6 +16,8 @@ from support.own_batches import (
     ForSecondOfSoMany,
     ForSoManyLeavingOut,
     ForSoManyWorkers,
+    Framed,
+    FramedBackwards,
     InWorkersOnly,
     InWorkersOnlyLeavingOut,
     LeavesOutWithMetadata,
@@ -165,6 +167,16 @@ def test_a_stream_that_makes_its_own_batches(records, workers):
     make = partial(over_own_batches, OwnBatches, records, workers)
     agree, failed = _results(make, "workers-agree", "file-missing")
     assert ("survived", "failed_cleanly") == (agree.verdict, failed.verdict)
+
+
+def test_the_rows_of_a_frame_are_parts_of_samples(records):
+    pytest.importorskip("pandas")
+    right, wrong = (
+        _results(partial(over_own_batches, kind, records), "workers-agree")[0]
+        for kind in (Framed, FramedBackwards)
+    )
+    assert right.verdict == "survived", right.explanation
+    assert wrong.verdict == "corrupted", wrong.explanation
 
 
 def test_the_rows_of_each_worker_are_known(records):

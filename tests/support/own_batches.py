@@ -223,5 +223,21 @@ class Backwards(OwnBatches):
         return data if get_worker_info() is None else data.flip(0)
 
 
+class Framed(OwnBatches):
+    """Has the labels in a column of pandas: healthy."""
+
+    def _batch(self, data: Any, labels: list[int]) -> Any:
+        from pandas import DataFrame
+
+        return data, DataFrame({"label": labels, "kind": "record"})
+
+
+class FramedBackwards(Framed):
+    """Gives the labels backwards in a worker: broken."""
+
+    def _batch(self, data: Any, labels: list[int]) -> Any:
+        return super()._batch(data, labels if get_worker_info() is None else labels[::-1])
+
+
 def over_own_batches(kind: type[OwnBatches], folder: Path, workers: int = 2) -> DataLoader[Any]:
     return DataLoader(kind(folder), batch_size=None, num_workers=workers)

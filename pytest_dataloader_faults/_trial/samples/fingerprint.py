@@ -219,10 +219,12 @@ def split(batch: Any, count: int) -> list[Any] | None:
 
     Understands what ``default_collate`` makes: tensors and arrays stacked along the first axis, in
     dicts, lists and tuples, and lists of strings. And what other collate functions put next to
-    these: lists of one object for each sample.
+    these: lists of one object for each sample, and the frames and series of pandas.
     """
     if isinstance(batch, torch.Tensor) or type(batch).__module__ == "numpy":
         return _slices(batch, count) if batch.ndim else None
+    if hasattr(type(batch), "iloc"):
+        return _rows_of_frame(batch) if len(batch) == count else None
     if isinstance(batch, Mapping) or dataclasses.is_dataclass(batch):
         parts = dict(batch.items() if isinstance(batch, Mapping) else _fields(batch))
         columns = _split_columns(parts.values(), count)
@@ -232,6 +234,13 @@ def split(batch: Any, count: int) -> list[Any] | None:
     if all(isinstance(item, (str, bytes)) for item in batch):
         return _slices(list(batch), count)
     return _split_columns(batch, count)
+
+
+def _rows_of_frame(frame: Any) -> list[Any]:
+    """The rows of *frame*; labels that only count the rows of a batch are not part of them."""
+    rows = [frame.iloc[place : place + 1] for place in range(len(frame))]
+    is_counted = frame.index.equals(frame.reset_index(drop=True).index)
+    return [row.reset_index(drop=True) for row in rows] if is_counted else rows
 
 
 def _slices(samples: Any, count: int) -> list[Any] | None:
