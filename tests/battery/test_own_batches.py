@@ -1,9 +1,13 @@
 """Batches that a dataset or its collate function makes as it likes."""
 
+import random
 import re
 from functools import partial
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data._utils import fetch
 
 from pytest_dataloader_faults import check_dataset, run_trial
 from pytest_dataloader_faults.battery.shares import shares_of
@@ -154,6 +158,55 @@ def test_a_collate_function_that_can_make_no_batch(records, make):
 
     with pytest.raises(UnusableDatasetError, match="1 is no number for me"):
         _results(partial(make, records), "workers-agree", loader={"collate_fn": fails})
+
+
+class DrawsRecords(IterableDataset):
+    """A stream that draws records with replacement, by the seed of each worker: healthy."""
+
+    def __init__(self, folder):
+        self.records = Records(folder)
+
+    def __iter__(self):
+        info = get_worker_info()
+        count = 4 if info else 8
+        draw = random.Random(torch.initial_seed())
+        return iter([self.records[index][0] for index in draw.choices(range(6), k=count)])
+
+
+@pytest.mark.xfail(strict=True, reason="a reference of the main process is no pass of workers")
+def test_a_stream_that_draws_by_the_seed_of_its_worker(records):
+    (result,) = _results(partial(DrawsRecords, records), "workers-agree")
+    assert result.verdict == "survived", result.explanation
+
+
+class OfBins(fetch._BaseDatasetFetcher):
+    """A fetcher of lists of lists of indices, as axolotl's."""
+
+    def fetch(self, bins):
+        return self.collate_fn([self.dataset.__getitems__(indices) for indices in bins])
+
+
+class Binned(Records):
+    def __getitems__(self, indices):
+        return [self[int(index)][0] for index in indices]
+
+
+def _stack_bins(bins):
+    return torch.stack([torch.cat(each) for each in bins])
+
+
+def _in_bins(records):
+    fetch._MapDatasetFetcher = OfBins  # In the process of a trial, as the library does.
+    bins = [[[place, place + 1], [place + 2, place + 3]] for place in range(0, 16, 4)]
+    return DataLoader(Binned(records), batch_sampler=bins, num_workers=2, collate_fn=_stack_bins)
+
+
+@pytest.mark.xfail(
+    strict=True, raises=UnusableDatasetError, reason="the reference calls torch's own fetcher"
+)
+def test_a_fetcher_that_takes_batches_apart(records):
+    (result,) = _results(partial(_in_bins, records), "workers-agree")
+    assert result.verdict == "survived", result.explanation
 
 
 def test_a_stream_and_a_collate_function_that_needs_several(records):
