@@ -9,9 +9,6 @@ Four levels, each built on the one below:
 
 A ``Check`` adds a check of your own to the battery.
 
-Faults fire in DataLoader workers. For files that the test's own process opens, ``damaged_copy``
-copies a folder, and damages files in the copy.
-
 Importing this package imports neither torch nor Hypothesis.
 """
 
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults import exceptions as exceptions
     from pytest_dataloader_faults import faults as faults
     from pytest_dataloader_faults import strategies as strategies
-    from pytest_dataloader_faults._engine.folder_copies import damaged_copy as damaged_copy
     from pytest_dataloader_faults._trial import run_trial as run_trial
     from pytest_dataloader_faults._trial.factory import DatasetFactory as DatasetFactory
     from pytest_dataloader_faults._trial.factory import part_of as part_of
@@ -55,7 +51,6 @@ __all__ = (
     "UnclearErrorWarning",
     "Verdict",
     "check_dataset",
-    "damaged_copy",
     "exceptions",
     "explore",
     "faults",
@@ -78,7 +73,6 @@ _HOMES = {
     "UnclearErrorWarning": "exceptions",
     "Verdict": "outcomes",
     "check_dataset": "battery.checking",
-    "damaged_copy": "_engine.folder_copies",
     "explore": "search",
     "inject": "injection",
     "part_of": "_trial.factory",

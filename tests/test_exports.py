@@ -19,7 +19,6 @@ from pytest_dataloader_faults import (
     Outcome,
     Verdict,
     check_dataset,
-    damaged_copy,
     inject,
     run_trial,
 )
@@ -28,7 +27,7 @@ from support.waiting import allowed
 
 FIXED = (
     "CheckResult inject run_trial check_dataset explore sweep faults strategies"
-    " Outcome Verdict Contract exceptions part_of DatasetFactory damaged_copy"
+    " Outcome Verdict Contract exceptions part_of DatasetFactory"
     " Check Finding NotApplicable Scenario UnclearErrorWarning"
 ).split()
 PUBLIC = "exceptions fake_files faults injection outcomes search steps strategies".split()
@@ -111,9 +110,7 @@ def test_the_root_imports_nothing_of_its_own():
 
 def test_library_works_without_pytest():
     """The functions behind the fixtures do not need pytest."""
-    loaded = _modules_loaded_by(
-        f"from {NAME} import inject, run_trial, check_dataset, explore, damaged_copy"
-    )
+    loaded = _modules_loaded_by(f"from {NAME} import inject, run_trial, check_dataset, explore")
 
     assert set() == loaded & {"pytest", "_pytest"}
 
@@ -140,7 +137,6 @@ def test_trial_loads_no_judgement():
                 " engine='auto', before_init=False, copy=None, ranks=None, on_rank=None)"
             ),
         ),
-        (damaged_copy, "(folder, *faults, links='copy')"),
         (inject, "(*faults, seed=0, engine='auto', require_fired=True)"),
         (
             check_dataset,

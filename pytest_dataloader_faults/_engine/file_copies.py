@@ -179,15 +179,10 @@ def altered_copy(
         system.close(original)
 
 
-def copy_content(system: Any, original: int, copy: int, path: str, edit: FileEdit) -> None:
-    """Write into *copy*, an empty file, what *original* has, changed by *edit*.
-
-    Both are descriptors. *path*: that of the original, whose name decides which bytes differ.
-    """
-    size = system.fstat(original).st_size
-    length = edit.copied_size(size)
-    _fill(system, original, copy, length, _data_extents(system, original, length))
-    _flip(system, copy, path, size, edit)
+def copy_content(original: int, copy: int) -> None:
+    """Write into *copy*, an empty file, what *original* has; both are descriptors."""
+    length = os.fstat(original).st_size
+    _fill(os, original, copy, length, _data_extents(os, original, length))
 
 
 def _flip(system: Any, copy: int, path: str, size: int, edit: FileEdit) -> None:

@@ -54,7 +54,6 @@ def _may_be_ready(value: Any) -> bool:
     return not issubclass(kind, (str, bytes)) and any(hasattr(kind, name) for name in names)
 
 
-_LINKS = ("copy", "symlink")
 _ENGINES = ("auto", "kernel", "python")
 _NOT_REPRODUCED = ("warn", "fail")
 _ON_FAIL = ("raise", "warn", None)
@@ -84,7 +83,6 @@ RULES = {
     "deadline": SECONDS,
     "seed": ints(0, 2**32 - 1, "an int from 0 to 2**32 - 1"),
     "require_fired": FLAG,
-    "links": ArgumentRule(lambda value: value in _LINKS, f"one of {', '.join(_LINKS)}"),
     "report": optional(callable, "a function of a str, such as print, or None"),
     "copy": optional(
         lambda value: isinstance(value, (str, os.PathLike)) and os.path.isdir(value),

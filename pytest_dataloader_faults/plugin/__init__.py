@@ -39,24 +39,18 @@ from pytest_dataloader_faults.plugin import (
 )
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults._engine.folder_copies import DamagedCopies
     from pytest_dataloader_faults.injection import ArmedFaults
     from pytest_dataloader_faults.plugin._fault_check import FaultCheck
     from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
 
-_OUR_FIXTURES = {"fault_check", "fault_injector", "fake_dataset_fs", "damaged_copy"}
+_OUR_FIXTURES = {"fault_check", "fault_injector", "fake_dataset_fs"}
 """The fixtures of one fault need no entry here: they request ``fault_injector``."""
 _NO_PARAMETER = (
     "fault_check must be a parameter of the test function, so that the test becomes one item per"
     " check. Methods of a unittest.TestCase cannot be parametrized, and getfixturevalue() comes too"
     " late: use a plain function, or call check_dataset() in the method"
 )
-_NO_COPY = (
-    "damaged_copy was never called, so nothing was damaged: call it, as in"
-    " damaged_copy(folder, TruncatedFile('*.npy')), or remove it from the test's arguments"
-)
 _injector = pytest.StashKey["PytestFaultInjector"]()
-_copies = pytest.StashKey["DamagedCopies"]()
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -206,8 +200,6 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         item.stash[_injector].require_used()
         if unfired := item.stash[_injector].explain_unfired():
             pytest.fail(unfired, pytrace=False)
-    if _copies in item.stash and not item.stash[_copies].is_used:
-        pytest.fail(_NO_COPY, pytrace=False)
     if _items.CHECK in item.stash:
         item.stash[_items.CHECK].require_called()
 
@@ -286,27 +278,6 @@ def fault_injector(request: pytest.FixtureRequest) -> Iterator[PytestFaultInject
     with PytestFaultInjector(options, request.node) as injector:
         request.node.stash[_injector] = injector
         yield injector
-
-
-@pytest.fixture
-def damaged_copy(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[DamagedCopies]:
-    """Copy a folder, and damage it: ``damaged_copy(data, TruncatedFile("*.h5"))``.
-
-    For files that the test's own process opens, for example in a dataset's
-    constructor. (The other fixtures only reach DataLoader workers.) Returns the
-    ``pathlib.Path`` of the copy, which is removed when the test ends. The
-    faults can be ``TruncatedFile``, ``CorruptedFile``, and ``OpenError`` with
-    ``errno.ENOENT`` for missing files. A fault that changes no file is an
-    error. ``links="symlink"`` makes symbolic links instead of copies of the
-    other files: code that writes to such a file writes to your own.
-    """
-    from pytest_dataloader_faults._engine.folder_copies import DamagedCopies
-
-    with DamagedCopies(tmp_path_factory.getbasetemp()) as copies:
-        request.node.stash[_copies] = copies
-        yield copies
 
 
 _fault_fixtures: list[tuple[Callable[..., Any], str, str]] = []

@@ -98,7 +98,6 @@ FIXTURES = {
     "fault_check": "Run one check of the battery: ",
     "fault_injector": "Inject faults into DataLoader workers",
     "fake_dataset_fs": "An in-memory pyfakefs file system",
-    "damaged_copy": "Copy a folder, and damage it",
     "open_errors": "``open_errors(*)``: Opening a matching file fails",
     "read_errors": "``read_errors(*)``: Reading a matching file fails",
     "short_reads": "``short_reads(*)``: *at most ``max_bytes``",

@@ -64,12 +64,6 @@ class TestInUnittest(unittest.TestCase):
     def test_of_a_function(self):
         from pytest_dataloader_faults import check_dataset
 
-def test_copy(damaged_copy, tmp_path):
-    (tmp_path / "0.rec").write_bytes(b"record")
-    fault = faults.CorruptedFile("*.rec", flips=6)
-    folder = damaged_copy(tmp_path, faults.TruncatedFile("*.rec"), fault)
-    assert len((folder / "0.rec").read_bytes()) == 3
-
 def test_plain(tmp_path):
     assert faults.ReadError("*.rec").path == "*.rec"
 
@@ -149,7 +143,7 @@ def test_pytest_skips_what_needs_linux_and_runs_the_rest(on):
         f"no engine available, so tests that need one are skipped: {WHY.format('darwin')}"
         in process.stdout
     )
-    assert "4 passed, 9 skipped" in process.stdout
+    assert "3 passed, 9 skipped" in process.stdout
     skipped = [line for line in process.stdout.splitlines() if line.startswith("SKIPPED")]
     assert all(WHY.format("darwin") in line for line in skipped)
 
