@@ -45,7 +45,7 @@ SLICES = {
     "before_init": Slice(r"\bbefore.?init"),
     "pinned_memory": Slice(
         r"pin.?memory|\bpins? (batch|memory)|\bpinn(ed|ing)\b",
-        ("_engine.loader.own_faults.pinning", "_trial.accelerator"),
+        ("_trial.accelerator",),
     ),
     "network": Slice(
         r"\btcp\b|\bhttp\b|http_?error|(?<!a )\bnetwork\b(?! (namespace|and FUSE))"

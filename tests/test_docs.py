@@ -17,7 +17,6 @@ import pytest_dataloader_faults as package
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults import plugin
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.plugin import _options
 from pytest_dataloader_faults.plugin import _pyfakefs as _fixtures_of_files
 from support.pages import PAGES, TEXTS, check_examples, generate, pages_with_examples
@@ -291,14 +290,12 @@ def test_checks_in_ini_examples_exist():
     assert named <= {*CHECKS}
 
 
-def test_each_fault_that_happens_in_workers_has_a_fixture():
-    kinds = vocabulary.KINDS.items()
-    in_workers = [name for name, kind in kinds if not kind.happens_in & Place.LOADER]
+def test_each_fault_has_a_fixture():
     assignments = "\n".join(ast.unparse(node) for _, node in _definitions_of(plugin))
     declared = re.findall(r"^(\w+) = _fault_fixture\('(\w+)'", assignments, re.MULTILINE)
     page = TEXTS[Path("docs/reference/fixtures.md")]
     shown = re.findall(r"^\| `(\w+)` \| \[`(\w+)`\]", page, re.MULTILINE)
-    assert [kind for _, kind in declared] == in_workers
+    assert [kind for _, kind in declared] == [*vocabulary.KINDS]
     assert shown == declared
 
 

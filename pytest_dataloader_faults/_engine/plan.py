@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import functools
 import operator
-import os
 import random
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault, has_files
-from pytest_dataloader_faults.faults.base import FiringKind, InWorkers, Place
+from pytest_dataloader_faults.faults.base import InWorkers, Place
 from pytest_dataloader_faults.faults.collisions import DEFAULT_COLLISIONS, Collisions
 from pytest_dataloader_faults.faults.globs import GlobMatcher, is_excluded
 from pytest_dataloader_faults.faults.workers import InOneWorker
@@ -130,13 +128,8 @@ class FaultCounter(Generic[AnyFault]):
         if len(self.firings) < MAX_FIRINGS:
             self.firings.append(firing)
 
-    def fire_here(self, call: str, kind: FiringKind = FiringKind.CALL) -> None:
-        """Record that the fault happened in this process, which runs the loop."""
-        pid, now = os.getpid(), time.monotonic()
-        self.fire(Firing(self.index, None, pid, call, None, 0, time=now, kind=kind))
 
-
-def sum_facts(fault: Fault, parts: Sequence[FaultCounter[Any] | FaultFacts]) -> FaultFacts:
+def sum_facts(fault: Fault, parts: Sequence[FaultCounter[Any]]) -> FaultFacts:
     """What *parts*, the counters of *fault* in several processes, say together."""
     matched, fired = sum(each.matched for each in parts), sum(each.fired for each in parts)
     firings = tuple(firing for each in parts for firing in each.firings)
@@ -223,6 +216,4 @@ def _applies_to(fault: Fault, worker: int | None) -> bool:
         return not fault.needs_worker and getattr(fault, "workers", None) is None
     if isinstance(fault, InOneWorker):
         return fault.sample is not None or fault.worker in (None, worker)
-    if isinstance(fault, vocabulary.DescriptorExhaustion) and fault.where == "loader":
-        return False
     return not isinstance(fault, InWorkers) or fault.workers is None or worker in fault.workers

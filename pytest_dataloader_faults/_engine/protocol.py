@@ -317,9 +317,7 @@ class DieWhileSending(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Wait for ``Proceed``, which is sent when the loader gives up; *hold_gil*: in every thread."""
-
-    hold_gil: bool
+    """Wait for ``Proceed``, which is sent when the loader gives up."""
 
 
 OfHost: TypeAlias = StartSupervisor | SupervisorStarted | GetEnd | EndOfSupervisor

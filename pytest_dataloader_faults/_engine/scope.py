@@ -105,8 +105,7 @@ class Injection(FaultTotals):
             self._apply_report(self._client.report())
 
     def _apply_report(self, report: WorkerReports) -> None:
-        faults = self._monitor.with_own_firings(report.faults)
-        self._faults = note_mentions(faults, self.errors)
+        self._faults = note_mentions(report.faults, self.errors)
         self._processes = tuple(report.processes)
         self._refusals = tuple(report.kept)
 

@@ -13,7 +13,7 @@ then ``allocated_bytes`` has nothing else. Nothing here starts CUDA.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -21,10 +21,8 @@ from typing import TYPE_CHECKING, Any
 from pytest_dataloader_faults._engine.system.children import run_in_child
 from pytest_dataloader_faults.exceptions import (
     HarnessError,
-    InvalidArgumentError,
     UnusableDatasetError,
 )
-from pytest_dataloader_faults.faults import Fault, PinMemoryThreadDeath
 from pytest_dataloader_faults.outcomes.records import Footprint
 
 if TYPE_CHECKING:
@@ -62,18 +60,9 @@ def is_used_by(loader: DataLoader[Any]) -> bool:
     return loader.pin_memory
 
 
-def require_for(loader: DataLoader[Any], faults: Iterable[Fault]) -> None:
-    """Raise an error if *loader* needs the accelerator, or one of *faults*, but cannot have it."""
-    workers, pin_memory = loader.num_workers, loader.pin_memory
-    fault = next((each for each in faults if isinstance(each, PinMemoryThreadDeath)), None)
-    if fault is not None and not (workers and pin_memory and is_available()):
-        message = (
-            f"{fault!r} needs a thread that pins batches, but this loader has none. Such a"
-            f" thread needs an accelerator, pin_memory=True (here {pin_memory}) and workers"
-            f" (here {workers})"
-        )
-        raise InvalidArgumentError(message)
-    if workers and pin_memory:
+def require_for(loader: DataLoader[Any]) -> None:
+    """Raise an error if *loader* needs the accelerator, but cannot have it."""
+    if loader.num_workers and loader.pin_memory:
         _require_use()
 
 

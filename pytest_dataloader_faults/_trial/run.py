@@ -466,7 +466,7 @@ class TrialProcess:
 
 
 def _refuse_impossible_faults(job: TrialJob, loader: DataLoader[Any]) -> None:
-    accelerator.require_for(loader, job.faults)
+    accelerator.require_for(loader)
     users = [repr(fault) for fault in job.faults if fault.needs_worker]
     if users and not loader.num_workers:
         message = (

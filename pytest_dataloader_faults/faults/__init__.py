@@ -59,7 +59,6 @@ from pytest_dataloader_faults.faults.network import ConnectError, ConnectionClos
 # isort: split
 from pytest_dataloader_faults.faults.workers import (
     DescriptorExhaustion,
-    PinMemoryThreadDeath,
     SharedMemoryExhaustion,
     WorkerExited,
     WorkerHung,
@@ -94,7 +93,6 @@ __all__ = (
     "MemoryExhaustion",
     "MissingEntry",
     "OpenError",
-    "PinMemoryThreadDeath",
     "ReadError",
     "SharedMemoryExhaustion",
     "ShortRead",

@@ -126,11 +126,7 @@ _RULES = {
     "reuse": allow.FLAG,
     "processes": allow.FLAG,
     "sending": allow.FLAG,
-    "hold_gil": allow.FLAG,
     "headroom": allow.ints(0, allowed="an int, 0 or more descriptors"),
-    "where": allow.ArgumentRule(
-        lambda value: value in ("worker", "loader"), "'worker' or 'loader'"
-    ),
     "seconds": allow.SECONDS,
     "signal": allow.ArgumentRule(
         lambda value: allow.is_int(value) and value in SIGNALS,
@@ -178,8 +174,6 @@ class Place(Flag):
     """In a call by which a process gets memory that no file backs."""
     FETCH = auto()
     """In a worker, when a fetch or a sample starts."""
-    LOADER = auto()
-    """In a thread of the main process that serves the loader."""
     CHANGE = auto()
     """In a call that removes, renames or overwrites a file: there no fault happens."""
 
@@ -221,8 +215,6 @@ class FiringKind(allow.StrEnum):
     """The worker itself, which a signal killed or stopped, or which exited."""
     HANG = "hang"
     """The worker itself, whose further work is lost."""
-    THREAD = "thread"
-    """A thread of the main process."""
 
 
 class Trigger(NamedTuple):

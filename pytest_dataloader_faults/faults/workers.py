@@ -1,4 +1,4 @@
-"""Faults of workers, of what they share, and of the thread that serves them in the main process.
+"""Faults of workers, and of what they share.
 
 ``Fault`` documents the attributes of each kind.
 """
@@ -29,8 +29,6 @@ from pytest_dataloader_faults.faults.writes import (
     NOTHING_WRITTEN,
 )
 
-# It prints the error that ended it, and torch only says that it has ended.
-_PIN_THREAD = "pin[- ]memory thread"
 _DEADLY = "KILL SEGV BUS TERM ABRT"
 
 
@@ -41,9 +39,8 @@ class DescriptorExhaustion(InWorkers):
 
     The limit is real: RLIMIT_NOFILE is lowered. See getrlimit(2).
 
-    In a worker, the limit holds from its first fetch on: open(2), dup(2), shm_open(3) and all other
-    calls that need a descriptor fail with EMFILE. With ``where="loader"``, the limit holds in the
-    main process once its workers run, so that it cannot receive their batches.
+    It holds from the worker's first fetch on: open(2), dup(2), shm_open(3) and all other calls that
+    need a descriptor fail with EMFILE.
     """
 
     happens_in: ClassVar = Place.ALLOCATION | Place.FETCH
@@ -53,17 +50,6 @@ class DescriptorExhaustion(InWorkers):
     is_survivable: ClassVar = True
     errno = _errno.EMFILE
     headroom: int = 0
-    where: str = "worker"
-
-    def message_patterns(self, _call: str) -> tuple[str, ...]:
-        """What torch says of its thread that could not receive a batch."""
-        return (_PIN_THREAD,) if self.where == "loader" else ()
-
-    def _check_together(self) -> None:
-        in_worker = self.where == "worker" or self.workers is None
-        self._require(
-            "workers", in_worker, "None with where='loader', which affects the main process only"
-        )
 
 
 @kind
@@ -84,41 +70,6 @@ class SharedMemoryExhaustion(Triggered):
     errno = _errno.ENOSPC
     nth: int = 1
     times: int | None = None
-
-
-@kind
-@dataclass(frozen=True, slots=True, repr=False)
-class PinMemoryThreadDeath(Fault):
-    """The pin-memory thread fails at batch number ``at``, counted from 1.
-
-    With ``stage="take"``, it fails when it receives the batch from the workers, as if no descriptor
-    were left: the thread ends, and the loader notices after 5 s. With ``"pin"``, it fails when it
-    pins the batch, as if no page could be locked: the loop gets the error instead of the batch. The
-    thread runs in the main process, if the loader has ``pin_memory=True`` and workers, and the
-    machine an accelerator.
-    """
-
-    happens_in: ClassVar = Place.LOADER
-    effects: ClassVar = Effect.ERROR
-    needs_worker: ClassVar = True
-    in_words: ClassVar = "the thread that pins memory died"
-    drawn: ClassVar = {"stage": ("take", "pin")}
-    _rules: ClassVar = {
-        **Fault._rules,
-        "stage": allow.ArgumentRule(lambda value: value in ("take", "pin"), "'take' or 'pin'"),
-    }
-    at: int = 1
-    stage: str = "take"
-
-    def explain_unmatched(self, counts: Mapping[str, int]) -> str:  # noqa: ARG002
-        """Only batches can match it."""
-        return (
-            "no thread pinned that many batches; pinning needs pin_memory=True and an accelerator"
-        )
-
-    def message_patterns(self, _call: str) -> tuple[str, ...]:
-        """What a message contains if it names the thread."""
-        return (_PIN_THREAD,)
 
 
 class InOneWorker(Fault):
@@ -236,14 +187,11 @@ class WorkerExited(InOneWorker):
 class WorkerHung(InOneWorker):
     """A worker hangs at batch number ``at`` until the scope ends.
 
-    With *hold_gil*, it hangs inside C code that holds the GIL, so none of its threads runs, and
-    batches that it has already finished are not sent either. See ``WorkerKilled`` for *worker* and
-    *sample*.
+    See ``WorkerKilled`` for *worker* and *sample*.
     """
 
     effects: ClassVar = Effect.DELAY
     in_words: ClassVar = "a worker hung"
-    hold_gil: bool = False
     at: int = 1
     worker: int | None = 0
     sample: int | None = None

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault, has_files
-from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.faults.globs import GlobMatcher, is_absolute
 from pytest_dataloader_faults.outcomes.error_text import Occurrence, explains_fault
 from pytest_dataloader_faults.outcomes.text import pluralize, printable, shown_fault
@@ -124,8 +123,7 @@ def _hint_later_fetches(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
     at, target = getattr(fault, "at", 1), getattr(fault, "worker", None)
     of_workers = [each for each in workers if each.worker is not None]
     fetches = {each.worker: each.fetches for each in of_workers if target in (None, each.worker)}
-    is_reached = at <= max(fetches.values(), default=at)
-    if Place.LOADER in fault.places or is_reached:
+    if at <= max(fetches.values(), default=at):
         return ""
     counts = ", ".join(
         f"worker {id_} fetched only {pluralize(count, 'batch')}" for id_, count in fetches.items()

@@ -49,7 +49,7 @@ SCHEDULES = {
     "HungRead": [HungRead("*/05.rec")],
     "WorkerKilled": [WorkerKilled(at=2), OpenError("*/08.rec")],
     "WorkerExited": [WorkerExited(3, sample=6)],
-    "WorkerHung": [WorkerHung(at=2, hold_gil=True)],
+    "WorkerHung": [WorkerHung(at=2)],
     "nothing": [],
 }
 IN_EVERY_RUN = (

@@ -171,7 +171,7 @@ MESSAGES = [
     protocol.Proceed(False, True),
     protocol.ExitNow(3),
     protocol.DieWhileSending(9),
-    protocol.Block(hold_gil=True),
+    protocol.Block(),
     protocol.StartSupervisor(),
     protocol.SupervisorStarted(17, "why"),
     protocol.GetEnd(),

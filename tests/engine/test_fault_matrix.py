@@ -15,7 +15,6 @@ from pytest_dataloader_faults.faults import (
     KINDS,
     DescriptorExhaustion,
     OpenError,
-    PinMemoryThreadDeath,
     SharedMemoryExhaustion,
     ShortWrite,
     TruncatedFile,
@@ -78,7 +77,7 @@ def _references(folder):
 
 
 def test_every_fault_is_in_the_table():
-    kinds = {*KINDS.values()} - OTHER_KINDS - {PinMemoryThreadDeath}
+    kinds = {*KINDS.values()} - OTHER_KINDS
     assert kinds == {type(row.fault) for row in FAULTS}
 
 

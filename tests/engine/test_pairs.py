@@ -15,7 +15,6 @@ from pytest_dataloader_faults.faults import (
     HungRead,
     MissingEntry,
     OpenError,
-    PinMemoryThreadDeath,
     ReadError,
     SharedMemoryExhaustion,
     ShortRead,
@@ -109,7 +108,7 @@ def _leave(iterator, end, injection):
 
 
 def test_every_kind_is_here():
-    excluded = OTHER_KINDS | {PinMemoryThreadDeath, WriteError, ShortWrite, MissingEntry}
+    excluded = OTHER_KINDS | {WriteError, ShortWrite, MissingEntry}
     assert {*KINDS.values()} - excluded == {type(each) for each in FAULTS}
 
 

@@ -20,7 +20,6 @@ from pytest_dataloader_faults.faults import (
     LockError,
     MemoryExhaustion,
     MissingEntry,
-    PinMemoryThreadDeath,
     ReadError,
     SharedMemoryExhaustion,
     ShortRead,
@@ -31,14 +30,13 @@ from pytest_dataloader_faults.faults import (
     WriteError,
     has_connections,
 )
-from support.accelerators import pretend
 from support.fake_datasets import COUNT, FakeRecords, write_fake_records
-from support.fault_rows import FAULTS, PINNED, require_result
+from support.fault_rows import FAULTS, require_result
 from support.rows import rows
 
 IN_EVERY_RUN = {
     *(("fork", kind) for kind in (ShortRead, CorruptedFile, DescriptorExhaustion, WorkerKilled)),
-    *(("fork", PinMemoryThreadDeath), ("forkserver", ReadError)),
+    ("forkserver", ReadError),
 }
 """All faults reach workers the same way, and `test_faults_on_fake_files.py` has more of them."""
 METHODS = {"fork": 2, "spawn": 1, "forkserver": 1}
@@ -61,11 +59,10 @@ REFUSED = {
 
 
 def _cells():
-    for row, method, persistent in itertools.product((*FAULTS, *PINNED), METHODS, (False, True)):
+    for row, method, persistent in itertools.product(FAULTS, METHODS, (False, True)):
         if type(row.fault) not in REFUSED:
             name = f"{type(row.fault).__name__}-{method}-{'persistent' * persistent}"
-            is_repeated = persistent or row in PINNED[::2]
-            is_slow = is_repeated or (method, type(row.fault)) not in IN_EVERY_RUN
+            is_slow = persistent or (method, type(row.fault)) not in IN_EVERY_RUN
             marks = [pytest.mark.slow] * is_slow
             yield pytest.param(row, method, persistent, marks=marks, id=name)
 
@@ -91,18 +88,12 @@ def test_cell(reference, files, row, method, persistent):
         "batch_size": 1,
         "persistent_workers": persistent,
         "multiprocessing_context": method,
-        "pin_memory": row in PINNED,
         **row.loader,
     }
     if method in PATIENCE and "timeout" in options:
         options["timeout"] = PATIENCE[method]
 
-    def make():
-        if row in PINNED:
-            pretend()
-        return FakeRecords()
-
-    outcome = run_trial(make, fault, loader=options, epochs=1 + persistent, deadline=60)
+    outcome = run_trial(FakeRecords, fault, loader=options, epochs=1 + persistent, deadline=60)
 
     require_result(row, outcome, reference, COUNT)
     assert outcome.request.engine == "python"
@@ -112,8 +103,3 @@ def test_cell(reference, files, row, method, persistent):
 def test_what_happens_to_no_fake_file_is_refused(files, kind):
     with pytest.raises(InvalidArgumentError, match=REFUSED[kind]):
         run_trial(FakeRecords, kind())
-
-
-def test_a_pinned_loader_is_requested(files):
-    with pytest.raises(InvalidArgumentError, match="needs a thread that pins batches"):
-        run_trial(FakeRecords, PinMemoryThreadDeath(), loader={"num_workers": 1})

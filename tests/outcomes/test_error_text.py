@@ -20,7 +20,6 @@ from pytest_dataloader_faults.faults import (
     DescriptorExhaustion,
     HungRead,
     OpenError,
-    PinMemoryThreadDeath,
     ReadError,
     ThreadExhaustion,
     TruncatedFile,
@@ -546,22 +545,6 @@ def test_error_that_mentions_a_death(text):
 def test_bus_error_only_explains_a_mapping(fault, call, expected):
     """An unreadable mapped file ends the worker with SIGBUS; a failed read does not."""
     text = f"RuntimeError: {KILLED.format('Bus error')}"
-
-    assert expected == explains(text, fault, None, call)
-
-
-@rows(
-    ("fault", "call", "expected"),
-    [
-        (PinMemoryThreadDeath(), "pin", True),
-        (DescriptorExhaustion(where="loader"), "recvmsg", True),
-        (DescriptorExhaustion(), "openat", False),
-        (EIO, "read", False),
-    ],
-)
-def test_the_end_of_the_pin_memory_thread_explains_its_faults(fault, call, expected):
-    """One example is a descriptor that it could not receive; faults in workers are not."""
-    text = "RuntimeError: Pin memory thread exited unexpectedly"
 
     assert expected == explains(text, fault, None, call)
 

@@ -174,7 +174,6 @@ UNFIRED = [
     (faults.WorkerKilled(at=50), 0),
     (faults.WorkerKilled(at=50), 0),
     (faults.WorkerHung(at=9, worker=None), 0),
-    (faults.PinMemoryThreadDeath(), 0),
     (faults.WriteError("*.pt"), 0),
     (faults.WorkerKilled(writing="*.pt"), 0),
     (faults.ThreadExhaustion(), 0),
@@ -230,7 +229,6 @@ def test_files_of_the_main_process_are_mentioned_for_faults_in_workers(fault, fi
         (faults.ReadError("*.jpg"), ["/data/0.bin"]),
         (faults.WorkerKilled(reading="*.jpg"), ["/data/0.bin"]),
         (faults.WorkerKilled(at=50), []),
-        (faults.PinMemoryThreadDeath(), []),
         (faults.ConnectError(), ["TCP connection"]),
     ],
 )

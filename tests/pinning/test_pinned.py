@@ -4,7 +4,6 @@ import atexit
 import gc
 import itertools
 import os
-import re
 import threading
 
 import pytest
@@ -16,18 +15,16 @@ from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._settings import DEADLINE
 from pytest_dataloader_faults._trial import accelerator, take_reference
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
-from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import (
     KINDS,
     DescriptorExhaustion,
     OpenError,
-    PinMemoryThreadDeath,
     ReadError,
     SharedMemoryExhaustion,
     WorkerHung,
     WorkerKilled,
 )
-from pytest_dataloader_faults.outcomes import FiringKind
 from support.accelerators import REAL, stand_in
 from support.batches import (
     Batch,
@@ -46,7 +43,7 @@ from support.batches import (
 from support.children import in_its_own_process
 from support.datasets import COUNT, CopiedRecords, Records, write_records
 from support.epochs import reserves_shared_memory
-from support.fault_rows import FAULTS, OTHER_KINDS, PINNED, require_result
+from support.fault_rows import FAULTS, OTHER_KINDS, require_result
 from support.results import failure_of, result_of
 from support.rows import slow
 from support.waiting import allowed, until
@@ -66,7 +63,7 @@ def _begin_epoch(loader):
 
 def _abandon(loader):
     """Begin two epochs under a fault that is armed for a batch that nobody comes to."""
-    with inject(PinMemoryThreadDeath(at=100), require_fired=False):
+    with inject(WorkerKilled(at=100), require_fired=False):
         first_epoch, second_epoch = _begin_epoch(loader), _begin_epoch(loader)
     gc.collect()
     return [thread for each in (first_epoch, second_epoch) for thread in each[0]], first_epoch[
@@ -104,9 +101,7 @@ def test_epoch_that_failed_leaves_no_thread(accelerator, records):
 
 
 QUICK = (OpenError, SharedMemoryExhaustion, DescriptorExhaustion)
-ROWS = (*FAULTS, *PINNED)
-IN_EVERY_RUN = (*(row for row in FAULTS if type(row.fault) in QUICK), PINNED[0])
-"""``engine/test_fault_matrix.py`` has the rest of FAULTS, and tests below have that of PINNED."""
+"""``engine/test_fault_matrix.py`` runs the others, without this thread."""
 
 
 @pytest.fixture(name="folder", scope="module")
@@ -120,13 +115,13 @@ def _reference(folder):
 
 
 def test_every_fault_is_tried():
-    assert {*KINDS.values()} - OTHER_KINDS == {type(row.fault) for row in ROWS}
+    assert {*KINDS.values()} - OTHER_KINDS == {type(row.fault) for row in FAULTS}
 
 
 def _cases():
-    for persistent, row in itertools.product([False, True], ROWS):
+    for persistent, row in itertools.product([False, True], FAULTS):
         name = f"{row.fault!r}{'-persistent' * persistent}"
-        marks = [pytest.mark.slow] * (persistent or row not in IN_EVERY_RUN)
+        marks = [pytest.mark.slow] * (persistent or type(row.fault) not in QUICK)
         marks += [reserves_shared_memory] * isinstance(row.fault, SharedMemoryExhaustion)
         yield pytest.param(row, persistent, id=name, marks=marks)
 
@@ -168,14 +163,6 @@ def test_loader_that_fails_after_it_started_workers_is_judged(folder, monkeypatc
             lambda: Records(folder), loader={"num_workers": 2, "pin_memory": True, "timeout": 30}
         )
     assert (outcome.exception.type, outcome.exception.message) == ("RuntimeError", "no such device")
-
-
-@pytest.mark.parametrize(
-    "options", [{"num_workers": 0, "pin_memory": True}, {"num_workers": 1}], ids=["alone", "plain"]
-)
-def test_loader_without_the_thread_is_refused(folder, options):
-    with pytest.raises(InvalidArgumentError, match="needs a thread that pins batches"):
-        run_trial(lambda: Records(folder), PinMemoryThreadDeath(), loader=options)
 
 
 def _check(run, records, collate, **options):
@@ -260,34 +247,6 @@ def _judge(folder, reference):
         return outcome, outcome.judge(reference)
 
     return judge
-
-
-def test_thread_that_ends_is_reported_without_the_cause(accelerator, judge):
-    outcome, judgement = judge(DescriptorExhaustion(where="loader"))
-
-    assert judgement.verdict == "failed_cleanly", judgement.sentence
-    assert "Pin memory thread exited unexpectedly" in outcome.exception.message
-    assert "ulimit" not in outcome.exception.text
-    assert re.search("Too many open files|received 0 items of ancdata", outcome.stderr)
-
-
-def test_thread_that_ends_within_the_timeout_is_reported_as_a_timeout(accelerator, judge):
-    """Only where no timeout is set does torch look for the thread."""
-    outcome, judgement = judge(PinMemoryThreadDeath(), timeout=1)
-
-    assert "DataLoader timed out after 1 seconds" in outcome.exception.message
-    assert "PinMemoryThreadDeath" in outcome.stderr
-    assert judgement.verdict == "failed_unclearly"
-
-
-def test_error_while_pinning_comes_in_the_batch_s_place(accelerator, judge):
-    death = PinMemoryThreadDeath(at=3, stage="pin")
-    outcome, judgement = judge(death, num_workers=1)  # Of two, batches race.
-
-    assert judgement.verdict == "failed_cleanly", judgement.sentence
-    assert "in pin memory thread for device 0" in outcome.exception.text
-    assert len(outcome.delivered) == 2
-    assert [each.kind for each in outcome.faults[0].firings] == [FiringKind.THREAD]
 
 
 def test_batch_that_cannot_be_pinned_is_an_error_of_its_own(accelerator, records):

@@ -53,7 +53,6 @@ SIMPLEST = [
     faults.ConnectionClosed(HOST),
     faults.DescriptorExhaustion(),
     faults.SharedMemoryExhaustion(),
-    faults.PinMemoryThreadDeath(),
     faults.WorkerKilled(),
     faults.WorkerExited(1),
     faults.WorkerHung(),

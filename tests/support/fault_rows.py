@@ -20,7 +20,6 @@ from pytest_dataloader_faults.faults import (
     MemoryExhaustion,
     MissingEntry,
     OpenError,
-    PinMemoryThreadDeath,
     ReadError,
     SharedMemoryExhaustion,
     ShortRead,
@@ -76,12 +75,6 @@ FAULTS = (
     Row(WorkerHung(at=2), later=WorkerHung(at=6), loader=IMPATIENT),
     Row(MissingEntry("*/05.rec"), alone=True),
 )
-PINNED = (
-    Row(PinMemoryThreadDeath(at=2), later=PinMemoryThreadDeath(at=6)),
-    Row(PinMemoryThreadDeath(at=2, stage="pin"), later=PinMemoryThreadDeath(at=6, stage="pin")),
-    Row(DescriptorExhaustion(where="loader")),
-)
-"""Those that affect the main process, with a pinned loader."""
 OTHER_KINDS = {
     *(ListingError, ListingOrder, StrayEntry, LockError, ThreadExhaustion, MemoryExhaustion),
     *(kind for kind in KINDS.values() if has_connections(kind())),

@@ -106,8 +106,7 @@ ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
     faults.SharedMemoryExhaustion: TRIGGERS,
     faults.WorkerKilled: {"signal": SIGNALS | SIGNALS.map(int), "reading": st.none() | PATHS, **AT},
     faults.WorkerExited: {"code": st.integers(0, 255), **AT},
-    faults.WorkerHung: {"hold_gil": st.booleans(), **AT},
-    faults.PinMemoryThreadDeath: {"at": COUNTS, "stage": st.sampled_from(["take", "pin"])},
+    faults.WorkerHung: AT,
     faults.ListingOrder: {
         "path": PATHS,
         "order": st.sampled_from(["reversed", "random"]),

@@ -261,15 +261,6 @@ def notification_sizes() -> tuple[int, ...]:
     return sizes.unpack(buffer.raw)
 
 
-def wait_holding_the_lock(fd: int) -> None:
-    """Wait in poll(2) until *fd* can be read, and keep the GIL meanwhile."""
-    readable, forever = 1, -1
-    entry = ctypes.create_string_buffer(struct.pack("=ihh", fd, readable, 0))
-    poll = ctypes.PyDLL(None).poll
-    while poll(entry, ctypes.c_ulong(1), ctypes.c_int(forever)) < 0:  # A signal arrived.
-        pass
-
-
 def read_memory(pid: int, address: int, length: int) -> bytes:
     """At most *length* bytes of another process, a page or less, by process_vm_readv(2)."""
     _here.length = _there.length = length

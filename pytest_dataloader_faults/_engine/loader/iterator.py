@@ -13,7 +13,7 @@ import threading
 import traceback
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -23,18 +23,12 @@ from torch.utils.data import _utils as torch_utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from pytest_dataloader_faults._engine.loader.client import SupervisorClient
-from pytest_dataloader_faults._engine.loader.own_faults import (
-    LoaderDescriptorLimit,
-    report_lost_lock,
-)
-from pytest_dataloader_faults._engine.loader.own_faults.pinning import PinMemoryFaults
-from pytest_dataloader_faults._engine.plan import FaultPlan, sum_facts
+from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.protocol import AwaitingBatch, Idle, ReleaseLoader
 from pytest_dataloader_faults._engine.worker.arm import ArmWorker, arm_function, arm_worker, observe
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.chains import origin_noted_in, shorten_chain
-from pytest_dataloader_faults.wire import FaultFacts
 
 _Make = Callable[[DataLoader[Any]], Any]
 _Prepare = Callable[[Any], None]
@@ -47,8 +41,6 @@ class LoaderMonitor:
         self, client: SupervisorClient, plan: FaultPlan, *, may_arm_own_process: bool
     ) -> None:
         self.client = client
-        self.descriptor_limit = LoaderDescriptorLimit(plan)
-        self._pin_memory = PinMemoryFaults(plan, self.descriptor_limit.record_error)
         self.reports_awaited = plan.needs.fetches
         """A death waits until its batch is awaited, so the supervisor must know which one is."""
         self.errors: list[str] = []
@@ -93,8 +85,7 @@ class LoaderMonitor:
         config = replace(self.client.config, workers=loader.num_workers)
         loader.worker_init_fn = ArmWorker(config, number, users)
         try:
-            with self._pin_memory.installed():
-                iterator = make(loader)
+            iterator = make(loader)
         finally:
             loader.worker_init_fn = users
         self._latest = self._begun
@@ -106,14 +97,6 @@ class LoaderMonitor:
             iterator._monitor, iterator._number = self, making[-1][1]
             self._begun = weakref.ref(iterator)
             _mix_in(iterator, _MonitoredIterator, _MonitoredWorkersIterator)
-
-    def with_own_firings(self, faults: Iterable[FaultFacts]) -> list[FaultFacts]:
-        """*faults* of the schedule in its order, and what they did in this process."""
-        totals = list(faults)
-        for counter in (*self.descriptor_limit.counters, *self._pin_memory.counters):
-            facts = totals[counter.index]
-            totals[counter.index] = sum_facts(facts.fault, [facts, counter])
-        return totals
 
     def wait_until_idle(self, patience: float | None = None) -> Idle:
         """Wait until the workers have made every batch of the latest iterator, or hang.
@@ -265,8 +248,7 @@ class _MonitoredIterator(_UnderTest):
 
     def __next__(self) -> Any:
         try:
-            with self._monitor.descriptor_limit.lower_limit():
-                return super().__next__()
+            return super().__next__()
         except StopIteration:
             raise
         except Exception as error:
@@ -325,10 +307,6 @@ class _MonitoredWorkersIterator(_MonitoredIterator):
         if not result[0]:  # Nothing arrived for 5 s. Workers may be waiting for the supervisor.
             self._monitor.client.require_running()
         return result
-
-    def _mark_worker_as_unavailable(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
-        report_lost_lock(self._index_queues[worker_id])
-        super()._mark_worker_as_unavailable(worker_id, *args, **kwargs)  # type: ignore[misc]
 
     def _shutdown_workers(self) -> None:
         # As torch's own does: nothing at the interpreter's exit, when this module may be cleared.

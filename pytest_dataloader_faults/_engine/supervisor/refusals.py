@@ -35,8 +35,6 @@ _UNSEEN_USES = ("io_uring_setup", "io_setup", "open_by_handle_at")
 Libraries can do without them: Docker's default profile refuses the first and the last one, and a
 kernel may lack the second one.
 """
-_UNSEEN = Place.LOADER | Place.ALLOCATION
-"""Where faults fire that the supervisor does not see, or sees late."""
 
 
 class SharedFiles(NamedTuple):
@@ -73,7 +71,7 @@ class Refusals:
         self._protection.on_created = write
         if not plan.faults:
             self._protection.on_changed = write
-        if any(each.places & _UNSEEN for each in plan.faults):
+        if any(Place.ALLOCATION in each.places for each in plan.faults):
             self.start()
 
     @property

@@ -88,7 +88,7 @@ class WorkerSession(FetchListener):
                 self._proceed(message, descriptors)
                 is_waiting = message.has_more
             else:
-                _run_task(message, self._channel.fileno())
+                _run_task(message)
 
     def _proceed(self, orders: protocol.Proceed, descriptors: list[int]) -> None:
         apply_orders(orders, descriptors)
@@ -127,18 +127,14 @@ def apply_orders(orders: protocol.Proceed, descriptors: list[int]) -> None:
         os.close(fd)
 
 
-def _run_task(task: object, channel: int) -> None:
+def _run_task(task: object) -> None:
     match task:
         case protocol.ExitNow():
             os._exit(task.code)
         case protocol.DieWhileSending():
             die_sending(task.signal)
-        case protocol.Block(hold_gil=False):
-            pass
         case protocol.Block():
-            from pytest_dataloader_faults._engine.kernel.linux import wait_holding_the_lock
-
-            wait_holding_the_lock(channel)
+            pass
         case _:
             raise UnknownMessageError(f"a worker cannot do {task!r}")
 

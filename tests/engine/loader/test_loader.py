@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ from support.epochs import alone, epoch
 from support.inner import PYTHONPATH
 from support.rows import slow
 from support.tries import WAYS, Tries
-from support.waiting import in_a_thread, until
+from support.waiting import in_a_thread
 
 SCRIPT = """
 import sys
@@ -80,28 +79,6 @@ def test_a_supervisor_that_is_gone_when_the_listener_is_sent():
     with pytest.raises(OSError, match="not implemented") as refused:
         os.open(os.devnull, os.O_RDONLY)
     assert errno.ENOSYS == refused.value.errno
-
-
-def test_a_lost_lock_is_named_while_torch_waits_for_it(records, capsys):
-    with inject(ReadError("*.rec", nth=1000), require_fired=False):
-        iterator = iter(DataLoader(Records(records), num_workers=1, batch_size=4))
-        next(iterator)
-        lock = iterator._index_queues[0]._notempty
-        ending = threading.Thread(target=iterator._shutdown_workers)
-        with lock:
-            ending.start()
-            assert until(lambda: "hangs in torch" in capsys.readouterr().err, 20)
-            assert ending.is_alive()
-        ending.join(20)
-
-    assert not ending.is_alive()
-
-
-def test_nothing_is_said_of_a_loop_that_ends(records, capsys):
-    with inject(ReadError("*.rec", nth=1000), require_fired=False):
-        list(DataLoader(Records(records), num_workers=2, batch_size=4))
-
-    assert capsys.readouterr().err == ""
 
 
 FAULT = ReadError("*/03.rec", times=1)

@@ -1,8 +1,6 @@
 """No room in shared memory, and no descriptor left for the loader itself."""
 
-import gc
 import os
-import resource
 
 import pytest
 import torch
@@ -11,11 +9,10 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults import Verdict, inject, run_trial
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
-from pytest_dataloader_faults.faults import DescriptorExhaustion, SharedMemoryExhaustion
+from pytest_dataloader_faults.faults import SharedMemoryExhaustion
 from support.datasets import Records
 from support.epochs import epoch, reserves_shared_memory
 from support.rows import slow
-from support.waiting import until
 
 NO_ROOM = "unable to allocate shared memory"
 
@@ -89,47 +86,3 @@ def test_a_collate_function_of_ones_own_hangs(records, options):
     assert NO_ROOM in outcome.stderr
     assert outcome.fired
     assert [] == _remaining_segments(outcome.faults[0])
-
-
-# Descriptors of the loader.
-
-
-def _descriptor_limit():
-    return resource.getrlimit(resource.RLIMIT_NOFILE)
-
-
-def test_the_loader_cannot_take_a_batch(records):
-    """It comes with a descriptor for each tensor. torch says what it makes of that."""
-    fault = DescriptorExhaustion(where="loader")
-    with inject(fault) as injection:
-        read = epoch(_loader(records, num_workers=2))
-    assert [] == read.batches
-    assert "Too many open files" in read.text or "ancdata" in read.text
-    assert (1, [0, 0]) == (injection.mentioned, read.exit_codes)
-    (firing,) = injection.faults[0].firings
-    assert (None, os.getpid(), "recvmsg") == (firing.worker, firing.pid, firing.call)
-
-
-def test_the_limit_holds_only_while_a_batch_is_awaited(records):
-    limit = _descriptor_limit()
-    with inject(DescriptorExhaustion(headroom=64, where="loader"), require_fired=False) as armed:
-        for _ in _loader(records):
-            assert limit == _descriptor_limit()
-            os.close(os.open(os.devnull, os.O_RDONLY))
-        assert armed.fired == 0
-    assert limit == _descriptor_limit()
-
-
-def test_the_limit_is_restored_after_the_error(records):
-    epoch(_loader(records))  # The first one leaves torch's own things.
-    limit, descriptors = _descriptor_limit(), set(os.listdir("/proc/self/fd"))
-    with inject(DescriptorExhaustion(where="loader")):
-        assert epoch(_loader(records)).error is not None
-        assert limit == _descriptor_limit()
-    assert until(lambda: descriptors >= _open_descriptors())
-    assert 4 == len(epoch(_loader(records)).batches)
-
-
-def _open_descriptors():
-    gc.collect()  # torch's errors are in a cycle with its queues.
-    return set(os.listdir("/proc/self/fd"))

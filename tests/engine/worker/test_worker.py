@@ -99,7 +99,6 @@ KINDS = [
     *(
         slow(fault, call, id=name)
         for fault, call, name in (
-            (WorkerHung(hold_gil=True, sample=SAMPLE), "hang", "hung with the lock"),
             (WorkerKilled(signal.SIGSTOP, sample=SAMPLE), "signal 19", "stopped"),
         )
     ),

@@ -106,7 +106,7 @@ def _kill_now(
     if isinstance(fault, faults.WorkerHung):
         worker.policy.fire(counter, "hang", kind=FiringKind.HANG)
         worker.hung = True
-        return protocol.Block(fault.hold_gil)
+        return protocol.Block()
     assert isinstance(fault, faults.WorkerKilled)
     worker.policy.fire(counter, f"signal {fault.signal}", kind=FiringKind.DEATH)
     if fault.sending:
