@@ -30,7 +30,6 @@ from pytest_dataloader_faults.faults import (
     ListingOrder,
     LockError,
     MemoryExhaustion,
-    MissingEntry,
     OpenError,
     ReadError,
     SharedMemoryExhaustion,
@@ -201,7 +200,6 @@ def test_an_errno_is_an_error(kind):
         (WorkerHung, AT),
         (ListingOrder, {**PATH, "order": "reversed", "workers": None, "seed": 0}),
         (ListingError, {**PATH, "errno": errno.EIO, **WHICH, **TRIGGERS}),
-        (MissingEntry, {**PATH, "workers": None}),
         (StrayEntry, {**PATH, "name": ".DS_Store", "workers": None}),
         (ThreadExhaustion, {**WHICH, **TRIGGERS, "processes": True}),
     ],
@@ -369,7 +367,6 @@ REFUSED = {
         "an int from 32768 to 2**63 - 1 bytes (the interpreter itself needs smaller allocations",
     ),
     "headroom": ((-1, 0.5, "0", None, True), "an int, 0 or more descriptors"),
-    "stage": (("put", "", None, 1), "'take' or 'pin'"),
     "name": (
         ("", ".", "..", "*", "*.*", "a/b", "a\0b", "\ud800", b"a", 1, None),
         "a file name such as '.DS_Store', or one with a '*' such as '*.part'",

@@ -70,7 +70,6 @@ from pytest_dataloader_faults.faults.http import HttpError
 from pytest_dataloader_faults.faults.listings import (
     ListingError,
     ListingOrder,
-    MissingEntry,
     StrayEntry,
 )
 from pytest_dataloader_faults.faults.locks import LockError
@@ -91,7 +90,6 @@ __all__ = (
     "ListingOrder",
     "LockError",
     "MemoryExhaustion",
-    "MissingEntry",
     "OpenError",
     "ReadError",
     "SharedMemoryExhaustion",

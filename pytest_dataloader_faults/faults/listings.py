@@ -79,27 +79,6 @@ class ListingError(Triggered, FileFault):
 
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
-class MissingEntry(InWorkers, FileFault):
-    """Matching files are missing: for open(2), stat(2) and access(2), and from their folders.
-
-    The calls that name a file fail with ENOENT, and listings do not contain it.
-    """
-
-    happens_in: ClassVar = Place.OPEN | Place.STAT | Place.LISTING
-    effects: ClassVar = Effect.ERROR
-    needs_worker: ClassVar = False
-    unseen_by_python: ClassVar = _UNSEEN
-    operation: ClassVar = "opens"
-    errno = _errno.ENOENT
-
-    @property
-    def hides_file(self) -> bool:
-        """Always."""
-        return True
-
-
-@kind
-@dataclass(frozen=True, slots=True, repr=False)
 class StrayEntry(InWorkers, FileFault):
     """Each matching folder contains one more file, which no one meant as data.
 

@@ -17,8 +17,8 @@ from pytest_dataloader_faults.exceptions import (
 from pytest_dataloader_faults.faults import (
     HungRead,
     ListingError,
+    ListingOrder,
     LockError,
-    MissingEntry,
     OpenError,
     ReadError,
     ShortRead,
@@ -176,7 +176,7 @@ def test_each_listing_of_a_folder_fails(records):
         ({"faults": [ReadError(nth=2)]}, "must not set nth, times or probability"),
         ({"faults": [ReadError(probability=0.5)]}, "must not set nth, times or probability"),
         ({"faults": [HungRead()]}, "such as OpenError"),
-        ({"faults": [MissingEntry()]}, "must be a fault with path, nth and times"),
+        ({"faults": [ListingOrder()]}, "must be a fault with path, nth and times"),
         ({"faults": ["read"]}, "such as OpenError"),
         ({"max_trials": 0}, "max_trials=0 must be an int, 1 or more"),
         ({"on_fail": "ignore"}, "on_fail='ignore' must be one of"),

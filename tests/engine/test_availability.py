@@ -20,7 +20,6 @@ from pytest_dataloader_faults.faults import (
     ListingOrder,
     LockError,
     MemoryExhaustion,
-    MissingEntry,
     SharedMemoryExhaustion,
     SlowRead,
     StrayEntry,
@@ -207,7 +206,7 @@ def _forget_availability() -> None:
 
 BEYOND = (
     *(SharedMemoryExhaustion(), ThreadExhaustion(), LockError(), MemoryExhaustion()),
-    *(ListingOrder(), ListingError(), MissingEntry(), StrayEntry()),
+    *(ListingOrder(), ListingError(), StrayEntry()),
     *(ConnectionReset(), ConnectionClosed(), HttpError(), SlowRead("tcp://*")),
     HungRead(("*.bin", "tcp://*")),
     *(WorkerKilled(reading="*.rec"), WorkerKilled(writing="*.rec")),

@@ -13,7 +13,6 @@ from pytest_dataloader_faults.faults import (
     CorruptedFile,
     DescriptorExhaustion,
     HungRead,
-    MissingEntry,
     OpenError,
     ReadError,
     SharedMemoryExhaustion,
@@ -108,7 +107,7 @@ def _leave(iterator, end, injection):
 
 
 def test_every_kind_is_here():
-    excluded = OTHER_KINDS | {WriteError, ShortWrite, MissingEntry}
+    excluded = OTHER_KINDS | {WriteError, ShortWrite}
     assert {*KINDS.values()} - excluded == {type(each) for each in FAULTS}
 
 

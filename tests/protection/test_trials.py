@@ -24,7 +24,6 @@ from pytest_dataloader_faults.faults import (
     ListingError,
     LockError,
     MemoryExhaustion,
-    MissingEntry,
     OpenError,
     ReadError,
     StrayEntry,
@@ -102,7 +101,6 @@ AT_REST = {
     "truncated before init": trial(TruncatedFile(RECORDS), before_init=True),
     "missing": trial(MISSING),
     "missing before init": trial(MISSING, before_init=True),
-    "missing entry before init": trial(MissingEntry("*/00.rec"), before_init=True),
     "stray entry": trial(StrayEntry("*/records"), before_init=True),
     "listing error": trial(ListingError("*/records", times=1), before_init=True),
 }
@@ -373,15 +371,12 @@ def remove_listed(remove):
     return do
 
 
-@pytest.mark.parametrize(
-    "fault", [MissingEntry("*.hid"), OpenError("*.hid", errno.ENOENT)], ids=str
-)
-def test_a_folder_that_seems_empty_is_never_said_to_be_full(fault, tmp_path):
+def test_a_folder_that_seems_empty_is_never_said_to_be_full(tmp_path):
     deeds = {
         "rmdir": Deed(remove_listed(os.rmdir), "rmdir", "hidden", "EROFS", hide),
         "rmtree": Deed(remove_listed(shutil.rmtree), "rmdir", "hidden", "EROFS", hide),
     }
-    perform_as_expected(deeds, tmp_path, fault)
+    perform_as_expected(deeds, tmp_path, OpenError("*.hid", errno.ENOENT))
 
 
 class RemovesFolders(Records):
@@ -404,7 +399,7 @@ def test_a_folder_of_the_trial_that_seems_empty_can_be_removed(records, tmp_path
     notes = Notes(2)
     run_trial(
         lambda folder: RemovesFolders(folder, notes),
-        MissingEntry("*.hid"),
+        OpenError("*.hid", errno.ENOENT),
         loader={"num_workers": 1},
         copy=tmp_path,
     )

@@ -59,7 +59,6 @@ SIMPLEST = [
     faults.HttpError(HOST),
     faults.ListingOrder(FOLDER),
     faults.ListingError(FOLDER),
-    faults.MissingEntry(ONE),
     faults.StrayEntry(FOLDER),
     faults.LockError(ONE),
     faults.MemoryExhaustion(),

@@ -18,7 +18,6 @@ from pytest_dataloader_faults.faults import (
     ListingOrder,
     LockError,
     MemoryExhaustion,
-    MissingEntry,
     OpenError,
     ReadError,
     SharedMemoryExhaustion,
@@ -73,7 +72,6 @@ FAULTS = (
     Row(WorkerKilled(at=2), later=WorkerKilled(at=6)),
     Row(WorkerExited(3, at=2), later=WorkerExited(3, at=6)),
     Row(WorkerHung(at=2), later=WorkerHung(at=6), loader=IMPATIENT),
-    Row(MissingEntry("*/05.rec"), alone=True),
 )
 OTHER_KINDS = {
     *(ListingError, ListingOrder, StrayEntry, LockError, ThreadExhaustion, MemoryExhaustion),

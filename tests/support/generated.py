@@ -118,7 +118,6 @@ ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
         "errno": st.sampled_from(sorted(LISTING_ERRNOS)),
         **TRIGGERS,
     },
-    faults.MissingEntry: {"path": PATHS, "workers": WORKERS},
     faults.StrayEntry: {
         "path": PATHS,
         "name": st.sampled_from([".DS_Store", ".nfs0001", "*.part", "._*"]),

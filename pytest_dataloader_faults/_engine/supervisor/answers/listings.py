@@ -37,14 +37,11 @@ from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_sho
 from pytest_dataloader_faults._engine.supervisor.worker_state import AnswerHistory, WorkerState
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults.faults import (
-    Fault,
     ListingError,
     ListingOrder,
-    MissingEntry,
     OpenError,
     StrayEntry,
 )
-from pytest_dataloader_faults.faults.base import InWorkers
 
 _DOTS = (b".", b"..")
 
@@ -102,7 +99,7 @@ def on_list(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
 def _begin(worker: WorkerState, call: Syscall, operation: Operation, copies: FileCopies) -> None:
     """Keep the entries of the folder if faults change them."""
     orders = list(worker.faults.counters_for_path(ListingOrder, operation.path))
-    counters = worker.faults.counters_of_kind((MissingEntry, OpenError))
+    counters = worker.faults.counters_of_kind(OpenError)
     hiding = [counter for counter in counters if counter.fault.hides_file]
     strays = any(worker.faults.counters_for_path(StrayEntry, operation.path))
     if not orders and not hiding and not strays:
@@ -127,24 +124,23 @@ def _begin(worker: WorkerState, call: Syscall, operation: Operation, copies: Fil
 def _remove_hidden(
     worker: WorkerState,
     operation: Operation,
-    hiding: list[FaultCounter[InWorkers]],
+    hiding: list[FaultCounter[OpenError]],
     entries: list[Entry],
 ) -> Iterator[Entry]:
     folders = (operation.path, *worker.folder_links.get(operation.path, ()))
     for entry in entries:
         paths = [os.path.join(folder, os.fsdecode(entry.name)) for folder in folders]
         counter = next((each for each in hiding if any(map(each.matches, paths))), None)
-        if counter is None or entry.name in _DOTS or not _may_hide(counter.fault, entry, paths[0]):
+        if counter is None or entry.name in _DOTS or _is_folder(entry, paths[0]):
             yield entry
         elif counter.reach():
             path = next(filter(counter.matches, paths))
             worker.policy.fire(counter, operation.call, path, operation.pid)
 
 
-def _may_hide(fault: Fault, entry: Entry, path: str) -> bool:
-    """Whether *fault* hides *entry*: a folder can be opened under an ``OpenError``."""
-    may_be_folder = entry.kind in (FOLDER, LINK, UNKNOWN)
-    return isinstance(fault, MissingEntry) or not (may_be_folder and os.path.isdir(path))
+def _is_folder(entry: Entry, path: str) -> bool:
+    """Whether *entry* is a folder, or a link to one: these can be opened under an ``OpenError``."""
+    return entry.kind in (FOLDER, LINK, UNKNOWN) and os.path.isdir(path)
 
 
 def _reorder(fault: ListingOrder, path: str, entries: list[Entry]) -> list[Entry]:
