@@ -36,8 +36,6 @@ _ALL_IN_MEMORY = 1 << 28
 """Bytes that the copies of one supervisor take in memory together."""
 _BLOCK = 512
 """The unit of st_blocks, see stat(2)."""
-_NOTICE = b"This descriptor belongs to another file now. " * 1456
-"""The start of an unrelated file: 64 KiB of text."""
 
 
 @dataclass(frozen=True)
@@ -194,20 +192,6 @@ def _flip(system: Any, copy: int, path: str, size: int, edit: FileEdit) -> None:
                 system.pwrite(copy, bytes([byte ^ mask]), place)
 
 
-def open_unrelated_file(system: Any, path: str, flags: int, *, source: str = "") -> int:
-    """A descriptor of a nameless file as long as *path*, which has nothing to do with it.
-
-    *source*: another name of *path*.
-    """
-    size = system.stat(source or path).st_size
-
-    def fill(to: int) -> None:
-        system.write(to, _NOTICE[:size])
-        system.ftruncate(to, size)
-
-    return _make_nameless_file(system, path, flags, fill)
-
-
 def flip_masks(name: str, size: int, flips: int, seed: int) -> dict[int, int]:
     """Which bytes of a file of that name and size differ, and by which bits."""
     # As bytes, because a name may not be decodable (PEP 383), and str.encode() refuses that.
@@ -252,7 +236,7 @@ def _copy(system: Any, original: int, copy: int, start: int, end: int) -> None:
 
 
 def _make_nameless_file(
-    system: Any, path: str, flags: int, fill: Callable[[int], None], *, in_memory: bool = True
+    system: Any, path: str, flags: int, fill: Callable[[int], None], *, in_memory: bool
 ) -> int:
     """A nameless file that *fill* has filled."""
     written, name = _new_file(system, path, in_memory=in_memory)

@@ -210,8 +210,8 @@ class ClosedDescriptor(Triggered, FileFault):
 
     Descriptors that the worker inherited are closed before its first fetch. Those that it opens
     itself are closed by the time open(2) returns. Every later call on the descriptor fails with
-    EBADF, from the kernel. With *reuse*, the descriptor then belongs to another file of the same
-    length. An inherited write-only descriptor stays open: it is a log, as in ``pytest >log``.
+    EBADF, from the kernel. An inherited write-only descriptor stays open: it is a log, as in
+    ``pytest >log``.
 
     With *sample*, all matching descriptors that the worker has open are closed when it starts the
     sample with that index (iterable datasets: its own sample with that number, from 0).
@@ -224,7 +224,6 @@ class ClosedDescriptor(Triggered, FileFault):
     drawn: ClassVar = {"times": TIMES}
     is_survivable: ClassVar = True
     errno = _errno.EBADF
-    reuse: bool = False
     nth: int = 1
     times: int | None = None
     sample: int | None = None

@@ -21,7 +21,6 @@ import signal
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.addresses import has_address
 from pytest_dataloader_faults.faults.base import LISTING, Effect
@@ -159,8 +158,7 @@ def _explains_kind(lines: str, fault: Fault, call: str) -> bool:
 
 
 def _mentions_content(lines: str, fault: Fault) -> bool:
-    is_of_another_file = isinstance(fault, faults.ClosedDescriptor) and fault.reuse
-    if Effect.BAD_DATA not in fault.effects and not is_of_another_file:
+    if Effect.BAD_DATA not in fault.effects:
         return False
     # tarfile and zipfile raise a KeyError if an archive has no such member.
     stripped = (

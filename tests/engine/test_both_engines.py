@@ -44,7 +44,6 @@ SCHEDULES = {
     "CorruptedFile": [CorruptedFile("*/0?.rec", flips=3, seed=1)],
     "TruncatedFile and CorruptedFile": [TruncatedFile("*/05.rec", keep=0), CorruptedFile("*.rec")],
     "ClosedDescriptor": [ClosedDescriptor("*.rec", nth=4)],
-    "ClosedDescriptor, another file": [ClosedDescriptor("*/05.rec", reuse=True)],
     "SlowRead and ReadError": [SlowRead("*.rec", seconds=0.01), ReadError("*/12.rec")],
     "HungRead": [HungRead("*/05.rec")],
     "WorkerKilled": [WorkerKilled(at=2), OpenError("*/08.rec")],
@@ -55,7 +54,6 @@ SCHEDULES = {
 IN_EVERY_RUN = (
     "ReadError, perhaps",
     "TruncatedFile and CorruptedFile",
-    "ClosedDescriptor, another file",
     "WorkerHung",
 )
 """``python/test_engine.py`` compares most of the others for each reader, in one worker, and

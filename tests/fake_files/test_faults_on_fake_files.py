@@ -43,7 +43,6 @@ FAULTS = {
     3: (TruncatedFile("*/03.rec", keep=10), "10 bytes, expected 64"),
     4: (ClosedDescriptor("*/04.rec"), "Errno 9"),
     5: (CorruptedFile("*/05.rec"), None),
-    6: (ClosedDescriptor("*/06.rec", reuse=True), None),
 }
 """The fault of a file, by the file's number, and its error, if there is one."""
 

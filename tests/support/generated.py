@@ -77,7 +77,7 @@ ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
         "seed": st.integers(0, 2**40),
         "workers": WORKERS,
     },
-    faults.ClosedDescriptor: {"path": PATHS, "reuse": st.booleans(), **TRIGGERS},
+    faults.ClosedDescriptor: {"path": PATHS, **TRIGGERS},
     faults.WriteError: {"path": PATHS, "errno": st.sampled_from(sorted(WRITE_ERRNOS)), **TRIGGERS},
     faults.ShortWrite: {"path": PATHS, "max_bytes": COUNTS, **TRIGGERS},
     faults.SlowRead: {"path": PATHS | ADDRESSES, "seconds": st.floats(0.001, 100), **TRIGGERS},

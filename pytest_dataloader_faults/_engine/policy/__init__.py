@@ -230,7 +230,7 @@ class FaultPolicy:
         fault = self.fire_first_due(
             vocabulary.ClosedDescriptor, operation, lambda fault: fault.sample is None
         )
-        return [Closed(fault.reuse)] if fault else []
+        return [Closed()] if fault else []
 
     def _substitute_actions(
         self, operation: Operation, size: int, *, sizes: bool = False
@@ -305,9 +305,7 @@ class Fail(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """The descriptor is not open; with *reuse*, it belongs to another file of the same length."""
-
-    reuse: bool
+    """The descriptor is not open."""
 
 
 class Substitute(NamedTuple):

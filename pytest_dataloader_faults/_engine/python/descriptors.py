@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pytest_dataloader_faults._engine import policy as decisions
 from pytest_dataloader_faults._engine.calls import CALLS, places_of
-from pytest_dataloader_faults._engine.file_copies import altered_copy, open_unrelated_file
+from pytest_dataloader_faults._engine.file_copies import altered_copy
 from pytest_dataloader_faults._engine.policy import (
     BY_MAPPING,
     MAP,
@@ -88,19 +88,14 @@ class DescriptorTable:
         for action in self.policy.open_actions(Operation(OPEN, where), size, reads=reads):
             if isinstance(action, decisions.Fail):
                 raise OSError(action.errno, os.strerror(action.errno), os.fspath(path))
-            if isinstance(action, decisions.Closed) and not action.reuse:
+            if isinstance(action, decisions.Closed):
                 return next(self._never_open)
+            assert isinstance(action, decisions.Substitute)
             with self.count_shortage(where):
-                return self.track(self._open_substitute(action, where, flags), where)
+                return self.track(altered_copy(self.system, where, action.edit, flags), where)
         with self.count_shortage(where):
             fd = int(self.system.open(path, flags, mode, dir_fd=dir_fd))
         return self.track(fd, where, places_of(flags, exists=size is not None))
-
-    def _open_substitute(self, action: decisions.Action, path: str, flags: int) -> int:
-        """A descriptor of what *action* puts in the place of *path*."""
-        if isinstance(action, decisions.Substitute):
-            return altered_copy(self.system, path, action.edit, flags)
-        return open_unrelated_file(self.system, path, flags)
 
     @contextlib.contextmanager
     def count_shortage(self, where: str) -> Iterator[None]:

@@ -23,7 +23,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pytest_dataloader_faults._engine.file_copies import altered_copy, open_unrelated_file
+from pytest_dataloader_faults._engine.file_copies import altered_copy
 from pytest_dataloader_faults._engine.policy import Closed, FaultPolicy, Substitute
 from pytest_dataloader_faults._engine.python import replacements
 from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
@@ -162,10 +162,8 @@ def _handle_inherited_fd(files: DescriptorTable, fd: int, path: str) -> bool:
             copy = altered_copy(system, path, action.edit, os.O_RDONLY, source=name)
             _replace(files, fd, copy)
         if isinstance(action, Closed):
-            if not action.reuse:
-                system.close(fd)
-                return False
-            _replace(files, fd, open_unrelated_file(system, name, os.O_RDONLY))
+            system.close(fd)
+            return False
     return True
 
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pytest_dataloader_faults._engine.file_copies import FileCopies, open_unrelated_file
+from pytest_dataloader_faults._engine.file_copies import FileCopies
 from pytest_dataloader_faults._engine.policy import Closed, Substitute
 from pytest_dataloader_faults._engine.protocol import Hello, Proceed
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
@@ -30,13 +30,12 @@ class DescriptorOrders:
     replace: list[tuple[int, int]] = field(default_factory=list)
     remap: list[tuple[int, int]] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
-    own_fds: list[int] = field(default_factory=list)
-    """The *descriptors* that no other process has."""
 
-    def message(self, worker: WorkerState, *, has_more: bool) -> Proceed:
-        """The message to *worker*; *has_more*: another part follows."""
-        proceed = worker.proceed(has_more=has_more)
-        return proceed._replace(close=self.close, replace=self.replace, remap=self.remap)
+    def message(self, worker: WorkerState) -> Proceed:
+        """The message to *worker*, after which another one follows."""
+        return worker.proceed()._replace(
+            close=self.close, replace=self.replace, remap=self.remap, has_more=True
+        )
 
     @property
     def is_full(self) -> bool:
@@ -49,15 +48,6 @@ class DescriptorOrders:
             self.descriptors.append(descriptor)
         return self.descriptors.index(descriptor)
 
-    def add_closed(self, pid: int, fd: int, path: str, *, reuse: bool) -> None:
-        """Close *fd* of *pid*, which is *path*; *reuse*: and open another file in its place."""
-        if reuse:
-            source = f"/proc/{pid}/fd/{fd}"
-            self.own_fds.append(open_unrelated_file(os, path, os.O_RDONLY, source=source))
-            self.replace.append((fd, self.attach(self.own_fds[-1])))
-        else:
-            self.close.append(fd)
-
     def add_fd(self, worker: WorkerState, fd: int, path: str, copies: FileCopies) -> None:
         """What *worker* does to its descriptor *fd*."""
         if is_write_only(fd, worker.pid):
@@ -67,7 +57,7 @@ class DescriptorOrders:
             if isinstance(action, Substitute):
                 self.replace.append((fd, self.attach(copies.get_copy(path, action.edit, source))))
             elif isinstance(action, Closed):
-                self.add_closed(worker.pid, fd, path, reuse=action.reuse)
+                self.close.append(fd)
 
     def add_mapping(self, worker: WorkerState, place: int, path: str, copies: FileCopies) -> None:
         """What *worker* does to its mapping at *place* in ``Hello.mapped``."""
@@ -76,11 +66,6 @@ class DescriptorOrders:
             if isinstance(action, Substitute):
                 copy = copies.get_copy(path, action.edit, path)
             self.remap.append((place, self.attach(copy)))
-
-    def close_own_fds(self) -> None:
-        """Close the descriptors that the worker has received."""
-        while self.own_fds:
-            os.close(self.own_fds.pop())
 
 
 def orders_for(
@@ -110,9 +95,9 @@ def orders_for(
     yield result
 
 
-def close_at_sample(worker: WorkerState, sample: int) -> Iterator[DescriptorOrders]:
-    """The open files that *worker* should close before it starts *sample*, part by part."""
-    result = DescriptorOrders()
+def close_at_sample(worker: WorkerState, sample: int) -> list[int]:
+    """The descriptors that *worker* should close before it starts *sample*."""
+    result = []
     closing = worker.faults.counters_of_kind(ClosedDescriptor)
     counters = [each for each in closing if each.fault.sample == sample]
     for fd in sorted(descriptors(worker.pid)) if counters else ():
@@ -125,8 +110,5 @@ def close_at_sample(worker: WorkerState, sample: int) -> Iterator[DescriptorOrde
         if is_own or not is_write_only(fd, worker.pid):
             counter.matched += 1
             worker.policy.fire(counter, "close", path)
-            result.add_closed(worker.pid, fd, path, reuse=counter.fault.reuse)
-            if result.is_full:
-                yield result
-                result = DescriptorOrders()
-    yield result
+            result.append(fd)
+    return result

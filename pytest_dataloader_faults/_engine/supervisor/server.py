@@ -317,8 +317,7 @@ class Supervisor:
         sources, copies = handshake.inherited, self.services.copies
         try:
             for part in inherited_files.orders_for(worker, handshake.hello, sources, copies):
-                worker.channel.send(part.message(worker, has_more=True), part.descriptors)
-                part.close_own_fds()
+                worker.channel.send(part.message(worker), part.descriptors)
                 self._ensure_descriptors()
         except Exception as error:  # noqa: BLE001  # whatever it is, it must be reported
             self._on_error(worker, None, error)

@@ -236,9 +236,9 @@ class WorkerState:
             return ""
         return "" if other == own else os.path.basename(other)
 
-    def proceed(self, *, has_more: bool = False) -> protocol.Proceed:
+    def proceed(self) -> protocol.Proceed:
         """The message that lets it proceed."""
-        return protocol.Proceed(self.armed, self.faults.over, has_more=has_more)
+        return protocol.Proceed(self.armed, self.faults.over)
 
     def disarm(self) -> None:
         """Let no fault happen there from now on, and no read hang."""

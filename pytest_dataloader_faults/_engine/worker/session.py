@@ -86,7 +86,7 @@ class WorkerSession(FetchListener):
             message, descriptors = self._channel.receive()
             if isinstance(message, protocol.Proceed):
                 self._proceed(message, descriptors)
-                is_waiting = message.has_more
+                is_waiting = False
             else:
                 _run_task(message)
 

@@ -264,7 +264,6 @@ FAULTS = {
         "ReadError, perhaps": lambda path: ReadError(path, probability=0.3),
     },
     "closed": {"ClosedDescriptor": ClosedDescriptor},
-    "taken over": {"ClosedDescriptor": lambda path: ClosedDescriptor(path, reuse=True)},
 }
 """Those of a group are armed at once. What closes numbers is alone: a reader may close one again
 later, when another file has it."""
@@ -280,10 +279,7 @@ def gave(read, path):
 
 @pytest.mark.filterwarnings("ignore:Exception ignored in")  # Pillow, under either engine: its
 @pytest.mark.filterwarnings("ignore:unclosed file")  # first read comes before its own try
-@pytest.mark.parametrize(
-    "group",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name == "taken over")) for name in FAULTS],
-)
+@pytest.mark.parametrize("group", FAULTS)
 def test_each_reader_meets_what_it_meets_under_the_kernel_engine(tmp_path, group):
     cells = list(itertools.product(FAULTS[group], PURE))
     paths = [tmp_path / f"{number}.rec" for number in range(len(cells))]

@@ -1,4 +1,4 @@
-"""Descriptors that a dataset loses or that are taken over, and those of the supervisor itself."""
+"""Descriptors that a dataset loses, and those of the supervisor itself."""
 
 import ctypes
 import errno
@@ -37,18 +37,6 @@ def _path(tmp_path):
     path = tmp_path / "data.bin"
     path.write_bytes(CONTENT)
     return str(path)
-
-
-def _size_and_bytes(fd):
-    return os.fstat(fd).st_size, os.pread(fd, ENOUGH, 0)
-
-
-def _open_and_measure(path):
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        return _size_and_bytes(fd)
-    finally:
-        os.close(fd)
 
 
 class Lazy(Dataset):
@@ -98,11 +86,6 @@ def _flatten(batches):
     return [sample for each in batches for sample in (each if isinstance(each, list) else [each])]
 
 
-def _is_strange(size, data):
-    """Whether that is a file of the same length and of other content."""
-    return size == len(data) == len(CONTENT) and data.startswith(b"This descriptor belongs")
-
-
 def _survive_exec(path):
     """Whether each duplicate is: by the commands of fcntl(2), from 0 and from 1 on; by dup(2)."""
     fd = os.open(path, os.O_RDONLY)
@@ -118,34 +101,6 @@ def _survive_exec(path):
 def test_a_duplicate_is_closed_by_exec_where_that_is_requested(path):
     (inheritable,), _ = attempt_followed([path], _survive_exec, "*.bin")
     assert inheritable == [True, True, False, False, True] == _survive_exec(path)
-
-
-def test_the_number_of_an_inherited_file_belongs_to_another(path):
-    with open(path, "rb") as file, inject(ClosedDescriptor("*.bin", reuse=True)) as injection:
-        (read,) = epoch(alone(Tries([file.fileno()], _size_and_bytes))).batches
-        assert _size_and_bytes(file.fileno()) == (len(CONTENT), CONTENT)
-    assert _is_strange(*read.gave)
-    assert [("close", path)] == [(f.call, f.path) for f in injection.faults[0].firings]
-
-
-def test_the_number_of_an_own_file_belongs_to_another(path):
-    with inject(ClosedDescriptor("*.bin", reuse=True, nth=2, times=1)) as injection:
-        read = epoch(alone(Tries([path] * 3, _open_and_measure)))
-    first_result, second_result, third_result = (each.gave for each in read.batches)
-    assert (len(CONTENT), CONTENT) == first_result == third_result
-    assert _is_strange(*second_result)
-    assert (3, 1) == (injection.matched, injection.fired)
-
-
-def test_an_empty_file_and_a_long_one_are_exchanged(tmp_path):
-    sizes = [0, 1, 100_000]
-    paths = [tmp_path / f"{size}.bin" for size in sizes]
-    for path, size in zip(paths, sizes, strict=True):
-        path.write_bytes(b"x" * size)
-    with inject(ClosedDescriptor("*.bin", reuse=True)):
-        read = epoch(alone(Tries([*map(str, paths)], _open_and_measure)))
-    assert sizes == [each.gave[0] for each in read.batches]
-    assert [True, False, False] == [b"x" * each.gave[0] == each.gave[1] for each in read.batches]
 
 
 def test_a_kept_file_is_closed_at_a_sample(tmp_path):
@@ -190,17 +145,6 @@ def test_only_matching_files_are_closed_at_a_sample(path, tmp_path):
             read = epoch(alone(Tries(sources, pread)))
         assert CONTENT == pread(lost.fileno())
     assert [CONTENT, CONTENT, LOST, CONTENT] == [each.gave for each in read.batches]
-
-
-def test_all_that_is_open_is_taken_over_at_a_sample(path):
-    def on(fd):
-        return os.read(fd, 10)
-
-    fault = ClosedDescriptor("*.bin", sample=1, reuse=True)
-    with open(path, "rb", buffering=0) as file, inject(fault):
-        read = epoch(alone(Tries([file.fileno()] * 2, on)))
-    assert CONTENT[:10] == read.batches[0].gave
-    assert b"This descriptor belongs to another file now."[10:20] == read.batches[1].gave
 
 
 def test_nothing_is_open_at_that_sample(path):

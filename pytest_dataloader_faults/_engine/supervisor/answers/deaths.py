@@ -10,14 +10,13 @@ import contextlib
 import os
 import resource
 import signal
-from collections.abc import Sequence
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.policy import Die
-from pytest_dataloader_faults._engine.supervisor import inherited_files
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler, Timers
+from pytest_dataloader_faults._engine.supervisor.inherited_files import close_at_sample
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system.proc import descriptors, limit_for_headroom
 from pytest_dataloader_faults.faults.base import FiringKind
@@ -31,7 +30,7 @@ class FetchStart:
         self._worker = worker
         self._sample = sample
         self._deaths = deaths
-        self._orders = [inherited_files.DescriptorOrders()]
+        self._lost: list[int] = []
 
     def process(self) -> None:
         """Make happen what is due now, and let the worker proceed after that."""
@@ -40,7 +39,7 @@ class FetchStart:
             return
         _lower_limit(self._worker)
         if self._sample is not None:
-            self._orders = list(inherited_files.close_at_sample(self._worker, self._sample))
+            self._lost = close_at_sample(self._worker, self._sample)
         if self._due_deaths():
             worker = self._worker
             self._deaths.schedule(worker.loader, worker.id, worker.position, self._kill)
@@ -48,11 +47,8 @@ class FetchStart:
             self.proceed()
 
     def proceed(self) -> None:
-        """Let the worker proceed."""
-        while self._orders:
-            part = self._orders.pop(0)
-            self._send(part.message(self._worker, has_more=bool(self._orders)), part.descriptors)
-            part.close_own_fds()
+        """Let the worker close what it loses, and proceed."""
+        self._send(self._worker.proceed()._replace(close=self._lost))
 
     def _due_deaths(self) -> list[FaultCounter[InOneWorker]]:
         counters_of_worker = self._worker.faults.counters_of_kind(InOneWorker)
@@ -75,10 +71,10 @@ class FetchStart:
         else:
             self.proceed()
 
-    def _send(self, message: protocol.Message, descriptors: Sequence[int] = ()) -> None:
+    def _send(self, message: protocol.Message) -> None:
         if self._worker.alive:
             with contextlib.suppress(ConnectionError):  # It has died since.
-                self._worker.channel.send(message, descriptors)
+                self._worker.channel.send(message)
 
 
 def _lower_limit(worker: WorkerState) -> None:

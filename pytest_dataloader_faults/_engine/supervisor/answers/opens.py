@@ -9,7 +9,7 @@ import errno
 import os
 import resource
 
-from pytest_dataloader_faults._engine.file_copies import FileCopies, open_unrelated_file, reopen
+from pytest_dataloader_faults._engine.file_copies import FileCopies, reopen
 from pytest_dataloader_faults._engine.kernel import caller, callers_file
 from pytest_dataloader_faults._engine.kernel.caller import PathRequest, Syscall
 from pytest_dataloader_faults._engine.kernel.callers_file import (
@@ -22,7 +22,6 @@ from pytest_dataloader_faults._engine.kernel.syscalls import write_stat
 from pytest_dataloader_faults._engine.policy import (
     OF_EXCLUDED,
     Action,
-    Closed,
     Fail,
     Operation,
     Substitute,
@@ -162,9 +161,6 @@ def _carry_out(
     elif isinstance(action, Substitute):
         copy = reopen(copies.get_copy(request.path, action.edit, source), request.flags)
         return_tracked(worker, call, request.path, copy, request.flags)
-    elif isinstance(action, Closed) and action.reuse:
-        unrelated = open_unrelated_file(os, request.path, request.flags, source=source)
-        return_tracked(worker, call, request.path, unrelated, request.flags)
     else:  # A number that is not open is what a descriptor looks like that was closed.
         worker.listener.return_value(call, worker.files.next_high_fd(call.pid))
 
