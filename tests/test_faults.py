@@ -201,7 +201,7 @@ def test_an_errno_is_an_error(kind):
         (ListingOrder, {**PATH, "order": "reversed", "workers": None, "seed": 0}),
         (ListingError, {**PATH, "errno": errno.EIO, **WHICH, **TRIGGERS}),
         (StrayEntry, {**PATH, "name": ".DS_Store", "workers": None}),
-        (ThreadExhaustion, {**WHICH, **TRIGGERS, "processes": True}),
+        (ThreadExhaustion, {**WHICH, **TRIGGERS}),
     ],
 )
 def test_defaults(kind, defaults):
@@ -382,7 +382,6 @@ REFUSED = {
     "max_bytes": (NOT_A_PART, "1 or more bytes (int; 0 would be the end of the file"),
     "flips": (NOT_A_COUNT, "an int, 1 or more bytes"),
     "seed": ((-1, 0.5, "0", None, True), "an int, 0 or more"),
-    "processes": ((0, 1, None, "yes"), "True or False"),
     "sending": ((0, 1, None, "yes"), "True or False"),
     "seconds": ((0, -1, "1", None, True, float("inf")), "a positive number of seconds"),
     "code": ((-1, 256, 0.5, "0", None, True), "an exit code, 0 to 255"),

@@ -123,7 +123,6 @@ _RULES = {
     "order": allow.ArgumentRule(
         lambda value: value in ("reversed", "random"), "'reversed' or 'random'"
     ),
-    "processes": allow.FLAG,
     "sending": allow.FLAG,
     "headroom": allow.ints(0, allowed="an int, 0 or more descriptors"),
     "seconds": allow.SECONDS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno as _errno
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_dataloader_faults.faults.base import TIMES, Effect, Place, Triggered, kind
@@ -16,7 +16,7 @@ class ThreadExhaustion(Triggered):
     """No thread and no process can be started (EAGAIN), as at the limit of a container.
 
     While a worker makes a batch, clone(2), clone3(2), fork(2) and vfork(2) fail with EAGAIN in the
-    worker and in processes that it started. With ``processes=False``, only threads fail.
+    worker and in processes that it started.
 
     Python then raises "can't start new thread", or BlockingIOError for a process. Threads of torch
     itself are not affected, and neither is a thread that started before.
@@ -28,7 +28,6 @@ class ThreadExhaustion(Triggered):
     errno = _errno.EAGAIN
     nth: int = 1
     times: int | None = None
-    processes: bool = field(default=True, kw_only=True)
 
     operation: ClassVar = "starts"
     drawn: ClassVar = {"times": TIMES}
@@ -36,8 +35,7 @@ class ThreadExhaustion(Triggered):
 
     def explain_unmatched(self, counts: Mapping[str, int]) -> str:  # noqa: ARG002  # they are no files
         """Nothing else matches it than a start."""
-        what = "a thread or a process" if self.processes else "a thread"
-        return f"no targeted worker started {what} while it made a batch"
+        return "no targeted worker started a thread or a process while it made a batch"
 
     def message_patterns(self, _call: str) -> tuple[str, ...]:
         """What a message contains if it says that something could not be started.

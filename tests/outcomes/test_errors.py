@@ -177,7 +177,6 @@ UNFIRED = [
     (faults.WriteError("*.pt"), 0),
     (faults.WorkerKilled(writing="*.pt"), 0),
     (faults.ThreadExhaustion(), 0),
-    (faults.ThreadExhaustion(processes=False), 0),
     (faults.ThreadExhaustion(nth=9), 3),
     (faults.ReadError("0.bin"), 0),
     (faults.ReadError("./0.bin"), 0),

@@ -123,7 +123,7 @@ ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
         "name": st.sampled_from([".DS_Store", ".nfs0001", "*.part", "._*"]),
         "workers": WORKERS,
     },
-    faults.ThreadExhaustion: {"processes": st.booleans(), **TRIGGERS},
+    faults.ThreadExhaustion: TRIGGERS,
     faults.MemoryExhaustion: {
         "min_bytes": st.integers(MIN_ALLOCATION, 2**40),
         "sample": st.none() | st.integers(0, 99),

@@ -43,7 +43,7 @@ def on_start(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
         return False
     is_thread = bool(flags & linux.CLONE_THREAD)
     worker.policy.tallies["starts"]["thread" if is_thread else "process"] += 1
-    number = _fire_due(worker, call, is_thread=is_thread)
+    number = _fire_due(worker, call)
     if number:
         worker.listener.fail(call, number)
     return bool(number)
@@ -57,12 +57,12 @@ def _flags_of(call: Syscall) -> int:
     return call.arguments[0] if call.name == "clone" else 0
 
 
-def _fire_due(worker: WorkerState, call: Syscall, *, is_thread: bool) -> int:
+def _fire_due(worker: WorkerState, call: Syscall) -> int:
     """The errno of the first fault whose turn it is, which fires by that; 0 if there is none."""
     policy = worker.policy
     with policy.lock:
         for counter in worker.faults.counters_of_kind(ThreadExhaustion):
-            if (is_thread or counter.fault.processes) and counter.reach():
+            if counter.reach():
                 policy.fire(counter, call.name, None, call.pid)
                 return counter.fault.errno
     return 0
