@@ -369,7 +369,7 @@ class Firing:
         worker: The worker's id; None in the main process.
         pid: The id of the process.
         call: The system call or function (``"read"``, ``"openat"``, ``"mmap"``, ``"write"``, ...).
-            Also ``"signal 9"``, ``"exit 3"``, ``"hang"``, and the *stage* of a fault that has one.
+            Also ``"signal 9"``, ``"exit 3"`` and ``"hang"``.
         path: The file; None if there is none.
         fetch: The batch of that worker, from 1; 0 before the first.
         epoch: The epoch of the trial, from 1; 0 while the dataset is created; None if unknown.

@@ -429,7 +429,6 @@ def test_invalid_argument_is_refused(kind, name, value):
             lambda: WriteError(errno=errno.ENOENT),
             "errno=2 must be one that the call can return: EACCES",
         ),
-        (lambda: WorkerKilled(signal.SIGSTOP, sending=True), "sending=True must be passed without"),
         (
             lambda: ReadError(errno=errno.ENOENT),
             "errno=2 must be one that the call can return: EACCES",

@@ -31,11 +31,10 @@ Globs: TypeAlias = str | os.PathLike[str] | tuple[str | os.PathLike[str], ...]
 """As passed. A fault keeps each as a str, so that its repr is code and JSON."""
 Workers: TypeAlias = tuple[int, ...] | None
 
-_FATAL_SIGNALS = frozenset(  # Not SIGINT: Python makes it an exception, which torch's worker drops.
+SIGNALS = frozenset(  # Not SIGINT: Python makes it an exception, which torch's worker drops.
     getattr(_signal, f"SIG{name}")
     for name in "KILL SEGV BUS ABRT FPE ILL TERM HUP QUIT TRAP SYS XCPU XFSZ".split()
 )
-SIGNALS = _FATAL_SIGNALS | {_signal.SIGSTOP}
 FEW = (1, 2, 3)
 """Values of *times* that a search draws for faults that take time whenever they fire."""
 TIMES = (None, 1, 1, None, 1, 1, 2, 3)
@@ -210,7 +209,7 @@ class FiringKind(allow.StrEnum):
     REPLACED = "replaced"
     """A descriptor from before the worker's first batch, in whose place another file is now."""
     DEATH = "death"
-    """The worker itself, which a signal killed or stopped, or which exited."""
+    """The worker itself, which a signal killed, or which exited."""
     HANG = "hang"
     """The worker itself, whose further work is lost."""
 

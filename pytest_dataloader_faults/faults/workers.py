@@ -90,12 +90,11 @@ class InOneWorker(Fault):
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
 class WorkerKilled(InOneWorker):
-    """A worker is killed by ``signal`` (or stopped, with SIGSTOP) at batch number ``at``.
+    """A worker is killed by ``signal`` at batch number ``at``.
 
     Each worker counts its own batches, from 1. *worker* is the id of the worker, or None for every
     worker that reaches that batch. With *sample*, it is the worker that starts the sample with that
-    index (iterable datasets: each worker, at its own sample with that number, from 0). A stopped
-    worker continues at the end of the scope.
+    index (iterable datasets: each worker, at its own sample with that number, from 0).
 
     With *reading*, which takes globs like *path*, the signal arrives inside the first read of such
     a file, from that fetch on. With ``at=1`` it can also arrive before the fetch, because a stream
@@ -105,6 +104,7 @@ class WorkerKilled(InOneWorker):
     """
 
     happens_in: ClassVar = Place.FETCH | Place.READ | Place.WRITE
+    # A worker that dies sending holds the queue's lock, for which the others wait.
     effects: ClassVar = Effect.DEATH | Effect.DELAY
     globs_of: ClassVar = {"reading": Place.READ, "writing": Place.WRITE}
     in_words: ClassVar = "a worker was killed"
@@ -156,8 +156,8 @@ class WorkerKilled(InOneWorker):
         self._require("reading", alone, "passed without sample")
         alone = self.writing is None or (self.reading, self.sample) == (None, None)
         self._require("writing", alone, "passed without reading and sample")
-        alone = self.signal != _signal.SIGSTOP and self.sample is None and not self.globs
-        message = "passed without reading, writing, sample and SIGSTOP"
+        alone = self.sample is None and not self.globs
+        message = "passed without reading, writing and sample"
         self._require("sending", alone or not self.sending, message)
 
 

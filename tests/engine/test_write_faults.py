@@ -33,7 +33,6 @@ from support.epochs import alone, epoch
 from support.rows import slow
 from support.surroundings import refuse_duplicate
 from support.tries import Tries
-from support.waiting import allowed
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -394,15 +393,6 @@ def test_a_torn_file_of_torch_cannot_be_loaded(path):
         torch.load(path)
 
 
-def test_a_worker_that_is_stopped_in_a_write_continues(path):
-    """Its write was short, and Python's file writes the rest."""
-    with inject(WorkerKilled(signal.SIGSTOP, writing="*.bin")) as injection:
-        read = epoch(alone(Tries([path], WAYS["write_bytes"])), (injection, 0))
-
-    assert (read.batches, read.exit_codes, injection.fired) == ([], [0], 1)
-    assert Path(path).read_bytes() == CONTENT
-
-
 def test_writes_go_on_after_the_scope(path):
     loader = alone(Tries([path], WAYS["write"]), persistent_workers=True)
     with inject(WriteError("*")) as injection:
@@ -479,8 +469,8 @@ def test_a_death_in_a_write_where_a_container_forbids_duplicates(records, monkey
     monkeypatch.setattr(writes, "duplicate", refuse_duplicate)
     outcome = run_trial(
         lambda folder: Looping(records, folder),
-        WorkerKilled(signal.SIGSTOP, writing="*/0.copy"),
-        loader={"num_workers": 1, "timeout": allowed(1)},
+        WorkerKilled(writing="*/0.copy"),
+        loader={"num_workers": 1},
     )
 
     assert (outcome.fired, outcome.recovery.complete) == (1, True)

@@ -102,14 +102,13 @@ def test_text_names_the_signal():
 @rows(
     ("fault", "says"),
     [
-        (vocabulary.WorkerKilled(signal.SIGSTOP), "fetch 1: stopped by SIGSTOP\n"),
         (vocabulary.WorkerKilled(signal.SIGTERM), "fetch 1: killed by SIGTERM\n"),
         (vocabulary.WorkerExited(3), "fetch 1: exited by _exit(3)\n"),
         (vocabulary.WorkerHung(), "fetch 1: hang\n"),
     ],
 )
 def test_text_says_what_happened_to_a_worker(fault, says):
-    """A stopped worker is alive, and one that exits gets no signal."""
+    """One that exits gets no signal."""
     assert says in _explained(ordinary(FAILED, fired(fault, path=None, call="hang")))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import signal
 from collections.abc import Iterable, Iterator
 
 from pytest_dataloader_faults.faults import Fault, TruncatedFile, WorkerExited, WorkerKilled
@@ -112,8 +111,7 @@ def _describe_call(firing: Firing, fault: Fault) -> str:
     """Signals by their names; system calls as they are."""
     match fault:
         case WorkerKilled():
-            verb = "stopped" if fault.signal == signal.SIGSTOP else "killed"
-            return f"{verb} by {signal_name(fault.signal)}"
+            return f"killed by {signal_name(fault.signal)}"
         case WorkerExited():
             return f"exited by _exit({fault.code})"
         case _:

@@ -257,14 +257,6 @@ def test_the_first_read_of_such_a_file_from_then_on(paths):
     assert [10] == [each.fetch for each in injection.faults[0].firings]
 
 
-def test_one_that_is_stopped_continues(paths):
-    with inject(WorkerKilled(signal.SIGSTOP, reading="*/02.rec")) as injection:
-        read = epoch(alone(Tries(paths, WAYS["read"])), (injection, 2))
-
-    assert [0, 1] == [each.index for each in read.batches]
-    assert ([0], 1) == (read.exit_codes, injection.mentioned)
-
-
 class Mapped(Records):
     """Maps each file, by code that keeps the interpreter lock."""
 

@@ -17,7 +17,6 @@ from pytest_dataloader_faults.faults import (
     SlowRead,
     WorkerExited,
     WorkerHung,
-    WorkerKilled,
 )
 from support.attempts import Case, attempt_each, epoch_of
 from support.datasets import COUNT
@@ -28,7 +27,6 @@ from support.waiting import until
 AGES = 3600.0
 STANDING_STILL = [
     WorkerHung(at=3),
-    WorkerKilled(signal.SIGSTOP, at=3),
     HungRead("*/02.rec"),
 ]
 
@@ -162,14 +160,6 @@ def _time_out(iterator, count, injection, patience=0.5):
 def _kill_and_wait(worker):
     worker.kill()
     assert until(lambda: worker.exitcode is not None)
-
-
-def test_a_stopped_worker_is_stopped(paths):
-    with inject(WorkerKilled(signal.SIGSTOP)) as injection:
-        iterator = iter(_reading(paths))
-        (worker,) = iterator._workers
-        _time_out(iterator, 0, injection)
-        assert psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
 
 
 class Ticking(Tries):

@@ -1,6 +1,6 @@
 """Faults of a worker process itself, when a fetch or a sample starts [runs in the supervisor].
 
-They lower its limit of descriptors, end it, stop it, or keep it waiting. A death inside a read or
+They lower its limit of descriptors, end it, or keep it waiting. A death inside a read or
 a write is also here.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import signal
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._engine import protocol
@@ -62,7 +61,7 @@ class FetchStart:
         """Make the deaths happen, now that the loader waits for this batch."""
         blocks = False
         for counter in self._due_deaths() if self._worker.armed and self._worker.alive else ():
-            task = _kill_now(self._worker, counter, self._deaths)
+            task = _kill_now(self._worker, counter)
             if task is not None:
                 self._send(task)
             blocks = blocks or isinstance(task, protocol.Block)
@@ -91,9 +90,7 @@ def _lower_limit(worker: WorkerState) -> None:
                 worker.limit = limit
 
 
-def _kill_now(
-    worker: WorkerState, counter: FaultCounter[InOneWorker], deaths: DeathScheduler
-) -> protocol.Task | None:
+def _kill_now(worker: WorkerState, counter: FaultCounter[InOneWorker]) -> protocol.Task | None:
     fault = counter.fault
     counter.matched += 1
     if isinstance(fault, faults.WorkerExited):
@@ -107,21 +104,13 @@ def _kill_now(
     worker.policy.fire(counter, f"signal {fault.signal}", kind=FiringKind.DEATH)
     if fault.sending:
         return protocol.DieWhileSending(fault.signal)
-    end(worker, fault.signal, deaths)
+    end(worker, fault.signal)
     return None
 
 
 _PATIENCE = 1.0
 """Seconds that a death in a call waits for the loader to wait for that batch. Code in C may keep
 the GIL over its calls; then batches that the worker has made before are never sent."""
-
-
-def end(worker: WorkerState, number: int, deaths: DeathScheduler) -> None:
-    """Kill *worker* by signal *number*, or stop it until its loader is at its end."""
-    _signal(worker, number)
-    if number == signal.SIGSTOP:
-        worker.hung = True
-        deaths.add_hung(worker.loader, lambda: _signal(worker, signal.SIGCONT))
 
 
 def die_in_call(
@@ -143,15 +132,15 @@ def die_in_call(
             number = counter.fault.signal
             worker.policy.fire(counter, f"signal {number}", death.path, kind=FiringKind.DEATH)
             before_death()
-            end(worker, number, deaths)
+            end(worker, number)
         answer()
 
     deaths.schedule(worker.loader, worker.id, worker.position, kill_worker)
     timers.after(_PATIENCE, kill_worker)
 
 
-def _signal(worker: WorkerState, number: int) -> None:
-    """Send it, unless *worker* has died: its pid may be another's by now."""
+def end(worker: WorkerState, number: int) -> None:
+    """Kill *worker* by signal *number*, unless it has died: its pid may be another's by now."""
     if worker.alive:
         with contextlib.suppress(ProcessLookupError):
             os.kill(worker.pid, number)
