@@ -18,7 +18,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, settings
 
-from pytest_dataloader_faults._engine import explain_missing_kernel_engine
+from pytest_dataloader_faults._engine import explain_missing_engine
 from pytest_dataloader_faults._engine.system.proc import descriptors
 from support import golden as golden_files
 from support.datasets import write_records
@@ -130,9 +130,9 @@ def golden(pytestconfig):
 @pytest.fixture
 def engine() -> None:
     """Skip, with the reason, where faults cannot be made."""
-    reason = explain_missing_kernel_engine()
+    reason = explain_missing_engine()
     if reason is not None:
-        pytest.skip(f"the kernel engine cannot run here: {reason}")
+        pytest.skip(f"no engine can run here: {reason}")
 
 
 @pytest.fixture(name="busy_core")

@@ -58,11 +58,11 @@ def _read(path: str) -> None:
 
 
 @contextmanager
-def _injected(engine: str) -> Iterator[None]:
+def _injected() -> Iterator[None]:
     from pytest_dataloader_faults import inject
     from pytest_dataloader_faults.faults import ReadError
 
-    with inject(ReadError(f"*/{BAD}", nth=2, times=1), engine=engine):
+    with inject(ReadError(f"*/{BAD}", nth=2, times=1)):
         yield
 
 
@@ -105,8 +105,8 @@ def main(tool: str, folder: str) -> None:
     if tool == "libfiu":  # It knows no paths. Another point is enabled, so that reads look it up.
         _enable_in_libfiu(b"posix/io/rw/pread", 0)
         before_second = lambda: _enable_in_libfiu(b"posix/io/rw/read", ONE_TIME)  # noqa: E731
-    if tool in ("kernel", "python"):
-        with _injected(tool):
+    if tool == "plugin":
+        with _injected():
             errnos = _first(folder, None)
     elif tool == "pyfakefs":
         with _faked(folder):

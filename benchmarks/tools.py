@@ -25,8 +25,7 @@ HERE = Path(__file__).parent
 PKG_CONFIG = ["pkg-config", "fuse3", "--cflags", "--libs"]
 NAMES = {
     "bare": "no tool",
-    "kernel": "this plugin, kernel engine",
-    "python": "this plugin, python engine",
+    "plugin": "this plugin",
     "strace": "`strace --inject --seccomp-bpf`",
     "libfiu": "libfiu, fiu-run -x",
     "fuse": "FUSE, a file system in C",

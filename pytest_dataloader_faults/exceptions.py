@@ -104,7 +104,7 @@ class MultipleLoadersError(InvalidArgumentError):
 
 
 class EngineUnavailableError(DataLoaderFaultsError):
-    """The requested engine is not available on this machine. The message says what is missing."""
+    """No fault can be injected on this machine. The message says what is missing."""
 
 
 class HarnessError(DataLoaderFaultsError):

@@ -21,7 +21,7 @@ from pytest_dataloader_faults._engine.scope import (
     FaultTotals,
     Injection,
     arm_faults,
-    engine_for,
+    require_engine_for,
     require_faults,
 )
 from pytest_dataloader_faults._settings import Settings, check, spared_folders
@@ -92,15 +92,12 @@ class InjectionScope(contextlib.ContextDecorator):
         return type(self)(self._make, self._warn)
 
 
-def inject(
-    *faults: Fault, seed: int = 0, engine: str = "auto", require_fired: bool = True
-) -> InjectionScope:
+def inject(*faults: Fault, seed: int = 0, require_fired: bool = True) -> InjectionScope:
     """Arm *faults* in the workers that loaders start while the scope is open.
 
     Args:
         *faults: The faults to inject, at least one; see ``pytest_dataloader_faults.faults``.
         seed: Seed of the faults with a ``probability``.
-        engine: ``"auto"``, ``"kernel"`` or ``"python"``.
         require_fired: Raise an error at the end if one of *faults* never fired.
 
     Returns:
@@ -110,14 +107,14 @@ def inject(
         is running then.
 
     Raises:
-        EngineUnavailableError: On entry, if this machine cannot run the engine.
+        EngineUnavailableError: On entry, if no fault can be injected on this machine.
         FaultNotFiredError: At the end of the scope, unless another exception leaves it.
         HarnessError: The plugin itself failed; the run proves nothing.
-        InvalidArgumentError: An argument is invalid or, on entry, the engine cannot inject one of
-            *faults*, or faults are already armed in this process.
+        InvalidArgumentError: An argument is invalid or, on entry, one of *faults* cannot happen to
+            fake files, or faults are already armed in this process.
 
     """
-    check(seed=seed, engine=engine, require_fired=require_fired)
+    check(seed=seed, require_fired=require_fired)
     _require_some(faults)
     caller = sys._getframe(1)
     file, line = caller.f_code.co_filename, caller.f_lineno
@@ -128,7 +125,7 @@ def inject(
         f" it in a with statement around the loop over the loader: with {call} as armed:"
     )
     return InjectionScope(
-        functools.partial(_armed, faults, seed=seed, engine=engine, require_fired=require_fired),
+        functools.partial(_armed, faults, seed=seed, require_fired=require_fired),
         functools.partial(warnings.warn_explicit, text, RuntimeWarning, file, line),
     )
 
@@ -159,11 +156,11 @@ def _require_some(faults: tuple[Fault, ...]) -> None:
 
 
 @contextlib.contextmanager
-def _arm(*faults: Fault, engine: str, seed: int) -> Iterator[Injection]:
+def _arm(*faults: Fault, seed: int) -> Iterator[Injection]:
     spared = [folder for folders in spared_folders for folder in folders()]
     injection: Injection | None = None
     try:
-        with arm_faults(*faults, engine=engine, seed=seed, spared=spared) as injection:
+        with arm_faults(*faults, seed=seed, spared=spared) as injection:
             yield injection
     except BaseException:  # It may be the consequence of a refusal, but is not replaced.
         with contextlib.suppress(RuntimeWarning):
@@ -180,10 +177,9 @@ def _warn_of_refusals(injection: Injection | None) -> None:
 
 
 @contextlib.contextmanager
-def _armed(
-    faults: tuple[Fault, ...], *, seed: int, engine: str, require_fired: bool
-) -> Iterator[Injection]:
-    with _arm(*faults, engine=engine_for(engine, faults), seed=seed) as injection:
+def _armed(faults: tuple[Fault, ...], *, seed: int, require_fired: bool) -> Iterator[Injection]:
+    require_engine_for(faults)
+    with _arm(*faults, seed=seed) as injection:
         yield injection
     if require_fired and (unfired := injection.explain_unfired()):
         raise FaultNotFiredError(unfired)
@@ -211,11 +207,9 @@ class FaultInjector:
     them.
     """
 
-    def __init__(self, *, engine: str = "auto", deadline: float = 30.0, seed: int = 0) -> None:
+    def __init__(self, *, deadline: float = 30.0, seed: int = 0) -> None:
         self._settings = Settings.of(locals())
         self._faults: tuple[Fault, ...] = ()
-        self._chosen: str | None = None
-        """The engine that injects these faults; None before the first ``inject``."""
         self._outcomes: list[Outcome] = []
         self._scope = contextlib.ExitStack()
         self._injection: Injection | None = None
@@ -232,26 +226,26 @@ class FaultInjector:
         """Add *faults* to those that are armed for the first loader, until the scope ends.
 
         Raises:
-            EngineUnavailableError: This machine cannot run the engine.
-            InvalidArgumentError: The engine cannot inject one of *faults*, a loader has already
+            EngineUnavailableError: No fault can be injected on this machine.
+            InvalidArgumentError: One of *faults* cannot happen to fake files, a loader has already
                 created its iterator, or faults are already armed in this process.
 
         """
         _require_some(faults)
         together = (*self._faults, *faults)
-        engine = engine_for(self._settings.engine, together)
+        require_engine_for(faults)
         if self._injection is not None:
             message = (
                 f"{faults!r} were added too late: the workers have already started. Arm every fault"
                 " before that"
             )
             raise InvalidArgumentError(message)
-        if self._chosen is None:
+        if not self._faults:
             from pytest_dataloader_faults._engine.loader.iterator import replace_iterators  # torch
 
             self._scope.enter_context(replace_iterators(self._first_iterator))
         armed = ArmedFaults(self, range(len(self._faults), len(together)))
-        self._chosen, self._faults = engine, together
+        self._faults = together
         return armed
 
     def run(
@@ -269,7 +263,6 @@ class FaultInjector:
             loader=loader,
             deadline=self._settings.longest_epoch,
             seed=self._settings.seed,
-            engine=self._settings.engine,
             before_init=before_init,
         )
         self._outcomes.append(outcome)
@@ -284,26 +277,15 @@ class FaultInjector:
     def explain_unfired(self) -> str | None:
         """Disarm. Describe the first fault that never fired, if there is one."""
         self._scope.close()
-        engine = self._chosen or self._settings.engine
         injection = self._injection
-        if (
-            text := injection.explain_unfired()
-            if injection
-            else explain_unfired(self.facts(), (), engine)
-        ):
+        if text := injection.explain_unfired() if injection else explain_unfired(self.facts(), ()):
             return text
-        texts = (
-            explain_unfired(each.faults, each.processes, each.request.engine)
-            for each in self._outcomes
-        )
+        texts = (explain_unfired(each.faults, each.processes) for each in self._outcomes)
         text = next(filter(None, texts), None)  # run_trial() itself accepts these.
         return text and f"{text}\nIf that is intended, call run_trial() and check outcome.fired"
 
     def _first_iterator(self, loader: Any, _make: object) -> Any:
         """Arm all faults, and let *loader* create its iterator under them."""
         self._scope.close()
-        engine = self._chosen or self._settings.engine
-        self._injection = self._scope.enter_context(
-            _arm(*self._faults, engine=engine, seed=self._settings.seed)
-        )
+        self._injection = self._scope.enter_context(_arm(*self._faults, seed=self._settings.seed))
         return loader._get_iterator()

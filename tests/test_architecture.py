@@ -117,7 +117,6 @@ READERS = ["open", "os.listdir", "os.readlink", "os.scandir", "glob.glob", "glob
 IMPORTED_BY_FOLDER = ["_engine.supervisor.answers", "_engine.python", "_engine.worker.preparations"]
 """Packages that import all modules in their folder, by ``import_modules``."""
 STATE = {
-    "_engine.chosen": "a user calls inject(), and no one hands it what pytest reads afterwards",
     "_engine.fake.engine._patched": "a process is patched once, whoever asks",
     "_engine.loader.client._hosts": "one process forks the supervisors of all scopes of a process",
     "_engine.system.processes._interrupted": "a signal handler is told nothing but the signal",
@@ -268,7 +267,7 @@ def test_supervisor_starts_without_torch():
     assert set() == _packages_reachable("_engine.supervisor.host", into_functions=True)
 
 
-def test_the_python_engine_needs_nothing_of_the_kernels():
+def test_fake_files_need_nothing_of_the_kernel():
     reached = _reachable("_engine.worker.python_session", into_functions=False)
     reached |= _reachable("_engine.worker.arm", into_functions=False)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dataloader_faults._engine import explain_missing_kernel_engine
+from pytest_dataloader_faults._engine import explain_missing_engine
 from support.environments import OURS, environment_for, find_requirements
 from support.scripts import load_script
 
@@ -68,8 +68,8 @@ def test_there_is_nothing_else(python):
 @pytest.mark.timeout(300)  # As of tests/test_docs.py.
 @pytest.mark.parametrize("page", list(_pages()))
 def test_examples_run_with_nothing_else_installed(page, python, tmp_path):
-    if reason := explain_missing_kernel_engine():
-        pytest.skip(f"the kernel engine cannot run here: {reason}")
+    if reason := explain_missing_engine():
+        pytest.skip(f"no engine can run here: {reason}")
     for ran in generate.run_page(page, tmp_path, str(python)):
         if ran.block is None:
             assert ran.status == 0, f"{ran.command}:\n{ran.output}"

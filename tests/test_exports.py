@@ -134,15 +134,15 @@ def test_trial_loads_no_judgement():
             run_trial,
             (
                 "(make_dataset, *faults, loader=None, epochs=1, deadline=30.0, seed=0,"
-                " engine='auto', before_init=False, copy=None, ranks=None, on_rank=None)"
+                " before_init=False, copy=None, ranks=None, on_rank=None)"
             ),
         ),
-        (inject, "(*faults, seed=0, engine='auto', require_fired=True)"),
+        (inject, "(*faults, seed=0, require_fired=True)"),
         (
             check_dataset,
             (
                 "(make_dataset, *, files=None, loader=None, contract=None, copy=None, only=None,"
-                " exclude=(), expected_failures=None, deadline=None, seed=0, engine='auto',"
+                " exclude=(), expected_failures=None, deadline=None, seed=0,"
                 " samples=64, ranks=None, on_fail='raise', flaky='warn', jobs=1)"
             ),
         ),

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from pytest_dataloader_faults._engine import explain_missing_kernel_engine
+from pytest_dataloader_faults._engine import explain_missing_engine
 from support.scripts import ROOT, load_script
 
 PICTURES = sorted((ROOT / "docs/pictures").iterdir())
@@ -24,8 +24,8 @@ def test_each_picture_is_on_a_page():
 def test_pictures_are_made_anew(tmp_path):
     pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
     pytest.importorskip("rich", reason="rich is not installed")
-    if reason := explain_missing_kernel_engine():
-        pytest.skip(f"the kernel engine cannot run here: {reason}")
+    if reason := explain_missing_engine():
+        pytest.skip(f"no engine can run here: {reason}")
     script = load_script("docs/pictures.py")
     with script.chromium() as browser:
         pictures = dict(script.pictures(browser, tmp_path))

@@ -27,7 +27,7 @@ from chaos.hurts import Hurt, shortage
 from chaos.results import Result, longest
 from chaos.rounds import Limits, Round, draw
 from chaos.subjects import Subject
-from pytest_dataloader_faults._engine import explain_missing_kernel_engine
+from pytest_dataloader_faults._engine import explain_missing_engine
 from support.datasets import write_records
 
 _LONGEST = 90.0
@@ -51,7 +51,7 @@ def main() -> None:
     records = write_records(_DATA / "records")
     tempfile.tempdir = None
     tempfile.gettempdir()  # It makes a file, once, to see whether it can.
-    explain_missing_kernel_engine()  # Asked once, here, and not by each round.
+    explain_missing_engine()  # Asked once, here, and not by each round.
     for number in range(start, stop):
         drawn = draw(seed, number, Limits(**{name: tuple(each) for name, each in limits.items()}))
         sys.stdout.write(json.dumps(_run(drawn, records).to_dict()) + "\n")

@@ -144,4 +144,4 @@ class Table:
 
 def _describe(drawn: Round) -> str:
     description = f"{drawn.hurt} after {drawn.delay:g} s" if drawn.role else drawn.hurt
-    return f"{description}: {drawn.subject} of {drawn.dataset}, {drawn.method}, {drawn.engine}"
+    return f"{description}: {drawn.subject} of {drawn.dataset}, {drawn.method}"

@@ -22,7 +22,6 @@ NOTHING = "nothing"
 LITTER = "litter"
 """A subject that leaves what no subject may leave, to be seen."""
 _METHODS = {"fork": 8, "forkserver": 2, "spawn": 1}
-_ENGINES = {"kernel": 4, "python": 1}
 _ACTS = {"kill": 8, "term": 2, "int": 2, "pause": 2, "stop": 1}
 _DELAYS = (0.0, 0.0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 """Seconds between the start of a process and what comes to it."""
@@ -40,7 +39,6 @@ class Round:
     subject: str
     dataset: str
     method: str
-    engine: str
     act: str
     role: str
     delay: float
@@ -79,7 +77,6 @@ def draw(seed: int, number: int, limits: Limits) -> Round:
         subject=_choose(stream, weights, limits.subjects),
         dataset=stream.choice(list(VERDICTS)),
         method=_choose(stream, _METHODS, methods),
-        engine=_choose(stream, _ENGINES, ()),
         act=act,
         role=role,
         delay=stream.choice(_DELAYS),

@@ -73,13 +73,13 @@ class Subject:
         return DATASETS[self._drawn.dataset](self._records)
 
     def _trial(self) -> Iterator[str]:
-        options = {"loader": self._loader, "deadline": DEADLINE, "engine": self._drawn.engine}
+        options = {"loader": self._loader, "deadline": DEADLINE}
         outcome = run_trial(self._dataset, _FAULT, **options)
         reference = take_reference(self._dataset, Settings(deadline=DEADLINE))
         yield str(outcome.judge(reference).verdict)
 
     def _inject(self) -> Iterator[str]:
-        with inject(_FAULT, engine=self._drawn.engine, require_fired=False) as injection:
+        with inject(_FAULT, require_fired=False) as injection:
             try:
                 for _ in DataLoader(self._dataset(), **self._loader):
                     pass
@@ -95,12 +95,12 @@ class Subject:
         yield VERDICTS[self._drawn.dataset]
 
     def _battery(self) -> Iterator[str]:
-        options = {"loader": self._loader, "deadline": DEADLINE, "engine": self._drawn.engine}
+        options = {"loader": self._loader, "deadline": DEADLINE}
         for result in check_dataset(self._dataset, only=_CHECKS, on_fail=None, **options):
             yield str(result.verdict)
 
     def _explore(self) -> Iterator[str]:
-        options = {"loader": self._loader, "deadline": DEADLINE, "engine": self._drawn.engine}
+        options = {"loader": self._loader, "deadline": DEADLINE}
         near = {"kinds": [ReadError], "files": "*/05.rec", "max_faults": 1, "max_epochs": 1}
         exploration = explore(
             self._dataset, max_examples=3, seed=1, database=None, on_fail=None, **near, **options
@@ -126,12 +126,10 @@ class Subject:
                 )
             )
             arguments = [f"--dataloader-faults-deadline={DEADLINE}", "-p", "no:cacheprovider", "-q"]
-            engine = f"--dataloader-faults-engine={self._drawn.engine}"
             pytest.main(
                 [
                     *options,
                     *arguments,
-                    engine,
                     f"--rootdir={folder}",
                     f"--basetemp={folder}/base",
                     str(test),

@@ -72,15 +72,12 @@ def _one_search(seed: int, records: Path) -> tuple[Exploration | None, list[str]
         start_methods=[stream.choice(_METHODS)], shuffle=make is not RecordStream
     )
     settings = {"seed": seed, "max_examples": _IN_A_SEARCH, "database": None, "on_fail": None}
-    engine = stream.choice(["kernel", "kernel", "kernel", "python"])
     try:
-        exploration = explore(
-            lambda: make(records), loader=loader, engine=engine, **kinds, **settings
-        )
+        exploration = explore(lambda: make(records), loader=loader, **kinds, **settings)
     except DataLoaderFaultsError as error:
-        return None, [f"{make.__name__}, {engine}: {error!r}"]
+        return None, [f"{make.__name__}: {error!r}"]
     if bool(exploration.failure) != is_planted:
-        return exploration, [f"{make.__name__}, {engine}: {exploration.failure or 'not found'}"]
+        return exploration, [f"{make.__name__}: {exploration.failure or 'not found'}"]
     return exploration, []
 
 

@@ -63,7 +63,6 @@ def run(tried_class: Tried, only: list[str] | None = None) -> dict[str, Any]:
         try:
             results = check_dataset(
                 **tried_class.dataset(folder),
-                engine="kernel",
                 on_fail=None,
                 only=only,
                 exclude=exclude,

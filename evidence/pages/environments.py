@@ -16,17 +16,14 @@ from typing import Any, NamedTuple
 
 from pages import Page
 from places import PLACES, Place, lacking
-from places.runs import Run, run_in
+from places.runs import run_in
 from pytest_dataloader_faults.battery.checks import CHECKS
 
 PAGE = Page("environments")
-ENGINES = ("auto", "python")
-_FAILED = "failed on setup with \"engine='python' cannot run here"
-"""How pytest begins the message of the first item; the others refer to it."""
 
 
 class Result(NamedTuple):
-    """What came of a place with an engine: a word of the page, and what is to be said besides."""
+    """What came of a place: a word of the page, and what is to be said besides."""
 
     word: str
     note: str = ""
@@ -36,30 +33,28 @@ def page(records: dict[str, dict[str, Any]]) -> str:
     """The page about what is kept of each place, by its name."""
     reference = records["here"]
     places = [place for name, place in PLACES.items() if name in records]
-    places.sort(key=lambda place: ("kernel", "python", "none").index(place.engine))
+    places.sort(key=lambda place: bool(place.says))
     notes: dict[str, int] = {}
     rows = [_row(place, records, notes) for place in places]
     return PAGE.text(
         rows="\n".join(rows),
         notes="\n".join(f"{number}. {_code(note)}" for note, number in notes.items()),
-        checks=len(CHECKS.keys() & reference["auto"]["verdicts"].keys()),
+        checks=len(CHECKS.keys() & reference["verdicts"].keys()),
         all=len(CHECKS),
         kernel=reference["kernel"],
         date=max(each["date"] for each in records.values()),
-        usual=_counts(reference["auto"]),
-        usual_python=_counts(reference["python"]),
+        usual=_counts(reference),
     )
 
 
 def _row(place: Place, records: dict[str, dict[str, Any]], notes: dict[str, int]) -> str:
     """The row of *place*. What needs more than a word is added to *notes*."""
-    results = [result(place, place.name, engine, records) for engine in ENGINES]
-    reason = records[place.name]["auto"]["header"].removeprefix("dataloader-faults: ")
+    there = result(place, place.name, records)
+    reason = records[place.name]["header"].removeprefix("dataloader-faults: ")
     reason = re.sub(r" \[.*\]$", "", reason.partition(": ")[2])  # The errno, and the kernel.
-    needed = dict.fromkeys(filter(None, (reason, *(each.note for each in results))))
+    needed = dict.fromkeys(filter(None, (reason, there.note)))
     numbers = ", ".join(str(notes.setdefault(each, len(notes) + 1)) for each in needed)
-    cells = [_code(place.like), place.engine, *(each.word for each in results), numbers]
-    return f"| {' | '.join(cells)} |"
+    return f"| {_code(place.like)} | {there.word} | {numbers} |"
 
 
 def _code(text: str) -> str:
@@ -67,17 +62,14 @@ def _code(text: str) -> str:
     return re.sub(r"(?<!-)--\w\S*(?<![:,])", r"`\g<0>`", text)
 
 
-def result(place: Place, name: str, engine: str, records: dict[str, dict[str, Any]]) -> Result:
-    """What came of the battery and the loops, with *engine* as the option of that name."""
-    verdicts = records[name][engine]["verdicts"]
-    if place.engine == "none" and set(verdicts.values()) == {"skipped"}:
+def result(place: Place, name: str, records: dict[str, dict[str, Any]]) -> Result:
+    """What came of the battery and the loops in *place*."""
+    verdicts = records[name]["verdicts"]
+    if place.says and set(verdicts.values()) == {"skipped"}:
         return Result("skipped")
-    if place.engine == "none" and set(verdicts.values()) == {"skipped", _FAILED}:
-        return Result("failed")
     if place.refuses and not {"passed", "corrupted"} & set(verdicts.values()):
         return Result("no verdict", place.refuses)
-    usual = records["here"]["python" if place.engine == "python" else engine]["verdicts"]
-    differing = "; ".join(_differences(verdicts, usual))
+    differing = "; ".join(_differences(verdicts, records["here"]["verdicts"]))
     return Result("differs", differing) if differing else Result("same")
 
 
@@ -95,18 +87,15 @@ def _counts(run: dict[str, Any]) -> str:
 
 
 def measure(name: str) -> dict[str, Any]:
-    """What comes of the battery and of loops of one's own in a place, by each engine."""
-    runs = {engine: run_in(name, f"--dataloader-faults-engine={engine}") for engine in ENGINES}
+    """What comes of the battery and of loops of one's own in a place."""
+    run = run_in(name)
     return {
         "date": time.strftime("%Y-%m-%d"),
         "kernel": platform.release().partition("-")[0],
-        **{engine: _record_of(run) for engine, run in runs.items()},
+        "header": run.header.replace(platform.release(), platform.release().partition("-")[0]),
+        "verdicts": run.verdicts,
+        "left": run.left,
     }
-
-
-def _record_of(run: Run) -> dict[str, Any]:
-    header = run.header.replace(platform.release(), platform.release().partition("-")[0])
-    return {"header": header, "verdicts": run.verdicts, "left": run.left}
 
 
 def main() -> None:
@@ -117,7 +106,7 @@ def main() -> None:
             sys.exit(f"{name}: {reason}")
         result = measure(name)
         PAGE.keep({**PAGE.record(), name: result})
-        print(name, result["auto"]["header"])
+        print(name, result["header"])
     PAGE.path.write_text(page(PAGE.record()), encoding="utf-8")
 
 

@@ -137,26 +137,20 @@ def test_every_row_about_places_is_short():
 
 
 def test_nothing_was_wrong_in_any_place():
-    """Each was tried: its engine is the expected one, and its verdicts are the usual ones."""
+    """Each was tried, and its verdicts are the usual ones, or skips with the expected reason."""
     assert HERE.keys() == PLACES.keys()
     assert [name for name in PLACES if not _is_as_expected(name)] == []
 
 
 def _is_as_expected(name):
     place, record = PLACES[name], HERE[name]
-    engine = "no" if place.engine == "none" else place.engine
-    rows = {"same": "", "skipped": "", "failed": "", "no verdict": place.refuses}
-    results = [
-        environments.result(place, name, requested, HERE) for requested in environments.ENGINES
-    ]
+    rows = {"same": "", "skipped": "", "no verdict": place.refuses}
+    result = environments.result(place, name, HERE)
     return (
-        f"dataloader-faults: {engine} engine" in record["auto"]["header"]
-        and all(
-            place.says in record[requested]["header"] or requested == place.engine == "python"
-            for requested in environments.ENGINES
-        )
-        and not any(record[requested]["left"] for requested in environments.ENGINES)
-        and all((each.word, each.note) in rows.items() for each in results)
+        bool(record["header"]) == bool(place.says)
+        and place.says in record["header"]
+        and not record["left"]
+        and (result.word, result.note) in rows.items()
     )
 
 

@@ -24,14 +24,13 @@ from places import seccomp_profiles as profiles
 class Place:
     """One place: what it is *like*, how it is entered, and what comes of it.
 
-    *engine* is the one that runs there, or "none". pytest's header *says* why it is not the kernel
-    engine. Where loaders cannot run, the checks *refuse* to say anything of datasets.
+    Where no fault can be injected, pytest's header *says* why. Where loaders cannot run, the checks
+    *refuse* to say anything of datasets.
     """
 
     name: str
     like: str
     enter_it: Callable[[], enter.Prefix]
-    engine: str = "kernel"
     says: str = ""
     refuses: str = ""
     is_quick: bool = False
@@ -62,42 +61,36 @@ _ALL = [
         "docker-old",
         "what the profile of Docker 18.09 refuses",
         enter.old_container,
-        "none",
         _NO_PIDFD,
     ),
     Place(
         "seccomp-eperm",
         "a profile that answers seccomp(2) with EPERM",
         partial(profiles.refuse, {"seccomp": errno.EPERM}),
-        "python",
         _REFUSED,
     ),
     Place(
         "seccomp-enosys",
         "a profile that answers seccomp(2) with ENOSYS",
         partial(profiles.refuse, {"seccomp": errno.ENOSYS}),
-        "python",
         "seccomp(2) is missing or forbidden here [ENOSYS",
     ),
     Place(
         "no-user-notification",
         "seccomp(2) without user notification (EINVAL), as in gVisor",
         partial(profiles.refuse, {"seccomp": errno.EINVAL}),
-        "python",
         "the kernel does not support seccomp user notification",
     ),
     Place(
         "listened-to",
         "a sandbox that answers system calls itself has the one listener that there can be",
         enter.listened_to,
-        "python",
         "this process already has a seccomp listener (is it in a sandbox?) [EBUSY",
     ),
     Place(
         "no-pidfds",
         "a profile that answers pidfd_open(2) and pidfd_getfd(2) with EPERM",
         partial(profiles.refuse, profiles.PIDFDS),
-        "none",
         _NO_PIDFD,
         is_quick=True,
     ),
@@ -105,7 +98,6 @@ _ALL = [
         "old-calls",
         "openat2(2), clone3(2) and pidfd_open(2) answered with ENOSYS, as by Linux 5.2",
         partial(profiles.refuse, profiles.OLD_KERNEL),
-        "none",
         _NO_PIDFD,
     ),
     Place(
@@ -117,14 +109,12 @@ _ALL = [
         "memory",
         "process_vm_readv(2) and ptrace(2) answered with EPERM, as by yama's ptrace_scope 2 and 3",
         partial(profiles.refuse, profiles.MEMORY),
-        "python",
         "reading another process's memory is forbidden here",
     ),
     Place(
         "unreadable",
         "an interpreter that its user may run but not read (mode 711): no process may trace it",
         partial(enter.be_a_user, enter.unreadable_interpreter),
-        "none",
         "/proc hides this process",
     ),
     Place("user-namespace", "unshare --map-root-user", enter.root_of_a_user_namespace),
@@ -139,7 +129,6 @@ _ALL = [
         "pid-namespace-old-proc",
         "unshare --pid --fork, and /proc of the other namespace",
         partial(enter.run_below, enter.NEW_PIDS, lambda: None),
-        "none",
         "/proc belongs to another PID namespace",
     ),
     Place(
@@ -151,7 +140,6 @@ _ALL = [
         "no-proc",
         "no /proc",
         partial(enter.mount_alone, "-t", "tmpfs", "tmpfs", "/proc"),
-        "none",
         "/proc is not mounted",
     ),
     Place("overlay", "data and TMPDIR on overlayfs, the data in the lower layer", enter.overlay),

@@ -53,7 +53,7 @@ def test_raised(read_errors):
 
 @dataclass(frozen=True)
 class Run:
-    """pytest's line about the engine, the verdict and the message of each item, what is left."""
+    """What pytest's header says of us, the verdict and the message of each item, what is left."""
 
     header: str
     verdicts: dict[str, str]

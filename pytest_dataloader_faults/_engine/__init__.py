@@ -1,4 +1,4 @@
-"""The engine that injects faults: which one works here, and if none does, why."""
+"""The engine that injects faults: whether it can run here, and if not, why."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable
 
-from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.children import reap, run_in_child
 from pytest_dataloader_faults._engine.system.processes import fork
@@ -22,13 +21,11 @@ _NEEDED: dict[str, Callable[[], int]] = {
     "pidfd_open(2) (Linux 5.3 or newer)": lambda: os.pidfd_open(os.getpid()),
     "memfd_create(2)": lambda: os.memfd_create("probe"),
 }
-"""System calls that every engine needs; each returns a descriptor."""
+"""System calls that it needs apart from seccomp(2); each returns a descriptor."""
 _FORBIDDEN = "{} is missing or forbidden here (the container's seccomp profile?) [{}, Linux {}]"
 _PROBE_SECONDS = 20.0
 """A probe takes 10 ms of a processor."""
 _WORKS = "works"
-chosen: set[str] = set()
-"""The engines that were chosen since the set was last cleared."""
 _NO_ANSWER = "two processes that tried it exited, or were stopped, before they had an answer"
 
 
@@ -36,18 +33,13 @@ def _probe_in_child() -> str:
     """The result of a child that tries to install a filter; "" if it had none in time."""
 
     def probe() -> bytes:
-        return (kernel_engine_reason() or _WORKS).encode()
+        return (_filter_reason() or _WORKS).encode()
 
     return run_in_child(probe, _PROBE_SECONDS).decode()
 
 
-@functools.cache
-def explain_missing_engines() -> str | None:
-    """Why no engine can run here, or None: both watch processes by pidfds, and by /proc.
-
-    Raises:
-        OSError: All descriptors are in use, so that cannot be tested.
-    """
+def _explain_unusable_system() -> str | None:
+    """Why processes cannot be watched here, by pidfds and by /proc; None if they can."""
     if sys.platform != "linux":
         return _ELSEWHERE.format(sys.platform)
     if not hasattr(os, "pidfd_open"):
@@ -64,50 +56,33 @@ def explain_missing_engines() -> str | None:
 
 
 @functools.cache
-def explain_missing_kernel_engine() -> str | None:
-    """Why the kernel engine cannot run here, or None if it can."""
-    if (reason := explain_missing_engines()) is not None:
+def explain_missing_engine() -> str | None:
+    """Why the engine cannot run here, or None if it can.
+
+    Raises:
+        OSError: All descriptors are in use, so that cannot be tested.
+    """
+    if (reason := _explain_unusable_system()) is not None:
         return reason
     # A child that was killed or stopped proves nothing about the kernel: try another one.
     text = _probe_in_child() or _probe_in_child() or _NO_ANSWER
     return None if text == _WORKS else text
 
 
-def not_linux() -> EngineUnavailableError:
-    """The error on another system. pytest and unittest skip a test, or a module, that raises it."""
+def require_engine() -> None:
+    """Raise the error of ``unavailable`` if no fault can be injected here."""
+    if explain_missing_engine() is not None:
+        raise unavailable()
+
+
+def unavailable() -> EngineUnavailableError:
+    """The error of a system without an engine. pytest and unittest skip a test that raises it."""
     from unittest import SkipTest
 
-    class NotLinuxError(EngineUnavailableError, SkipTest):
+    class NoEngineError(EngineUnavailableError, SkipTest):
         """The tests prove nothing here, and nothing is wrong with them."""
 
-    return NotLinuxError(f"no engine can run here: {explain_missing_kernel_engine()}")
-
-
-def choose(engine: str) -> str:
-    """The engine to take for *engine*; raises EngineUnavailableError if there is none."""
-    chosen_engine = _select(engine)
-    chosen.add(chosen_engine)
-    return chosen_engine
-
-
-def _select(engine: str) -> str:
-    from pytest_dataloader_faults._settings import check
-
-    check(engine=engine)
-    if sys.platform != "linux":
-        raise not_linux()
-    if engine == "auto" and fake_files() is not None:
-        engine = "python"  # The kernel does not see fake files.
-    if (reason := explain_missing_engines()) is not None:
-        raise EngineUnavailableError(f"engine={engine!r}: no engine can run here: {reason}")
-    if engine == "python":
-        return engine
-    if (reason := explain_missing_kernel_engine()) is None:
-        return "kernel"
-    if engine == "kernel":
-        message = f"engine='kernel': the kernel engine cannot run here: {reason}"
-        raise EngineUnavailableError(message)
-    return "python"
+    return NoEngineError(f"no engine can run here: {explain_missing_engine()}")
 
 
 # Some facts about the ways it can be refused. Reading what the kernel says it supports is not
@@ -138,7 +113,7 @@ _ANY_PROCESS = -1
 """For PR_SET_PTRACER: whatever reads is a child of this process, or its supervisor."""
 
 
-def kernel_engine_reason() -> str | None:
+def _filter_reason() -> str | None:
     """Install a filter on this process, permanently; None if it works, else why not."""
     from pytest_dataloader_faults._engine.kernel import linux
     from pytest_dataloader_faults._engine.kernel.bpf import program

@@ -24,9 +24,9 @@ From a worker        When                                                   Answ
 ``SampleStarted``    a sample starts, if the schedule needs to know         ``Proceed``, (1)
 ``FetchFinished``    the batch was made, failed, or there are no more
 ``WorkerIdle``       the worker failed before its first batch
-``Counts``           before each message of the python engine
-``Firing``           the python engine has let a fault happen
-``FaultRefused``     a fault is due that the python engine cannot cause
+``Counts``           before each message of a worker with fake files
+``Firing``           it has let a fault happen to one of these
+``FaultRefused``     a fault is due that it cannot cause
 ===================  =====================================================  ==============
 
 ===================  =====================================================
@@ -41,7 +41,7 @@ To the journal       When; only in a trial, whose warden and pytest read it
 ===================  =====================================================
 
 (1) Only if a fault may affect a worker when a batch or a sample starts (``Plan.needs.fetches``).
-The python engine always waits for ``Proceed``: it must know whether faults can still happen.
+A worker with fake files always waits for ``Proceed``: it must know whether faults can still happen.
 
 Before ``Proceed`` the supervisor may send ``ExitNow``, ``DieWhileSending`` or ``Block``: the worker
 does that itself. With ``has_more``, another ``Proceed`` follows: the number of descriptors in a
@@ -185,13 +185,13 @@ class Hello(NamedTuple):
     *inherited*: the descriptors that it has of files that matter, with their paths. *mapped*: the
     paths of such files in its memory. *high_fds*: the numbers that tracked files may get. *joins*:
     it is under the filter of the main process. *workers*: how many its loader has. *bystander*: no
-    fault fires in it.
+    fault fires in it. *fakes*: it decides about its fake files itself.
     """
 
     worker: int | None
     loader: int
     pid: int
-    engine: str
+    fakes: bool = False
     inherited: Sequence[tuple[int, str]] = ()
     mapped: Sequence[str] = ()
     high_fds: tuple[int, int] = (0, 0)
@@ -238,7 +238,7 @@ class WorkerIdle(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Counters of the python engine; *files* are those that changed, *matched* is by fault.
+    """Counters of fake files; *files* are those that changed, *matched* is by fault.
 
     *opened*: when files were opened since the last counts; of many, some are *omitted*: by kind,
     how many, and the time of the last one before them. *tallies*: see ``FaultPolicy``.
@@ -447,13 +447,13 @@ class WorkerConfig:
 
     *folder*: for the sockets by which workers pass tensors on; None in a trial, which has one.
     *armed*: the main process, if it is under the filter. *shares_files*: it was so before it made
-    the dataset. *workers*: how many the loader has.
+    the dataset. *workers*: how many the loader has. *fakes*: whether they see fake files.
     """
 
     address: str
     supervisor: int
     plan: FaultPlan
-    engine: str
+    fakes: bool = False
     stacks: bool = False
     folder: str | None = None
     armed: int | None = None

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import faults as vocabulary
-from pytest_dataloader_faults._engine import choose
+from pytest_dataloader_faults._engine import require_engine
 from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults.exceptions import HarnessError, InvalidArgumentError
-from pytest_dataloader_faults.faults.base import Place, explain_invalid_fault
+from pytest_dataloader_faults.faults.base import explain_invalid_fault
 from pytest_dataloader_faults.faults.collisions import DEFAULT_COLLISIONS, Collisions
 from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
 from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired, note_mentions
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults._engine.plan import FaultPlan
     from pytest_dataloader_faults._engine.protocol import SupervisorHandle, WorkerReports
     from pytest_dataloader_faults._engine.worker.session import WorkerSession
-
-
-KERNEL_SEES_NO_FAKE_FILES = (
-    "the kernel does not see pyfakefs files. Use engine='python', or real files, for example in"
-    " pytest's tmp_path"
-)
 
 
 class FaultTotals:
@@ -61,13 +55,10 @@ class Injection(FaultTotals):
     The supervisor has the counters. While the scope is open, each access requests them.
     """
 
-    def __init__(
-        self, plan: FaultPlan, engine: str, client: SupervisorClient, monitor: LoaderMonitor
-    ) -> None:
+    def __init__(self, plan: FaultPlan, client: SupervisorClient, monitor: LoaderMonitor) -> None:
         self._faults = tuple(map(FaultFacts, plan.faults))
         self._processes: tuple[WorkerFacts, ...] = ()
         self._refusals: tuple[Refusal, ...] = ()
-        self._engine = engine
         self._client: SupervisorClient | None = client
         self._monitor = monitor
 
@@ -111,7 +102,7 @@ class Injection(FaultTotals):
 
     def explain_unfired(self) -> str | None:
         """Why the first fault that did not fire matched nothing, if there is one."""
-        return explain_unfired(self.faults, self.workers, self._engine, self._monitor.not_made)
+        return explain_unfired(self.faults, self.workers, self._monitor.not_made)
 
     def _finish(self) -> None:
         """Disarm, and take the last report. Raises if the harness failed."""
@@ -141,7 +132,6 @@ def arm_faults(*faults: vocabulary.Fault, **options: Any) -> Iterator[Injection]
 @contextlib.contextmanager
 def open_scope(
     *faults: vocabulary.Fault,
-    engine: str,
     seed: int = 0,
     watch_files: bool = False,
     may_arm_own_process: bool = False,
@@ -169,53 +159,41 @@ def open_scope(
     spared = (*(folders or ()), *map(os.path.realpath, spared))
     observed = faults, watch_files, seed, samples, seeded
     plan = FaultPlan(*observed, folders, collisions, protects, spared)
-    client = SupervisorClient(plan, engine, stacks, supervisor)
+    client = SupervisorClient(plan, stacks, supervisor)
     monitor = LoaderMonitor(client, plan, may_arm_own_process=may_arm_own_process)
-    injection = Injection(plan, engine, client, monitor)
+    injection = Injection(plan, client, monitor)
     try:
         yield injection, monitor
     finally:
         injection._finish()
 
 
-def protect_files(supervisor: SupervisorHandle, engine: str) -> WorkerSession | None:
+def protect_files(supervisor: SupervisorHandle) -> WorkerSession | None:
     """Filter this process of a trial, which follows one whose faults may have fired.
 
-    It ends with the returned connection. The python *engine* protects nothing.
+    It ends with the returned connection. Fake files need no protection.
     """
-    if engine == "python":
+    if fake_files() is not None:
         return None
     from pytest_dataloader_faults._engine.plan import FaultPlan
     from pytest_dataloader_faults._engine.protocol import WorkerConfig
     from pytest_dataloader_faults._engine.worker.arm import arm_function
 
     plan = FaultPlan((), protects=True)
-    config = WorkerConfig(supervisor.address, supervisor.pid, plan, "kernel")
-    return arm_function("kernel")(config, None, 0, bystander=True)
+    config = WorkerConfig(supervisor.address, supervisor.pid, plan)
+    return arm_function(fakes=False)(config, None, 0, bystander=True)
 
 
-def engine_for(engine: str, faults: tuple[vocabulary.Fault, ...]) -> str:
-    """The engine to take for *engine*; raises if it cannot inject *faults*."""
+def require_engine_for(faults: tuple[vocabulary.Fault, ...]) -> None:
+    """Raise an error if the engine cannot run here, or cannot inject one of *faults*."""
     require_faults(faults)
-    chosen = choose(engine)
+    require_engine()
     for fault in faults if fake_files() is not None else ():
-        if reason := _explain_fake_files_limit(chosen, fault):
-            raise InvalidArgumentError(f"{fault!r}: {reason}")
-    for fault in faults if chosen == "python" else ():
-        if reason := fault.unseen_by_python:
+        if reason := fault.unseen_in_fake_files:
             raise InvalidArgumentError(
-                f"{fault!r}: the python engine cannot inject this, because {reason}."
-                " Use engine='kernel'"
+                f"{fault!r} cannot happen while pyfakefs replaces the files: {reason}. Use real"
+                " files, for example in pytest's tmp_path"
             )
-    return chosen
-
-
-def engine_for_files(engine: str) -> str:
-    """The engine to take for *engine*, if it sees the files that there are."""
-    chosen = choose(engine)
-    if chosen == "kernel" and fake_files() is not None:
-        raise InvalidArgumentError(f"engine='kernel': {KERNEL_SEES_NO_FAKE_FILES}")
-    return chosen
 
 
 def require_faults(faults: tuple[vocabulary.Fault, ...]) -> None:
@@ -223,9 +201,3 @@ def require_faults(faults: tuple[vocabulary.Fault, ...]) -> None:
     for fault in faults:
         if problem := explain_invalid_fault(fault):
             raise InvalidArgumentError(problem)
-
-
-def _explain_fake_files_limit(engine: str, fault: vocabulary.Fault) -> str:
-    if engine == "kernel" and fault.places & (Place.OF_FILES | Place.ALLOCATION):
-        return KERNEL_SEES_NO_FAKE_FILES
-    return fault.unseen_in_fake_files

@@ -54,12 +54,10 @@ def _may_be_ready(value: Any) -> bool:
     return not issubclass(kind, (str, bytes)) and any(hasattr(kind, name) for name in names)
 
 
-_ENGINES = ("auto", "kernel", "python")
 _NOT_REPRODUCED = ("warn", "fail")
 _ON_FAIL = ("raise", "warn", None)
 
 RULES = {
-    "engine": ArgumentRule(lambda value: value in _ENGINES, f"one of {', '.join(_ENGINES)}"),
     "make_dataset": ArgumentRule(
         lambda value: callable(value) or _may_be_ready(value),
         "callable, such as lambda: MyDataset(), or a dataset, a loader or several of them",
@@ -166,7 +164,6 @@ class Settings:
         deadline: Seconds for each epoch, and for the recovery pass; None to measure the fault-free
             epoch and choose.
         seed: Of the samplers, the workers, and the faults with a ``probability``.
-        engine: ``"auto"``, ``"kernel"`` or ``"python"``.
         ranks: How many processes train on the dataset together in the rank checks; None to skip
             them.
     """
@@ -200,14 +197,6 @@ class Settings:
         "seed for the samplers, workers and faults of trials and, if given, for searches",
         "N",
         kind=int,
-    )
-    engine: str = _with_option(
-        "auto",
-        "auto",
-        "how to inject faults: kernel (at the system call; tests fail if this machine does not"
-        " support it), python (in Python's own file functions), or auto (kernel if supported, else"
-        " python)",
-        "{auto,kernel,python}",
     )
     ranks: int | None = _with_option(
         None,
@@ -256,11 +245,11 @@ class Settings:
     def as_arguments(self) -> dict[str, Any]:
         """The arguments that pass them to ``check_dataset``, as ``outcomes.text.call`` shows it.
 
-        The seed is always shown, the engine only if it is not the kernel engine.
+        The seed is always shown.
         """
         from pytest_dataloader_faults.outcomes.text import to_plain
 
-        usual = {**vars(type(self)()), "samples": SAMPLES, "seed": None, "engine": "kernel"}
+        usual = {**vars(type(self)()), "samples": SAMPLES, "seed": None}
         arguments = {name: value for name, value in vars(self).items() if value != usual[name]}
         if "samples" in arguments and self.samples is None:  # None is left out of a call.
             arguments["samples"] = {"code": "None"}

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from pytest_dataloader_faults._engine import not_linux
+from pytest_dataloader_faults._engine import unavailable
 
 if sys.platform != "linux":  # Much of what is imported below is not there.
-    raise not_linux()
+    raise unavailable()
 
 from pytest_dataloader_faults import exceptions
-from pytest_dataloader_faults._engine.scope import engine_for
+from pytest_dataloader_faults._engine.fake import fake_files
+from pytest_dataloader_faults._engine.scope import require_engine_for
 from pytest_dataloader_faults._engine.system.children import ChildProcess
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
@@ -69,9 +70,9 @@ _NOISE = re.compile(
 by which torch ends what it writes of a signal."""
 
 
-_KERNEL_ONLY = (
-    "before_init=True needs the kernel engine, but engine={!r} selects the {} engine, which damages"
-    " files in workers only. Remove before_init, or pass engine='kernel'"
+_REAL_FILES_ONLY = (
+    "before_init=True needs real files, but pyfakefs replaces them. Use files in pytest's tmp_path,"
+    " or remove before_init"
 )
 _NO_GUARD = (
     "a worker of a trial has imported the main module, which starts another trial. Move the"
@@ -86,7 +87,6 @@ def run_trial(
     epochs: int = 1,
     deadline: float = 30.0,
     seed: int = 0,
-    engine: str = "auto",
     before_init: bool = False,
     copy: str | os.PathLike[str] | None = None,
     ranks: int | None = None,
@@ -122,9 +122,7 @@ def run_trial(
             loader's own time counts. A trial that still makes progress or sleeps at the deadline
             gets up to 120 s more.
         seed: For the samplers, the workers, and faults with a ``probability``.
-        engine: ``"auto"``, ``"kernel"`` or ``"python"``.
-        before_init: Whether to arm the faults before *make_dataset* is called. Requires the kernel
-            engine.
+        before_init: Whether to arm the faults before *make_dataset* is called. Not with fake files.
         copy: A folder with data. It is copied before the faults are armed, and *make_dataset* gets
             the copy, which belongs to this trial, instead of an empty folder.
         ranks: How many processes train together, 2 to 8; None for a single process without ranks.
@@ -139,7 +137,7 @@ def run_trial(
         InvalidArgumentError: An argument is invalid.
         UnusableDatasetError: *make_dataset* raised an error, or returned nothing that can be
             tested.
-        EngineUnavailableError: This machine cannot run the engine.
+        EngineUnavailableError: No fault can be injected on this machine.
         UnusableEnvironmentError: This machine lacks resources that every loader needs.
         HarnessError: The harness failed, so the trial proves nothing.
 
@@ -174,7 +172,8 @@ def run_trial_job(request: jobs.TrialJob) -> Outcome:
 
 
 def _run_alone(request: jobs.TrialJob) -> Outcome:
-    job = _job_for(with_engine(request))
+    require_engine_for_job(request)
+    job = _job_for(request)
     (record,) = run_together(job)
     return outcome_of(job, record)
 
@@ -196,7 +195,6 @@ def _request_of(job: jobs.TrialJob) -> TrialRequest:
         epochs=jobs.count_epochs(job.options.processes),
         seed=job.settings.seed,
         deadline=job.deadline,
-        engine=job.settings.engine,
         comparison=job.comparison,
         before_init=is_armed_before_init(job),
         rank=member.number if member else None,
@@ -209,12 +207,11 @@ def is_armed_before_init(job: jobs.TrialJob) -> bool:
     return isinstance(job.options.processes[0][0], Arm)
 
 
-def with_engine(request: jobs.TrialJob) -> jobs.TrialJob:
-    """*request*, with the engine that it can use here."""
-    engine = engine_for(request.settings.engine, request.faults)
-    if is_armed_before_init(request) and engine != "kernel":
-        raise exceptions.InvalidArgumentError(_KERNEL_ONLY.format(request.settings.engine, engine))
-    return replace(request, settings=replace(request.settings, engine=engine))
+def require_engine_for_job(request: jobs.TrialJob) -> None:
+    """Raise an error if the faults of *request* cannot be injected here."""
+    require_engine_for(request.faults)
+    if is_armed_before_init(request) and fake_files() is not None:
+        raise exceptions.InvalidArgumentError(_REAL_FILES_ONLY)
 
 
 def outcome_of(job: jobs.TrialJob, record: Record) -> Outcome:
@@ -299,8 +296,9 @@ class StartedTrial:
 
     @environment.report_shortages()
     def __init__(self, request: jobs.TrialJob) -> None:
-        self._job = _job_for(with_engine(request))
-        _prepare_fork(self._job)
+        require_engine_for_job(request)
+        self._job = _job_for(request)
+        _prepare_fork()
         with contextlib.ExitStack() as scope:
             self._started = _start(self._job, SharedCount(), scope)
             self._scope = scope.pop_all()
@@ -324,7 +322,7 @@ class StartedTrial:
             harness.end(self._started.warden)
 
 
-def _prepare_fork(job: jobs.Job) -> None:
+def _prepare_fork() -> None:
     """Do in this process what would otherwise be done again in each trial."""
     import torch.utils.data  # noqa: F401  # once here, not again in every trial
 
@@ -333,14 +331,14 @@ def _prepare_fork(job: jobs.Job) -> None:
 
     from pytest_dataloader_faults._trial import child
 
-    child.preload(job.settings.engine)
+    child.preload()
     child.collapse_after_two_trials()
 
 
 @environment.report_shortages()
 def run_together(*requests: jobs.Job) -> list[Record]:
     """Do all *requests* at once, each below a warden; if there are several, they form a group."""
-    _prepare_fork(requests[0])
+    _prepare_fork()
     with contextlib.ExitStack() as scope:
         scope.enter_context(_folder_of_group(requests[0]))
         running: list[_Started] = []

@@ -30,6 +30,7 @@ from functools import partial
 from multiprocessing import current_process, forkserver, resource_sharer, resource_tracker
 from typing import Any, NoReturn
 
+from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults._engine.kernel.linux import collapse
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor  # noqa: F401  # For preload().
 from pytest_dataloader_faults._engine.protocol import Message, SupervisorHandle
@@ -57,9 +58,9 @@ from pytest_dataloader_faults._trial.run import run
 from pytest_dataloader_faults.steps import OwnStep
 
 
-def preload(engine: str) -> None:
+def preload() -> None:
     """Do, in pytest's process, what each trial and each of its workers would do again."""
-    arm_function(engine)
+    arm_function(fakes=fake_files() is not None)
     import_late_modules(FOR_LOADER)
     for make_watcher in import_checks().WATCHERS:
         make_watcher()  # Imports its module.

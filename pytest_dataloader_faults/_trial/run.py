@@ -146,7 +146,6 @@ def _arm_engine(
 ) -> Armed:
     return open_scope(
         *job.faults,
-        engine=job.settings.engine,
         seed=job.settings.seed,
         watch_files=job.options.watch_files,
         may_arm_own_process=True,
@@ -207,7 +206,7 @@ class TrialProcess:
                     self._armed.arm_bystander()
             else:
                 if self.supervision and self.job.may_have_faults:
-                    self._protection = protect_files(self.supervision, self.job.settings.engine)
+                    self._protection = protect_files(self.supervision)
                 self.job = replace(self.job, faults=())
             for step in process:
                 self._run_step(step)

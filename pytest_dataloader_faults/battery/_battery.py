@@ -34,7 +34,12 @@ from pytest_dataloader_faults.battery.checks import (
 )
 from pytest_dataloader_faults.battery.fault_free_run import EarlierRun, FaultFreeRun
 from pytest_dataloader_faults.battery.targets import errors_of_files, require_match
-from pytest_dataloader_faults.battery.workload import NotApplicable, Workload, map_applicable
+from pytest_dataloader_faults.battery.workload import (
+    NotApplicable,
+    Workload,
+    has_fake_files,
+    map_applicable,
+)
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, InvalidArgumentError
 from pytest_dataloader_faults.faults import ClosedDescriptor, Fault, has_files
 from pytest_dataloader_faults.outcomes import (
@@ -342,7 +347,7 @@ class Battery:
     def _run_next_trial(
         self, check: Check, scenario: Scenario, trials: list[JudgedTrial]
     ) -> Outcome:
-        """One trial; NotApplicable is raised if the python engine cannot inject its faults.
+        """One trial; NotApplicable is raised if its faults cannot happen to fake files.
 
         If the dataset has hung before, an early deadline shows whether it hangs there again. But
         after a fault that does not last, the dataset may stay there for a while, and then continue.
@@ -364,7 +369,7 @@ class Battery:
                 # The dataset is slow, hangs elsewhere, or may have its own timeout.
                 outcome = self._run_trial(check, scenario, may_take_longer=not slow)
         except InvalidArgumentError as error:
-            if check is not _SWEEP and self.fault_free_run.settings.engine == "python":
+            if check is not _SWEEP and has_fake_files():
                 raise NotApplicable(str(error)) from error
             if check.origin:
                 raise check.error(str(error)) from error

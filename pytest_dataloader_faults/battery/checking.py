@@ -55,7 +55,6 @@ def check_dataset(
     expected_failures: Mapping[str, str] | None = None,
     deadline: float | str | None = None,
     seed: int = 0,
-    engine: str = "auto",
     samples: int | str | None = SAMPLES,
     ranks: int | None = None,
     on_fail: str | None = "raise",
@@ -84,7 +83,6 @@ def check_dataset(
             is 10 to 30, depending on how long an epoch takes without a fault. A trial that is still
             making progress, or sleeps, gets up to 120 more.
         seed: Seed of the samplers, the workers, and the faults with a ``probability``.
-        engine: ``"auto"``, ``"kernel"`` or ``"python"``.
         samples: Approximate number of samples of a map-style dataset to check; ``"all"`` or None
             for all. They are spread over the dataset, and the same in each check. A sampler of
             your own supplies its first batches. Each worker makes at least two batches. If reading

@@ -1,7 +1,7 @@
 """What a dataset returns and does when nothing is wrong.
 
 The outcome of a fault is compared with it. It consists of the reference, which is read sample by
-sample without workers, and of the fault-free epoch, which has workers and an engine, but no fault.
+sample without workers, and of the fault-free epoch, which has workers, but no fault.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-from pytest_dataloader_faults._engine.scope import engine_for_files
+from pytest_dataloader_faults._engine import require_engine
 from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults._settings.jobs import ONE_EPOCH, Deadlines, TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import repeat_if_killed, run_trial_job
@@ -96,8 +96,8 @@ class FaultFreeRun:
         OutdatedRunError raised if it differs.
         """
         check(make_dataset=make_dataset)
-        self.make_dataset = make_dataset
-        self.settings = replace(settings, engine=engine_for_files(settings.engine))
+        require_engine()
+        self.make_dataset, self.settings = make_dataset, settings
         self.contract = settings.contract
         self.deadlines = Deadlines(settings)
         self.comparison = earlier_run.comparison if earlier_run else EXACT

@@ -77,7 +77,7 @@ def most_bytes_of(fault_free: Outcome | None) -> int | None:
 
     *fault_free*: a pass without a fault. None if that does not say it.
     """
-    if fault_free is None or fault_free.request.engine != "kernel" or fault_free.unobserved:
+    if fault_free is None or fault_free.unobserved:
         return None
     files = [counts for worker in fault_free.workers for counts in worker.files.values()]
     return max(_LEAST_BYTES, _TIMES * sum(each.bytes for each in files))

@@ -50,7 +50,6 @@ def sweep(
     copy: str | os.PathLike[str] | None = None,
     deadline: float | str | None = None,
     seed: int = 0,
-    engine: str = "auto",
     samples: int | str | None = SAMPLES,
     on_fail: str | None = "raise",
     before_init: bool = False,
@@ -65,7 +64,7 @@ def sweep(
             *make_dataset* that takes a folder, and hits files in it.
         start_at: The step to start with, such as the ``next`` of a sweep that was stopped.
         max_trials: The largest number of trials.
-        files, loader, contract, copy, deadline, seed, engine, samples, on_fail: See
+        files, loader, contract, copy, deadline, seed, samples, on_fail: See
             ``check_dataset``.
         before_init: Whether operations of the constructor, and of the main process, fail as well.
             See ``run_trial``.

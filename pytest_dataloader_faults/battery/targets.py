@@ -285,10 +285,8 @@ def errors_of_files(outcome: Outcome) -> Iterator[tuple[Fault, ...]]:
 
 def find_new_files(began: int, fault_free: Outcome) -> tuple[str, ...]:
     """The files that the workers of *fault_free* read and that changed after *began*, in ns."""
-    # The python engine sees most opens, but not the reads of C code.
-    is_python = fault_free.request.engine == "python"
     items = (each for worker in fault_free.workers for each in worker.files.items())
-    read = {path for path, counts in items if counts.reads or (is_python and counts.opens)}
+    read = {path for path, counts in items if counts.reads}
     return tuple(path for path in sorted(read) if last_change(path) > began)
 
 

@@ -35,7 +35,7 @@ _ALL_MAPPED = (
 )
 _TAKE_FOLDER = "Let make_dataset take a folder, and write to files in it"
 
-Files: TypeAlias = Literal["opened", "read", "content", "cut", "filled"]
+Files: TypeAlias = Literal["opened", "read", "cut", "filled"]
 """Some of the files of a workload: the name of its property."""
 _FILE_SETS: Mapping[str, str] = {
     "opens": "opened",
@@ -147,7 +147,7 @@ class Workload:
     """What the workers do in the fault-free run with some of the data files.
 
     Attributes:
-        fault_free: One epoch with workers, the engine on and no fault.
+        fault_free: One epoch with workers and no fault.
         globs: The globs that the user passed.
         paths: The data files that faults may hit.
         own_folders: Folders that only the trial uses, so writes there may fail.
@@ -156,8 +156,8 @@ class Workload:
         length: The length of a map-style dataset, if it has one.
         in_workers_only: Whether only workers can read the dataset.
         in_all_workers_only: Whether only the loader's own number of workers can read it.
-        elsewhere: Which checks cover files that were opened before the workers started, with the
-            kernel engine: a sentence, or "".
+        elsewhere: Which checks cover files that were opened before the workers started: a sentence,
+            or "".
     """
 
     fault_free: Outcome
@@ -262,18 +262,8 @@ class Workload:
                 "its workers found the files that the fault-free run had written, and wrote no"
                 f" file. {_TAKE_FOLDER}"
             )
-        if self.is_python_engine:
-            return NotApplicable(
-                "the python engine saw its workers write no file, but C code may do so unseen."
-                " engine='kernel' sees all writes"
-            )
+        require_real_files()
         return NotApplicable("its workers write no file")
-
-    @property
-    def content(self) -> FileSet:
-        """The files that are read, or that C code may read without being monitored."""
-        is_unseen = self.is_python_engine and not self.read.paths and self.opened.paths
-        return self.opened if is_unseen else self.read
 
     @property
     def cut(self) -> FileSet:
@@ -282,8 +272,6 @@ class Workload:
         If a mapped file is truncated, the kernel returns zeros up to the end of the page and sends
         SIGBUS after that. A dataset can prevent neither.
         """
-        if self.is_python_engine:
-            return self.content
         return self._files_with(
             lambda counts: counts.reads and (counts.opens or counts.bytes), self._no_file_to_cut
         )
@@ -296,7 +284,7 @@ class Workload:
         if not self.read.paths or self.opened.paths:
             return NotApplicable(reason)
         is_forked = self.fault_free.loader.start_method == "fork"
-        covered = f". {self.elsewhere}" if self.elsewhere and not self.is_python_engine else ""
+        covered = f". {self.elsewhere}" if self.elsewhere else ""
         return NotApplicable(reason + covered + (_SERVED if is_forked else ""), _OPEN_BEFORE)
 
     @property
@@ -321,8 +309,7 @@ class Workload:
     @property
     def readers(self) -> tuple[int, ...]:
         """The workers that read by system calls, not only from earlier mappings."""
-        engine = self.fault_free.request.engine
-        uses = [each for each in self.used.items() if _reads(each[1], engine)]
+        uses = [each for each in self.used.items() if _reads(each[1])]
         return tuple(worker for worker, _ in uses if worker is not None)
 
     @property
@@ -371,9 +358,9 @@ class Workload:
     def _has_any(self, operation: str) -> bool:
         """Whether *operation* happens to a file that the globs mean, be it no data file.
 
-        True if the engine cannot see that: a fault says so.
+        True for fake files, of which that is unknown: a fault says so.
         """
-        if self.is_python_engine:
+        if has_fake_files():
             return True
         is_meant = GlobMatcher(self.globs)
         all_counts = (each.counts_of(operation) for each in self.fault_free.processes)
@@ -383,11 +370,6 @@ class Workload:
     def truncation_points(self) -> tuple[tuple[str, int], ...]:
         """Offsets at which some of these files could end and still look complete."""
         return targets.truncation_points(self.read.paths, self.own_folders)
-
-    @property
-    def is_python_engine(self) -> bool:
-        """Whether C code may open and read files without being monitored."""
-        return self.fault_free.request.engine == "python"
 
     @cached_property
     def kinds(self) -> tuple[Workload, ...]:
@@ -399,11 +381,6 @@ class Workload:
 
     def no_target(self, verb: str) -> NotApplicable:
         """An error that says why a check has no target: the workers *verb* no data file."""
-        if self.is_python_engine:
-            return NotApplicable(
-                f"the python engine saw its workers {verb} no data file, but C code may do so"
-                " unseen. engine='kernel' sees all reads"
-            )
         if self.read.paths and not self.opened.paths:
             reason = "its workers only use files that were opened or mapped before they started"
             return self.out_of_reach(reason)
@@ -439,12 +416,7 @@ class Workload:
         return max((sum(counts.values()) for counts in counts_by_worker), default=0)
 
     def count_per_file(self, operation: str) -> dict[str, int]:
-        """How often one worker does that in an epoch, at most, by path, in alphabetical order.
-
-        Without connections if the engine cannot cut off their responses.
-        """
-        if operation == "connections" and self.is_python_engine:
-            return {}
+        """How often one worker does that in an epoch, at most, by path, in alphabetical order."""
         highest: Counter[str] = Counter()
         for counts in self._counts_by_worker(operation):
             highest |= Counter(counts)
@@ -463,6 +435,19 @@ class Workload:
             yield {path: counts[path] for path in paths}
 
 
+def has_fake_files() -> bool:
+    """Whether pyfakefs replaces the files, so that only Python code sees them."""
+    from pytest_dataloader_faults._engine.fake import fake_files
+
+    return fake_files() is not None
+
+
+def require_real_files() -> None:
+    """Raise NotApplicable if pyfakefs replaces the files."""
+    if has_fake_files():
+        raise NotApplicable("it needs real files, but pyfakefs replaces them")
+
+
 def _scratch_files(fault_free: Outcome, own_folders: targets.OwnFolders) -> set[str]:
     """Temporary files that a worker left behind, with names that differ in each trial.
 
@@ -477,10 +462,7 @@ def _sources(files: Mapping[str, FileCounts]) -> dict[str, FileCounts]:
     return {path: each for path, each in files.items() if each.opens or each.reads}
 
 
-def _reads(files: Mapping[str, FileCounts], engine: str) -> bool:
+def _reads(files: Mapping[str, FileCounts]) -> bool:
     """Whether a worker reads by system calls, other than the one read that a mapping counts as."""
     # A mapping from before the worker started is of a file that the worker never opened.
-    return any(
-        counts.reads and (counts.opens or counts.bytes or engine == "python")
-        for counts in files.values()
-    )
+    return any(counts.reads and (counts.opens or counts.bytes) for counts in files.values())

@@ -9,10 +9,10 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults._engine import not_linux
+from pytest_dataloader_faults._engine import unavailable
 
 if sys.platform != "linux":  # Its workers would need Linux.
-    raise not_linux()
+    raise unavailable()
 
 from pytest_dataloader_faults._engine.fake.notes import explain
 

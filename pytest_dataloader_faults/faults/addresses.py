@@ -18,7 +18,6 @@ BY_ADDRESS = (
 )
 ANSWER = "recv"
 """How firings name the data from the peer of a connection."""
-ANSWERS_UNSEEN = "the kernel handles data that arrives through a socket"
 CONNECTION_FAILED = (
     r"\bconnect(ion|ed)?\b.{0,60}(abort|refus|reset|clos|broke|fail|lost|error|unreachable)"
     r"|(clos|lost|reset|fail|cannot|could not|unable|max retries).{0,80}\bconnect(ion)?\b"

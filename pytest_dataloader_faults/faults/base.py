@@ -18,7 +18,6 @@ from pytest_dataloader_faults import _arguments as allow
 from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults.faults.addresses import (
     ANSWER,
-    ANSWERS_UNSEEN,
     BY_ADDRESS,
     CONNECTION_FAILED,
     NO_DATA_YET,
@@ -35,6 +34,7 @@ SIGNALS = frozenset(  # Not SIGINT: Python makes it an exception, which torch's 
     getattr(_signal, f"SIG{name}")
     for name in "KILL SEGV BUS ABRT FPE ILL TERM HUP QUIT TRAP SYS XCPU XFSZ".split()
 )
+_CONNECTIONS_UNSEEN = "the kernel handles connections"
 FEW = (1, 2, 3)
 """Values of *times* that a search draws for faults that take time whenever they fire."""
 TIMES = (None, 1, 1, None, 1, 1, 2, 3)
@@ -277,14 +277,9 @@ class Fault(allow.Checked):
         return (ConnectionError, TimeoutError) if call == ANSWER else ()
 
     @property
-    def unseen_by_python(self) -> str:
-        """Why the python engine cannot let it happen; "" if it can."""
-        return ANSWERS_UNSEEN if Place.ANSWER in self.places else ""
-
-    @property
     def unseen_in_fake_files(self) -> str:
-        """Why it cannot happen to a file of pyfakefs; "" if it can."""
-        return ""
+        """Why it cannot happen in a process with pyfakefs' files; "" if it can."""
+        return _CONNECTIONS_UNSEEN if self.places & (Place.CONNECT | Place.ANSWER) else ""
 
     @property
     def counted_as(self) -> str:

@@ -40,8 +40,8 @@ READ_ERRNOS = errno_numbers(
 )
 
 _NO_FAKE_DESCRIPTOR = (
-    "a pyfakefs file has no descriptor that could be closed from outside at a sample. Use"
-    " nth=, which closes a file as it is opened, or real files"
+    "a pyfakefs file has no descriptor that could be closed from outside at a sample, only one"
+    " that is closed as it is opened, by nth="
 )
 
 

@@ -47,7 +47,7 @@ class ListingOrder(InWorkers, FileFault):
     happens_in: ClassVar = Place.LISTING
     effects: ClassVar = Effect.ORDER
     needs_worker: ClassVar = False
-    unseen_by_python: ClassVar = _UNSEEN
+    unseen_in_fake_files: ClassVar = _UNSEEN
     in_words: ClassVar = "{} was listed in another order"
     operation: ClassVar = "listings"
     drawn: ClassVar = {"order": ("reversed", "random")}
@@ -68,7 +68,7 @@ class ListingError(Triggered, FileFault):
     happens_in: ClassVar = Place.LISTING
     effects: ClassVar = Effect.ERROR
     needs_worker: ClassVar = False
-    unseen_by_python: ClassVar = _UNSEEN
+    unseen_in_fake_files: ClassVar = _UNSEEN
     errnos: ClassVar = LISTING_ERRNOS
     operation: ClassVar = "listings"
     drawn: ClassVar = {"errno": (_errno.EIO, _errno.ESTALE), "times": TIMES}
@@ -95,7 +95,7 @@ class StrayEntry(InWorkers, FileFault):
     effects: ClassVar = Effect.BAD_DATA
     is_at_rest: ClassVar = True
     needs_worker: ClassVar = False
-    unseen_by_python: ClassVar = _UNSEEN
+    unseen_in_fake_files: ClassVar = _UNSEEN
     in_words: ClassVar = "{} was added to its folder"
     operation: ClassVar = "listings"
     drawn: ClassVar = {"name": (".DS_Store", "*.part")}

@@ -57,7 +57,7 @@ class LockError(Triggered, FileFault):
 
     operation: ClassVar = "locks"
     drawn: ClassVar = {"errno": (_errno.EAGAIN, _errno.ENOLCK), "times": TIMES}
-    unseen_by_python: ClassVar = "libraries lock their files in C"
+    unseen_in_fake_files: ClassVar = "libraries lock their files in C"
 
     def explain_unmatched(self, counts: Mapping[str, int]) -> str:
         """Without a lock, nothing can match it."""

@@ -50,7 +50,7 @@ class MemoryExhaustion(Triggered):
     happens_in: ClassVar = Place.MEMORY | Place.FETCH
     effects: ClassVar = Effect.ERROR
     needs_worker: ClassVar = True
-    unseen_by_python: ClassVar = "libraries allocate memory in C"
+    unseen_in_fake_files: ClassVar = "libraries allocate memory in C"
     drawn: ClassVar = {"times": (None, *FEW)}
     errno = _errno.ENOMEM
     min_bytes: int = _DEFAULT_BYTES

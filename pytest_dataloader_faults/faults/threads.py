@@ -31,7 +31,7 @@ class ThreadExhaustion(Triggered):
 
     operation: ClassVar = "starts"
     drawn: ClassVar = {"times": TIMES}
-    unseen_by_python: ClassVar = "libraries start their threads in C"
+    unseen_in_fake_files: ClassVar = "libraries start their threads in C"
 
     def explain_unmatched(self, counts: Mapping[str, int]) -> str:  # noqa: ARG002  # they are no files
         """Nothing else matches it than a start."""

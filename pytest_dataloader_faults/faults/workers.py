@@ -24,7 +24,6 @@ from pytest_dataloader_faults.faults.base import (
     kind,
 )
 from pytest_dataloader_faults.faults.writes import (
-    FAKE_FILES_TAKE_WRITES,
     NOT_WRITTEN,
     NOTHING_WRITTEN,
 )
@@ -65,7 +64,7 @@ class SharedMemoryExhaustion(Triggered):
     happens_in: ClassVar = Place.RESERVATION
     effects: ClassVar = Effect.ERROR | Effect.SCARCITY
     needs_worker: ClassVar = True
-    unseen_by_python: ClassVar = "torch reserves shared memory in C++"
+    unseen_in_fake_files: ClassVar = "torch reserves shared memory in C++"
     drawn: ClassVar = {"times": (None, *FEW)}
     errno = _errno.ENOSPC
     nth: int = 1
@@ -135,16 +134,9 @@ class WorkerKilled(InOneWorker):
         return NOTHING_WRITTEN if self.writing and not counts else ""
 
     @property
-    def unseen_by_python(self) -> str:
-        """Why the python engine cannot let it happen."""
-        if self.reading or self.writing:
-            return f"the kernel handles a {'read' if self.reading else 'write'} that has started"
-        return ""
-
-    @property
     def unseen_in_fake_files(self) -> str:
         """Why it cannot happen to a file of pyfakefs."""
-        return FAKE_FILES_TAKE_WRITES if self.writing else ""
+        return "no read or write of it takes any time" if self.reading or self.writing else ""
 
     def message_patterns(self, _call: str) -> tuple[str, ...]:
         """What a message contains if it says that a file is incomplete."""

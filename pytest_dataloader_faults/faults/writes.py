@@ -28,9 +28,7 @@ WRITE_ERRNOS = errno_numbers(
     " EINVAL EIO EKEYEXPIRED ENETUNREACH ENODEV ENOMEM ENOSPC ENOTCONN ENXIO EPERM EREMOTEIO EROFS"
     " ESHUTDOWN ESTALE ETIMEDOUT EUCLEAN"
 )
-FAKE_FILES_TAKE_WRITES = (
-    "pyfakefs itself handles writes to its files. Use real files, for example in pytest's tmp_path"
-)
+_WRITES_UNSEEN = "pyfakefs itself handles writes to its files"
 NOTHING_WRITTEN = "no worker wrote to a data file"
 NOT_WRITTEN = (
     r"requested and \d+ written"
@@ -59,7 +57,7 @@ class WriteError(Triggered, FileFault):
     operation: ClassVar = "writes"
     drawn: ClassVar = {"errno": (_errno.ENOSPC, _errno.EIO, _errno.EDQUOT), "times": TIMES}
     is_survivable: ClassVar = True
-    unseen_in_fake_files: ClassVar = FAKE_FILES_TAKE_WRITES
+    unseen_in_fake_files: ClassVar = _WRITES_UNSEEN
     errno: int = _errno.ENOSPC
     nth: int = 1
     times: int | None = None
@@ -90,7 +88,7 @@ class ShortWrite(ShortCall):
     call: ClassVar = "write"
     operation: ClassVar = "writes"
     is_survivable: ClassVar = True
-    unseen_in_fake_files: ClassVar = FAKE_FILES_TAKE_WRITES
+    unseen_in_fake_files: ClassVar = _WRITES_UNSEEN
 
     def message_patterns(self, _call: str) -> tuple[str, ...]:
         """What a message contains if it says that a file is incomplete."""

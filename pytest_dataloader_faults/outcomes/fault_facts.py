@@ -52,7 +52,6 @@ def shared_offset_files(workers: Iterable[WorkerFacts]) -> dict[str, int]:
 def explain_unfired(
     faults: Sequence[FaultFacts],
     workers: Sequence[WorkerFacts],
-    engine: str,
     not_made: str | None = None,
 ) -> str | None:
     """Why the first of *faults* that did not fire did not; None if all of them fired.
@@ -62,12 +61,12 @@ def explain_unfired(
     for facts in faults:
         if not facts.fired:
             raised = [f"iter(loader) raised {printable(not_made)}"] if not_made else []
-            reasons = [] if raised and not workers else _reasons(facts, workers, engine)
+            reasons = [] if raised and not workers else _reasons(facts, workers)
             return f"{shown_fault(facts.fault)} never fired: {'. '.join([*raised, *reasons])}"
     return None
 
 
-def _reasons(fault: FaultFacts, workers: Sequence[WorkerFacts], engine: str) -> Iterator[str]:
+def _reasons(fault: FaultFacts, workers: Sequence[WorkerFacts]) -> Iterator[str]:
     if not workers:
         yield (
             "no DataLoader worker was started while it was armed. Arm faults before iter(loader),"
@@ -85,8 +84,6 @@ def _reasons(fault: FaultFacts, workers: Sequence[WorkerFacts], engine: str) -> 
             yield f"Batches fetched: {fetched}"
         if hidden := unobserved_operations(workers):
             yield f"Not visible to the engine: {hidden}"
-    if engine == "python" and has_files(fault.fault):
-        yield "The python engine sees only files that Python code opens, reads and writes"
     used = "" if fault.matched else fault.fault.list_used(functools.partial(_sum_counts, workers))
     if used:
         yield used

@@ -22,7 +22,7 @@ from pytest_dataloader_faults.outcomes.stages import (
     StateOf,
     VainWait,
 )
-from pytest_dataloader_faults.outcomes.text import call, describe_end, describe_exit, run_settings
+from pytest_dataloader_faults.outcomes.text import call, describe_end, describe_exit
 from pytest_dataloader_faults.wire import (
     Count,
     FaultFacts,
@@ -244,7 +244,6 @@ class TrialRequest:
         epochs: The number of passes under the faults.
         seed: The seed that was passed.
         deadline: The deadline that was passed, in seconds.
-        engine: The engine that injected the faults, ``"kernel"`` or ``"python"``.
         comparison: How samples are compared.
         before_init: Whether the faults were armed before the dataset was created.
         rank: The rank, if there were several; None without ranks.
@@ -256,7 +255,6 @@ class TrialRequest:
     epochs: int
     seed: int
     deadline: float
-    engine: str
     comparison: Comparison = EXACT
     before_init: bool = False
     rank: int | None = None
@@ -476,7 +474,8 @@ class TrialFacts:
             **request.run_options,
             ranks=len(self.ranks) or None,
             on_rank=_shown_rank(armed, len(self.ranks)),
-            **run_settings(request.deadline, request.seed, request.engine),
+            deadline=request.deadline,
+            seed=request.seed,
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -189,11 +189,6 @@ def _format_arguments(arguments: tuple[str, ...], options: Mapping[str, Any]) ->
     return [*arguments, *(f"{name}={code(value)}" for name, value in passed.items())]
 
 
-def run_settings(deadline: float | None, seed: int, engine: str) -> dict[str, Any]:
-    """The last options of a call that repeats a run; the kernel engine is the default."""
-    return {"deadline": deadline, "seed": seed, "engine": "python" if engine == "python" else None}
-
-
 # Some facts about stacks, which readers see with the user's frames first and none of this
 # package's. faulthandler prints the innermost frame of a thread first, and a traceback prints it
 # last. A library may have dozens of frames between the user's call and the line that crashes.

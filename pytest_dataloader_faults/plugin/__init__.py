@@ -11,7 +11,6 @@ are read with a default, except those of this plugin.
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import os
 import sys
@@ -65,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Find out which engine can run here, if the header will name it.
+    """Find out whether the engine can run here, if the header would say that it cannot.
 
     A child process does, for a few milliseconds. It exits before the first conftest is loaded, so
     that the user's code does not wait for it or receive a signal when it exits.
@@ -73,10 +72,10 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     arguments = vars(early_config.known_args_namespace)
     is_shown = arguments.get("verbose", -1) >= 0 and not arguments.get("no_header")
     if is_shown and "PYTEST_XDIST_WORKER" not in os.environ:  # A worker of xdist has no header.
-        from pytest_dataloader_faults._engine import explain_missing_kernel_engine
+        from pytest_dataloader_faults._engine import explain_missing_engine
 
         with contextlib.suppress(OSError, UnusableEnvironmentError):  # The header says it.
-            explain_missing_kernel_engine()
+            explain_missing_engine()
 
 
 def _spare_temporary_folder(config: pytest.Config) -> None:
@@ -114,8 +113,6 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(_options.as_typed(config, str(error))) from error
     if collector is not None:
         config.pluginmanager.register(collector)
-        if _collector.shows_engine_at_end(config):
-            config.pluginmanager.register(_collector.UsedEngines())
         if _items.has_terminal(config):
             config.pluginmanager.register(_items.ProgressLine(config))
     if datasets := _options.named_datasets(config):
@@ -132,8 +129,7 @@ def _make_collector(config: pytest.Config) -> _collector.Collector | None:
     paths = _options.reports(config)
     if hasattr(config, "workerinput"):
         return None
-    engine = functools.partial(_collector.engine_line, config)
-    return _collector.Collector(engine, paths, for_github=_options.is_for_github(config))
+    return _collector.Collector(paths, for_github=_options.is_for_github(config))
 
 
 def _register_baseline(config: pytest.Config, collector: _collector.Collector | None) -> None:
@@ -149,9 +145,16 @@ def _register_baseline(config: pytest.Config, collector: _collector.Collector | 
         config.pluginmanager.register(config.stash[BASELINE])
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    """Name the engine, and say why it is not the kernel engine."""
-    return f"dataloader-faults: {_collector.engine_line(config)}"
+def pytest_report_header() -> list[str]:
+    """Say why no fault can be injected here, if so."""
+    from pytest_dataloader_faults._engine import explain_missing_engine
+
+    try:
+        reason = explain_missing_engine()
+    except (OSError, UnusableEnvironmentError) as error:
+        return [f"dataloader-faults: no engine can be started right now: {error}"]
+    text = "dataloader-faults: no engine available, so tests that need one are skipped"
+    return [f"{text}: {reason}"] if reason is not None else []
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

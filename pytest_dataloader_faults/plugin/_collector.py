@@ -1,4 +1,4 @@
-"""Collect the results and engines of a run, also from processes of pytest-xdist.
+"""Collect the results of a run, also from processes of pytest-xdist.
 
 After each test item, pytest-xdist sends the item's report to the main process, with all attributes
 that are plain data. So a process that crashes later does not lose finished results.
@@ -9,18 +9,17 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import sys
 import time
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dataloader_faults.exceptions import UnclearErrorWarning, UnusableEnvironmentError
+from pytest_dataloader_faults.exceptions import UnclearErrorWarning
 from pytest_dataloader_faults.plugin import _failures
-from pytest_dataloader_faults.plugin._options import ATTRIBUTE, is_for_github, options_for
+from pytest_dataloader_faults.plugin._options import ATTRIBUTE, is_for_github
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.report.model import Item, Key, Report
@@ -29,14 +28,10 @@ if TYPE_CHECKING:
 class Collector:
     """The results of a run; registered with pytest in the main process.
 
-    *engine* says which one runs. *paths*: of the reports to write. *for_github*: whether to report
-    failures to GitHub.
+    *paths*: of the reports to write. *for_github*: whether to report failures to GitHub.
     """
 
-    def __init__(
-        self, engine: Callable[[], str], paths: Sequence[str], *, for_github: bool
-    ) -> None:
-        self._engine = engine
+    def __init__(self, paths: Sequence[str], *, for_github: bool) -> None:
         self._paths = {os.path.abspath(path): path for path in paths}  # A test may change folders.
         self._for_github = for_github
         self._found: dict[str, list[dict[str, Any]]] = {}
@@ -131,7 +126,7 @@ class Collector:
         """The report of the run, once it is over."""
         from pytest_dataloader_faults.plugin._report import report_of
 
-        return report_of(self.items, self._engine(), self._run)
+        return report_of(self.items, self._run)
 
 
 _reasons = pytest.StashKey[list[str]]()
@@ -174,83 +169,3 @@ def status(report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bo
         return None
     word, colour, letter = ("PASSED", "green", ".") if report.passed else ("FAILED", "red", "F")
     return report.outcome, letter, (f"{word} ({verdicts})", {colour: True})
-
-
-_USED = "dataloader_faults_engines"
-"""The attribute of pytest's reports that has the engines that an item ran by."""
-
-
-def engine_line(config: pytest.Config) -> str:
-    """The engine for tests that choose none, which decides what faults reach, and why that one."""
-    from pytest_dataloader_faults._engine import (
-        explain_missing_engines,
-        explain_missing_kernel_engine,
-    )
-
-    engine = options_for(config).engine
-    try:
-        if (reason := explain_missing_engines()) is not None:
-            consequence = "are skipped" if engine == "auto" else "fail"
-            return f"no engine available, so tests that need one {consequence}: {reason}"
-        if engine == "kernel" and (reason := explain_missing_kernel_engine()) is not None:
-            return f"no kernel engine available, so tests that need it fail: {reason}"
-        return _engine_text(engine)
-    except (OSError, UnusableEnvironmentError) as error:
-        return f"no engine can be started right now: {error}"
-
-
-def _engine_text(engine: str) -> str:
-    from pytest_dataloader_faults._engine import explain_missing_kernel_engine
-
-    reason = "as requested" if engine == "python" else explain_missing_kernel_engine()
-    if reason is None:
-        return f"kernel engine, Linux {os.uname().release}"
-    return f"python engine (Python-level reads only): {reason}"
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
-    """Forget the engines of earlier items."""
-    _pop_used_engines()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Give the report the engines of its phase; pytest-xdist sends that to the main process."""
-    report = yield
-    setattr(report, _USED, _pop_used_engines())
-    return report
-
-
-def _pop_used_engines() -> list[str]:
-    """The engines since the last call. Where their module was not imported, none has run."""
-    engine = sys.modules.get("pytest_dataloader_faults._engine")
-    if engine is None:
-        return []
-    engines = sorted(engine.chosen)
-    engine.chosen.clear()
-    return engines
-
-
-def shows_engine_at_end(config: pytest.Config) -> bool:
-    """Whether the end of a run names the engine because its header does not; never with -qq."""
-    verbosity = config.get_verbosity()
-    return verbosity == -1 or (verbosity > -1 and config.getoption("no_header", default=True))
-
-
-class UsedEngines:
-    """The engines of a run; registered with pytest if it does not show a header."""
-
-    def __init__(self) -> None:
-        self._used: dict[str, None] = {}
-        self._has_summary = False
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note the engines, and whether the summary of checks will name the engine, too."""
-        self._used.update(dict.fromkeys(getattr(report, _USED, ())))
-        self._has_summary |= hasattr(report, ATTRIBUTE)
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Name each engine on its own line."""
-        for engine in () if self._has_summary else self._used:
-            terminalreporter.write_line(f"dataloader-faults: {_engine_text(engine)}")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dataloader_faults._arguments import suggest_name
-from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._settings import Files, Settings
 from pytest_dataloader_faults._trial.factory import DatasetFactory, is_ready, part_of
 from pytest_dataloader_faults.battery import progress
@@ -193,7 +192,7 @@ class FaultCheck:
     def _run_cached(
         self, make_dataset: DatasetFactory, settings: Mapping[str, Any], call: Hashable
     ) -> tuple[CheckResult, bool]:
-        again = f"pytest {_arguments_for(self._node)} {self._command_line()}"
+        again = f"pytest {_arguments_for(self._node)} {command_line(self._node.config)}"
         folder = getattr(self._node, "funcargs", {}).get("tmp_path")
         return self._node.config.stash.setdefault(_fault_free_cache, FaultFreeCache()).run_check(
             self.name,
@@ -204,13 +203,6 @@ class FaultCheck:
             expected=(self._options.expected_failures or {}).get(self.name),
             reproduce=again.rstrip(),
         )
-
-    def _command_line(self) -> str:
-        """The options of this run, and the python engine if the kernel engine cannot run."""
-        options = command_line(self._node.config)
-        if self._options.engine == "auto" and choose("auto") == "python":
-            options = f"{options} --dataloader-faults-engine=python".lstrip()
-        return options
 
     def require_called(self) -> None:
         """Fail a test that never called its check, because such a test shows nothing."""

@@ -64,26 +64,18 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
 
 
 def options_of(node: pytest.Item) -> ItemOptions:
-    """Return the options of an item; skips or fails the item if their engine cannot run."""
-    from pytest_dataloader_faults._engine import (
-        explain_missing_engines,
-        explain_missing_kernel_engine,
-    )
+    """Return the options of an item; skips the item if the engine cannot run."""
+    from pytest_dataloader_faults._engine import explain_missing_engine
 
     with _options.fail_on_bad_values(node):
         options = _options.options_for(node.config, node.iter_markers(MARKER))
-    reason = (
-        explain_missing_kernel_engine() if options.engine == "kernel" else explain_missing_engines()
-    )
-    if reason is not None and options.engine == "auto":
+    if (reason := explain_missing_engine()) is not None:
         pytest.skip(f"no engine can run here: {reason}")
-    if reason is not None:
-        pytest.fail(f"engine={options.engine!r} cannot run here: {reason}", pytrace=False)
     return options
 
 
 def check_of(node: pytest.Item, name: str) -> FaultCheck:
-    """The check *name* for the item; skips or fails the item if no engine can run."""
+    """The check *name* for the item; skips the item if the engine cannot run."""
     options = options_of(node)
     from pytest_dataloader_faults._settings import Settings
     from pytest_dataloader_faults.battery.checks import CHECKS, kind_of
@@ -107,13 +99,13 @@ def require_accelerator(item: pytest.Item) -> None:
     """Skip or fail *item* if it needs an accelerator and there is none.
 
     ``gpu`` without ``dataloader_faults`` may be a marker of the suite's own, with another meaning.
-    If no engine can run, as on other systems than Linux, our fixtures say so.
+    If the engine cannot run, as on other systems than Linux, our fixtures say so.
     """
     if not {"gpu", MARKER} <= {mark.name for mark in item.iter_markers()}:
         return
-    from pytest_dataloader_faults._engine import explain_missing_engines
+    from pytest_dataloader_faults._engine import explain_missing_engine
 
-    if explain_missing_engines():
+    if explain_missing_engine():
         return
     from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 

@@ -35,7 +35,6 @@ class ItemOptions(NamedTuple):
     sets.
     """
 
-    engine: str
     flaky: str
     settings: Mapping[str, Any]
     explicit: Mapping[str, Any]

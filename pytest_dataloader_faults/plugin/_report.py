@@ -59,7 +59,6 @@ def record_properties(node: pytest.Item, result: CheckResult, duration: float) -
         "verdict": str(result.verdict) if result.applies else "",
         "passed": str(result.passed).lower() if result.applies else "",
         "fault": ", ".join(map(repr, outcome.schedule)) if outcome else "",
-        "engine": outcome.request.engine if outcome else "",
         "duration": f"{duration:.3f}",
         "cause": result.cause,
         "fix": result.fix,
@@ -207,9 +206,9 @@ def ordered_items(data: Iterable[dict[str, Any]]) -> tuple[Item, ...]:
     return tuple(items)
 
 
-def report_of(items: tuple[Item, ...], engine: str, run: Run) -> Report:
-    """The report of a *run* by *engine*."""
-    return Report(engine=engine, versions=_versions(), runs=(run,), items=items)
+def report_of(items: tuple[Item, ...], run: Run) -> Report:
+    """The report of a *run*."""
+    return Report(versions=_versions(), runs=(run,), items=items)
 
 
 def _checks() -> Iterable[str]:

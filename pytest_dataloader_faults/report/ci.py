@@ -127,8 +127,6 @@ def _lines(report: Report, *, has_evidence: bool = True) -> Iterator[str]:
         yield from ("", f"<details><summary>{title}</summary>", *_table(passing), "", "</details>")
     for note in named_notes_of(report.items):
         yield from ("", f"Note: {as_text(note)}.")
-    if report.engine:
-        yield from ("", f"{as_text(report.engine)}.")
     for run in report.runs:
         yield from ("", f"<code>{as_text(run.command)}</code>: {as_text(run.summary)}.")
 

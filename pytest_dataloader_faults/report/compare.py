@@ -137,7 +137,7 @@ def _counterpart(failure: Item, states: Mapping[Key, Item], report: Report) -> I
     if failure.failure_key in states or not failure.without_fault:
         return states.get(failure.failure_key)
     siblings = [each for each in report.tests.get(failure.title, ()) if each.call == failure.call]
-    if any(item.engine for item in siblings):  # A check ran, so the fault-free run passed.
+    if any(item.trials for item in siblings):  # A check ran, so the fault-free run passed.
         return replace(failure, status=PASSED, verdict=str(Verdict.SURVIVED))
     return siblings[0] if siblings else None
 

@@ -45,7 +45,6 @@ def merge_reports(sources: Sequence[tuple[str, Report]]) -> tuple[Report, list[s
     for results in results_by_key.values():
         results.sort(key=lambda result: STATUSES.index(result[1].status))
     merged = Report(
-        engine="; ".join(dict.fromkeys(each.engine for each in reports if each.engine)),
         versions=_all_versions(reports),
         runs=tuple(run for each in reports for run in each.runs),
         items=confirm_failures(results[0][1] for results in results_by_key.values()),

@@ -85,7 +85,6 @@ class Item:
         section: The anchor of the cause in the guide to failed checks; "" if there is none.
         notes: Remarks on the dataset.
         faults: The faults of the deciding trial, as source code.
-        engine: The engine of the trial; "" if there was none.
         reproduce: A command or a call that runs the check again.
         duration: The duration of the item in seconds.
         trials: The duration of each trial in seconds.
@@ -114,7 +113,6 @@ class Item:
     section: str = ""
     notes: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
-    engine: Annotated[str, one_of(("", "kernel", "python"))] = ""
     reproduce: str = ""
     duration: Seconds = 0.0
     trials: tuple[Seconds, ...] = ()
@@ -163,8 +161,8 @@ class Item:
 
     @property
     def was_tried(self) -> bool:
-        """Whether a trial decided. An item of a baseline has a reason, but no engine."""
-        is_untried = not self.engine and self.verdict in (None, Verdict.NOT_EXERCISED)
+        """Whether a trial decided. An item of a baseline has a reason, but no trials."""
+        is_untried = not self.trials and self.verdict in (None, Verdict.NOT_EXERCISED)
         return self.reason is not None or not is_untried
 
     @property
@@ -228,13 +226,11 @@ class Report:
     """A run of pytest, or several that were merged.
 
     Attributes:
-        engine: The engine, and why it is not the kernel engine.
         versions: Of Python, torch, this plugin and the system, by name.
         runs: The runs, in the order of the reports that were merged.
         items: The checks, test by test, in the order of the battery.
     """
 
-    engine: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     runs: tuple[Run, ...] = ()
     items: tuple[Item, ...] = ()
@@ -355,7 +351,6 @@ def item_of(
         section=result.finding.cause.section if result.finding.cause else "",
         notes=result.notes,
         faults=tuple(map(repr, outcome.schedule)) if outcome else (),
-        engine=outcome.request.engine if outcome else "",
         reproduce=result.reproduce,
         duration=round(duration, 3),
         trials=tuple(each.duration for each in result.trials),

@@ -58,8 +58,6 @@ def summary(report: Report, width: int = WIDTH, *, quotes: bool = False) -> Iter
 
     *quotes*: whether to quote the errors of tests that could not run. Else, they stand above.
     """
-    if report.engine:
-        yield report.engine, {}
     for test, items in report.tests.items():
         yield from _test_lines(test, items, width, quotes=quotes)
     if any(item.section for item in report.items if item.status in FAILURES):

@@ -42,7 +42,6 @@ def replay(
     epochs: int = 1,
     deadline: float = 30.0,
     seed: int = 0,
-    engine: str = "auto",
     before_init: bool = False,
     copy: str | os.PathLike[str] | None = None,
 ) -> Verdict:
@@ -57,7 +56,7 @@ def replay(
         loader: Options of the ``DataLoader``.
         contract: What the dataset promises, if it differs from the default ``Contract()``.
         epochs: Number of epochs under the faults.
-        deadline, seed, engine, before_init, copy: See ``run_trial``.
+        deadline, seed, before_init, copy: See ``run_trial``.
 
     Returns:
         The verdict, which is a pass or, inside a Hypothesis test, ``not_exercised``.
@@ -91,7 +90,6 @@ def explore(
     max_examples: int | None = None,
     deadline: float = 30.0,
     seed: int | None = None,
-    engine: str = "auto",
     on_fail: str | None = "raise",
     report: Callable[[str], object] | None = None,
     before_init: bool = False,
@@ -118,7 +116,6 @@ def explore(
             profile, which is usually 100.
         deadline: Seconds for each trial. Each trial that hangs takes that long.
         seed: Seed of the search; by default, ``--hypothesis-seed`` and ``derandomize`` apply.
-        engine: ``"auto"``, ``"kernel"`` or ``"python"``.
         on_fail: ``"raise"``, ``"warn"`` or None.
         report: A function that is called with the statistics before an error is raised.
         before_init: Whether faults are armed before *make_dataset* is called. See ``run_trial``.

@@ -30,7 +30,7 @@ from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired
 from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
 from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.judge.starts import start_cause
-from pytest_dataloader_faults.outcomes.text import call_in_lines, code, run_settings, to_plain
+from pytest_dataloader_faults.outcomes.text import call_in_lines, code, to_plain
 from pytest_dataloader_faults.steps import Processes, run_epochs
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def record_statistics(outcome: Outcome, finding: Finding) -> None:
 
 def not_exercised(outcome: Outcome, finding: Finding) -> FaultNotFiredError:
     """The error that says why no fault fired."""
-    reason = explain_unfired(outcome.faults, outcome.processes, outcome.request.engine)
+    reason = explain_unfired(outcome.faults, outcome.processes)
     return FaultNotFiredError(f"not_exercised: {reason or finding.sentence}")
 
 
@@ -201,7 +201,8 @@ def violation(
         loader=request.loader,
         contract=promise,
         **request.run_options,
-        **run_settings(request.deadline, request.seed, request.engine),
+        deadline=request.deadline,
+        seed=request.seed,
     )
     imports = [*_import_lines(outcome, promise), *home]
     test = "\n".join(["", *imports, "", "", "def test_again():", f"    {again}"])

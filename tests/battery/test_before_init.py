@@ -203,7 +203,7 @@ def test_a_worker_that_ends_interrupts_no_call_of_the_loader(tmp_path):
     write_lines(tmp_path)
     job = TrialJob(
         make_dataset=functools.partial(LineStream, tmp_path),
-        settings=Settings(loader={"num_workers": 2, "batch_size": 4}, engine="kernel"),
+        settings=Settings(loader={"num_workers": 2, "batch_size": 4}),
         options=TrialOptions(processes=run_epochs(before_init=True), watch_files=True),
     )
 

@@ -45,7 +45,7 @@ def _check(make_dataset, only="read-error", **options):
 
 
 def test_a_new_cache_is_noted(records, cache):
-    result = _check(lambda: Spectrograms(records, cache), engine="python")
+    result = _check(lambda: Spectrograms(records, cache))
     assert (result.verdict, result.passed) == ("failed_cleanly", True)
     (note,) = result.notes
     assert "16 files that the workers read (spectrograms/00.npy, spectrograms/01.npy," in note
@@ -97,9 +97,7 @@ def _logging(records, log):
     return Records(records)
 
 
-@pytest.mark.parametrize(("engine", "notes"), [("kernel", 0), ("python", 1)])
-def test_what_workers_open_may_be_read_by_c(records, tmp_path, engine, notes):
-    """The python engine would not see that, and the kernel's sees that a log is not read."""
+def test_a_log_that_workers_write_is_no_cache(records, tmp_path):
     log = tmp_path / "log"
 
     class Logs(Records):
@@ -107,7 +105,7 @@ def test_what_workers_open_may_be_read_by_c(records, tmp_path, engine, notes):
             log.open("w").close()
             return super().__getitem__(index)
 
-    assert len(_check(lambda: Logs(records), engine=engine).notes) == notes
+    assert _check(lambda: Logs(records)).notes == ()
 
 
 def test_every_item_of_a_test_notes_the_cache(records, cache):

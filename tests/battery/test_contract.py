@@ -71,19 +71,11 @@ def _filtered(dataset):
 
 
 @pytest.mark.parametrize(
-    ("check", "engine"),
-    [
-        ("read-error", "kernel"),
-        slow("read-error-transient", "python"),
-        slow("truncated-half", "kernel"),
-        slow("read-error", "python"),
-        slow("read-error-transient", "kernel"),
-        slow("truncated-half", "python"),
-    ],
+    "check", ["read-error", slow("truncated-half"), slow("read-error-transient")]
 )
-def test_samples_that_a_fault_hit_may_be_skipped(check, engine, records):
+def test_samples_that_a_fault_hit_may_be_skipped(check, records):
     make = functools.partial(_filtered, NoneOnError(records))
-    allowed = _run_checks(make, check, SKIPS, engine=engine)
+    allowed = _run_checks(make, check, SKIPS)
 
     assert (allowed.verdict, allowed.passed) == ("survived", True), allowed.explanation
     lost = 2 if check == "read-error-transient" else COUNT

@@ -188,8 +188,7 @@ def test_a_worker_that_reads_once_is_run_once(records):
     assert "tried:" not in result.explanation
 
 
-@pytest.mark.parametrize("engine", ["kernel", slow("python")])
-def test_no_read_fails_in_the_second_epoch(engine, records):
+def test_no_read_fails_in_the_second_epoch(records):
     epoch = Epoch(keep_workers=True)
     outcome = run_trial_job(
         TrialJob(
@@ -197,7 +196,6 @@ def test_no_read_fails_in_the_second_epoch(engine, records):
             faults=(ReadError("*.rec", times=1),),
             settings=Settings(
                 loader={"num_workers": 2, "batch_size": 4, "sampler": _FirstThenAll()},
-                engine=engine,
             ),
             changes={"persistent_workers": True},
             options=TrialOptions(processes=arm_workers(epoch, EndFaults(), epoch)),

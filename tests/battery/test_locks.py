@@ -20,7 +20,7 @@ from filelock import FileLock
 from torch.utils.data import get_worker_info
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults._engine import explain_missing_kernel_engine
+from pytest_dataloader_faults._engine import explain_missing_engine
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialOptions
 from pytest_dataloader_faults.battery._battery import Battery
@@ -48,7 +48,7 @@ from support.results import failure_of
 from support.rows import rows, slow
 
 pytestmark = pytest.mark.skipif(
-    bool(explain_missing_kernel_engine()), reason=str(explain_missing_kernel_engine())
+    bool(explain_missing_engine()), reason=str(explain_missing_engine())
 )
 BOTH = [check.name for check in LOCKS]
 
@@ -216,13 +216,6 @@ def test_a_dataset_that_locks_nothing_is_left_out(records):
     for result in _results(functools.partial(ReadsLmdb, records, lock=False)).values():
         assert not result.applies
         assert "neither its constructor nor its workers lock a file" in result.explanation
-
-
-def test_the_python_engine_does_not_see_locks(records):
-    make = functools.partial(LocksByLibrary, records)
-    for result in _results(make, engine="python").values():
-        assert not result.applies
-        assert "engine='kernel' does" in result.explanation
 
 
 @pytest.mark.parametrize("kind", [WaitsByLibrary, slow(LocksByFlock)])

@@ -196,17 +196,6 @@ def test_globs_of_files_leave_connections_alone(url):
     assert address == result.outcome.schedule[0].path
 
 
-def test_python_engine_tries_what_it_can(url):
-    results = check_dataset(
-        lambda: ZerosOnError(url),
-        only=[check.name for check in NETWORK],
-        engine="python",
-        on_fail=None,
-    )
-    assert results[0].failed
-    assert all("Use engine='kernel'" in each.explanation for each in results[1:])
-
-
 def test_sweep_lets_connections_fail(url):
     with pytest.raises(CheckFailedError, match="ConnectError"):
         sweep(lambda: ZerosOnError(url), faults=[ConnectError()])
@@ -219,11 +208,6 @@ def test_sweep_lets_connections_fail(url):
 def test_survey_has_the_connections(url):
     profile = survey(lambda: ByHttp(url))
     assert {f"tcp{url.removeprefix('http')}": COUNT} == profile.files.count("connections")
-
-
-def test_a_search_with_the_python_engine_has_no_connections(url):
-    profile = survey(lambda: ByHttp(url), engine="python")
-    assert profile.files.count("connections") == {}
 
 
 @pytest.mark.slow

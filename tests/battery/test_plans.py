@@ -27,7 +27,7 @@ def _real(tmp_path_factory):
     return Battery(lambda: Records(folder)).workload
 
 
-def _workload(real, *workers, engine="kernel", start_method="fork", writable=(), **counts):
+def _workload(real, *workers, start_method="fork", writable=(), **counts):
     """One whose workers did that to these files."""
     counts = {"fetches": 4, **counts}
     facts = tuple(
@@ -37,7 +37,6 @@ def _workload(real, *workers, engine="kernel", start_method="fork", writable=(),
     fault_free = revised(
         real.fault_free,
         processes=facts,
-        engine=engine,
         start_method=start_method,
         passes=(),  # Those of the real one are of other workers.
     )
@@ -178,35 +177,32 @@ def test_a_death_comes_halfway_and_at_the_end(fetches, middle, last_fetch, real)
 
 
 @rows(
-    ("files", "engine", "worker"),
+    ("files", "worker"),
     [
-        (({A: READ}, {A: READ}), "kernel", 0),
-        (({A: MAPPED}, {A: READ}), "kernel", 1),
-        (({}, {A: FileCounts(0, 1, 9)}), "kernel", 1),
-        (({}, {A: FileCounts(1, 1, 0)}), "kernel", 1),
-        (({A: MAPPED}, {A: READ}), "python", 0),
+        (({A: READ}, {A: READ}), 0),
+        (({A: MAPPED}, {A: READ}), 1),
+        (({}, {A: FileCounts(0, 1, 9)}), 1),
+        (({}, {A: FileCounts(1, 1, 0)}), 1),
     ],
 )
-def test_a_worker_that_reads_by_system_calls_dies(files, engine, worker, real):
-    plan = _plan("worker-killed-reading", _workload(real, *files, engine=engine))
+def test_a_worker_that_reads_by_system_calls_dies(files, worker, real):
+    plan = _plan("worker-killed-reading", _workload(real, *files))
 
     assert plan == [(faults.WorkerKilled(reading=A, worker=worker),)]
 
 
 @rows(
-    ("files", "engine", "cut"),
+    ("files", "cut"),
     [
-        ({A: READ, B: MAPPED}, "kernel", A),
-        ({A: FileCounts(1, 1, 0), B: MAPPED}, "kernel", A),
-        ({A: FileCounts(0, 1, 9), B: OPENED}, "kernel", A),
-        ({A: MAPPED}, "kernel", "read only files that were mapped before they started"),
-        ({A: OPENED}, "kernel", "its workers read no data file"),
-        ({A: OPENED}, "python", A),
-        ({A: OPENED, B: READ}, "python", B),
+        ({A: READ, B: MAPPED}, A),
+        ({A: FileCounts(1, 1, 0), B: MAPPED}, A),
+        ({A: FileCounts(0, 1, 9), B: OPENED}, A),
+        ({A: MAPPED}, "read only files that were mapped before they started"),
+        ({A: OPENED}, "its workers read no data file"),
     ],
 )
-def test_a_file_that_is_cut_off_can_be_found_so(files, engine, cut, real):
-    plan = _plan("truncated-half", _workload(real, files, engine=engine))
+def test_a_file_that_is_cut_off_can_be_found_so(files, cut, real):
+    plan = _plan("truncated-half", _workload(real, files))
 
     if cut in files:
         assert plan == [(faults.TruncatedFile(cut, keep=0.5),)]

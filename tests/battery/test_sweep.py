@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import sweep
-from pytest_dataloader_faults._engine import explain_missing_kernel_engine
+from pytest_dataloader_faults._engine import explain_missing_engine
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     InvalidArgumentError,
@@ -29,8 +29,8 @@ from support.datasets import Records
 SAMPLES, BROKEN = 2, 7
 ONE_WORKER = {"num_workers": 1, "batch_size": 2}
 READS = [ReadError()]
-_needs_kernel_engine = pytest.mark.skipif(
-    bool(explain_missing_kernel_engine()), reason=str(explain_missing_kernel_engine())
+_needs_engine = pytest.mark.skipif(
+    bool(explain_missing_engine()), reason=str(explain_missing_engine())
 )
 
 
@@ -163,7 +163,7 @@ class Listed(FewReads):
         return super().__getitem__(index)
 
 
-@_needs_kernel_engine
+@_needs_engine
 def test_each_listing_of_a_folder_fails(records):
     swept = sweep(lambda: Listed(records), faults=[ListingError()], loader=ONE_WORKER)
 
@@ -195,7 +195,7 @@ def test_a_dataset_without_files_cannot_be_swept():
         sweep(lambda: [torch.tensor(number) for number in range(8)])
 
 
-@_needs_kernel_engine
+@_needs_engine
 @pytest.mark.parametrize("fault", [LockError(), ListingError()])
 def test_a_sweep_needs_an_operation_that_the_fault_matches(fault, records):
     with pytest.raises(UnusableDatasetError, match="nothing to sweep"):
@@ -210,7 +210,7 @@ class LocksFiles(FewReads):
         return super()._read(fd)
 
 
-@_needs_kernel_engine
+@_needs_engine
 def test_a_sweep_fails_each_lock(records):
     options = {"faults": [LockError()], "loader": ONE_WORKER, "max_trials": 3}
     swept = sweep(lambda: LocksFiles(records), **options)
@@ -269,8 +269,3 @@ def test_operations_of_the_constructor_are_swept_on_request(records):
     assert (step.fault.nth, step.verdict, step.passed) == (1, "corrupted", False)
     assert "count.txt cannot be opened; only 0 of 2 samples are left" in step.explanation
     assert "before_init=True" in step.explanation
-
-
-def test_the_python_engine_sweeps_no_constructor(records):
-    with pytest.raises(InvalidArgumentError, match="before_init=True: files can be damaged"):
-        sweep(lambda: FewReads(records), engine="python", before_init=True)

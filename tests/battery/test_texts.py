@@ -57,11 +57,9 @@ def _of_length(length, **changes):
 
 NOTHING = _workload({})
 READS = _workload({DATA: READ})
-PYTHON = {"engine": "python"}
 PLANS = {
     "nothing is read": ("read-error", NOTHING),
     "unobserved reads": ("read-error", _workload({DATA: OPENED}, unobserved={"io_uring_setup": 2})),
-    "reads of the python engine": ("read-error", _workload({}, changes=PYTHON)),
     "connections": ("read-error", _workload({}, **LISTENING)),
     "open before": ("open-error", _workload({DATA: MAPPED}, changes={"start_method": "spawn"})),
     "open before the fork": (
@@ -80,18 +78,14 @@ PLANS = {
     "writes elsewhere": ("write-error", _workload({DATA: WRITTEN})),
     "writes nothing": ("write-error", READS),
     "written before": ("write-error", replace(READS, cached=(DATA,))),
-    "writes of the python engine": ("write-error", _workload({}, changes=PYTHON)),
     "no connection": ("connect-error", READS),
     "in workers only": ("read-before-fork", replace(READS, in_workers_only=True)),
-    "files of the python engine": ("leftover-files", _workload({}, changes=PYTHON)),
     "a stream": ("copy-on-write", _of_length(None, kind="iterable")),
     "its own sampler": ("copy-on-write", _of_length(None)),
     "few samples": ("copy-on-write", _of_length(1023)),
-    "allocations of the python engine": ("memory-exhaustion", _workload({}, changes=PYTHON)),
     "indices that are no integers": ("memory-exhaustion", NOTHING),
     "spawned workers": ("copy-on-write", _of_length(1024, start_method="spawn")),
     "no thread": ("thread-exhaustion", READS),
-    "threads of the python engine": ("thread-exhaustion", _workload({}, changes=PYTHON)),
     "no state": ("resumes", READS),
     "state of the dataset": (
         "resumes",
@@ -103,12 +97,10 @@ PLANS = {
 _ENDLESS = replace(EXACT, limit=10)
 APPLICABILITY = {
     "nothing is used": NOTHING,
-    "nothing that the python engine sees": _workload({}, changes=PYTHON),
     "unobserved reads": _workload({DATA: OPENED}, unobserved={"io_uring_setup": 2}),
     "connections only": _workload({}, **LISTENING),
     "connections and reads": _workload({DATA: READ}, fetches=4, **LISTENING),
     "opened only": _workload({DATA: OPENED}),
-    "opened only, by the python engine": _workload({DATA: OPENED}, changes=PYTHON),
     "mapped before the fork": _workload({DATA: MAPPED}, changes={"start_method": "fork"}),
     "mapped before, next to files that are read": _workload({DATA: MAPPED, TEXT: READ}),
     "several kinds": _workload({DATA: OPENED, TEXT: FileCounts(1, 1, 64)}),

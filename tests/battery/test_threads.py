@@ -13,7 +13,7 @@ import threadpoolctl
 import torch
 
 from pytest_dataloader_faults import run_trial
-from pytest_dataloader_faults._engine import explain_missing_kernel_engine
+from pytest_dataloader_faults._engine import explain_missing_engine
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.battery._battery import Battery
@@ -35,7 +35,7 @@ from support.results import failure_of, result_of
 from support.rows import rows, slow
 
 pytestmark = pytest.mark.skipif(
-    bool(explain_missing_kernel_engine()), reason=str(explain_missing_kernel_engine())
+    bool(explain_missing_engine()), reason=str(explain_missing_engine())
 )
 NAME = "thread-exhaustion"
 NO_START = "its workers start no thread or process while they make batches"

@@ -4,28 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+from unittest import SkipTest
 
 import pytest
 
-from pytest_dataloader_faults import _engine, inject
-from pytest_dataloader_faults._engine import choose, explain_missing_kernel_engine
+from pytest_dataloader_faults import _engine
+from pytest_dataloader_faults._engine import explain_missing_engine, require_engine
 from pytest_dataloader_faults._engine.kernel import linux
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults import (
-    ConnectionClosed,
-    ConnectionReset,
-    HttpError,
-    HungRead,
-    ListingError,
-    ListingOrder,
-    LockError,
-    MemoryExhaustion,
-    SharedMemoryExhaustion,
-    SlowRead,
-    StrayEntry,
-    ThreadExhaustion,
-    WorkerKilled,
-)
+from pytest_dataloader_faults.exceptions import EngineUnavailableError
 from support.rows import slow
 
 EPERM, ENOSYS, EACCES, EINVAL = 1, 38, 13, 22
@@ -53,15 +39,14 @@ install_filter(code, FilterFlag.TSYNC)
 """
 ASK = """
 from pytest_dataloader_faults import exceptions
-from pytest_dataloader_faults._engine import choose, explain_missing_kernel_engine
+from pytest_dataloader_faults._engine import explain_missing_engine, require_engine
 from pytest_dataloader_faults._engine.kernel import linux
 
-print(explain_missing_kernel_engine())
-for engine in ("auto", "kernel", "python"):
-    try:
-        print(choose(engine))
-    except exceptions.EngineUnavailableError as error:
-        print(error)
+print(explain_missing_engine())
+try:
+    print(require_engine())
+except exceptions.EngineUnavailableError as error:
+    print(error)
 """
 
 
@@ -98,31 +83,27 @@ def run_preparation(preparation):
 
 @pytest.mark.parametrize(("preparation", "name", "hint"), CASES, ids=[each[1] for each in CASES])
 def test_a_refusal_has_a_reason(preparation, name, hint):
-    reason, auto, kernel, python = run_preparation(preparation)
+    reason, error = run_preparation(preparation)
     assert hint in reason
     assert f"[{name}, Linux " in reason
-    assert ["python", "python"] == [auto, python]
-    assert f"engine='kernel': the kernel engine cannot run here: {reason}" == kernel
+    assert f"no engine can run here: {reason}" == error
 
 
-def test_no_engine_runs_without_what_both_need():
+def test_an_older_linux_is_named():
     """Linux before 5.3 has no pidfd_open(2)."""
-    reason, *answers = run_preparation("import os; del os.pidfd_open\n")
+    reason, error = run_preparation("import os; del os.pidfd_open\n")
 
     assert reason == "this Python has no os.pidfd_open (Linux 5.3 or newer)"
-    assert answers == [
-        f"engine={engine!r}: no engine can run here: {reason}"
-        for engine in ("auto", "kernel", "python")
-    ]
+    assert error == f"no engine can run here: {reason}"
 
 
 @pytest.mark.parametrize("call", ["memfd_create", "pidfd_open"])
-def test_a_call_that_every_engine_needs_is_named(call):
-    reason, *answers = run_preparation(forbid_call(call, EPERM))
+def test_a_call_that_the_engine_needs_is_named(call):
+    reason, error = run_preparation(forbid_call(call, EPERM))
     assert reason.startswith(f"{call}(2)")
     assert "is missing or forbidden here" in reason
     assert "[EPERM, Linux " in reason
-    assert all(answer.endswith(f"no engine can run here: {reason}") for answer in answers)
+    assert error == f"no engine can run here: {reason}"
 
 
 TRY = """
@@ -157,22 +138,15 @@ def test_a_call_that_every_trial_needs_is_named(call, line):
 
 
 def test_no_refusal_without_a_cause():
-    assert ["None", "kernel", "kernel", "python"] == run_preparation("")
+    assert ["None", "None"] == run_preparation("")
 
 
-def test_the_kernel_engine_runs_here():
-    assert explain_missing_kernel_engine() is None
-    assert ["kernel", "kernel", "python"] == [*map(choose, ("auto", "kernel", "python"))]
-
-
-@pytest.mark.parametrize("engine", ["Python", "KERNEL", "", None, 3])
-def test_an_unknown_engine_is_refused(engine):
-    message = f"engine={engine!r} must be one of auto, kernel, python"
-    with pytest.raises(InvalidArgumentError) as caught:
-        choose(engine)
-    assert message == str(caught.value)
-    with pytest.raises(InvalidArgumentError, match="must be one of auto"), inject(engine=engine):
-        pytest.fail("armed")
+def test_a_test_that_needs_an_engine_is_skipped(monkeypatch):
+    """Pytest and unittest skip a test that raises this error."""
+    monkeypatch.setattr(_engine, "explain_missing_engine", lambda: "why")
+    with pytest.raises(EngineUnavailableError, match="no engine can run here: why") as caught:
+        require_engine()
+    assert isinstance(caught.value, SkipTest)
 
 
 def test_probing_leaves_this_process_as_it_was():
@@ -180,7 +154,7 @@ def test_probing_leaves_this_process_as_it_was():
     with open("/proc/self/status", encoding="utf-8") as status:
         status_lines = [line for line in status if line.startswith(("Seccomp", "NoNewPrivs"))]
     _forget_availability()
-    assert explain_missing_kernel_engine() is None
+    assert explain_missing_engine() is None
     with open("/proc/self/status", encoding="utf-8") as status:
         assert status_lines == [
             line for line in status if line.startswith(("Seccomp", "NoNewPrivs"))
@@ -191,32 +165,12 @@ def test_probing_leaves_this_process_as_it_was():
 def test_a_probe_that_fails_says_nothing_of_the_kernel(monkeypatch, number):
     monkeypatch.setattr(_engine, "_PROBE_SECONDS", 3.0)
     with monkeypatch.context() as patches:
-        patches.setattr(_engine, "kernel_engine_reason", lambda: os.kill(os.getpid(), number))
+        patches.setattr(_engine, "_filter_reason", lambda: os.kill(os.getpid(), number))
         _forget_availability()
-        assert (
-            "exited, or were stopped, before they had an answer" in explain_missing_kernel_engine()
-        )
+        assert "exited, or were stopped, before they had an answer" in explain_missing_engine()
     _forget_availability()
-    assert explain_missing_kernel_engine() is None
+    assert explain_missing_engine() is None
 
 
 def _forget_availability() -> None:
-    explain_missing_kernel_engine.cache_clear()
-
-
-BEYOND = (
-    *(SharedMemoryExhaustion(), ThreadExhaustion(), LockError(), MemoryExhaustion()),
-    *(ListingOrder(), ListingError(), StrayEntry()),
-    *(ConnectionReset(), ConnectionClosed(), HttpError(), SlowRead("tcp://*")),
-    HungRead(("*.bin", "tcp://*")),
-    *(WorkerKilled(reading="*.rec"), WorkerKilled(writing="*.rec")),
-)
-
-
-def test_the_python_engine_refuses_what_it_cannot_inject(golden):
-    texts = {}
-    for fault in BEYOND:
-        with pytest.raises(InvalidArgumentError) as refused:
-            inject(fault, engine="python").__enter__()
-        texts[repr(fault)] = str(refused.value)
-    golden("engines", texts)
+    explain_missing_engine.cache_clear()

@@ -378,14 +378,6 @@ def test_odd_ways_to_a_file(folder):
     assert {name: each for name, (_, each) in WAYS.items()} == hidden
 
 
-def test_the_python_engine_follows_links_of_its_own_process(folder):
-    read = error_of(lambda way: _by_proc_link(way)(folder)())
-    with inject(ReadError(f"{folder}/b/*.bin"), engine="python") as injection:
-        results = epoch(alone(Tries(list(DIRECT), read))).batches
-    assert [way for way in DIRECT if "Errno 5" in results[DIRECT.index(way)].gave] == [*DIRECT]
-    assert len(DIRECT) == injection.fired
-
-
 def test_faults_on_odd_ways(folder, tmp_path):
     # Only in pytest's own folder can something be moved after a fault.
     ways = [_in_root(_fill_folder(folder / "1")), _moved_folder(_fill_folder(tmp_path / "2"))]

@@ -59,7 +59,7 @@ def test_descriptors_stay_with_their_message(ends):
     near, far = ends
     with open(os.devnull, "rb") as file:
         near.send(Ready())
-        near.send(Hello(0, 1, 2, "kernel"), [file.fileno()])
+        near.send(Hello(0, 1, 2), [file.fileno()])
         near.send(Ready())
     counts = [len(descriptors) for _, descriptors in (far.receive() for _ in range(3))]
     assert [0, 1, 0] == counts
@@ -151,7 +151,7 @@ MESSAGES = [
         ("an error",),
         (),
     ),
-    protocol.Hello(0, 1, 17, "kernel", ((3, "/data/\udcff"),), ("/b",), (512, 1024)),
+    protocol.Hello(0, 1, 17, True, ((3, "/data/\udcff"),), ("/b",), (512, 1024)),
     TakesFreeMemory(18),
     protocol.FetchStarted(epoch=1, nth=2, time=0.5, queue_threads=(18,)),
     protocol.SampleStarted(7, alone=True),

@@ -216,8 +216,7 @@ def _disarmed(paths):
     with inject(*ON_NOTHING, *NOT_DUE, *NOT_HERE, require_fired=False) as injection:
         read = epoch(alone(Reads(paths, read_format)))
     messages = {
-        facts.fault: explain_unfired([facts], injection.workers, "kernel")
-        for facts in injection.faults
+        facts.fault: explain_unfired([facts], injection.workers) for facts in injection.faults
     }
     return read, injection, messages
 

@@ -157,13 +157,12 @@ def test_what_is_no_fault_is_refused():
         pytest.fail("armed")
 
 
-@pytest.mark.parametrize("engine", ["kernel", "python"])
-def test_a_read_may_be_as_slow_as_one_likes(paths, engine, monkeypatch):
+def test_a_read_may_be_as_slow_as_one_likes(paths, monkeypatch):
     faults = SlowRead("*/00.rec", seconds=3e6), SlowRead("*/01.rec", seconds=1e12)
     # How long an iterator that is dropped waits for its worker.
     monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
     iterators = []
-    with inject(*faults, engine=engine) as injection:
+    with inject(*faults) as injection:
         for first in range(len(faults)):
             iterators.append(iter(alone(Tries(paths[first:], WAYS["read"]))))
             take_before_hang(iterators[-1], injection, 0)

@@ -133,11 +133,10 @@ def test_the_first_fault_that_ends_an_epoch_may_leave_nothing_for_the_second(pat
     assert second_facts.fired or "no operation matched it" in injection.explain_unfired()
 
 
-@pytest.mark.parametrize("engine", ["kernel", "python"])
-def test_an_open_without_a_free_number_counts_whatever_file_it_is_to_open(records, engine):
+def test_an_open_without_a_free_number_counts_whatever_file_it_is_to_open(records):
     """Otherwise "Too many open files" would be an error without a cause."""
     faults = CorruptedFile("*/00.rec"), TruncatedFile("*/01.rec")
-    scope = inject(DescriptorExhaustion(), *faults, engine=engine, require_fired=False)
+    scope = inject(DescriptorExhaustion(), *faults, require_fired=False)
     with scope as injection:
         for first in range(len(faults)):
             loader = alone(Records(records), sampler=[first, first + 1])

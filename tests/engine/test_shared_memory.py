@@ -131,13 +131,11 @@ def _segment():
     shared.unlink()
 
 
-def _read_under(globs, engine, *calls):
-    faults, options = map(ReadError, globs), {"engine": engine, "require_fired": False}
-    return attempt(list(calls), lambda call: call(), *faults, **options)
+def _read_under(globs, *calls):
+    return attempt(list(calls), lambda call: call(), *map(ReadError, globs), require_fired=False)
 
 
-@pytest.mark.parametrize("engine", ["kernel", "python"])
-def test_which_files_in_shared_memory_are_data(folder, create_segment, nameless, segment, engine):
+def test_which_files_in_shared_memory_are_data(folder, create_segment, nameless, segment):
     """A glob that names no folder means copies in a folder, and names that have an ending.
 
     Nothing befalls segments of torch and multiprocessing, and they are not counted: no dataset
@@ -145,19 +143,19 @@ def test_which_files_in_shared_memory_are_data(folder, create_segment, nameless,
     told, and reached by its folder.
     """
     # What is counted for files that other tests of this process have left open.
-    inherited = _read_under(["*"], engine, partial(_read, __file__))[1].workers[0].unobserved
+    inherited = _read_under(["*"], partial(_read, __file__))[1].workers[0].unobserved
     paths = folder / "0.bin", create_segment(f"{_token(9)}.bin")
     calls = *(partial(_read, path) for path in paths), partial(_read_attached, segment)
-    gave, injection = _read_under(["*"], engine, *calls)
+    gave, injection = _read_under(["*"], *calls)
     assert ["Errno 5" in str(each) for each in gave] == [True, True, False]
     assert (CONTENT, 2, inherited) == (gave[2], injection.fired, injection.workers[0].unobserved)
 
-    gave, injection = _read_under(["*"], engine, partial(_read, nameless))
+    gave, injection = _read_under(["*"], partial(_read, nameless))
     assert [CONTENT] == gave
     assert {**inherited, "open of an excluded file": 1} == injection.workers[0].unobserved
     _, _, hidden = injection.explain_unfired().partition("Not visible to the engine: ")
     assert "open of an excluded file (1)" in hidden
 
     globs = "*.bin", "/dev/shm/h*"
-    _, injection = _read_under(globs, engine, calls[0], partial(_read, nameless))
+    _, injection = _read_under(globs, calls[0], partial(_read, nameless))
     assert [1, 1] == [each.fired for each in injection.faults]

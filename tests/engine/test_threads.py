@@ -232,7 +232,7 @@ def test_a_process_of_a_worker_cannot_start_another():
 
 
 def test_a_watched_run_counts_starts():
-    with arm_faults(engine="kernel", watch_files=True) as injection:
+    with arm_faults(watch_files=True) as injection:
         epoch(alone(Tries(["Thread", "subprocess", "Thread"], _call)))
         epoch(DataLoader(TENSORS, batch_size=1, num_workers=1))
     counts = [each.counts_of("starts") for each in injection.workers]

@@ -210,47 +210,6 @@ def test_what_writes_on_after_a_short_write_loses_nothing(tmp_path):
         assert path.read_bytes() == _write_bare(name, tmp_path / path.name), name
 
 
-IN_C = ("tee", "np.save", "tofile", "torch.save", "sqlite", "h5py")
-IN_PYTHON = [name for name in WAYS if name not in (*IN_C, "rename")]
-"""Ways that write by Python's own functions, to a file that keeps its name."""
-SCHEDULES = {
-    "full": WriteError,
-    "full later": lambda path: WriteError(path, errno.EIO, nth=2),
-    "short": lambda path: ShortWrite(path, max_bytes=50, times=9),
-    "never": lambda path: WriteError(path, nth=9999),
-}
-
-
-@pytest.mark.parametrize(
-    "fault", ["full later", "short", *(slow(each) for each in ("full", "never"))]
-)
-def test_the_python_engine_does_the_same(tmp_path, fault):
-    cases = {name: Case(WAYS[name], SCHEDULES[fault], None) for name in IN_PYTHON}
-    kernel, python = (
-        attempt_each(cases, tmp_path / engine, engine=engine, require_fired=False)
-        for engine in ("kernel", "python")
-    )
-
-    assert _summary(*kernel) == _summary(*python)
-
-
-def _summary(results, injection):
-    (worker,) = injection.workers
-    summary = {"unobserved": worker.unobserved}
-    for name, (path, gave, facts) in results.items():
-        calls = [each.call for each in facts.firings]
-        message = str(gave).replace(str(path.parent), "")
-        writes = worker.files[str(path)].writes
-        summary[name] = message, facts.matched, calls, writes, path.read_bytes()
-    return summary
-
-
-def test_numpy_writes_by_methods_under_the_python_engine(path):
-    (gave,), _ = attempt([path], WAYS["np.save"], WriteError("*", nth=2), engine="python")
-
-    assert "No space left" in gave
-
-
 def _write_twice(fd):
     return os.write(fd, CONTENT), os.write(fd, b"next"), os.lseek(fd, 0, os.SEEK_CUR)
 

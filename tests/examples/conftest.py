@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dataloader_faults._engine import explain_missing_kernel_engine
+from pytest_dataloader_faults._engine import explain_missing_engine
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.append(str(EXAMPLES))  # and spawned workers inherit it
@@ -13,7 +13,7 @@ sys.path.append(str(EXAMPLES))  # and spawned workers inherit it
 
 @pytest.fixture(autouse=True)
 def _needs_the_kernel_engine():
-    if reason := explain_missing_kernel_engine():
+    if reason := explain_missing_engine():
         pytest.skip(reason)
 
 

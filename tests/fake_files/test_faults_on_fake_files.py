@@ -9,10 +9,10 @@ import pytest
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject, run_trial
-from pytest_dataloader_faults._engine import explain_missing_kernel_engine
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
+    ConnectError,
     CorruptedFile,
     DescriptorExhaustion,
     HungRead,
@@ -177,26 +177,21 @@ def test_a_fake_file_cannot_be_mapped_and_the_error_says_so(files, fault):
 
 
 @pytest.mark.parametrize(
-    ("fault", "engine", "reason"),
+    ("fault", "reason"),
     [
-        (ReadError("*"), "kernel", "does not see pyfakefs files"),
-        (DescriptorExhaustion(), "kernel", "does not see pyfakefs files"),
-        (ClosedDescriptor("*", sample=1), "auto", "Use nth="),
-        (SharedMemoryExhaustion(), "auto", "engine='kernel'"),
+        (ClosedDescriptor("*", sample=1), "closed as it is opened, by nth="),
+        (SharedMemoryExhaustion(), "torch reserves shared memory"),
+        (ConnectError(), "the kernel handles connections"),
+        (WorkerKilled(reading="*"), "no read or write of it takes any time"),
     ],
     ids=str,
 )
-def test_what_cannot_reach_a_fake_file_is_refused(fake_dataset_fs, fault, engine, reason):
-    if engine == "kernel" and (why := explain_missing_kernel_engine()):
-        pytest.skip(f"the kernel engine cannot run here: {why}")
-    with pytest.raises(InvalidArgumentError, match=reason), inject(fault, engine=engine):
+def test_what_cannot_reach_a_fake_file_is_refused(fake_dataset_fs, fault, reason):
+    message = f"cannot happen while pyfakefs replaces the files: .*{reason}"
+    with pytest.raises(InvalidArgumentError, match=message), inject(fault):
         pass
 
 
-def test_a_worker_dies_under_the_kernel_engine_too(files):
-    if reason := explain_missing_kernel_engine():
-        pytest.skip(f"the kernel engine cannot run here: {reason}")
-    with inject(WorkerKilled(at=2), engine="kernel") as injection:
-        with pytest.raises(RuntimeError, match=r"signal|exited"):
-            _epoch()
-        assert injection.fired == 1
+def test_fake_files_are_never_damaged_before_the_dataset(files):
+    with pytest.raises(InvalidArgumentError, match="before_init=True needs real files"):
+        run_trial(FakeRecords, TruncatedFile("*"), before_init=True)

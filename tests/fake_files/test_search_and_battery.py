@@ -16,7 +16,6 @@ from pytest_dataloader_faults.battery.checks.network import HTTP, NETWORK
 from pytest_dataloader_faults.battery.checks.resume import RESUME
 from pytest_dataloader_faults.battery.checks.threads import THREADS
 from pytest_dataloader_faults.battery.checks.writes import WRITES
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import TruncatedFile
 from support.fake_datasets import COUNT, FOLDER, SIZE, FakeRecords, write_fake_records
@@ -26,23 +25,21 @@ from support.surveys import survey
 
 TESTS = Path(__file__).resolve().parents[1]
 NOT_OF_FAKE_FILES = {
-    "leftover-files": "does not see which files are created",
+    "leftover-files": "needs real files",
     "copy-on-write": "only from 1,024 samples on",
-    "memory-exhaustion": "does not see allocations",
-    "worker-killed-reading": "Use engine='kernel'",
+    "memory-exhaustion": "needs real files",
+    "worker-killed-reading": "no read or write of it takes any time",
     "pin-memory": "finds no accelerator",
-    **dict.fromkeys((check.name for check in WRITES), "write no file"),
+    **dict.fromkeys((check.name for check in WRITES), "needs real files"),
     **dict.fromkeys((check.name for check in (*NETWORK, *HTTP)), "no TCP connection"),
-    **dict.fromkeys(
-        (check.name for check in (*BEFORE_INIT, *LISTINGS)), "with the kernel engine only"
-    ),
+    **dict.fromkeys((check.name for check in (*BEFORE_INIT, *LISTINGS)), "needs real files"),
     **dict.fromkeys(
         (check.name for check in CHECKS.values() if check.scenario.ranks),
         "training with several processes",
     ),
     **dict.fromkeys((check.name for check in RESUME), "has no state_dict()"),
-    **dict.fromkeys((check.name for check in LOCKS), "does not see file locks"),
-    **dict.fromkeys((check.name for check in THREADS), "does not see threads"),
+    **dict.fromkeys((check.name for check in LOCKS), "needs real files"),
+    **dict.fromkeys((check.name for check in THREADS), "needs real files"),
 }
 """Checks that do not apply to fake files, and what they say."""
 
@@ -65,7 +62,7 @@ def test_the_survey_is_that_of_real_files(tmp_path):
         fake = survey(FakeRecords)
     for path, content in contents.items():
         (tmp_path / Path(path).name).write_bytes(content)
-    real = survey(functools.partial(FakeRecords, str(tmp_path)), engine="python")
+    real = survey(functools.partial(FakeRecords, str(tmp_path)))
     assert fake.files == real.files
     assert next(iter(fake.files.count("opens"))) == "*/00.rec"
 
@@ -137,8 +134,3 @@ def test_as_items_of_pytest(pytester, monkeypatch):
     pytester.makepyfile(SUITE)
     result = pytester.runpytest("-p", "dataloader_faults")
     result.assert_outcomes(passed=2)
-
-
-def test_the_battery_refuses_the_kernel_engine(files):
-    with pytest.raises(InvalidArgumentError, match="the kernel does not see pyfakefs files"):
-        check_dataset(FakeRecords, only="open-error", engine="kernel")

@@ -188,19 +188,17 @@ UNFIRED = [
 
 def test_texts_of_faults_that_never_fired(golden):
     texts = {
-        f"{number}: {fault!r}": explain_unfired([FaultFacts(fault, matched)], WORKERS, "kernel")
+        f"{number}: {fault!r}": explain_unfired([FaultFacts(fault, matched)], WORKERS)
         for number, (fault, matched) in enumerate(UNFIRED)
     }
     fault = faults.ReadError("*.bin", workers=(0,))
     main = WorkerFacts(None, 99, 0, FILES)
     hidden = [replace(worker, unobserved={"dup in a.b": 2}) for worker in WORKERS]
-    texts["no worker"] = explain_unfired([FaultFacts(fault)], [], "kernel")
-    texts["main process"] = explain_unfired([FaultFacts(fault)], [main, *WORKERS], "kernel")
-    texts["python engine"] = explain_unfired(
-        [FaultFacts(faults.ReadError("*.jpg"))], hidden, "python"
-    )
-    texts["connection"] = explain_unfired([FaultFacts(faults.ConnectError())], WORKERS, "kernel")
-    texts["no start"] = explain_unfired([FaultFacts(fault)], [], "kernel", "OSError: no room")
+    texts["no worker"] = explain_unfired([FaultFacts(fault)], [])
+    texts["main process"] = explain_unfired([FaultFacts(fault)], [main, *WORKERS])
+    texts["hidden uses"] = explain_unfired([FaultFacts(faults.ReadError("*.jpg"))], hidden)
+    texts["connection"] = explain_unfired([FaultFacts(faults.ConnectError())], WORKERS)
+    texts["no start"] = explain_unfired([FaultFacts(fault)], [], "OSError: no room")
     golden("never_fired", texts)
 
 
@@ -217,7 +215,7 @@ def test_texts_of_faults_that_never_fired(golden):
 def test_files_of_the_main_process_are_mentioned_for_faults_in_workers(fault, files, is_mentioned):
     """For example, the constructor reads files that no worker reads."""
     main = WorkerFacts(worker=None, pid=99, fetches=0, files=files)
-    text = explain_unfired([FaultFacts(fault)], [main, *WORKERS], "kernel")
+    text = explain_unfired([FaultFacts(fault)], [main, *WORKERS])
 
     assert ("in workers only" in text) == is_mentioned
 
@@ -233,31 +231,15 @@ def test_files_of_the_main_process_are_mentioned_for_faults_in_workers(fault, fi
 )
 def test_the_list_has_what_the_fault_targets(fault, listed):
     """Opened files do not explain a death or a connection that did not occur."""
-    text = explain_unfired([FaultFacts(fault)], WORKERS, "kernel")
+    text = explain_unfired([FaultFacts(fault)], WORKERS)
     assert [each for each in ("/data/0.bin", "TCP connection") if each in text] == listed
-
-
-@rows(
-    ("fault", "engine", "is_mentioned"),
-    [
-        (faults.ReadError("*.jpg"), "python", True),
-        (faults.ReadError("*.jpg"), "kernel", False),
-        (faults.WorkerKilled(at=50), "python", False),
-    ],
-)
-def test_limits_of_the_python_engine_are_mentioned(fault, engine, is_mentioned):
-    """They only matter for file faults."""
-    text = explain_unfired([FaultFacts(fault)], WORKERS, engine)
-    assert ("The python engine sees only" in text) == is_mentioned
 
 
 def test_a_loader_that_cannot_start():
     """Its error is the reason, whether or not workers had started by then."""
     facts, error = [FaultFacts(faults.ReadError("*.jpg"), 0, 0)], "OSError: no room"
-    assert str(explain_unfired(facts, [], "kernel", error)).endswith(
-        "fired: iter(loader) raised " + error
-    )
-    started = str(explain_unfired(facts, WORKERS, "kernel", error))
+    assert str(explain_unfired(facts, [], error)).endswith("fired: iter(loader) raised " + error)
+    started = str(explain_unfired(facts, WORKERS, error))
     assert f"fired: iter(loader) raised {error}. no operation matched it" in started
 
 

@@ -167,7 +167,7 @@ def _texts():
         "error": failed,
         "main process": revised(failed, faults=(in_main,)),
         "make_dataset": revised(failed, faults=(in_init,)),
-        "python engine": revised(failed, engine="python", processes=(worker, worker)),
+        "hidden uses": revised(failed, processes=(worker, worker)),
         "died": revised(failed, **died),
         "hung": revised(failed, **hung),
         "truncated": revised(failed, faults=replaced[0]),

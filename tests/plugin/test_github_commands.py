@@ -129,7 +129,7 @@ def test_a_known_failure_issues_no_command(light_suite, monkeypatch):
 def test_commands_of_reports_issue_no_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     hostile = failed(nodeid=COMMANDS, test=COMMANDS, sentence=COMMANDS, explanation=COMMANDS)
-    hostile = Report(engine=COMMANDS, items=(hostile, failed(nodeid="##[group]", cause="::a::b")))
+    hostile = Report(items=(hostile, failed(nodeid="##[group]", cause="::a::b")))
     paths = [str(tmp_path / name) for name in ("old.json", "new.json", "c.md", "all.md")]
     files.write(Report(), paths[0])
     files.write(hostile, paths[1])

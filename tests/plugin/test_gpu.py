@@ -60,12 +60,12 @@ def test_battery(fault_check):
 """
 NO_PIDFDS = """
 import os
-from pytest_dataloader_faults._engine import explain_missing_engines
+from pytest_dataloader_faults._engine import explain_missing_engine
 
 def refuse(_pid):
     raise PermissionError(1, "Operation not permitted")
 
-explain_missing_engines.cache_clear()
+explain_missing_engine.cache_clear()
 os.pidfd_open = refuse
 """
 

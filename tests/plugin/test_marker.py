@@ -228,13 +228,13 @@ PRECEDENCE = """
 import pytest
 from support.plugin_datasets import Numbers
 
-pytestmark = pytest.mark.dataloader_faults(engine="kernel")
+pytestmark = pytest.mark.dataloader_faults(samples=9)
 
 
 def show(name, fault_injector):
     outcome = fault_injector.run(Numbers, num_workers=1, batch_size=16)
     request = outcome.request
-    print(f"\\n{name}: deadline {request.deadline}, seed {request.seed}, {request.engine}")
+    print(f"\\n{name}: deadline {request.deadline}, seed {request.seed}")
 
 
 def test_unmarked(fault_injector):
@@ -250,7 +250,7 @@ class TestMarked:
     def test_by_itself(self, fault_injector):
         show("by itself", fault_injector)
 
-    @pytest.mark.dataloader_faults(engine="auto")
+    @pytest.mark.dataloader_faults(samples=8)
     def test_by_both(self, fault_injector):
         show("by both", fault_injector)
 """
@@ -272,10 +272,10 @@ def test_the_strongest_source_holds(suite, engine, ini, options, deadline, seed)
     result.assert_outcomes(passed=4)
     lines = [line for line in result.outlines if ": deadline" in line]
     assert lines == [
-        f"unmarked: deadline {deadline}, seed {seed}, kernel",
-        f"by its class: deadline 43.0, seed {seed}, kernel",
-        f"by itself: deadline 44.0, seed {seed}, kernel",
-        f"by both: deadline 43.0, seed {seed}, kernel",
+        f"unmarked: deadline {deadline}, seed {seed}",
+        f"by its class: deadline 43.0, seed {seed}",
+        f"by itself: deadline 44.0, seed {seed}",
+        f"by both: deadline 43.0, seed {seed}",
     ]
 
 
@@ -296,9 +296,9 @@ def test_settings_hold_for_each_method_of_the_fixture(monkeypatch, request, meth
         getattr(PytestFaultInjector(_options(seed), request.node), method)(list)
     arguments = signature.bind(*stopped.call_args.args, **stopped.call_args.kwargs)
     arguments.apply_defaults()
-    passed = tuple(arguments.arguments[name] for name in ("engine", "deadline", "seed"))
+    passed = tuple(arguments.arguments[name] for name in ("deadline", "seed"))
     usual = 0 if method == "sweep" else None
-    assert passed == ("python", 43.0, usual if seed is None else seed)
+    assert passed == (43.0, usual if seed is None else seed)
     assert arguments.arguments.get("samples", 5) == 5
 
 
@@ -309,13 +309,13 @@ def test_settings_hold_for_a_trial_of_the_fixture(monkeypatch, request, seed):
     with pytest.raises(_StopError):
         PytestFaultInjector(_options(seed), request.node).run(list, batch_size=2)
     (job,) = run.call_args.args
-    settings = Settings(engine="python", deadline=43.0, seed=seed or 0, loader={"batch_size": 2})
+    settings = Settings(deadline=43.0, seed=seed or 0, loader={"batch_size": 2})
     assert job.settings == settings
 
 
 def _options(seed):
     """Those of a test for which everything was given but, with None, the seed."""
-    options = {"engine": "python", "deadline": 43.0, "samples": 5}
+    options = {"deadline": 43.0, "samples": 5}
     options |= {} if seed is None else {"seed": seed}
     settings = {"seed": 0, **options}
-    return ItemOptions("python", "warn", settings, options)
+    return ItemOptions("warn", settings, options)

@@ -20,7 +20,6 @@ def test_marked({fixture}):
     pass
 """
 REFUSED = [
-    ("engine", "warp", "one of auto, kernel, python"),
     ("deadline", "-1", "a positive number of seconds, or 'auto'"),
     ("deadline", "nan", "a positive number of seconds, or 'auto'"),
     ("deadline", "soon", "a positive number of seconds, or 'auto'"),
@@ -49,7 +48,7 @@ def test_bad_ini_values_are_usage_errors(light_suite, name, value, allowed):
     assert expected == [line for line in result.errlines if line]
 
 
-@rows("name", ["samples", "deadline", "seed", "engine", "flaky"])
+@rows("name", ["samples", "deadline", "seed", "flaky"])
 def test_an_empty_ini_value_is_a_usage_error(light_suite, name):
     light_suite.pytester.makeini(f"[pytest]\ndataloader_faults_{name} =")
     result = light_suite.run(PLAIN)
@@ -71,8 +70,6 @@ def test_a_bad_ini_value_is_refused_below_a_good_option(light_suite):
         ("fault_check", "deadline='soon'", "deadline='soon' from {} must be a positive number of*"),
         ("fault_injector", "deadline=-1", "deadline=-1 from {} must be a positive*"),
         ("read_errors", "deadline=[1]", "deadline=[[]1] from {} must be a *number*"),
-        ("fault_check", "engine='warp'", "engine='warp' from {} must be one of*"),
-        ("fault_injector", "engine=''", "engine='' from {} must be one of*"),
         ("read_errors", "deadline=True", "deadline=True from {} must be a positive*"),
         ("fault_check", "deadline=10**400", "deadline=1000*from {} must be a positive*"),
         ("fault_injector", "seed=2.9", "seed=2.9 from {} must be an int*"),
@@ -122,7 +119,6 @@ def test_options_have_a_group_of_their_own(light_suite):
     start = words.index("storage and process faults under PyTorch DataLoaders:")
     group, _, ini = words[start:].partition(" [pytest] ")
     for name, values, default in (
-        ("engine", "{auto,kernel,python}", "auto"),
         ("deadline", "SECONDS|auto", "auto"),
         ("seed", "N", "0"),
     ):
@@ -150,7 +146,7 @@ def test_markers_are_listed(light_suite):
     names = ", ".join(f"{name}=..." for name in _options.MARKER.parameters)
     assert names == (
         "only=..., exclude=..., expected_failures=..., samples=..., deadline=..., seed=...,"
-        " engine=..., ranks=..., flaky=..."
+        " ranks=..., flaky=..."
     )
     words = _words(light_suite.again("--markers"))
     assert f"@pytest.mark.dataloader_faults({names}): " in words

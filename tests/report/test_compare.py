@@ -154,11 +154,11 @@ def test_each_part_of_a_test_is_compared_with_its_own():
 
 def _alone(check="open-error", **changes):
     """The first item of a test whose dataset fails without a fault."""
-    fields = {"verdict": "fails_without_fault", "engine": "kernel", "without_fault": True}
+    fields = {"verdict": "fails_without_fault", "trials": (0.2,), "without_fault": True}
     return failed(check=check, **{**fields, **changes})
 
 
-RAN = item(check="pickles", engine="kernel")
+RAN = item(check="pickles", trials=(0.2,))
 
 
 @rows(
@@ -168,7 +168,7 @@ RAN = item(check="pickles", engine="kernel")
         ([_alone()], [_alone("pickles", status="xfailed")], {compare.NOT_FIXED: "expected: still"}),
         ([_alone()], [_alone(verdict="hung")], {compare.OTHER_VERDICT: "fails_without_fault bef"}),
         ([_alone()], [RAN], {compare.FIXED: "fixed: now survived"}),
-        ([_alone()], [failed(engine="kernel")], dict.fromkeys([compare.FIXED, compare.NEW])),
+        ([_alone()], [failed(trials=(0.2,))], dict.fromkeys([compare.FIXED, compare.NEW])),
         ([_alone()], [item(status="not_run", verdict=None)], {compare.NOT_FIXED: "not run: the d"}),
         ([_alone()], [item(test="b.py::other")], {compare.NOT_FIXED: "removed: "}),
         ([failed()], [_alone()], {compare.NEW: "fails_without", compare.NOT_FIXED: "not run: the"}),
@@ -202,7 +202,7 @@ def test_a_baseline_is_a_report_in_either_place():
 
 
 def test_expected_failures_of_a_run_are_no_new_entries_of_its_baseline():
-    known = failed(status="xfailed", reason="", engine="kernel")
+    known = failed(status="xfailed", reason="", trials=(0.2,))
     run = Report(runs=(RUN,), items=(known, item(check="pickles")))
 
     unchanged = compare.compare_reports(run, _baseline(*run.items))
@@ -220,9 +220,8 @@ def test_expected_failures_of_a_run_are_no_new_entries_of_its_baseline():
 
 
 def test_a_baseline_has_the_failures_of_checks_alone():
-    tried = {"engine": "kernel", "duration": 2.0}
+    tried = {"trials": (2.0,), "duration": 2.0}
     report = Report(
-        engine="kernel engine",
         runs=(RUN,),
         items=(
             failed(check="pickles", part="val", call=2, **tried),

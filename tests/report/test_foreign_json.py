@@ -19,7 +19,6 @@ SAMPLES = pytest.mark.parametrize(
     "seeds", [FEW, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )
 SMALL = Report(
-    engine="kernel engine, Linux 6.18",
     versions={"python": "3.11.7", "torch": "2.13.0"},
     runs=(RUN,),
     items=(
@@ -134,7 +133,6 @@ def _changed(*path, value):
         (("items", 1, "reason"), 5, "items[1].reason must be a string, or null, got 5"),
         (("items", 0, "reason"), "c", "items[0].verdict must be a verdict of a failure: hung"),
         (("items", 1, "without_fault"), 1, "items[1].without_fault must be true or false, got 1"),
-        (("engine",), None, "engine must be a string, got None"),
         (("runs",), {}, "runs must be a list, got {}"),
         (("runs", 0, "commit"), [], "runs[0].commit must be a string, got []"),
         (("runs", 0, "seed"), True, "runs[0].seed must be an integer, got True"),
@@ -143,7 +141,6 @@ def _changed(*path, value):
         (("items", 1, "test"), [], "items[1].test must be a string, got []"),
         (("items", 1, "verdict"), {}, "items[1].verdict must be one of 'survived', 'failed_cl"),
         (("items", 1, "verdict"), "odd", "'not_exercised', or null, got 'odd'"),
-        (("items", 1, "engine"), "odd", "items[1].engine must be one of '', 'kernel', 'python'"),
         (("items", 1, "line"), 0, "items[1].line must be an int from 1 to 9"),
         (("items", 0, "trials", 0), "x", "items[0].trials[0] must be a number of seconds"),
         (("items", 0, "notes"), "abc", "items[0].notes must be a list, got 'abc'"),

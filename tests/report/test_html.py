@@ -44,7 +44,6 @@ def test_a_page_has_every_item():
 
 
 MANY = Report(
-    engine="kernel engine",
     items=(
         item(check="open-error", notes=("64 of 100 samples were checked",)),
         item(check="resource-growth"),
@@ -75,7 +74,7 @@ def test_what_failed_comes_first():
         text[matrix:trials], ">c.py<", ">b.py<", ">a.py<", "resource-growth", "open-error"
     )
     assert _is_in_order(text[trials:notes], ">c.py::test<", ">b.py::test<", ">a.py::test<")
-    assert _is_in_order(text, "</form>", 'id="trials"', "Note: a.py::test: 64", "kernel engine")
+    assert _is_in_order(text, "</form>", 'id="trials"', "Note: a.py::test: 64")
 
 
 def test_what_did_not_fail_is_folded():
@@ -126,7 +125,6 @@ def test_hostile_texts_are_only_texts():
     )
     report = replace(
         EVERYTHING,
-        engine=HOSTILE_MARKUP,
         versions={HOSTILE_MARKUP: HOSTILE_MARKUP},
         items=(replace(hostile, **changes),),
     )

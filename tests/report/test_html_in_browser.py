@@ -210,7 +210,7 @@ def test_hostile_texts_do_nothing(opened):
         cause=HOSTILE_MARKUP,
         reproduce=HOSTILE_MARKUP,
     )
-    report = replace(EVERYTHING, items=(hostile,), engine=HOSTILE_MARKUP, versions={"x": "<b>"})
+    report = replace(EVERYTHING, items=(hostile,), versions={"x": "<b>"})
     page = opened(report, viewport={"width": 320, "height": 600})
     page.click(".trial summary")
     assert not _is_too_wide(page)

@@ -164,12 +164,12 @@ def test_json_is_as_its_schema_says(tmp_path):
         ("[]", "the data must be an object, got []"),
         ('{"items": []}', "version must be 1, got None"),
         ('{"version": 2, "items": []}', "version must be 1, got 2"),
-        ('{"version": 1, "engine": "", "versions": {}}', "the data must be an object with 'items'"),
+        ('{"version": 1, "versions": {}}', "the data must be an object with 'items'"),
         (
             files.as_json(MIXED).replace('"passed"', '"odd"'),
             "items[0].status must be one of 'failed', 'error', 'flaky', 'warned', ",
         ),
-        ('{"version": 1, "engine": "", "versions": {}, "items": 5}', "items must be a list, got 5"),
+        ('{"version": 1, "versions": {}, "items": 5}', "items must be a list, got 5"),
     ],
 )
 def test_what_is_no_report_is_refused(tmp_path, capsys, text, problem):
@@ -245,7 +245,7 @@ def test_the_command_of_a_cause_is_that_of_its_cheapest_check():
     items = [replace(failed(check=name), reproduce=f"pytest {name}") for name in names]
     (group,) = group_by_cause(items).values()
     assert [each.check for each in group] == [*names[3:], *names[:3]]
-    lines = [line for line, _ in terminal.summary(Report(engine="", versions={}, items=items))]
+    lines = [line for line, _ in terminal.summary(Report(items=items))]
     assert "    pytest open-error" in lines
 
 
@@ -289,12 +289,12 @@ def test_markdown_begins_with_the_total_and_the_failing_rows():
         failed(test="b.py::test", check="resource-growth"),
         item(check="resource-growth", status="xfailed"),
     ]
-    text = ci.render(Report(engine="kernel engine", items=tuple(items)))
+    text = ci.render(Report(items=tuple(items)))
     parts = [line for line in text.split("\n") if line]
 
     assert parts[:2] == ["# DataLoader faults", ":x: **3 of 7 checks failed**, in 2 of 4 datasets."]
     order = ["| :x: d.py", "| :x: b.py", "**fix:** raise", "<details>", "2 datasets without"]
-    order += ["| :white_check_mark: a.py", "| :white_check_mark: c.py", "kernel engine"]
+    order += ["| :white_check_mark: a.py", "| :white_check_mark: c.py"]
     places = [text.index(each) for each in order]
     assert places == sorted(places)
 
@@ -378,11 +378,10 @@ def test_hostile_texts_are_only_texts():
 
 
 def test_reports_are_merged():
-    again = Report(engine="python engine", items=(item(),))
+    again = Report(items=(item(),))
     report = _merged(MIXED, again)
     assert len(report.items) == len(MIXED.items)
     assert next(item.verdict for item in report.items if item.check == "open-error") == "corrupted"
-    assert report.engine == "kernel engine, Linux 6.18; python engine"
 
 
 def test_merging_loses_nothing():
@@ -437,8 +436,8 @@ def test_every_verdict_has_its_words():
     assert list(group_by_cause(items)) == ["sample 0 is wrong."]
 
 
-PASSES = Report(engine="python engine", items=(item(), item(check="truncated-half")))
-FAILS = Report(engine="kernel engine", items=(failed(), item(check="truncated-half")))
+PASSES = Report(items=(item(), item(check="truncated-half")))
+FAILS = Report(items=(failed(), item(check="truncated-half")))
 ID = "a.py::test[open-error]"
 FROM_WORST = "failed error flaky xfailed passed not_run not_applicable".split()
 

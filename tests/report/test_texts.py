@@ -17,7 +17,7 @@ REPORTS = {
     "unexpected pass": Report(items=(item(status="failed"),)),
     "flaky": Report(items=(item(), failed(check="pickles", status=FLAKY))),
     "failures with a fix": Report(items=(failed(fix="close the file"), failed(check="pickles"))),
-    "error in the test": Report(items=(item(status="error", engine="kernel"),)),
+    "error in the test": Report(items=(item(status="error", trials=(0.2,)),)),
     "could not be run": Report(items=(_SETUP, item(check="pickles", status=NOT_RUN, **_UNTESTED))),
     "does not apply": Report(
         items=(item(status=NOT_APPLICABLE, **{**_UNTESTED, "cause": "the files are in memory"}),)
@@ -41,7 +41,7 @@ NEW = {
     "only the baseline": compare.baseline_of(OLD),
     "without a fault": Report(
         items=(
-            failed(without_fault=True, engine="kernel", verdict="fails_without_fault"),
+            failed(without_fault=True, trials=(0.2,), verdict="fails_without_fault"),
             *(failed(check=name, status=NOT_RUN) for name in ("pickles", "short-read")),
         )
     ),

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import find, settings
 
 from pytest_dataloader_faults import explore, strategies, sweep
-from pytest_dataloader_faults._engine import explain_missing_kernel_engine
+from pytest_dataloader_faults._engine import explain_missing_engine
 from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ShortWrite, WriteError
 from support.datasets import CopiedRecords, Records
 from support.surveys import survey
 
 pytestmark = pytest.mark.skipif(
-    bool(explain_missing_kernel_engine()), reason=str(explain_missing_kernel_engine())
+    bool(explain_missing_engine()), reason=str(explain_missing_engine())
 )
 
 

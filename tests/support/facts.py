@@ -97,7 +97,6 @@ def ordinary(epoch: Pass, faults: tuple[FaultFacts, ...] = ()) -> Outcome:
             epochs=1,
             seed=0,
             deadline=30.0,
-            engine="kernel",
         ),
         passes=(epoch, recovery) if faults else (epoch,),
         faults=faults,

@@ -199,7 +199,6 @@ def outcomes(draw: st.DrawFn, indices: st.SearchStrategy[Any] = _batches) -> Out
         epochs=draw(st.integers(1, 2)),
         seed=draw(st.integers(0, 9)),
         deadline=draw(st.floats(0.1, 100)),
-        engine="kernel",
     )
     return Outcome(
         request,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dataloader_faults._engine import explain_missing_kernel_engine
+from pytest_dataloader_faults._engine import explain_missing_engine
 from pytest_dataloader_faults.report.command import main
 from support.inner import Entry, run_process
 from support.scripts import ROOT, load_script
@@ -58,8 +58,8 @@ def _has_examples(text: str) -> bool:
 
 def check_examples(page: Path, folder: Path) -> None:
     """Run the examples of *page* in *folder*; fail if their output is not what the page shows."""
-    if reason := explain_missing_kernel_engine():
-        pytest.skip(f"the kernel engine cannot run here: {reason}")
+    if reason := explain_missing_engine():
+        pytest.skip(f"no engine can run here: {reason}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(generate, "output_of", functools.partial(_output_of, generate.output_of))
         for ran in generate.run_page(page, folder):

@@ -70,7 +70,6 @@ RUN = Run(
     began="2026-01-02T03:04:05+00:00", duration=6.7, command="pytest -q", seed=8, commit="9" * 40
 )
 MIXED = Report(
-    engine="kernel engine, Linux 6.18",
     runs=(RUN,),
     items=(
         item(check="workers-agree", trials=(0.2,)),

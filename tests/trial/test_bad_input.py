@@ -251,10 +251,6 @@ REFUSED = [
     ((run_trial,), {"deadline": None}, "deadline=None", SECONDS),
     *((ENTRIES, {"seed": each}, f"seed={each!r}") for each in SEEDS),
     *(
-        (ENTRIES, {"engine": each}, f"engine={each!r}", "one of auto, kernel, python")
-        for each in ("pyhton", "", None, 1)
-    ),
-    *(
         ((run_trial,), {"epochs": each}, f"epochs={each!r}", "1 or more")
         for each in (0, -1, 1.5, "2", None, True)
     ),

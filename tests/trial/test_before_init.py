@@ -391,11 +391,6 @@ def test_what_is_neither_true_nor_false_is_refused(pack, argument):
         run_trial(lambda: Whole(pack), HALF, before_init=argument)
 
 
-def test_the_python_engine_is_refused(pack):
-    with pytest.raises(InvalidArgumentError, match="needs the kernel engine"):
-        run_trial(lambda: Whole(pack), HALF, engine="python", before_init=True)
-
-
 def test_without_a_fault_the_dataset_is_as_ever(pack):
     outcome = run_trial(lambda: Whole(pack), before_init=True)
 

@@ -215,15 +215,14 @@ def test_a_stopped_supervisor_is_an_error_of_inject(records, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["kernel", "python"])
-def test_a_loop_of_inject_ends_when_the_supervisor_is_stopped(records, engine):
+def test_a_loop_of_inject_ends_when_the_supervisor_is_stopped(records):
     """Torch itself would wait forever for workers that wait for the supervisor."""
     with pytest.raises(HarnessError, match=r"supervisor \(pid \d+\) is stopped"):
-        _stop_within_an_epoch(records, engine)
+        _stop_within_an_epoch(records)
 
 
-def _stop_within_an_epoch(records, engine):
-    with inject(ReadError("*/00.rec", nth=99), engine=engine, require_fired=False) as injection:
+def _stop_within_an_epoch(records):
+    with inject(ReadError("*/00.rec", nth=99), require_fired=False) as injection:
         iterator = iter(DataLoader(Records(records), num_workers=1, batch_size=1))
         next(iterator)
         psutil.Process(injection._client.pid).suspend()

@@ -277,12 +277,6 @@ def test_workers_may_start_in_any_way(records, context):
         assert sum(len(batch.rows) for batch in rank.recovery.delivered) == 8
 
 
-def test_the_python_engine_has_ranks(make):
-    outcome = run_trial(make, ANY, ranks=2, engine="python")
-
-    assert [bool(each.fired) for each in outcome.ranks] == [False, True]
-
-
 def test_what_a_rank_has_may_depend_on_its_workers(records):
     (result,) = check_dataset(
         lambda: ranked.ByGlobalWorker(records), only="ranks-agree", ranks=2, on_fail=None

@@ -23,7 +23,7 @@ LOADER = {"num_workers": 2, "batch_size": 4}
 
 def _recover(make_dataset, fault, loader=LOADER):
     """The outcome of a trial, and the workers that made the pass after *fault*."""
-    settings = Settings(loader=loader, engine="kernel")
+    settings = Settings(loader=loader)
     job = TrialJob(make_dataset=make_dataset, faults=(fault,), settings=settings)
     outcome = run_trial_job(job)
     assert outcome.recovery is not None

@@ -22,10 +22,7 @@ from pytest_dataloader_faults.faults import HungRead, ReadError, ShortRead, Work
 from pytest_dataloader_faults.outcomes import Delivery, Event, Pass
 from support.datasets import Records
 from support.facts import EIO, EPOCH_1, fired, ordinary, stream
-from support.rows import slow
 
-ENGINES = ("kernel", "python")
-SOME_ENGINES = ("kernel", slow("python"))
 pytestmark = pytest.mark.usefixtures("engine")
 
 
@@ -59,10 +56,9 @@ def _check_read_error(outcome: Outcome, path: str, worker: str) -> None:
     assert "epoch 1 ends with an error" in [each.text for each in _of(outcome, "epoch")]
 
 
-@pytest.mark.parametrize("engine_name", ENGINES)
-def test_a_fault_stands_between_its_cause_and_its_error(records, engine_name):
+def test_a_fault_stands_between_its_cause_and_its_error(records):
     path = str(records / "05.rec")
-    outcome = _trial(records, ReadError(path), engine=engine_name)
+    outcome = _trial(records, ReadError(path))
     _check_read_error(outcome, path, "worker 1")
     recovery = [each.text for each in outcome.timeline if "the recovery" in each.text]
     assert [recovery[0], recovery[-1]] == ["the recovery starts", "the recovery ends"]
@@ -71,18 +67,15 @@ def test_a_fault_stands_between_its_cause_and_its_error(records, engine_name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("engine_name", "method"), [("kernel", "spawn"), ("python", "forkserver")])
-def test_it_is_the_same_with_each_start_method(records, engine_name, method):
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_it_is_the_same_with_each_start_method(records, method):
     path = str(records / "05.rec")
-    outcome = _trial(
-        records, ReadError(path), engine=engine_name, loader={"multiprocessing_context": method}
-    )
+    outcome = _trial(records, ReadError(path), loader={"multiprocessing_context": method})
     _check_read_error(outcome, path, "worker 1")
 
 
-@pytest.mark.parametrize("engine_name", SOME_ENGINES)
-def test_a_run_without_faults_has_none(records, engine_name):
-    outcome = _trial(records, engine=engine_name)
+def test_a_run_without_faults_has_none(records):
+    outcome = _trial(records)
     assert _is_in_order(outcome)
     assert _of(outcome, "fault", "error", "exit") == []
     batches = [each.text for each in _of(outcome, "batch")]
@@ -93,9 +86,8 @@ def test_a_run_without_faults_has_none(records, engine_name):
     assert outcome.omitted_events == 0
 
 
-@pytest.mark.parametrize("engine_name", SOME_ENGINES)
-def test_a_killed_worker_exits(records, engine_name):
-    outcome = _trial(records, WorkerKilled(at=2), engine=engine_name)
+def test_a_killed_worker_exits(records):
+    outcome = _trial(records, WorkerKilled(at=2))
     fault, death, error = _of(outcome, "fault", "exit", "error")
     assert [fault.kind, death.kind, error.kind] == ["fault", "exit", "error"]
     assert (death.process, death.text) == ("worker 0", "worker 0 was killed by SIGKILL")
@@ -126,10 +118,9 @@ def test_times_are_no_part_of_a_comparison():
     assert outcome == replace(outcome, timeline=(Event(0.1, "loader", "epoch", "x"),))
 
 
-@pytest.mark.parametrize("engine_name", SOME_ENGINES)
-def test_many_events_are_cut_to_the_first_and_the_last(records, engine_name):
+def test_many_events_are_cut_to_the_first_and_the_last(records):
     fault = ReadError("*/15.rec", nth=_TIMES)  # In the last batch: all others have come.
-    outcome = run_trial(lambda: _OpensOften(records), fault, engine=engine_name)
+    outcome = run_trial(lambda: _OpensOften(records), fault)
     assert len([each for each in outcome.timeline if not each.omitted]) == MOST
     assert len(_of(outcome, "fault")) == 1
     opened = sum(counts.opens for each in outcome.workers for counts in each.files.values())
@@ -137,9 +128,8 @@ def test_many_events_are_cut_to_the_first_and_the_last(records, engine_name):
     assert outcome.omitted_events >= opened - len(opens) > 0
 
 
-@pytest.mark.parametrize("engine_name", SOME_ENGINES)
-def test_faults_crowd_nothing_out(records, engine_name):
-    outcome = _trial(records, ShortRead("*.rec", max_bytes=1), engine=engine_name)
+def test_faults_crowd_nothing_out(records):
+    outcome = _trial(records, ShortRead("*.rec", max_bytes=1))
     assert len(_of(outcome, "epoch")) == 4
     texts = [each.text.partition(" from ")[0] for each in _of(outcome, "batch")]
     epochs = ("epoch 1", "the recovery")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from torch import multiprocessing
 
 from pytest_dataloader_faults._engine import protocol
+from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.patience import (
@@ -52,7 +53,7 @@ class SupervisorClient:
     """The connection to a running supervisor, while its scope lasts."""
 
     def __init__(
-        self, plan: FaultPlan, engine: str, stacks: bool, running: protocol.SupervisorHandle | None
+        self, plan: FaultPlan, stacks: bool, running: protocol.SupervisorHandle | None
     ) -> None:
         self._lock = threading.Lock()
         self._closed = self._stopped = False
@@ -79,7 +80,9 @@ class SupervisorClient:
             self.close()
             raise
         where = handle.address, self.pid
-        self.config = protocol.WorkerConfig(*where, plan, engine, stacks, self._folder)
+        self.config = protocol.WorkerConfig(
+            *where, plan, fake_files() is not None, stacks, self._folder
+        )
 
     def send(self, message: protocol.FromLoader) -> None:
         """Send *message*, which is not answered. After the scope it is dropped.

@@ -59,7 +59,7 @@ class LoaderMonitor:
         """Whether the fetches of this process are."""
         self._making: defaultdict[int, list[tuple[DataLoader[Any], int]]] = defaultdict(list)
         """By thread: the loaders that make an iterator now, each with the iterator's number."""
-        arm_function(client.config.engine)
+        arm_function(fakes=client.config.fakes)
 
     def iterator(self, loader: DataLoader[Any], make: _Make) -> Any:
         """What ``iter(loader)`` returns in this scope; outside of it, *make* creates that."""
@@ -119,13 +119,13 @@ class LoaderMonitor:
     def arm_before_dataset(self) -> None:
         """Arm this process, which is about to make the dataset. Its workers join it."""
         config, self._armed_process = self.client.config, os.getpid()
-        self._session = arm_function(config.engine)(config, None, 0)
+        self._session = arm_function(fakes=False)(config, None, 0)
         self.client.config = replace(config, armed=self._armed_process, shares_files=True)
 
     def arm_bystander(self) -> None:
         """Arm this process, in which no fault fires: it only starts workers, which join it."""
-        if (config := self.client.config).engine == "kernel":
-            self._session = arm_function("kernel")(config, None, 0, bystander=True)
+        if not (config := self.client.config).fakes:
+            self._session = arm_function(fakes=False)(config, None, 0, bystander=True)
             self.client.config = replace(config, armed=os.getpid())
 
     def disarm(self) -> None:

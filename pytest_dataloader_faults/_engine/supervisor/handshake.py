@@ -41,7 +41,7 @@ class UnknownPeerError(Exception):
 class Handshake(NamedTuple):
     """A worker's first message, and its descriptors.
 
-    *main_fd*: the filter's listener, or the end of the python engine's hang socket; None if it is
+    *main_fd*: the filter's listener, or the end of ``PythonWorkerSession``'s socket; None if it is
     under the filter of the main process. *inherited*: the first ones of ``Hello.inherited``.
     """
 
@@ -152,4 +152,4 @@ def _is_from_worker(message: Message, descriptors: list[int], pid: int) -> TypeG
         return len(descriptors) < _MAX_DESCRIPTORS
     if not 0 < len(descriptors) <= _MAX_DESCRIPTORS:
         return False
-    return message.engine == "python" or link_of("self", descriptors[0]) == _LISTENER
+    return message.fakes or link_of("self", descriptors[0]) == _LISTENER

@@ -282,7 +282,7 @@ class Supervisor:
         if not self.armed:
             worker.disarm()
         with contextlib.suppress(ConnectionError):  # It has died since.
-            if handshake.hello.engine == "kernel":
+            if not handshake.hello.fakes:
                 if (listener := handshake.main_fd) is not None:
                     self._listeners.add(listener)
                     self._events.watch_calls(listener, lambda events: self._on_call(worker, events))
@@ -295,7 +295,7 @@ class Supervisor:
             # Nothing joins a filter before there is one.
             parent = next(each for each in reversed(self.workers) if each.id is None)
             return WorkerState(hello, channel, parent.listener, self.plan, parent)
-        if hello.engine == "kernel":
+        if not hello.fakes:
             return WorkerState(hello, channel, Listener(main_fd, NAMES), self.plan)
         worker = WorkerState(hello, channel, None, self.plan)
         worker.hang_socket = main_fd

@@ -54,7 +54,7 @@ class WorkerState:
     """One worker process: its connection, its faults, its files, and how far it is."""
 
     hang_socket: int | None = None
-    """The end of the socket that hanging reads of the python engine wait for."""
+    """The end of the socket that hanging reads of fake files wait for."""
     limit: int | None = None
     """The worker's limit of descriptors, once a fault has lowered that."""
     position = (0, 0)
@@ -99,7 +99,7 @@ class WorkerState:
         self.is_bystander = hello.bystander
         self.channel = channel
         self._listener = listener
-        self.waits = plan.needs.fetches or hello.engine == "python"
+        self.waits = plan.needs.fetches or hello.fakes
         """Whether it waits for ``Proceed`` at each fetch and sample."""
         self.refused = []
         self.faults = WorkerFaults(plan, self.id, bystander=hello.bystander)
@@ -246,7 +246,7 @@ class WorkerState:
         self.release_hung_reads()
 
     def release_hung_reads(self) -> None:
-        """Let hanging reads of the python engine continue, and later ones not hang."""
+        """Let hanging reads of fake files continue, and later ones not hang."""
         if self.hang_socket is not None:
             os.close(self.hang_socket)
             self.hang_socket = None
@@ -274,7 +274,7 @@ class WorkerState:
         self._known_opens.clear()
 
     def apply_counts(self, counts: protocol.Counts) -> None:
-        """Take over the counters of the python engine, which decides about files in the worker.
+        """Take over the counters of the worker, which decides about fake files itself.
 
         Deaths, hangs of the worker and descriptors closed at a sample are counted here. Once the
         worker is disarmed, nothing counts.
@@ -291,7 +291,7 @@ class WorkerState:
             counter.matched = matched or counter.matched
 
     def apply_firing(self, firing: Firing, deaths: DeathScheduler) -> None:
-        """Take over what the python engine has let happen in the worker."""
+        """Take over what the worker has let happen to fake files."""
         if not self.armed:
             return
         counter = self.faults.all[firing.fault]

@@ -1,1 +1,1 @@
-"""What runs in a DataLoader worker, under both engines."""
+"""What runs in a DataLoader worker."""

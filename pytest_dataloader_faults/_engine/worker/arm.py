@@ -1,4 +1,4 @@
-"""Arm this process, by the engine that was chosen [runs in the DataLoader worker].
+"""Arm this process [runs in the DataLoader worker].
 
 Some facts about the end of a spawned worker. It finalizes its interpreter, which a forked one does
 not. torch leaves the thread that feeds its queue running (``cancel_join_thread`` in
@@ -43,10 +43,13 @@ _FEEDER_SECONDS = 1.0
 """Past this it waits for the loader to read, outside of torch's C++, so it may be unwound."""
 
 
-def arm_function(engine: str) -> Callable[..., WorkerSession]:
-    """How *engine* arms. Also called before the fork, so that a worker does not import anything."""
+def arm_function(*, fakes: bool) -> Callable[..., WorkerSession]:
+    """What arms a worker; *fakes*: one that sees fake files.
+
+    Also called before the fork, so that a worker does not import anything.
+    """
     import_late_modules()
-    if engine == "python":
+    if fakes:
         from pytest_dataloader_faults._engine.worker.python_session import (
             arm_python_session as arm_by,
         )
@@ -59,7 +62,7 @@ def arm_function(engine: str) -> Callable[..., WorkerSession]:
 
 def arm_worker(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
     """Inject the faults of *config* into this process from now on."""
-    session = arm_function(config.engine)(config, worker, loader)
+    session = arm_function(fakes=config.fakes)(config, worker, loader)
     _let_signals_kill(config.plan.faults)
     leave_no_core()
     observe(session, config.plan)

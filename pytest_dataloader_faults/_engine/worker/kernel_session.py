@@ -63,7 +63,6 @@ def arm_kernel_session(
         worker,
         loader,
         os.getpid(),
-        "kernel",
         inherited=inherited,
         mapped=tuple(each.path for each in mapped),
         high_fds=_high_fds(_MAX_BASE_AT_START if worker is None else _MAX_SPAN),

@@ -1,7 +1,8 @@
-"""Arm this process without the kernel's help [runs in the DataLoader worker].
+"""Arm this process for faults of fake files [runs in the DataLoader worker].
 
-This process decides about its files itself, and reports to the supervisor. The supervisor decides
-about deaths and hangs of the process, and says when the scope ends, as with the kernel engine.
+The kernel does not see these files. So this process decides about them itself, and reports to the
+supervisor. The supervisor decides about deaths and hangs of the process, and says when the scope
+ends, as for other workers.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def arm_python_session(config: WorkerConfig, worker: int | None, loader: int) ->
     channel = config.connect()
     hang_socket, other_end = socket.socketpair()
     with other_end:
-        channel.send(protocol.Hello(worker, loader, os.getpid(), "python"), [other_end.fileno()])
+        channel.send(protocol.Hello(worker, loader, os.getpid(), fakes=True), [other_end.fileno()])
     session = PythonWorkerSession(channel, hang_socket, WorkerFaults(config.plan, worker), worker)
     orders = channel.receive()[0]
     if not isinstance(orders, protocol.Proceed):

@@ -442,8 +442,7 @@ def on(
 ) -> Plan:
     """A plan with a fault in these *files* of the workload, or in a *single* one, of each kind.
 
-    "content" is for faults that fire when a file is opened, whether Python or C reads it. "cut" is
-    for faults of its length, and "filled" for faults of files that are not already empty.
+    "cut" is for faults of its length, and "filled" for faults of files that are not already empty.
     *no_target*: why the check does not apply if there are no such files.
     """
 

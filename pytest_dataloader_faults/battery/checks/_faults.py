@@ -32,8 +32,6 @@ _ALL_CUT = 1000
 
 def _fails_halfway(times: int | None) -> Plan:
     def plan(workload: Workload) -> faults.Fault:
-        if workload.is_python_engine:
-            workload.read.require()
         if workload.reads < _HALVES:
             reason = (
                 f"the busiest worker makes {pluralize(workload.reads, 'read')}, but this check"
@@ -86,10 +84,10 @@ def _truncated_tails(workload: Workload) -> tuple[faults.Fault, ...]:
 @for_each_kind
 def _corrupted_files(workload: Workload) -> Planned:
     """All files, and one: a substitute for its samples shows while the others are intact."""
-    every_file = faults.CorruptedFile(workload.content.path, flips=FLIPS)
-    if len(workload.content.paths) == 1:
+    every_file = faults.CorruptedFile(workload.read.path, flips=FLIPS)
+    if len(workload.read.paths) == 1:
         return every_file
-    one_file = faults.CorruptedFile(workload.content.middle, flips=FLIPS)
+    one_file = faults.CorruptedFile(workload.read.middle, flips=FLIPS)
     return (
         Scenario(faults=(every_file,), title="every file"),
         Scenario(faults=(one_file,), title="one file"),
@@ -150,7 +148,7 @@ def _require_descriptor(workload: Workload, outcome: Outcome) -> None:
 def _require_use_of_descriptors(workload: Workload, outcome: Outcome) -> None:
     opens = [each.opens for worker in workload.fault_free.workers for each in worker.files.values()]
     if not outcome.fired and not any(opens):
-        if workload.is_python_engine or workload.fault_free.unobserved:
+        if workload.fault_free.unobserved:
             raise workload.no_target("open")
         raise NotApplicable("its workers need no descriptor")
     if torch_dropped_a_batch(outcome):
@@ -213,7 +211,7 @@ FAULTS = (
     Check(
         "closed-descriptor",
         "handles a descriptor that is closed while the dataset uses it",
-        on("content", faults.ClosedDescriptor),
+        on("read", faults.ClosedDescriptor),
         scenario=Scenario(require_effect=_require_descriptor),
     ),
     Check(

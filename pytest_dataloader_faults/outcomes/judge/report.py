@@ -54,8 +54,6 @@ def explain(
 def _evidence(outcome: TrialFacts, finding: Finding) -> Iterator[str]:
     for facts in outcome.faults:
         yield from _describe_fault(facts)
-    if outcome.request.engine == "python":
-        yield "engine: python, which sees only files that Python code opens, reads and writes"
     if hidden := fault_facts.unobserved_operations(outcome.workers):
         yield f"not visible to the engine: {hidden}"
     shared = fault_facts.shared_offset_files(outcome.workers)

@@ -192,7 +192,7 @@ def test_queues_are_refused_under_every_fault(fault):
 
 def test_queues_are_reported_without_a_fault():
     """The kernel may still refuse them."""
-    with arm_faults(engine="kernel", watch_files=True) as injection:
+    with arm_faults(watch_files=True) as injection:
         epoch(alone(Tries(QUEUES, _errno_of_queue)))
 
     assert injection.workers[0].unobserved == dict.fromkeys(QUEUES, 1)

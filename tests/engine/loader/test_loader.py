@@ -70,10 +70,10 @@ PATIENCE = 20
 def test_a_supervisor_that_is_gone_when_the_listener_is_sent():
     """The next open(2) has nobody to wait for: the kernel refuses it, with ENOSYS."""
     signal.alarm(PATIENCE)  # A process that waits for itself is ended by nothing else.
-    config = WorkerConfig("", os.getpid(), FaultPlan((ReadError("*"),)), "kernel")
+    config = WorkerConfig("", os.getpid(), FaultPlan((ReadError("*"),)))
     ours, theirs = socket.socketpair()
     theirs.close()
-    hello = Hello(0, 1, os.getpid(), "kernel", high_fds=(512, 1024))
+    hello = Hello(0, 1, os.getpid(), high_fds=(512, 1024))
     with pytest.raises(BrokenPipeError):
         _hand_over(Channel(ours), config, hello)
     with pytest.raises(OSError, match="not implemented") as refused:
@@ -96,10 +96,9 @@ def test_an_iterator_continues_after_an_error(records):
     assert len(list(iterator)) == COUNT - 4
 
 
-@pytest.mark.parametrize("engine", ["kernel", "python"])
-def test_persistent_workers_go_on_after_an_error(records, engine):
+def test_persistent_workers_go_on_after_an_error(records):
     loader = DataLoader(Records(records), num_workers=2, persistent_workers=True)
-    with inject(FAULT, engine=engine):
+    with inject(FAULT):
         _until_error(iter(loader))
         assert len(list(loader)) == COUNT
     assert len(list(loader)) == COUNT

@@ -1,6 +1,5 @@
 """Faults of connections, and an end in an error where the supervisor cannot do what they need."""
 
-import asyncio
 import contextlib
 import errno
 import functools
@@ -168,47 +167,9 @@ def _sockets_of_other_kinds(_address):
         return right_socket.recv(1)
 
 
-@pytest.mark.parametrize("engine", ["kernel", "python"])
-def test_only_tcp_counts(engine):
-    options = {"engine": engine, "require_fired": False}
-    (gave,), injection = attempt([0], _sockets_of_other_kinds, ConnectError(), **options)
+def test_only_tcp_counts():
+    (gave,), injection = attempt([0], _sockets_of_other_kinds, ConnectError(), require_fired=False)
     assert (b"x", {}) == (gave, injection.workers[0].counts_of("connections"))
-
-
-def _by_connect(address):
-    with socket.create_connection(address) as connection:
-        return connection.recv(1)
-
-
-def _by_connect_ex(address):
-    with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET) as connection:
-        if number := connection.connect_ex(address):
-            raise OSError(number, "Connection refused")
-        return connection.recv(1)
-
-
-def _by_asyncio(address):
-    async def ask():
-        reader, writer = await asyncio.open_connection(*address)
-        data = await reader.read()
-        writer.close()
-        return data
-
-    return asyncio.run(ask())
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_second_connection_of_each_way_is_refused_by_the_python_engine(host):
-    ways = (_by_connect, _by_connect_ex, _by_asyncio)
-    with tcp_server(lambda connection: connection.sendall(b"x"), host) as address:
-        fault = ConnectError(path_of(address), nth=2, every=3)
-        sources = [functools.partial(way, address) for way in ways for _ in range(3)]
-        gave, injection = attempt(sources, lambda call: call(), fault, engine="python")
-    assert [False, True, False] * len(ways) == ["refused" in str(each) for each in gave]
-    assert [b"x"] * 6 == [each for each in gave if isinstance(each, bytes)]
-    assert {path_of(address): len(sources)} == injection.workers[0].counts_of("connections")
-    firing = injection.faults[0].firings[0]
-    assert ("connect", path_of(address)) == (firing.call, firing.path)
 
 
 def test_a_hung_answer_comes_at_the_end_of_the_scope(address):

@@ -120,7 +120,7 @@ def test_no_process_dies_before_their_time(dataset):
         read = epoch(alone(dataset))
     assert (16, [0], None) == (len(read.batches), read.exit_codes, read.error)
     for facts in injection.faults:
-        message = explain_unfired([facts], injection.workers, "kernel")
+        message = explain_unfired([facts], injection.workers)
         assert f"{facts.fault!r} never fired" in message
         assert "worker 0: 16" in message or "*.jpg" in message
 

@@ -147,6 +147,23 @@ def test_only_matching_files_are_closed_at_a_sample(path, tmp_path):
     assert [CONTENT, CONTENT, LOST, CONTENT] == [each.gave for each in read.batches]
 
 
+def test_a_log_is_left_open(tmp_path):
+    """Of ``pytest >log`` every worker has the log; closing it would tell nothing of a dataset."""
+    cells = list(itertools.product((os.O_WRONLY, os.O_RDWR), (None, 2)))
+    paths = [f"{tmp_path}/{mode}-{sample}" for mode, sample in cells]
+    faults = [ClosedDescriptor(path, sample=at) for path, (_, at) in zip(paths, cells, strict=True)]
+    descriptors = [
+        os.open(path, mode | os.O_CREAT) for path, (mode, _) in zip(paths, cells, strict=True)
+    ]
+    try:
+        with inject(*faults, require_fired=False) as injection:
+            epoch(alone(Tries(["", "", "", ""], len)))
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    assert [0, 0, 1, 1] == [each.fired for each in injection.faults]
+
+
 def test_nothing_is_open_at_that_sample(path):
     with inject(ClosedDescriptor("*.bin", sample=2), require_fired=False) as injection:
         read = epoch(alone(Tries([path] * 4, WAYS["read"])))

@@ -32,8 +32,8 @@ def _message(body, descriptors=0):
     return struct.pack("=II", len(text), descriptors) + text
 
 
-def _hello(engine):
-    body = {"type": "Hello", "worker": 0, "loader": 1, "pid": os.getpid(), "engine": engine}
+def _hello(**fields):
+    body = {"type": "Hello", "worker": 0, "loader": 1, "pid": os.getpid(), **fields}
     return _message({**body, "inherited": [], "mapped": [], "high_fds": [512, 1024]}, 1)
 
 
@@ -54,10 +54,10 @@ def _descriptors(line):
             socket.send_fds(line, [b"x"], [file.fileno()] * 60)
 
 
-def _forge_hello(engine):
+def _forge_hello(**fields):
     def attack(line):
         with open(os.devnull, "rb") as file:
-            socket.send_fds(line, [_hello(engine)], [file.fileno()])
+            socket.send_fds(line, [_hello(**fields)], [file.fileno()])
 
     return attack
 
@@ -70,8 +70,8 @@ ATTACKS = {
     "noise": _noise,
     "4 GiB": _endless,
     "descriptors": _descriptors,
-    "a forged worker": _forge_hello("kernel"),
-    "a forged worker of the python engine": _forge_hello("python"),
+    "a forged worker": _forge_hello(),
+    "a forged worker with fake files": _forge_hello(fakes=True),
     "nothing": _say_nothing,
 }
 

@@ -142,7 +142,7 @@ def _message(body, descriptors=0):
 
 
 def _worker(**fields):
-    hello = {"type": "Hello", "worker": 0, "loader": 1, "pid": os.getpid(), "engine": "kernel"}
+    hello = {"type": "Hello", "worker": 0, "loader": 1, "pid": os.getpid()}
     return {**hello, **fields}
 
 
@@ -155,7 +155,7 @@ JUNK = {
     "another message": (_message({"type": "WorkerIdle"}, 1), 1),
     "no known message": (_message(_worker(type="Hi"), 1), 1),
     "a listener that is none": (_message(_worker(), 1), 1),
-    "the python engine of another process": (_message(_worker(pid=1, engine="python"), 1), 1),
+    "another process": (_message(_worker(pid=1, fakes=True), 1), 1),
     "many descriptors": (_message(_worker(), 62), 62),
     "more descriptors than a message has": (_message(_worker(), 200), 200),
     "half a message with descriptors": (_message(_worker(), 62)[:-1], 62),

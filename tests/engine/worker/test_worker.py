@@ -74,9 +74,8 @@ def _parent(_source):
     return torch_worker.ManagerWatchdog().manager_pid
 
 
-@pytest.mark.parametrize("engine", ["kernel", "python"])
-def test_torch_looks_for_the_parent_that_the_worker_began_with(engine):
-    with inject(ReadError("*.none"), engine=engine, require_fired=False):
+def test_torch_looks_for_the_parent_that_the_worker_began_with():
+    with inject(ReadError("*.none"), require_fired=False):
         (pid,) = alone(Reads([0], _parent))
     assert pid == os.getpid()
 

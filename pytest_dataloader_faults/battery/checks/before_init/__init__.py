@@ -39,7 +39,7 @@ from pytest_dataloader_faults.battery.targets import (
     names_of,
     paths_with,
 )
-from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
+from pytest_dataloader_faults.battery.workload import NotApplicable, Workload, require_real_files
 from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import (
     Contract,
@@ -60,10 +60,6 @@ if TYPE_CHECKING:
 
 _WATCHED = TrialOptions(processes=run_epochs(before_init=True), watch_files=True)
 _TWICE = TrialOptions(processes=arm_before_init(Epoch(), after_faults=False))
-_KERNEL_ONLY = (
-    "files can be damaged before the dataset is created with the kernel engine only: the python"
-    " engine replaces file access in workers"
-)
 _FAILS_FOLLOWED = (
     "it fails even without a fault while its files are monitored from the constructor on: {}"
 )
@@ -186,8 +182,7 @@ class BeforeInit(TrialKind):
 
     def workload(self, run: FaultFreeRun) -> Workload:
         """What the constructor, the main process and the workers do in the fault-free run."""
-        if run.settings.engine == "python":
-            raise NotApplicable(_KERNEL_ONLY)
+        require_real_files()
         outcome = self.fault_free_outcome(run)
         error, trial = outcome.exception, JudgedTrial(outcome, run.judge(outcome, Contract()))
         group = _FAILS_AGAIN.format(error.type) if error else _NOT_FOLLOWED

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 
 _NO_LOCKS = "neither its constructor nor its workers lock a file"
-_UNSEEN = "the python engine does not see file locks. engine='kernel' does"
 _RELEASED_AFTER = 1.0
 """Seconds."""
 _DEADLINES = 7
@@ -89,8 +88,6 @@ class LockTrials(TrialKind):
 
     def workload(self, run: FaultFreeRun) -> Workload:
         """What the constructor, the main process and the workers do in that epoch."""
-        if run.settings.engine == "python":
-            raise NotApplicable(_UNSEEN)
         self._before_init.workload(run)  # Raises NotApplicable if that epoch fails.
         return Workload.of(self.fault_free_outcome(run), run.settings.files, run.own_folders)
 

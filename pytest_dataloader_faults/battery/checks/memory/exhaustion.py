@@ -7,7 +7,7 @@ In another trial, every allocation for the same sample fails.
 from __future__ import annotations
 
 from pytest_dataloader_faults.battery.checks._base import Check, Scenario, Scenarios
-from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
+from pytest_dataloader_faults.battery.workload import NotApplicable, Workload, require_real_files
 from pytest_dataloader_faults.faults import MemoryExhaustion
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
@@ -16,7 +16,6 @@ from pytest_dataloader_faults.outcomes.judge.errors import blame_crashed_library
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.text import format_size
 
-_UNSEEN = "the python engine does not see allocations. engine='kernel' does"
 _NO_NUMBERS = "its indices are not integers, so no sample can be chosen"
 _SIZE = format_size(MemoryExhaustion().min_bytes)
 _SMALL = f"for a sample in the middle of the epoch, its workers allocate less than {_SIZE} at once"
@@ -31,8 +30,7 @@ _ABORTS = Cause(
 
 
 def _plan(workload: Workload) -> Scenarios:
-    if workload.is_python_engine:
-        raise NotApplicable(_UNSEEN)
+    require_real_files()
     sample = _middle_sample(workload)
     once, always = MemoryExhaustion(times=1, sample=sample), MemoryExhaustion(sample=sample)
     return (

@@ -28,8 +28,8 @@ from pytest_dataloader_faults._trial import (
     outcome_of,
     reference_of,
     repeat_if_killed,
+    require_engine_for_job,
     run_together,
-    with_engine,
 )
 from pytest_dataloader_faults._trial.journal import Journal, JournalEvent, PassEnded, TrialEnded
 from pytest_dataloader_faults.battery.checks.ranks.rules import has_lost_rank
@@ -127,14 +127,14 @@ def run_ranks(
         InvalidArgumentError: An argument cannot be used.
     """
     ranks = _require_ranks(request.settings.ranks, on_rank)
-    job = with_engine(request)
-    with _split_by_rank(job, ranks, on_rank, shares_folder=shares_folder) as rank_jobs:
+    require_engine_for_job(request)
+    with _split_by_rank(request, ranks, on_rank, shares_folder=shares_folder) as rank_jobs:
         for number, handling in enumerate(handlings):
             rank_jobs[number] = replace(rank_jobs[number], handling=handling)
         records = run_together(*rank_jobs)
     outcomes = [outcome_of(*each) for each in zip(rank_jobs, records, strict=True)]
     return _combine_outcomes(
-        job, list(zip(outcomes, [each.events for each in records], strict=True))
+        request, list(zip(outcomes, [each.events for each in records], strict=True))
     )
 
 

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 from pytest_dataloader_faults.battery.checks._base import Check, Scenario, Scenarios
 from pytest_dataloader_faults.battery.checks._epochs import FAULTS_IN_EPOCH_1
-from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
+from pytest_dataloader_faults.battery.workload import NotApplicable, Workload, require_real_files
 from pytest_dataloader_faults.faults import ThreadExhaustion
 from pytest_dataloader_faults.outcomes import Outcome
 
 _NO_START = "its workers start no thread or process while they make batches"
 _NO_SECOND = "its workers start a second thread or process in some passes only"
-_UNSEEN = "the python engine does not see threads. engine='kernel' does"
 _REFUSED = (
     "Threads and processes could not be started (EAGAIN), as at the process limit of a user or a"
     " container"
@@ -28,8 +27,7 @@ def _refuse_starts(workload: Workload) -> Scenarios:
 
     First in workers that continue after the error, since a queue or a pool may be kept there.
     """
-    if workload.is_python_engine:
-        raise NotApplicable(_UNSEEN)
+    require_real_files()
     start_count = workload.count_busiest("starts")
     if not start_count:
         raise NotApplicable(_NO_START)

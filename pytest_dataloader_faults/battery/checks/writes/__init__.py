@@ -17,7 +17,7 @@ from pytest_dataloader_faults.battery.checks._base import (
     no_fault,
 )
 from pytest_dataloader_faults.battery.checks.writes.rules import find_leftovers
-from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
+from pytest_dataloader_faults.battery.workload import Workload, require_real_files
 from pytest_dataloader_faults.steps import arm_workers
 
 _EPOCHS_OF_NEW_WORKERS = 3
@@ -49,10 +49,8 @@ def _dies_writing(workload: Workload) -> faults.Fault:
     return faults.WorkerKilled(writing=path, worker=min(workload.writers))
 
 
-def _needs_kernel_engine(workload: Workload) -> Scenario:
-    if workload.is_python_engine:
-        reason = "the python engine does not see which files are created; the kernel engine does"
-        raise NotApplicable(reason)
+def _needs_real_files(workload: Workload) -> Scenario:
+    require_real_files()
     return no_fault(workload)
 
 
@@ -70,7 +68,7 @@ LEFTOVERS = (
     Check(
         "leftover-files",
         "workers leave no temporary file and no shared memory behind when they exit",
-        _needs_kernel_engine,
+        _needs_real_files,
         scenario=Scenario(
             loader={"persistent_workers": False},
             processes=arm_workers(*[REPEATED] * _EPOCHS_OF_NEW_WORKERS),
