@@ -53,7 +53,7 @@ SLICES = {
         r"|(?<!accepts )(?<!more )(?<!its )(?<!be )connections\b|shared_?connection"
         r"|unlimited_waits|place\.(answer|connect)|role\.connects",
         (
-            *("_engine.kernel.sockets", "_engine.policy.network", "_engine.python.connections"),
+            *("_engine.kernel.sockets", "_engine.policy.network"),
             *("_engine.supervisor.answers.http", "_engine.supervisor.answers.network"),
             *("faults.addresses", "faults.http", "faults.network"),
         ),
@@ -94,11 +94,7 @@ SLICES = {
         r"|length_to_write|\.written\b|leftover_files|place\.write|on_write\b|failed write"
         r"|\b(workers?|dataset) (that )?(writes?|wrote)\b(?! (down|their stacks))|of writing",
         (
-            *(
-                "_engine.policy.writes",
-                "_engine.python.output",
-                "_engine.supervisor.answers.writes",
-            ),
+            *("_engine.policy.writes", "_engine.supervisor.answers.writes"),
             *("_engine.supervisor.leftovers", "_engine.supervisor.protection", "faults.writes"),
         ),
     ),
@@ -114,7 +110,7 @@ JUDGE = "outcomes.judge"
 READERS = ["open", "os.listdir", "os.readlink", "os.scandir", "glob.glob", "glob.iglob"]
 
 
-IMPORTED_BY_FOLDER = ["_engine.supervisor.answers", "_engine.python", "_engine.worker.preparations"]
+IMPORTED_BY_FOLDER = ["_engine.supervisor.answers", "_engine.worker.preparations"]
 """Packages that import all modules in their folder, by ``import_modules``."""
 STATE = {
     "_engine.fake.engine._patched": "a process is patched once, whoever asks",
@@ -268,7 +264,7 @@ def test_supervisor_starts_without_torch():
 
 
 def test_fake_files_need_nothing_of_the_kernel():
-    reached = _reachable("_engine.worker.python_session", into_functions=False)
+    reached = _reachable("_engine.worker.fake_session", into_functions=False)
     reached |= _reachable("_engine.worker.arm", into_functions=False)
 
     assert [] == [each for each in reached if each.startswith("_engine.kernel.")]

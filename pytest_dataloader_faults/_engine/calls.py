@@ -234,8 +234,7 @@ def changed_fd(name: str, places: Place) -> int | None:
     return CALLS[name].writes_fd if places & _OF_CHANGES else None
 
 
-def places_of(flags: int, *, exists: bool = True) -> Place:
-    """Where faults can happen to a file that is opened with *flags*, and that *exists* before."""
-    mode, unread = flags & os.O_ACCMODE, os.O_CREAT | os.O_TRUNC | os.O_PATH | os.O_DIRECTORY
-    is_read = exists and not flags & unread and mode != os.O_WRONLY
-    return (Place.READ if is_read else Place(0)) | (Place.WRITE if mode else Place(0))
+def reads_file(flags: int) -> bool:
+    """Whether a file that is opened with *flags* can be read, and has content already."""
+    unread = os.O_CREAT | os.O_TRUNC | os.O_PATH | os.O_DIRECTORY
+    return not flags & unread and flags & os.O_ACCMODE != os.O_WRONLY

@@ -1,6 +1,6 @@
 """Altered copies of files, so that the user's own are never touched.
 
-The supervisor makes them for the kernel engine, the worker itself for the python engine. *system*
+The supervisor makes them, and for fake files the worker itself. *system*
 has the functions of ``os``: the real ones, or those of a fake file system.
 
 Some facts about memfd_create(2): the file it makes is anonymous, lives in memory, and goes with its

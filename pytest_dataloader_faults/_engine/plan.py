@@ -191,15 +191,6 @@ class WorkerFaults:
         """Whether a fault would be about *path* if the file were not excluded."""
         return any(counter.matches.means(path) for counter in self._concerned)
 
-    @property
-    def are_of_files(self) -> bool:
-        """Whether one of them is a file fault."""
-        return any(has_files(each.fault) for each in self.counters_of_kind(Fault))
-
-    def has_file_faults(self, path: str) -> bool:
-        """Whether a file fault is about *path*."""
-        return any(has_files(each.fault) for each in self.counters_for_path(Fault, path))
-
     def needs_reads_of(self, path: str) -> bool:
         """Whether reads of *path* must be seen."""
         if self._watch and not is_excluded(path):

@@ -34,7 +34,7 @@ _STAYS = frozenset(
 _PACKAGE = "pytest_dataloader_faults."
 _OURS = tuple(
     f"pytest_dataloader_faults._engine.worker.{name}"
-    for name in ("arm", "fetch_hooks", "kernel_session", "python_session")
+    for name in ("arm", "fetch_hooks", "kernel_session", "fake_session")
 )
 
 
@@ -195,7 +195,7 @@ _OF_MULTIPROCESSING = (
 _OUR_FOLDER = (
     *("_trial.child", "battery.checking", "battery.sweeping", "search", "search._runner"),
     *("plugin._fault_check", "_engine.loader.iterator", "_engine"),
-    *("_engine.worker.kernel_session", "_engine.worker.python_session", "fake_files.transfer"),
+    *("_engine.worker.kernel_session", "_engine.worker.fake_session", "fake_files.transfer"),
 )
 """Modules that a test may call. After the test, pyfakefs forgets those imported under it."""
 

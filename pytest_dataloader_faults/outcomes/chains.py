@@ -66,7 +66,7 @@ _FRAME = '  File "'
 _PLACE = re.compile(r'^ *File "(.*)", line \d+, in (.+)$')
 _PACKAGE = f"{os.path.dirname(os.path.dirname(__file__))}/"
 _CALLERS_OF_USER_CODE = (
-    *("_engine/fake/", "_engine/file_copies.py", "_engine/python/", "fake_files/"),
+    *("_engine/fake/", "_engine/file_copies.py", "fake_files/"),
     "_engine/worker/fetch_hooks.py",
     *("_trial/accelerator.py", "_trial/factory.py", "_trial/loaders.py", "battery/checks/"),
     *("_trial/process/sigchld.py", "_trial/samplers.py"),

@@ -31,7 +31,6 @@ from pytest_dataloader_faults.faults import (
 from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.outcomes import FileCounts, Firing, WorkerFacts
 from support.rows import rows
-from support.schedules import schedule
 
 ALL = (
     OpenError("/data/*", errno=13, nth=2, times=3, workers=(0, 2)),
@@ -105,7 +104,7 @@ def test_no_fault_fires_in_a_bystander(fault):
     faults = WorkerFaults(FaultPlan((fault,)), None, bystander=True)
 
     assert [] == list(faults.counters_of_kind(type(fault)))
-    assert (True, False) == (faults.has_fault_in(PATH, Place.READ), faults.are_of_files)
+    assert faults.has_fault_in(PATH, Place.READ)
     assert [True, False] == [faults.targets(each) for each in (PATH, OTHER)]
 
 
@@ -199,13 +198,13 @@ PATH, OTHER, CODE = "/data/x.a", "/data/x.b", "/usr/lib/python3/x.a"
 @rows(
     ("plan", "path", "expected"),
     [
-        (FaultPlan((ReadError("*.a"),)), PATH, "content reads files concerned"),
+        (FaultPlan((ReadError("*.a"),)), PATH, "content reads concerned"),
         (FaultPlan((ReadError("*.a"),)), OTHER, ""),
-        (FaultPlan((OpenError("*.a"),)), PATH, "files concerned"),
-        (FaultPlan((TruncatedFile("*.a"),)), PATH, "content files concerned"),
-        (FaultPlan((WriteError("*.a"),)), PATH, "writes files concerned"),
-        (FaultPlan((WorkerKilled(reading="*.a"),)), PATH, "content reads files concerned"),
-        (FaultPlan((WorkerKilled(writing="*.a"),)), PATH, "writes files concerned"),
+        (FaultPlan((OpenError("*.a"),)), PATH, "concerned"),
+        (FaultPlan((TruncatedFile("*.a"),)), PATH, "content concerned"),
+        (FaultPlan((WriteError("*.a"),)), PATH, "writes concerned"),
+        (FaultPlan((WorkerKilled(reading="*.a"),)), PATH, "content reads concerned"),
+        (FaultPlan((WorkerKilled(writing="*.a"),)), PATH, "writes concerned"),
         (FaultPlan((SlowRead("tcp://*"),)), "tcp://192.0.2.1:443", "answers concerned"),
         (FaultPlan((ConnectError("tcp://*"),)), "tcp://192.0.2.1:443", "concerned"),
         (FaultPlan((), watch=True), PATH, "content reads concerned"),
@@ -221,7 +220,6 @@ def test_what_has_to_be_seen_of_a_file(plan, path, expected):
         "reads": faults.needs_reads_of(path),
         "writes": faults.has_fault_in(path, Place.WRITE),
         "answers": faults.has_fault_in(path, Place.ANSWER),
-        "files": faults.has_file_faults(path),
         "concerned": faults.needs_answer(path),
     }
 
@@ -254,7 +252,7 @@ def test_writes_fail_in_the_trials_own_folders(folders, path, may):
 )
 def test_the_longest_read_is_not_the_first(reads, longest):
     """The first is of a header; of equal ones the earlier counts, and a mapping is none."""
-    policy = schedule(watch=True)
+    policy = FaultPolicy(WorkerFaults(FaultPlan((), True), 0), 0, 1)
     for offset, length in reads:
         policy.read_actions(Operation("read", "/x"), offset, length)
     policy.read_actions(Operation(MAP, "/x"), 0, 1 << 20)

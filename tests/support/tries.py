@@ -94,7 +94,7 @@ def with_descriptor(use: Callable[[int], Any]) -> Callable[[Any], Any]:
 def _vectored(name: str, *offset: int) -> Callable[[int], bytes]:
     def use(fd: int) -> bytes:
         buffer = bytearray(ENOUGH)
-        count = getattr(os, name)(fd, [buffer], *offset)  # The python engine replaces it.
+        count = getattr(os, name)(fd, [buffer], *offset)
         return bytes(buffer[:count])
 
     return use

@@ -1,4 +1,4 @@
-"""The python engine's faults, on fake files [runs in the DataLoader worker].
+"""Faults of fake files, in the process that has them [runs in the DataLoader worker].
 
 Some facts about pyfakefs. Each open() of a fake file leads through its function ``fake_open``,
 which makes a ``FakeFileOpen`` and calls that. Code that imports a module opens the real file. From
@@ -7,13 +7,12 @@ by name. pyfakefs recognizes it by its stack: ``open_code`` must be exactly two 
 
 So there must not be another frame in between, and ``FakeFileOpen`` is replaced instead: calls that
 reach it are meant for fake files. A file that faults may match is opened and read by its number, so
-that the same code counts and fails its reads as those of real files.
+that the same code counts and fails reads of Python's files and of ``os.read``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import errno
 import functools
 import io
@@ -25,48 +24,21 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from pytest_dataloader_faults._engine.fake import patcher
+from pytest_dataloader_faults._engine.fake.descriptors import Clock, DescriptorTable
 from pytest_dataloader_faults._engine.fake.notes import explain_errors
-from pytest_dataloader_faults._engine.policy import OPEN, Fail, FaultPolicy, Operation
-from pytest_dataloader_faults._engine.python import install as real
-from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
-from pytest_dataloader_faults._engine.python.replacements import OsFunctions, open_with, read_all
-
-
-class _FakeDescriptorTable(DescriptorTable):
-    """``DescriptorTable`` of a fake file system."""
-
-    def __init__(self, policy: FaultPolicy, system: _FakeOs, clock: Clock, files: Any) -> None:
-        super().__init__(policy, system, clock)
-        self._fake = files
-
-    def absolute(self, path: Any, dir_fd: int | None = None) -> str:
-        """The absolute *path*, from the current folder of the fake file system."""
-        if dir_fd is not None:
-            folder = self._fake.get_open_file(dir_fd).get_object().path
-            path = self._fake.joinpaths(folder, self._fake.make_string_path(path))
-        return str(self._fake.absnormpath(os.fsdecode(self._fake.make_string_path(path))))
-
-    def check_write(self, path: Any) -> None:
-        """Raise the error with which opening *path* for writing alone should fail."""
-        where = self.absolute(path)
-        _, size = self._kind_and_size(where)
-        for action in self.policy.open_actions(Operation(OPEN, where), size, reads=False):
-            if isinstance(action, Fail):
-                raise OSError(action.errno, os.strerror(action.errno), os.fspath(path))
-        with self.count_shortage(where):
-            self.system.take_number(path)
-
-    def with_size(self, status: Any, size: int) -> Any:
-        """A copy of *status*, of pyfakefs' own type, with another size."""
-        changed = copy.copy(status)
-        changed.st_size = size
-        return changed
+from pytest_dataloader_faults._engine.fake.replacements import (
+    OsFunctions,
+    open_with,
+    read_all,
+    replace_in_numpy,
+)
+from pytest_dataloader_faults._engine.policy import FaultPolicy
 
 
 class _FaultedFakeIO(io.RawIOBase):
     """A fake file open for reading, which queries the policy before it opens and reads."""
 
-    files: ClassVar[_FakeDescriptorTable]
+    files: ClassVar[DescriptorTable]
     _blksize = io.DEFAULT_BUFFER_SIZE  # What open() needs from a FileIO, from Python 3.13 on.
 
     def __init__(self, file: Any, mode: str, closefd: bool, opener: Any) -> None:
@@ -78,10 +50,6 @@ class _FaultedFakeIO(io.RawIOBase):
         fd: int = file if isinstance(file, int) else opens(file, flags)
         self.files.system.fstat(fd)  # A descriptor that was closed at once raises here.
         self._fd = fd
-
-    def use_matters(self) -> bool:
-        """Every use matters, because C code cannot read a fake file."""
-        return True
 
     def fileno(self) -> int:
         if self.closed:
@@ -142,15 +110,15 @@ def install(policy: FaultPolicy, clock: Clock, patcher: Any, *, scarce: bool) ->
 
     fake_os, true_opener = patcher.fake_modules["os"], fake_open.FakeFileOpen
     system = _FakeOs(patcher.fs, fake_os, true_opener, scarce=scarce)
-    files = _FakeDescriptorTable(policy, system, clock, patcher.fs)
+    files = DescriptorTable(policy, system, clock, patcher.fs)
     _handle_inherited(files, patcher.fs)
-    real.replace_everywhere([*real.numpy_replacements()])
+    replace_in_numpy(_FaultedFakeIO)
     vars(fake_open).update(FakeFileOpen=_opener(files, true_opener))
     _replace_in_os(fake_os, files)
     _replace_sizes(patcher.fs, fake_os.path, files)
 
 
-def _handle_inherited(files: _FakeDescriptorTable, fake: Any) -> None:
+def _handle_inherited(files: DescriptorTable, fake: Any) -> None:
     """Refuse faults that match open files; reads of these are counted as unobserved."""
     for holders in fake.open_files:
         entry = holders[0].get_object() if holders else None
@@ -167,7 +135,7 @@ def _handle_inherited(files: _FakeDescriptorTable, fake: Any) -> None:
             files.policy.count_unobserved("inherited descriptor")
 
 
-def _opener(files: _FakeDescriptorTable, true_opener: Callable[..., Any]) -> Callable[..., Any]:
+def _opener(files: DescriptorTable, true_opener: Callable[..., Any]) -> Callable[..., Any]:
     """A ``FakeFileOpen`` that queries *files*."""
     kind = type("FileIO", (_FaultedFakeIO,), {"files": files})
     replaced_os = types.SimpleNamespace(fspath=os.fspath, fstat=files.system.fstat)
@@ -184,12 +152,12 @@ def _opener(files: _FakeDescriptorTable, true_opener: Callable[..., Any]) -> Cal
     return lambda fake: functools.partial(opens, fake)
 
 
-def _replace_in_os(fake_os: Any, files: _FakeDescriptorTable) -> None:
+def _replace_in_os(fake_os: Any, files: DescriptorTable) -> None:
     """In the fake ``os``, and wherever a module has its own name for one of its functions."""
     calls = OsFunctions(files)
     replaced = ("open", "close", "dup", "dup2", "read", "pread")
     new = {name: getattr(calls, name) for name in replaced}
-    new |= {name: calls.wrap_observed(getattr(files.system, name)) for name in ("fstat", "lseek")}
+    new["lseek"] = files.system.lseek
     for module in list(sys.modules.values()):
         for name, value in list(getattr(module, "__dict__", {}).items()):
             is_of_os = type(value) is types.MethodType and value.__self__ is fake_os
@@ -198,16 +166,13 @@ def _replace_in_os(fake_os: Any, files: _FakeDescriptorTable) -> None:
     vars(fake_os).update(new)
 
 
-def _replace_sizes(fake: Any, path: Any, files: _FakeDescriptorTable) -> None:
+def _replace_sizes(fake: Any, path: Any, files: DescriptorTable) -> None:
     """Replace the two functions that return a size."""
     true_stat, true_size = fake.stat, path.getsize
 
     def stat(entry_path: Any, follow_symlinks: bool = True) -> Any:
         status = true_stat(entry_path, follow_symlinks)
-        if isinstance(entry_path, int):
-            files.observe(entry_path)
-            return status
-        return files.stat_result(entry_path, status, None)
+        return status if isinstance(entry_path, int) else files.stat_result(entry_path, status)
 
     def getsize(entry_path: Any) -> int:
         size = true_size(entry_path)

@@ -1,15 +1,13 @@
 """Which fault is due for a file operation, and what the operation should do. Pure.
 
-Each engine queries one ``FaultPolicy`` per worker. The policy counts operations and answers with
-actions; it touches no file. The kernel engine carries the actions out in the supervisor, by answers
-to system calls. The python engine carries them out in the worker, by functions that replace
-Python's own. So one schedule of faults happens at the same place under either engine.
+There is one ``FaultPolicy`` per worker. It counts operations, answers with actions, and touches no
+file. The supervisor carries the actions out, by answers to system calls. For fake files, the worker
+itself does, in functions that replace those of pyfakefs.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,9 +35,8 @@ class FaultPolicy:
 
     *on_fired* gets each firing before it takes effect. *refuse* gets the reason why a fault that is
     due cannot happen. *describe* returns what a firing in a process records in addition to
-    the fetch. *on_opened* gets the path of each file that is opened. *fails_mappings*: the engine
-    can make pages of a mapping unreadable. A policy that is not *armed* lets every operation pass,
-    uncounted. Several threads may query it.
+    the fetch. *on_opened* gets the path of each file that is opened. A policy that is not *armed*
+    lets every operation pass, uncounted.
     """
 
     def __init__(
@@ -50,8 +47,6 @@ class FaultPolicy:
         on_fired: Callable[[Firing], object] = lambda _firing: None,
         refuse: Callable[[str], None] = lambda _reason: None,
         describe: Callable[[int], dict[str, Any]] = lambda _pid: {},
-        *,
-        fails_mappings: bool = False,
     ) -> None:
         self.faults = faults
         self.fetch = 0
@@ -62,12 +57,10 @@ class FaultPolicy:
         self.unobserved: Counter[str] = Counter()
         self.tallies: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """How often it did what is not done to a file, by operation: see ``WorkerFacts``."""
-        self.lock = threading.RLock()
         self._worker = worker
         self._pid = pid
         self.on_fired = on_fired
         self._describe = describe
-        self._fails_mappings = fails_mappings
         self._changed: set[str] = set()
         self._alters_sizes = any(
             isinstance(counter.fault, vocabulary.TruncatedFile) for counter in faults.all
@@ -86,76 +79,66 @@ class FaultPolicy:
 
         Fail, or, if *reads*, Closed or Substitute.
         """
-        with self.lock:
-            if size is not None:
-                self.count_open(operation.path)
-            if fault := self.fire_first_due(_OPEN_FAULTS, operation):
-                return [Fail(fault.errno)]
-            if size is None or not reads:
-                return []
-            return self._close_actions(operation) or self._substitute_actions(operation, size)
+        if size is not None:
+            self.count_open(operation.path)
+        if fault := self.fire_first_due(_OPEN_FAULTS, operation):
+            return [Fail(fault.errno)]
+        if size is None or not reads:
+            return []
+        return self._close_actions(operation) or self._substitute_actions(operation, size)
 
     def count_open(self, path: str) -> None:
         """Count the opening of a file."""
-        with self.lock:
-            self.count(path, "opens")
-            self.on_opened(path)
+        self.count(path, "opens")
+        self.on_opened(path)
 
     def inherited_fd_actions(self, path: str, size: int) -> Actions:
         """For a descriptor that was open before: Closed or Substitute."""
-        with self.lock:
-            closed = self._close_actions(Operation("close", path))
-            return closed or self._substitute_actions(
-                Operation("dup2", path, None, FiringKind.REPLACED), size
-            )
+        closed = self._close_actions(Operation("close", path))
+        return closed or self._substitute_actions(
+            Operation("dup2", path, None, FiringKind.REPLACED), size
+        )
 
     def inherited_mapping_actions(self, path: str, size: int) -> Actions:
         """For a mapping that was there before: Substitute or Fail."""
         operation = Operation(MAP, path)
-        with self.lock:
-            self.count(path, "reads")
-            return self._substitute_actions(operation, size) or self._fail_actions(
-                operation, sys.maxsize
-            )
+        self.count(path, "reads")
+        return self._substitute_actions(operation, size) or self._fail_actions(
+            operation, sys.maxsize
+        )
 
     def stat_actions(self, operation: Operation) -> Actions:
         """For a stat(2) or access(2) of an existing file: Fail, if a fault hides it."""
-        with self.lock:
-            fault = self.fire_first_due(_OPEN_FAULTS, operation, lambda fault: fault.hides_file)
-            return [Fail(fault.errno)] if fault else []
+        fault = self.fire_first_due(_OPEN_FAULTS, operation, lambda fault: fault.hides_file)
+        return [Fail(fault.errno)] if fault else []
 
     def stat_size_actions(self, operation: Operation, size: int) -> Actions:
         """For a stat(2) by path of a file of *size* bytes: Substitute, if the size differs."""
-        with self.lock:
-            return (
-                self._substitute_actions(operation, size, sizes=True) if self._alters_sizes else []
-            )
+        return self._substitute_actions(operation, size, sizes=True) if self._alters_sizes else []
 
     def read_actions(self, operation: Operation, offset: int, length: int) -> Actions:
         """For a read or a mapping of *length* bytes: Die, Hang or Delay, then Fail or Short.
 
         If a call's offset and length are unknown, both are 0.
         """
-        with self.lock:
-            if not self.armed:
-                return []
-            self._count_read(operation, offset, length)
-            outcome = self._fail_actions(operation, offset + length) or self._short_actions(
-                operation, length
-            )
-            return [
-                *(self.death_actions(operation, "reading") or self.delay_actions(operation)),
-                *outcome,
-            ]
+        if not self.armed:
+            return []
+        self._count_read(operation, offset, length)
+        outcome = self._fail_actions(operation, offset + length) or self._short_actions(
+            operation, length
+        )
+        return [
+            *(self.death_actions(operation, "reading") or self.delay_actions(operation)),
+            *outcome,
+        ]
 
     def note_allocation(self, operation: Operation, *, is_full: bool) -> None:
         """Note a call that needs a descriptor. The real limit makes it fail if *is_full*."""
-        with self.lock:
-            counters = self.faults.counters_of_kind(vocabulary.DescriptorExhaustion)
-            for counter in counters if self.armed else ():
-                counter.matched += 1
-                if is_full:
-                    self.fire(counter, *operation)
+        counters = self.faults.counters_of_kind(vocabulary.DescriptorExhaustion)
+        for counter in counters if self.armed else ():
+            counter.matched += 1
+            if is_full:
+                self.fire(counter, *operation)
 
     def reserve_actions(self, operation: Operation) -> Actions:
         """For fallocate(2): Fail, if the file is of shared memory."""
@@ -183,17 +166,15 @@ class FaultPolicy:
 
     def count_unobserved(self, place: str, count: int = 1) -> None:
         """Count *count* more ways in which a file may be read unseen; -1 takes one back."""
-        with self.lock:
-            self.unobserved[place] += count
+        self.unobserved[place] += count
 
     def changes(self) -> Counts:
         """The counters as they are now; of files, those that changed since the last call."""
-        with self.lock:
-            changed, self._changed = self._changed, set()
-            files = {path: self.files[path] for path in sorted(changed)}
-            matched = [each.matched for each in self.faults.all]
-            tallies = {name: dict(counts) for name, counts in self.tallies.items()}
-            return Counts(files, dict(+self.unobserved), matched, tallies=tallies)
+        changed, self._changed = self._changed, set()
+        files = {path: self.files[path] for path in sorted(changed)}
+        matched = [each.matched for each in self.faults.all]
+        tallies = {name: dict(counts) for name, counts in self.tallies.items()}
+        return Counts(files, dict(+self.unobserved), matched, tallies=tallies)
 
     def count(self, path: str, operation: str, length: int = 0) -> None:
         """Add one *operation* to the counts of a file, by its name there.
@@ -252,12 +233,10 @@ class FaultPolicy:
         return [Substitute(FileEdit(kept_size, spots))]
 
     def _fail_actions(self, operation: Operation, end: int) -> Actions:
-        """A mapping that the engine cannot make fail does not fire."""
         for counter in self.faults.counters_for_path(vocabulary.ReadError, operation.path):
             offset = counter.fault.offset
             if (offset is None or end > offset) and counter.reach():
-                if operation.call != MAP or self._fails_mappings:
-                    self.fire(counter, *operation)
+                self.fire(counter, *operation)
                 return [Fail(counter.fault.errno, offset or 0)]
         return []
 
@@ -290,7 +269,7 @@ class FaultPolicy:
 
 
 OPEN, STAT, MAP = "openat", "newfstatat", "mmap"
-"""System calls by which the python engine names the operations that it sees."""
+"""System calls that name the operations of fake files, and mappings."""
 OF_EXCLUDED = "open of an excluded file"
 """How ``unobserved`` names what only its folder spared."""
 BY_MAPPING = "write through a mapping"

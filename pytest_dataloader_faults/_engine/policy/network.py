@@ -20,18 +20,16 @@ class CutOff(NamedTuple):
 
 def connect_actions(policy: FaultPolicy, operation: Operation) -> Actions:
     """For a TCP connection that is about to be made: Fail."""
-    with policy.lock:
-        if not policy.armed:
-            return []
-        policy.tallies["connections"][operation.path] += 1
-        fault = policy.fire_first_due(vocabulary.ConnectError, operation)
-        return [Fail(fault.errno)] if fault else []
+    if not policy.armed:
+        return []
+    policy.tallies["connections"][operation.path] += 1
+    fault = policy.fire_first_due(vocabulary.ConnectError, operation)
+    return [Fail(fault.errno)] if fault else []
 
 
 def answer_actions(policy: FaultPolicy, operation: Operation) -> Actions:
     """For the start of a peer's answer: Hang or Delay."""
-    with policy.lock:
-        return policy.delay_actions(operation) if policy.armed else []
+    return policy.delay_actions(operation) if policy.armed else []
 
 
 def answer_cut_off(
@@ -42,10 +40,9 @@ def answer_cut_off(
     def is_among(fault: vocabulary.ConnectionReset | vocabulary.ConnectionClosed) -> bool:
         return begin <= fault.after < end
 
-    with policy.lock:
-        if not policy.armed:
-            return None
-        if reset := policy.fire_first_due(vocabulary.ConnectionReset, operation, is_among):
-            return CutOff(reset.after, is_reset=True)
-        closed = policy.fire_first_due(vocabulary.ConnectionClosed, operation, is_among)
-        return CutOff(closed.after, is_reset=False) if closed else None
+    if not policy.armed:
+        return None
+    if reset := policy.fire_first_due(vocabulary.ConnectionReset, operation, is_among):
+        return CutOff(reset.after, is_reset=True)
+    closed = policy.fire_first_due(vocabulary.ConnectionClosed, operation, is_among)
+    return CutOff(closed.after, is_reset=False) if closed else None

@@ -26,23 +26,22 @@ def write_actions(policy: FaultPolicy, operation: Operation, length: int) -> Act
 
     If a call's length is unknown, it is 0.
     """
-    with policy.lock:
-        if not policy.armed:
-            return []
-        policy.count(operation.path, "writes")
-        call = CALLS[operation.call]
-        for death in policy.death_actions(operation, "writing") if call.has_data else ():
-            if isinstance(death, Die) and _is_allowed(policy, death.counter, operation):
-                return [death]
-        for failing in policy.faults.counters_for_path(vocabulary.WriteError, operation.path):
-            if _fires(policy, failing, operation):
-                return [Fail(failing.fault.errno)]
-        for short in policy.faults.counters_for_path(vocabulary.ShortWrite, operation.path):
-            max_bytes = short.fault.most(length)
-            is_cut = call.writes_buffers and max_bytes < length
-            if is_cut and _fires(policy, short, operation):
-                return [Short(max_bytes)]
+    if not policy.armed:
         return []
+    policy.count(operation.path, "writes")
+    call = CALLS[operation.call]
+    for death in policy.death_actions(operation, "writing") if call.has_data else ():
+        if isinstance(death, Die) and _is_allowed(policy, death.counter, operation):
+            return [death]
+    for failing in policy.faults.counters_for_path(vocabulary.WriteError, operation.path):
+        if _fires(policy, failing, operation):
+            return [Fail(failing.fault.errno)]
+    for short in policy.faults.counters_for_path(vocabulary.ShortWrite, operation.path):
+        max_bytes = short.fault.most(length)
+        is_cut = call.writes_buffers and max_bytes < length
+        if is_cut and _fires(policy, short, operation):
+            return [Short(max_bytes)]
+    return []
 
 
 def _fires(policy: FaultPolicy, counter: FaultCounter[Any], operation: Operation) -> bool:

@@ -41,7 +41,7 @@ class UnknownPeerError(Exception):
 class Handshake(NamedTuple):
     """A worker's first message, and its descriptors.
 
-    *main_fd*: the filter's listener, or the end of ``PythonWorkerSession``'s socket; None if it is
+    *main_fd*: the filter's listener, or the end of ``FakeWorkerSession``'s socket; None if it is
     under the filter of the main process. *inherited*: the first ones of ``Hello.inherited``.
     """
 

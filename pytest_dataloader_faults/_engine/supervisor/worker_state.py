@@ -125,9 +125,7 @@ class WorkerState:
         self.leftover_shm = []
 
     def _policy(self) -> FaultPolicy:
-        policy = FaultPolicy(
-            self.faults, self.id, self.pid, describe=self.describe_firing, fails_mappings=True
-        )
+        policy = FaultPolicy(self.faults, self.id, self.pid, describe=self.describe_firing)
         policy.refuse, policy.on_opened = self.refuse, self.note_open
         return policy
 

@@ -50,8 +50,8 @@ def arm_function(*, fakes: bool) -> Callable[..., WorkerSession]:
     """
     import_late_modules()
     if fakes:
-        from pytest_dataloader_faults._engine.worker.python_session import (
-            arm_python_session as arm_by,
+        from pytest_dataloader_faults._engine.worker.fake_session import (
+            arm_fake_session as arm_by,
         )
     else:
         from pytest_dataloader_faults._engine.worker.kernel_session import (

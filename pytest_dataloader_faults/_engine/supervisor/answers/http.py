@@ -137,13 +137,12 @@ class HttpRequests:
     def _fire(self) -> tuple[HttpError, int] | None:
         """The fault that is due for a request, and the number of the request."""
         policy = self._policy
-        with policy.lock:
-            if not policy.armed:
-                return None
-            for counter in policy.faults.counters_for_path(HttpError, self._operation.path):
-                if counter.reach():
-                    policy.fire(counter, *self._operation)
-                    return counter.fault, counter.matched
+        if not policy.armed:
+            return None
+        for counter in policy.faults.counters_for_path(HttpError, self._operation.path):
+            if counter.reach():
+                policy.fire(counter, *self._operation)
+                return counter.fault, counter.matched
         return None
 
     def _stop_parsing(self, why: str) -> None:

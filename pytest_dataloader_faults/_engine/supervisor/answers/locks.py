@@ -145,12 +145,11 @@ def _waits(call: Syscall) -> bool:
 
 def _fire_due(policy: FaultPolicy, operation: Operation) -> FaultCounter[LockError] | None:
     """Fire the first fault whose turn it is, and return its counter."""
-    with policy.lock:
-        policy.count(operation.path, "locks")
-        for counter in policy.faults.counters_for_path(LockError, operation.path):
-            if _seconds_left(counter) and counter.reach():
-                policy.fire(counter, *operation)
-                return counter
+    policy.count(operation.path, "locks")
+    for counter in policy.faults.counters_for_path(LockError, operation.path):
+        if _seconds_left(counter) and counter.reach():
+            policy.fire(counter, *operation)
+            return counter
     return None
 
 

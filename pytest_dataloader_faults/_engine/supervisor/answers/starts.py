@@ -60,11 +60,10 @@ def _flags_of(call: Syscall) -> int:
 def _fire_due(worker: WorkerState, call: Syscall) -> int:
     """The errno of the first fault whose turn it is, which fires by that; 0 if there is none."""
     policy = worker.policy
-    with policy.lock:
-        for counter in worker.faults.counters_of_kind(ThreadExhaustion):
-            if counter.reach():
-                policy.fire(counter, call.name, None, call.pid)
-                return counter.fault.errno
+    for counter in worker.faults.counters_of_kind(ThreadExhaustion):
+        if counter.reach():
+            policy.fire(counter, call.name, None, call.pid)
+            return counter.fault.errno
     return 0
 
 

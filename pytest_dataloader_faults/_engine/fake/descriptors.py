@@ -1,34 +1,20 @@
-"""The descriptors by which this worker reads and writes faulted files [runs in the worker].
-
-A descriptor that C code closes is forgotten late: its number may be another file's by then. So an
-entry holds good only while the number is still that file.
-"""
+"""The descriptors by which this worker reads faulted fake files [runs in the worker]."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import itertools
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 from pytest_dataloader_faults._engine import policy as decisions
-from pytest_dataloader_faults._engine.calls import CALLS, places_of
+from pytest_dataloader_faults._engine.calls import CALLS, reads_file
 from pytest_dataloader_faults._engine.file_copies import altered_copy
-from pytest_dataloader_faults._engine.policy import (
-    BY_MAPPING,
-    MAP,
-    OF_EXCLUDED,
-    OPEN,
-    STAT,
-    FaultPolicy,
-    Operation,
-)
-from pytest_dataloader_faults._engine.system.proc import resolve_folder_link
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults.base import Place
+from pytest_dataloader_faults._engine.policy import OF_EXCLUDED, OPEN, STAT, FaultPolicy, Operation
 
 _LARGEST_NUMBER = 2**31 - 1
 """A descriptor is a C int. Every limit is far below this, so the number is never open."""
@@ -45,22 +31,24 @@ class Clock(Protocol):
 
 
 class DescriptorFile(NamedTuple):
-    """What a number was when it was opened, and what this worker opened it for."""
+    """What a number was when it was opened."""
 
     path: str
     identity: tuple[int, int]
-    places: Place
 
 
 class DescriptorTable:
-    """Carries out what *policy* decides. *system* has the original functions of ``os``."""
+    """Carries out what *policy* decides about *files*, a fake file system.
 
-    def __init__(self, policy: FaultPolicy, system: Any, clock: Clock) -> None:
+    *system* has the original functions of its ``os``.
+    """
+
+    def __init__(self, policy: FaultPolicy, system: Any, clock: Clock, files: Any) -> None:
         self.policy = policy
         self.system = system
         self._waits = clock
+        self._fake = files
         self._tracked: dict[int, DescriptorFile] = {}
-        self._handed_out: dict[int, str] = {}
         self._never_open = itertools.count(_LARGEST_NUMBER, -1)
 
     def may_have_faults(self, file: Any) -> bool:
@@ -84,7 +72,7 @@ class DescriptorTable:
         kind, size = self._kind_and_size(where)
         if kind not in (None, stat.S_IFREG) or self._leaves_alone(where):
             return int(self.system.open(path, flags, mode, dir_fd=dir_fd))
-        reads = Place.READ in places_of(flags)
+        reads = reads_file(flags)
         for action in self.policy.open_actions(Operation(OPEN, where), size, reads=reads):
             if isinstance(action, decisions.Fail):
                 raise OSError(action.errno, os.strerror(action.errno), os.fspath(path))
@@ -95,7 +83,17 @@ class DescriptorTable:
                 return self.track(altered_copy(self.system, where, action.edit, flags), where)
         with self.count_shortage(where):
             fd = int(self.system.open(path, flags, mode, dir_fd=dir_fd))
-        return self.track(fd, where, places_of(flags, exists=size is not None))
+        return self.track(fd, where) if reads else fd
+
+    def check_write(self, path: Any) -> None:
+        """Raise the error with which opening *path* for writing alone should fail."""
+        where = self.absolute(path)
+        _, size = self._kind_and_size(where)
+        for action in self.policy.open_actions(Operation(OPEN, where), size, reads=False):
+            if isinstance(action, decisions.Fail):
+                raise OSError(action.errno, os.strerror(action.errno), os.fspath(path))
+        with self.count_shortage(where):
+            self.system.take_number(path)
 
     @contextlib.contextmanager
     def count_shortage(self, where: str) -> Iterator[None]:
@@ -107,50 +105,27 @@ class DescriptorTable:
                 self.policy.note_allocation(Operation(OPEN, where), is_full=True)
             raise
 
-    def track(self, fd: int, path: str, places: Place = Place.READ) -> int:
-        """Remember that *fd* is *path*, opened for *places*, if that matters, and return it."""
-        if places & (Place.READ | self.policy.faults.sees):
-            self._tracked[fd] = DescriptorFile(path, self._identity(fd), places)
+    def track(self, fd: int, path: str) -> int:
+        """Remember that *fd* is *path*, and return it."""
+        self._tracked[fd] = DescriptorFile(path, self._identity(fd))
         return fd
 
     def forget(self, fd: int) -> None:
         """Forget *fd*, which is about to be closed."""
         self._tracked.pop(fd, None)
-        self._handed_out.pop(fd, None)
 
-    def track_duplicate(self, fd: int, duplicate: int, to: str) -> int:
-        """Track *duplicate*, a duplicate of *fd*; code outside Python may read it unseen."""
-        if tracked := self.observe(fd):
+    def track_duplicate(self, fd: int, duplicate: int) -> int:
+        """Remember that *duplicate* is the file of *fd*, and return it."""
+        if tracked := self._identify(fd):
             self._tracked[duplicate] = tracked
-            self.hand_out(duplicate, to)
         return duplicate
-
-    def observe(self, fd: int) -> DescriptorFile | None:
-        """The file of *fd*, if it is tracked. A replaced function uses *fd*: this is seen."""
-        if receiver := self._handed_out.pop(fd, None):
-            self.policy.count_unobserved(receiver, -1)
-        return self._identify(fd)
-
-    def use_matters(self, fd: int) -> bool:
-        """Whether a read or a write of *fd* that goes unseen matters."""
-        tracked, faults = self._identify(fd), self.policy.faults
-        if tracked is None:
-            return False
-        is_read = Place.READ in tracked.places and faults.needs_reads_of(tracked.path)
-        return is_read or faults.has_fault_in(tracked.path, tracked.places & ~Place.READ)
-
-    def hand_out(self, fd: int, to: str) -> None:
-        """Count *fd* as passed to code that may use it unseen, until it is passed back."""
-        if fd not in self._handed_out and self.use_matters(fd):
-            self._handed_out[fd] = to
-            self.policy.count_unobserved(to)
 
     def allowed_length(self, fd: int, call: str, length: int, offset: int | None = None) -> int:
         """How many of *length* bytes a read may request; raises the error of a fault.
 
         Without *offset* it starts at the offset of *fd*.
         """
-        tracked = self.observe(fd)
+        tracked = self._identify(fd)
         if tracked is None or not self.policy.faults.needs_reads_of(tracked.path):
             return length
         start, available = 0, 0
@@ -174,31 +149,9 @@ class DescriptorTable:
                 return min(length, action.max_bytes)
         return length
 
-    def check_mapping(self, fd: int, length: int, offset: int) -> None:
-        """Refuse a mapping whose pages would need to fail: only the kernel can do that."""
-        tracked = self.observe(fd)
-        if tracked and self.policy.faults.has_fault_in(tracked.path, tracked.places & ~Place.READ):
-            self.policy.count_unobserved(BY_MAPPING)
-        if tracked is None or not self.policy.faults.needs_reads_of(tracked.path):
-            return
-        length = length or self.system.fstat(fd).st_size - offset
-        try:
-            self.carry_out(
-                self.policy.read_actions(Operation(MAP, tracked.path), offset, length), length
-            )
-        except OSError:
-            self.policy.count_unobserved("mmap")
-            message = (
-                f"a read fault is due for {tracked.path}, but the file is being mapped, and Python"
-                " does not see reads of a mapping. Use engine='kernel', or a fault that fails the"
-                " open or truncates the file"
-            )
-            self.policy.refuse(message)
-            raise InvalidArgumentError(message) from None
-
-    def stat_result(self, path: Any, status: Any, dir_fd: int | None) -> Any:
+    def stat_result(self, path: Any, status: Any) -> Any:
         """*status*, with the size that the file has under its faults; raises if it is missing."""
-        where = self.absolute(path, dir_fd)
+        where = self.absolute(path)
         if not stat.S_ISREG(status.st_mode) or self.policy.is_exempt(where):
             return status
         operation = Operation(STAT, where)
@@ -209,25 +162,17 @@ class DescriptorTable:
         return status
 
     def absolute(self, path: Any, dir_fd: int | None = None) -> str:
-        """*path* as the kernel engine names it: absolute and normal, links not followed."""
-        name = os.fsdecode(path)
-        if dir_fd is not None and not os.path.isabs(name):
-            try:
-                folder = os.fsdecode(self.system.readlink(f"/proc/self/fd/{dir_fd}"))
-            except OSError:
-                self.policy.count_unobserved("dir_fd")
-                folder = "/dev/fd"
-            name = os.path.join(folder, name)
-        with contextlib.suppress(OSError):
-            name = resolve_folder_link(name, os.getpid())
-        return os.path.abspath(name)
+        """The absolute *path*, from the current folder of the fake file system."""
+        if dir_fd is not None:
+            folder = self._fake.get_open_file(dir_fd).get_object().path
+            path = self._fake.joinpaths(folder, self._fake.make_string_path(path))
+        return str(self._fake.absnormpath(os.fsdecode(self._fake.make_string_path(path))))
 
     def with_size(self, status: Any, size: int) -> Any:
-        """*status*, a stat result, with another size."""
-        kind, (numbers, fields) = status.__reduce__()
-        changed = [*numbers]
-        changed[stat.ST_SIZE] = size
-        return kind(changed, fields)
+        """A copy of *status*, of pyfakefs' own type, with another size."""
+        changed = copy.copy(status)
+        changed.st_size = size
+        return changed
 
     def _kind_and_size(self, path: str) -> tuple[int | None, int | None]:
         try:
@@ -250,18 +195,3 @@ class DescriptorTable:
     def _identity(self, fd: int) -> tuple[int, int]:
         status = self.system.fstat(fd)
         return status.st_dev, status.st_ino
-
-
-def total_length(buffers: Sequence[Any]) -> int:
-    """The bytes of all *buffers* together."""
-    return sum(memoryview(each).nbytes for each in buffers)
-
-
-def slice_buffers(length: int, buffers: Sequence[Any]) -> list[memoryview]:
-    """The first *length* bytes of *buffers*."""
-    views = []
-    for buffer in buffers:
-        view = memoryview(buffer).cast("B")[:length]
-        views.append(view)
-        length -= len(view)
-    return views

@@ -8,26 +8,51 @@ ends, as for other workers.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
+import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.fake import patcher
-from pytest_dataloader_faults._engine.fake.engine import install as install_fake
-from pytest_dataloader_faults._engine.fake.engine import patch_for_good
+from pytest_dataloader_faults._engine.fake.engine import install, patch_for_good
 from pytest_dataloader_faults._engine.plan import WorkerFaults
 from pytest_dataloader_faults._engine.policy import EventLog, FaultPolicy
 from pytest_dataloader_faults._engine.protocol import Channel, WorkerConfig
-from pytest_dataloader_faults._engine.python import replace_others
-from pytest_dataloader_faults._engine.python.install import install
 from pytest_dataloader_faults._engine.system.processes import LONGEST_WAIT
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.wire import Firing, UnknownMessageError
 
 
-class PythonWorkerSession(WorkerSession):
+def _locked(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(self: _SharedPolicy, *arguments: Any, **keywords: Any) -> Any:
+        with self.lock:
+            return method(self, *arguments, **keywords)
+
+    return call
+
+
+class _SharedPolicy(FaultPolicy):
+    """A policy that several threads of the dataset may query."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.lock = threading.RLock()
+
+    open_actions = _locked(FaultPolicy.open_actions)
+    read_actions = _locked(FaultPolicy.read_actions)
+    stat_actions = _locked(FaultPolicy.stat_actions)
+    stat_size_actions = _locked(FaultPolicy.stat_size_actions)
+    note_allocation = _locked(FaultPolicy.note_allocation)
+    count_unobserved = _locked(FaultPolicy.count_unobserved)
+
+
+class FakeWorkerSession(WorkerSession):
     """This process, whose file access queries a schedule. A read that hangs reads *hang_socket*."""
 
     def __init__(
@@ -35,7 +60,7 @@ class PythonWorkerSession(WorkerSession):
     ) -> None:
         super().__init__(channel, waits=True)
         self._hang_socket = hang_socket
-        self.policy = FaultPolicy(faults, worker, self._process, self._tell, self._refuse)
+        self.policy = _SharedPolicy(faults, worker, self._process, self._tell, self._refuse)
         self.policy.on_opened = self._note_open
         self._event_log = EventLog()
 
@@ -92,13 +117,13 @@ class PythonWorkerSession(WorkerSession):
         super()._proceed(orders, descriptors)
 
 
-def arm_python_session(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSession:
-    """Replace Python's file access in this process, permanently."""
+def arm_fake_session(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSession:
+    """Replace access to fake files in this process, permanently."""
     channel = config.connect()
     hang_socket, other_end = socket.socketpair()
     with other_end:
         channel.send(protocol.Hello(worker, loader, os.getpid(), fakes=True), [other_end.fileno()])
-    session = PythonWorkerSession(channel, hang_socket, WorkerFaults(config.plan, worker), worker)
+    session = FakeWorkerSession(channel, hang_socket, WorkerFaults(config.plan, worker), worker)
     orders = channel.receive()[0]
     if not isinstance(orders, protocol.Proceed):
         raise UnknownMessageError(f"a worker that starts does not know {orders!r}")
@@ -107,11 +132,8 @@ def arm_python_session(config: WorkerConfig, worker: int | None, loader: int) ->
     os.register_at_fork(
         before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
     )
-    replace_others(session.policy)
+    fake = patcher()
+    patch_for_good(fake)
     is_scarce = Place.ALLOCATION in config.plan.needs.places
-    if (fake := patcher()) is None:
-        install(session.policy, session)
-    else:
-        patch_for_good(fake)
-        install_fake(session.policy, session, fake, scarce=is_scarce)
+    install(session.policy, session, fake, scarce=is_scarce)
     return session
