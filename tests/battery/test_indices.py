@@ -259,6 +259,8 @@ def test_samples_that_differ_from_those_of_getitem(records):
     assert failure_of(lambda: OtherTogether(records), "workers-agree").verdict == "corrupted"
 
 
+ALONE = [each for each in MAPS if each != "opened by init"]
+"""Those that need no ``worker_init_fn``."""
 OFTEN = ("named like loaders", "strict", "lying dict")
 OFTEN_STREAMS = ("strict stream", "in workers only")
 
@@ -271,14 +273,14 @@ def _names(datasets, often):
     return [each if each in often else slow(each) for each in datasets]
 
 
-@pytest.mark.parametrize("name", _names(MAPS, OFTEN))
+@pytest.mark.parametrize("name", _names(ALONE, OFTEN))
 def test_a_dataset_that_torch_takes(name):
     make = MAPS[name]
     assert len(plain_loop(make(), batch_size=4, num_workers=2)) == COUNT // 4
     assert _verdict(make) == "survived"
 
 
-@pytest.mark.parametrize("name", _names(MAPS, ("strict", "lying dict")))
+@pytest.mark.parametrize("name", _names(ALONE, ("strict", "lying dict")))
 def test_a_ready_loader(name):
     assert _verdict(DataLoader(MAPS[name](), batch_size=4, num_workers=1)) == "survived"
 
