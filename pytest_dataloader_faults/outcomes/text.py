@@ -199,7 +199,7 @@ OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+)(?P<comma>,?) in (?P<function>.*)')
 """Only a traceback has the comma."""
 _CRASHED = re.compile(
-    r"^Fatal Python error: .*\n(?:(?!Fatal ).*\n)*?Current thread .*\n((?:  .*\n)*)",
+    r"^Fatal Python error: .*\n(?:(?!Fatal ).*\n)*?(?:Current thread|Stack) .*\n((?:  .*\n)*)",
     re.MULTILINE,
 )
 """What faulthandler prints if a signal ends the process, and the stack of its current thread."""

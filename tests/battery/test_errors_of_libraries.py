@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from pytest_dataloader_faults import Contract, UnclearErrorWarning, check_dataset, run_trial, sweep
-from pytest_dataloader_faults.faults import OpenError, TruncatedFile
+from pytest_dataloader_faults.faults import OpenError, ReadError, TruncatedFile
 from support.corpus.memory import IgnoresMalloc
 from support.datasets import Records
 from support.installed import BY_CONDA, FROM_FOLDER, NAME, forget, install
@@ -224,6 +225,22 @@ def test_a_library_that_dies_of_want_is_a_warning(fakeslide, records):
 
     result = failure_of(lambda: IgnoresMalloc(records), "memory-exhaustion")
     assert (result.verdict, result.failed) == ("failed_unclearly", True)
+
+
+class Mapped(Records):
+    """Copies a mapped record by torch, which lets other threads run meanwhile."""
+
+    def __getitem__(self, index):
+        return torch.tensor(np.memmap(self.paths[index], np.uint8, "r")), index
+
+
+def test_a_stack_does_not_change_the_signal(records):
+    """That of all threads would: those that send the first batch have just started."""
+    loader = {"num_workers": 4, "batch_size": 1}
+    for _ in range(3):
+        outcome = run_trial(lambda: Mapped(records), ReadError("*.rec", nth=2), loader=loader)
+
+        assert {each.exitcode for each in outcome.deaths} == {-signal.SIGBUS}
 
 
 class WrongThenUnclear(ReadsSlides):

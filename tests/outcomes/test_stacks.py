@@ -10,7 +10,7 @@ import torch
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults.outcomes import Pass
 from pytest_dataloader_faults.outcomes.judge.report import explain
-from pytest_dataloader_faults.outcomes.text import limit_lines, sort_for_reader
+from pytest_dataloader_faults.outcomes.text import crashed_files, limit_lines, sort_for_reader
 from support.facts import EIO, EPOCH_1, fired, map_reference, ordinary, revised
 from support.rows import rows
 
@@ -77,3 +77,40 @@ def test_the_text_of_a_failure_shows_the_users_lines(changes):
     places = [number for number, line in enumerate(lines) if line.strip() in _STRIPPED]
     assert places == [places[0], places[0] + 1]
     assert not any(_OURS in line for line in lines)
+
+
+CRASH = """\
+Fatal Python error: Segmentation fault
+
+{header} (most recent call first):
+  File "/venv/site-packages/h5py/dataset.py", line 3 in read
+  File "/home/me/data.py", line 7 in __getitem__
+  File "/venv/site-packages/torch/utils/data/_utils/fetch.py", line 50 in fetch
+
+Extension modules: numpy, h5py (total: 2)
+"""
+OTHER_THREAD = """\
+Thread 0x01 (most recent call first):
+  File "/home/me/other.py", line 1 in run
+
+"""
+
+
+@rows(
+    ("printed", "files"),
+    [
+        ("", []),
+        (CRASH.format(header="Stack"), ["/venv/site-packages/h5py/dataset.py"]),
+        (
+            CRASH.format(header=f"{OTHER_THREAD}Current thread 0x02"),
+            ["/venv/site-packages/h5py/dataset.py"],
+        ),
+        (
+            2 * CRASH.format(header="Stack").replace("h5py/dataset", "torch/utils/data/dataset"),
+            2 * ["/home/me/data.py"],
+        ),
+        ("Fatal Python error: Aborted\n\nStack (most recent call first):\n", [""]),
+    ],
+)
+def test_the_file_of_a_crash_is_that_of_the_innermost_frame(printed, files):
+    assert crashed_files(f"a line\n{printed}another line\n") == files

@@ -132,11 +132,12 @@ def _print_stack_of_crash() -> None:
     """Have a crash print the stack before torch's message.
 
     torch's handlers of SIGSEGV, SIGBUS and SIGFPE have replaced faulthandler's, which cannot be
-    enabled again before they are gone.
+    enabled again before they are gone. It prints only the thread that crashes: to walk the frames
+    of another one, which runs meanwhile, often ends the process by SIGSEGV instead.
     """
     faulthandler.disable()
     torch._C._set_worker_signal_handlers()
-    faulthandler.enable(file=2)
+    faulthandler.enable(file=2, all_threads=False)
 
 
 def _note_origins() -> None:
