@@ -54,8 +54,8 @@ _SMALL_BATCHES = (
     " batches"
 )
 _WARNING = (
-    "This is a warning, not a failure, because {} raised the error or ended the process, not your"
-    " code. If every error must name the file, declare Contract(names_file=True)"
+    "By itself, this is only a warning (UnclearErrorWarning), because {} raised the error or ended"
+    " the process, not your code"
 )
 _UNEXPECTED = "passes although it was expected to fail"
 _CHECKS_THAT_REPAY = 10

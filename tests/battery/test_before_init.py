@@ -9,6 +9,7 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 from torch.utils.data import DataLoader, Sampler
 
 from pytest_dataloader_faults import Contract, check_dataset, run_trial, sweep
@@ -49,6 +50,7 @@ from support.before_init_specimens import (
     ReadMean,
     WaitsForTheRest,
     Zipped,
+    ZippedByIntersection,
     write_block,
     write_files,
     write_lines,
@@ -411,7 +413,42 @@ def test_wrong_pairs_are_found_among_random_and_among_some_samples(kind, samples
     write_pairs(tmp_path)
     result = failure_of(lambda: kind(tmp_path), MISSING, samples=samples)
 
-    assert "are not among the samples of the intact files" in result.sentence
+    assert "are not among those of the intact files" in result.sentence
+
+
+def _join(samples):
+    """A batch that cannot be split into samples."""
+    return torch.cat(
+        [part for each in samples for part in (each if isinstance(each, tuple) else [each])]
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict"), [(Zipped, "corrupted"), (ZippedByIntersection, "survived")]
+)
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_wrong_pairs_are_found_among_whole_batches(kind, verdict, shuffle, tmp_path):
+    write_pairs(tmp_path)
+    options = {"batch_size": 4, "num_workers": 2, "collate_fn": _join, "shuffle": shuffle}
+    result = result_of(lambda: DataLoader(kind(tmp_path), **options), MISSING)
+
+    assert result.verdict == verdict
+    assert ("batches are not among those of the intact files" in result.sentence) == result.failed
+
+
+class _ReadsTwice(CompleteGroups):
+    """Opens each file twice, as for a header and the data."""
+
+    def __getitem__(self, index):
+        self.samples[index].read_bytes()
+        return super().__getitem__(index)
+
+
+def test_samples_of_other_files_are_missed_if_each_file_is_opened_twice(tmp_path):
+    write_files(tmp_path)
+    result = failure_of(lambda: _ReadsTwice(tmp_path), MISSING)
+
+    assert "only 12 of 16 samples are left" in result.sentence
 
 
 class _Uncounted(Listed):

@@ -64,7 +64,7 @@ def test_an_unclear_error_of_a_library_is_a_warning(metadata, tmp_path, records,
     assert (result.verdict, result.passed, result.failed) == ("failed_unclearly", False, False)
     assert (result.finding.library, result.cause) == (NAME, UNCLEAR)
     assert result.outcome.exception.file == library.__file__
-    assert f"not a failure, because {NAME} raised the error" in result.explanation
+    assert f"(UnclearErrorWarning), because {NAME} raised the error" in result.explanation
     assert warned[0].filename == __file__
 
 

@@ -377,7 +377,7 @@ class AugmentedPairs(Zipped):
         return image + torch.rand(1), mask
 
 
-class AugmentedByName(AugmentedPairs):
+class ZippedByIntersection(Zipped):
     """Leaves out what lacks its image or its mask: healthy."""
 
     def __init__(self, folder: Path) -> None:
@@ -385,6 +385,10 @@ class AugmentedByName(AugmentedPairs):
         images, masks = ({path.name for path in each.samples} for each in (self.images, self.masks))
         for each in (self.images, self.masks):
             each.samples = [path for path in each.samples if path.name in images & masks]
+
+
+class AugmentedByName(AugmentedPairs, ZippedByIntersection):
+    """The same with random numbers: healthy."""
 
 
 class ZippedByName(Zipped):
@@ -541,13 +545,13 @@ PAIRS_OF_FILES = (
         write_pairs,
         Zipped,
         ZippedByName,
-        {MISSING: Found("corrupted", "08.rec is missing; 7 samples are not among the samples of")},
+        {MISSING: Found("corrupted", "08.rec is missing; 7 samples are not among those of")},
     ),
     Pair(
         write_pairs,
         AugmentedPairs,
         AugmentedByName,
-        {MISSING: Found("corrupted", "08.rec is missing; 7 samples are not among the samples of")},
+        {MISSING: Found("corrupted", "08.rec is missing; 7 samples are not among those of")},
     ),
     Pair(write_files, CompleteGroups, Augmented, {MISSING: expect_loss("08.rec is missing", 12)}),
     Pair(write_files, IfExists, Files, {MISSING: expect_loss("08.rec is missing", 15)}),

@@ -66,7 +66,8 @@ _OF_COMMAND = (
     " in the message: error.stderr, with capture_output=True"
 )
 _PROGRAM_ENDED = re.compile(
-    r"\b(?i:status|code|signal|rc|returncode|exit|exited(?: with)?)\W{0,3}\d+|\bSIG[A-Z]{2,}\b"
+    r"\b(?i:status|(?:exit|return) ?code|signal|rc|exit|exited(?: with)?)\W{0,3}[1-9]\d*"
+    r"|\bSIG[A-Z]{2,}\b"
 )
 """How an error says with which status a program ended, or by which signal."""
 _NO_START = (
@@ -139,6 +140,8 @@ _MISTAKES = (
     *(TypeError, AttributeError, NameError, IndexError, AssertionError),
     *(ArithmeticError, RecursionError),
 )
+_IN_VAIN = ("Empty", "TimeoutError")
+"""The user's own thread waited for what another one lost: ``queue.Empty`` is such an error."""
 _EMPTY_IMAGE = re.compile(r"^cv2\.error: .*\bempty\(\)", re.MULTILINE)
 """After ``cv2.imread``, which returns None if it cannot read a file."""
 _SILENT = ("SystemExit", "KeyboardInterrupt")
@@ -179,7 +182,8 @@ def _library_of(raised: Raised) -> str:
     """The library that is to blame for what *raised* says; "" if it is not."""
     kind = getattr(builtins, raised.type, None)
     is_mistake = isinstance(kind, type) and issubclass(kind, _MISTAKES)
-    return "" if is_mistake or _EMPTY_IMAGE.search(raised.text) else raised.library
+    is_of_user = is_mistake or raised.type in _IN_VAIN or _EMPTY_IMAGE.search(raised.text)
+    return "" if is_of_user else raised.library
 
 
 def blame_crashed_library(finding: Finding, outcome: TrialFacts) -> Finding:

@@ -6,12 +6,13 @@ Their workload is that of the constructor, the main process and the workers toge
 from __future__ import annotations
 
 import errno
+import math
 import os
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._settings.jobs import TrialOptions
@@ -58,6 +59,7 @@ from pytest_dataloader_faults.steps import Arm, Epoch, Processes, arm_before_ini
 if TYPE_CHECKING:
     from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 
+_Batches: TypeAlias = "tuple[tuple[int, ...], ...]"
 _WATCHED = TrialOptions(processes=run_epochs(before_init=True), watch_files=True)
 _TWICE = TrialOptions(processes=arm_before_init(Epoch(), after_faults=False))
 _FAILS_FOLLOWED = (
@@ -193,15 +195,16 @@ class BeforeInit(TrialKind):
         """The same, with the samples that have moved because a listing lacks a file before them."""
         reference = super().reference_for(run, outcome)
         lacking = count_lacking(outcome, reference)
-        if not lacking or not reference.samples or not is_unlisted(outcome):
+        is_seeded, is_whole = outcome.comparison.seeded is not None, bool(reference.batches)
+        if not lacking or not is_unlisted(outcome) or outcome.comparison.in_workers:
             return reference
-        if has_full_reference(reference) and outcome.comparison.seeded is None:
+        if (is_seeded and is_whole) or (has_full_reference(reference) and not is_seeded):
             return reference
-        indices = tuple(index for each in outcome.delivered for index in each.indices or ())
-        if outcome.comparison.in_workers or not all(isinstance(each, int) for each in indices):
+        batches = tuple(each.indices or () for each in outcome.delivered)
+        if not all(isinstance(index, int) for indices in batches for index in indices):
             return reference
-        read = partial(_read_displaced, run, indices, lacking)
-        displaced = run.find_once(f"displaced by {lacking}: {indices}", read)
+        read = partial(_read_moved_batches if is_whole else _read_moved, run, batches, lacking)
+        displaced = run.find_once(f"displaced by {lacking}: {batches}", read)
         return replace(reference, displaced=displaced)
 
     def refusal(self, run: FaultFreeRun) -> NotApplicable | None:
@@ -231,24 +234,46 @@ def _follow(run: FaultFreeRun) -> FollowedRun:
     return run.find_once("followed", follow)
 
 
-def _read_displaced(
-    run: FaultFreeRun, indices: tuple[int, ...], by: int
-) -> tuple[tuple[int, str], ...]:
-    """What may be at each of *indices*: its own sample, or the one *by* so many after it."""
-    from pytest_dataloader_faults._trial import take_reference  # It imports torch.
-
-    facts = {"comparison": run.comparison, "handling": run.handling(run.comparison)}
+def _read_moved(run: FaultFreeRun, batches: _Batches, by: int) -> tuple[tuple[Any, Any], ...]:
+    """What may be at each index of *batches*: its own sample, or the one *by* so many after it."""
+    indices = [index for each in batches for index in each]
     return tuple(
         (index - displaced, digest)
         for displaced in (0, by)
-        for index, digest in take_reference(
-            run.make_dataset,
-            run.limited_settings,
-            batches=[((index + displaced,), None) for index in indices],
-            displaced=displaced,
-            history=run.history,
-            **facts,
+        for index, digest in _read_again(
+            run, [((each + displaced,), None) for each in indices], displaced=displaced
         ).samples
+    )
+
+
+def _read_moved_batches(
+    run: FaultFreeRun, batches: _Batches, by: int
+) -> tuple[tuple[Any, Any], ...]:
+    """What each of *batches* may be if samples are *by* so many later, from one of them on."""
+    moved = {
+        (indices, tuple(index + by if index >= first else index for index in indices))
+        for indices in batches
+        for first in (*indices, math.inf)
+    }
+    requested = [(each, None) for each in sorted({each for _, each in moved})]
+    digests_of = dict(_read_again(run, requested, in_batches=True).batches)
+    return tuple((indices, digests_of[each]) for indices, each in moved)
+
+
+def _read_again(
+    run: FaultFreeRun, batches: list[tuple[tuple[int, ...], None]], **facts: Any
+) -> Reference:
+    """The samples of *batches*, without a fault."""
+    from pytest_dataloader_faults._trial import take_reference  # It imports torch.
+
+    return take_reference(
+        run.make_dataset,
+        run.limited_settings,
+        batches=batches,
+        comparison=run.comparison,
+        handling=run.handling(run.comparison),
+        history=run.history,
+        **facts,
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -178,7 +178,8 @@ class BeforeInitJudge(Judge):
     def _loses_others(self) -> bool:
         """Whether more samples are missing than can be those of one file.
 
-        A file of which each sample needs one, or several, cannot take more than one away.
+        If there are not more samples than files, no more of them need a file than times it is
+        opened.
         """
         hidden = (path for facts in self.outcome.faults for path in _paths_of(facts))
         suffixes = set(map(_suffix, hidden))
@@ -188,8 +189,7 @@ class BeforeInitJudge(Judge):
                 if _suffix(path) in suffixes:
                     opens[path] += counts.opens if process.worker is not None else 0
         samples = sum(len(digests(each)) for each in self.outcome.epochs[0].delivered)
-        are_shared = max(samples, opens.total()) > len(opens)
-        return not are_shared and self._count_lacking() > 1
+        return samples <= len(opens) and self._count_lacking() > max(opens.values(), default=1)
 
     def _is_resized(self, epoch: Pass) -> bool:
         return is_resized(epoch, self.reference)
@@ -208,7 +208,10 @@ class BeforeInitJudge(Judge):
         """The same, or how many samples the dataset has."""
         if self._may_be_shorter and (count := self._count_lacking()):
             loss = f"{_describe_files(self.outcome)}, and {pluralize(count, 'sample')} with it"
-            return not_promised(loss, "missing_files")
+            is_stream = self.reference.kind == "iterable"
+            is_compared = is_stream or self.reference.displaced or self._knows_all_samples
+            others = "" if is_compared else "; the others could not be compared"
+            return not_promised(loss + others, "missing_files")
         if self.outcome.fired and any(map(self._is_resized, self.outcome.epochs)):
             return not_promised(self._describe_damage())
         return super().describe_tolerated()
@@ -270,26 +273,34 @@ class BeforeInitJudge(Judge):
         return outcome.kind == "iterable" and outcome.exception is not None and is_stray
 
     def _find_unknown_samples(self) -> Finding | None:
-        """Delivered samples, under any index, that are not in the intact dataset."""
+        """Delivered samples, or whole batches, that are not in the intact dataset."""
         count = self._count_unknown()
         if not count:
             return None
-        samples = f"{pluralize(count, 'sample')} {is_or_are(count)}"
-        text = f"{samples} not among the samples of the intact files"
+        kind = "batch" if self.reference.batches else "sample"
+        unknown = f"{pluralize(count, kind)} {is_or_are(count)}"
+        text = f"{unknown} not among those of the intact files"
         sentence = f"{_describe_files(self.outcome)}; {text}, and no exception was raised"
         return Finding(Verdict.CORRUPTED, sentence, wrong=Wrong.DIFFERS)
 
     def _count_unknown(self) -> int:
-        """How many delivered samples the intact dataset lacks, as far as that is known."""
+        """How many of them there are, as far as that is known."""
         reference, delivered = self.reference, self.outcome.delivered
         if reference.displaced:
             known = {*reference.samples, *reference.displaced}
-            return sum(pair not in known for each in delivered for pair in _pairs(each))
-        # Random numbers of a sample depend on its index, which may be another one now.
-        if not has_full_reference(reference) or self.outcome.comparison.seeded is not None:
+            pairs = (pair for each in delivered for pair in _pairs(each, reference))
+            return sum(pair not in known for pair in pairs)
+        if not self._knows_all_samples:
             return 0
         expected = Counter(digest for _, digest in reference.samples)
         return (Counter(row for each in delivered for row in digests(each)) - expected).total()
+
+    @property
+    def _knows_all_samples(self) -> bool:
+        """Whether the samples of the intact dataset are known, under any index."""
+        # Random numbers of a sample depend on its index, which may be another one now.
+        is_seeded = self.outcome.comparison.seeded is not None
+        return has_full_reference(self.reference) and not is_seeded
 
     def _describe_damage(self) -> str:
         """What is wrong with the files, and how many samples the dataset then has."""
@@ -330,8 +341,10 @@ def has_full_reference(reference: Reference) -> bool:
     return len(reference.samples) >= expected_length(reference)
 
 
-def _pairs(delivery: Delivery) -> Iterator[tuple[Any, str]]:
-    """The index and the digest of each sample; of none if the batch cannot be split."""
+def _pairs(delivery: Delivery, reference: Reference) -> Iterable[tuple[Any, Any]]:
+    """The index and the digest of each sample, or those of the batch if batches are compared."""
+    if reference.batches:
+        return [(delivery.indices, digests(delivery))]
     return zip(delivery.indices or (), delivery.rows or (), strict=False)
 
 
