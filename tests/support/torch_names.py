@@ -20,8 +20,6 @@ USED_OF_TORCH = {
         "_data_queue": "where batches come from",
         "_get_data": "waits for a batch, and gives its number",
         "_in_order": "whether batches may overtake each other (2.6)",
-        "_index_queues": "one for each worker, of what it is asked for",
-        "_mark_worker_as_unavailable": "tells a worker to end",
         "_process_data": "gets each batch, with the id of its worker (2.7)",
         "_rcvd_idx": "the number of the batch that it waits for",
         "_send_idx": "the number of the batch that it asks for next",
@@ -33,13 +31,13 @@ USED_OF_TORCH = {
         "_workers": "its processes",
         "_workers_status": "whether batches are expected from each of them",
     },
+    "torch._C": {"_set_worker_signal_handlers": "torch's handlers of SIGBUS and SIGSEGV"},
     "torch.utils.data.RandomSampler": {"_num_samples": "how many samples it was told to draw"},
     f"{_UTILS}": {"python_exit_status": "whether the interpreter ends"},
     f"{_UTILS}.fetch": {
         "_IterableDatasetFetcher": "asks a stream for samples, in the worker",
         "_MapDatasetFetcher": "asks any other dataset for them",
     },
-    f"{_UTILS}.pin_memory": {"_pin_memory_loop": "the thread that pins batches"},
     f"{_UTILS}.signal_handling": {
         "_SIGCHLD_handler_set": "whether torch's handler is there",
         "_error_if_any_worker_fails": "raises for a worker that has died",
@@ -47,7 +45,6 @@ USED_OF_TORCH = {
     },
     f"{_UTILS}.worker": {
         "ManagerWatchdog": "tells a worker that its parent is dead",
-        "_IterableDatasetStopIteration": "what comes from a worker at the end of its stream",
     },
     "torch._utils": {"ExceptionWrapper": "what comes from a worker in place of a batch"},
     "torch.nested._internal": {"nested_tensor": "imported with the first tensor that is shared"},
