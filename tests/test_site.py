@@ -43,7 +43,7 @@ def test_each_public_name_is_in_the_built_reference(site):
     ("word", "page"),
     [
         ("substitut", "reference/api/contract"),
-        ("seccomp", "explanation/how-the-kernel-engine-works"),
+        ("seccomp", "explanation/how-faults-are-injected"),
     ],
 )
 def test_the_search_finds_words_of_prose_and_of_docstrings(site, word, page):

@@ -1,4 +1,4 @@
-"""What the kernel's own headers say of each number and each struct that the kernel engine uses.
+"""What the kernel's own headers say of each number and each struct that the engine uses.
 
 A C compiler computes the values, and its assembler code shows them, so that nothing needs to run. A
 machine has headers for itself only. So the values for both machines are kept in a JSON file, and
@@ -112,7 +112,7 @@ _PLACES = {
 
 
 def engine_values(machine: str) -> dict[str, int]:
-    """The values that the kernel engine uses on *machine*, by the C expression for each."""
+    """The values that the engine uses on *machine*, by the C expression for each."""
     values = {f"__NR_{name}": number for name, number in linux.SYSCALLS[machine].items()}
     values[f"AUDIT_ARCH_{machine.upper()}"] = linux.ARCHITECTURES[machine]
     values["sizeof(struct stat)"] = syscalls.STAT_LENGTHS[machine]

@@ -456,7 +456,7 @@ HANDED_OVER = {*KNOWN}
 def _compiler():
     """A C compiler, and beside it the kernel's headers for the machine that runs this."""
     if MACHINE not in SYSCALLS:
-        pytest.skip(f"the kernel engine does not know {MACHINE}")
+        pytest.skip(f"the engine does not know {MACHINE}")
     if not os.path.exists("/usr/include/linux/seccomp.h") or not shutil.which("cc"):
         pytest.skip("cc or the kernel's headers (Debian: linux-libc-dev) are not installed here")
     return ["cc"]
