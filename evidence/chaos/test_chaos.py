@@ -19,7 +19,7 @@ SHORT, LONG = 8, 600
 AIMED = 200
 """Kills of each kind of process, within its first 0.8 s."""
 ANY = Limits()
-CALM = Round(0, "trial", "careful", "fork", "kernel", "kill", "warden", 0.0)
+CALM = Round(0, "trial", "careful", "fork", "kill", "warden", 0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -113,7 +113,7 @@ class Ruled(Search):
             for kind in (faults.OpenError, faults.TruncatedFile)
         )
         verdict = Verdict.CORRUPTED if single & two else Verdict.SURVIVED
-        request = (case.schedule, case.loader, case.epochs, case.seed, 10.0, "kernel")
+        request = (case.schedule, case.loader, case.epochs, case.seed, 10.0)
         return Example(case, Outcome(TrialRequest(*request)), Finding(verdict, "by the rule"))
 
 

@@ -53,7 +53,7 @@ from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, Stage
 from pytest_dataloader_faults.wire import UnknownMessageError, encode
 from support.facts import EPOCH_1, EPOCH_2
 
-ASKED = TrialRequest((ReadError("*.x"),), {"num_workers": 1}, 1, 0, 30.0, "kernel")
+ASKED = TrialRequest((ReadError("*.x"),), {"num_workers": 1}, 1, 0, 30.0)
 BATCH = Delivery((0, 1), ("a", "b"), "c")
 BEGAN = PhaseStarted(EPOCH_1, 1.0)
 PASS = Pass(EPOCH_1, ((0, 1),), complete=True)

@@ -59,7 +59,7 @@ class KnowsItsMessages(Records):
 @pytest.mark.parametrize("dataset", [KnowsItsModules, KnowsItsSources, KnowsItsMessages])
 def test_nothing_is_done_again(dataset, workers, records, monkeypatch):
     loader = {"num_workers": workers, "batch_size": 4}
-    preload("kernel")
+    preload()
     monkeypatch.setattr(KnowsItsModules, "known", frozenset(sys.modules))
     outcome = run_trial(lambda: dataset(records), loader=loader)
 
@@ -79,6 +79,6 @@ def test_code_may_name_anything_as_its_file(name, tmp_path, monkeypatch):
     with pytest.raises((LookupError, ValueError)):
         linecache.getlines(path)
     monkeypatch.setattr(_call, "__code__", _call.__code__.replace(co_filename=path))
-    _call(lambda: preload("kernel"))
+    _call(preload)
 
     assert path not in linecache.cache
