@@ -58,7 +58,6 @@ from pytest_dataloader_faults._trial.loaders import (
     reraise_own_error,
 )
 from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
-from pytest_dataloader_faults._trial.process.stuck import is_stuck
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, delivery
 from pytest_dataloader_faults._trial.samples.draws import Draw, record_draw
 from pytest_dataloader_faults.outcomes import Pass, Phase, Raised, Stage, WorkerDeath
@@ -182,7 +181,6 @@ class LoaderDriver(IteratorListener):
             self._start_iterator(patience)
             if patience is not None:
                 self.wait_until_idle(_OTHERS_PATIENCE)
-                self._sigchld.is_stuck = self._is_stuck
         except USERS_ERRORS as error:  # The error is the finding.
             self._end_epoch(error)
             return False
@@ -264,9 +262,6 @@ class LoaderDriver(IteratorListener):
         """The workers of the loader, wherever it has their iterator."""
         return [worker for each in self._inner_iterators() for worker in each._workers]
 
-    def _is_stuck(self) -> bool:
-        return is_stuck(self._pids, self.wait_until_idle)
-
     def _inner_iterators(self) -> list[Any]:
         """The iterators from which a loader with its own ``__iter__`` takes batches now."""
         dataset, begun = dataset_of(self.loader), list(self._begun)
@@ -344,7 +339,6 @@ class LoaderDriver(IteratorListener):
         drawn = tuple(each.names for each in self._owed_draws(is_over=complete and error is None))
         facts = (raised, complete, died, self._batches, self.length)
         self.journal.write(PassEnded(ended, Pass(self._phase, drawn, (), *facts)))
-        self._sigchld.is_stuck = None
         if self._timeout is not None:
             self.loader.timeout, self._timeout = self._timeout, None
         is_kept = bool(

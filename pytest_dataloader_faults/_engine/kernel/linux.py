@@ -10,7 +10,6 @@ import array
 import ctypes
 import errno
 import os
-import re
 import socket
 import struct
 from collections.abc import Callable, Sequence
@@ -181,7 +180,6 @@ def install_filter(program: bytes, flags: FilterFlag) -> int:
     return raw_call("seccomp", SET_MODE_FILTER, options, instructions, label=label)
 
 
-_WITH_KILLABLE_WAITS = (5, 19)
 _libc_with_gil = ctypes.PyDLL(None, use_errno=True)
 _CALL = methodcaller("__call__")
 
@@ -245,12 +243,6 @@ def _with_known_flags(install: Callable[[FilterFlag], int]) -> int:
         if error.errno != errno.EINVAL:
             raise
         return install(_FLAGS)
-
-
-def signals_end_held_calls() -> bool:
-    """Whether any signal with a handler ends a call that a filter holds: before Linux 5.19."""
-    version = re.match(r"(\d+)\.(\d+)", os.uname().release)
-    return version is None or tuple(map(int, version.groups())) < _WITH_KILLABLE_WAITS
 
 
 def notification_sizes() -> tuple[int, ...]:

@@ -214,11 +214,6 @@ def seconds_without_cpu(pid: int) -> float:
     return seconds
 
 
-def runs(pid: int, thread: str) -> int:
-    """How often its *thread* had a processor, so far."""
-    return int(_read(f"/proc/{pid}/task/{thread}/schedstat").split()[2])
-
-
 def seconds_used(pid: int) -> float:
     """How long its main thread had a processor; 0 if that is unknown."""
     with contextlib.suppress(OSError):
@@ -245,9 +240,9 @@ class RunningCall(NamedTuple):
     arguments: tuple[int, ...]
 
 
-def running_call(pid: int, thread: str | None = None) -> RunningCall | None:
-    """The one of its *thread*, by default of the main one; None if that is in none."""
-    return parse_call(_read(f"/proc/{pid}/task/{thread or pid}/syscall"))
+def running_call(pid: int) -> RunningCall | None:
+    """The system call of its main thread; None if that is in none."""
+    return parse_call(_read(f"/proc/{pid}/task/{pid}/syscall"))
 
 
 def parse_call(text: str) -> RunningCall | None:
@@ -258,13 +253,10 @@ def parse_call(text: str) -> RunningCall | None:
     return RunningCall(int(words[0]), tuple(int(word, 16) for word in words[1:7]))
 
 
-def waits_in(pid: int, thread: str | None = None) -> str:
-    """The kernel's function that its *thread* waits in, by default the main one.
-
-    "" if it waits in none, or if that is not known.
-    """
+def waits_in(pid: int) -> str:
+    """The kernel's function that its main thread waits in; "" if in none, or if that is unknown."""
     with contextlib.suppress(OSError):
-        return _read(f"/proc/{pid}/task/{thread or pid}/wchan").strip("0\n")
+        return _read(f"/proc/{pid}/task/{pid}/wchan").strip("0\n")
     return ""
 
 

@@ -56,17 +56,10 @@ _raise_for_deaths = signal_handling._error_if_any_worker_fails  # type: ignore[a
 
 
 class SigchldGuard:
-    """Reports the death of a worker to the loader while it waits, during the life of this process.
-
-    Attributes:
-        is_stuck: Returns whether no batch can arrive any more, which ends the wait; None to wait as
-            long as the loader does.
-
-    """
+    """Reports a worker's death to the loader while it waits, during the life of this process."""
 
     def __init__(self) -> None:
         self._is_waiting = False
-        self.is_stuck: Callable[[], bool] | None = None
         self._previous: Any = None
         if signal_handling._SIGCHLD_handler_set:  # By another loader, in pytest's process.
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -160,13 +153,7 @@ class _InterruptibleQueue:
 
     def _ready(self, reader: Any, until: float) -> list[Any]:
         """What of *reader* and the sentinels is ready; nothing once the wait is over."""
-        is_stuck = self._guard.is_stuck
-        while True:
-            remaining = max(0.0, until - _now())
-            timeout = min(remaining, _BETWEEN_LOOKS) if is_stuck else remaining
-            ready = connection.wait([reader, *self._sentinels()], timeout)
-            if ready or timeout == remaining or (is_stuck and is_stuck()):
-                return ready
+        return connection.wait([reader, *self._sentinels()], max(0.0, until - _now()))
 
     def _get_in_slices(self, until: float) -> Any:
         while until - _now() > _BETWEEN_LOOKS:
