@@ -314,7 +314,7 @@ class FaultFreeRun:
     def _without_varying_parts(self, comparison: Comparison) -> Iterator[Comparison]:
         """*comparison* without the parts of samples that differed between two reads."""
         may_draw = comparison.seeded is None and self.reference.draws_random_numbers
-        if comparison.level is not Compared.BYTES or self.contract.deterministic or may_draw:
+        if comparison.level is not Compared.BYTES or may_draw:
             return
         for _ in range(_MOST_READINGS):
             levels = tuple((part.path, part.compared) for part in self.reference.varying)
@@ -369,8 +369,7 @@ class FaultFreeRun:
             rows = [digest for _, digest in self.reference.samples]
             is_same = self.reference.kind == "iterable" and len(set(rows)) * 2 < len(rows)
             return is_same or not self.reference.has_content
-        is_asked = self.contract.deterministic is None and self.comparison == EXACT
-        return is_asked and self.reference.draws_random_numbers
+        return self.comparison == EXACT and self.reference.draws_random_numbers
 
     def _run_fault_free(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         """Trials without a fault until one of them shows nothing wrong."""

@@ -330,9 +330,11 @@ class ReferenceStore:
     def for_outcome(self, outcome: Outcome, otherwise: Comparison) -> Reference:
         """The reference for *outcome*; missing samples are read now.
 
-        *otherwise*: the comparison to use if the outcome's own has no reference.
+        *otherwise*: the comparison to use if the outcome's own has no stable reference.
         """
-        comparison = outcome.comparison if outcome.comparison in self._by_comparison else otherwise
+        known_reference = self._by_comparison.get(outcome.comparison)
+        is_usable = known_reference is not None and known_reference.unstable_index is None
+        comparison = outcome.comparison if is_usable else otherwise
         reference = self.get(comparison)
         unknown = judge_for(outcome, reference, self._settings.contract).unknown_batches
         if not unknown:

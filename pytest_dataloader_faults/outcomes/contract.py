@@ -209,8 +209,6 @@ class Contract(Checked):
             Without this promise, a sample made of bytes that are damaged on disk is allowed.
         detects_missing_files: A file that a folder lacks always causes an exception. Without this
             promise, a dataset that lists its files may have fewer samples.
-        deterministic: Whether a sample is the same each time it is read. With None, the plugin
-            finds out.
         compare: ``compare(a, b) -> bool`` says whether two samples are the same, instead of
             comparing their bytes.
         split: ``split(batch)`` returns the list of samples in a batch, for batches that the plugin
@@ -231,15 +229,13 @@ class Contract(Checked):
     or damaged file: incomplete data is not a substitute. Once the fault is removed, all samples
     must match. A stream may repeat samples, or return others, as often as reads failed.
 
-    *deterministic*: with None, the plugin reads each sample twice. Samples are random if they
-    differ, or if they draw random numbers. Then the plugin seeds torch, NumPy and ``random`` again
-    for each sample of a map-style dataset. If that makes samples the same, it compares them as
-    usual. If only some parts of a sample vary, such as a time, it compares the others. A dataset
-    that seeds itself is compared with an epoch of workers. As a last resort, the plugin compares
-    only types and shapes, or only types if shapes vary as well. Each result says so. False declares
-    that samples are random, so the plugin does not need to find out. True is a promise: a dataset
-    that breaks it is rejected, with the part that differs. The samples of a stream are a
-    collection, so their order may be random.
+    The plugin reads each sample twice. Samples are random if they differ, or if they draw random
+    numbers. Then the plugin seeds torch, NumPy and ``random`` again for each sample of a map-style
+    dataset. If that makes samples the same, it compares them as usual. If only some parts of a
+    sample vary, such as a time, it compares the others. A dataset that seeds itself is compared
+    with an epoch of workers. As a last resort, the plugin compares only types and shapes, or only
+    types if shapes vary as well. Each result says so. The samples of a stream are a collection, so
+    their order may be random.
 
     A dataset that draws random numbers between a failed attempt and the next one, for a random
     delay for example, returns a different sample than the reference. Draw those numbers from a
@@ -264,7 +260,6 @@ class Contract(Checked):
     may_reorder: bool = False
     detects_corruption: bool = False
     detects_missing_files: bool = False
-    deterministic: bool | None = None
     compare: Callable[[Any, Any], Any] | None = None
     split: Callable[[Any], Iterable[Any]] | None = None
     worker_memory: int = 256 << 20
@@ -275,7 +270,6 @@ class Contract(Checked):
             " detects_missing_files".split(),
             FLAG,
         ),
-        "deterministic": optional(FLAG.allows, f"{FLAG.allowed}, or None to find out"),
         **dict.fromkeys(["compare", "split"], optional(callable, "a function or None")),
         "worker_memory": ArgumentRule(at_least(1), "an int, 1 or more: a number of bytes"),
     }
@@ -295,12 +289,10 @@ class Contract(Checked):
 def comparisons_for(contract: Contract, seed: int) -> Iterator[Comparison]:
     """The comparisons that *contract* allows, the most exact first; *seed*: of random samples."""
     content = Compared.AUTHOR if contract.compare else Compared.BYTES
-    if contract.deterministic is not False:
-        yield Comparison(content)
-    if not contract.deterministic:
-        yield Comparison(content, seeded=seed)
-        if contract.compare is None or contract.deterministic is False:
-            yield from (SHAPES, TYPES)
+    yield Comparison(content)
+    yield Comparison(content, seeded=seed)
+    if contract.compare is None:
+        yield from (SHAPES, TYPES)
 
 
 def handling_for(contract: Contract, comparison: Comparison) -> SampleHandling:

@@ -219,11 +219,6 @@ def nondeterminism_message(reference: Reference, contract: Contract) -> str:
     text = f"sample {index!r} was different when it was read a second time in the same process"
     if reference.unstable_part:
         text += f": {reference.unstable_part}"
-    if contract.deterministic:
-        return (
-            f"the contract promises deterministic=True, but {text}. Seed samples by their index,"
-            " turn augmentation off in the test, or leave deterministic out"
-        )
     if contract.compare:
         return f"{text}. The contract's compare must accept the two as the same sample"
     return (

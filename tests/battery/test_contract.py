@@ -44,7 +44,6 @@ from support.tensor_dicts import Kept, TensorDicts, ZeroTensorDicts, stack_sampl
 
 SKIPS = Contract(may_skip=True)
 SUBSTITUTES = Contract(may_substitute=True)
-RANDOM = Contract(deterministic=False)
 
 
 def _ask_all(make, checks, contract, **options):
@@ -189,7 +188,7 @@ def test_damage_fails_a_dataset_that_detects_corruption(records):
 
 
 def test_global_generators_are_seeded_by_the_sample(records):
-    results = _ask_all(lambda: Noisy(records), ("workers-agree", "persistent-workers"), RANDOM)
+    results = _ask_all(lambda: Noisy(records), ("workers-agree", "persistent-workers"), Contract())
 
     assert [each.verdict for each in results] == ["survived", "survived"]
     (control,) = results[0].outcome.epochs
@@ -206,7 +205,7 @@ class ShortNoise(OwnNoise):
     ("dataset", "verdict"), [slow(OwnNoise, "failed_cleanly"), (ShortNoise, "corrupted")]
 )
 def test_what_stays_random_is_compared_by_its_shapes(dataset, verdict, records):
-    result = _result(lambda: dataset(records), "read-error", verdict, contract=RANDOM)
+    result = _result(lambda: dataset(records), "read-error", verdict)
 
     assert verdict == result.verdict
     if verdict == "corrupted":
@@ -214,7 +213,7 @@ def test_what_stays_random_is_compared_by_its_shapes(dataset, verdict, records):
 
 
 def test_shared_handle_is_found_where_samples_are_random(records):
-    result = failure_of(lambda: SharedHandle(records), "workers-agree", contract=RANDOM)
+    result = failure_of(lambda: SharedHandle(records), "workers-agree")
     assert result.verdict == "corrupted"
 
 
@@ -260,11 +259,10 @@ ONE = {"batch_size": 1, "num_workers": 2}
 CHECKS = ("workers-agree", "read-error")
 
 
-@pytest.mark.parametrize("contract", [Contract(), slow(RANDOM)])
-def test_shapes_that_are_random_are_compared_by_types(contract, records):
+def test_shapes_that_are_random_are_compared_by_types(records):
     options = {"loader": ONE, "samples": 8}
-    right = _ask_all(lambda: RandomShape(records), CHECKS, contract, **options)
-    wrong = failure_of(lambda: ListOnError(records), CHECKS[-1], contract=contract, **options)
+    right = _ask_all(lambda: RandomShape(records), CHECKS, Contract(), **options)
+    wrong = failure_of(lambda: ListOnError(records), CHECKS[-1], **options)
 
     assert [each.verdict for each in right] == ["survived", "failed_cleanly"]
     assert wrong.verdict == "corrupted", wrong.explanation
@@ -339,7 +337,7 @@ def test_samples_that_refuse_iteration(dataset, verdicts, collate, records):
 
 
 def test_a_cache_may_forget_the_subclass_of_a_tensor(records):
-    result = _run_checks(lambda: Kept(records), "two-epochs", Contract(deterministic=True))
+    result = _run_checks(lambda: Kept(records), "two-epochs", Contract())
 
     assert result.verdict == "survived", result.explanation
 
@@ -393,7 +391,6 @@ def test_comparison_that_cannot_be_right_is_refused(compare, message, records):
         {"may_substitute": 1},
         {"survives": 1},
         {"compare": 3},
-        {"deterministic": "no"},
     ],
     ids=repr,
 )
@@ -407,10 +404,7 @@ def test_impossible_contract_is_refused(wrong, records):
     ("contract", "code"),
     [
         (Contract(), "Contract()"),
-        (
-            Contract(survives=True, deterministic=False),
-            "Contract(survives=True, deterministic=False)",
-        ),
+        (Contract(survives=True, names_file=True), "Contract(survives=True, names_file=True)"),
         (Contract(compare=close), "Contract(compare=close)"),
     ],
 )

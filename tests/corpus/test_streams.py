@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import Contract, check_dataset, run_trial
-from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import OpenError
 from pytest_dataloader_faults.search import explore
 from support.corpus.endless import (
@@ -196,13 +195,3 @@ def test_cache_of_a_worker_ends_with_it(persistent, opens, records):
     counts = [each for worker in outcome.workers for each in worker.files.values()]
     assert opens == sum(each.opens for each in counts)
     assert len(outcome.delivered) == 2 * COUNT / 4
-
-
-def test_promise_of_samples_that_are_the_same(records):
-    message = r"deterministic=True, but sample 0 was different .*: .* differs from the first read"
-    with pytest.raises(UnusableDatasetError, match=message):
-        check_dataset(
-            lambda: Draws(records, random.random),
-            only="workers-agree",
-            contract=Contract(deterministic=True),
-        )

@@ -59,11 +59,7 @@ def test_a_comparison_has_a_description(comparison, description, allows):
     ("contract", "expected"),
     [
         (Contract(), "bytes; bytes, seeded from 7; shapes; types"),
-        (Contract(deterministic=True), "bytes"),
-        (Contract(deterministic=False), "bytes, seeded from 7; shapes; types"),
         (Contract(compare=_same), "compare; compare, seeded from 7"),
-        (Contract(compare=_same, deterministic=True), "compare"),
-        (Contract(compare=_same, deterministic=False), "compare, seeded from 7; shapes; types"),
     ],
 )
 def test_the_most_exact_comparison_comes_first(contract, expected):
@@ -75,7 +71,6 @@ def test_the_most_exact_comparison_comes_first(contract, expected):
     ("contract", "says"),
     [
         (Contract(), "Contract(compare=...)"),
-        (Contract(deterministic=True), "deterministic=True"),
         (Contract(compare=_same), "The contract's compare"),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import random
 import re
 import signal
 import threading
@@ -16,7 +15,7 @@ import pytest
 import torch
 from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset, TensorDataset
 
-from pytest_dataloader_faults import Contract, check_dataset, run_trial
+from pytest_dataloader_faults import check_dataset, run_trial
 from pytest_dataloader_faults._trial.factory import takes_folder
 from pytest_dataloader_faults._trial.loaders import make_loader
 from pytest_dataloader_faults.battery.checking import select_checks
@@ -42,21 +41,6 @@ class EmptyStream(IterableDataset[Any]):
 
     def __iter__(self) -> Any:
         return iter(())
-
-
-class Random(Records):
-    """Augments without a seed of its own."""
-
-    def __getitem__(self, index: int) -> Any:
-        data, _ = super().__getitem__(index)
-        return data + random.randrange(200), torch.rand(3)
-
-
-class RandomStream(RecordStream):
-    """The same, as a stream."""
-
-    def __iter__(self) -> Any:
-        return ((data, torch.rand(2)) for data, _ in super().__iter__())
 
 
 class LengthLess:
@@ -308,14 +292,6 @@ def test_an_option_that_the_loader_refuses(entry, records, loader):
 def test_an_empty_stream_exercises_nothing():
     outcome = run_trial(EmptyStream, ReadError("*"))
     assert (outcome.fired, outcome.delivered) == (0, ())
-
-
-@pytest.mark.parametrize("kind", [Random, RandomStream])
-def test_samples_that_are_not_as_promised(records, kind):
-    contract = Contract(deterministic=True)
-    text = refusal(UnusableDatasetError, battery, lambda: kind(records), contract=contract)
-    parts = ["deterministic=True", "sample 0", "differs from the first read"]
-    assert missing_parts(text, *parts, "Seed samples by their index") == []
 
 
 @pytest.mark.parametrize(
