@@ -14,10 +14,8 @@ from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.collisions import DEFAULT_COLLISIONS, Collisions
 from pytest_dataloader_faults.outcomes.comparison import (
-    DEFAULT_HANDLING,
     EXACT,
     Comparison,
-    SampleHandling,
 )
 from pytest_dataloader_faults.outcomes.refusals import FileHistory
 from pytest_dataloader_faults.steps import (
@@ -228,7 +226,6 @@ class Job:
     settings: Settings = field(default_factory=Settings)
     changes: Mapping[str, Any] = field(default_factory=dict)
     comparison: Comparison = EXACT
-    handling: SampleHandling = DEFAULT_HANDLING
     options: TrialOptions = ONE_EPOCH
     may_take_longer: bool = False
     most_bytes: int | None = None

@@ -349,7 +349,7 @@ class TrialProcess:
             loaders.preload_forkserver(self.loader)
             self._driver = LoaderDriver(
                 journal=self.journal,
-                comparer=SampleComparer(self.job.comparison, self.job.handling),
+                comparer=SampleComparer(self.job.comparison, self.job.settings.contract),
                 loader=self.loader,
                 length=self._length,
                 of_workers=self.job.options.of_workers,

@@ -37,11 +37,9 @@ from pytest_dataloader_faults.outcomes.comparison import (
     EXACT,
     SHAPES,
     TYPES,
-    Compared,
     Comparison,
-    SampleHandling,
 )
-from pytest_dataloader_faults.outcomes.contract import comparisons_for, handling_for
+from pytest_dataloader_faults.outcomes.contract import comparisons_for
 from pytest_dataloader_faults.outcomes.judge import judge
 from pytest_dataloader_faults.outcomes.reference import Share, merge_levels
 from pytest_dataloader_faults.outcomes.refusals import FileHistory
@@ -141,8 +139,7 @@ class FaultFreeRun:
 
         Of the findings, only those that this run has found itself.
         """
-        is_of_author = self.comparison.level is Compared.AUTHOR
-        if self.unusable_reason or is_of_author or was_killed(self.outcome):
+        if self.unusable_reason or was_killed(self.outcome):
             return None
         findings = {name: each for name, each in self._findings.items() if not _is_of_killed(each)}
         parts = (self.reference, self.outcome, self.working, self.changes, self.comparison)
@@ -207,12 +204,6 @@ class FaultFreeRun:
         stable = (loose for loose, reference in references if reference.unstable_index is None)
         return next(stable, self.comparison)
 
-    def handling(self, comparison: Comparison) -> SampleHandling:
-        """What *comparison* needs: the reference's samples as well, if the author compares them."""
-        handling = handling_for(self.contract, comparison)
-        reference = self.reference if comparison.in_workers else self._references.get(comparison)
-        return reference.add_to(handling)
-
     @property
     def limited_settings(self) -> Settings:
         """The settings, with the number of samples that are checked."""
@@ -251,7 +242,6 @@ class FaultFreeRun:
             settings=replace(self.limited_settings, deadline=deadline or self.deadlines.for_trial),
             changes=self._allowed_changes(self.changes if changes is None else changes),
             comparison=comparison,
-            handling=self.handling(comparison),
             options=replace(options, whole_batches=whole_batches, of_workers=self.of_workers),
             needs_workers=True,
             recovers_in_workers=self._references.get(comparison).is_of_worker
@@ -314,7 +304,7 @@ class FaultFreeRun:
     def _without_varying_parts(self, comparison: Comparison) -> Iterator[Comparison]:
         """*comparison* without the parts of samples that differed between two reads."""
         may_draw = comparison.seeded is None and self.reference.draws_random_numbers
-        if comparison.level is not Compared.BYTES or may_draw:
+        if not comparison.compares_content or self.contract.key or may_draw:
             return
         for _ in range(_MOST_READINGS):
             levels = tuple((part.path, part.compared) for part in self.reference.varying)

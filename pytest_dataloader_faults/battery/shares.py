@@ -15,7 +15,7 @@ from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.outcomes import Delivery, Outcome, Pass, Reference, Stage
 from pytest_dataloader_faults.outcomes.comparison import Compared, Comparison
-from pytest_dataloader_faults.outcomes.contract import Contract, handling_for
+from pytest_dataloader_faults.outcomes.contract import Contract
 from pytest_dataloader_faults.outcomes.judge import judge_for
 from pytest_dataloader_faults.outcomes.judge.streams import digests
 from pytest_dataloader_faults.outcomes.reference import (
@@ -199,7 +199,7 @@ def _is_needed(contract: Contract, comparison: Comparison) -> bool:
     """
     may_shift = contract.may_skip or contract.may_substitute
     is_loose = bool(comparison.varying) or not comparison.compares_content
-    is_asked = contract.compare is None and not may_shift
+    is_asked = contract.key is None and not may_shift
     return is_loose and is_asked and comparison.limit is None
 
 
@@ -272,7 +272,6 @@ def _reference(known_reference: Reference, epoch: Pass, comparison: Comparison) 
         comparison=comparison,
         unstable_index=None,
         unstable_part="",
-        pickled_samples=(),
         request_count=None,
     )
 
@@ -354,10 +353,9 @@ class ReferenceStore:
         self._by_comparison = {comparison: reference}
 
     def _take(self, comparison: Comparison, **arguments: Any) -> Reference:
-        handling = handling_for(self._settings.contract, comparison)
         # Random samples that are read again differ from their batch, whatever made that.
         known = (each for each in self._by_comparison.values() if each.unstable_index is None)
         in_batches = any(each.batches for each in known)
-        facts = {"handling": handling, "history": self._history, "in_batches": in_batches}
+        facts = {"history": self._history, "in_batches": in_batches}
         facts |= {"comparison": comparison, **arguments}
         return take_reference(self._make_dataset, self._settings, **facts)

@@ -1,11 +1,9 @@
-"""What counts as the same sample, and what comparing samples takes. Pure."""
+"""What counts as the same sample. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from pytest_dataloader_faults.outcomes.text import join_some, pluralize
 
@@ -15,8 +13,6 @@ class Compared(str, Enum):
 
     BYTES = "bytes"
     """The complete content."""
-    AUTHOR = "compare"
-    """Whatever the author's own ``compare(a, b)`` compares."""
     SHAPES = "shapes"
     """Types and shapes, without the content."""
     TYPES = "types"
@@ -51,7 +47,7 @@ class Comparison:
     @property
     def compares_content(self) -> bool:
         """Whether the content of samples is compared."""
-        return self.level in (Compared.BYTES, Compared.AUTHOR)
+        return self.level is Compared.BYTES
 
     @property
     def allows_for_randomness(self) -> bool:
@@ -72,26 +68,5 @@ class Comparison:
 
 
 EXACT = Comparison()
-
-
-@dataclass(frozen=True)
-class SampleHandling:
-    """What a comparison of samples uses. It is inherited by fork, not pickled.
-
-    Attributes:
-        compare: The author's own ``compare(a, b)``, or None.
-        split: The author's own ``split(batch)``, or None.
-        pickled_samples: The reference's samples, for *compare*.
-        compares_batches: Whether *compare* is called with batches, because their content depends on
-            the other samples, as with padding.
-    """
-
-    compare: Callable[[Any, Any], Any] | None = None
-    split: Callable[[Any], Iterable[Any]] | None = None
-    pickled_samples: tuple[tuple[Any, str], ...] = ()
-    compares_batches: bool = False
-
-
-DEFAULT_HANDLING = SampleHandling()
 SHAPES, TYPES = Comparison(Compared.SHAPES), Comparison(Compared.TYPES)
 """The comparisons for random samples that differ under the same seed."""

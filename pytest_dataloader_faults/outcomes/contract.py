@@ -17,11 +17,10 @@ from pytest_dataloader_faults._arguments import (
     optional,
 )
 from pytest_dataloader_faults.outcomes.comparison import (
+    EXACT,
     SHAPES,
     TYPES,
-    Compared,
     Comparison,
-    SampleHandling,
 )
 from pytest_dataloader_faults.outcomes.text import code, printable_lines, to_plain
 
@@ -190,11 +189,11 @@ class Verdict(StrEnum):
 class Contract(Checked):
     """What a dataset's author promises beyond the default: to survive or to fail cleanly.
 
-    >>> def close(a, b):
-    ...     return abs(a["score"] - b["score"]) < 1e-6 and a["label"] == b["label"]
-    >>> contract = Contract(survives=True, compare=close)
-    >>> contract.compare({"score": 0.5, "label": 3}, {"score": 0.5000001, "label": 3})
-    True
+    >>> def rounded(sample):
+    ...     return round(float(sample["score"]), 3), sample["label"]
+    >>> contract = Contract(survives=True, key=rounded)
+    >>> contract.key({"score": 0.5000001, "label": 3})
+    (0.5, 3)
 
     Attributes:
         survives: The dataset never fails under a fault; it delivers every sample.
@@ -209,8 +208,7 @@ class Contract(Checked):
             Without this promise, a sample made of bytes that are damaged on disk is allowed.
         detects_missing_files: A file that a folder lacks always causes an exception. Without this
             promise, a dataset that lists its files may have fewer samples.
-        compare: ``compare(a, b) -> bool`` says whether two samples are the same, instead of
-            comparing their bytes.
+        key: ``key(sample)`` returns what is compared of a sample, instead of all of it.
         split: ``split(batch)`` returns the list of samples in a batch, for batches that the plugin
             cannot split: padded ones, or objects of the ``collate_fn``'s own class.
         worker_memory: How many bytes reading all samples may add to the memory of each worker.
@@ -239,11 +237,12 @@ class Contract(Checked):
 
     A dataset that draws random numbers between a failed attempt and the next one, for a random
     delay for example, returns a different sample than the reference. Draw those numbers from a
-    separate generator, or pass *compare*.
+    separate generator, or pass *key*.
 
-    *compare* receives what the loader's ``collate_fn`` returns for a batch of one sample. The
-    trial's process calls it, so it may be a lambda. If it raises, the samples count as different.
-    It must accept a sample as the same as itself.
+    *key* receives what the loader's ``collate_fn`` returns for a batch of one sample, or a whole
+    batch if the plugin cannot split batches. The trial's process calls it, so it may be a lambda.
+    It must return the same each time the dataset reads the sample: a value that the plugin can
+    compare as it compares samples, such as a number, a string, a tensor, or a tuple of these.
 
     *split*: the plugin splits the batches of ``default_collate``, and compares other batches, such
     as padded ones, as a whole. With *split* it compares each sample, which *may_skip* and
@@ -260,7 +259,7 @@ class Contract(Checked):
     may_reorder: bool = False
     detects_corruption: bool = False
     detects_missing_files: bool = False
-    compare: Callable[[Any, Any], Any] | None = None
+    key: Callable[[Any], Any] | None = None
     split: Callable[[Any], Iterable[Any]] | None = None
     worker_memory: int = 256 << 20
 
@@ -270,7 +269,7 @@ class Contract(Checked):
             " detects_missing_files".split(),
             FLAG,
         ),
-        **dict.fromkeys(["compare", "split"], optional(callable, "a function or None")),
+        **dict.fromkeys(["key", "split"], optional(callable, "a function or None")),
         "worker_memory": ArgumentRule(at_least(1), "an int, 1 or more: a number of bytes"),
     }
 
@@ -288,17 +287,10 @@ class Contract(Checked):
 
 def comparisons_for(contract: Contract, seed: int) -> Iterator[Comparison]:
     """The comparisons that *contract* allows, the most exact first; *seed*: of random samples."""
-    content = Compared.AUTHOR if contract.compare else Compared.BYTES
-    yield Comparison(content)
-    yield Comparison(content, seeded=seed)
-    if contract.compare is None:
+    yield EXACT
+    yield Comparison(seeded=seed)
+    if contract.key is None:
         yield from (SHAPES, TYPES)
-
-
-def handling_for(contract: Contract, comparison: Comparison) -> SampleHandling:
-    """The handling that *contract* declares, before a reference exists."""
-    is_authors = comparison.level is Compared.AUTHOR
-    return SampleHandling(contract.compare if is_authors else None, contract.split)
 
 
 class Wrong(StrEnum):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes.comparison import EXACT, Compared, Comparison, SampleHandling
+from pytest_dataloader_faults.outcomes.comparison import EXACT, Compared, Comparison
 from pytest_dataloader_faults.outcomes.contract import Contract
 from pytest_dataloader_faults.outcomes.records import ZEROS, Delivery, Leaves, TrialFacts
 from pytest_dataloader_faults.outcomes.stages import Stage
@@ -51,7 +51,6 @@ class Reference:
         draws_random_numbers: Whether samples draw numbers from the global generators of torch,
             NumPy or Python; unknown, and False, if these are seeded.
         second_pass_count: How many samples a stream returned in a second pass, if fewer.
-        pickled_samples: The samples, pickled and in base64, for the author's own ``compare``.
         comparison: How samples are compared, as in an outcome.
         limit: About how many samples were requested; None for all.
         total: How many samples there are to draw.
@@ -87,7 +86,6 @@ class Reference:
     varying: tuple[Varying, ...] = field(default=(), compare=False)
     draws_random_numbers: bool = False
     second_pass_count: int | None = None
-    pickled_samples: tuple[tuple[Any, str], ...] = field(default=(), repr=False)
     comparison: Comparison = EXACT
     limit: int | None = None
     total: int | None = None
@@ -147,14 +145,9 @@ class Reference:
             return [*unknown, *itertools.islice(mixed, 1)]
         return [each for key, each in deliveries.items() if key not in batches]
 
-    def add_to(self, handling: SampleHandling) -> SampleHandling:
-        """*handling*, with these samples."""
-        is_whole = bool(self.batches) and handling.compare is not None
-        return replace(handling, pickled_samples=self.pickled_samples, compares_batches=is_whole)
-
     def merge_with(self, addition: Reference) -> Reference:
         """This reference with the samples of *addition* added."""
-        names = ("samples", "batches", "leaves", "pickled_samples")
+        names = ("samples", "batches", "leaves")
         requested = (
             len(self.samples or self.batches) if self.request_count is None else self.request_count
         )
@@ -180,7 +173,6 @@ def join_references(of_workers: Sequence[Reference]) -> Reference:
         unstable,
         samples=_renumber((begin, each.samples) for begin, each in parts),
         leaves=_renumber((begin, each.leaves) for begin, each in parts),
-        pickled_samples=_renumber((begin, each.pickled_samples) for begin, each in parts),
         unstable_index=None if is_stable else begin + unstable.unstable_index,
         nondeterministic_count=sum(each.nondeterministic_count for each in of_workers),
         varying=_merge_varying(of_workers),
@@ -219,11 +211,11 @@ def nondeterminism_message(reference: Reference, contract: Contract) -> str:
     text = f"sample {index!r} was different when it was read a second time in the same process"
     if reference.unstable_part:
         text += f": {reference.unstable_part}"
-    if contract.compare:
-        return f"{text}. The contract's compare must accept the two as the same sample"
+    if contract.key:
+        return f"{text}. The contract's key must return the same for both"
     return (
         f"{text}. Not even the types are the same, so a wrong sample could not be recognized."
-        " Declare what counts as the same sample: Contract(compare=...)"
+        " Declare what counts as the same sample: Contract(key=...)"
     )
 
 
@@ -380,7 +372,7 @@ def find_varying(first: Reading, second: Reading) -> tuple[Varying, ...]:
     return _in_few_parts(varying)
 
 
-_ORDER = (Compared.BYTES, Compared.AUTHOR, Compared.SHAPES, Compared.TYPES, Compared.NOTHING)
+_ORDER = (Compared.BYTES, Compared.SHAPES, Compared.TYPES, Compared.NOTHING)
 """The closest comparison first."""
 _CLOSED = (Compared.TYPES, Compared.NOTHING)
 """Parts inside such a container have no separate level."""

@@ -117,7 +117,6 @@ class Survey:
             faults=faults,
             settings=fault_free_run.settings.override({**settings, "loader": loader}),
             comparison=self.comparison,
-            handling=fault_free_run.handling(self.comparison),
             options=TrialOptions(
                 processes=self.kind.run_epochs(epochs),
                 of_workers=fault_free_run.of_workers,
@@ -237,7 +236,7 @@ def _import_lines(outcome: Outcome, contract: Contract | None) -> Iterator[str]:
     """The lines above the test, which import its names or, if that is impossible, explain them."""
     if contract is not None:
         yield "from pytest_dataloader_faults import Contract"
-        for name in ("compare", "split"):
+        for name in ("key", "split"):
             if (function := getattr(contract, name)) is not None:
                 function_code = code(to_plain({name: function})[name])
                 missing = f"# {function_code}: the contract's {name}"

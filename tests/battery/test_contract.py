@@ -35,7 +35,7 @@ from support.random_samples import (
     JitteredZeros,
     NoisyZeros,
     OwnNoise,
-    close,
+    rounded,
 )
 from support.results import failure_of, result_of
 from support.rows import rows, slow
@@ -273,7 +273,7 @@ def test_shapes_that_are_random_are_compared_by_types(records):
 
 
 def test_types_that_are_random_are_refused(records):
-    message = r"sample \d+ was different .*: .*compare=\.\.\.\)"
+    message = r"sample \d+ was different .*: .*key=\.\.\.\)"
     with pytest.raises(UnusableDatasetError, match=message):
         _run_checks(lambda: RandomType(records), "workers-agree", Contract(), loader=ONE)
 
@@ -365,23 +365,23 @@ def test_order_of_a_stream_may_be_random(records):
         (JitteredZeros, "corrupted"),
     ],
 )
-def test_author_says_which_samples_are_the_same(dataset, verdict, records):
-    contract = Contract(compare=close)
+def test_the_key_says_which_samples_are_the_same(dataset, verdict, records):
+    contract = Contract(key=rounded)
     agrees, fails = _ask_all(lambda: dataset(records), ("workers-agree", "read-error"), contract)
 
     assert (agrees.verdict, fails.verdict) == ("survived", verdict), fails.explanation
 
 
 @pytest.mark.parametrize(
-    ("compare", "message"),
+    ("key", "message"),
     [
-        (lambda _a, _b: False, "a sample differs from itself"),
-        (lambda a, _b: a["x"], "compare failed"),
+        (lambda sample: sample["data"], "The contract's key must return the same for both"),
+        (lambda sample: sample["x"], "the contract's key"),
     ],
 )
-def test_comparison_that_cannot_be_right_is_refused(compare, message, records):
+def test_a_key_that_cannot_be_right_is_refused(key, message, records):
     with pytest.raises(UnusableDatasetError, match=message):
-        _run_checks(lambda: Jittered(records), "workers-agree", Contract(compare=compare))
+        _run_checks(lambda: Jittered(records), "workers-agree", Contract(key=key))
 
 
 @rows(
@@ -390,7 +390,7 @@ def test_comparison_that_cannot_be_right_is_refused(compare, message, records):
         {"may_skip": "yes"},
         {"may_substitute": 1},
         {"survives": 1},
-        {"compare": 3},
+        {"key": 3},
     ],
     ids=repr,
 )
@@ -405,19 +405,19 @@ def test_impossible_contract_is_refused(wrong, records):
     [
         (Contract(), "Contract()"),
         (Contract(survives=True, names_file=True), "Contract(survives=True, names_file=True)"),
-        (Contract(compare=close), "Contract(compare=close)"),
+        (Contract(key=rounded), "Contract(key=rounded)"),
     ],
 )
 def test_contract_is_shown_as_code(contract, code):
     assert repr(contract) == code
-    assert eval(code, {"Contract": Contract, "close": close}) == contract  # noqa: S307  # our own
+    assert eval(code, {"Contract": Contract, "rounded": rounded}) == contract  # noqa: S307  # our own
 
 
 def test_line_that_repeats_a_check_has_the_contract(records):
-    contract = Contract(may_skip=True, compare=close)
+    contract = Contract(may_skip=True, key=rounded)
     result = failure_of(lambda: JitteredZeros(records), "read-error", contract=contract)
 
-    assert "contract=Contract(may_skip=True, compare=close)" in result.reproduce
+    assert "contract=Contract(may_skip=True, key=rounded)" in result.reproduce
 
 
 def test_firings_tell_their_sample_and_epoch(records):

@@ -196,7 +196,7 @@ def test_a_retry_that_draws_more_random_numbers_is_explained(seeded, facts, is_m
     finding = outcome.judge(replace(map_reference(), comparison=comparison))
 
     assert finding.verdict == "corrupted"
-    assert ("Contract(compare=...)" in finding.sentence) == is_mentioned
+    assert ("Contract(key=...)" in finding.sentence) == is_mentioned
 
 
 @rows(

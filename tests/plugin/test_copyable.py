@@ -25,13 +25,13 @@ class Mine:
         return make()
 
 
-def equal(one, two):
-    return repr(one) == repr(two)
+def shown(sample):
+    return repr(sample)
 """
 SUITE = """
 import pytest
 from hypothesis import given, settings, strategies as st
-from mine import Mine, equal, make
+from mine import Mine, make, shown
 
 from pytest_dataloader_faults import Contract, explore, faults
 from pytest_dataloader_faults.search import replay
@@ -45,7 +45,7 @@ def test_function(fault_injector):
 
 
 def test_contract():
-    explore(Mine.make, contract=Contract(compare=equal, detects_corruption=True), **HOW, **ONE)
+    explore(Mine.make, contract=Contract(key=shown, detects_corruption=True), **HOW, **ONE)
 
 
 def test_lambda():

@@ -5,17 +5,17 @@ import torch
 
 from pytest_dataloader_faults import Contract, Verdict, explore, faults, run_trial
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
-from pytest_dataloader_faults.outcomes.comparison import Compared, Comparison
+from pytest_dataloader_faults.outcomes.comparison import EXACT
 from pytest_dataloader_faults.search import replay
 from pytest_dataloader_faults.search._assertion import assert_survives_or_fails_cleanly
 from support.corpus.state import Noisy
 from support.datasets import Records
 from support.planted import ALONE
-from support.random_samples import Jittered, JitteredZeros, NoisyZeros, OwnNoise, close
+from support.random_samples import Jittered, JitteredZeros, NoisyZeros, OwnNoise, rounded
 from support.surveys import survey
 
 pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(600)]
-RANDOM, CLOSE = Contract(), Contract(compare=close)
+RANDOM, ROUNDED = Contract(), Contract(key=rounded)
 SHORT = {
     "kinds": [faults.OpenError],
     "max_examples": 4,
@@ -25,8 +25,8 @@ SHORT = {
 }
 NARROW = {"loader": ALONE, "max_faults": 1, "max_epochs": 1}
 OPEN = faults.OpenError("*/00.rec", times=1)
-HEALTHY = [(Noisy, RANDOM, False), (OwnNoise, RANDOM, True), (Jittered, CLOSE, False)]
-BROKEN = [(NoisyZeros, RANDOM), (JitteredZeros, CLOSE)]
+HEALTHY = [(Noisy, RANDOM, False), (OwnNoise, RANDOM, True), (Jittered, ROUNDED, False)]
+BROKEN = [(NoisyZeros, RANDOM), (JitteredZeros, ROUNDED)]
 
 
 @pytest.mark.parametrize(("kind", "contract", "by_shapes"), HEALTHY)
@@ -41,9 +41,9 @@ def test_noise_is_no_violation(records, kind, contract, by_shapes):
 def test_what_is_put_in_the_place_of_noise_is_found(records, kind, contract):
     found = explore(lambda: kind(records), contract=contract, **NARROW, **SHORT)
     assert found.verdict is Verdict.CORRUPTED
-    assert (repr(contract) in found.failure) is (contract is CLOSE)
-    imports_it = "from support.random_samples import close\n" in found.failure
-    assert imports_it is (contract is CLOSE)
+    assert (repr(contract) in found.failure) is (contract is ROUNDED)
+    imports_it = "from support.random_samples import rounded\n" in found.failure
+    assert imports_it is (contract is ROUNDED)
 
 
 @pytest.mark.parametrize(("kind", "contract"), BROKEN)
@@ -53,10 +53,10 @@ def test_what_is_printed_fails_again(records, kind, contract):
 
 
 def test_a_test_of_ones_own_takes_its_trials_from_the_survey(records):
-    found = survey(lambda: Jittered(records), contract=CLOSE)
+    found = survey(lambda: Jittered(records), contract=ROUNDED)
     outcome = found.run_trial(OPEN)
     assert assert_survives_or_fails_cleanly(outcome, found).value == "failed_cleanly"
-    assert outcome.comparison == Comparison(Compared.AUTHOR)
+    assert outcome.comparison == EXACT
 
 
 def test_what_was_not_compared_is_not_praised(records):
@@ -96,10 +96,10 @@ def test_a_trial_has_the_options_that_were_surveyed(records):
 
 def test_what_cannot_be_imported_is_said_in_the_printed_test(records):
     loader = {**ALONE, "collate_fn": lambda samples: samples, "worker_init_fn": Idle()}
-    contract = Contract(compare=lambda one, two: close(one[0], two[0]))
+    contract = Contract(key=lambda sample: rounded(sample[0]))
     how = {**NARROW, **SHORT, "contract": contract, "loader": loader}
     printed = explore(lambda: JitteredZeros(records), **how).failure
-    assert "# compare: the contract's compare\n" in printed
+    assert "# key: the contract's key\n" in printed
     assert "# collate_fn: the loader's collate_fn\n" in printed
     assert "'worker_init_fn': worker_init_fn}" in printed
     compile(printed[printed.index("from pytest_data") :], "printed", "exec")

@@ -67,8 +67,9 @@ class JitteredZeros(Substitutes, Jittered):
         return {"data": torch.zeros(64), "index": index}
 
 
-def close(a: Any, b: Any) -> bool:
-    return bool(torch.allclose(a["data"], b["data"], atol=0.01)) and bool(a["index"] == b["index"])
+def rounded(sample: Any) -> Any:
+    """The data of a jittered sample, which are whole numbers without the noise, and its index."""
+    return sample["data"].round(), sample["index"]
 
 
 class Timed(Records):

@@ -85,7 +85,7 @@ def test_events_come_back_in_order(journal):
         BatchReceived(EPOCH_1, 2.5, BATCH),
         PassEnded(3.0, Pass(EPOCH_1, exception=raised, deaths=(WorkerDeath(0, 7, -9),))),
         FaultsCounted((FaultFacts(ASKED.schedule[0]),), (WorkerFacts(0, 7, 1, files),)),
-        ReferenceTaken(Reference("map", (((0, 1), "a"),), pickled_samples=(((0, 1), "b"),))),
+        ReferenceTaken(Reference("map", (((0, 1), "a"),))),
         Refused("UnusableDatasetError", "why", None),
         SeveralLoaders("why", ("train", "val")),
         PhaseStarted(DONE, 4.0),

@@ -1,18 +1,13 @@
-"""Is this the sample we know? By its bytes, its shapes, or the author's function [in the trial].
+"""Is this the sample we know? By its bytes, its shapes, or the contract's key [in the trial].
 
-If the author passes a function, the samples of the reference are kept, and a sample that equals one
-of them gets its fingerprint. So the judge compares fingerprints only, and does not need the
-samples.
+The judge compares fingerprints only, and does not need the samples.
 """
 
 from __future__ import annotations
 
-import base64
 import copy
-import pickle
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._trial.samples.draws import Draw
@@ -24,15 +19,9 @@ from pytest_dataloader_faults._trial.samples.fingerprint import (
     split,
     without_batch,
 )
-from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Delivery
-from pytest_dataloader_faults.outcomes.comparison import (
-    DEFAULT_HANDLING,
-    EXACT,
-    Compared,
-    Comparison,
-    SampleHandling,
-)
+from pytest_dataloader_faults.outcomes.comparison import EXACT, Compared, Comparison
+from pytest_dataloader_faults.outcomes.contract import Contract
 from pytest_dataloader_faults.outcomes.records import Leaves
 from pytest_dataloader_faults.outcomes.reference import (
     Leaf,
@@ -70,61 +59,51 @@ class SampleComparer:
     """Makes the fingerprints of all samples of one trial or reference."""
 
     comparison: Comparison = EXACT
-    handling: SampleHandling = DEFAULT_HANDLING
+    contract: Contract = field(default_factory=Contract)
     _reported: int = 0
-
-    def __post_init__(self) -> None:
-        self._known: dict[Any, tuple[str, Any]] = {}
-        for index, pickled in self.handling.pickled_samples:
-            sample = pickle.loads(base64.b64decode(pickled))  # noqa: S301  # our own
-            self._known[index] = (self._fingerprint(list(leaves(sample))), sample)
 
     def begin(self) -> None:
         """Begin a pass: the parts of its first samples are reported."""
         self._reported = 0
 
-    def digest(self, value: Any, index: Any = None) -> str:
-        """The fingerprint of *value*, which should be the sample *index*; None if not known."""
-        return self._known_digest(self._fingerprint(list(leaves(value))), value, index)
+    def digest(self, value: Any) -> str:
+        """The fingerprint of *value*."""
+        return self._fingerprint(list(leaves(self._key_of(value))))
 
-    def row(self, value: Any, index: Any = None, *, is_slice: bool = False) -> SampleFingerprint:
+    def row(self, value: Any, *, is_slice: bool = False) -> SampleFingerprint:
         """The fingerprint of *value*, with its parts unless many have been reported already.
 
         *is_slice*: it is a batch of one sample. Messages then name the sample instead of a batch.
         """
-        parts = tuple(leaves(value))
+        parts = tuple(leaves(self._key_of(value)))
         self._reported += 1
         reported = list(parts[:_MOST_LEAVES]) if self._reported <= _MOST_SAMPLES else []
-        if is_slice:
+        if is_slice and self.contract.key is None:
             reported = list(map(without_batch, reported))
         if self.comparison.level is Compared.TYPES:
             reported = list(map(without_shape, reported))
         return SampleFingerprint(
-            self._known_digest(self._fingerprint(parts), value, index),
+            self._fingerprint(parts),
             digest_of(parts),
             parts,
             tuple((each.path, each.form, each.digest) for each in reported),
         )
 
-    def rows(
-        self, batch: Any, count: int, indices: Iterable[Any] = ()
-    ) -> tuple[SampleFingerprint, ...] | None:
+    def rows(self, batch: Any, count: int) -> tuple[SampleFingerprint, ...] | None:
         """The fingerprint of each sample of *batch*; None if it is not of *count* samples."""
         samples = self.split(batch, count)
         if samples is None:
             return None
-        return tuple(
-            self.row(*pair, is_slice=self.slices) for pair in zip_longest(samples, indices)
-        )
+        return tuple(self.row(sample, is_slice=self.slices) for sample in samples)
 
     @property
     def slices(self) -> bool:
         """Whether ``split`` slices batches itself, without a function of the contract."""
-        return self.handling.split is None
+        return self.contract.split is None
 
     def split(self, batch: Any, count: int) -> list[Any] | None:
         """The samples of *batch*; None if it is not of *count* samples."""
-        contract_split = self.handling.split
+        contract_split = self.contract.split
         try:
             samples = split(batch, count) if contract_split is None else list(contract_split(batch))
         except Exception:  # noqa: BLE001  # the user's classes; the reference has tried it
@@ -133,22 +112,21 @@ class SampleComparer:
 
     def parts(self, batch: Any) -> tuple[str, ...]:
         """The digests of the rows of *batch*, which a stream has made; none if it lacks rows."""
-        if self.comparison.level is not Compared.BYTES:
+        if self.comparison.level is not Compared.BYTES or self.contract.key is not None:
             return ()
         try:
             return tuple(digest_of(leaves(row)) for row in rows_of(batch))
         except Exception:  # noqa: BLE001  # the user's classes: it is not a batch
             return ()
 
-    def keep(self, value: Any, index: Any) -> str | None:
-        """Know *value* from now on if the author compares; returns it packed for later."""
-        if self.handling.compare is None or index in self._known:
-            return None
-        packed = pickle.dumps(value)
-        known = pickle.loads(packed)  # noqa: S301  # our own
-        self._known[index] = (self._fingerprint(list(leaves(value))), known)
-        _require_equality(self.handling.compare, value)
-        return base64.b64encode(packed).decode()
+    def _key_of(self, value: Any) -> Any:
+        """What is compared of *value*: all of it if the key fails, as it may under a fault."""
+        if self.contract.key is None:
+            return value
+        try:
+            return self.contract.key(value)
+        except Exception:  # noqa: BLE001  # it was tried on the reference, where it must work
+            return value
 
     def _fingerprint(self, parts: Sequence[Leaf]) -> str:
         if self.comparison.varying:
@@ -159,25 +137,6 @@ class SampleComparer:
             parts = [each._replace(digest="") for each in parts]
         return digest_of(parts)
 
-    def _known_digest(self, digest: str, value: Any, index: Any) -> str:
-        """The fingerprint of the known sample that *value* equals, or else *digest*."""
-        if self.handling.compare is None:
-            return digest
-        near = [self._known[index]] if index in self._known else list(self._known.values())
-        if any(digest == near_digest for near_digest, _ in near):
-            return digest
-        return next(
-            (near_digest for near_digest, sample in near if self._equal(sample, value)), digest
-        )
-
-    def _equal(self, sample: Any, value: Any) -> bool:
-        """What cannot be compared is not equal: a fault can put anything into a batch."""
-        assert self.handling.compare is not None
-        try:
-            return bool(self.handling.compare(sample, value))
-        except Exception:  # noqa: BLE001  # it was tried on the reference, where it must work
-            return False
-
 
 def copy_sample(sample: Any) -> Any:
     """A copy, unless *sample* holds what has none, as an open file for ``collate_fn``."""
@@ -185,17 +144,6 @@ def copy_sample(sample: Any) -> Any:
         return copy.deepcopy(sample)
     except Exception:  # noqa: BLE001  # whatever the user's class raises
         return sample
-
-
-def _require_equality(compare: Callable[[Any, Any], Any], value: Any) -> None:
-    try:
-        same = bool(compare(value, value))
-    except Exception as error:
-        message = f"the contract's compare failed when a sample was compared to itself: {error!r}"
-        raise UnusableDatasetError(message) from error
-    if not same:
-        message = "the contract's compare says that a sample differs from itself"
-        raise UnusableDatasetError(message)
 
 
 def delivery(
@@ -211,12 +159,10 @@ def delivery(
     at most, if that is not the batch size of *loader*.
     """
     size = max_samples or loader.batch_size or 1
-    rows = (
-        None if comparer.handling.compares_batches else _rows(batch, draw, loader, comparer, size)
-    )
+    rows = _rows(batch, draw, loader, comparer, size)
     indices = None if draw is None else draw.names
     if rows is None:
-        return Delivery(indices, None, comparer.digest(batch, indices))
+        return Delivery(indices, None, comparer.digest(batch))
     return Delivery(
         indices,
         tuple(row.digest for row in rows),
@@ -232,10 +178,10 @@ def _rows(
     """The samples in *batch*, which may be fewer than were requested, or than its *size*."""
     indices = None if draw is None else draw.names
     if not loader._auto_collation or (draw and draw.is_whole):
-        return (comparer.row(batch, *(indices or ())),)
+        return (comparer.row(batch),)
     if batch is None or indices == () or _is_empty(batch):
         return ()
-    if indices and (rows := comparer.rows(batch, len(indices), indices)):
+    if indices and (rows := comparer.rows(batch, len(indices))):
         return rows
     largest = size if indices is None else len(indices) - 1
     return next(

@@ -32,7 +32,7 @@ from pytest_dataloader_faults._trial.samples.fingerprint import leaves
 from pytest_dataloader_faults._trial.samples.in_worker import take_in_worker
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
-from pytest_dataloader_faults.outcomes.comparison import Compared, Comparison
+from pytest_dataloader_faults.outcomes.comparison import Comparison
 from pytest_dataloader_faults.outcomes.records import Leaves
 from pytest_dataloader_faults.outcomes.reference import (
     Varying,
@@ -79,7 +79,7 @@ def _take_here(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
     Each sample gets its fingerprint before the next is made. So a dataset that returns the same
     buffer each time cannot hide that in its own reference.
     """
-    of_samples = SampleComparer(job.comparison, job.handling)
+    of_samples = SampleComparer(job.comparison, job.settings.contract)
     reader = Reader(loader, of_samples, job.displaced, job.in_batches)
     dataset = loaders.dataset_of(loader)
     name = type(dataset).__name__
@@ -193,9 +193,8 @@ def _read_twice(
 def _batch_fields(batches: Sequence[Reading]) -> dict[str, Any]:
     """The *batches* in place of samples, since they cannot be split into these."""
     digests = tuple((each.name, each.parts) for each in batches)
-    pickled = tuple((each.name, each.pickled) for each in batches if each.pickled)
     empty = dict.fromkeys(("samples", "leaves", "parts"), ())
-    return {**empty, "batches": digests, "pickled_samples": pickled}
+    return {**empty, "batches": digests}
 
 
 def _reference_in_order(reader: Reader, deadline: float) -> Reference:
@@ -250,9 +249,8 @@ def _build_reference(
         unstable_index=None if unstable is None else readings[unstable].name,
         unstable_part=difference(was, now).replace("the reference", "the first read"),
         leaves=tuple(_kept_leaves(each, comparison) for each in readings if each.row.leaves),
-        nondeterministic_count=0 if comparison.level is Compared.AUTHOR else differing,
+        nondeterministic_count=differing,
         varying=_varying(kind, readings, repeats) if differing else (),
-        pickled_samples=tuple((each.name, each.pickled) for each in readings if each.pickled),
         comparison=comparison,
         parts=parts if all(parts) else (),
     )
@@ -329,16 +327,23 @@ def _splits(reader: Reader, draw: Draw, reference: Reference) -> bool:
     alone, names = reference.digests, draw.names
     batch = reader.batch(reader.fetch(draw))
     _require_split(reader, batch, len(names))
-    if rows := reader.comparer.rows(batch, len(names), names):
+    if rows := reader.comparer.rows(batch, len(names)):
         return [row.digest for row in rows] == [alone[each] for each in names]
     sizes = range(len(names) - 1, 1, -1) if reader.gives_batches else ()
     fewer = next((rows for size in sizes if (rows := reader.comparer.rows(batch, size))), ())
     return bool(fewer) and {row.digest for row in fewer} <= set(alone.values())
 
 
+def _require_key(reader: Reader, value: Any) -> None:
+    """Refuse a function of the author's that fails on a sample that no fault has hit."""
+    if (key := reader.comparer.contract.key) is not None:
+        with loaders.report_dataset_errors("the contract's key"):
+            key(value)
+
+
 def _require_split(reader: Reader, batch: Any, count: int) -> None:
     """Refuse a function of the author's that does not take *batch* apart into *count* samples."""
-    contract_split = reader.comparer.handling.split
+    contract_split = reader.comparer.contract.split
     if contract_split is None or reader.gives_batches:
         return
     with loaders.report_dataset_errors("the contract's split"):
@@ -367,11 +372,10 @@ def _sample_of(dataset: Any, draw: Draw) -> Any:
 
 
 class Reading(NamedTuple):
-    """A sample, or a batch and its rows, as it was read once; *pickled* if the author compares."""
+    """A sample, or a batch and its rows, as it was read once."""
 
     name: Name | tuple[Name, ...]
     row: SampleFingerprint
-    pickled: str | None
     parts: tuple[str, ...] = ()
 
 
@@ -405,13 +409,11 @@ class Reader:
     def read_whole(self, draw: Draw) -> Reading:
         """The batch of *draw*."""
         batch = self.batch(self.fetch(draw))
-        pickled = self.comparer.keep(batch, draw.names)
-        row = self.comparer.row(batch, draw.names)
-        if self.comparer.handling.compare is not None:
-            return Reading(draw.names, row, pickled, (row.digest,))
+        _require_key(self, batch)
+        row = self.comparer.row(batch)
         delivered = comparer.delivery(batch, draw, self.loader, self.comparer)
         digests = (delivered.digest,) if delivered.rows is None else delivered.rows
-        return Reading(draw.names, row, pickled, digests)
+        return Reading(draw.names, row, digests)
 
     def fetch(self, draw: Draw) -> Any:
         """What a worker passes to ``collate_fn`` for *draw*.
@@ -457,10 +459,10 @@ class Reader:
         alone = self.batch(samples if is_batched else samples[0])
         if is_batched and not is_whole and (parts := self.comparer.split(alone, 1)):
             alone, is_slice = parts[0], self.comparer.slices
-        pickled = self.comparer.keep(alone, name)
-        row = self.comparer.row(alone, name, is_slice=is_slice)
+        _require_key(self, alone)
+        row = self.comparer.row(alone, is_slice=is_slice)
         self._parts += len(row.parts)
-        return Reading(name, row if self._parts <= _MOST_PARTS else replace(row, parts=()), pickled)
+        return Reading(name, row if self._parts <= _MOST_PARTS else replace(row, parts=()))
 
     def batch(self, samples: Any) -> Any:
         """What the loader makes of *samples*."""

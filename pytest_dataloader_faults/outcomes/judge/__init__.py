@@ -41,7 +41,7 @@ _REGISTRY = "pytest_dataloader_faults.battery.checks"
 """Imported by its name, because checks are above the judge. It lists the judges of their trials."""
 _SEEDED = (
     ". Random numbers are seeded once per sample in a trial, so a retry that draws more of them"
-    " produces a different sample. Contract(compare=...) can allow that"
+    " produces a different sample. Contract(key=...) can allow that"
 )
 
 

@@ -271,7 +271,6 @@ def _read_again(
         run.limited_settings,
         batches=batches,
         comparison=run.comparison,
-        handling=run.handling(run.comparison),
         history=run.history,
         **facts,
     )

@@ -24,7 +24,6 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.collisions import Collisions
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.outcomes.comparison import Compared
-from pytest_dataloader_faults.outcomes.contract import handling_for
 from pytest_dataloader_faults.outcomes.judge.streams import digests
 from pytest_dataloader_faults.outcomes.repeats import run_without_vain_waits, was_killed
 
@@ -107,7 +106,6 @@ def run_faulty_rank(run: FaultFreeRun, *faults: Fault, **arguments: Any) -> Outc
         raise NotApplicable(NO_FOLDER)
     return _run(
         run,
-        ranks.references,
         faults,
         on_rank=ranks.faulty_rank,
         shares_folder=is_held or ranks.shares_folder,
@@ -171,11 +169,11 @@ def _record_in(run: FaultFreeRun, *, shares_folder: bool) -> FaultFreeRanks:
     try:
         references = _take_all(run, shares_folder=shares_folder)
     except UnusableDatasetError:
-        epochs = _run_fault_free(run, [], shares_folder=shares_folder)
+        epochs = _run_fault_free(run, shares_folder=shares_folder)
         if epochs[-1].kind == "map" or epochs[-1].exception is None:
             raise
         return FaultFreeRanks((), epochs, shares_folder)
-    epochs = _run_fault_free(run, references, shares_folder=shares_folder)
+    epochs = _run_fault_free(run, shares_folder=shares_folder)
     if was_killed(epochs[-1]):  # It does not show what a rank delivers.
         return FaultFreeRanks(tuple(references), epochs, shares_folder)
     divided = _divide_references(references, epochs[-1], run.reference)
@@ -186,11 +184,9 @@ def _record_in(run: FaultFreeRun, *, shares_folder: bool) -> FaultFreeRanks:
     return FaultFreeRanks(tuple(with_runs), epochs, shares_folder)
 
 
-def _run_fault_free(
-    run: FaultFreeRun, references: Sequence[Reference], *, shares_folder: bool
-) -> tuple[Outcome, ...]:
+def _run_fault_free(run: FaultFreeRun, *, shares_folder: bool) -> tuple[Outcome, ...]:
     """An epoch of all ranks without a fault; another one if a process of it was killed."""
-    start = partial(_run, run, references, (), shares_folder=shares_folder, options=_RECORDED)
+    start = partial(_run, run, (), shares_folder=shares_folder, options=_RECORDED)
     return tuple(repeat_if_killed(start, was_killed))
 
 
@@ -236,7 +232,6 @@ def _take(
         make_dataset=run.make_dataset,
         settings=run.limited_settings,
         comparison=run.comparison,
-        handling=handling_for(run.contract, run.comparison),
         history=run.history,
         in_batches=bool(run.reference.batches),
     )
@@ -248,7 +243,6 @@ def _take(
 
 def _run(
     run: FaultFreeRun,
-    references: Sequence[Reference],
     faults: tuple[Fault, ...],
     on_rank: int | None = None,
     *,
@@ -256,11 +250,10 @@ def _run(
     **arguments: Any,
 ) -> Outcome:
     job = run.job(*faults, **arguments)
-    handlings = [each.add_to(job.handling) for each in references]
 
     def run_once(collisions: Collisions) -> Outcome:
         trial_job = replace(job, collisions=collisions)
-        return run_ranks(trial_job, on_rank, handlings, shares_folder=shares_folder)
+        return run_ranks(trial_job, on_rank, shares_folder=shares_folder)
 
     return run_without_vain_waits(
         run_once, lambda outcome: not faults and bool(outcome.exception or outcome.timed_out)

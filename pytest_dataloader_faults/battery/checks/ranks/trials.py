@@ -34,7 +34,6 @@ from pytest_dataloader_faults._trial import (
 from pytest_dataloader_faults._trial.journal import Journal, JournalEvent, PassEnded, TrialEnded
 from pytest_dataloader_faults.battery.checks.ranks.rules import has_lost_rank
 from pytest_dataloader_faults.outcomes import Outcome, Reference
-from pytest_dataloader_faults.outcomes.comparison import SampleHandling
 
 ALL = "all"
 _LOOPBACK = "127.0.0.1"
@@ -115,13 +114,12 @@ def refuse_before_init(job: TrialJob) -> None:
 def run_ranks(
     request: TrialJob,
     on_rank: int | str | None = None,
-    handlings: Sequence[SampleHandling] = (),
     *,
     shares_folder: bool = False,
 ) -> Outcome:
     """Run the job in as many processes at once as its settings have ranks.
 
-    *handlings*: of the samples of each rank, if those differ. *shares_folder*: as in ``Member``.
+    *shares_folder*: as in ``Member``.
 
     Raises:
         InvalidArgumentError: An argument cannot be used.
@@ -129,8 +127,6 @@ def run_ranks(
     ranks = _require_ranks(request.settings.ranks, on_rank)
     require_engine_for_job(request)
     with _split_by_rank(request, ranks, on_rank, shares_folder=shares_folder) as rank_jobs:
-        for number, handling in enumerate(handlings):
-            rank_jobs[number] = replace(rank_jobs[number], handling=handling)
         records = run_together(*rank_jobs)
     outcomes = [outcome_of(*each) for each in zip(rank_jobs, records, strict=True)]
     return _combine_outcomes(
