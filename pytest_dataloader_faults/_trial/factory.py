@@ -407,6 +407,19 @@ class WithEmptyFolder(functools.partial[Any]):
         return next(iter(inspect.signature(self.func).parameters))
 
 
+def describe_data_folder(make_dataset: Any) -> str:
+    """Where a dataset without samples looked for its files, as far as the harness decides that."""
+    while isinstance(make_dataset, PartOf):
+        make_dataset = make_dataset.source
+    if isinstance(make_dataset, WithEmptyFolder):
+        return (
+            f"make_dataset was passed a new, empty folder as {make_dataset.parameter!r}. To use"
+            " your own data, pass a function without parameters, such as lambda:"
+            " MyDataset('data/train')"
+        )
+    return f"Relative paths start at {os.getcwd()!r}"
+
+
 def bind_factory(
     make_dataset: Any, number: int | None = None, copy: str | None = None
 ) -> tuple[Callable[[], Any], tuple[str, ...]]:

@@ -34,6 +34,7 @@ from pytest_dataloader_faults._settings import EVERY_FILE
 from pytest_dataloader_faults._settings.jobs import Job, Meetings, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
 from pytest_dataloader_faults._trial.driver import LoaderDriver, describe_error, idle_at_once
+from pytest_dataloader_faults._trial.factory import describe_data_folder
 from pytest_dataloader_faults._trial.journal import (
     REFUSALS,
     FaultsArmed,
@@ -63,7 +64,6 @@ from pytest_dataloader_faults._trial.samplers import (
 )
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.draws import first_sample_of
-from pytest_dataloader_faults._trial.samples.emptiness import explain_emptiness
 from pytest_dataloader_faults._trial.samples.reference import Reader, take_reference
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.outcomes import Pass, Phase, Stage
@@ -134,11 +134,14 @@ def run(
 
 def _take_reference(job: ReferenceJob, journal: Journal) -> None:
     arguments = (job.make_dataset, job.settings.loader, job.changes)
-    with explain_emptiness(job.make_dataset):
+    try:
         loader = loaders.make_loader(*arguments, member=job.member_of_several)
         lacks_workers = not (loader.num_workers or "num_workers" in job.changes)
         reference = replace(take_reference(loader, job), lacks_workers=lacks_workers)
         journal.write(ReferenceTaken(reference))
+    except loaders.EmptyDatasetError as error:
+        text = f"{error}. {describe_data_folder(job.make_dataset)}"
+        raise loaders.EmptyDatasetError(text) from error.__cause__
 
 
 def _arm_engine(
