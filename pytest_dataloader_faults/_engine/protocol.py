@@ -36,7 +36,6 @@ To the journal       When; only in a trial, whose warden and pytest read it
 ``FileCreated``      a file was created
 ``FileChanged``      an older file is changed, in a trial without faults
 ``ChangeRefused``    a file was not changed, because a fault had fired
-``Courses``          the counters were wanted for the last time
 ``WorkerReports``    the supervisor is ended before the loader requests it
 ===================  =====================================================
 
@@ -201,14 +200,13 @@ class Hello(NamedTuple):
 
 
 class FetchStarted(NamedTuple):
-    """The *nth* batch of *epoch* starts; *time* is that of the worker, as all times are.
+    """The *nth* batch of *epoch* starts.
 
     *queue_threads*: the ids of the threads that feed its queues, of which one is torch's.
     """
 
     epoch: int
     nth: int
-    time: float
     queue_threads: Sequence[int] = ()
 
 
@@ -240,15 +238,12 @@ class WorkerIdle(NamedTuple):
 class Counts(NamedTuple):
     """Counters of fake files; *files* are those that changed, *matched* is by fault.
 
-    *opened*: when files were opened since the last counts; of many, some are *omitted*: by kind,
-    how many, and the time of the last one before them. *tallies*: see ``FaultPolicy``.
+    *tallies*: see ``FaultPolicy``.
     """
 
     files: Mapping[str, FileCounts]
     unobserved: Mapping[str, int]
     matched: Sequence[int]
-    opened: Sequence[tuple[float, str, str]] = ()
-    omitted: Mapping[str, tuple[int, float]] | None = None
     tallies: Mapping[str, Mapping[str, int]] | None = None
 
 
@@ -263,29 +258,6 @@ class WorkerArmed(NamedTuple):
 
     pid: int
     at: float
-
-
-class Course(NamedTuple):
-    """What happened when in the process *pid* of *worker*.
-
-    *ended_at*: when it ended, None if it has not; *early*: while faults could happen there.
-    *events* have a time, a kind and a message. Of many some are *omitted*: by kind, how many, and
-    the time of the last one before them. *unnoted*: how many faults were only counted.
-    """
-
-    worker: int | None
-    pid: int
-    ended_at: float | None
-    early: bool
-    events: Sequence[tuple[float, str, str]]
-    omitted: Mapping[str, tuple[int, float]]
-    unnoted: int
-
-
-class Courses(NamedTuple):
-    """The courses of all workers."""
-
-    workers: Sequence[Course]
 
 
 class Proceed(NamedTuple):
@@ -327,7 +299,7 @@ FromLoader: TypeAlias = (
 ToLoader: TypeAlias = Ready | Idle | FaultsEnded | MadeNoted | WorkerReports
 OfFetches: TypeAlias = FetchStarted | SampleStarted | FetchFinished | WorkerIdle
 FromWorker: TypeAlias = Hello | OfFetches | Counts | Firing | FaultRefused
-ToJournal: TypeAlias = WorkerArmed | Courses | WorkerReports | FileEvent
+ToJournal: TypeAlias = WorkerArmed | WorkerReports | FileEvent
 Task: TypeAlias = ExitNow | DieWhileSending | Block
 Message: TypeAlias = OfHost | FromLoader | ToLoader | FromWorker | Proceed | Task
 wire.register(*get_args(Message | ToJournal))

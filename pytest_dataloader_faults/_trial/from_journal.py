@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_dataloader_faults._engine.policy import MOST
-from pytest_dataloader_faults._engine.protocol import Course, Courses, WorkerReports
+from pytest_dataloader_faults._engine.protocol import WorkerReports
 from pytest_dataloader_faults._engine.system.imports import library_of
 from pytest_dataloader_faults._trial.journal import (
     BatchReceived,
@@ -56,14 +55,12 @@ from pytest_dataloader_faults.outcomes.refusals import (
     FileCreated,
     FileHistory,
 )
-from pytest_dataloader_faults.outcomes.results import gap, limit_events
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, START
 from pytest_dataloader_faults.outcomes.text import (
     crashed_files,
     describe_end,
     describe_exit,
     indent_rest,
-    join_some,
     shorten,
     sort_for_reader,
 )
@@ -192,123 +189,60 @@ _WITHOUT_A_WORD = (
 
 
 _LOADER = "loader"
-_SAMPLES = 16
-"""Samples of a batch that are named."""
+_MOST_FIRINGS = 100
+"""Firings of one fault in a timeline: the page lists them, and has many trials."""
 
 
 def timeline_of(outcome: Outcome, events: Sequence[JournalEvent]) -> tuple[Event, ...]:
-    """What happened when in the trial of *outcome*."""
+    """When passes and faults happened in the trial of *outcome*, and what ended it."""
     began = next((event.began for event in events if isinstance(event, TrialEnded)), None)
     if began is None:  # It is not over.
         return ()
-    timeline = _Timeline(outcome, events)
-    entries = limit_events(sorted(timeline.all(began), key=lambda entry: entry.time), MOST)
+    mains = {event.pid for event in events if isinstance(event, TrialStarted)}
+    entries = [
+        *_pass_events(events),
+        *_fault_events(outcome, mains),
+        *_end_events(outcome, began + outcome.duration),
+    ]
     return tuple(
-        replace(each, time=round(each.time - began, 6), text=shorten(each.text)) for each in entries
+        replace(each, time=round(each.time - began, 6), text=shorten(each.text))
+        for each in sorted(entries, key=lambda entry: entry.time)
     )
 
 
-class _Timeline:
-    """The timeline of one trial, with the times of the clock."""
+def _pass_events(events: Sequence[JournalEvent]) -> Iterator[Event]:
+    for event in events:
+        match event:
+            case PhaseStarted(phase, at) if phase not in (START, DONE):
+                yield Event(at, _LOADER, "epoch", f"{_phase_name(phase)} starts")
+            case PassEnded(at, result):
+                for death in result.deaths:
+                    yield Event(at, f"worker {death.worker}", "exit", str(death))
+                if error := result.exception:
+                    yield Event(at, _LOADER, "error", error_line(error))
+                ending = " with an error" if error else ""
+                yield Event(at, _LOADER, "epoch", f"{_phase_name(result.phase)} ends{ending}")
 
-    def __init__(self, outcome: Outcome, events: Sequence[JournalEvent]) -> None:
-        self._outcome = outcome
-        self._events = events
-        self._courses: Sequence[Course] = ()
-        self._roots: set[int] = set()
-        for event in events:
-            match event:
-                case Courses():
-                    self._courses = event.workers
-                case TrialStarted():
-                    self._roots.add(event.pid)
-        self._gone = {each.pid: each.ended_at for each in self._courses if each.ended_at}
 
-    def all(self, began: float) -> Iterator[Event]:
-        """All that are known; events of one time are in their order."""
-        yield from self._loop_events()
-        for course in self._courses:
-            name = self._process(course.worker, course.pid)
-            yield from self._course_events(name, course)
-        for facts in self._outcome.faults:
-            yield from self._fault_events(facts)
-        yield from self._unnoted_events()
-        yield from self._end_events(began + self._outcome.duration)
+def _fault_events(outcome: Outcome, mains: Collection[int]) -> Iterator[Event]:
+    """The first firings of each fault. Without workers, the main process acts as worker 0."""
+    for facts in outcome.faults:
+        firings = [(each.time, each) for each in facts.firings if each.time is not None]
+        for at, firing in sorted(firings, key=lambda pair: pair[0])[:_MOST_FIRINGS]:
+            is_main = firing.worker is None or firing.pid in mains
+            process = _LOADER if is_main else f"worker {firing.worker}"
+            yield Event(at, process, "fault", _occurrence(facts, firing))
 
-    def _process(self, worker: int | None, pid: int) -> str:
-        """The name of a process. Without workers, the loader's own acts as worker 0."""
-        return _LOADER if worker is None or pid in self._roots else f"worker {worker}"
 
-    def _course_events(self, name: str, course: Course) -> Iterator[Event]:
-        """Of one process: fetches and opened files, and where some were not noted."""
-        for time, kind, text in course.events:
-            yield Event(time, name, kind, text)
-        for kind, (count, time) in course.omitted.items():
-            yield gap(time, name, kind, count)
-
-    def _unnoted_events(self) -> Iterator[Event]:
-        """Faults of each process that were only counted: they fired after the others."""
-        times: dict[int, float] = {}
-        for facts in self._outcome.faults:
-            for firing in facts.firings:
-                times[firing.pid] = max(firing.time or 0.0, times.get(firing.pid, 0.0))
-        for course in self._courses:
-            if course.unnoted:
-                name = self._process(course.worker, course.pid)
-                yield gap(times.get(course.pid, 0.0), name, "fault", course.unnoted)
-
-    def _loop_events(self) -> Iterator[Event]:
-        received: Counter[Phase] = Counter()
-        for event in self._events:
-            match event:
-                case PhaseStarted(phase, at) if phase not in (START, DONE):
-                    yield Event(at, _LOADER, "epoch", f"{_phase_name(phase)} starts")
-                case BatchReceived(phase, at, batch):
-                    text = f"batch {received[phase]} of {_phase_name(phase)}{_contents(batch)}"
-                    yield Event(at, _LOADER, "batch", text)
-                    received[phase] += 1
-                case PassEnded():
-                    yield from self._pass_end_events(event)
-
-    def _pass_end_events(self, event: PassEnded) -> Iterator[Event]:
-        at, error = event.at, event.result.exception
-        for death in event.result.deaths:
-            ended_at = self._gone.get(death.pid, at)
-            if error and str(death.pid) in error.message:  # The supervisor may see it later.
-                ended_at = min(ended_at, at)
-            yield Event(ended_at, f"worker {death.worker}", "exit", str(death))
-        if error:
-            yield Event(at, _LOADER, "error", error_line(error))
-        ending = " with an error" if error else ""
-        yield Event(at, _LOADER, "epoch", f"{_phase_name(event.result.phase)} ends{ending}")
-
-    def _fault_events(self, facts: FaultFacts) -> Iterator[Event]:
-        for firing in facts.firings:
-            if firing.time is not None:
-                name = self._process(firing.worker, firing.pid)
-                yield Event(firing.time, name, "fault", _occurrence(facts, firing))
-
-    def _end_events(self, end: float) -> Iterator[Event]:
-        if self._outcome.died:
-            text = f"the process {describe_end(self._outcome.end.exitcode)}"
-            yield Event(end, _LOADER, "exit", text)
-        if self._outcome.timed_out:
-            for course in self._courses:
-                if course.early and course.ended_at and course.pid not in self._roots:
-                    yield Event(
-                        course.ended_at, f"worker {course.worker}", "exit", "the worker exited"
-                    )
-            yield Event(end, _LOADER, "exit", "the deadline ended the trial")
+def _end_events(outcome: Outcome, end: float) -> Iterator[Event]:
+    if outcome.died:
+        yield Event(end, _LOADER, "exit", f"the process {describe_end(outcome.end.exitcode)}")
+    if outcome.timed_out:
+        yield Event(end, _LOADER, "exit", "the deadline ended the trial")
 
 
 def _phase_name(phase: Phase) -> str:
     return f"the {phase}" if phase == RECOVERY else str(phase)
-
-
-def _contents(batch: Delivery) -> str:
-    maker = "" if batch.worker is None else f" from worker {batch.worker}"
-    samples = join_some(batch.indices or (), limit=_SAMPLES)
-    return f"{maker}: samples {samples}" if samples else maker
 
 
 def _occurrence(facts: FaultFacts, firing: Firing) -> str:

@@ -18,7 +18,7 @@ The main process     When                                            Who reads i
 ``Kept``             a step has something for a later process        that process
 ``WorkersStarting``  an iterator has started workers                 warden
 ``EpochLength``      the sampler says how many batches there are     outcome
-``BatchReceived``    the loop has got a batch                        outcome, timeline
+``BatchReceived``    the loop has got a batch                        outcome
 ``PassEnded``        a pass came to its end, was left, or failed     outcome, timeline
 ``Measured``         each process was measured after an epoch        outcome
 ``Looked``           what is open and runs was listed                outcome

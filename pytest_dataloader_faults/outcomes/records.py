@@ -44,9 +44,7 @@ MANY = 16
 """Values in a part of a sample. Fewer values may be the same by accident."""
 ZEROS = "all zeros"
 """The digest of ``MANY`` or more zeros, so that a report can name them."""
-EventKind: TypeAlias = Annotated[
-    str, one_of(("epoch", "fetch", "open", "fault", "batch", "error", "exit"))
-]
+EventKind: TypeAlias = Annotated[str, one_of(("epoch", "fault", "error", "exit"))]
 _PROCESS = re.compile(r"loader|worker [0-9]{1,9}")
 ProcessName: TypeAlias = Annotated[
     str,
@@ -203,19 +201,15 @@ class Event:
     Attributes:
         time: Seconds since the trial started.
         process: ``"loader"`` for the main process, or ``"worker 0"``, ...
-        kind: ``"epoch"`` (it starts or ends), ``"fetch"`` (a worker starts a batch), ``"open"``
-            (of a data file), ``"fault"``, ``"batch"`` (the loop receives it), ``"error"`` (the loop
-            receives it) or ``"exit"`` (a process died).
-        text: What happened, on one line; for ``"open"``, the path.
-        omitted: 0, or how many events of this kind are omitted here, up to the next one of this
-            process and kind, or to the end. The other fields then describe the omitted events.
+        kind: ``"epoch"`` (it starts or ends), ``"fault"``, ``"error"`` (the loop receives it) or
+            ``"exit"`` (a process died).
+        text: What happened, on one line.
     """
 
     time: Seconds
     process: ProcessName
     kind: EventKind
     text: str
-    omitted: Count = 0
 
 
 @dataclass(frozen=True)
@@ -326,8 +320,8 @@ class TrialFacts:
         lasting_files: In a fault-free run, the files that workers used and that exist afterwards.
         resources: Before the first epoch, after the last one, and after the recovery pass.
         footprints: The resources of each process after each epoch, if they were measured.
-        timeline: The events, ordered by time, without the middle of a long trial. Comparisons
-            ignore it.
+        timeline: When passes started and ended, and the first 100 firings of each fault, ordered
+            by time. Comparisons ignore it.
         phase: How far the trial got.
         duration: Seconds from the start of the process to its end.
         end: What ended the trial.
@@ -452,11 +446,6 @@ class TrialFacts:
         paths = (each.vain_waits for job in self.jobs for each in job.workers)
         names = (each.name for job in self.jobs for each in job.of(VainWait))
         return frozenset(itertools.chain(names, *paths))
-
-    @property
-    def omitted_events(self) -> int:
-        """How many events a long timeline omits, from the middle."""
-        return sum(each.omitted for each in self.timeline)
 
     def of(self, kind: type[ANote]) -> tuple[ANote, ...]:
         """The notes of one *kind*, in order."""

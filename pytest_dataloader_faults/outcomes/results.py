@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -13,7 +12,7 @@ from pytest_dataloader_faults._arguments import PrintsItself, StrEnum, errno_nam
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes.comparison import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
-from pytest_dataloader_faults.outcomes.records import Event, TrialFacts
+from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import pluralize, printable, printable_lines
@@ -355,64 +354,6 @@ def _title(fault: Any) -> str:
     code = getattr(fault, "errno", None)
     name = f"{type(fault).__name__} {errno_name(code)}" if code else str(fault)
     return f"{name}, {'once' if fault.times == 1 else 'every time'}"
-
-
-_BY_RANK = (("epoch", "error", "exit"), ("batch",), ("fault",), ("fetch",), ("open",))
-"""Kinds of events by priority: each group gets the room that the groups before it leave."""
-_LIMITED_KINDS = ("batch", "fetch")
-"""They use at most half of that room, so that some is left for the next group."""
-_PLURALS = {"batch": "batches", "fetch": "fetches"}
-
-
-def limit_events(events: Sequence[Event], limit: int) -> list[Event]:
-    """At most *limit* of the ordered *events*, plus one for each gap.
-
-    If a kind is too frequent, its first and last events are kept. Faults never displace a batch, an
-    epoch or an error.
-    """
-    ids = {id(each) for each in _select_events(events, limit)}
-    visible = [each for each in events if id(each) in ids]
-    groups: dict[tuple[str, str], list[Event]] = {}
-    for event in events:
-        groups.setdefault((event.process, event.kind), []).append(event)
-    gaps = (gap for group in groups.values() for gap in _gap_events(group, ids))
-    return sorted([*visible, *gaps], key=lambda each: each.time)
-
-
-def gap(time: float, process: str, kind: str, count: int) -> Event:
-    """An event that stands for *count* omitted events of its kind."""
-    plural = _PLURALS.get(kind, f"{kind}s")
-    text = f"{count:,} more {kind if count == 1 else plural}, not shown"
-    return Event(time, process, kind, text, omitted=count)
-
-
-def _select_events(events: Sequence[Event], limit: int) -> Iterator[Event]:
-    room = limit
-    for kinds in _BY_RANK:
-        candidates = [each for each in events if each.kind in kinds and not each.omitted]
-        share = room // 2 if set(kinds) & {*_LIMITED_KINDS} else room
-        chosen = _without_middle(candidates, share)
-        room -= len(chosen)
-        yield from chosen
-
-
-def _without_middle(events: list[Event], limit: int) -> list[Event]:
-    if len(events) <= limit:
-        return events
-    count = limit // 2
-    return [*events[: limit - count], *events[len(events) - count :]]
-
-
-def _gap_events(group: Iterable[Event], ids: set[int]) -> Iterator[Event]:
-    """One for each run of events of the *group* that are not *ids*."""
-    previous: Event | None = None
-    for is_kept, run in itertools.groupby(group, key=lambda event: id(event) in ids):
-        events = list(run)
-        if is_kept:
-            previous = events[-1]
-            continue
-        count = sum(each.omitted or 1 for each in events)
-        yield gap((previous or events[0]).time, events[0].process, events[0].kind, count)
 
 
 @dataclass(frozen=True, repr=False)

@@ -20,7 +20,7 @@ from pytest_dataloader_faults.outcomes.text import (
     printable,
     shorten,
 )
-from pytest_dataloader_faults.wire import Count, MisfitError, Number, Seconds, from_json
+from pytest_dataloader_faults.wire import MisfitError, Number, Seconds, from_json
 
 VERSION = 1
 """The version of the JSON format. Reports of other versions are rejected."""
@@ -89,7 +89,6 @@ class Item:
         duration: The duration of the item in seconds.
         trials: The duration of each trial in seconds.
         timeline: The events of the deciding trial, in order; empty if it passed.
-        omitted_events: How many events were omitted from the middle of the timeline.
         usage: The resources of each process of that trial after each epoch, if they were measured
             and the trial did not pass.
     """
@@ -117,7 +116,6 @@ class Item:
     duration: Seconds = 0.0
     trials: tuple[Seconds, ...] = ()
     timeline: tuple[Event, ...] = ()
-    omitted_events: Count = 0
     usage: tuple[Footprint, ...] = ()
 
     @property
@@ -370,7 +368,6 @@ def _trial_record(result: CheckResult) -> dict[str, Any]:
         return {}
     return {
         "timeline": outcome.timeline,
-        "omitted_events": outcome.omitted_events,
         "usage": outcome.footprints,
     }
 

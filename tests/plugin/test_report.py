@@ -87,7 +87,7 @@ def _check_json(report):
     jsonschema.Draft202012Validator(schema).validate(report)
     for item in report["items"]:
         kinds = {event["kind"] for event in item["timeline"]}
-        assert ({"fault", "batch"} <= kinds) is (item["status"] == "failed"), item["nodeid"]
+        assert ({"fault", "epoch"} <= kinds) is (item["status"] == "failed"), item["nodeid"]
         assert bool(kinds) is (item["status"] == "failed"), item["nodeid"]
     (run,) = report["runs"]
     began = datetime.fromisoformat(run["began"])

@@ -181,7 +181,7 @@ def test_a_link_opens_its_trial(opened):
     page = opened(anchor="#item-b.py::other-hung-read")
     trial = page.locator(".trial[open]")
     assert trial.locator(".timeline").is_visible()
-    assert "ReadError: read /data/0.bin" in trial.locator("tr.fault").inner_text()
+    assert "ReadError: read /data/0.bin" in trial.locator("tr.fault").first.inner_text()
     playwright.expect(trial.locator("summary")).to_be_in_viewport()
     playwright.expect(trial.get_by_text("b.py::other", exact=True)).to_be_in_viewport()
     page.keyboard.press("Tab")

@@ -198,18 +198,17 @@ def test_a_report_that_cannot_be_written_leaves_the_earlier_one(tmp_path, monkey
 def test_an_item_has_the_course_of_the_trial_that_decided():
     trial = replace(
         ordinary(Pass(EPOCH_1)),
-        timeline=(Event(0.5, "worker 1", "fetch", "7 more fetches", omitted=7),),
+        timeline=(Event(0.5, "worker 1", "fault", "ReadError: read of /a"),),
         footprints=(Footprint(2, "worker 1", 4096, 5, 6, newly_open="x"),),
     )
     result = CheckResult("resource-growth", Finding(Verdict.LEAKED, ""), "leaked: .", trial)
     where = {"nodeid": "n", "test": "t", "where": ("a.py", 1), "duration": 0.1}
     item = item_of(result, **where)
-    assert (item.timeline, item.omitted_events) == (trial.timeline, 7)
-    assert item.usage == trial.footprints
+    assert (item.timeline, item.usage) == (trial.timeline, trial.footprints)
     passing = replace(result, finding=Finding(Verdict.SURVIVED, ""))
     for nothing in (replace(result, outcome=None), passing):
         built = item_of(nothing, **where)
-        assert (built.timeline, built.omitted_events, built.usage) == ((), 0, ())
+        assert (built.timeline, built.usage) == ((), ())
 
 
 def test_the_sentence_of_an_item_is_not_taken_from_the_explanation():

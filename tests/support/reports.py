@@ -41,19 +41,15 @@ def failed(**changes):
     return item(**{**fields, **changes})
 
 
-def events(fetches=4):
-    """A trial of two workers, one of which gets a fault and then hangs."""
-    timeline = [Event(0.05, "loader", "epoch", "epoch 1 begins")]
-    for number in range(fetches):
-        worker = f"worker {number % 2}"
-        timeline += [
-            Event(0.1 + number / 100, worker, "fetch", f"batch {number}"),
-            Event(0.101 + number / 100, worker, "open", f"/data/{number}.bin"),
-            Event(0.102 + number / 100, "loader", "batch", f"batch {number}"),
-        ]
+def events(faults=1):
+    """A trial of two workers, which get faults; one of them then hangs."""
     return (
-        *timeline,
-        Event(0.16 + fetches / 100, "worker 0", "fault", "ReadError: read /data/0.bin"),
+        Event(0.05, "loader", "epoch", "epoch 1 begins"),
+        *(
+            Event(0.1 + number / 1000, "worker 1", "fault", f"ReadError: read /data/{number}.bin")
+            for number in range(faults)
+        ),
+        Event(0.2, "worker 0", "fault", "ReadError: read /data/0.bin"),
         Event(20.0, "loader", "error", "TimeoutError"),
         Event(20.1, "worker 0", "exit", "SIGKILL"),
     )

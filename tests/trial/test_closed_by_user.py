@@ -133,7 +133,7 @@ def test_a_message_is_not_sent_to_a_socket_of_the_user():
         with mine, peer:
             assert channel.fileno() in (mine.fileno(), peer.fileno())
             with pytest.raises(ClosedByUserError, match=r"is now socket:"):
-                channel.send(FetchStarted(1, 1, 0.0))
+                channel.send(FetchStarted(1, 1))
             with pytest.raises(ClosedByUserError):
                 channel.receive()
             channel.close()

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from pytest_dataloader_faults import faults as vocabulary
@@ -35,8 +35,7 @@ class FaultPolicy:
 
     *on_fired* gets each firing before it takes effect. *refuse* gets the reason why a fault that is
     due cannot happen. *describe* returns what a firing in a process records in addition to
-    the fetch. *on_opened* gets the path of each file that is opened. A policy that is not *armed*
-    lets every operation pass, uncounted.
+    the fetch. A policy that is not *armed* lets every operation pass, uncounted.
     """
 
     def __init__(
@@ -52,7 +51,6 @@ class FaultPolicy:
         self.fetch = 0
         self.armed, self.fired = True, False
         self.refuse = refuse
-        self.on_opened: Callable[[str], None] = lambda _path: None
         self.files: defaultdict[str, FileCounts] = defaultdict(FileCounts)
         self.unobserved: Counter[str] = Counter()
         self.tallies: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -90,7 +88,6 @@ class FaultPolicy:
     def count_open(self, path: str) -> None:
         """Count the opening of a file."""
         self.count(path, "opens")
-        self.on_opened(path)
 
     def inherited_fd_actions(self, path: str, size: int) -> Actions:
         """For a descriptor that was open before: Closed or Substitute."""
@@ -328,60 +325,3 @@ class Operation(NamedTuple):
     path: str
     pid: int | None = None
     kind: FiringKind = FiringKind.CALL
-
-
-_LoggedEvent: TypeAlias = tuple[float, str, str]
-"""The time, which is CLOCK_MONOTONIC's, what kind of event it is, and what it is about."""
-_Omitted: TypeAlias = Mapping[str, tuple[int, float]]
-"""By kind: how many are not kept, and the time of the last one before them that is."""
-MOST = 400
-"""Events in the timeline of one trial."""
-
-
-class _EventsOfKind:
-    """The events of one kind, in order."""
-
-    def __init__(self) -> None:
-        self.first: list[_LoggedEvent] = []
-        self.last: deque[_LoggedEvent] = deque(maxlen=MOST // 2)
-        self.count = 0
-
-    @property
-    def omitted(self) -> int:
-        return self.count - len(self.first) - len(self.last)
-
-
-class EventLog:
-    """What happened in one process, in order. Any number is accepted; little memory is used.
-
-    One kind does not crowd out another: a worker may open a thousand files for a batch.
-    """
-
-    def __init__(self) -> None:
-        self._kinds: defaultdict[str, _EventsOfKind] = defaultdict(_EventsOfKind)
-
-    def add(self, time: float, kind: str, text: str) -> None:
-        """Note one more."""
-        of_kind = self._kinds[kind]
-        of_kind.count += 1
-        events = of_kind.first if len(of_kind.first) < MOST // 2 else of_kind.last
-        events.append((time, kind, text))
-
-    def extend(self, events: Iterable[_LoggedEvent], omitted: _Omitted) -> None:
-        """Note those that another process has kept, and how many it has *omitted*."""
-        for event in events:
-            self.add(*event)
-        for kind, (count, _) in omitted.items():
-            self._kinds[kind].count += count
-
-    def kept(self) -> tuple[list[_LoggedEvent], _Omitted]:
-        """The events that are kept, and counts of those that are not."""
-        kinds = self._kinds.values()
-        events = (event for each in kinds for event in (*each.first, *each.last))
-        kept_events = sorted(events, key=lambda event: event[0])
-        omitted = {
-            kind: (events.omitted, events.first[-1][0] if events.first else 0.0)
-            for kind, events in self._kinds.items()
-            if events.omitted
-        }
-        return kept_events, omitted

@@ -77,7 +77,7 @@ class Supervisor:
         self.plan = plan
         self.workers: list[WorkerState] = []
         self.armed = True
-        self._over = self._is_finished = self._has_reported = False
+        self._over = self._has_reported = False
         self._report_fd = report_fd
         self._errors = descriptor_budget.RunErrors()
         self._events = Events()
@@ -155,8 +155,6 @@ class Supervisor:
         """Write the final report once, which a hung or dead trial cannot request."""
         if not self._has_reported:
             self._has_reported = True
-            if not self._is_finished:
-                self._write_courses()
             self._write(self._report())
 
     def end(self) -> None:
@@ -165,9 +163,6 @@ class Supervisor:
         self._refusals.end(of_trial=self._report_fd is not None)
         self._remove_leftover_shm()
         sys.exit(0)
-
-    def _write_courses(self) -> None:
-        self._write(protocol.Courses([each.course() for each in self._followed]))
 
     def _write(self, event: protocol.ToJournal) -> None:
         """Write *event* to the journal of the trial, if there is one."""
@@ -203,9 +198,7 @@ class Supervisor:
                 self._reply(protocol.MadeNoted())
             case protocol.GetReport():
                 if message.finish:
-                    self._is_finished = True
                     self._disarm()
-                    self._write_courses()
                 self._reply(self._report())
             case _:
                 raise UnknownMessageError(f"a loader does not send {message!r}")
@@ -368,7 +361,7 @@ class Supervisor:
             start.proceed()
 
     def _on_disconnect(self, worker: WorkerState) -> None:
-        worker.ended_at = time.monotonic()
+        worker.alive = False
         self._callers.clear()
         if worker.joins:  # The listener is not its own, and will not show it.
             worker.memory.close()

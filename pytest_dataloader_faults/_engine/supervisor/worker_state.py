@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -21,7 +20,7 @@ from pytest_dataloader_faults._engine.kernel.caller import (
 from pytest_dataloader_faults._engine.kernel.callers_file import Identities
 from pytest_dataloader_faults._engine.kernel.syscalls import Listener
 from pytest_dataloader_faults._engine.plan import FaultPlan, WorkerFaults
-from pytest_dataloader_faults._engine.policy import EventLog, FaultPolicy
+from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.protocol import Channel
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler
 from pytest_dataloader_faults._engine.supervisor.leftovers import Leftovers
@@ -69,8 +68,8 @@ class WorkerState:
     """Whether a fetch has started that is not over."""
     queue_threads: Sequence[int] = ()
     """The ids of the threads that feed its queues."""
-    ended_at: float | None = None
-    """When it ended, by time.monotonic(); None while it lives."""
+    alive = True
+    """Whether it has not ended."""
     ended = False
     """Whether its stream has ended in this epoch."""
     hung = False
@@ -104,7 +103,6 @@ class WorkerState:
         self.refused = []
         self.faults = WorkerFaults(plan, self.id, bystander=hello.bystander)
         self.policy = self._policy()
-        self.event_log = EventLog()
         self.keep_low_fds, self.joins = plan.needs.keep_low_fds, parent is not None
         self.files = _files_of(hello, parent)
         self.memory = ProcessMemory(self.pid)
@@ -126,7 +124,7 @@ class WorkerState:
 
     def _policy(self) -> FaultPolicy:
         policy = FaultPolicy(self.faults, self.id, self.pid, describe=self.describe_firing)
-        policy.refuse, policy.on_opened = self.refuse, self.note_open
+        policy.refuse = self.refuse
         return policy
 
     @property
@@ -145,11 +143,6 @@ class WorkerState:
         """Whether faults can still happen there."""
         return self.policy.armed
 
-    @property
-    def alive(self) -> bool:
-        """Whether it has not ended."""
-        return self.ended_at is None
-
     def history(self, kind: type[_History]) -> _History:
         """What answers of this *kind* remember of the worker."""
         return cast("_History", self.histories[kind])
@@ -165,7 +158,6 @@ class WorkerState:
         self.sample = None
         self.samples = frozenset()
         self.policy.fetch += 1
-        self.event_log.add(fetch.time, "fetch", f"fetch {fetch.nth}")
 
     def start_sample(self, start: protocol.SampleStarted) -> None:
         """A sample starts, *alone* or as one of several."""
@@ -174,10 +166,6 @@ class WorkerState:
         self.samples = started if start.alone else self.samples | started
         for history in self.histories.values():
             history.start_sample()
-
-    def note_open(self, path: str) -> None:
-        """Note that the worker opens *path* now."""
-        self.event_log.add(time.monotonic(), "open", path)
 
     def note_use(self, request: PathRequest, *, is_there: bool, is_lock: bool) -> None:
         """Note what the worker is about to open: a folder, to read, or to create a file."""
@@ -262,7 +250,6 @@ class WorkerState:
         if path is None:
             return False
         self._known_opens[path] += 1
-        self.note_open(path)
         return True
 
     def _count_known_opens(self) -> None:
@@ -284,7 +271,6 @@ class WorkerState:
         self.policy.tallies.update(
             {name: Counter(each) for name, each in (counts.tallies or {}).items()}
         )
-        self.event_log.extend(counts.opened, counts.omitted or {})
         for counter, matched in zip(self.faults.all, counts.matched, strict=True):
             counter.matched = matched or counter.matched
 
@@ -340,13 +326,6 @@ class WorkerState:
             remaining_locks=(*sorted(filter(os.path.lexists, self._lock_files)),),
             **others,
         )
-
-    def course(self) -> protocol.Course:
-        """What happened when."""
-        events, omitted = self.event_log.kept()
-        early = self.armed and not self.alive and not self.ended
-        unnoted = sum(each.fired - len(each.firings) for each in self.faults.all)
-        return protocol.Course(self.id, self.pid, self.ended_at, early, events, omitted, unnoted)
 
 
 def _files_of(hello: protocol.Hello, parent: WorkerState | None) -> _TrackedFiles:

@@ -20,7 +20,7 @@ from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.fake import patcher
 from pytest_dataloader_faults._engine.fake.engine import install, patch_for_good
 from pytest_dataloader_faults._engine.plan import WorkerFaults
-from pytest_dataloader_faults._engine.policy import EventLog, FaultPolicy
+from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.protocol import Channel, WorkerConfig
 from pytest_dataloader_faults._engine.system.processes import LONGEST_WAIT
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
@@ -61,8 +61,6 @@ class FakeWorkerSession(WorkerSession):
         super().__init__(channel, waits=True)
         self._hang_socket = hang_socket
         self.policy = _SharedPolicy(faults, worker, self._process, self._tell, self._refuse)
-        self.policy.on_opened = self._note_open
-        self._event_log = EventLog()
 
     def begin(self) -> None:
         """Count the fetches, since each firing has the number of its fetch."""
@@ -84,13 +82,6 @@ class FakeWorkerSession(WorkerSession):
         self.policy.armed = False
         self._send_counts()
 
-    def _note_open(self, path: str) -> None:
-        self._event_log.add(time.monotonic(), "open", path)
-
-    def _counts(self) -> protocol.Counts:
-        (opened, omitted), self._event_log = self._event_log.kept(), EventLog()
-        return self.policy.changes()._replace(opened=opened, omitted=omitted)
-
     def _refuse(self, reason: str) -> None:
         self._tell(protocol.FaultRefused(reason))
 
@@ -104,7 +95,7 @@ class FakeWorkerSession(WorkerSession):
     def _send_counts(self, *following: protocol.FromWorker) -> None:
         """Send the counters, then *following*. A process forked from this one sends nothing."""
         with self.policy.lock:
-            for message in (self._counts(), *following) if self._is_here else ():
+            for message in (self.policy.changes(), *following) if self._is_here else ():
                 super()._send(message)
 
     def switch(self, orders: protocol.Proceed) -> None:

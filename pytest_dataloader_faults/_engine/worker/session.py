@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -50,7 +49,7 @@ class WorkerSession(FetchListener):
         for each in self._preparations if self._is_here else ():
             each.prepare(self._send)
         feeders = [each.native_id for each in queue_threads() if each.native_id is not None]
-        self._send(protocol.FetchStarted(self._epoch, self._fetch, time.monotonic(), feeders))
+        self._send(protocol.FetchStarted(self._epoch, self._fetch, feeders))
         self._wait_to_proceed()
 
     def begin_sample(self, sample: int | None, *, alone: bool) -> None:
