@@ -179,7 +179,7 @@ def test_verdicts():
     ("kind", "names"),
     [
         (Outcome, "delivered exception faults resources duration timed_out"),
-        (Outcome, "to_dict from_dict reproduce judge"),
+        (Outcome, "to_dict from_dict reproduce"),
         (CheckResult, "check verdict passed explanation outcome"),
         (Contract, "survives names_file"),
     ],

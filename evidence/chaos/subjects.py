@@ -17,6 +17,7 @@ from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
+from support.judging import judge_trial
 from support.planted import Zeros
 
 DEADLINE = 8.0
@@ -76,7 +77,7 @@ class Subject:
         options = {"loader": self._loader, "deadline": DEADLINE}
         outcome = run_trial(self._dataset, _FAULT, **options)
         reference = take_reference(self._dataset, Settings(deadline=DEADLINE))
-        yield str(outcome.judge(reference).verdict)
+        yield str(judge_trial(outcome, reference).verdict)
 
     def _inject(self) -> Iterator[str]:
         with inject(_FAULT, require_fired=False) as injection:

@@ -129,9 +129,8 @@ def run_trial(
         on_rank: The rank in which the faults are armed, or ``"all"``; by default the last rank.
 
     Returns:
-        Only facts; ``outcome.judge(reference)`` returns the verdict. With *ranks* they are the
-        facts of the rank that failed first, or else of the rank with the faults; ``outcome.ranks``
-        has all of them.
+        Only facts, without a verdict. With *ranks* they are the facts of the rank that failed
+        first, or else of the rank with the faults; ``outcome.ranks`` has all of them.
 
     Raises:
         InvalidArgumentError: An argument is invalid.

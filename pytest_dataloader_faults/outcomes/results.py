@@ -11,9 +11,8 @@ from typing import Any
 from pytest_dataloader_faults._arguments import PrintsItself, StrEnum, errno_name
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes.comparison import EXACT, Comparison
-from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
+from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
 from pytest_dataloader_faults.outcomes.records import TrialFacts
-from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import pluralize, printable, printable_lines
 from pytest_dataloader_faults.wire import Note, register
@@ -143,18 +142,6 @@ class Outcome(Shown, TrialFacts):  # noqa: D101  # it has that of TrialFacts
 
     def _texts(self) -> Iterator[tuple[str, str]]:
         yield "repeat", self.reproduce()
-
-    def judge(self, reference: Reference, contract: Contract | None = None) -> Finding:
-        """The verdict on these facts, compared with the *reference*, the fault-free run.
-
-        Raises:
-            ValueError: *reference* does not contain a batch that was delivered.
-            InvalidArgumentError: The samples of *reference* were compared in a different way.
-        """
-        # Imported on use: the process of a trial does not load the judge.
-        from pytest_dataloader_faults.outcomes.judge import judge
-
-        return judge(self, reference, contract or Contract())
 
 
 @dataclass(frozen=True, repr=False)

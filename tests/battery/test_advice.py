@@ -25,6 +25,7 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes.contract import SUBSTITUTES, Cause
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from support.datasets import COUNT, SIZE, Records, RecordStream, decode
+from support.judging import judge_trial
 from support.results import failure_of, result_of
 from support.rows import slow
 from support.specimens import ZerosOnError
@@ -277,7 +278,7 @@ def test_an_error_without_a_fault_has_no_advice_of_its_check(records):
     assert result.verdict == "fails_without_fault"
     assert "characters of binary" in result.sentence
     reference = take_reference(lambda: Records(records))
-    trial = JudgedTrial(result.outcome, result.outcome.judge(reference))
+    trial = JudgedTrial(result.outcome, judge_trial(result.outcome, reference))
     for name in ("two-epochs", "leftover-files", "abandoned-epoch", "persistent-workers"):
         assert CHECKS[name].advice
         assert runner._advice(name, trial, Cause("fails without a fault")) == ()

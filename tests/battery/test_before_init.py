@@ -58,6 +58,7 @@ from support.before_init_specimens import (
 )
 from support.datasets import Records
 from support.infinite_loaders import Lazy, infinite
+from support.judging import judge_trial
 from support.results import failure_of, result_of
 from support.rows import slow
 
@@ -192,7 +193,7 @@ def test_what_the_constructor_writes_was_not_there_before(check_pair):
 def test_a_constructor_that_waits_for_the_rest(block):
     make = functools.partial(WaitsForTheRest, block)
     outcome = run_trial(make, TruncatedFile("*/samples.bin"), before_init=True, deadline=1)
-    finding = outcome.judge(take_reference(make))
+    finding = judge_trial(outcome, take_reference(make))
 
     assert finding.verdict == "hung"
     assert finding.sentence.startswith("make_dataset() neither ")

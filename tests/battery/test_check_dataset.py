@@ -23,6 +23,7 @@ from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Finding
 from support.corpus.descriptors import Unpacked
 from support.datasets import COUNT, Records, RecordStream, joined, write_records
+from support.judging import judge_trial
 from support.results import failure_of
 from support.rows import slow
 from support.specimens import BadSample, EndlessRetry, OpenedOnce, ZerosOnError
@@ -188,7 +189,9 @@ def test_a_broken_promise_is_named(records):
 
     assert "but the contract promises survives=True" in result.explanation.splitlines()[0]
     names_file = Contract(names_file=True)
-    sentence = result.outcome.judge(take_reference(lambda: Records(records)), names_file).sentence
+    sentence = judge_trial(
+        result.outcome, take_reference(lambda: Records(records)), names_file
+    ).sentence
     assert "names_file" in sentence
 
 

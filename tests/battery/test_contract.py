@@ -29,6 +29,7 @@ from support.corpus.swallowing import (
 )
 from support.corpus.truncation import Checked, FromFile, ZerosIfDamaged
 from support.datasets import COUNT, Records, RecordStream, Substitutes, joined, shard
+from support.judging import judge_trial
 from support.random_samples import (
     Jittered,
     JitteredStream,
@@ -62,7 +63,7 @@ def _result(make, check, verdict, **options):
 
 def _strictly(make, result):
     """The verdict on the same facts where nothing is allowed."""
-    return result.outcome.judge(take_reference(make)).verdict
+    return judge_trial(result.outcome, take_reference(make)).verdict
 
 
 def _filtered(dataset):
@@ -183,7 +184,7 @@ def test_damage_fails_a_dataset_that_detects_corruption(records):
     assert (unnoticed.verdict, unnoticed.passed) == ("survived", True)
     assert "the contract does not promise th" in unnoticed.explanation
     reference = take_reference(lambda: Records(records))
-    assert unnoticed.outcome.judge(reference, promises).verdict == "corrupted"
+    assert judge_trial(unnoticed.outcome, reference, promises).verdict == "corrupted"
     assert (noticed.verdict, noticed.passed) == ("failed_cleanly", True)
 
 
@@ -433,4 +434,6 @@ def test_firings_tell_their_sample_and_epoch(records):
         (9, 1, "09.rec"),
     }
     assert firings
-    assert outcome.judge(take_reference(lambda: Records(records))).verdict == "failed_cleanly"
+    assert (
+        judge_trial(outcome, take_reference(lambda: Records(records))).verdict == "failed_cleanly"
+    )

@@ -22,6 +22,7 @@ from pytest_dataloader_faults.battery.checks.writes import WRITES
 from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
 from support.corpus.ranks import RankedStream
 from support.datasets import CopiedRecords, write_records
+from support.judging import judge_trial
 from support.ranked import RankedStreamWithState
 
 _WITHOUT_FAULTS = (
@@ -118,4 +119,4 @@ def test_checks_that_are_disarmed_are_not_exercised(names, armed_trials):
     assert {armed[name].verdict for name in names} <= {"survived", "failed_cleanly"}
     assert all(armed[name].outcome.schedule for name in names)
     outcome = run_ranks(job) if check.scenario.ranks else run_trial_job(job)
-    assert outcome.judge(reference).verdict == "not_exercised"
+    assert judge_trial(outcome, reference).verdict == "not_exercised"

@@ -25,6 +25,7 @@ from pytest_dataloader_faults.outcomes import FileCounts
 from support.corpus.streams import Shards
 from support.corpus.truncation import Indexed
 from support.datasets import Records, write_records
+from support.judging import judge_trial
 from support.rows import rows, slow
 
 CHECKS = ["short-read", "truncated-half", "corrupted-file"]
@@ -224,9 +225,9 @@ def test_a_reader_of_single_reads_fails(tmp_path):
     path.write_bytes(_noise(MB).tobytes())
     reference = take_reference(lambda: Trusting(path, None))
     verdicts = {
-        trusted: run_trial(lambda trusted=trusted: Trusting(path, trusted), HALVES)
-        .judge(reference)
-        .verdict
+        trusted: judge_trial(
+            run_trial(lambda trusted=trusted: Trusting(path, trusted), HALVES), reference
+        ).verdict
         for trusted in ("header", "body", "footer", None)
     }
     wrong = dict.fromkeys(("header", "body", "footer"), "corrupted")

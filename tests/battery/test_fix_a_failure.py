@@ -24,6 +24,7 @@ from pytest_dataloader_faults.outcomes.contract import SUBSTITUTES, Cause
 from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from support.causes import all_causes
 from support.inner import start_python
+from support.judging import judge_trial
 from support.rows import rows
 from support.scripts import ROOT, load_script
 from support.servers import http_server
@@ -198,7 +199,7 @@ def _check(make_dataset: Any, check: str, options: dict[str, Any]) -> tuple[str,
 def _try(make_dataset: Any, options: dict[str, Any]) -> tuple[str, str]:
     """What one trial shows that no check runs."""
     outcome = run_trial(make_dataset, **options)
-    finding = outcome.judge(take_reference(make_dataset))
+    finding = judge_trial(outcome, take_reference(make_dataset))
     cause = likely_cause(outcome, finding, outcome, rules=CAUSE_RULES)
     return str(finding.verdict), cause.phrase if cause else ""
 

@@ -21,6 +21,7 @@ from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.text import printable
 from support.datasets import SIZE, Records
 from support.epochs import alone, epoch
+from support.judging import judge_trial
 from support.rows import rows
 from support.specimens import ZerosOnError
 
@@ -100,7 +101,7 @@ def test_an_error_that_names_them_can_be_shown(hostile):
     for path in hostile.iterdir():
         fault = ReadError(f"*/{_escaped(path.name)}")
         outcome = run_trial(lambda: _Tells(hostile), fault, loader=ALONE)
-        finding = outcome.judge(reference, Contract(names_file=True))
+        finding = judge_trial(outcome, reference, Contract(names_file=True))
         assert finding.verdict == "failed_cleanly", finding
 
 

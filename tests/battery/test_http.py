@@ -46,6 +46,7 @@ from support.http_datasets import (
     ZerosForMissing,
     ZerosForStatus,
 )
+from support.judging import judge_trial
 from support.network_datasets import ByHttp, ByRequests, OfItsLength, write_samples
 from support.readers.servers import s3_server
 from support.results import failure_of, result_of
@@ -205,8 +206,8 @@ def test_disarmed_it_shows_nothing(kind, url):
         options=CHECKS[CHECK].scenario.options,
     )
     reference = take_reference(make)
-    assert "not_exercised" == run_trial_job(job).judge(reference).verdict
-    assert run_trial_job(replace(job, faults=(HttpError(),))).judge(reference).verdict.fails
+    assert "not_exercised" == judge_trial(run_trial_job(job), reference).verdict
+    assert judge_trial(run_trial_job(replace(job, faults=(HttpError(),))), reference).verdict.fails
 
 
 @pytest.mark.filterwarnings("ignore")  # Those of other people's libraries.

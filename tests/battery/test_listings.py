@@ -10,6 +10,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from pytest_dataloader_faults import Contract, run_trial
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.faults import ListingOrder
+from support.judging import judge_trial
 from support.results import failure_of, result_of
 from support.rows import slow
 
@@ -136,7 +137,7 @@ def test_disarmed_it_shows_nothing(folder):
     reference = take_reference(lambda: Images(folder))
     fault = ListingOrder("/nothing/has/this/name")
     outcome = run_trial(lambda: Images(folder), fault, before_init=True)
-    assert outcome.judge(reference).verdict == "not_exercised"
+    assert judge_trial(outcome, reference).verdict == "not_exercised"
 
 
 def test_a_random_order_is_the_same_in_each_process(folder):
@@ -144,7 +145,7 @@ def test_a_random_order_is_the_same_in_each_process(folder):
     reference = take_reference(lambda: Scans(folder))
     fault = ListingOrder("*/images", "random", seed=3)
     outcomes = [run_trial(lambda: Scans(folder), fault, before_init=True) for _ in range(2)]
-    assert {each.judge(reference).verdict for each in outcomes} == {"corrupted"}
+    assert {judge_trial(each, reference).verdict for each in outcomes} == {"corrupted"}
     first, second = ([batch.rows for batch in each.delivered] for each in outcomes)
     assert first == second
 

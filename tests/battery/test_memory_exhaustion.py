@@ -22,6 +22,7 @@ from pytest_dataloader_faults import Contract, run_trial
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.process import deadline
 from pytest_dataloader_faults.faults import MemoryExhaustion
+from support.judging import judge_trial
 from support.results import failure_of, result_of
 from support.rows import rows, slow
 
@@ -289,7 +290,7 @@ def test_a_dataset_that_raises_the_error_passes(folder, twin):
     assert result.passed, result.explanation
     verdicts = ["survived" if twin is Retry else "failed_cleanly", "failed_cleanly"]
     reference = take_reference(lambda: twin(folder))
-    assert [trial.judge(reference).verdict for trial in result.trials] == verdicts
+    assert [judge_trial(trial, reference).verdict for trial in result.trials] == verdicts
     assert all(trial.fired for trial in result.trials)
 
 
@@ -302,7 +303,7 @@ def test_pillow_gets_smaller_blocks(folder):
 def test_a_retry_survives_an_allocation_that_fails_once(folder):
     reference = take_reference(lambda: Retry(folder))
     outcome = run_trial(lambda: Retry(folder), MemoryExhaustion(times=1))
-    assert outcome.judge(reference).verdict == "survived"
+    assert judge_trial(outcome, reference).verdict == "survived"
     assert outcome.fired
 
 
@@ -334,4 +335,4 @@ def _reference(folder):
 def test_disarmed_it_shows_nothing(folder, fault, reference):
     """The wrong dataset is right as long as nothing fails."""
     outcome = run_trial(lambda: ZerosForAnyError(folder), fault)
-    assert outcome.judge(reference).verdict == "not_exercised"
+    assert judge_trial(outcome, reference).verdict == "not_exercised"

@@ -23,6 +23,7 @@ from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.faults import ConnectError, ReadError
 from support.datasets import Records
 from support.http_datasets import FromS3, RepeatsSample
+from support.judging import judge_trial
 from support.network_datasets import (
     ByHttp,
     ByRequests,
@@ -180,7 +181,7 @@ def test_check_that_is_disarmed_is_not_exercised(url, run_battery, check, refere
         faults=(replace(fault, path="tcp://192.0.2.1:1"),),
         options=check.scenario.options,
     )
-    assert "not_exercised" == run_trial_job(job).judge(reference).verdict
+    assert "not_exercised" == judge_trial(run_trial_job(job), reference).verdict
 
 
 def test_each_result_names_the_connections(run_battery, url):

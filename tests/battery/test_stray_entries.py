@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from pytest_dataloader_faults import Contract, run_trial
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.faults import StrayEntry
+from support.judging import judge_trial
 from support.results import failure_of, result_of
 from support.rows import slow
 
@@ -309,7 +310,7 @@ def test_disarmed_it_shows_nothing(folder):
     reference = take_reference(lambda: Masks(folder))
     for fault in (StrayEntry("/nothing/has/this/name"), StrayEntry("*", "img000.bin")):
         outcome = run_trial(lambda: Masks(folder), fault, before_init=True)
-        assert outcome.judge(reference).verdict == "not_exercised"
+        assert judge_trial(outcome, reference).verdict == "not_exercised"
 
 
 def _copy(data, folder):

@@ -31,6 +31,7 @@ from support.corpus.threads import (
 )
 from support.datasets import Records
 from support.facts import EPOCH_1, fired, map_reference, ordinary, raised, revised
+from support.judging import judge_trial
 from support.results import failure_of, result_of
 from support.rows import rows, slow
 
@@ -93,7 +94,7 @@ def test_a_library_that_ends_the_worker(records):
 def test_a_library_that_waits_for_its_threads(records):
     make = functools.partial(Multiplies, records)
     outcome = run_trial(make, ThreadExhaustion(), deadline=3)
-    finding = outcome.judge(take_reference(make))
+    finding = judge_trial(outcome, take_reference(make))
 
     assert finding.verdict == "hung", finding.sentence
     assert finding.cause == OF_LIBRARY
@@ -174,6 +175,6 @@ def _dead(exitcode):
 def test_the_cause_follows_from_the_facts(epoch, facts, verdict, cause):
     fault = fired(ThreadExhaustion(), path=None, call="clone3")
     outcome = revised(ordinary(epoch, fault), **{"phase": DONE, "epochs": (epoch,), **facts})
-    finding = outcome.judge(map_reference())
+    finding = judge_trial(outcome, map_reference())
 
     assert (finding.verdict, finding.cause) == (verdict, cause)

@@ -30,6 +30,7 @@ from pytest_dataloader_faults.faults.writes import WRITE_ERRNOS
 from support.attempts import Case, attempt, attempt_each, epoch_of, met_errnos
 from support.datasets import CopiedRecords, Records
 from support.epochs import alone, epoch
+from support.judging import judge_trial
 from support.rows import slow
 from support.surroundings import refuse_duplicate
 from support.tries import Tries
@@ -421,7 +422,7 @@ def test_parts_are_right_where_a_container_forbids_duplicates(records, monkeypat
 
     assert outcome.fired == 16 * 7
     reference = take_reference(lambda folder: Looping(records, folder))
-    assert outcome.judge(reference).verdict is Verdict.SURVIVED
+    assert judge_trial(outcome, reference).verdict is Verdict.SURVIVED
 
 
 def test_a_death_in_a_write_where_a_container_forbids_duplicates(records, monkeypatch):

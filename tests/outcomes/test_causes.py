@@ -41,6 +41,7 @@ from support.facts import (
     revised,
     unfired,
 )
+from support.judging import judge_trial
 from support.rows import rows
 
 PASSES = ("survived", "failed_cleanly")
@@ -339,7 +340,7 @@ def test_files_are_counted_if_one_is_missing_before_the_dataset_is_created(
 ):
     epoch = of_map((0, 1), delivered=(delivery((0, 1), ("d1",)),))
     outcome = revised(ordinary(epoch, fired(fault, call=call)), before_init=is_first)
-    finding = outcome.judge(map_reference())
+    finding = judge_trial(outcome, map_reference())
     cause = likely_cause(outcome, finding, FAULT_FREE)
 
     assert finding.wrong is Wrong.MISSING

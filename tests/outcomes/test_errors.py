@@ -49,6 +49,7 @@ from support.facts import (
     raised,
     revised,
 )
+from support.judging import judge_trial
 from support.results import failure_of
 from support.rows import rows
 
@@ -91,7 +92,7 @@ def test_the_verdict_follows_from_the_death(fault, call, exitcode, verdict, shad
     findings = {
         (finding.verdict, finding.sentence)
         for finding in (
-            _outcome(fault, call, exitcode, error).judge(map_reference())
+            judge_trial(_outcome(fault, call, exitcode, error), map_reference())
             for error in (shadow, SHADOWS[0])
         )
     }
@@ -109,7 +110,7 @@ def test_the_verdict_follows_from_the_death(fault, call, exitcode, verdict, shad
 )
 def test_the_sentence_says_who_died_and_how(fault, exitcode, expected):
     """It starts with the worker, how it ended, and the consequence."""
-    finding = _outcome(fault, "openat", exitcode, SHADOWS[0]).judge(map_reference())
+    finding = judge_trial(_outcome(fault, "openat", exitcode, SHADOWS[0]), map_reference())
 
     assert finding.sentence.startswith(expected)
 
@@ -126,7 +127,7 @@ def test_the_sentence_says_who_died_and_how(fault, exitcode, expected):
 def test_a_death_without_a_fault_is_reported_as_one(exitcode, expected, shadow):
     """The sentence is about the worker, not about the error that its death caused."""
     epoch = Pass(EPOCH_1, exception=shadow, deaths=(WorkerDeath(1, 4711, exitcode),))
-    finding = ordinary(epoch).judge(map_reference())
+    finding = judge_trial(ordinary(epoch), map_reference())
 
     assert finding.verdict == "fails_without_fault"
     assert expected in finding.sentence
@@ -139,7 +140,7 @@ def test_one_unclear_death_is_enough():
     deaths = (*outcome.deaths, WorkerDeath(0, 4710, -signal.SIGSEGV))
     outcome = revised(outcome, epochs=(replace(outcome.epochs[0], deaths=deaths),))
 
-    finding = outcome.judge(map_reference())
+    finding = judge_trial(outcome, map_reference())
 
     assert finding.verdict == "failed_unclearly"
     assert finding.sentence.startswith("worker 0 was killed by SIGSEGV")
@@ -377,7 +378,7 @@ def test_an_error_about_a_program_that_met_the_fault_is_clear(program, message, 
 @rows(("exitcode", "says"), [(BUS, "os.path.getsize"), (-signal.SIGSEGV, "chain the error")])
 def test_a_death_in_a_mapping_is_not_fixed_by_another_message(exitcode, says):
     outcome = _outcome(TRUNCATED, "openat", exitcode, SHADOWS[0])
-    cause = likely_cause(outcome, outcome.judge(map_reference()), ordinary(Pass(EPOCH_1)))
+    cause = likely_cause(outcome, judge_trial(outcome, map_reference()), ordinary(Pass(EPOCH_1)))
 
     assert cause.phrase == "raises an error that hides its cause"
     assert says in cause.fix
@@ -427,10 +428,12 @@ def test_texts_of_unclear_errors(golden):
         texts[name] = texts[name].replace(words or name, "{in_words}")
     for fault, code in ((TRUNCATED, BUS), (EIO, -signal.SIGKILL), (EIO, 3)):
         outcome = _outcome(fault, "openat", code, SHADOWS[0])
-        texts[f"death {code}"] = outcome.judge(map_reference()).sentence
+        texts[f"death {code}"] = judge_trial(outcome, map_reference()).sentence
     for code in (0, -signal.SIGKILL, -signal.SIGTERM):
         epoch = Pass(EPOCH_1, exception=SHADOWS[0], deaths=(WorkerDeath(1, 4711, code),))
-        texts[f"death {code} without a fault"] = ordinary(epoch).judge(map_reference()).sentence
+        texts[f"death {code} without a fault"] = judge_trial(
+            ordinary(epoch), map_reference()
+        ).sentence
     golden("unclear_errors", texts)
 
 
@@ -532,10 +535,10 @@ def test_a_library_is_not_to_blame_for_what_it_got(error, message, library):
     """It is if the error is neither one of Python's for mistakes, nor about an empty image."""
     raised_there = replace(raised(error, message), file="x.py", library="openslide")
     outcome = ordinary(Pass(EPOCH_1, exception=raised_there), fired(EIO))
-    finding = outcome.judge(map_reference())
+    finding = judge_trial(outcome, map_reference())
 
     assert (finding.verdict, finding.library) == ("failed_unclearly", library)
-    assert not outcome.judge(map_reference(), Contract(names_file=True)).library
+    assert not judge_trial(outcome, map_reference(), Contract(names_file=True)).library
 
 
 @rows(
@@ -553,7 +556,7 @@ def test_a_library_may_crash_a_worker_that_lacks_something(crashes, pid, exitcod
     epoch = Pass(EPOCH_1, exception=SHADOWS[0], deaths=(WorkerDeath(1, pid, exitcode),))
     outcome = ordinary(epoch, fired(MemoryExhaustion(), call="mmap"))
     outcome = replace(outcome, notes=tuple(Crash(*each) for each in crashes))
-    finding = outcome.judge(map_reference())
+    finding = judge_trial(outcome, map_reference())
 
     assert (finding.verdict, finding.library) == ("failed_unclearly", library)
 
@@ -565,6 +568,6 @@ def test_a_library_may_crash_a_worker_that_lacks_something(crashes, pid, exitcod
 def test_a_page_that_the_disk_cannot_deliver_ends_the_constructor(fault, phase, library):
     outcome = ordinary(Pass(EPOCH_1), fired(fault, call="mmap"))
     outcome = replace(outcome, phase=phase, passes=(), end=TrialEnd(exitcode=BUS))
-    finding = outcome.judge(map_reference())
+    finding = judge_trial(outcome, map_reference())
 
     assert (finding.verdict, finding.library) == ("crashed", library)

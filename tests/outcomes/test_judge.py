@@ -43,6 +43,7 @@ from support.facts import (
     stream_reference,
     unfired,
 )
+from support.judging import judge_trial
 from support.rows import rows
 
 GOOD = delivery((0, 1), ("d0", "d1"))
@@ -54,7 +55,7 @@ OPEN = moment(Stage.RECOVERY, descriptors={"3": "/data/a.rec"})
 
 
 def _verdict(outcome, reference=None, contract=None):
-    return outcome.judge(reference or map_reference(), contract).verdict
+    return judge_trial(outcome, reference or map_reference(), contract).verdict
 
 
 def test_each_failure_has_its_own_severity():
@@ -71,10 +72,10 @@ def test_an_error_after_the_first_epoch_is_reported_with_its_epoch(error):
     """If there is one epoch, no epoch is named."""
     clear, last = replace(FAILED, exception=CLEAR), replace(FAILED, exception=error)
     outcome = revised(ordinary(last, fired(EIO)), epochs=(clear, last))
-    single = ordinary(last, fired(EIO)).judge(map_reference())
+    single = judge_trial(ordinary(last, fired(EIO)), map_reference())
 
     assert single.sentence.startswith(error.type)
-    assert outcome.judge(map_reference()).sentence == f"in epoch 2, {single.sentence}"
+    assert judge_trial(outcome, map_reference()).sentence == f"in epoch 2, {single.sentence}"
 
 
 def test_an_unclear_error_is_reported_with_the_errno():
@@ -82,7 +83,7 @@ def test_an_unclear_error_is_reported_with_the_errno():
     message = "default_collate: batch must contain tensors; found <class 'NoneType'>"
     for error, advice in ((UNCLEAR, "open()"), (raised("TypeError", message), "collate_fn")):
         outcome = ordinary(replace(FAILED, exception=error), fired(EIO))
-        finding = outcome.judge(map_reference())
+        finding = judge_trial(outcome, map_reference())
         assert "[Errno 5] Input/output error" in finding.sentence
         assert advice in finding.sentence
 
@@ -125,10 +126,10 @@ def test_texts_of_verdicts(golden):
     }
     outcomes["swapped again"] = ordinary(replace(DONE, delivered=(GOOD, SWAPPED)), fired(EIO))
     outcomes["grows"] = _outcome(descriptors=1)
-    findings = {title: each.judge(map_reference()) for title, each in outcomes.items()}
+    findings = {title: judge_trial(each, map_reference()) for title, each in outcomes.items()}
     strict = Contract(survives=True)
-    findings["promised"] = ordinary(FAILED, fired(EIO)).judge(map_reference(), strict)
-    findings["no fault"] = ordinary(FAILED).judge(map_reference())
+    findings["promised"] = judge_trial(ordinary(FAILED, fired(EIO)), map_reference(), strict)
+    findings["no fault"] = judge_trial(ordinary(FAILED), map_reference())
     findings["recovery slow"] = _slow_recovery()
     for name, passes in EPOCHS.items():
         findings[name] = _judged(*passes)
@@ -141,7 +142,7 @@ def test_trial_that_did_not_end_is_not_survived():
     """A trial whose process was ended from outside, halfway, proves nothing."""
     outcome = revised(ordinary(DONE, faults=fired(EIO)), epochs=(), recovery=None, phase=EPOCH_1)
 
-    assert outcome.judge(map_reference()).passed is False
+    assert judge_trial(outcome, map_reference()).passed is False
 
 
 @rows(("number", "is_mentioned"), [(signal.SIGKILL, True), (signal.SIGTERM, False)])
@@ -149,7 +150,7 @@ def test_who_may_have_sent_a_signal_is_known_by_its_number(number, is_mentioned,
     """The name of the signal in the sentence does not matter."""
     monkeypatch.setattr(judge, "describe_end", lambda code: "got a signal")
     outcome = revised(ordinary(Pass(EPOCH_1)), exitcode=-number, phase=EPOCH_1)
-    finding = outcome.judge(map_reference())
+    finding = judge_trial(outcome, map_reference())
 
     assert "main process got a signal" in finding.sentence
     assert ("OOM killer" in finding.sentence) == is_mentioned
@@ -177,7 +178,9 @@ def test_the_most_severe_rule_decides(grave):
 def test_sentence_names_the_substitute():
     """Another sample's content differs from content that is not in the reference."""
     swapped, strange = (
-        ordinary(replace(FAILED, delivered=(batch,)), faults=fired(EIO)).judge(map_reference())
+        judge_trial(
+            ordinary(replace(FAILED, delivered=(batch,)), faults=fired(EIO)), map_reference()
+        )
         for batch in (SWAPPED, STRANGE)
     )
 
@@ -193,7 +196,7 @@ def test_a_retry_that_draws_more_random_numbers_is_explained(seeded, facts, is_m
     """It needs seeded samples, and a fault to retry after."""
     comparison = Comparison(seeded=seeded)
     outcome = revised(ordinary(replace(DONE, delivered=(STRANGE,)), facts), comparison=comparison)
-    finding = outcome.judge(replace(map_reference(), comparison=comparison))
+    finding = judge_trial(outcome, replace(map_reference(), comparison=comparison))
 
     assert finding.verdict == "corrupted"
     assert ("Contract(key=...)" in finding.sentence) == is_mentioned
@@ -215,7 +218,7 @@ def test_a_dataset_of_damaged_files_has_another_length(length, facts, error, par
     batches = (GOOD, delivery((2, 3), ("d2", "d3")))[: (length + 1) // 2]
     epoch = replace(DONE, delivered=batches, exception=error, complete=error is None, length=length)
     outcome = revised(ordinary(epoch, facts), before_init=True)
-    finding = outcome.judge(replace(map_reference(), readable=4))
+    finding = judge_trial(outcome, replace(map_reference(), readable=4))
 
     assert (finding.verdict == "corrupted", finding.wrong) == (wrong is not None, wrong)
     assert [part for part in parts if part not in finding.sentence] == []
@@ -277,7 +280,7 @@ def test_batch_without_rows_does_not_pass_if_samples_are_known():
     """It cannot be split although the reference's batches could."""
     odd = Pass(EPOCH_1, ((0, 1),), (Delivery((0, 1), None, "whatever"),), CLEAR)
 
-    finding = ordinary(odd, faults=fired(EIO)).judge(map_reference())
+    finding = judge_trial(ordinary(odd, faults=fired(EIO)), map_reference())
 
     assert finding.verdict == "corrupted"
     assert "[0, 1]" in finding.sentence
@@ -285,7 +288,7 @@ def test_batch_without_rows_does_not_pass_if_samples_are_known():
 
 def test_reference_must_contain_the_delivered_samples():
     with pytest.raises(ValueError, match=r"batch \[2, 3\]"):
-        ordinary(DONE, faults=fired(EIO)).judge(map_reference(2))
+        judge_trial(ordinary(DONE, faults=fired(EIO)), map_reference(2))
 
 
 @rows(
@@ -303,7 +306,7 @@ def test_reference_must_contain_the_delivered_samples():
 def test_contract(contract, epoch, passed):
     outcome = ordinary(epoch, faults=fired(EIO, path="/data/a.rec"))
 
-    assert bool(passed) == outcome.judge(map_reference(), contract).passed
+    assert bool(passed) == judge_trial(outcome, map_reference(), contract).passed
 
 
 def test_names_file_ignores_faults_without_a_file():
@@ -316,7 +319,7 @@ def test_names_file_ignores_faults_without_a_file():
 
 def test_without_faults_only_surviving_passes():
     """An error without a fault is not a clean failure, and has a separate verdict."""
-    survived, failed = (ordinary(epoch).judge(map_reference()) for epoch in (DONE, FAILED))
+    survived, failed = (judge_trial(ordinary(epoch), map_reference()) for epoch in (DONE, FAILED))
 
     assert (survived.verdict, survived.passed) == (Verdict.SURVIVED, True)
     assert (failed.verdict, failed.passed) == (Verdict.FAILS_WITHOUT_FAULT, False)
@@ -332,7 +335,7 @@ def test_error_that_explains_one_of_two_faults_is_clear():
 @rows("fault", [faults.OpenError(), faults.WorkerKilled(), TRUNCATED])
 @rows("epoch", [DONE, FAILED])
 def test_fault_that_never_fired_is_never_a_pass(fault, epoch):
-    finding = ordinary(epoch, faults=unfired(fault)).judge(map_reference())
+    finding = judge_trial(ordinary(epoch, faults=unfired(fault)), map_reference())
 
     assert (finding.verdict, finding.passed) == ("not_exercised", False)
 
@@ -352,7 +355,7 @@ def test_survival_claims_no_more_than_was_compared(comparison, says):
     """If only types were compared, the sentence does not claim that the content is correct."""
     outcome = revised(ordinary(DONE, fired(EIO)), comparison=comparison)
 
-    assert says in outcome.judge(replace(map_reference(), comparison=comparison)).sentence
+    assert says in judge_trial(outcome, replace(map_reference(), comparison=comparison)).sentence
 
 
 SLOW = {"timed_out": True, "phase": EPOCH_1, "recovery": None, "batches": 2, "epochs": (SHORT,)}
@@ -369,7 +372,7 @@ HANGS = [
 def _hang(changes, activity, extension):
     at_deadline = AtDeadline(Activity(activity), extension)
     outcome = revised(ordinary(SHORT, fired(EIO)), **{**SLOW, **changes}, at_deadline=at_deadline)
-    return outcome.judge(map_reference())
+    return judge_trial(outcome, map_reference())
 
 
 def test_texts_of_hangs(golden):
@@ -380,7 +383,7 @@ def test_texts_of_hangs(golden):
 def _slow_recovery():
     at_deadline = AtDeadline(Activity.DELIVERS, 120)
     slow = {**SLOW, "phase": RECOVERY, "recovery": SHORT, "at_deadline": at_deadline}
-    return revised(ordinary(SHORT, fired(EIO)), **slow).judge(map_reference())
+    return judge_trial(revised(ordinary(SHORT, fired(EIO)), **slow), map_reference())
 
 
 WHOLE, REST = ((0, 1), (2, 3)), ((2, 3),)
@@ -396,7 +399,7 @@ def _pass(drawn, batches=2):
 
 def _judged(*passes, drawn=4, kind="map"):
     outcome = revised(ordinary(passes[-1]), kind=kind, epochs=passes)
-    return outcome.judge(replace(map_reference(), drawn=drawn))
+    return judge_trial(outcome, replace(map_reference(), drawn=drawn))
 
 
 @rows(

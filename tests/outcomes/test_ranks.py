@@ -34,6 +34,7 @@ from support.facts import (
     together,
     waiting,
 )
+from support.judging import judge_trial
 from support.rows import rows
 
 SHAPES = Comparison(Compared.SHAPES)
@@ -51,7 +52,7 @@ def test_the_epoch_is_named_if_there_are_several():
     absence = replace(FINISHED, position=Position(2, 1))
     outcome = changed(together(epochs, (of_map((1, 3)),) * 2), 0, notes=(absence,))
 
-    sentence = outcome.judge(REFERENCE).sentence
+    sentence = judge_trial(outcome, REFERENCE).sentence
     assert sentence.startswith("rank 0 was waiting in batch 1 of epoch 2, but ")
 
 
@@ -65,7 +66,7 @@ def test_samples_that_a_rank_skipped_are_counted(contract, says):
     outcome = faulty(outcome, 1, recovery=stream("c d"))
     ranks = (stream_reference("a b"), stream_reference("c d"))
     reference = replace(stream_reference("a b c d"), members=ranks)
-    finding = outcome.judge(reference, contract)
+    finding = judge_trial(outcome, reference, contract)
 
     assert (finding.verdict, says in finding.sentence) == (Verdict.HUNG, True)
 
@@ -101,7 +102,7 @@ def test_samples_on_several_ranks_or_on_none(passes, cause, parts):
     """They are counted, and named by their index, or by their position in the stream."""
     outcome = together(*passes)
     reference = replace(REFERENCE, kind=outcome.kind)
-    finding = outcome.judge(reference)
+    finding = judge_trial(outcome, reference)
     beginning, end = parts
 
     assert (finding.verdict, finding.cause) == (Verdict.CORRUPTED, cause)
@@ -114,8 +115,8 @@ def test_the_padding_of_torchs_sampler_is_allowed():
     padded = together(of_map((0, 2)), of_map((1, 0)))
     streams = together(stream("d0 d2"), stream("d1 d0"))
 
-    assert padded.judge(map_reference(3)).verdict is Verdict.SURVIVED
-    assert streams.judge(stream_reference("d0 d1 d2")).verdict is Verdict.CORRUPTED
+    assert judge_trial(padded, map_reference(3)).verdict is Verdict.SURVIVED
+    assert judge_trial(streams, stream_reference("d0 d1 d2")).verdict is Verdict.CORRUPTED
 
 
 def test_batches_that_fill_the_last_round_are_allowed():
@@ -124,19 +125,23 @@ def test_batches_that_fill_the_last_round_are_allowed():
     earlier = together(of_map((0, 1), (4, 5)), of_map((0, 1), (2, 3)))
     uneven = together(of_map((0, 1), (4, 5), (0, 1)), of_map((2, 3)))
 
-    assert filled.judge(map_reference(6)).verdict is Verdict.SURVIVED
-    assert "2 of them twice" in filled.judge(map_reference(6)).sentence
-    assert earlier.judge(map_reference(6)).verdict is Verdict.CORRUPTED
-    assert uneven.judge(map_reference(6)).verdict is Verdict.CORRUPTED
+    assert judge_trial(filled, map_reference(6)).verdict is Verdict.SURVIVED
+    assert "2 of them twice" in judge_trial(filled, map_reference(6)).sentence
+    assert judge_trial(earlier, map_reference(6)).verdict is Verdict.CORRUPTED
+    assert judge_trial(uneven, map_reference(6)).verdict is Verdict.CORRUPTED
 
 
 def test_samples_that_a_loader_drops_are_allowed():
     """With drop_last, each rank may drop less than a batch."""
     dropped = together(of_map((0, 2)), of_map((1, 3)))
 
-    assert dropped.judge(map_reference(5)).verdict is Verdict.CORRUPTED
-    assert revised(dropped, drop_last=True).judge(map_reference(5)).verdict is Verdict.SURVIVED
-    assert revised(dropped, drop_last=True).judge(map_reference(8)).verdict is Verdict.CORRUPTED
+    assert judge_trial(dropped, map_reference(5)).verdict is Verdict.CORRUPTED
+    assert (
+        judge_trial(revised(dropped, drop_last=True), map_reference(5)).verdict is Verdict.SURVIVED
+    )
+    assert (
+        judge_trial(revised(dropped, drop_last=True), map_reference(8)).verdict is Verdict.CORRUPTED
+    )
 
 
 def test_unchecked_samples_are_not_missing():
@@ -144,19 +149,19 @@ def test_unchecked_samples_are_not_missing():
     outcome = together(of_map((0, 1)), of_map((2, 3)))
     cut = replace(map_reference(5), limit=5, request_count=5)
 
-    assert outcome.judge(cut).verdict is Verdict.SURVIVED
-    assert outcome.judge(replace(cut, total=5)).verdict is Verdict.CORRUPTED
+    assert judge_trial(outcome, cut).verdict is Verdict.SURVIVED
+    assert judge_trial(outcome, replace(cut, total=5)).verdict is Verdict.CORRUPTED
 
 
 def test_samples_that_a_sampler_draws_at_random_may_be_repeated():
     """They may also be missing, so the sentence claims no more."""
     drawn = together(of_map((0, 1)), of_map((1, 1)))
-    finding = drawn.judge(replace(REFERENCE, is_whole=False))
+    finding = judge_trial(drawn, replace(REFERENCE, is_whole=False))
 
-    assert drawn.judge(REFERENCE).verdict is Verdict.CORRUPTED
+    assert judge_trial(drawn, REFERENCE).verdict is Verdict.CORRUPTED
     assert finding.verdict is Verdict.SURVIVED
     assert finding.sentence.startswith("2 ranks delivered 1 batch each")
-    assert finding.sentence != HALVES.judge(REFERENCE).sentence
+    assert finding.sentence != judge_trial(HALVES, REFERENCE).sentence
 
 
 def test_seeded_samples_are_counted_by_their_indices():
@@ -164,15 +169,19 @@ def test_seeded_samples_are_counted_by_their_indices():
     seeded = Comparison(seeded=0)
     reference = replace(REFERENCE, comparison=seeded)
 
-    assert together(of_map((0, 2)), of_map((1, 3)), comparison=seeded).judge(reference).passed
-    assert not together(of_map((0, 2)), of_map((2, 3)), comparison=seeded).judge(reference).passed
+    assert judge_trial(
+        together(of_map((0, 2)), of_map((1, 3)), comparison=seeded), reference
+    ).passed
+    assert not judge_trial(
+        together(of_map((0, 2)), of_map((2, 3)), comparison=seeded), reference
+    ).passed
 
 
 def test_samples_that_were_added_to_the_reference_later_are_not_missing():
     """One example are samples that another epoch drew."""
     later = map_reference(4).merge_with(replace(map_reference(0), samples=((9, "d9"),)))
 
-    assert HALVES.judge(later).verdict is Verdict.SURVIVED
+    assert judge_trial(HALVES, later).verdict is Verdict.SURVIVED
 
 
 def test_batches_that_cannot_be_split_are_counted_by_their_indices():
@@ -185,8 +194,8 @@ def test_batches_that_cannot_be_split_are_counted_by_their_indices():
     )
     reference = Reference("map", (), batches=batches, request_count=2)
 
-    assert halves.judge(reference).verdict is Verdict.SURVIVED
-    assert twice.judge(reference).cause is rules.ON_SEVERAL_RANKS
+    assert judge_trial(halves, reference).verdict is Verdict.SURVIVED
+    assert judge_trial(twice, reference).cause is rules.ON_SEVERAL_RANKS
 
 
 @rows("second, verdict", [("c d", Verdict.SURVIVED), ("a b", Verdict.CORRUPTED)])
@@ -204,7 +213,7 @@ def test_random_samples_are_compared_batch_by_batch(second, verdict):
     outcome = together(*passes, comparison=SHAPES)
     reference = replace(stream_reference("t t t t"), comparison=SHAPES)
 
-    assert outcome.judge(reference).verdict is verdict
+    assert judge_trial(outcome, reference).verdict is verdict
 
 
 @rows("streams, verdict", [(("a b", "c d"), "survived"), (("a b c d", "e f g h"), "corrupted")])
@@ -221,7 +230,10 @@ def test_random_samples_of_a_stream_are_counted(streams, verdict):
     )
     outcome = together(*passes, comparison=SHAPES)
 
-    assert outcome.judge(replace(stream_reference("t t t t"), comparison=SHAPES)).verdict == verdict
+    assert (
+        judge_trial(outcome, replace(stream_reference("t t t t"), comparison=SHAPES)).verdict
+        == verdict
+    )
 
 
 @rows(
@@ -234,7 +246,7 @@ def test_a_length_that_counts_all_ranks(lengths, verdict):
         replace(stream(names), length=length)
         for names, length in zip(("a b", "c d"), lengths, strict=True)
     )
-    finding = together(*passes).judge(stream_reference("a b c d"))
+    finding = judge_trial(together(*passes), stream_reference("a b c d"))
 
     assert finding.verdict is verdict
     assert verdict is Verdict.SURVIVED or finding.cause is rules.LENGTH_OF_ALL
@@ -245,8 +257,8 @@ def test_a_length_of_batches_that_counts_all_ranks():
     outcome = together(of_map((0, 2), batches=2), of_map((1, 3), batches=2))
     reference = replace(REFERENCE, drawn=4, members=(replace(REFERENCE, drawn=None),) * 2)
 
-    assert outcome.judge(reference).cause is rules.LENGTH_OF_ALL
-    assert outcome.judge(replace(reference, drawn=None)).verdict is Verdict.SURVIVED
+    assert judge_trial(outcome, reference).cause is rules.LENGTH_OF_ALL
+    assert judge_trial(outcome, replace(reference, drawn=None)).verdict is Verdict.SURVIVED
 
 
 @pytest.mark.parametrize("reason", [Reason.FAILED, Reason.GONE])
@@ -256,7 +268,7 @@ def test_a_rank_that_stops_with_another_is_not_the_cause(reason):
     error = replace(outcome.ranks[1].epochs[0], exception=raised("OSError", "[Errno 5] a.rec"))
     outcome = faulty(outcome, 1, epochs=(error,), recovery=of_map((1, 3)))
     outcome = waiting(outcome, 0, Absence(None, reason, Position(1, 2)))
-    finding = outcome.judge(REFERENCE)
+    finding = judge_trial(outcome, REFERENCE)
 
     assert (finding.verdict, finding.passed) == (Verdict.FAILED_CLEANLY, True)
     assert finding.sentence.startswith("rank 1: OSError")
@@ -268,7 +280,7 @@ def test_an_error_of_gloo_is_a_consequence():
     outcome = together(of_map((0,), complete=False, exception=LOST), of_map((1,)), main=1)
     outcome = changed(outcome, 1, exitcode=-9)
 
-    finding = outcome.judge(REFERENCE)
+    finding = judge_trial(outcome, REFERENCE)
     assert finding.verdict is Verdict.CRASHED
     assert finding.sentence.startswith("rank 1: ")
 
@@ -276,7 +288,7 @@ def test_an_error_of_gloo_is_a_consequence():
 def test_the_wrong_sample_of_another_rank_counts():
     """The deciding rank is correct, but the verdict is on all of them."""
     wrong = Pass(EPOCH_1, ((1, 3),), (delivery((1, 3), ("d1", "d9")),), complete=True)
-    finding = together(of_map((0, 2)), wrong).judge(REFERENCE)
+    finding = judge_trial(together(of_map((0, 2)), wrong), REFERENCE)
 
     assert finding.verdict is Verdict.CORRUPTED
     assert finding.sentence.startswith("rank 1: sample 3 (batch 0) is wrong")
@@ -289,7 +301,7 @@ def test_each_rank_has_its_own_reference():
     )
     ranks = (map_reference(2), Reference("map", ((0, "d2"), (1, "d3"))))
 
-    assert outcome.judge(replace(REFERENCE, members=ranks)).verdict is Verdict.SURVIVED
+    assert judge_trial(outcome, replace(REFERENCE, members=ranks)).verdict is Verdict.SURVIVED
 
 
 @rows(
@@ -310,7 +322,7 @@ def test_a_shuffled_stream_gives_a_rank_different_samples_in_each_epoch(second, 
         for first_epoch, second_epoch in pairs
     ]
     ranks = tuple(map(stream_reference, parts))
-    finding = together(*passes).judge(replace(stream_reference("a b c d"), members=ranks))
+    finding = judge_trial(together(*passes), replace(stream_reference("a b c d"), members=ranks))
 
     assert (finding.verdict, says in finding.sentence) == (verdict, True), finding
 
@@ -370,7 +382,7 @@ def _text_cases():
 def test_texts_about_ranks(golden):
     texts = {}
     for title, outcome, reference in _text_cases():
-        finding = outcome.judge(reference, Contract(may_skip=title == "skipped"))
+        finding = judge_trial(outcome, reference, Contract(may_skip=title == "skipped"))
         texts[title] = explain(outcome, finding, "again")
     golden("ranks", texts)
 

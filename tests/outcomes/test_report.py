@@ -43,6 +43,7 @@ from support.facts import (
     unfired,
 )
 from support.generated import contracts, outcomes, references
+from support.judging import judge_trial
 from support.rows import rows
 
 ERROR = raised("OSError", "[Errno 5] Input/output error: '/data/a.rec'")
@@ -60,7 +61,7 @@ MOST_LINES = 100
 
 
 def _explained(outcome, command=HOW):
-    return explain(outcome, outcome.judge(map_reference()), command)
+    return explain(outcome, judge_trial(outcome, map_reference()), command)
 
 
 @rows(("count", "is_cut"), [(1, False), (3, False), (4, True), (48, True)])
@@ -147,7 +148,7 @@ COMPARISONS = [
 def _evidence(comparison, kind):
     outcome = revised(ordinary(COMPLETE, fired(EIO)), comparison=comparison, kind=kind)
     reference = replace(map_reference(), comparison=comparison)
-    return explain(outcome, outcome.judge(reference), HOW).partition("\n")[2]
+    return explain(outcome, judge_trial(outcome, reference), HOW).partition("\n")[2]
 
 
 def _texts():
@@ -370,8 +371,10 @@ def test_any_facts_have_one_verdict(outcome, reference, contract):
 
     A contract that promises more passes less.
     """
-    finding = outcome.judge(reference, contract)
-    again = Outcome.from_dict(json.loads(json.dumps(outcome.to_dict()))).judge(reference, contract)
+    finding = judge_trial(outcome, reference, contract)
+    again = judge_trial(
+        Outcome.from_dict(json.loads(json.dumps(outcome.to_dict()))), reference, contract
+    )
 
     assert finding == again
     assert isinstance(finding.verdict, Verdict)
@@ -381,8 +384,8 @@ def test_any_facts_have_one_verdict(outcome, reference, contract):
     if finding.passed:
         assert outcome.fired or not outcome.schedule
         assert (outcome.timed_out, outcome.died, outcome.phase) == (False, None, DONE)
-    strict = outcome.judge(reference, Contract(survives=True, names_file=True)).passed
-    assert not strict or outcome.judge(reference, Contract()).passed
+    strict = judge_trial(outcome, reference, Contract(survives=True, names_file=True)).passed
+    assert not strict or judge_trial(outcome, reference, Contract()).passed
 
 
 HOSTILE = "a\n\x1b[2J\x00<script>&\udcff'\""

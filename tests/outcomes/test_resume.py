@@ -29,6 +29,7 @@ from support.facts import (
     revised,
     stream_reference,
 )
+from support.judging import judge_trial
 from support.rows import rows
 
 SHAPES = Comparison(Compared.SHAPES)
@@ -43,7 +44,7 @@ def judged(outcome: Outcome):
 
 def _judge(outcome, reference):
     """By the check that saves states."""
-    return RESUME[0].refine(outcome.judge(reference, Contract()), outcome, reference)
+    return RESUME[0].refine(judge_trial(outcome, reference, Contract()), outcome, reference)
 
 
 RESTS = [

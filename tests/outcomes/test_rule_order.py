@@ -67,6 +67,7 @@ from support.facts import (
     unfired,
     waiting,
 )
+from support.judging import judge_trial
 
 DONE = of_map((0, 1), (2, 3))
 FAULT_FREE = ordinary(DONE)
@@ -157,7 +158,7 @@ def _conclusion(
     fault_free: Outcome = FAULT_FREE,
     clues: Clues | None = None,
 ) -> str:
-    finding = outcome.judge(reference, contract)
+    finding = judge_trial(outcome, reference, contract)
     if outcome.of(SavedState):
         finding = RESUME[0].refine(finding, outcome, reference)
     return _summarize(
@@ -430,7 +431,7 @@ def _judge_by_check(
 ) -> str:
     """The verdict of the battery, and whether the judge, the check or a second call decides."""
     again = _with_facts(FAULT_FREE, second) if second else FAULT_FREE
-    second_call = JudgedTrial(again, again.judge(REFERENCE)) if second else None
+    second_call = JudgedTrial(again, judge_trial(again, REFERENCE)) if second else None
     findings = {"second call": second_call, "followed": FOLLOWED, "ranks": FaultFreeRanks((), ())}
     run = SimpleNamespace(
         contract=Contract(),

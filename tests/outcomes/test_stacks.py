@@ -12,6 +12,7 @@ from pytest_dataloader_faults.outcomes import Pass
 from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.text import crashed_files, limit_lines, sort_for_reader
 from support.facts import EIO, EPOCH_1, fired, map_reference, ordinary, revised
+from support.judging import judge_trial
 from support.rows import rows
 
 _PYTHON, _TORCH, _NUMPY, _OURS = (
@@ -73,7 +74,7 @@ def test_a_recursion_of_the_user_is_bounded():
 def test_the_text_of_a_failure_shows_the_users_lines(changes):
     """One process was killed by a signal, and another one hangs."""
     outcome = revised(ordinary(Pass(EPOCH_1), fired(EIO)), **changes)
-    lines = explain(outcome, outcome.judge(map_reference()), "again").split("\n")
+    lines = explain(outcome, judge_trial(outcome, map_reference()), "again").split("\n")
     places = [number for number, line in enumerate(lines) if line.strip() in _STRIPPED]
     assert places == [places[0], places[0] + 1]
     assert not any(_OURS in line for line in lines)

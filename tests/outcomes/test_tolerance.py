@@ -24,6 +24,7 @@ from support.facts import (
     stream,
     stream_reference,
 )
+from support.judging import judge_trial
 from support.rows import rows
 
 SKIPS = Contract(may_skip=True)
@@ -68,21 +69,21 @@ def test_just_what_a_fault_hit_may_be_missing(epoch, facts, expected):
     """Nothing else may be missing, wrong or repeated. Without the contract, nothing may be."""
     outcome = ordinary(epoch, facts)
 
-    assert expected == outcome.judge(map_reference(), SKIPS).verdict
-    assert outcome.judge(map_reference()).verdict == "corrupted"
+    assert expected == judge_trial(outcome, map_reference(), SKIPS).verdict
+    assert judge_trial(outcome, map_reference()).verdict == "corrupted"
 
 
 def test_loss_is_counted():
     """The sentence counts the missing samples of all epochs."""
     outcome = revised(ordinary(WITHOUT_1, _fired(EIO, 1, epoch=None)), epochs=(WITHOUT_1,) * 2)
 
-    sentence = outcome.judge(map_reference(), SKIPS).sentence
+    sentence = judge_trial(outcome, map_reference(), SKIPS).sentence
     assert "2 samples" in sentence
 
 
 def test_missing_sample_is_named():
     """The sentence names a sample that no fault hit."""
-    sentence = ordinary(WITHOUT_01, _fired(EIO, 1)).judge(map_reference(), SKIPS).sentence
+    sentence = judge_trial(ordinary(WITHOUT_01, _fired(EIO, 1)), map_reference(), SKIPS).sentence
 
     assert "[0, 1]: [0] is missing" in sentence
 
@@ -91,14 +92,14 @@ def test_of_equal_samples_the_one_that_was_hit_is_missing():
     reference = replace(map_reference(), samples=((0, "d"), (1, "d"), (2, "d2"), (3, "d3")))
     outcome = ordinary(_came(("d",), ("d2", "d3")), _fired(EIO, 0))
 
-    assert revised(outcome, recovery=None).judge(reference, SKIPS).verdict == "survived"
+    assert judge_trial(revised(outcome, recovery=None), reference, SKIPS).verdict == "survived"
 
 
 def test_after_the_fault_nothing_may_be_missing():
     """Skipping permanently was not promised."""
     outcome = revised(ordinary(WITHOUT_1, _fired(EIO, 1)), recovery=WITHOUT_1)
 
-    assert outcome.judge(map_reference(), SKIPS).verdict == "poisoned"
+    assert judge_trial(outcome, map_reference(), SKIPS).verdict == "poisoned"
 
 
 @rows(
@@ -116,7 +117,7 @@ def test_stream_may_lose_as_many_as_were_hit(epoch, expected):
     shares = (Share(0, ("a", "b"), 2), Share(1, ("c", "d"), 2))
     reference = replace(stream_reference("a b c d"), shares=shares)
 
-    assert expected == outcome.judge(reference, SKIPS).verdict
+    assert expected == judge_trial(outcome, reference, SKIPS).verdict
 
 
 @rows(
@@ -129,7 +130,7 @@ def test_firings_that_are_not_listed_may_have_lost_samples_of_a_stream(unlisted,
     shares = (Share(0, ("a", "b"), 2), Share(1, ("c", "d"), 2))
     reference = replace(stream_reference("a b c d"), shares=shares)
 
-    assert expected == outcome.judge(reference, SKIPS).verdict
+    assert expected == judge_trial(outcome, reference, SKIPS).verdict
 
 
 @rows(
@@ -157,7 +158,7 @@ def test_an_endless_stream(samples_by_worker, hit, verdict, says):
     facts = replace(facts, firings=(replace(facts.firings[0], worker=hit),))
     outcome = ordinary(Pass(EPOCH_1, (), deliveries, complete=True), (facts,))
     reference = replace(stream_reference("a b c"), stream_limit=3)
-    finding = revised(outcome, kind="iterable", recovery=None).judge(reference, SKIPS)
+    finding = judge_trial(revised(outcome, kind="iterable", recovery=None), reference, SKIPS)
 
     assert (finding.verdict, says in finding.sentence) == (verdict, True), finding.sentence
 
@@ -167,7 +168,7 @@ def test_an_endless_stream_that_raised_may_end_early():
     error = raised("OSError", "[Errno 5] Input/output error: '/data/a.rec'")
     outcome = revised(ordinary(stream("a", error=error), _fired(EIO, 0)), recovery=None)
 
-    assert outcome.judge(replace(stream_reference("a b"), stream_limit=2)).passed
+    assert judge_trial(outcome, replace(stream_reference("a b"), stream_limit=2)).passed
 
 
 @rows(
@@ -195,7 +196,7 @@ def test_worker_that_no_fault_hit_must_deliver_all_its_samples(samples_by_worker
     outcome = revised(outcome, kind="iterable", recovery=None, processes=workers)
     shares = (Share(0, ("a", "b"), 1), Share(1, ("c", "d"), 1))
 
-    judged = outcome.judge(replace(stream_reference("a b c d"), shares=shares), SKIPS)
+    judged = judge_trial(outcome, replace(stream_reference("a b c d"), shares=shares), SKIPS)
     assert judged.verdict == verdict, judged.sentence
 
 
@@ -215,13 +216,13 @@ def test_damaged_content(contract, epoch, expected):
     """
     facts = _fired(CorruptedFile(), 1)
 
-    assert expected == ordinary(epoch, facts).judge(map_reference(), contract).verdict
+    assert expected == judge_trial(ordinary(epoch, facts), map_reference(), contract).verdict
 
 
 def test_damage_makes_no_more_samples():
     """A batch with more samples than requested is wrong, whatever their content."""
     outcome = ordinary(_came(("d0", "d1", "dx"), ("d2", "d3")), _fired(CorruptedFile(), 1))
-    finding = outcome.judge(map_reference())
+    finding = judge_trial(outcome, map_reference())
 
     assert (finding.verdict, finding.wrong) == ("corrupted", Wrong.DIFFERS)
 
@@ -262,8 +263,8 @@ def test_sample_that_was_hit_may_be_replaced(epoch, facts, expected):
     """
     outcome = ordinary(epoch, facts)
 
-    assert expected == outcome.judge(map_reference(), SUBSTITUTES).verdict
-    assert outcome.judge(map_reference()).verdict == "corrupted"
+    assert expected == judge_trial(outcome, map_reference(), SUBSTITUTES).verdict
+    assert judge_trial(outcome, map_reference()).verdict == "corrupted"
 
 
 @rows(
@@ -280,7 +281,7 @@ def test_stream_may_replace_as_many_as_were_hit(epoch, expected):
     """It must still deliver as many samples."""
     outcome = revised(ordinary(epoch, _fired(EIO, None)), recovery=None)
 
-    assert expected == outcome.judge(stream_reference("a b c d"), SUBSTITUTES).verdict
+    assert expected == judge_trial(outcome, stream_reference("a b c d"), SUBSTITUTES).verdict
 
 
 def test_replaced_samples_are_counted():
@@ -288,7 +289,7 @@ def test_replaced_samples_are_counted():
     contract = Contract(may_skip=True, may_substitute=True)
     outcome = ordinary(_came(("d0", "dx"), ("d2",)), _fired(EIO, 1, 3))
 
-    sentence = outcome.judge(map_reference(), contract).sentence
+    sentence = judge_trial(outcome, map_reference(), contract).sentence
     assert sentence.count("1 sample ") == 2
 
 
@@ -296,7 +297,7 @@ def test_replaced_samples_of_a_stream_are_counted():
     """They are the delivered samples that are not in the reference as often."""
     outcome = revised(ordinary(stream("a b", "a b"), _fired(EIO, None, None)), recovery=None)
 
-    sentence = outcome.judge(stream_reference("a b c d"), SUBSTITUTES).sentence
+    sentence = judge_trial(outcome, stream_reference("a b c d"), SUBSTITUTES).sentence
     assert sentence.startswith("2 samples ")
 
 
@@ -305,7 +306,7 @@ def test_after_the_fault_nothing_may_be_replaced():
     replaced = _came(("d0", "d0"), ("d2", "d3"))
     outcome = revised(ordinary(replaced, _fired(EIO, 1)), recovery=replaced)
 
-    assert outcome.judge(map_reference(), SUBSTITUTES).verdict == "poisoned"
+    assert judge_trial(outcome, map_reference(), SUBSTITUTES).verdict == "poisoned"
 
 
 def _picture(name, label="1", shape="(1, 64)"):
@@ -349,10 +350,10 @@ PICTURES = P0, P1, P2, P3 = (("p0", "0"), ("p1", "1"), ("p2", "2"), ("p3", "3"))
 def test_damage_makes_no_substitute(pictures, expected, says):
     """Damaged bytes do not produce another sample's image, or one image for two samples."""
     outcome, reference = _pictures(*pictures)
-    finding = outcome.judge(reference)
+    finding = judge_trial(outcome, reference)
 
     assert (finding.verdict, says in finding.sentence) == (expected, True), finding.sentence
-    assert outcome.judge(reference, SUBSTITUTES).verdict == ("survived")
+    assert judge_trial(outcome, reference, SUBSTITUTES).verdict == ("survived")
 
 
 KINDS = [
@@ -369,7 +370,7 @@ def test_what_is_wrong_has_a_kind(pictures, wrong):
     outcome, reference = _pictures(*pictures)
     outcome = revised(outcome, faults=_fired(EIO, 1))
 
-    assert outcome.judge(reference).wrong is wrong
+    assert judge_trial(outcome, reference).wrong is wrong
 
 
 @pytest.mark.parametrize(
@@ -378,7 +379,7 @@ def test_what_is_wrong_has_a_kind(pictures, wrong):
 )
 def test_what_is_missing_has_a_kind(epoch, wrong):
     """The samples that are missing from a batch are told from those that differ."""
-    assert ordinary(epoch, _fired(EIO, 1)).judge(map_reference()).wrong is wrong
+    assert judge_trial(ordinary(epoch, _fired(EIO, 1)), map_reference()).wrong is wrong
 
 
 @rows(
@@ -394,7 +395,7 @@ def test_what_is_wrong_with_a_stream_has_a_kind(epoch, wrong):
     """Samples without an index have kinds as well; correct ones have none."""
     outcome = revised(ordinary(epoch, _fired(EIO, 1)), recovery=None)
 
-    assert outcome.judge(stream_reference("a b c d")).wrong is wrong
+    assert judge_trial(outcome, stream_reference("a b c d")).wrong is wrong
 
 
 @rows(
@@ -420,7 +421,7 @@ def _judge_zeros(indices):
         ("all zeros", str(each)) if each in indices else PICTURES[each] for each in range(4)
     ]
     outcome, reference = _pictures(*pictures)
-    return outcome.judge(reference)
+    return judge_trial(outcome, reference)
 
 
 def test_texts_about_samples(golden):
@@ -429,9 +430,9 @@ def test_texts_about_samples(golden):
         ("substituted", "reordered", "identical", "differs"), KINDS, strict=True
     ):
         outcome, reference = _pictures(*pictures)
-        findings[name] = revised(outcome, faults=_fired(EIO, 1)).judge(reference)
+        findings[name] = judge_trial(revised(outcome, faults=_fired(EIO, 1)), reference)
     outcome, reference = _pictures(P0, ("x", "1"), P2, P3)
-    findings["damaged"] = outcome.judge(reference)
+    findings["damaged"] = judge_trial(outcome, reference)
     tolerant = Contract(may_skip=True, may_substitute=True)
     batches = {
         "missing": (WITHOUT_01, SKIPS),
@@ -440,11 +441,11 @@ def test_texts_about_samples(golden):
     }
     for name, (epoch, contract) in batches.items():
         outcome = ordinary(epoch, _fired(EIO, 1, 3))
-        findings[name] = outcome.judge(map_reference(), contract)
+        findings[name] = judge_trial(outcome, map_reference(), contract)
     streams = {"repeated": "c d a", "wrong": "c x", "lost": "c", "two lost": ""}
     for name, samples in streams.items():
         outcome = revised(ordinary(stream("a b", samples), _fired(EIO, 1)), recovery=None)
-        findings[f"stream {name}"] = outcome.judge(stream_reference("a b c d"))
+        findings[f"stream {name}"] = judge_trial(outcome, stream_reference("a b c d"))
     texts = {title: f"{finding.verdict}: {finding.sentence}" for title, finding in findings.items()}
     golden("samples", texts)
 
@@ -454,7 +455,7 @@ def test_small_parts_may_be_the_same_by_accident(shape, verdict):
     """Damage may turn a label into another sample's; sixteen values are not a label."""
     outcome, reference = _pictures(P0, ("p2", "1"), P2, ("p2", "3"), shape=shape)
 
-    assert outcome.judge(reference).verdict == verdict
+    assert judge_trial(outcome, reference).verdict == verdict
 
 
 def test_equal_samples_may_be_damaged_identically():
@@ -464,8 +465,8 @@ def test_equal_samples_may_be_damaged_identically():
         (at, _picture("p", str(at)) if at in (1, 2) else leaves) for at, leaves in reference.leaves
     )
 
-    assert outcome.judge(reference).verdict == "corrupted"
-    assert outcome.judge(replace(reference, leaves=twice)).verdict == "survived"
+    assert judge_trial(outcome, reference).verdict == "corrupted"
+    assert judge_trial(outcome, replace(reference, leaves=twice)).verdict == "survived"
 
 
 @pytest.mark.parametrize("contract", [Contract(), Contract(detects_corruption=True)])
@@ -473,7 +474,7 @@ def test_the_sentence_says_what_was_not_checked(contract):
     """For damaged bytes, only a promise requires that the error names its cause."""
     error = raised("OSError", "/data/a.rec is corrupt")
     outcome = ordinary(Pass(EPOCH_1, DRAWN, (), error), _fired(CorruptedFile(), 1))
-    sentence = outcome.judge(map_reference(), contract).sentence
+    sentence = judge_trial(outcome, map_reference(), contract).sentence
 
     assert ("not checked" in sentence) != contract.detects_corruption
 
@@ -532,5 +533,5 @@ def test_rows_of_a_worker_that_no_fault_hit_must_not_be_missing(batches_by_worke
     )
     outcome = revised(outcome, kind="iterable", recovery=None, processes=workers)
 
-    judged = outcome.judge(reference, SKIPS)
+    judged = judge_trial(outcome, reference, SKIPS)
     assert (judged.verdict, text in judged.sentence) == (verdict, True), judged.sentence

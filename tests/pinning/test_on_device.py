@@ -15,6 +15,7 @@ from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import accelerator, take_reference
 from support.children import in_its_own_process
 from support.datasets import Records
+from support.judging import judge_trial
 from support.on_device import ComputesOnDevice, GivesDeviceTensors
 
 pytestmark = [pytest.mark.gpu, pytest.mark.dataloader_faults]
@@ -36,7 +37,7 @@ def test_tensors_on_the_device_come_from_spawned_workers(records):
         return GivesDeviceTensors(records)
 
     outcome = run_trial(make, loader=SPAWNED)
-    judgement = outcome.judge(take_reference(make, Settings(loader={"batch_size": 4})))
+    judgement = judge_trial(outcome, take_reference(make, Settings(loader={"batch_size": 4})))
 
     assert judgement.verdict == "survived", (judgement.sentence, outcome.stderr)
 

@@ -44,6 +44,7 @@ from support.children import in_its_own_process
 from support.datasets import COUNT, CopiedRecords, Records, write_records
 from support.epochs import reserves_shared_memory
 from support.fault_rows import FAULTS, OTHER_KINDS, require_result
+from support.judging import judge_trial
 from support.results import failure_of, result_of
 from support.rows import slow
 from support.waiting import allowed, until
@@ -244,7 +245,7 @@ def _judge(folder, reference):
     def judge(*faults, **options):
         loader = {**LOADER, **options}
         outcome = run_trial(lambda: Records(folder), *faults, loader=loader, deadline=30.0)
-        return outcome, outcome.judge(reference)
+        return outcome, judge_trial(outcome, reference)
 
     return judge
 

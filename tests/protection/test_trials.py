@@ -36,6 +36,7 @@ from support.corpus.locks import LocksByFlock
 from support.datasets import Records, write_records
 from support.destroyers import Deletes, DeletesOnly, Log
 from support.epochs import alone, epoch
+from support.judging import judge_trial
 from support.protection import (
     CONTENT,
     Deed,
@@ -160,7 +161,7 @@ WOULD_DELETE, WOULD_OVERWRITE = (f"would {verb} " for verb in ("delete", "overwr
 def judged(make, *faults, **options):
     """The verdict of one trial, and the sentence."""
     reference = take_reference(make)
-    finding = run_trial(make, *faults, **options).judge(reference)
+    finding = judge_trial(run_trial(make, *faults, **options), reference)
     return finding.verdict, finding.sentence
 
 

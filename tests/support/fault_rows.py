@@ -34,6 +34,7 @@ from pytest_dataloader_faults.faults import (
     has_connections,
 )
 from pytest_dataloader_faults.outcomes import Outcome, Reference
+from support.judging import judge_trial
 from support.waiting import allowed
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -82,7 +83,7 @@ OTHER_KINDS = {
 
 def require_result(row: Row, outcome: Outcome, reference: Reference, count: int) -> None:
     """The fault of *row* fired, its verdict came, and the recovery pass delivered *count*."""
-    finding = outcome.judge(reference, Contract(detects_corruption=True))
+    finding = judge_trial(outcome, reference, Contract(detects_corruption=True))
     assert row.verdict == finding.verdict, (finding.sentence, outcome.exception, outcome.stderr)
     assert outcome.fired
     assert outcome.recovery is not None

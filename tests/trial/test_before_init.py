@@ -48,6 +48,7 @@ from support.before_init import (
     write_pack,
 )
 from support.datasets import Records
+from support.judging import judge_trial
 from support.rows import slow
 
 CONSTRUCTOR, MAIN, WORKER = FiringPlace
@@ -66,7 +67,7 @@ def _places(outcome) -> set[FiringPlace]:
 
 def _judged(make, outcome, contract=None):
     reference = take_reference(make, Settings())
-    return outcome.judge(reference, contract or Contract())
+    return judge_trial(outcome, reference, contract or Contract())
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from pytest_dataloader_faults.faults import ReadError, TruncatedFile
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
 from support.datasets import SIZE, Records
 from support.facts import EPOCH_1, EPOCH_2
+from support.judging import judge_trial
 from support.rows import rows
 from support.served import StartsSlowly, wait_for_ever
 from support.waiting import allowed
@@ -171,7 +172,7 @@ def test_a_text_of_many_errors_is_read_once(records):
     reference = take_reference(lambda: _TriesAnother(records))
     seconds = _processor_seconds()
     outcome = run_trial(lambda: _TriesAnother(records), TruncatedFile("*.rec"), deadline=4)
-    judgement = outcome.judge(reference)
+    judgement = judge_trial(outcome, reference)
 
     assert _processor_seconds() - seconds < 8
     assert (outcome.timed_out, outcome.exception.type) == (False, "RecursionError")
@@ -189,7 +190,7 @@ def test_the_error_is_known_before_the_workers_end(records, monkeypatch):
     outcome = run_trial(lambda: Records(records), ReadError("*.rec"), deadline=_SHORT)
 
     assert (outcome.timed_out, outcome.exception.type) == (True, "OSError")
-    judgement = outcome.judge(reference)
+    judgement = judge_trial(outcome, reference)
     assert judgement.verdict == "leaked"
     assert "OSError was raised, but then the loader's workers did not exit" in judgement.sentence
 

@@ -16,6 +16,7 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
 )
 from support.datasets import Records
+from support.judging import judge_trial
 from support.rows import slow
 
 # Every trial starts in 0.2 s; WorkerKilled is the one whose timing is the hardest to hold.
@@ -79,7 +80,7 @@ def _facts(outcome: Outcome, reference) -> tuple:
     counters = tuple((each.matched, each.fired, each.mentioned) for each in outcome.faults)
     error = outcome.exception and outcome.exception.type
     recovery = outcome.recovery and outcome.recovery.delivered
-    verdict = outcome.judge(reference).verdict
+    verdict = judge_trial(outcome, reference).verdict
     return verdict, firings, counters, outcome.delivered, error, recovery, outcome.phase
 
 

@@ -24,6 +24,7 @@ from pytest_dataloader_faults.outcomes.stages import DONE
 from support import troublemakers
 from support.datasets import Records, write_records
 from support.epochs import reserves_shared_memory
+from support.judging import judge_trial
 from support.rows import slow
 from support.surroundings import (
     mount_tmpfs,
@@ -67,7 +68,7 @@ def _try(make_dataset, *faults, **options):
 def _passes(make_dataset):
     """It is right without a fault."""
     reference = take_reference(make_dataset)
-    judgement = _try(make_dataset, deadline=30).judge(reference)
+    judgement = judge_trial(_try(make_dataset, deadline=30), reference)
     assert judgement.passed, judgement.sentence
 
 
@@ -208,7 +209,7 @@ def test_a_dataset_that_takes_every_descriptor_is_judged(records):
 
         outcome = _try(make, deadline=30)
         assert "Too many open files" in outcome.exception.text
-        assert not outcome.judge(take_reference(lambda: Records(records))).passed
+        assert not judge_trial(outcome, take_reference(lambda: Records(records))).passed
 
     assert traceback_under(body, with_descriptors(ORDINARY)) == ""
 

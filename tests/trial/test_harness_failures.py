@@ -25,6 +25,7 @@ from pytest_dataloader_faults.exceptions import HarnessError, LostProcessError, 
 from pytest_dataloader_faults.faults import ReadError
 from support import troublemakers
 from support.datasets import COUNT, Records
+from support.judging import judge_trial
 from support.killed import KilledFactory
 from support.rows import slow
 from support.troublemakers import Trouble
@@ -133,7 +134,7 @@ def test_sigkill_of_the_loaders_process_may_come_from_outside(records, reference
     """The dataset may have sent it itself, so it is a verdict; but one that says who else may."""
     outcome = run_trial(lambda: Trouble(records, _die, "loader"), loader={"num_workers": 0})
     assert outcome.died == "signal 9 (SIGKILL)"
-    judgement = outcome.judge(reference)
+    judgement = judge_trial(outcome, reference)
     assert judgement.verdict == "crashed"
     assert "out of memory" in judgement.sentence
 

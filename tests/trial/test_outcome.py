@@ -28,6 +28,7 @@ from pytest_dataloader_faults.faults import (
 from pytest_dataloader_faults.outcomes.stages import Stage
 from support.datasets import Records, RecordStream
 from support.fingerprints import digest
+from support.judging import judge_trial
 from support.loaders import Counted, Fields, Ragged, concatenate
 from support.rows import slow
 from support.specimens import BadSample
@@ -92,7 +93,7 @@ def test_facts_of_each_fault(records, reference, fault, expected, count, phrase)
     assert (outcome.recovery.complete, _indices(outcome.recovery)) == (True, BATCHES)
     rows = [row for each in outcome.recovery.delivered for row in each.rows or ()]
     assert rows == [row for _, row in reference.samples]
-    assert outcome.judge(reference).verdict is Verdict.FAILED_CLEANLY
+    assert judge_trial(outcome, reference).verdict is Verdict.FAILED_CLEANLY
     _comes_back_from_json(outcome)
 
 
@@ -106,7 +107,7 @@ def test_a_fault_with_nothing_to_happen_to_does_not_fire(records, reference):
     assert [each.fault for each in outcome.faults] == DISARMED
     assert {(each.fired, each.mentioned, each.firings) for each in outcome.faults} == {(0, 0, ())}
     assert (outcome.exception, _indices(outcome)) == (None, BATCHES)
-    judgement = outcome.judge(reference)
+    judgement = judge_trial(outcome, reference)
     assert (judgement.verdict, judgement.passed) == (Verdict.NOT_EXERCISED, False)
     _comes_back_from_json(outcome)
 
@@ -141,7 +142,7 @@ def test_reproduce_is_a_line_that_does_so(records):
     assert again.request == outcome.request
     assert (again.fired, again.delivered) == (outcome.fired, outcome.delivered)
     reference = take_reference(make_dataset, Settings(loader=options))
-    assert again.judge(reference).verdict is outcome.judge(reference).verdict
+    assert judge_trial(again, reference).verdict is judge_trial(outcome, reference).verdict
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -187,7 +188,7 @@ def test_an_exception_that_the_caller_handles_is_no_part_of_a_trial(records):
         outcome = run_trial(lambda: BadSample(records), ReadError("*/00.rec"))
 
     assert "Input/output error" not in outcome.exception.text
-    assert outcome.judge(reference).verdict is Verdict.FAILED_UNCLEARLY
+    assert judge_trial(outcome, reference).verdict is Verdict.FAILED_UNCLEARLY
 
 
 class HasAHelper(Records):
@@ -219,7 +220,7 @@ def test_an_iterable_has_no_indices(records):
     assert _indices(outcome) == [None] * 4
     rows = {row for each in outcome.delivered for row in each.rows or ()}
     assert rows == {row for _, row in reference.samples}
-    assert outcome.judge(reference).verdict is Verdict.SURVIVED
+    assert judge_trial(outcome, reference).verdict is Verdict.SURVIVED
 
 
 def test_a_ready_loader_keeps_its_options(records):
@@ -246,7 +247,7 @@ def test_every_shape_of_batch_is_judged(records, kind, options, batches, has_row
     outcome = run_trial(lambda: kind(records), loader=loader)
     assert len(outcome.delivered) == batches
     assert [each.rows is not None for each in outcome.delivered] == [has_rows] * batches
-    assert outcome.judge(reference).verdict is Verdict.SURVIVED
+    assert judge_trial(outcome, reference).verdict is Verdict.SURVIVED
 
 
 def test_the_loaders_process_can_be_armed_itself(records):
@@ -255,7 +256,7 @@ def test_the_loaders_process_can_be_armed_itself(records):
     assert (outcome.fired, _indices(outcome)) == (1, BATCHES[:1])
     assert "Input/output error" in str(outcome.exception)
     reference = take_reference(lambda: Counted(records), Settings(loader=loader))
-    assert outcome.judge(reference).verdict is Verdict.FAILED_CLEANLY
+    assert judge_trial(outcome, reference).verdict is Verdict.FAILED_CLEANLY
 
 
 @pytest.mark.parametrize("fault", [WorkerKilled(), DescriptorExhaustion(), ClosedDescriptor("*")])

@@ -26,6 +26,7 @@ from support import ranked
 from support.corpus.ranks import RankedStream, skips_unreadable
 from support.datasets import Records
 from support.inner import start_forked, start_python
+from support.judging import judge_trial
 from support.rows import rows, slow
 from support.surveys import survey
 from support.waiting import allowed, output_of, until
@@ -53,7 +54,7 @@ def test_ranks_share_a_map_style_dataset(make, reference, left_behind):
     assert sorted([*rank_0, *second]) == list(range(16))
     assert rank_0 != list(range(8))
     assert [each.request.rank for each in outcome.ranks] == [0, 1]
-    assert outcome.judge(reference).verdict is Verdict.SURVIVED
+    assert judge_trial(outcome, reference).verdict is Verdict.SURVIVED
     assert survey(make).judge(outcome).verdict is Verdict.SURVIVED
     assert left_behind() == []
 
@@ -104,7 +105,7 @@ def test_faults_are_armed_where_they_are_requested(make, on_rank, armed):
 def test_an_error_in_one_rank_ends_all_and_is_the_cause_once(make, reference, left_behind):
     outcome = run_trial(make, ReadError("*.rec", nth=7), ranks=2)
     waited, failed = outcome.ranks
-    judgement = outcome.judge(reference)
+    judgement = judge_trial(outcome, reference)
 
     assert (outcome.request.rank, failed.exception.type) == (1, "OSError")
     assert [(each.rank, each.reason) for each in waited.of(Absence)] == [(1, Reason.FAILED)]
@@ -119,7 +120,7 @@ def test_a_rank_that_skips_is_waited_for_and_no_deadline_passes(records):
     make = functools.partial(skips_unreadable, records)
     outcome = run_trial(make, ReadError("*.rec", nth=3), ranks=2, deadline=300)
     reference = take_reference(make, Settings(ranks=2))
-    judgement = outcome.judge(reference, Contract(may_skip=True))
+    judgement = judge_trial(outcome, reference, Contract(may_skip=True))
 
     assert outcome.ranks[0].of(Absence) == (Absence(1, Reason.FINISHED, Position(1, 3)),)
     assert (judgement.verdict, outcome.timed_out) == (Verdict.HUNG, False)
@@ -140,7 +141,7 @@ def test_ranks_that_drift_apart_are_seen(records):
 
 def test_a_rank_whose_process_dies_ends_the_others(records, reference, left_behind):
     outcome = run_trial(functools.partial(ranked.Killing, records), ranks=2)
-    judgement = outcome.judge(reference)
+    judgement = judge_trial(outcome, reference)
 
     assert (outcome.request.rank, outcome.end.exitcode) == (1, -signal.SIGKILL)
     assert [each.reason for each in outcome.ranks[0].of(Absence)] == [Reason.GONE]
@@ -156,14 +157,14 @@ def test_a_rank_that_hangs_is_the_cause_and_not_those_that_wait(make, reference,
     assert (outcome.request.rank, outcome.timed_out) == (1, True)
     assert [each.timed_out for each in waited] == [False, False]
     assert [note.reason for each in waited for note in each.of(Absence)] == [Reason.GONE] * 2
-    assert outcome.judge(reference).sentence.startswith("rank 1: the epoch neither finished")
+    assert judge_trial(outcome, reference).sentence.startswith("rank 1: the epoch neither finished")
     assert left_behind() == []
 
 
 def test_a_collective_of_the_loaders_own_that_no_process_joins_is_a_hang(records, left_behind):
     make = functools.partial(ranked.uneven_sync_loader, records)
     outcome = run_trial(make, ranks=2, deadline=2)
-    judgement = outcome.judge(take_reference(make, Settings(ranks=2)))
+    judgement = judge_trial(outcome, take_reference(make, Settings(ranks=2)))
 
     assert (judgement.verdict, outcome.request.rank) == (Verdict.HUNG, 0)
     assert judgement.sentence.endswith("; rank 1 had finished its epoch, with 2 batches")

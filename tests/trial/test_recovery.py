@@ -15,6 +15,7 @@ from pytest_dataloader_faults._settings.jobs import TrialJob
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from support.datasets import COUNT, Records, RecordStream
+from support.judging import judge_trial
 from support.rows import rows
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -83,7 +84,7 @@ def test_a_pass_over_files_needs_no_workers(records, kind):
 
     assert workers == {None}
     assert sum(len(each.rows) for each in outcome.recovery.delivered) == COUNT
-    assert outcome.judge(take_reference(lambda: kind(records))).verdict == "failed_cleanly"
+    assert judge_trial(outcome, take_reference(lambda: kind(records))).verdict == "failed_cleanly"
 
 
 @rows("kind", [OnlyInWorkers, DiesElsewhere])
@@ -103,7 +104,7 @@ def test_workers_do_not_profit_from_an_error_in_the_child(records, tmp_path):
     last = ReadError(f"*/{COUNT - 1:02}.rec")
     outcome, _ = _recover(make_dataset, last, {**LOADER, "num_workers": 1})
 
-    assert outcome.judge(take_reference(make_dataset)).verdict == "poisoned"
+    assert judge_trial(outcome, take_reference(make_dataset)).verdict == "poisoned"
 
 
 def test_deaths_need_new_workers(records):

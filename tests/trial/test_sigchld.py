@@ -13,6 +13,7 @@ from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine.system import patience
 from pytest_dataloader_faults.faults import TruncatedFile
 from support.datasets import Records, RecordStream
+from support.judging import judge_trial
 
 
 class KillsAWorker(Sampler):
@@ -82,7 +83,7 @@ class ExitsOnShortData(Records):
 
 def test_an_exit_with_status_0_is_a_death_too(records, reference):
     outcome = run_trial(lambda: ExitsOnShortData(records), TruncatedFile("*.rec"))
-    judgement = outcome.judge(reference)
+    judgement = judge_trial(outcome, reference)
 
     assert {each.exitcode for each in outcome.deaths} == {0}
     assert judgement.verdict == "failed_unclearly"

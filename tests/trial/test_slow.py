@@ -16,6 +16,7 @@ from pytest_dataloader_faults.faults import OpenError, ReadError, ShortRead, Slo
 from pytest_dataloader_faults.outcomes import Activity
 from pytest_dataloader_faults.outcomes.stages import DONE
 from support.datasets import COUNT, Records
+from support.judging import judge_trial
 
 DEADLINE, MORE, LARGE = 3.0, 12.0, 200_000
 
@@ -72,7 +73,7 @@ def test_retries_after_a_sleep_may_come_to_their_end(records, reference, action)
 
     assert (outcome.timed_out, outcome.phase) == (False, DONE)
     assert outcome.duration > DEADLINE
-    assert outcome.judge(reference).verdict == "failed_cleanly"
+    assert judge_trial(outcome, reference).verdict == "failed_cleanly"
 
 
 def _polls(path):
@@ -82,7 +83,7 @@ def _polls(path):
 
 def test_who_polls_for_ever_gets_no_more_time(records, reference):
     outcome = _try(records, _polls)
-    judgement = outcome.judge(reference)
+    judgement = judge_trial(outcome, reference)
 
     assert (judgement.verdict, outcome.end.at_deadline.activity) == ("hung", Activity.SLEEPS)
     assert outcome.end.at_deadline.extension < MORE / 2
@@ -149,7 +150,7 @@ def test_batches_that_come_are_waited_for(records, reference):
     outcome = run_trial(lambda: Records(records), fault, loader=loader, deadline=DEADLINE)
 
     assert (outcome.timed_out, outcome.duration > DEADLINE) == (False, True)
-    assert outcome.judge(reference).verdict == "survived"
+    assert judge_trial(outcome, reference).verdict == "survived"
 
 
 def test_what_is_slow_beyond_the_bound_is_reported(records, reference, monkeypatch):
@@ -157,7 +158,7 @@ def test_what_is_slow_beyond_the_bound_is_reported(records, reference, monkeypat
     fault = SlowRead("*.rec", seconds=0.25)
     loader = {"num_workers": 1, "batch_size": 1}
     outcome = run_trial(lambda: Records(records), fault, loader=loader, deadline=DEADLINE)
-    judgement = outcome.judge(reference)
+    judgement = judge_trial(outcome, reference)
 
     delivered = len(outcome.delivered)
     assert (judgement.verdict, 0 < delivered < COUNT) == ("hung", True)

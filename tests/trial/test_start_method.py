@@ -14,6 +14,7 @@ from pytest_dataloader_faults._engine.system.proc import is_dead
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.search import replay
 from support.inner import PRELOADED, PYTHONPATH, start_python
+from support.judging import judge_trial
 from support.rows import slow
 from support.served import VARIABLE, ForkedWorkers, KeepsFile, LeavesAProcess, Surroundings
 from support.troublemakers import Replaced
@@ -269,7 +270,7 @@ def _is_gone(records):
 def test_an_error_of_another_worker_is_judged(records, reference, method):
     outcome = _outcome(records, method, 30.0, fails=True)
     assert outcome.epochs[0].exception.type == "ValueError"
-    judgement = outcome.judge(reference)
+    judgement = judge_trial(outcome, reference)
     assert judgement.verdict == "fails_without_fault"
     assert "sample 0 is damaged" in judgement.sentence
     assert _is_gone(records)
@@ -278,5 +279,5 @@ def test_an_error_of_another_worker_is_judged(records, reference, method):
 @pytest.mark.parametrize("method", MORE_METHODS)
 def test_its_batches_never_come(records, reference, method):
     outcome = _outcome(records, method, SHORT, fails=False)
-    assert outcome.judge(reference).verdict == "hung"
+    assert judge_trial(outcome, reference).verdict == "hung"
     assert _is_gone(records)

@@ -12,6 +12,7 @@ from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.faults import SharedMemoryExhaustion
 from support.datasets import Records
 from support.epochs import epoch, reserves_shared_memory
+from support.judging import judge_trial
 from support.rows import slow
 
 NO_ROOM = "unable to allocate shared memory"
@@ -81,7 +82,7 @@ def test_a_collate_function_of_ones_own_hangs(records, options):
 
     loader = {"num_workers": 1, "batch_size": 4, **options}
     outcome = run_trial(make, SharedMemoryExhaustion(), loader=loader, deadline=2.0)
-    judgement = outcome.judge(take_reference(make, Settings(loader=loader)))
+    judgement = judge_trial(outcome, take_reference(make, Settings(loader=loader)))
     assert Verdict.HUNG == judgement.verdict, judgement.sentence
     assert NO_ROOM in outcome.stderr
     assert outcome.fired

@@ -1,0 +1,14 @@
+"""The verdict on one trial, for tests that have its facts and a reference."""
+
+from __future__ import annotations
+
+from pytest_dataloader_faults import Contract, Outcome
+from pytest_dataloader_faults.outcomes import Finding, Reference
+from pytest_dataloader_faults.outcomes.judge import judge
+
+
+def judge_trial(
+    outcome: Outcome, reference: Reference, contract: Contract | None = None
+) -> Finding:
+    """The verdict on *outcome*, under the default contract unless another one is passed."""
+    return judge(outcome, reference, contract or Contract())
