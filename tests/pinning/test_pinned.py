@@ -28,6 +28,7 @@ from pytest_dataloader_faults.faults import (
 from support.accelerators import REAL, stand_in
 from support.batches import (
     Batch,
+    CannotBeLoaded,
     CannotBePinned,
     Fields,
     ForgetsItself,
@@ -248,6 +249,22 @@ def _judge(folder, reference):
         return outcome, judge_trial(outcome, reference)
 
     return judge
+
+
+def test_thread_that_ends_is_reported_without_the_cause(accelerator, records):
+    outcome = run_trial(lambda: Records(records), loader={**LOADER, "collate_fn": CannotBeLoaded})
+
+    assert "Pin memory thread exited unexpectedly" in outcome.exception.message
+    assert "the batch cannot be loaded" in outcome.stderr
+
+
+def test_thread_that_ends_within_the_timeout_is_reported_as_a_timeout(accelerator, records):
+    """Only where no timeout is set does torch look for the thread."""
+    loader = {**LOADER, "collate_fn": CannotBeLoaded, "timeout": 1}
+    outcome = run_trial(lambda: Records(records), loader=loader)
+
+    assert "DataLoader timed out after 1 seconds" in outcome.exception.message
+    assert "the batch cannot be loaded" in outcome.stderr
 
 
 def test_batch_that_cannot_be_pinned_is_an_error_of_its_own(accelerator, records):

@@ -21,7 +21,6 @@ FOR_THE_HEADER = [
     "_engine.system.proc",
     "_engine.system.processes",
     "_engine.system",
-    "_engine.fake",
 ]
 """The process that looks at the machine imports more, and is thrown away."""
 

@@ -46,6 +46,13 @@ class CannotBePinned(Batch):
         raise RuntimeError("no page can be locked")
 
 
+class CannotBeLoaded(Batch):
+    """Cannot be unpickled, which ends the thread that takes batches from the workers."""
+
+    def __setstate__(self, _state: object) -> None:
+        raise RuntimeError("the batch cannot be loaded")
+
+
 class HangsPinning(Batch):
     """Is never pinned to its end."""
 
