@@ -85,8 +85,8 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="PATH",
         action="append",
         default=[],
-        help="write a report to PATH; the format depends on the extension: .html, .json, .md (for"
-        " the summary of a CI job) or .gitlab.json (GitLab code quality); can be repeated",
+        help="write a report to PATH; the format depends on the extension: .html, .json or .md"
+        " (for the summary of a CI job); can be repeated",
     )
     group.addoption(
         "--dataloader-faults-github",

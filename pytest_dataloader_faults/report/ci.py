@@ -1,14 +1,11 @@
-"""Output for CI systems: GitHub annotations, GitLab code quality, Markdown summaries. Pure.
+"""Output for CI systems: GitHub annotations and Markdown summaries. Pure.
 
-Sources: "Workflow commands for GitHub Actions" (docs.github.com), and "Code Quality report format"
-(docs.gitlab.com).
+Source: "Workflow commands for GitHub Actions" (docs.github.com).
 """
 
 from __future__ import annotations
 
-import hashlib
 import html
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,31 +42,6 @@ def github_commands(report: Report) -> Iterator[str]:
 def error_command(text: str) -> str:
     """Return the workflow command that makes GitHub show *text* as an error of the whole job."""
     return f"::error::{_escape_data(text)}"
-
-
-def gitlab_issues(report: Report) -> str:
-    """Return the failures as a JSON list of GitLab issues."""
-    issues = [
-        {
-            "description": f"{item.nodeid}: {item.word}: {item.sentence}{_fix(item)}",
-            "check_name": item.check,
-            "fingerprint": _fingerprint(item),
-            "severity": "major",
-            "location": {"path": item.file, "lines": {"begin": item.line}},
-        }
-        for item in report.failed
-    ]
-    return json.dumps(issues, indent=2) + "\n"
-
-
-def _fix(item: Item) -> str:
-    return f" fix: {item.fix}" if item.fix else ""
-
-
-def _fingerprint(item: Item) -> str:
-    """Return a stable digest of one failure. An id may contain bytes that are not UTF-8."""
-    text = f"{item.nodeid} {item.check}"
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def _escape_data(text: str) -> str:

@@ -25,12 +25,11 @@ def as_json(report: Report) -> str:
 
 
 RENDERERS: dict[str, Callable[[Report], str]] = {
-    ".gitlab.json": ci.gitlab_issues,
     ".html": html.render,
     ".json": as_json,
     ".md": ci.render,
 }
-"""The format of a report by the suffix of its file; the first match wins."""
+"""The format of a report by the suffix of its file."""
 _ADVICE = "Pass a file that --dataloader-faults-report=NAME.json wrote, or a baseline"
 _PATIENCE = 30
 """Seconds to wait for the process at the other end of a FIFO."""

@@ -27,7 +27,6 @@ _REPORT_OPTIONS = {
     "--html": ".html",
     "--json": ".json",
     "--markdown": ".md",
-    "--gitlab": ".gitlab.json",
 }
 _HINT = " Pass arguments of the class or function with --arg VALUE, and pytest options after --"
 _PREFIX = "--dataloader-faults-"

@@ -183,7 +183,7 @@ def test_push_asks_the_quick_checks(runner, project, python):
     assert process.returncode == 0, process.stdout
     assert f"{len(GROUPS['quick'])} passed" in process.stdout
     name = "push" if runner == SCRIPT else "py3.11"
-    suffixes = {GITHUB: [], GITLAB: [".gitlab.json", ".xml"], SCRIPT: [".html", ".xml"]}[runner]
+    suffixes = {GITHUB: [], GITLAB: [".xml"], SCRIPT: [".html", ".xml"]}[runner]
     assert _reports(project) == sorted(f"{name}{each}" for each in (".json", *suffixes))
     assert _checks(project / f"reports/{name}.json") == set(GROUPS["quick"])
 

@@ -56,7 +56,7 @@ def _found(path):
 @pytest.fixture(name="written", scope="module")
 def _written(run_suite):
     """A folder with the reports of a run in each form, and what was printed."""
-    names = ["out/r.json", "r.md", "r.gitlab.json", "r.html"]
+    names = ["out/r.json", "r.md", "r.html"]
     options = [f"--dataloader-faults-report={name}" for name in names]
     return run_suite(SUITE, "-v", "--durations=2", "--junitxml=j.xml", *options)
 
@@ -65,7 +65,6 @@ def test_a_run_writes_its_reports(written):
     folder, result = written
     assert _found(folder / "out/r.json") == EXPECTED
     assert "1 corrupted" in (folder / "r.md").read_text()
-    assert len(json.loads((folder / "r.gitlab.json").read_text())) == 1
     assert "<strong>1 of " in (folder / "r.html").read_text()
     assert "report: r.md" in result.stdout.lines
     _check_junit(folder / "j.xml")
@@ -241,7 +240,7 @@ def test_shards_are_merged(written, tmp_path, capsys):
     assert _found(output) == EXPECTED
     assert "<strong>1 of " in (tmp_path / "all.html").read_text()
     assert main(["merge", shards[0], "-o", "x.pdf"]) == 2
-    assert "must end in one of .gitlab.json, .html, .json, .md" in capsys.readouterr().err
+    assert "must end in one of .html, .json, .md" in capsys.readouterr().err
     assert main(["merge", str(tmp_path / "nothing.json"), "-o", str(output)]) == 2
 
 

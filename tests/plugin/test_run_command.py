@@ -143,7 +143,6 @@ WRONG = [
     ),
     ((*CLASS, "--quik"), "unrecognized arguments: --quik. Did you mean '--quick'?"),
     ((*CLASS, "--html", "r.txt"), "argument --html: 'r.txt' must end in .html"),
-    ((*CLASS, "--json", "r.gitlab.json"), "'r.gitlab.json' must end in .json"),
     ((*CLASS, "--kwarg", "scale"), "argument --kwarg: 'scale' must be NAME=VALUE, such as size="),
     ((*CLASS, "--kwarg", "scale=1"), "argument --kwarg: 'scale' must be passed once"),
 ]

@@ -63,7 +63,6 @@ _UNFIXED = Report(items=(failed(fix=""),))
             "%0Afix: close the file%0Apytest ",
             1,
         ),
-        (ci.gitlab_issues, "sample 0 is wrong. fix: close the file", 2),
         (ci.render, "  <br>**fix:** close the file\n", 1),
     ],
 )
@@ -260,17 +259,6 @@ def test_tests_of_long_names_share_a_table():
     ]
 
 
-def test_gitlab_gets_one_issue_per_failure():
-    issues = json.loads(ci.gitlab_issues(MIXED))
-    assert [each["check_name"] for each in issues] == [
-        "open-error",
-        "truncated-half",
-        "resource-growth",
-    ]
-    assert len({each["fingerprint"] for each in issues}) == 3
-    assert issues[0]["location"] == {"path": "a.py", "lines": {"begin": 7}}
-
-
 def test_markdown_has_each_test_and_what_failed():
     text = ci.render(MIXED)
     assert "| :x: a.py::test | 2 corrupted, 1 leaked, 1 survived | 1 | 0 | 2.5 |" in text
@@ -373,7 +361,6 @@ def test_hostile_texts_are_only_texts():
     (command,) = ci.github_commands(report)
     assert "\n" not in command
     assert "\x1b" not in command
-    assert json.loads(ci.gitlab_issues(report))[0]["description"].endswith(HOSTILE)
 
 
 def test_reports_are_merged():
