@@ -143,7 +143,7 @@ def test_trial_loads_no_judgement():
             (
                 "(make_dataset, *, files=None, loader=None, contract=None, copy=None, only=None,"
                 " exclude=(), expected_failures=None, deadline=None, seed=0,"
-                " samples=64, ranks=None, on_fail='raise', flaky='warn', jobs=1)"
+                " samples=64, ranks=None, on_fail='raise', flaky='warn')"
             ),
         ),
     ],

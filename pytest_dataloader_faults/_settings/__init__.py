@@ -74,7 +74,6 @@ RULES = {
     "on_fail": ArgumentRule(lambda value: value in _ON_FAIL, f"one of {_ON_FAIL}"),
     "flaky": ArgumentRule(lambda value: value in _NOT_REPRODUCED, f"one of {_NOT_REPRODUCED}"),
     "epochs": COUNT,
-    "jobs": COUNT,
     "ranks": optional(
         ints(2, MOST_RANKS).allows, f"an int from 2 to {MOST_RANKS}, or None for no ranks"
     ),

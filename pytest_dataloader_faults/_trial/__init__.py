@@ -163,14 +163,14 @@ def run_trial_job(request: jobs.TrialJob) -> Outcome:
     If a recovery pass without workers fails, the whole trial is run again, with workers in that
     pass. A second pass of the same trial might succeed only because the first one has failed.
     """
-    outcome = _run_alone(request)
+    outcome = _run_once(request)
     may_recover = request.may_recover_in_child and outcome.phase in (RECOVERY, DONE)
     if not may_recover or (outcome.recovery and outcome.recovery.complete):
         return outcome
-    return _run_alone(replace(request, recovers_in_workers=True))
+    return _run_once(replace(request, recovers_in_workers=True))
 
 
-def _run_alone(request: jobs.TrialJob) -> Outcome:
+def _run_once(request: jobs.TrialJob) -> Outcome:
     require_engine_for_job(request)
     job = _job_for(request)
     (record,) = run_together(job)
@@ -290,37 +290,6 @@ class _Started(NamedTuple):
     warden: ChildProcess
 
 
-class StartedTrial:
-    """A trial that runs while this process does something else."""
-
-    @environment.report_shortages()
-    def __init__(self, request: jobs.TrialJob) -> None:
-        require_engine_for_job(request)
-        self._job = _job_for(request)
-        _prepare_fork()
-        with contextlib.ExitStack() as scope:
-            self._started = _start(self._job, SharedCount(), scope)
-            self._scope = scope.pop_all()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its outcome is available at once."""
-        return self._started.warden.has_ended(0)
-
-    @environment.report_shortages()
-    def wait(self, look: Callable[[], None] | None = None) -> Outcome:
-        """Its outcome. *look* is called again and again until it is available."""
-        with self._scope:
-            end = _await_warden(self._started, look)
-            (record,) = _collect_records([self._started], [end])
-        return outcome_of(self._job, record)
-
-    def end(self) -> None:
-        """End it, without an outcome."""
-        with self._scope:
-            harness.end(self._started.warden)
-
-
 def _prepare_fork() -> None:
     """Do in this process what would otherwise be done again in each trial."""
     import torch.utils.data  # noqa: F401  # once here, not again in every trial
@@ -379,13 +348,13 @@ def _start(request: jobs.Job, fired: SharedCount, scope: contextlib.ExitStack) -
     return _Started(job, around, ChildProcess(warden))
 
 
-def _await_warden(started: _Started, look: Callable[[], None] | None = None) -> int | None:
+def _await_warden(started: _Started) -> int | None:
     """Wait until the warden has ended; its exit code, if that is known."""
     job, around, warden = started
     # The harness's work in the trial also has some seconds; and it may wait for another job.
     longest = job.longest(BUSY_SECONDS + MORE_SECONDS) + HARNESS_SECONDS
     deadline = longest * (2 if job.member_of_several else 1)
-    return harness.wait_for(warden, deadline, around.facts, look)
+    return harness.wait_for(warden, deadline, around.facts)
 
 
 def _collect_records(started: Sequence[_Started], ends: Sequence[int | None]) -> list[Record]:

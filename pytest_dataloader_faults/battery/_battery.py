@@ -10,15 +10,12 @@ from typing import Any
 
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import (
-    TrialJob,
     change_epochs,
-    has_step,
     limit_measurement,
 )
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, is_a
 from pytest_dataloader_faults.battery import progress
-from pytest_dataloader_faults.battery.ahead import TrialsAhead, may_disturb_others
 from pytest_dataloader_faults.battery.checks import (
     CHECKS,
     IN_WORKERS,
@@ -39,7 +36,7 @@ from pytest_dataloader_faults.battery.workload import (
     has_fake_files,
     map_applicable,
 )
-from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, InvalidArgumentError
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import ClosedDescriptor, Fault, has_files
 from pytest_dataloader_faults.outcomes import (
     CheckResult,
@@ -63,7 +60,7 @@ from pytest_dataloader_faults.outcomes.judge.hangs import (
 )
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.outcomes.text import call, pluralize
-from pytest_dataloader_faults.steps import MeasureEpochs, OwnStep, Processes
+from pytest_dataloader_faults.steps import Processes
 
 _ORDINARY = Settings()
 _SHARE_OF_DEADLINE = 0.8
@@ -110,7 +107,6 @@ class Battery:
         memory: CheckMemory | None = None,
     ) -> None:
         """*memory*: what earlier checks have learned; this battery adds to it."""
-        self._ahead: TrialsAhead | None = None
         self.memory = memory or CheckMemory()
         self.hangs = self.memory.hangs
         with progress.stage("fault-free run"):
@@ -127,25 +123,6 @@ class Battery:
         """
         check = CHECKS[name]
         return self._run_scenarios(check, self._plan_scenarios(check), should_fail)
-
-    def run_at_once(self, ahead: TrialsAhead) -> None:
-        """Have *ahead* run the trials, next to each other unless they could disturb each other."""
-        run = self.fault_free_run
-        run.run_alone = ahead.run_alone
-        if ahead.is_needed and not run.unusable_reason and not may_disturb_others(run):
-            self._ahead = ahead
-
-    def plan_jobs(self, name: str) -> list[TrialJob]:
-        """The first trial of each scenario of the check *name* that may run next to others."""
-        check = CHECKS[name]
-        runs_alone = self._ahead is None or not kind_of(check.scenario).is_single
-        if runs_alone or check.origin:  # The plan of a user's check is called only once.
-            return []
-        with contextlib.suppress(NotApplicable, DataLoaderFaultsError):
-            scenarios = self._plan_scenarios(check)
-            may_overlap = (each for each in scenarios if self._may_overlap(check, each))
-            return [self._job_for(check, each) for each in may_overlap]
-        return []
 
     def _plan_scenarios(self, check: Check) -> Scenarios:
         """The scenarios of *check*; raises NotApplicable if it does not apply."""
@@ -217,34 +194,17 @@ class Battery:
         return self._conclude(check, scenario, trials)
 
     def _find_passing_trial(self, check: Check, scenario: Scenario) -> JudgedTrial | None:
-        """A trial that is enough if the dataset passes in it: one that is shared or not alone."""
-        outcome = self._find_outcome(check, scenario)
-        if outcome is None:
+        """The trial of the check that includes *check*, if the dataset passes in it."""
+        including = INCLUDED_IN.get(check.name)
+        if self.hangs or scenario.whole_batches or not including:
             return None
+        outcome = self._shared_trial(CHECKS[including]).outcome
         with contextlib.suppress(NotApplicable):  # Otherwise a trial alone shows that as well.
             check.require_effect(scenario, self.workload, outcome)
             trial = JudgedTrial(outcome, self._judge(outcome, check, scenario))
             self._require_compared_content(scenario, trial)
             return trial if trial.finding.passed else None
         return None
-
-    def _find_outcome(self, check: Check, scenario: Scenario) -> Outcome | None:
-        """The outcome of a trial that is shared, or that runs next to others."""
-        if self.hangs or scenario.whole_batches:
-            return None
-        if including := INCLUDED_IN.get(check.name):
-            return self._shared_trial(CHECKS[including]).outcome
-        if self._ahead is None or not self._may_overlap(check, scenario):
-            return None
-        return self._ahead.run(self._job_for(check, scenario))
-
-    def _may_overlap(self, check: Check, scenario: Scenario) -> bool:
-        """Whether its trial may run next to others: nothing is measured, and no hang is known."""
-        is_measured = any(has_step(scenario.processes, each) for each in (MeasureEpochs, OwnStep))
-        if self.hangs or is_measured or not kind_of(scenario).is_single:
-            return False
-        is_known = bool(self._runs_of(check, scenario))
-        return not (is_known or self._worker_epoch_for(check, scenario))
 
     def _shared_trial(self, check: Check) -> JudgedTrial:
         """The first trial of *check*, which includes others."""
@@ -405,7 +365,7 @@ class Battery:
         return self.fault_free_run.worker_epoch.reference if is_like_it else None
 
     def _arguments_for(self, check: Check, scenario: Scenario) -> dict[str, Any]:
-        """The arguments of ``FaultFreeRun.job`` for the first trial of *scenario*."""
+        """The arguments of ``FaultFreeRun.job`` for a trial of *scenario*."""
         run = self.fault_free_run
         processes = limit_measurement(scenario.processes, run.deadlines.most / 2)
         alone = check.name == WORKERS_AGREE
@@ -413,13 +373,8 @@ class Battery:
             "changes": scenario.loader if alone else self._changes_for(scenario),
             "comparison": run.without_seeds if scenario.keep_randomness else None,
             "options": replace(scenario.options, processes=processes),
-            "may_take_longer": True,
             "recovers_in_workers": not self.memory.recovers and scenario.recovers_in_place,
         }
-
-    def _job_for(self, check: Check, scenario: Scenario) -> TrialJob:
-        """The first trial of *scenario*."""
-        return self.fault_free_run.job(*scenario.faults, **self._arguments_for(check, scenario))
 
     def _changes_for(self, scenario: Scenario) -> dict[str, Any]:
         return {**self.fault_free_run.changes, **scenario.loader}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from pytest_dataloader_faults import exceptions
@@ -15,7 +13,6 @@ from pytest_dataloader_faults._settings import SAMPLES, Files, Settings, check
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, part_of
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.ahead import TrialsAhead
 from pytest_dataloader_faults.battery.checks import CHECKS, names_of_checks, require_checks
 from pytest_dataloader_faults.battery.runner import prepare, run_check
 from pytest_dataloader_faults.outcomes import CheckResult, Contract
@@ -59,7 +56,6 @@ def check_dataset(
     ranks: int | None = None,
     on_fail: str | None = "raise",
     flaky: str = "warn",
-    jobs: int = 1,
 ) -> list[CheckResult]:
     """Run every check of the battery on the dataset that *make_dataset* returns.
 
@@ -93,11 +89,6 @@ def check_dataset(
             library that hides its cause is an ``UnclearErrorWarning`` in each case.
         flaky: What to do if one trial fails and two repeats pass: ``"warn"``, or ``"fail"`` to
             treat it as *on_fail* says.
-        jobs: How many trials run at once. It changes neither the results nor their order. A trial
-            runs alone if something is measured in it, or if the dataset fails in a first try. All
-            trials run alone if they could disturb each other, because *make_dataset* takes a
-            folder or files are written, locked, or open in the calling process, or because workers
-            use a network.
 
     Returns:
         One result per check, including checks that do not apply.
@@ -108,11 +99,11 @@ def check_dataset(
     """
     settings = Settings.of(locals(), may_be_auto=True)
     check(ranks=settings.ranks)
-    check(on_fail=on_fail, flaky=flaky, jobs=jobs)
+    check(on_fail=on_fail, flaky=flaky)
     names = select_checks(only, exclude, expected_failures)
     batteries = batteries_for(make_dataset, settings)
-    with progress.stage("check_dataset"), contextlib.closing(TrialsAhead(jobs)) as ahead:
-        results = run_checks(batteries, names, expected_failures, flaky, ahead)
+    with progress.stage("check_dataset"):
+        results = run_checks(batteries, names, expected_failures, flaky)
         return list(report_results(results, on_fail, flaky))
 
 
@@ -141,13 +132,9 @@ def run_checks(
     names: list[str],
     expected_failures: Mapping[str, str] | None,
     flaky: str,
-    ahead: TrialsAhead,
 ) -> Iterator[CheckResult]:
     """The result of each check for each part; each check is a step of the innermost stage."""
     prepare(names)
-    for _, battery in batteries:
-        battery.run_at_once(ahead)
-    ahead.plan(partial(battery.plan_jobs, name) for name in names for _, battery in batteries)
     for name in progress.step_through(names):
         expected = (expected_failures or {}).get(name)
         arguments = {
@@ -157,7 +144,6 @@ def run_checks(
         }
         results = []
         for part, battery in batteries:
-            ahead.begin_check()
             again = battery.reproduce("check_dataset", **arguments)
             results.append(
                 label_part(part, run_check(battery, name, expected=expected, reproduce=again))

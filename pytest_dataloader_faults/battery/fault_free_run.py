@@ -70,11 +70,9 @@ class FaultFreeRun:
         unusable_reason: Why the dataset does not work with these options either, or None.
         fails_when_monitored: Whether the dataset failed without a fault, but with more processes
             or files monitored than in the fault-free run.
-        run_alone: Runs a trial while no other one runs.
     """
 
     fails_when_monitored = False
-    run_alone: Callable[[TrialJob], Outcome] = staticmethod(run_trial_job)
     _shares: tuple[Share, ...] = ()
     _drawn: int | None = None
     _own_samples: int | None = None
@@ -215,7 +213,7 @@ class FaultFreeRun:
         provokes_races = job.options.watch_files and not faults
         repeat = run_in_both_orders if provokes_races else run_without_vain_waits
         return repeat(
-            lambda collisions: self.run_alone(replace(job, collisions=collisions)),
+            lambda collisions: run_trial_job(replace(job, collisions=collisions)),
             lambda outcome: not (faults or self.judge(outcome, Contract()).passed),
         )
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable
 
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle, WorkerReports
 from pytest_dataloader_faults._engine.supervisor.server import REPORT_SIGNAL
@@ -43,8 +42,6 @@ _GRACE = 30.0
 """Seconds a warden gets beyond its deadline before it counts as broken itself."""
 _LOOKS = 5
 """How many times in a row, a second apart, a warden must be seen stopped."""
-_PARTS = 20
-"""How often other work is looked at between two looks at a warden."""
 _PATIENCE = 10.0
 """Seconds in which a supervisor that owes its report neither works nor waits for a processor."""
 _BETWEEN_LOOKS = 0.002
@@ -55,15 +52,10 @@ NOTHING_SHOWN = (
 )
 
 
-def wait_for(
-    warden: ChildProcess, deadline: float, facts: Journal, look: Callable[[], None] | None = None
-) -> int | None:
-    """Wait until *warden* has ended, at most *deadline* seconds and a grace; its exit code.
-
-    *look* is called again and again meanwhile.
-    """
+def wait_for(warden: ChildProcess, deadline: float, facts: Journal) -> int | None:
+    """Wait until *warden* has ended, at most *deadline* seconds and a grace; its exit code."""
     try:
-        _watch(warden, deadline + _GRACE, facts, look)
+        _watch(warden, deadline + _GRACE, facts)
     except BaseException:  # Ctrl-C: the warden ends its tree first.
         warden.send(signal.SIGTERM)
         warden.ends_in_time(_GRACE)
@@ -73,12 +65,10 @@ def wait_for(
     return code
 
 
-def _watch(
-    warden: ChildProcess, deadline: float, facts: Journal, look: Callable[[], None] | None
-) -> None:
+def _watch(warden: ChildProcess, deadline: float, facts: Journal) -> None:
     """Return once *warden* has ended; end a warden that is stopped."""
     patience, stopped = Patience(deadline, [warden.pid]), 0
-    while not _ends_soon(warden, look):
+    while not warden.has_ended(BETWEEN_LOOKS):
         stopped = stopped + 1 if is_stopped(warden.pid) else 0
         if stopped == _LOOKS:
             facts.write(HarnessFailed(f"{describe_warden(warden.pid)} {STOPPED}{NOTHING_SHOWN}"))
@@ -86,17 +76,6 @@ def _watch(
             warden.send(signal.SIGCONT)
         if patience.is_over():
             warden.send(signal.SIGKILL)
-
-
-def _ends_soon(warden: ChildProcess, look: Callable[[], None] | None) -> bool:
-    """Whether *warden* ends before the next look at it; call *look* meanwhile."""
-    if look is None:
-        return warden.has_ended(BETWEEN_LOOKS)
-    for _ in range(_PARTS):
-        look()
-        if warden.has_ended(BETWEEN_LOOKS / _PARTS):
-            return True
-    return False
 
 
 def end(warden: ChildProcess) -> None:

@@ -154,12 +154,10 @@ class TrialKind:
     Attributes:
         fault_free_check: The check whose trials are those of the fault-free run.
         may_compare_workers: Whether its trials may be compared with an epoch of workers.
-        is_single: Whether a trial is a single job.
     """
 
     fault_free_check = WORKERS_AGREE
     may_compare_workers = True
-    is_single = True
 
     def __init__(self, elsewhere: str = "") -> None:
         self._elsewhere = elsewhere

@@ -71,7 +71,7 @@ class RankTrials(TrialKind):
     """Trials of several ranks, with faults in one of them."""
 
     fault_free_check = RANKS_AGREE
-    may_compare_workers = is_single = False
+    may_compare_workers = False
 
     def includes(self, scenario: Scenario) -> bool:
         """Whether it has several ranks."""
