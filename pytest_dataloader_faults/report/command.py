@@ -136,10 +136,6 @@ def _merge(options: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> in
     return 0
 
 
-_FORMS = {".md": compare.markdown, ".html": compare.page}
-"""The renderer of a comparison by the suffix of the file."""
-
-
 def _add_compare(commands: _Commands) -> None:
     """Declare the command ``compare`` and its arguments."""
     parser = commands.add_parser(
@@ -148,31 +144,15 @@ def _add_compare(commands: _Commands) -> None:
         description="Compare NEW.json with OLD.json, each of which is a report in JSON or a"
         " baseline: checks that newly fail, are fixed or fail with"
         " a different verdict, and tests that are slower. The exit status is 1 if a check newly"
-        " fails, 2 if a report cannot be read or written, and 0 otherwise.",
+        " fails, 2 if a report cannot be read, and 0 otherwise.",
     )
     parser.add_argument("old", metavar="OLD.json", help="the older report or baseline")
     parser.add_argument("new", metavar="NEW.json", help="the newer report or baseline")
-    parser.add_argument(
-        "-o",
-        "--output",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="also write the comparison to PATH; the format depends on the ending:"
-        f" {', '.join(_FORMS)}",
-    )
     parser.set_defaults(run=_compare, parser=parser, hint="")
 
 
 def _compare(options: argparse.Namespace) -> int:
-    for path in options.output:
-        if not path.endswith(tuple(_FORMS)):
-            message = f"output={path!r} must end in one of {', '.join(_FORMS)}"
-            raise InvalidArgumentError(message)
     comparison = compare.compare_reports(*map(files.read, (options.old, options.new)))
-    for path in options.output:
-        form = next(each for ending, each in _FORMS.items() if path.endswith(ending))
-        files.write_text(form(comparison), path)
     _show(compare.lines(comparison))
     return int(comparison.is_worse)
 

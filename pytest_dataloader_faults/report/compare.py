@@ -12,8 +12,6 @@ from typing import NamedTuple, TypeAlias
 
 from pytest_dataloader_faults.outcomes import Verdict
 from pytest_dataloader_faults.outcomes.text import shorten
-from pytest_dataloader_faults.report.ci import as_text
-from pytest_dataloader_faults.report.html import fill_template
 from pytest_dataloader_faults.report.model import (
     FAILED,
     FAILURES,
@@ -245,31 +243,3 @@ def lines(comparison: ReportComparison) -> Iterator[str]:
         if changes:
             yield f"{title}:"
             yield from (f"  {name}: {change}" for name, change in changes)
-
-
-def markdown(comparison: ReportComparison) -> str:
-    """Format *comparison* as Markdown."""
-    return "\n".join(_markdown_lines(comparison)) + "\n"
-
-
-def _markdown_lines(comparison: ReportComparison) -> Iterator[str]:
-    yield "# DataLoader faults: what has changed"
-    yield ""
-    if comparison.warning:
-        yield f":warning: {as_text(comparison.warning)}."
-        yield ""
-    mark = ":x:" if comparison.is_worse else ":white_check_mark:"
-    yield f"{mark} {as_text(comparison.headline)}."
-    for title, changes in comparison.sections.items():
-        if changes:
-            yield from ("", f"## {title.capitalize()}", "")
-            yield from (f"- {as_text(name)}: {as_text(change)}" for name, change in changes)
-
-
-_LOOKS = {NEW: "failed", FIXED: "passed", NOT_FIXED: "xfailed", OTHER_VERDICT: "failed"}
-"""The status whose colors a section of the page has."""
-
-
-def page(comparison: ReportComparison) -> str:
-    """Format *comparison* as an HTML page, which does not need other files."""
-    return fill_template("compare.html", {"comparison": comparison, "looks": _LOOKS})

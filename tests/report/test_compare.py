@@ -9,7 +9,7 @@ import pytest
 from pytest_dataloader_faults.report import compare, files
 from pytest_dataloader_faults.report.command import main
 from pytest_dataloader_faults.report.model import Report
-from support.reports import HOSTILE, HOSTILE_MARKUP, RUN, failed, item
+from support.reports import RUN, failed, item
 from support.rows import rows
 
 OLD = Report(
@@ -110,27 +110,9 @@ NO_TEST_IN_COMMON = (
 )
 def test_reports_without_a_test_in_common_are_a_warning(old, new, warning):
     comparison = compare.compare_reports(old, new)
-    lines, text, page = (
-        list(compare.lines(comparison)),
-        compare.markdown(comparison),
-        compare.page(comparison),
-    )
 
     assert comparison.warning == warning
-    assert (lines[0] == f"warning: {warning}") is bool(warning)
-    assert (":warning: the " in text) is bool(warning)
-    assert (f"<strong>Warning:</strong> {warning}." in page) is bool(warning)
-
-
-def test_a_page_has_each_change_in_the_colors_of_its_section():
-    page = compare.page(compare.compare_reports(OLD, NEW))
-
-    assert '<a class="badge failed" href="#section-1">newly failing</a> 2' in page
-    assert '<a class="badge passed" href="#section-2">fixed</a> 1' in page
-    assert '<a class="badge xfailed" href="#section-3">neither failing nor fixed</a> 1' in page
-    for number, title in enumerate(["Newly failing", "Fixed", "Neither failing nor fixed"], 1):
-        assert f'<h2 id="section-{number}">{title}</h2>' in page
-    assert "prefers-color-scheme: dark" in page
+    assert (next(compare.lines(comparison)) == f"warning: {warning}") is bool(warning)
 
 
 def test_an_item_that_asks_its_check_twice():
@@ -296,15 +278,9 @@ def _written(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("written")
-def test_the_command_tells_and_writes(capsys, tmp_path):
-    assert main(["compare", "old.json", "new.json", "-o", "c.md", "-o", "out/c.html"]) == 1
+def test_the_status_is_1_if_a_check_newly_fails(capsys):
+    assert main(["compare", "old.json", "new.json"]) == 1
     assert "  a.py::test[leftover-files]: leaked: it leaks." in capsys.readouterr().out
-
-    text, page = (tmp_path / "c.md").read_text(), (tmp_path / "out/c.html").read_text()
-    assert "## Newly failing" in text
-    assert ":x: failures: 4 before, 4 now" in text
-    name, change = "a.py::test[leftover-files]", "leaked: it leaks."
-    assert f'<span class="test">{name}</span> <span class="sentence">{change}</span>' in page
 
 
 @pytest.mark.usefixtures("written")
@@ -313,32 +289,10 @@ def test_the_status_is_0_where_nothing_is_new():
 
 
 @pytest.mark.usefixtures("written")
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["old.json", "nothing.json"],
-            "nothing.json cannot be read: No such file or directory. Pass a file that --data",
-        ),
-        (["old.json", "new.json", "-o", "c.pdf"], "output='c.pdf' must end in one of .md, .html"),
-    ],
-)
-def test_what_cannot_be_compared_is_an_error(arguments, message, capsys):
-    assert main(["compare", *arguments]) == 2
+def test_a_report_that_is_missing_is_an_error(capsys):
+    assert main(["compare", "old.json", "nothing.json"]) == 2
+    message = "nothing.json cannot be read: No such file or directory. Pass a file that --data"
     assert message in capsys.readouterr().err
-
-
-def test_texts_of_reports_do_no_harm():
-    hostile = failed(nodeid=HOSTILE_MARKUP, sentence=HOSTILE)
-    comparison = compare.compare_reports(Report(), Report(items=(hostile,)))
-
-    page = compare.page(comparison)
-    assert "<script" not in page
-    assert "<img" not in page
-    assert not {"\0", "\x1b", "\u202e"} & set(page)
-    text = compare.markdown(comparison)
-    assert "<script" not in text
-    assert not {"\0", "\x1b", "\u202e"} & set(text)
 
 
 def test_a_large_report_is_compared_in_linear_time():

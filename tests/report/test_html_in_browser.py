@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.report import compare, files
+from pytest_dataloader_faults.report import files
 from pytest_dataloader_faults.report.model import Report
-from support.reports import EVERYTHING, HOSTILE_MARKUP, MIXED, failed, item, large
+from support.reports import EVERYTHING, HOSTILE_MARKUP, failed, item, large
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
@@ -225,28 +225,6 @@ def test_print_has_what_failed(opened):
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.get_by_text("evidence").first.is_visible()
     assert _shown(page, ".filter") == _shown(page, ".copy") == 0
-
-
-@pytest.mark.parametrize(("width", "theme"), [(360, "dark"), (1280, "light")])
-def test_a_comparison_looks_like_a_report(browser, tmp_path, width, theme):
-    hostile = failed(nodeid=HOSTILE_MARKUP, sentence=HOSTILE_MARKUP)
-    path = tmp_path / "changes.html"
-    path.write_text(compare.page(compare.compare_reports(MIXED, Report(items=(hostile, item())))))
-    size = {"width": width, "height": 900}
-    context = browser.new_context(viewport=size, color_scheme=theme)
-    page = context.new_page()
-    page.goto(path.as_uri())
-
-    violations = axe.Axe().run(page).response["violations"]
-    assert [each["id"] for each in violations if each["impact"] != "minor"] == []
-    assert not _is_too_wide(page)
-    color = "rgb(253, 231, 231)" if theme == "light" else "rgb(69, 26, 29)"
-    badge = page.locator(".badge.failed").first
-    assert badge.evaluate("each => getComputedStyle(each).backgroundColor") == color
-    badge.click()
-    playwright.expect(page.get_by_role("heading", name="Newly failing")).to_be_in_viewport()
-    assert page.locator("img, header b, a[href^=javascript]").count() == 0
-    context.close()
 
 
 @pytest.mark.slow

@@ -43,7 +43,6 @@ def test_a_device_stays_one(tmp_path, report, is_linked):
     if is_linked:
         target.symlink_to(device)
     assert main(["merge", str(report), "-o", str(target)]) == 0
-    assert main(["compare", str(report), str(report), "-o", str(target)]) == 0
     assert stat.S_ISCHR(os.stat(target).st_mode)
     assert target.is_symlink() is is_linked
     assert sorted(tmp_path.iterdir()) == sorted({device, target, report})

@@ -17,7 +17,7 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
@@ -52,28 +52,17 @@ from pytest_dataloader_faults.report.model import (
 
 def render(report: Report) -> str:
     """Return the page."""
-    return fill_template("template.html", _template_facts(report))
+    from jinja2 import Environment, StrictUndefined
 
-
-def fill_template(name: str, facts: Mapping[str, Any]) -> str:
-    """Fill the template *name* with *facts* and the style of all pages."""
-    from jinja2 import DictLoader, Environment, StrictUndefined
-    from markupsafe import Markup
-
-    style = _read_part("style.css")
     environment = Environment(
-        loader=DictLoader({each: _read_part(each) for each in ("base.html", name)}),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
         finalize=_printable,
     )
-    shared = {
-        "style": Markup(style),  # noqa: S704  # a file of this package
-        "policy": f"style-src {_hash(style)}",
-    }
-    return environment.get_template(name).render({**shared, **facts}) + "\n"
+    template = environment.from_string(_read_part("template.html"))
+    return template.render(_template_facts(report)) + "\n"
 
 
 def _printable(value: object) -> object:
@@ -98,6 +87,7 @@ def _template_facts(report: Report) -> dict[str, Any]:
     return {
         "report": report,
         "script": Markup(script),  # noqa: S704  # a file of this package
+        "style": Markup(style),  # noqa: S704  # a file of this package
         "policy": f"script-src {_hash(script)}; style-src {_hash(style)}",
         "tests": {test: _split_folded(trials_of_test) for test, trials_of_test in tests.items()},
         "columns": list(zip(tests, _columns(tests), strict=True)),
