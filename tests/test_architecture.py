@@ -121,7 +121,6 @@ STATE = {
     "_trial.loaders._running": "what would end pytest's workers if it were collected",
     "_trial.process.fork_server._started": "one process has torch, for all trials of this one",
     "battery.checks.CHECKS": "a run of pytest adds the user's checks, and removes them at its end",
-    "battery.progress._stages": "what runs inside of what, over calls of the user's",
     "fake_files.transfer._kept": "a worker sees fake files until it ends",
     "fake_files.transfer._scopes": "pyfakefs itself has one list of what it skips",
     "faults.base.KINDS": "filled as the classes are made",

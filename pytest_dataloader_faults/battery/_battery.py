@@ -15,7 +15,6 @@ from pytest_dataloader_faults._settings.jobs import (
 )
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, is_a
-from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery.checks import (
     CHECKS,
     IN_WORKERS,
@@ -109,8 +108,7 @@ class Battery:
         """*memory*: what earlier checks have learned; this battery adds to it."""
         self.memory = memory or CheckMemory()
         self.hangs = self.memory.hangs
-        with progress.stage("fault-free run"):
-            run = FaultFreeRun(make_dataset, settings, earlier_run=earlier_run, is_valid=is_valid)
+        run = FaultFreeRun(make_dataset, settings, earlier_run=earlier_run, is_valid=is_valid)
         self.fault_free_run = run
         self.workload = IN_WORKERS.workload(run)
         if not run.unusable_reason:

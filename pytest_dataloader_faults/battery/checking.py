@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -102,8 +102,8 @@ def check_dataset(
     check(on_fail=on_fail, flaky=flaky)
     names = select_checks(only, exclude, expected_failures)
     batteries = batteries_for(make_dataset, settings)
-    with progress.stage("check_dataset"):
-        results = run_checks(batteries, names, expected_failures, flaky)
+    with progress.bar("check_dataset", len(names)) as advance:
+        results = run_checks(batteries, names, expected_failures, flaky, advance)
         return list(report_results(results, on_fail, flaky))
 
 
@@ -132,10 +132,11 @@ def run_checks(
     names: list[str],
     expected_failures: Mapping[str, str] | None,
     flaky: str,
+    advance: Callable[[], object],
 ) -> Iterator[CheckResult]:
-    """The result of each check for each part; each check is a step of the innermost stage."""
+    """The result of each check for each part; calls *advance* after each check."""
     prepare(names)
-    for name in progress.step_through(names):
+    for name in names:
         expected = (expected_failures or {}).get(name)
         arguments = {
             "only": name,
@@ -149,6 +150,7 @@ def run_checks(
                 label_part(part, run_check(battery, name, expected=expected, reproduce=again))
             )
         yield from accept_expected_failures(results)
+        advance()
 
 
 def label_part(part: str | None, result: CheckResult) -> CheckResult:

@@ -17,7 +17,6 @@ from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults._settings.jobs import ONE_EPOCH, Deadlines, TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import repeat_if_killed, run_trial_job
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bind_factory
-from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery.shares import (
     ReferenceStore,
     WorkerEpoch,
@@ -365,7 +364,6 @@ class FaultFreeRun:
         self.whole_batches |= self.reference.whole_batches
         runs = []
         for self.changes in attempts:
-            progress.step(f"with workers (without workers: {self.reference.duration:.1f} s)")
             run, finding = self._run_and_judge()
             self.deadlines.record_epoch(0 if run[-1].timed_out else run[-1].duration)
             if not finding.passed and self.can_make_whole_batches(run[-1]):

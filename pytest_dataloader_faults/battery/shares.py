@@ -12,7 +12,6 @@ from pytest_dataloader_faults._settings import SAMPLES, Settings
 from pytest_dataloader_faults._settings.jobs import TrialOptions
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.outcomes import Delivery, Outcome, Pass, Reference, Stage
 from pytest_dataloader_faults.outcomes.comparison import Compared, Comparison
 from pytest_dataloader_faults.outcomes.contract import Contract
@@ -319,7 +318,6 @@ class ReferenceStore:
     def get(self, comparison: Comparison) -> Reference:
         """The reference for *comparison*."""
         if comparison not in self._by_comparison:
-            progress.step("without workers")
             new_reference = self._take(comparison, seconds=self._seconds)
             self._learn(new_reference.duration)
             self._by_comparison[comparison] = new_reference

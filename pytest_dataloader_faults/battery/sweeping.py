@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,7 +29,6 @@ from pytest_dataloader_faults.faults.base import (
     default_path,
     explain_invalid_fault,
 )
-from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Contract, SweepResult, SweepStep, Verdict
 from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.repeats import deciding_trial
@@ -81,8 +80,8 @@ def sweep(
     check(max_trials=max_trials, on_fail=on_fail)
     target = _target_of(make_dataset, settings, run_epochs(before_init=before_init))
     rows = _rows_for(target, faults, start_at)
-    with progress.stage("sweep"):
-        sweep_result = _run_rows(target, rows, max_trials, on_fail)
+    with progress.bar("sweep") as advance:
+        sweep_result = _run_rows(target, rows, max_trials, on_fail, advance)
     if start_at is None:
         _require_fired(sweep_result, on_fail)
     return sweep_result
@@ -128,32 +127,25 @@ def _rows_for(target: _SweepTarget, faults: Iterable[Fault], start_at: Any) -> l
 
 
 def _run_rows(
-    target: _SweepTarget, rows: list[Any], max_trials: int, on_fail: str | None
+    target: _SweepTarget,
+    rows: list[Any],
+    max_trials: int,
+    on_fail: str | None,
+    advance: Callable[[], object],
 ) -> SweepResult:
     """The steps of all *rows*; raises or warns of a failure at the line of our caller's caller."""
     steps: list[SweepStep] = []
     remaining_rows = list(rows)
     while remaining_rows and len(steps) < max_trials:
-        total = len(steps) + sum(_expected_steps(each, target.workload) for each in remaining_rows)
         fault = remaining_rows.pop(0)
-        progress.step(f"{type(fault).__name__} nth={fault.nth}", len(steps), min(total, max_trials))
         steps.append(_step(target, fault))
+        advance()
         if steps[-1].fired:
             remaining_rows.insert(0, replace(fault, nth=fault.nth + 1))  # The next in this row.
         if not steps[-1].passed:
             table = SweepResult(tuple(steps), next(iter(remaining_rows), None)).table()
             report(f"{steps[-1].explanation}\n{table}", on_fail)
     return SweepResult(tuple(steps), next(iter(remaining_rows), None))
-
-
-def _expected_steps(fault: Any, workload: Workload) -> int:
-    """How many steps are likely to be left in a row: the last one finds nothing to fail."""
-    path = _with_target(fault, workload).path
-    is_meant = GlobMatcher((path,) if isinstance(path, str) else path)
-    all_counts = (each.counts_of(fault.operation) for each in workload.fault_free.processes)
-    sums = (sum(counts[path] for path in filter(is_meant, counts)) for counts in all_counts)
-    step_count: int = max(sums, default=0) + 2 - fault.nth
-    return max(1, step_count)
 
 
 def _require_fired(sweep_result: SweepResult, on_fail: str | None) -> None:

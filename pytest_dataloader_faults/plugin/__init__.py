@@ -113,8 +113,6 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(_options.as_typed(config, str(error))) from error
     if collector is not None:
         config.pluginmanager.register(collector)
-        if _items.has_terminal(config):
-            config.pluginmanager.register(_items.ProgressLine(config))
     if datasets := _options.named_datasets(config):
         from pytest_dataloader_faults.plugin._named_datasets import NamedDatasets
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import sys
@@ -16,7 +15,6 @@ import pytest
 from pytest_dataloader_faults._arguments import suggest_name
 from pytest_dataloader_faults._settings import Files, Settings
 from pytest_dataloader_faults._trial.factory import DatasetFactory, is_ready, part_of
-from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery.checking import (
     accept_expected_failures,
     label_part,
@@ -63,8 +61,7 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults.report.model import Item
 
 _fault_free_cache = pytest.StashKey[FaultFreeCache]()
-_stage = pytest.StashKey[progress.ProgressStage]()
-_numbers = pytest.StashKey[dict[pytest.Item, int]]()
+_is_prepared = pytest.StashKey[bool]()
 
 
 class FaultCheck:
@@ -99,7 +96,8 @@ class FaultCheck:
         self._place = f"{os.path.relpath(caller.f_code.co_filename)}:{caller.f_lineno}"
         settings = {"files": files, "loader": loader, "contract": contract, "copy": copy}
         began = time.monotonic()
-        with report_shortage_once(self._node), self._progress():
+        with report_shortage_once(self._node):
+            _prepare_once(self._node)
             results = self._run_parts(make_dataset, settings)
         results = list(map(self._record, results))
         result = results[0] if results[0].part is None else summarize_parts(results)
@@ -124,16 +122,6 @@ class FaultCheck:
     def _describe(self, result: CheckResult, facts: Mapping[str, Any]) -> Item:
         failure = {"status": FAILED} if self._fails(result) else {}
         return describe_result(self._node, result, **{**facts, **failure})
-
-    def _progress(self) -> contextlib.AbstractContextManager[None]:
-        """Show the number of this check in this run of pytest."""
-        places, stash = _item_numbers(self._node), self._node.config.stash
-        if _stage not in stash:
-            stash[_stage] = progress.ProgressStage("checks")
-            prepare([name for name in map(check_name_of, places) if name in CHECKS])
-        stage = stash[_stage]
-        stage.step(self.name, places.get(self._node, 0), len(places))
-        return progress.within(stage)
 
     def _run_parts(
         self, make_dataset: DatasetFactory, settings: Mapping[str, Any]
@@ -231,13 +219,12 @@ def _refuse(unknown: Mapping[str, Any]) -> None:
     raise InvalidArgumentError(f"fault_check() does not accept {arguments}. {advice}")
 
 
-def _item_numbers(node: pytest.Item) -> dict[pytest.Item, int]:
-    """The number of each item of this run that runs a check, from 0. Computed once."""
-    stash = node.config.stash
-    if _numbers not in stash:
-        asking = filter(runs_check, node.session.items)
-        stash[_numbers] = {item: number for number, item in enumerate(asking)}
-    return stash[_numbers]
+def _prepare_once(node: pytest.Item) -> None:
+    """Prepare this process for the checks of this run of pytest."""
+    if _is_prepared not in node.config.stash:
+        node.config.stash[_is_prepared] = True
+        names = map(check_name_of, filter(runs_check, node.session.items))
+        prepare([name for name in names if name in CHECKS])
 
 
 def _arguments_for(node: pytest.Item) -> str:

@@ -1,8 +1,7 @@
-"""What an item runs and needs: its checks, an accelerator, and a line that shows progress."""
+"""What an item runs and needs: its checks, and an accelerator."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -12,7 +11,6 @@ import pytest
 from pytest_dataloader_faults.plugin import _options
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults.battery.progress import Line
     from pytest_dataloader_faults.plugin._fault_check import FaultCheck
     from pytest_dataloader_faults.plugin._options import ItemOptions
 
@@ -115,50 +113,3 @@ def require_accelerator(item: pytest.Item) -> None:
     if reason:
         item.stash[_options.NOT_APPLICABLE] = reason
         pytest.skip(reason)
-
-
-_PROGRESS = "pytest_dataloader_faults.battery.progress"
-
-
-class ProgressLine:
-    """The progress line of a long call; registered with pytest if there is a terminal."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._capture = config.pluginmanager.getplugin("capturemanager")
-        self._line: Line | None = None
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> None:
-        """Register the progress line, if the item can make long calls (importing them is slow)."""
-        if _PROGRESS in sys.modules or MARKER in getattr(item, "fixturenames", ()):
-            from pytest_dataloader_faults.battery import progress
-
-            self._line = self._line or progress.Line(self._capture.global_and_fixture_disabled)
-            progress.show = self._line
-
-    def pytest_unconfigure(self) -> None:
-        """Unregister the progress line."""
-        if _PROGRESS in sys.modules:
-            sys.modules[_PROGRESS].show = None  # type: ignore[attr-defined]
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self) -> Iterator[None]:
-        """Remove the line after each item."""
-        try:
-            return (yield)
-        finally:
-            if _PROGRESS in sys.modules:
-                sys.modules[_PROGRESS].clear()
-
-
-def has_terminal(config: pytest.Config) -> bool:
-    """Whether there is a terminal, and no other plugin writes to it while a test runs."""
-    is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    is_in_ci = any(os.environ.get(name) for name in ("CI", "BUILD_NUMBER"))
-    has_logging = config.pluginmanager.has_plugin("logging")  # Otherwise, its ini key is missing.
-    level = config.getoption("log_cli_level", default=None)
-    is_logging = has_logging and (config.getini("log_cli") or level is not None)
-    is_ours = not config.pluginmanager.has_plugin("sugar")  # It rewrites its own lines.
-    is_captured = config.getoption("capture", default="no") in {"fd", "sys"}
-    is_loud = config.getoption("verbose", default=-2) >= -1
-    return is_terminal and is_captured and is_loud and is_ours and not (is_in_ci or is_logging)

@@ -147,9 +147,9 @@ def explore(
     choices = [*KINDS.values()]
     kinds = _default_kinds(fixed) if kinds is None else choose_arguments(choices, kinds=kinds)
     survey = _assertion.Survey(make_dataset, trial_settings, run_epochs(before_init=before_init))
-    search = _runner.Search(survey, search_settings.max_examples)
     drawn = _runner.cases(survey, loader, max_epochs, max_faults=max_faults, kinds=kinds)
-    with progress.stage("explore"):
+    with progress.bar("explore", search_settings.max_examples) as advance:
+        search = _runner.Search(survey, advance)
         failure = search.check_without_fault(_runner.fault_free_case(fixed))
         if not failure and search_settings.max_examples >= _ENOUGH_EXAMPLES:
             failure = search.try_transient_errors(loader, max_epochs, kinds)

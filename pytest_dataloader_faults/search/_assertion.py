@@ -17,7 +17,6 @@ from pytest_dataloader_faults._trial.factory import (
     is_named,
     takes_folder,
 )
-from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery.checks import Scenario, kind_of
 from pytest_dataloader_faults.battery.fault_free_run import ONE_WORKER, FaultFreeRun
 from pytest_dataloader_faults.battery.targets import require_match
@@ -64,8 +63,7 @@ class Survey:
         self, make_dataset: DatasetFactory, settings: Settings, processes: Processes = _ONE_EPOCH
     ) -> None:
         """*processes*: those of a trial; other trials have more epochs."""
-        with progress.stage("fault-free run"):
-            self._fault_free_run = FaultFreeRun(make_dataset, settings, attempts=[ONE_WORKER])
+        self._fault_free_run = FaultFreeRun(make_dataset, settings, attempts=[ONE_WORKER])
         self.make_dataset = make_dataset
         self.contract = self._fault_free_run.contract
         self.kind = kind_of(Scenario(processes=processes))

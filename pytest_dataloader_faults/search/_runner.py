@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ from hypothesis.errors import Flaky
 from pytest_dataloader_faults import exceptions, faults, strategies
 from pytest_dataloader_faults._arguments import optional, suggest_name
 from pytest_dataloader_faults._trial.factory import full_name
-from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     DataLoaderFaultsError,
@@ -143,10 +142,10 @@ class Example(NamedTuple):
 class Search:
     """A search for a case that fails, and what its trials have shown so far."""
 
-    def __init__(self, survey: Survey, max_trials: int) -> None:
-        """*max_trials*: the maximum number of trials before a failure."""
+    def __init__(self, survey: Survey, advance: Callable[[], object]) -> None:
+        """*advance* is called after each trial."""
         self.survey = survey
-        self.max_trials = max_trials
+        self._advance = advance
         self.trials = 0
         self.examples: int | None = None
         self.verdicts: Counter[str] = Counter()
@@ -245,21 +244,13 @@ class Search:
         """
         name = repr(case)
         if name not in self._trials_by_case:
-            self._show_progress()
             self._trials_by_case[name] = self._run(case)
             self._count(self._trials_by_case[name])
+            self._advance()
         trial = self._trials_by_case[name]
         if is_violation(trial.finding):
             self.failed = trial
         return trial
-
-    def _show_progress(self) -> None:
-        """Report the progress of the search."""
-        if self.examples is None:
-            progress.step("", self.trials, self.max_trials)
-        else:
-            count = self.trials - self.examples
-            progress.step(f"failed in trial {self.examples}; {count} since then, to shrink it")
 
     def _run(self, case: Case) -> Example:
         outcome = self.survey.run_trial(

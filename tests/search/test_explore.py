@@ -98,7 +98,7 @@ def test_a_failure_is_shrunk_to_the_least_and_printed_as_a_test_that_repeats_it(
 
 def test_tolerated_errors_are_found_out(records):
     profile = survey(lambda: StaleThenFailing(records), deadline=10)
-    search = Search(profile, 10)
+    search = Search(profile, lambda: None)
     assert search.try_transient_errors(ALONE, 2, [faults.OpenError, faults.ShortRead]) is None
     assert profile.files.tolerated_errors == (faults.OpenError("*/00.rec", errno.ESTALE, times=1),)
     assert search.trials == 4
@@ -123,7 +123,7 @@ def test_every_search_shrinks_to_the_end(records):
     drawn = cases(profile, ALONE, 2, max_faults=3, kinds=strategies.DEFAULT_KINDS)
     shrunk = []
     for seed in (0, 1, 4):  # They find it soon.
-        search = Ruled(profile, 200)
+        search = Ruled(profile, lambda: None)
         if search.run(drawn, seed, settings(max_examples=200, database=None, deadline=None)):
             shrunk.append(sorted(map(repr, search.failed.case.schedule)))
     assert len(shrunk) > 1
