@@ -11,7 +11,7 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes import Verdict
 from pytest_dataloader_faults.report import html as page
 from pytest_dataloader_faults.report.html import trials_of
-from pytest_dataloader_faults.report.html.drawings import HEIGHT, charts, timeline
+from pytest_dataloader_faults.report.html.drawings import timeline
 from pytest_dataloader_faults.report.model import Report
 from support.reports import EVERYTHING, HOSTILE_MARKUP, events, failed, growing, item, large
 
@@ -188,15 +188,6 @@ def test_a_single_event_is_drawn(time):
     (event,) = events()[:1]
     drawn = timeline([replace(event, time=time)])
     assert all(0 <= x <= 100 for x, _ in drawn.lanes["loader"])
-
-
-def test_charts_show_what_grew():
-    descriptors, memory = charts(tuple(growing()))
-    assert (descriptors.low, descriptors.high) == (0, 24)
-    assert descriptors.lines["loader"].endswith(f",{HEIGHT:.1f}")
-    assert descriptors.lines["worker 0"].endswith(",0.0")
-    assert (memory.low, memory.high) == (0, 4)
-    assert charts(tuple(growing(epochs=1))) == []
 
 
 def test_a_thousand_items_are_no_burden():

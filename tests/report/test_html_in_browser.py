@@ -188,7 +188,9 @@ def test_a_link_opens_its_trial(opened):
     playwright.expect(trial.locator("summary")).to_be_focused()
     page.fill("#text", "a.py")
     page.evaluate("location.hash = 'item-b.py::other-resource-growth'")
-    playwright.expect(page.locator(".trial[open] .charts")).to_be_visible()
+    playwright.expect(
+        page.locator(".trial[open]").get_by_text("Descriptors and memory", exact=True)
+    ).to_be_visible()
 
 
 def test_all_is_there_without_scripts(opened):

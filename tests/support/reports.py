@@ -90,7 +90,7 @@ EVERYTHING = replace(
         item(test="c.py::third", status="flaky"),
     ),
 )
-"""With every status, a timeline and charts."""
+"""With every status, a timeline and measured resources."""
 
 
 def large(tests=28, checks=36):

@@ -28,14 +28,7 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes import Verdict
 from pytest_dataloader_faults.outcomes.contract import GUIDE
 from pytest_dataloader_faults.outcomes.text import pluralize, printable_lines
-from pytest_dataloader_faults.report.html.drawings import (
-    HEIGHT,
-    WIDTH,
-    Chart,
-    Timeline,
-    charts,
-    timeline,
-)
+from pytest_dataloader_faults.report.html.drawings import Timeline, timeline
 from pytest_dataloader_faults.report.model import (
     FAILURES,
     LEFT_OUT,
@@ -97,7 +90,6 @@ def _template_facts(report: Report) -> dict[str, Any]:
         "causes": _causes(trials),
         "guide": GUIDE,
         "notes": named_notes_of(report.items),
-        "chart": (WIDTH, HEIGHT),
     }
 
 
@@ -223,11 +215,6 @@ class TrialCard:
     def timeline(self) -> Timeline | None:
         """What happened when; None if that was not noted."""
         return timeline(self.item.timeline) if self.item.timeline else None
-
-    @property
-    def charts(self) -> list[Chart]:
-        """How what its processes have grew."""
-        return charts(self.item.usage)
 
 
 def trials_of(items: Iterable[Item]) -> Iterator[TrialCard]:

@@ -1,4 +1,4 @@
-"""Where the marks of a timeline and the lines of a chart are. Pure."""
+"""Where the marks of a timeline are. Pure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from pytest_dataloader_faults.outcomes import Event, Footprint
+from pytest_dataloader_faults.outcomes import Event
 
 _LONG = 2 / 3
 """The part of a trial that a pause takes if it is drawn shorter."""
 _PAUSE = 25.0
 """The part of the width, in percent, that a long pause takes: a hang is most of its trial."""
-WIDTH, HEIGHT = 280, 80
-"""Of a chart, in its own units."""
-_LEAST = 4.0
-"""The least height of a chart's scale, in descriptors or MiB, so that noise looks small."""
-_MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -77,53 +72,3 @@ def _scale(
         return round(unit * (time - length * is_after) + _PAUSE * is_after, 1)
 
     return place, (place(begin), length)
-
-
-@dataclass(frozen=True)
-class Chart:
-    """How something changed from epoch to epoch, with a line for each process.
-
-    Attributes:
-        title: What changed.
-        low, high: The ends of the scale.
-        zero: The height at which nothing changed.
-        lines: The points of each process's line, as SVG has them.
-    """
-
-    title: str
-    low: float
-    high: float
-    zero: float
-    lines: dict[str, str]
-
-
-def charts(usage: Sequence[Footprint]) -> list[Chart]:
-    """Of descriptors and of memory, if there are epochs to compare."""
-    if len({each.epoch for each in usage}) < 2:  # noqa: PLR2004  # two points make a line
-        return []
-    return [
-        _chart("Descriptors", [(each, each.descriptors) for each in usage]),
-        _chart("Memory in MiB", [(each, each.memory / _MEBIBYTE) for each in usage]),
-    ]
-
-
-def _chart(title: str, values: Sequence[tuple[Footprint, float]]) -> Chart:
-    """The change of *values* since the first epoch, which shows a leak however much there was."""
-    lines: dict[str, list[tuple[int, float]]] = {}
-    baselines: dict[str, float] = {}
-    for usage, value in values:
-        change = value - baselines.setdefault(usage.process, value)
-        lines.setdefault(usage.process, []).append((usage.epoch, change))
-    changes = [change for line in lines.values() for _, change in line]
-    low = min(changes)
-    high = max(*changes, low + _LEAST)
-    epochs = [each.epoch for each, _ in values]
-    x = WIDTH / (max(epochs) - min(epochs))
-    y = HEIGHT / (high - low)
-    points = {
-        process: " ".join(
-            f"{x * (epoch - min(epochs)):.1f},{y * (high - change):.1f}" for epoch, change in line
-        )
-        for process, line in lines.items()
-    }
-    return Chart(title, low, high, y * high, points)
