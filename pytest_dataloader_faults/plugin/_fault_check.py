@@ -62,6 +62,10 @@ if TYPE_CHECKING:
 
 _fault_free_cache = pytest.StashKey[FaultFreeCache]()
 _is_prepared = pytest.StashKey[bool]()
+_SECOND_CALL = (
+    "a test can call fault_check once. Write one test per dataset, or pass them as parameters:"
+    ' @pytest.mark.parametrize("make_dataset", [make_train, make_val])'
+)
 
 
 class FaultCheck:
@@ -71,11 +75,11 @@ class FaultCheck:
         self.name = name
         self._options = options
         self._node = node
-        self._calls = 0
+        self._is_called = False
         self._place = ""
-        """The place of its last call."""
+        """The place of its call."""
         self._facts: dict[str | None, dict[str, Any]] = {}
-        """More facts for the report about each part of the last call."""
+        """More facts for the report about each part."""
 
     def __call__(
         self,
@@ -90,7 +94,9 @@ class FaultCheck:
         """Run the check on a dataset. Fails, skips or xfails the test, or returns the result."""
         __tracebackhide__ = True
         _refuse(unknown)
-        self._calls += 1
+        if self._is_called:
+            raise InvalidArgumentError(_SECOND_CALL)
+        self._is_called = True
         self._node.stash[CALLED] = True
         caller = sys._getframe(1)
         self._place = f"{os.path.relpath(caller.f_code.co_filename)}:{caller.f_lineno}"
@@ -112,7 +118,7 @@ class FaultCheck:
 
     def _record(self, result: CheckResult) -> CheckResult:
         """Record *result*, of one part, for the report, and expect it if the baseline lists it."""
-        facts = {"call": self._calls, **self._facts[result.part]}
+        facts = dict(self._facts[result.part])
         if baseline := self._node.config.stash.get(BASELINE, None):
             item = self._describe(result, facts)
             result, facts["reason"] = baseline.accept_known(result, item)
@@ -141,7 +147,7 @@ class FaultCheck:
         self, make_dataset: DatasetFactory, settings: Mapping[str, Any], part: str | None = None
     ) -> CheckResult:
         """Return the result; if the dataset is unusable, only one item of the test explains why."""
-        report = report_on_call(self._node, self._calls, part)
+        report = report_on_call(self._node, part)
         if report.elsewhere:
             text = f"not run, because the dataset cannot be tested: see {report.elsewhere}"
             self._node.stash[NOT_RUN] = text
@@ -194,7 +200,7 @@ class FaultCheck:
 
     def require_called(self) -> None:
         """Fail a test that never called its check, because such a test shows nothing."""
-        if not self._calls:
+        if not self._is_called:
             message = "fault_check was never called: call fault_check(lambda: MyDataset(...))"
             pytest.fail(message, pytrace=False)
 

@@ -56,7 +56,6 @@ def _entry(item: Item) -> Item:
         nodeid=item.failure_key.nodeid,
         test=item.test,
         part=item.part,
-        call=item.call,
         check=_WORKERS_AGREE if item.without_fault else item.check,
         status=FAILED,
         verdict=item.verdict,
@@ -134,7 +133,7 @@ def _counterpart(failure: Item, states: Mapping[Key, Item], report: Report) -> I
     """Return the item of *report*, with *states*, that shows the state of *failure* now, if any."""
     if failure.failure_key in states or not failure.without_fault:
         return states.get(failure.failure_key)
-    siblings = [each for each in report.tests.get(failure.title, ()) if each.call == failure.call]
+    siblings = report.tests.get(failure.title, ())
     if any(item.trials for item in siblings):  # A check ran, so the fault-free run passed.
         return replace(failure, status=PASSED, verdict=str(Verdict.SURVIVED))
     return siblings[0] if siblings else None

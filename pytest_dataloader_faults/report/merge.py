@@ -69,7 +69,7 @@ def confirm_failures(items: Iterable[Item]) -> tuple[Item, ...]:
     failures_by_dataset: dict[Key, list[Item]] = {}
     for item in items:
         if item.cause == INTERMITTENT_FAILURE and item.status in (FLAKY, *FAILURES):
-            dataset = Key(item.test, item.part, item.call)
+            dataset = Key(item.test, item.part)
             failures_by_dataset.setdefault(dataset, []).append(item)
     confirmed = {
         failures[-1].key: failures

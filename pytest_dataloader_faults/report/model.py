@@ -47,11 +47,10 @@ NOT_JUDGED = "not judged"
 
 
 class Key(NamedTuple):
-    """The identity of an item in any report; *part* and *call* as in ``Item``."""
+    """The identity of an item in any report; *part* as in ``Item``."""
 
     nodeid: str
     part: str
-    call: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +63,6 @@ class Item:
         nodeid: The id of pytest's item.
         test: The same without the check: all items of one test have it.
         part: Which of several loaders or datasets of the test it is; "" if there is only one.
-        call: Which call of ``fault_check`` in the test it is, from 1.
         file, line: Where the test is, the line from 1.
         check: The name of the check.
         status: ``passed``, ``failed``, ``xfailed`` (the failure was expected),
@@ -96,7 +94,6 @@ class Item:
     nodeid: str
     test: str
     part: str = ""
-    call: Number = 1
     file: str = ""
     line: Number = 1
     check: str
@@ -126,20 +123,19 @@ class Item:
     @property
     def key(self) -> Key:
         """The identity of the item."""
-        return Key(self.nodeid, self.part, self.call)
+        return Key(self.nodeid, self.part)
 
     @property
     def failure_key(self) -> Key:
         """The identity of its failure: the item, or the whole test if it fails without a fault."""
-        return Key(self.test, self.part, self.call) if self.without_fault else self.key
+        return Key(self.test, self.part) if self.without_fault else self.key
 
     @property
     def name(self) -> str:
         """The identity of its failure as text, on one line."""
         fault = ", without a fault" if self.without_fault else ""
         part = f", part {self.part!r}" if self.part else ""
-        call = f", call {self.call}" if self.call > 1 else ""
-        return printable(f"{self.failure_key.nodeid}{fault}{part}{call}")
+        return printable(f"{self.failure_key.nodeid}{fault}{part}")
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -319,7 +315,6 @@ def item_of(
     where: tuple[str, int],
     duration: float = 0.0,
     status: str = "",
-    call: int = 1,
     without_fault: bool = False,
     reason: str | None = None,
 ) -> Item:
@@ -333,7 +328,6 @@ def item_of(
         nodeid=nodeid,
         test=test,
         part=result.part or "",
-        call=call,
         file=where[0],
         line=where[1],
         check=result.check,

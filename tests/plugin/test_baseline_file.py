@@ -312,30 +312,6 @@ def test_each_part_has_an_entry(suite):
     healed.stdout.fnmatch_lines(["*1 known failure no longer fails*", f"  {_glob(nodeid)}, part*"])
 
 
-CALLS = """
-import pytest
-from support.datasets import Records
-from support.plugin_datasets import ZerosOnError
-
-KINDS = dict(zeros=ZerosOnError, healthy=Records)
-
-
-@pytest.mark.dataloader_faults(only="open-error")
-def test_two(fault_check, records):
-    for name in open("kinds").read().split():
-        fault_check(lambda: KINDS[name](records))
-"""
-
-
-def test_each_call_of_a_test_has_an_entry(suite):
-    nodeid = "test_inner.py::test_two[open-error]"
-    (suite.path / "kinds").write_text("healthy zeros")
-    _write(suite, _entry(nodeid))
-    suite.run(CALLS, *UPDATE).assert_outcomes(failed=1)
-    assert _read(suite) == [_entry(nodeid, call=2)]
-    suite.again(BASELINE, STRICT).assert_outcomes(xfailed=1)
-
-
 def _glob(nodeid):
     return nodeid.replace("[", "[[]")
 

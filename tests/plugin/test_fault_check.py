@@ -51,6 +51,17 @@ def test_x(fault_check):
     pass
 """
 
+CALLED_TWICE = """
+import pytest
+from support.datasets import Records
+
+
+@pytest.mark.dataloader_faults(only="workers-agree")
+def test_x(fault_check, records):
+    fault_check(lambda: Records(records))
+    fault_check(lambda: Records(records))
+"""
+
 NOT_CALLED_BUT = """
 import pytest
 
@@ -184,6 +195,12 @@ def test_never_called_fails(suite):
     result = suite.run(NEVER_CALLED, "-k", "pickles or open-error")
     result.assert_outcomes(failed=1, skipped=1, deselected=len(CHECKS) - 2)
     result.stdout.fnmatch_lines(["fault_check was never called: call fault_check(lambda: *"])
+
+
+def test_a_second_call_is_an_error(suite):
+    result = suite.run(CALLED_TWICE)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*a test can call fault_check once. Write one test per dataset*"])
 
 
 def test_never_called_does_not_hide_the_tests_own_end(suite):

@@ -115,15 +115,6 @@ def test_reports_without_a_test_in_common_are_a_warning(old, new, warning):
     assert (next(compare.lines(comparison)) == f"warning: {warning}") is bool(warning)
 
 
-def test_an_item_that_asks_its_check_twice():
-    old = Report(items=(failed(), item(call=2)))
-    new = Report(items=(failed(), failed(call=2)))
-
-    assert _names(new, old)[compare.NEW] == [
-        ("a.py::test[open-error], call 2", "corrupted: sample 0 is wrong.")
-    ]
-
-
 def test_each_part_of_a_test_is_compared_with_its_own():
     old = Report(items=(failed(part="train"), item(part="val")))
     new = Report(items=(item(part="train"), failed(part="val")))
@@ -172,7 +163,11 @@ def _baseline(*items):
 def test_a_baseline_is_a_report_in_either_place():
     baseline = _baseline(failed(), failed(check="pickles"), item(check="short-read"))
     new = Report(
-        items=(failed(status="xfailed"), failed(check="pickles", verdict="hung"), failed(call=2))
+        items=(
+            failed(status="xfailed"),
+            failed(check="pickles", verdict="hung"),
+            failed(check="two-epochs"),
+        )
     )
 
     changes = {title: lines for title, lines in _names(new, baseline).items() if lines}
@@ -180,7 +175,7 @@ def test_a_baseline_is_a_report_in_either_place():
     assert _names(baseline, _baseline(failed()))[compare.NEW] == [
         ("a.py::test[pickles]", "corrupted")
     ]
-    assert not compare.compare_reports(new, _baseline(failed(call=2))).is_worse
+    assert not compare.compare_reports(new, _baseline(failed(check="two-epochs"))).is_worse
 
 
 def test_expected_failures_of_a_run_are_no_new_entries_of_its_baseline():
@@ -206,7 +201,7 @@ def test_a_baseline_has_the_failures_of_checks_alone():
     report = Report(
         runs=(RUN,),
         items=(
-            failed(check="pickles", part="val", call=2, **tried),
+            failed(check="pickles", part="val", **tried),
             _alone("two-epochs", **tried),
             failed(status="xfailed", reason="issue 2", **tried),
             failed(check="short-read", status="error", **tried),
@@ -239,7 +234,6 @@ def test_a_baseline_has_the_failures_of_checks_alone():
                 "nodeid": "a.py::test[pickles]",
                 **fields,
                 "part": "val",
-                "call": 2,
                 "check": "pickles",
                 "verdict": "corrupted",
                 "reason": "",
