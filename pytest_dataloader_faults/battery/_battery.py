@@ -81,7 +81,6 @@ class CheckMemory:
         hangs: The check in which the dataset hung, by the place.
         flakiness: How it sometimes hangs or dies without a fault; "" if it does not.
         sound_runs: How many fault-free trials were run to find that, and passed.
-        intermittent: What it did wrong without a fault in some trials only, by the check.
         recovers: Whether a pass in new workers was complete after a fault. Then other trials make
             this pass without workers, if only files had faults.
     """
@@ -89,7 +88,6 @@ class CheckMemory:
     hangs: dict[str, str] = field(default_factory=dict)
     flakiness: str = ""
     sound_runs: int = 0
-    intermittent: dict[str, str] = field(default_factory=dict)
     recovers: bool = False
 
 
@@ -263,10 +261,7 @@ class Battery:
         if len(trials) > 1 and all(each.outcome.timed_out for each in trials):
             for place in _union(lasting_places(each.outcome) for each in trials):
                 self.hangs.setdefault(place, check.name)
-        intermittent = self.memory.intermittent
-        if failure := repeats.describe_intermittent_failure(trials):
-            intermittent.setdefault(check.name, failure)
-        result = repeats.conclude(check.name, trials, self.fault_free_run.outcome, intermittent)
+        result = repeats.conclude(check.name, trials, self.fault_free_run.outcome)
         if result.passed and scenario.recovers_in_place:
             self.memory.recovers |= any(each.outcome.recovery for each in trials)
         return result

@@ -317,7 +317,6 @@ SKIPS = "skips samples without an error"
 TRUNCATED = "accepts a truncated file"
 SHORT = "accepts a short read"
 DAMAGED = "accepts damaged bytes"
-INTERMITTENT_FAILURE = "fails intermittently without a fault"
 
 
 _VERDICT = one_of(map(str, Verdict))

@@ -4,10 +4,8 @@ Some facts about a trial that fails once. A fault fires at the same operation in
 workers are two processes, and either may be first. So a race in the dataset may show in one trial
 and not in the next, and so may a problem of this machine. A failed trial is therefore repeated
 before its check fails. If the second one passes, a third decides: a dataset that fails in two of
-three trials fails the check. One that fails in one of three passes, with two exceptions. Its
-workers may read a file through a shared offset, which is known to be a race in the dataset. And
-another check may have failed intermittently as well, both in a pass without a fault: then the
-checks only happened to run when it occurred, and together they confirm it.
+three trials fails the check. One that fails in one of three passes, unless its workers read a file
+through a shared offset, which is known to be a race in the dataset.
 
 Some facts about waits. To provoke races, calls wait until another worker makes such a call as well.
 If it waits for a lock that the first one holds, it never does, and fails if its timeout is shorter,
@@ -24,7 +22,7 @@ import glob
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -120,12 +118,10 @@ def was_killed(outcome: Outcome) -> bool:
     return any(job.end.exitcode for job in jobs) or any(each.exitcode < 0 for each in deaths)
 
 
-def describe_intermittent_failure(trials: Sequence[JudgedTrial]) -> str:
-    """What a pass without a fault did wrong in one of the *trials* only; empty if none did."""
+def fails_intermittently(trials: Sequence[JudgedTrial]) -> bool:
+    """Whether a pass without a fault did something wrong in some of the *trials* only."""
     failed = [each for each in trials if not each.finding.passed]
-    if len(failed) == len(trials):
-        return ""
-    return next((_describe(each) for each in failed if _is_without_fault(each)), "")
+    return len(failed) < len(trials) and any(map(_is_without_fault, failed))
 
 
 def _is_without_fault(trial: JudgedTrial) -> bool:
@@ -170,17 +166,8 @@ def needs_another_trial(trials: Sequence[JudgedTrial], *, should_fail: bool) -> 
     return len(trials) == 1 or as_expected[1]
 
 
-def conclude(
-    check: str,
-    trials: Sequence[JudgedTrial],
-    fault_free: Outcome,
-    intermittent: Mapping[str, str],
-) -> CheckResult:
-    """What *trials* of the *check* show together.
-
-    *fault_free* is an epoch without faults. *intermittent*: what the dataset did wrong without a
-    fault in some trials only, by the check, of which this is one.
-    """
+def conclude(check: str, trials: Sequence[JudgedTrial], fault_free: Outcome) -> CheckResult:
+    """What *trials* of the *check* show together; *fault_free* is an epoch without faults."""
     failed = [each for each in trials if not each.finding.passed]
     # A warning must not hide a failure.
     outcome, finding = min(failed or trials[:1], key=lambda each: bool(each.finding.library))
@@ -192,10 +179,9 @@ def conclude(
         return replace(result, notes=(_confirmation(failed),))
     details = [f"trial {number}: {_describe(each)}" for number, each in enumerate(trials, start=1)]
     count = f"{len(failed)} of {pluralize(len(trials), 'trial')} failed"
-    if check in intermittent:
-        result = replace(result, finding=_blame_no_fault(finding))
-        if len(intermittent) > 1:
-            return replace(result, notes=(count, *details, *_list_failures(intermittent)))
+    if fails_intermittently(trials):
+        cause = finding.cause or FAILS_INTERMITTENTLY
+        result = replace(result, finding=replace(finding, cause=cause))
     if len(failed) > 1:
         return replace(result, notes=(count, *details))
     shared = shared_offset_files((*fault_free.workers, *outcome.workers))
@@ -204,17 +190,6 @@ def conclude(
         why = f"{count}: a race, because the workers share the file offset of {path}"
         return replace(result, notes=(why, *details))
     return replace(result, reproduced=False, notes=(f"flaky: {count}", *details))
-
-
-def _blame_no_fault(finding: Finding) -> Finding:
-    return replace(finding, cause=finding.cause or FAILS_INTERMITTENTLY)
-
-
-def _list_failures(intermittent: Mapping[str, str]) -> Iterator[str]:
-    """The failures of all checks that confirm each other."""
-    checks = pluralize(len(intermittent), "check")
-    yield f"confirmed: {checks} failed intermittently in a pass without a fault"
-    yield from (f"{check}: {failure}" for check, failure in intermittent.items())
 
 
 def combine(results: Sequence[tuple[str, CheckResult]], *, need_fire: bool = False) -> CheckResult:

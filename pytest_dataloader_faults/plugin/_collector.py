@@ -73,16 +73,6 @@ class Collector:
                 self._written.append(path)
         if self._for_github:
             self._warnings += _report.add_step_summary(self._report)
-        self._fail_if_confirmed(session)
-
-    def _fail_if_confirmed(self, session: pytest.Session) -> None:
-        """Fail the run if flaky items of different processes confirm each other."""
-        pairs = zip(self._recorded, self.items, strict=True)
-        tests = [item.title for recorded, item in pairs if item.status != recorded.status]
-        if tests and session.exitstatus == pytest.ExitCode.OK:
-            names = ", ".join(dict.fromkeys(tests))
-            reason = f"several checks of {names} failed intermittently without a fault"
-            fail_run(session, reason, pytest.ExitCode.TESTS_FAILED)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the results, and the paths of the reports."""
@@ -99,8 +89,8 @@ class Collector:
             _failures.write_line(terminalreporter, warning, yellow=True)
 
     @functools.cached_property
-    def _recorded(self) -> tuple[Item, ...]:
-        """The results of the items, whichever process ran them."""
+    def items(self) -> tuple[Item, ...]:
+        """The results of the run, once it is over, whichever process ran them."""
         from pytest_dataloader_faults.plugin._report import ordered_items
 
         return ordered_items(item for items in self._found.values() for item in items)
@@ -113,13 +103,6 @@ class Collector:
         silent = (items for nodeid, items in self._found.items() if nodeid not in self._shown)
         items = map(Item.from_dict, itertools.chain.from_iterable(silent))
         return {item.key for item in items if item.status == WARNED}
-
-    @functools.cached_property
-    def items(self) -> tuple[Item, ...]:
-        """The results of the run, once it is over."""
-        from pytest_dataloader_faults.report.merge import confirm_failures
-
-        return confirm_failures(self._recorded)
 
     @functools.cached_property
     def _report(self) -> Report:

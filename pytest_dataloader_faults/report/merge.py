@@ -6,12 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from pytest_dataloader_faults.outcomes.contract import INTERMITTENT_FAILURE
 from pytest_dataloader_faults.outcomes.text import is_or_are, pluralize
 from pytest_dataloader_faults.report.model import (
-    FAILED,
-    FAILURES,
-    FLAKY,
     LEFT_OUT,
     NOT_JUDGED,
     STATUSES,
@@ -47,7 +43,7 @@ def merge_reports(sources: Sequence[tuple[str, Report]]) -> tuple[Report, list[s
     merged = Report(
         versions=_all_versions(reports),
         runs=tuple(run for each in reports for run in each.runs),
-        items=confirm_failures(results[0][1] for results in results_by_key.values()),
+        items=tuple(results[0][1] for results in results_by_key.values()),
     )
     repeated = [results for results in results_by_key.values() if len(results) > 1]
     headline = f"{pluralize(len(sources), 'report')}: {pluralize(len(merged.items), 'item')}"
@@ -57,36 +53,6 @@ def merge_reports(sources: Sequence[tuple[str, Report]]) -> tuple[Report, list[s
         f"{headline}, {len(merged.failed)} failed{again}",
         *_describe_differences(repeated),
     ]
-
-
-def confirm_failures(items: Iterable[Item]) -> tuple[Item, ...]:
-    """*items*, in which flaky failures of a dataset without a fault confirm each other.
-
-    If several checks of it failed that way in different processes or runs, neither knew of the
-    others, so the last of them becomes a failure.
-    """
-    items = tuple(items)
-    failures_by_dataset: dict[Key, list[Item]] = {}
-    for item in items:
-        if item.cause == INTERMITTENT_FAILURE and item.status in (FLAKY, *FAILURES):
-            dataset = Key(item.test, item.part)
-            failures_by_dataset.setdefault(dataset, []).append(item)
-    confirmed = {
-        failures[-1].key: failures
-        for failures in failures_by_dataset.values()
-        if len(failures) > 1 and all(each.status == FLAKY for each in failures)
-    }
-    return tuple(_fail(item, confirmed.get(item.key, ())) for item in items)
-
-
-def _fail(item: Item, failures: Sequence[Item]) -> Item:
-    """*item* as a failure that *failures* confirm; as it is if there are none."""
-    if not failures:
-        return item
-    listed = "".join(f"  {each.check}: {each.verdict}: {each.sentence}\n" for each in failures)
-    checks = pluralize(len(failures), "check")
-    headline = f"{checks} failed intermittently in a pass without a fault:"
-    return replace(item, status=FAILED, explanation=f"{headline}\n{listed}{item.explanation}")
 
 
 def _describe_differences(repeated: Sequence[Sequence[_Source]]) -> Iterator[str]:

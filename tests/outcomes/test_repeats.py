@@ -25,7 +25,7 @@ from pytest_dataloader_faults.outcomes.repeats import (
     conclude,
     deciding_trial,
     describe_fault_free_failure,
-    describe_intermittent_failure,
+    fails_intermittently,
     hangs_or_dies,
     needs_another_trial,
 )
@@ -99,15 +99,20 @@ def test_an_expected_failure_that_passes_is_repeated(marks, is_needed):
 def test_what_trials_show_together(marks, decides, reproduced, note):
     """The first failed trial decides, and the notes say how many failed."""
     trials = _trials(marks)
-    result = conclude("open-error", trials, FAULT_FREE, {})
+    result = conclude("open-error", trials, FAULT_FREE)
 
-    assert (deciding_trial(result), result.reproduced) == (trials[decides], reproduced)
+    deciding = deciding_trial(result)
+    assert deciding.outcome is trials[decides].outcome
+    assert (deciding.finding.sentence, result.reproduced) == (
+        trials[decides].finding.sentence,
+        reproduced,
+    )
     if note:
         assert result.notes[0] == note
 
 
 def test_each_trial_is_listed_if_they_differ():
-    _, *notes = conclude("open-error", _trials("-++"), FAULT_FREE, {}).notes
+    _, *notes = conclude("open-error", _trials("-++"), FAULT_FREE).notes
 
     assert notes == [
         "trial 1: corrupted: sentence -",
@@ -122,7 +127,7 @@ def test_a_race_in_the_dataset_explains_one_of_three(where):
     trials = _trials("-++")
     if where == "trial":
         trials[0] = trials[0]._replace(outcome=SHARING)
-    result = conclude("open-error", trials, SHARING if where == "fault_free" else FAULT_FREE, {})
+    result = conclude("open-error", trials, SHARING if where == "fault_free" else FAULT_FREE)
 
     assert result.reproduced
     assert result.notes[0].startswith("1 of 3 trials failed: a race")
@@ -237,7 +242,7 @@ def test_a_failure_without_a_fault_is_described(mark, changes, sentence):
 
 
 def _concluded(marks: str) -> CheckResult:
-    return conclude("open-error", _trials(marks), FAULT_FREE, {})
+    return conclude("open-error", _trials(marks), FAULT_FREE)
 
 
 OF_FAULT = FaultFacts(ReadError("*.rec"), 1, 1)
@@ -263,21 +268,14 @@ def test_what_fails_intermittently_without_a_fault(marks, changes, is_evidence):
     trials = _trials(marks)
     trials[0] = trials[0]._replace(outcome=revised(FAULT_FREE, **changes))
 
-    assert bool(describe_intermittent_failure(trials)) is is_evidence
+    assert fails_intermittently(trials) is is_evidence
 
 
-def test_two_checks_confirm_each_other():
-    earlier = {"two-epochs": "corrupted: sentence x", "open-error": "corrupted: sentence -"}
-    result = conclude("open-error", _trials("-++"), FAULT_FREE, earlier)
+def test_one_of_three_trials_without_a_fault_has_its_own_cause():
+    result = _concluded("-++")
 
-    assert result.failed
+    assert (result.failed, result.reproduced) == (False, False)
     assert result.cause == "fails intermittently without a fault"
-    assert result.notes[0] == "1 of 3 trials failed"
-    assert result.notes[-3:] == (
-        "confirmed: 2 checks failed intermittently in a pass without a fault",
-        "two-epochs: corrupted: sentence x",
-        "open-error: corrupted: sentence -",
-    )
 
 
 @rows(
@@ -285,7 +283,7 @@ def test_two_checks_confirm_each_other():
     [("ww", "w", True), ("wu", "u", False), ("uw", "u", False), ("w+-", "-", False)],
 )
 def test_a_warning_hides_no_failure_of_a_repeat(marks, decides, warns):
-    result = conclude("read-error", _trials(marks), FAULT_FREE, {})
+    result = conclude("read-error", _trials(marks), FAULT_FREE)
 
     assert (result.sentence, result.warns) == (f"sentence {decides}", warns)
     assert result.failed is not warns
@@ -293,12 +291,12 @@ def test_a_warning_hides_no_failure_of_a_repeat(marks, decides, warns):
 
 @rows(("marks", "decides"), [("wu", "u"), ("uw", "u"), ("+w", "w"), ("w-", "-")])
 def test_a_warning_hides_no_failure_of_another_scenario(marks, decides):
-    results = [("", conclude("read-error", _trials(2 * mark), FAULT_FREE, {})) for mark in marks]
+    results = [("", conclude("read-error", _trials(2 * mark), FAULT_FREE)) for mark in marks]
 
     assert combine(results).sentence == f"sentence {decides}"
 
 
 def test_a_flaky_failure_comes_before_a_warning():
-    flaky, warned = (conclude("x", _trials(marks), FAULT_FREE, {}) for marks in ("-++", "ww"))
+    flaky, warned = (conclude("x", _trials(marks), FAULT_FREE) for marks in ("-++", "ww"))
 
     assert not combine([("", warned), ("", flaky)]).reproduced

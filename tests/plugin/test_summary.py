@@ -241,35 +241,6 @@ def test_a_failure_is_of_the_check_whatever_pytest_shows_of_it(suite, engine):
     result.stdout.fnmatch_lines(["*::test_data: 1 check failed (1 corrupted);*"])
 
 
-SEEN_BY_OTHER_PROCESSES = """
-    import pytest
-    from support.datasets import Records
-
-    from pytest_dataloader_faults.plugin import _report
-
-    @pytest.mark.dataloader_faults(only=["pickles", "leftover-files"])
-    def test_data(fault_check, records, request):
-        fault_check(lambda: Records(records))
-        cause = "fails intermittently without a fault"
-        for item in request.node.stash[_report._items]:
-            item.update(status="flaky", verdict="corrupted", cause=cause)
-"""
-
-
-def test_flaky_items_of_several_processes_fail_the_run(suite):
-    result = suite.run(SEEN_BY_OTHER_PROCESSES)
-
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(
-        [
-            "*1 of 2 checks failed (1 corrupted), 1 flaky*",
-            "  1 check: fails intermittently without a fault: leftover-files",
-            "several checks of *::test_data failed intermittently without a fault",
-        ]
-    )
-
-
 def test_an_unknown_choice_ends_the_run(light_suite):
     result = light_suite.run(SOMETIMES, "--dataloader-faults-flaky=maybe")
 

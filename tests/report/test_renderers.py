@@ -18,10 +18,10 @@ from pytest_dataloader_faults.outcomes import (
     Verdict,
     contract,
 )
-from pytest_dataloader_faults.outcomes.contract import INTERMITTENT_FAILURE, SUBSTITUTES, Cause
+from pytest_dataloader_faults.outcomes.contract import SUBSTITUTES, Cause
 from pytest_dataloader_faults.report import ci, compare, files, html, terminal
 from pytest_dataloader_faults.report.command import main
-from pytest_dataloader_faults.report.merge import confirm_failures, merge_reports
+from pytest_dataloader_faults.report.merge import merge_reports
 from pytest_dataloader_faults.report.model import Item, Report, group_by_cause, item_of
 from support.facts import EPOCH_1, ordinary
 from support.reports import HOSTILE, MIXED, failed, item
@@ -382,39 +382,6 @@ def test_merging_loses_nothing():
 def _merged(*reports):
     report, _ = merge_reports([("r.json", each) for each in reports])
     return report
-
-
-def _flaky(check, **facts):
-    return failed(check=check, status="flaky", cause=INTERMITTENT_FAILURE, **facts)
-
-
-def test_flaky_failures_without_a_fault_confirm_each_other():
-    first, second = Report(items=(_flaky("open-error"),)), Report(items=(_flaky("read-error"),))
-    merged = _merged(first, second)
-    failure = merged.items[1]
-
-    assert [each.status for each in merged.items] == ["flaky", "failed"]
-    assert failure.explanation.startswith(
-        "2 checks failed intermittently in a pass without a fault:\n"
-        "  open-error: corrupted: sample 0 is wrong.\n"
-        "  read-error: corrupted: sample 0 is wrong.\n"
-    )
-    assert _merged(merged, first) == merged
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        _flaky("read-error", test="b.py::other"),
-        _flaky("read-error", part="train"),
-        failed(check="read-error", status="flaky"),
-        failed(check="read-error", cause=INTERMITTENT_FAILURE),
-    ],
-    ids=["another dataset", "another part", "under a fault", "already a failure"],
-)
-def test_other_failures_confirm_no_flaky_one(other):
-    items = (_flaky("open-error"), other)
-    assert confirm_failures(items) == items
 
 
 def test_every_verdict_has_its_words():

@@ -21,7 +21,6 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.outcomes.contract import (
     DAMAGED,
-    INTERMITTENT_FAILURE,
     SHORT,
     SKIPS,
     SUBSTITUTES,
@@ -81,7 +80,7 @@ INTERMITTENT = Cause(
     fix="open the library's files in the worker, or start workers with spawn",
 )
 FAILS_INTERMITTENTLY = Cause(
-    INTERMITTENT_FAILURE,
+    "fails intermittently without a fault",
     "A pass without a fault failed in one trial, and passed in another, so its result depends on"
     " which process or thread is first. Look for what workers share: a file that one reads while"
     " another still writes it, a connection, or a folder that several create. Write such a file to"
