@@ -109,7 +109,8 @@ class Crash(Note):
     """A signal ended a process of the trial, which printed its stack.
 
     Attributes:
-        file, library: As in ``Raised``, of the stack.
+        file: The module of the innermost frame of the stack, as in ``Raised``.
+        library: The library that it is of, as in ``Raised``.
     """
 
     file: str

@@ -71,8 +71,8 @@ class Reference:
         undivided_samples: The digests that all members of a group return together of a stream; the
             part of each may differ from epoch to epoch. Empty if this reference is complete.
         lacks_workers: Whether the loader has ``num_workers=0``, torch's default.
-        displaced: What may be at an index if the dataset lacks a file of an earlier one: the sample
-            of a later index, with the random numbers of this one.
+        displaced: What may be at an index, or in a batch, if the dataset lacks a file of an earlier
+            sample: samples of later indices, with the random numbers of these.
         splits_mixed: Whether a batch of samples of different shapes has been split into these.
     """
 
@@ -103,7 +103,7 @@ class Reference:
     is_of_all_workers: bool = field(default=False, compare=False)
     undivided_samples: tuple[str, ...] = field(default=(), repr=False, compare=False)
     lacks_workers: bool = field(default=False, compare=False)
-    displaced: tuple[tuple[Any, str], ...] = field(default=(), repr=False, compare=False)
+    displaced: tuple[tuple[Any, Any], ...] = field(default=(), repr=False, compare=False)
     splits_mixed: bool = field(default=False, compare=False)
 
     @functools.cached_property

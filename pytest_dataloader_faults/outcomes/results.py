@@ -212,7 +212,7 @@ class CheckResult(Shown):
 
     @property
     def warns(self) -> bool:
-        """Whether the failure is only a warning: of an error that a library raised."""
+        """Whether the failure is only a warning, about an error that a library raised."""
         return bool(self.finding.library) and self.reproduced and not self.expected
 
     @property
