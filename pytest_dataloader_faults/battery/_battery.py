@@ -10,6 +10,7 @@ from typing import Any
 
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import (
+    TrialOptions,
     change_epochs,
     limit_measurement,
 )
@@ -28,7 +29,7 @@ from pytest_dataloader_faults.battery.checks import (
     no_fault,
 )
 from pytest_dataloader_faults.battery.fault_free_run import EarlierRun, FaultFreeRun
-from pytest_dataloader_faults.battery.targets import require_match
+from pytest_dataloader_faults.battery.targets import errors_of_files, require_match
 from pytest_dataloader_faults.battery.workload import (
     NotApplicable,
     Workload,
@@ -49,6 +50,8 @@ from pytest_dataloader_faults.outcomes import (
 from pytest_dataloader_faults.outcomes.judge import refusals
 from pytest_dataloader_faults.outcomes.judge.causes import (
     INTERMITTENT,
+    is_caught,
+    is_silent_fault,
 )
 from pytest_dataloader_faults.outcomes.judge.hangs import (
     hang_places,
@@ -106,6 +109,7 @@ class Battery:
         """*memory*: what earlier checks have learned; this battery adds to it."""
         self.memory = memory or CheckMemory()
         self.hangs = self.memory.hangs
+        self._after_errors: dict[tuple[tuple[Fault, ...], TrialOptions], JudgedTrial | None] = {}
         run = FaultFreeRun(make_dataset, settings, earlier_run=earlier_run, is_valid=is_valid)
         self.fault_free_run = run
         self.workload = IN_WORKERS.workload(run)
@@ -145,6 +149,29 @@ class Battery:
     def workload_of(self, kind: TrialKind) -> Workload:
         """The workload for trials of this *kind*."""
         return self.workload if kind is IN_WORKERS else kind.workload(self.fault_free_run)
+
+    def catches_errors(self, check: Check, trial: JudgedTrial) -> bool:
+        """Whether the dataset does the same in *trial*, with bad content, as after an error."""
+        if not is_silent_fault(trial.outcome, trial.finding):
+            return False
+        kind = kind_of(check.scenario)
+        options = TrialOptions(processes=kind.run_epochs())
+        errors = errors_of_files(trial.outcome)
+        trials = (self._after_error(each, options) for each in errors)
+        return is_caught(trial, trials, kind.reference_for(self.fault_free_run, trial.outcome))
+
+    def _after_error(self, errors: tuple[Fault, ...], options: TrialOptions) -> JudgedTrial | None:
+        """The trial under the first of the *errors* that fires."""
+        key = errors, options
+        if key not in self._after_errors:
+            trials = (self._with_error(each, options) for each in errors)
+            self._after_errors[key] = next((each for each in trials if each.outcome.fired), None)
+        return self._after_errors[key]
+
+    def _with_error(self, fault: Fault, options: TrialOptions) -> JudgedTrial:
+        deadline = self.fault_free_run.deadlines.for_look
+        outcome = self.fault_free_run.run_trial(fault, deadline=deadline, options=options)
+        return JudgedTrial(outcome, self.fault_free_run.judge(outcome))
 
     def run_faults(self, *faults: Fault, processes: Processes) -> CheckResult:
         """Run *faults* that belong to no check, and repeat a trial that fails."""

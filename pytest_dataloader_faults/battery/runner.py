@@ -150,6 +150,7 @@ def _cause(battery: Battery, name: str, trial: JudgedTrial) -> Cause | None:
     is_poisoned = trial.finding.verdict is Verdict.POISONED and check.scenario.recovers_in_place
     inherits = is_poisoned and bool(inherited_files(outcome, fault_free, by_calls=True))
     clues = Clues(
+        is_caught=battery.catches_errors(check, trial),
         waits_for_thread=waits_for_thread(outcome),
         was_read_before_fork=has_step(check.scenario.processes, ReadSample),
         second_epoch_fails=inherits and not battery.fault_free_run.second_epoch.passed,

@@ -24,7 +24,7 @@ from pytest_dataloader_faults.battery import runner
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes.contract import SUBSTITUTES, Cause
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
-from support.datasets import COUNT, SIZE, Records, RecordStream, decode
+from support.datasets import COUNT, SIZE, Records, RecordStream, Substitutes, decode
 from support.judging import judge_trial
 from support.results import failure_of, result_of
 from support.rows import slow
@@ -381,3 +381,18 @@ def test_data_that_is_opened_for_reading_passes(hdf5, records):
     ):
         assert (result.verdict, result.cause, result.fix) == ("failed_cleanly", "", ""), result
         assert result.notes == ()
+
+
+class ZerosForBadHdf5(Substitutes, Hdf5):
+    """Has another defect, which is worse: it catches each error."""
+
+    errors = (OSError, KeyError)
+
+    def substitute(self, _index: int, _error: Exception) -> Any:
+        return torch.zeros(40, dtype=torch.int64)
+
+
+def test_an_error_that_is_caught_comes_before_the_mode(hdf5):
+    """Zeros for a file that cannot be opened are zeros in any mode."""
+    result = failure_of(lambda: ZerosForBadHdf5(hdf5, "a"), "truncated-empty")
+    assert (result.verdict, result.cause) == ("corrupted", SUBSTITUTES)

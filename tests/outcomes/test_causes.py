@@ -22,9 +22,11 @@ from pytest_dataloader_faults.outcomes import (
     WorkerFacts,
     Wrong,
 )
-from pytest_dataloader_faults.outcomes.judge import draws, samples
+from pytest_dataloader_faults.outcomes.judge import causes, draws, samples
 from pytest_dataloader_faults.outcomes.judge.causes import (
     Clues,
+    is_caught,
+    is_silent_fault,
     likely_cause,
 )
 from support.causes import all_causes
@@ -50,6 +52,7 @@ STREAM = revised(FAULT_FREE, kind="iterable")
 IN_PLACE = "returns a substitute for an unreadable sample"
 BEFORE = "uses a file that was opened before the fork"
 TRUNCATION = "accepts a truncated file"
+CAUGHT = Clues(is_caught=True)
 
 
 def _trial(fault, kind=FiringKind.CALL, path="/data/a.rec"):
@@ -61,10 +64,6 @@ def _cause(outcome, verdict, wrong=None, fault_free=FAULT_FREE, clues=None, caus
     return likely_cause(outcome, finding, fault_free, clues or Clues(), CAUSE_RULES)
 
 
-CUT_STREAM = revised(_trial(TRUNCATED), kind="iterable")
-CUT_EARLY = revised(_trial(TRUNCATED), epochs=(Pass(EPOCH_1, length=7),))
-
-
 @rows(
     ("outcome", "wrong", "clues", "phrase", "advice"),
     [
@@ -72,14 +71,15 @@ CUT_EARLY = revised(_trial(TRUNCATED), epochs=(Pass(EPOCH_1, length=7),))
         (STREAM, Wrong.SAME_IN_EACH_WORKER, None, "every sample", "get_worker_info"),
         (FAULT_FREE, Wrong.DIFFERS, None, "different samples in workers", ""),
         (_trial(EIO), Wrong.SUBSTITUTED, None, IN_PLACE, "may_substitute"),
-        (_trial(TRUNCATED), Wrong.SUBSTITUTED, None, IN_PLACE, "may_substitute"),
+        (_trial(TRUNCATED), Wrong.SUBSTITUTED, CAUGHT, IN_PLACE, "may_substitute"),
+        (_trial(TRUNCATED), Wrong.SUBSTITUTED, None, TRUNCATION, "number of bytes"),
         (_trial(EIO), Wrong.DIFFERS, None, IN_PLACE, "zeros"),
         (_trial(EIO), Wrong.DIFFERS, None, IN_PLACE, "np.fromfile"),
-        (_trial(TRUNCATED), Wrong.IDENTICAL, None, IN_PLACE, "zeros"),
+        (_trial(TRUNCATED), Wrong.IDENTICAL, CAUGHT, IN_PLACE, "zeros"),
+        (_trial(TRUNCATED), Wrong.IDENTICAL, None, TRUNCATION, "do not catch"),
         (_trial(EIO), Wrong.MISSING, None, "skips samples", "may_skip"),
-        (_trial(TRUNCATED), Wrong.MISSING, None, "skips samples", "may_skip"),
-        (CUT_STREAM, Wrong.MISSING, None, TRUNCATION, "do not catch"),
-        (CUT_EARLY, Wrong.MISSING, None, TRUNCATION, "number of bytes"),
+        (_trial(TRUNCATED), Wrong.MISSING, CAUGHT, "skips samples", "may_skip"),
+        (_trial(TRUNCATED), Wrong.MISSING, None, TRUNCATION, "number of bytes"),
         (_trial(TRUNCATED), Wrong.DIFFERS, None, TRUNCATION, "number of bytes"),
         (_trial(ShortRead()), Wrong.DIFFERS, None, "accepts a short read", "open()"),
         (_trial(CorruptedFile()), Wrong.DIFFERS, None, "accepts damaged", "checksum"),
@@ -94,7 +94,7 @@ CUT_EARLY = revised(_trial(TRUNCATED), epochs=(Pass(EPOCH_1, length=7),))
     ],
 )
 def test_wrong_samples_have_a_cause(outcome, wrong, clues, phrase, advice):
-    """It follows from what is wrong and the fault."""
+    """It follows from what is wrong, the fault, and whether an error was caught."""
     cause = _cause(outcome, "corrupted", wrong, clues=clues)
 
     assert phrase in cause.phrase
@@ -113,8 +113,10 @@ def test_wrong_samples_have_a_cause(outcome, wrong, clues, phrase, advice):
     ],
 )
 def test_a_finding_may_know_its_cause(outcome, carried):
-    """Then the fault does not matter."""
-    assert _cause(outcome, "corrupted", cause=carried) == carried
+    """Then neither the fault nor whether an error was caught matters."""
+    for clues in (Clues(), CAUGHT):
+        cause = _cause(outcome, "corrupted", clues=clues, cause=carried)
+        assert cause == carried
 
 
 def test_each_likely_cause_has_a_fix():
@@ -360,25 +362,21 @@ def _imports(name):
 
 def _of_tar(fault, error=None, name="webdataset.WebDataset"):
     epochs = (Pass(EPOCH_1, exception=error),)
-    facts = {"epochs": epochs, "processes": _imports(name), "kind": "iterable"}
-    return revised(_trial(fault, path="/d/a.tar"), **facts)
+    return revised(_trial(fault, path="/d/a.tar"), epochs=epochs, processes=_imports(name))
 
 
 @rows(
     ("outcome", "verdict", "clues", "fix"),
     [
         (_of_tar(TRUNCATED), "corrupted", None, OF_TAR),
+        (_of_tar(TRUNCATED), "corrupted", CAUGHT, OF_HANDLER),
         (_of_tar(EIO), "corrupted", None, OF_HANDLER),
         (_of_tar(EIO, name="wids.ShardListDataset"), "corrupted", None, RAISE),
         (_of_tar(CorruptedFile()), "corrupted", None, "count the members"),
         (_trial(CorruptedFile()), "corrupted", None, RAISE),
         (_trial(EIO), "corrupted", None, RAISE),
-        (
-            revised(_trial(TRUNCATED, path="/d/a.csv"), kind="iterable"),
-            "corrupted",
-            None,
-            "compare the number of rows",
-        ),
+        (_trial(TRUNCATED, path="/d/a.csv"), "corrupted", None, "compare the number of rows"),
+        (_trial(TRUNCATED, path="/d/a.csv"), "corrupted", CAUGHT, RAISE),
         (_of_tar(EIO, NO_SAMPLES), "failed_unclearly", None, OF_HANDLER),
         (_of_tar(EIO, raised("ValueError", "no")), "failed_unclearly", None, "chain the error"),
         (
@@ -395,6 +393,30 @@ def test_an_archive_is_not_blamed_for_an_error_that_was_caught(outcome, verdict,
 
     assert cause.fix.startswith(fix), cause
     assert ("warn_and_continue" in cause.advice) == (fix == OF_HANDLER)
+
+
+MISSES = Finding(Verdict.CORRUPTED, "x", wrong=Wrong.MISSING)
+RAISES = Finding(Verdict.FAILED_UNCLEARLY, "x")
+RAISES_CLEARLY = Finding(Verdict.FAILED_CLEANLY, "x")
+
+
+@rows(
+    ("findings", "expected", "needed"),
+    [
+        ([MISSES, MISSES], True, 1),
+        ([RAISES, MISSES], True, 2),
+        ([None, MISSES], True, 2),
+        ([RAISES, RAISES_CLEARLY], False, 2),
+        ([RAISES_CLEARLY, MISSES], False, 1),
+        ([None, None], False, 2),
+    ],
+)
+def test_an_error_was_caught_if_the_effect_is_the_same(findings, expected, needed):
+    """An error that reaches the loop was not caught, so no other trial is needed."""
+    trials = (each and (FAULT_FREE, each) for each in findings)
+
+    assert is_caught((FAULT_FREE, MISSES), trials, map_reference()) is expected
+    assert len(list(trials)) == len(findings) - needed
 
 
 def _missing_chunk(path, fault=GONE, metadata=None, name="zarr.storage.LocalStore"):
@@ -616,6 +638,20 @@ def test_only_a_trial_without_activity_waits_forever(activity, phrase):
     assert cause.overrides == may_be_slow
     has_retries = activity in (Activity.READS, Activity.COMPUTES)
     assert ("retry loop" in cause.advice) == has_retries
+
+
+@rows(
+    ("outcome", "finding", "expected"),
+    [
+        (_trial(TRUNCATED), Finding(Verdict.CORRUPTED, "wrong"), True),
+        (_trial(EIO), Finding(Verdict.CORRUPTED, "wrong"), False),
+        (_trial(TRUNCATED), Finding(Verdict.POISONED, "wrong"), False),
+        (_trial(TRUNCATED), Finding(Verdict.CORRUPTED, "wrong", causes.INTERMITTENT), False),
+        (ordinary(Pass(EPOCH_1), unfired(TRUNCATED)), Finding(Verdict.CORRUPTED, "wrong"), False),
+    ],
+)
+def test_only_wrong_samples_after_bad_content_need_another_trial(outcome, finding, expected):
+    assert is_silent_fault(outcome, finding) is expected
 
 
 @rows(

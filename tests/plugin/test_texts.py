@@ -39,7 +39,6 @@ FILES = {
     "unknown check": _text(check="open-eror"),
     "a pass": _text(verdict="survived"),
     "bad reason": _text(reason=5),
-    "bad call": _text(call=0),
     "not failed": _text(status="flaky"),
     "no failure": _text(reason=None).replace('"hung"', "null"),
     "no reason": _text(verdict="not_exercised", reason=None),

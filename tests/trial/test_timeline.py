@@ -110,7 +110,8 @@ def test_the_first_firings_of_a_fault_are_listed(records):
     assert len(_of(outcome, "epoch")) == 4
     faults = _of(outcome, "fault")
     assert outcome.fired > len(faults) == 100
-    assert {each.process for each in faults} == {"worker 0", "worker 1"}
+    # On a busy machine, one worker may read so often before the other one starts.
+    assert {each.process for each in faults} <= {"worker 0", "worker 1"}
     assert _is_in_order(outcome)
 
 

@@ -9,7 +9,7 @@ them. So a cause is named after what the dataset does, not after the fault that 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from pytest_dataloader_faults.faults import (
@@ -47,6 +47,7 @@ from pytest_dataloader_faults.outcomes.libraries import (
     library_of_lock,
 )
 from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.reference import Reference
 
 _ENDS_WORKER = Cause(
     "terminates a worker without a fault",
@@ -103,11 +104,13 @@ class Clues(NamedTuple):
     """What is known beyond the facts of one trial.
 
     Attributes:
+        is_caught: Whether the dataset does the same after an error, which it must have caught.
         waits_for_thread: Whether it hung in a lock or in a queue of threads.
         was_read_before_fork: Whether the main process read a sample before its workers started.
         second_epoch_fails: Whether a second epoch fails without a fault as well.
     """
 
+    is_caught: bool = False
     waits_for_thread: bool = False
     was_read_before_fork: bool = False
     second_epoch_fails: bool = False
@@ -171,13 +174,15 @@ def _find_cause(
         or finding.cause
     ):
         return cause
-    if finding.verdict in _CONTENT_VERDICTS and lengthens_data(outcome):
+    if finding.verdict in _CONTENT_VERDICTS and not clues.is_caught and lengthens_data(outcome):
         return _WRITES_DATA
     if finding.verdict in _LASTING_VERDICTS and _raised_in_earlier_epoch(outcome):
         return _STAYS_IN_WORKER
     if finding.verdict is Verdict.CORRUPTED:
         replaced: dict[type[Fault], Cause] = {CorruptedFile: _DAMAGE, **rules.of_content}
-        return _sample_cause(outcome, finding.wrong, fault_free, replaced)
+        return _sample_cause(
+            outcome, finding.wrong, fault_free, replaced, is_caught=clues.is_caught
+        )
     return start_cause(outcome) or _cause_by_verdict(outcome, finding.verdict, clues)
 
 
@@ -320,21 +325,20 @@ def _sample_cause(
     wrong: Wrong | None,
     fault_free: TrialFacts,
     replaced: Mapping[type[Fault], Cause],
+    *,
+    is_caught: bool,
 ) -> Cause:
     """The likely cause of samples that are wrong in the way *wrong*.
 
     *fault_free*: an epoch without faults. *replaced*: the causes of samples with what a fault put
-    in the place of content. A sample that is missing under its index, or that another one replaces,
-    is not what is left of a truncated file: the dataset has caught an error.
+    in the place of content. *is_caught*: whether the dataset does the same after an error, which it
+    must have caught.
     """
     if not outcome.fired:
         return _dataset_cause(outcome, wrong, fault_free)
     fault = next(each.fault for each in outcome.faults if each.fired)
     accepted = (cause for faults, cause in _WITHOUT_ERROR if isinstance(fault, faults))
-    lengths = {each.length for facts in (outcome, fault_free) for each in facts.epochs}
-    is_skipped = wrong is Wrong.MISSING and outcome.kind == "map" and len(lengths) == 1
-    is_filled_in = wrong in (Wrong.SUBSTITUTED, Wrong.IDENTICAL)
-    if not (is_skipped or is_filled_in) and (cause := next(accepted, None)):
+    if not is_caught and (cause := next(accepted, None)):
         return cause
     if wrong is Wrong.MISSING:
         return _SKIPPED
@@ -388,3 +392,48 @@ def stopped_early(outcome: TrialFacts) -> bool:
 
 def _count_workers(outcome: TrialFacts) -> int:
     return len({each.worker for each in outcome.workers})
+
+
+def is_silent_fault(outcome: TrialFacts, finding: Finding) -> bool:
+    """Whether samples are wrong after a fault that does not make any call fail."""
+    fired = [each.fault for each in outcome.faults if each.fired]
+    kinds = tuple(kind for kind, _ in _WITHOUT_ERROR)
+    is_open = finding.verdict is Verdict.CORRUPTED and finding.cause is None
+    return is_open and bool(fired) and isinstance(fired[0], kinds)
+
+
+def is_caught(
+    trial: tuple[TrialFacts, Finding],
+    after_errors: Iterable[tuple[TrialFacts, Finding] | None],
+    reference: Reference,
+) -> bool:
+    """Whether the dataset does the same in *trial* as after an error, which it must have caught.
+
+    Once it lets an error through, the rest of *after_errors* is not needed.
+    """
+    for after_error in filter(None, after_errors):
+        if _has_same_effect(trial, after_error, reference):
+            return True
+        if after_error[1].verdict is Verdict.FAILED_CLEANLY:
+            break
+    return False
+
+
+def _has_same_effect(
+    trial: tuple[TrialFacts, Finding], repeat: tuple[TrialFacts, Finding], reference: Reference
+) -> bool:
+    """Whether the dataset does the same in two trials: it loses samples, or returns the same ones.
+
+    Which other sample the dataset returns instead of one may be random.
+    """
+    (outcome, finding), (outcome_again, finding_again) = trial, repeat
+    is_clear = finding.wrong in {*_OTHER_SAMPLE, Wrong.IDENTICAL, Wrong.MISSING}
+    if is_clear and finding.wrong is finding_again.wrong:
+        return True
+    expected = {digest for _, digest in reference.samples}
+    wrong, wrong_again = ({*_digests(each)} - expected for each in (outcome, outcome_again))
+    return not wrong.isdisjoint(wrong_again)
+
+
+def _digests(outcome: TrialFacts) -> list[str]:
+    return [digest for each in outcome.delivered for digest in each.rows or (each.digest,)]
