@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from pytest_dataloader_faults.outcomes.contract import Finding, Verdict, Wrong
@@ -71,6 +71,11 @@ def digests(delivery: Delivery) -> tuple[str, ...]:
     return (delivery.digest,) if delivery.rows is None else delivery.rows
 
 
+def count_delivered(batches: Iterable[Delivery]) -> int:
+    """How many samples *batches* have; one that cannot be split counts as one."""
+    return sum(len(digests(each)) for each in batches)
+
+
 def count_samples(epoch: Pass, reference: Reference) -> tuple[Counter[str], Counter[str]]:
     """How often each sample of a stream is in the reference, and how often it was delivered."""
     epoch, reference = split_batches(epoch, reference)
@@ -94,7 +99,7 @@ def count_missing(epoch: Pass, reference: Reference) -> int:
     expected = len(reference.samples)
     if reference.stream_limit is not None:
         expected = reference.stream_limit * len(_batches_by_worker(epoch))
-    return expected - sum(len(digests(each)) for each in epoch.delivered)
+    return expected - count_delivered(epoch.delivered)
 
 
 def find_mismatches(epoch: Pass, reference: Reference, may: Tolerance) -> Iterator[Finding]:
@@ -185,7 +190,7 @@ def _find_endless_mismatches(
         reason = "no sample of the reference has the same types and shapes"
         yield Finding(Verdict.CORRUPTED, f"{wrong}: {reason}", wrong=Wrong.DIFFERS)
     for worker in (batches_by_worker or {0: []}) if epoch.complete else ():
-        count = sum(len(digests(each)) for each in batches_by_worker[worker])
+        count = count_delivered(batches_by_worker[worker])
         if count < (reference.stream_limit or 0) and worker not in may.hit_workers:
             sentence = f"the stream of worker {worker} ended after {pluralize(count, 'sample')}"
             yield Finding(Verdict.CORRUPTED, sentence, wrong=Wrong.MISSING)

@@ -50,7 +50,7 @@ from pytest_dataloader_faults.outcomes import (
     Verdict,
     WorkerFacts,
 )
-from pytest_dataloader_faults.outcomes.judge.streams import digests
+from pytest_dataloader_faults.outcomes.judge.streams import count_delivered
 from pytest_dataloader_faults.outcomes.records import Pass
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.outcomes.text import pluralize
@@ -318,17 +318,17 @@ def _truncated(workload: Workload) -> Planned:
 
 def _count_left(outcome: Outcome) -> str:
     """That a folder decides how many samples there are, if it does."""
-    left, whole = (sum(map(_count, passes)) for passes in (outcome.epochs[:1], [outcome.recovery]))
-    if outcome.exception is not None or not is_unlisted(outcome) or left >= whole:
+    if outcome.exception is not None or outcome.recovery is None or not is_unlisted(outcome):
+        return ""
+    left, whole = map(_count, (outcome.epochs[0], outcome.recovery))
+    if left >= whole:
         return ""
     return f"the folder decides how many samples there are: {left} of {whole} if it lacks a file"
 
 
-def _count(epoch: Pass | None) -> int:
+def _count(epoch: Pass) -> int:
     """How many samples the dataset of *epoch* has, as far as is known."""
-    if epoch is None:
-        return 0
-    return epoch.length or sum(len(digests(each)) for each in epoch.delivered)
+    return epoch.length or count_delivered(epoch.delivered)
 
 
 _check = partial(Check, scenario=_FROM_START, preface=_BEFORE)

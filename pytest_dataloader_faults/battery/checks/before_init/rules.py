@@ -188,7 +188,7 @@ class BeforeInitJudge(Judge):
             for path, counts in process.files.items():
                 if _suffix(path) in suffixes:
                     opens[path] += counts.opens if process.worker is not None else 0
-        samples = sum(len(digests(each)) for each in self.outcome.epochs[0].delivered)
+        samples = streams.count_delivered(self.outcome.epochs[0].delivered)
         return samples <= len(opens) and self._count_lacking() > max(opens.values(), default=1)
 
     def _is_resized(self, epoch: Pass) -> bool:
