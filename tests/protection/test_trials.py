@@ -144,7 +144,16 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("row", ROWS)
+SLOW = {
+    *("no permission", "closed descriptor", "persistent workers", "spawn", "emptied", "damaged"),
+    *("check before init", "sweep", "explore", "later", "with a state"),
+    *("in the main process after a death", "in the main process before init"),
+    "with its own forkserver before init",
+}
+"""Rows of which another one has the same mechanism, or most of it."""
+
+
+@pytest.mark.parametrize("row", [slow(each) if each in SLOW else each for each in ROWS])
 def test_nothing_is_lost(row, records, log):
     make, go = ROWS[row]
     before = contents(records)
