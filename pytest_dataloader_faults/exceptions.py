@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 
 __all__ = (
     "CheckFailedError",
@@ -16,7 +15,6 @@ __all__ = (
     "InvalidArgumentError",
     "InvalidCheckError",
     "LostProcessError",
-    "MultipleLoadersError",
     "UnclearErrorWarning",
     "UnusableDatasetError",
     "UnusableEnvironmentError",
@@ -93,14 +91,6 @@ class InvalidArgumentError(DataLoaderFaultsError, ValueError):
 
 class InvalidCheckError(InvalidArgumentError):
     """A check that the user added has a mistake. The message names the check and its file."""
-
-
-class MultipleLoadersError(InvalidArgumentError):
-    """Several loaders or datasets were passed, but only one is allowed. ``parts`` names them."""
-
-    def __init__(self, message: str, parts: Iterable[str] = ()) -> None:
-        super().__init__(message)
-        self.parts = tuple(parts)
 
 
 class EngineUnavailableError(DataLoaderFaultsError):

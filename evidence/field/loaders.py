@@ -19,6 +19,7 @@ from torch.utils.data import (
 
 from field import data, tried
 from field.streams import Pictures
+from pytest_dataloader_faults import part_of
 
 
 @tried("torch `ConcatDataset` of `Subset`s", "torch", "PIL", write=data.pictures)
@@ -140,10 +141,11 @@ def augmented_sizes(folder: Path):
 @tried("a dict of loaders", "torch", "PIL", write=data.pictures)
 def loaders_dict(folder: Path):
     pictures = Pictures(folder)
-    return {
+    loaders = {
         name: DataLoader(Subset(pictures, part), 4, num_workers=2)
         for name, part in {"train": range(12), "val": range(12, 16)}.items()
     }
+    return part_of(loaders, "train")()
 
 
 @tried("lightning `LightningDataModule`", "lightning", "lightning.pytorch", write=data.pictures)
@@ -165,4 +167,4 @@ def lightning_module(folder: Path):
         def val_dataloader(self):
             return DataLoader(self.val, 4, num_workers=2)
 
-    return Module()
+    return part_of(Module(), "train")()

@@ -47,16 +47,15 @@ INTERMITTENT = {
 
 
 class Key(NamedTuple):
-    """What an entry is about: a dataset, one of its loaders if it has several, and a check."""
+    """What an entry is about: a dataset and a check."""
 
     case: str
-    part: str
     check: str
 
 
 def key_of(entry: Entry) -> Key:
     """What *entry* is about."""
-    return Key(entry["case"], entry.get("part", ""), entry.get("check", ""))
+    return Key(entry["case"], entry.get("check", ""))
 
 
 def entry_of(case: str, result: CheckResult) -> Entry:
@@ -64,7 +63,6 @@ def entry_of(case: str, result: CheckResult) -> Entry:
     item = item_of(result, nodeid=case, test=case, where=("", 1))
     facts = {
         "case": case,
-        "part": item.part,
         "check": item.check,
         "status": item.status,
         "verdict": item.verdict,

@@ -162,7 +162,7 @@ def _add(file: Path, entries: list[Entry]) -> None:
 def _in_order(entries: dict[record.Key, Entry]) -> list[Entry]:
     """The entries by case, those of a case in the order of the battery."""
     places = {check: place for place, check in enumerate(CHECKS)}
-    keys = sorted(entries, key=lambda key: (key.case, key.part, places.get(key.check, -1)))
+    keys = sorted(entries, key=lambda key: (key.case, places.get(key.check, -1)))
     return [entries[key] for key in keys]
 
 

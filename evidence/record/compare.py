@@ -148,9 +148,8 @@ def _describe(entry: Entry) -> str:
 def report(changes: Iterable[Change]) -> Iterator[str]:
     """The *changes* by section, each once, with the checks of each case that has it."""
     sections: dict[str, dict[str, dict[str, list[str]]]] = {title: {} for title in SECTIONS}
-    for section, what, (case, part, check) in changes:
-        name = f"{case}, {part}" if part else case
-        sections[section].setdefault(what, {}).setdefault(name, []).append(check)
+    for section, what, (case, check) in changes:
+        sections[section].setdefault(what, {}).setdefault(case, []).append(check)
     for section, by_change in sections.items():
         if by_change:
             yield f"{section}:"

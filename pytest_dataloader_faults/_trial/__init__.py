@@ -32,7 +32,6 @@ from pytest_dataloader_faults._trial.journal import (
     InternalError,
     JournalEvent,
     Refused,
-    SeveralLoaders,
     TrialEnded,
 )
 from pytest_dataloader_faults._trial.process import environment, harness
@@ -408,7 +407,7 @@ def _raise_refusals(
         (event, number)
         for number, events in enumerate(journals)
         for event in events
-        if isinstance(event, HarnessFailed | Refused | SeveralLoaders | InternalError)
+        if isinstance(event, HarnessFailed | Refused | InternalError)
         and not _waited_for_killed_job(number, event, journals)
     ]
     for event, number in sorted(failures, key=lambda each: _order(each[0])):
@@ -423,8 +422,6 @@ def _raise_refusals(
                 is_of_dataset = REFUSALS[event.error] is exceptions.UnusableDatasetError
                 prefix = _prefix_of(requests[number]) if is_of_dataset else ""
                 raise REFUSALS[event.error](f"{prefix}{event.why}", *lacking)
-            case SeveralLoaders():
-                raise exceptions.MultipleLoadersError(event.why, event.parts)
             case InternalError():
                 raise HarnessError(f"the trial's own code failed:\n{event.text}")
 

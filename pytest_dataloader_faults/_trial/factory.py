@@ -26,11 +26,7 @@ from types import FunctionType, GeneratorType, MethodType
 from typing import Any, Protocol, TypeAlias, TypeGuard, TypeVar
 
 from pytest_dataloader_faults._engine.fake import fake_files
-from pytest_dataloader_faults.exceptions import (
-    InvalidArgumentError,
-    MultipleLoadersError,
-    UnusableDatasetError,
-)
+from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
 from pytest_dataloader_faults.outcomes.text import (
     format_value,
@@ -45,6 +41,14 @@ _STAGES = {"train": "fit", "val": "fit", "test": "test"}
 _MOST = 100
 """A longer list, or dict, is one of samples."""
 _DEEPEST = 3
+_SEVERAL = """\
+make_dataset must return one loader or dataset, but it returned several. To test each, write:
+    @pytest.mark.parametrize('part', {names})
+    fault_check(part_of(make_dataset, part))
+or, outside pytest:
+    for part in {names}:
+        check_dataset(part_of(make_dataset, part))
+Other functions also accept one, as in part_of(make_dataset, {first!r})"""
 _Kind = TypeVar("_Kind")
 
 
@@ -100,15 +104,12 @@ def is_ready(source: Any) -> bool:
     )
 
 
-def require_one(result: Any) -> None:
-    """Raise MultipleLoadersError if *result* is more than one dataset or loader."""
-    if names := tuple(_parts(result)):
-        parts = ", ".join(map(repr, names))
-        message = (
-            f"make_dataset returned several loaders or datasets ({parts}), but this needs one:"
-            f" select it, as in part_of(make_dataset, {names[0]!r})"
-        )
-        raise MultipleLoadersError(message, names)
+def require_one(result: Any) -> Any:
+    """The only dataset or loader in *result*, or *result*; several are an InvalidArgumentError."""
+    parts = _parts(result)
+    if len(parts) > 1:
+        raise InvalidArgumentError(_SEVERAL.format(names=list(parts), first=next(iter(parts))))
+    return next(iter(parts.values()), result)
 
 
 def _parts(result: Any, only: str | None = None) -> dict[str, Any]:
@@ -305,7 +306,7 @@ class _HasSetup(Protocol):
 DatasetFactory: TypeAlias = (
     Callable[[], Any] | Callable[[Path], Any] | _HasItems | Iterable[Any] | _HasSetup | PartOf
 )
-"""A function that returns the dataset or the loader, or several of them; or its return value.
+"""A function that returns the dataset or the loader; or its return value.
 
 A function with a required parameter for a folder gets a new, empty one in each trial.
 """

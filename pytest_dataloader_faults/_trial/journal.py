@@ -26,7 +26,6 @@ The main process     When                                            Who reads i
 ``FilesLasting``     where every file was watched: after the epochs  outcome
 ``ReferenceTaken``   the job was a reference                         reference
 ``Refused``          the job cannot be done                          pytest, which raises it
-``SeveralLoaders``   it was passed several loaders or datasets       pytest, which raises it
 ``InternalError``    our own code failed; the warden's as well       pytest, which raises it
 ===================  ==============================================  ==========================
 
@@ -213,13 +212,6 @@ def refusal(error: DataLoaderFaultsError) -> Refused:
     return Refused(name, str(error), getattr(error, "lacking", None), time.monotonic())
 
 
-class SeveralLoaders(NamedTuple):
-    """The message, and the names of the parts."""
-
-    why: str
-    parts: Sequence[str]
-
-
 class InternalError(NamedTuple):
     """A traceback, or a sentence."""
 
@@ -252,7 +244,7 @@ OfLoader: TypeAlias = (
     TrialStarted | LoaderMade | FaultsArmed | PhaseStarted | LoaderTime | HarnessTime | MeetingTime
     | Noted | Kept | WorkersStarting | EpochLength | BatchReceived | PassEnded | Measured | Looked
     | FaultsCounted | FilesLasting
-    | ReferenceTaken | Refused | SeveralLoaders | InternalError
+    | ReferenceTaken | Refused | InternalError
 )  # fmt: skip
 OfWarden: TypeAlias = DeadlineReached | HarnessFailed | TrialEnded
 JournalEvent: TypeAlias = OfLoader | OfWarden | ToJournal

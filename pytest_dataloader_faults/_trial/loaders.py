@@ -218,7 +218,7 @@ def _unwrap(loader: Any) -> Any:
 def _call_factory(make_dataset: Callable[[], Any]) -> Any:
     try:
         with late_iterators():
-            result = _unwrap(make_dataset())
+            result = _unwrap(require_one(make_dataset()))
     except (UnusableDatasetError, InvalidArgumentError):
         raise
     except USERS_ERRORS as error:
@@ -228,12 +228,11 @@ def _call_factory(make_dataset: Callable[[], Any]) -> Any:
         message = f"{name_of(make_dataset)}() raised {text}, although no fault was armed{note}"
         raise UnusableDatasetError(message) from error
     _require_class(result)
-    require_one(result)
     if isinstance(result, type) or not _is_usable(result):
         message = (
             f"{origin_of(make_dataset, result)} is not a dataset: it has no __getitem__ and is not"
             f" an IterableDataset. {advice_for(result)}Return a map-style or iterable dataset, a"
-            " ready DataLoader, a data module, or a dict or list of loaders"
+            " ready DataLoader, or a data module"
         )
         raise UnusableDatasetError(message)
     if _wraps_loader(result):

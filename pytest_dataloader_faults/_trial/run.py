@@ -49,7 +49,6 @@ from pytest_dataloader_faults._trial.journal import (
     PassEnded,
     PhaseStarted,
     ReferenceTaken,
-    SeveralLoaders,
     refusal,
 )
 from pytest_dataloader_faults._trial.process.environment import FreeResources
@@ -124,8 +123,6 @@ def run(
             armed = _arm_engine(job, supervision, own_folders)
             parts = (journal, server, free, meetings, armed, supervision, fired)
             TrialProcess(job, *parts).run(job.processes[number])
-    except exceptions.MultipleLoadersError as error:
-        journal.write(SeveralLoaders(str(error), error.parts))
     except tuple(REFUSALS.values()) as error:
         journal.write(refusal(error))
     except ClosedByUserError as error:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._settings import SAMPLES, Files, Settings, check
-from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, part_of
+from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS, names_of_checks, require_checks
 from pytest_dataloader_faults.battery.runner import prepare, run_check
 from pytest_dataloader_faults.outcomes import CheckResult, Contract
-from pytest_dataloader_faults.outcomes.text import printable
 
 
 def select_checks(
@@ -60,11 +58,11 @@ def check_dataset(
     """Run every check of the battery on the dataset that *make_dataset* returns.
 
     Args:
-        make_dataset: Returns a map-style or iterable dataset, a ready ``DataLoader``, a data module
-            or several of these; or it is such an object. If it is a function with one required
-            parameter named ``folder``, ``dir``, ``path`` or ``cache``, or annotated as ``Path``, as
-            in ``lambda folder: MyDataset(data, cache=folder)``, each trial passes it an empty
-            folder, a ``pathlib.Path``, and removes the folder afterwards.
+        make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``; or it is
+            such an object. For one of several, pass ``part_of(make_dataset, name)``. If it is a
+            function with one required parameter named ``folder``, ``dir``, ``path`` or ``cache``,
+            or annotated as ``Path``, as in ``lambda folder: MyDataset(data, cache=folder)``, each
+            trial passes it an empty folder, a ``pathlib.Path``, and removes the folder afterwards.
         files: Globs of the files that faults may hit; by default all that the workers read.
         loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``. A ready
             ``DataLoader`` has its own.
@@ -101,87 +99,34 @@ def check_dataset(
     check(ranks=settings.ranks)
     check(on_fail=on_fail, flaky=flaky)
     names = select_checks(only, exclude, expected_failures)
-    batteries = batteries_for(make_dataset, settings)
+    battery = Battery(make_dataset, settings)
     with progress.bar("check_dataset", len(names)) as advance:
-        results = run_checks(batteries, names, expected_failures, flaky, advance)
-        return list(report_results(results, on_fail, flaky))
+        results = _run_checks(battery, names, expected_failures, flaky, advance)
+        return list(_report_results(results, on_fail, flaky))
 
 
-def batteries_for(
-    make_dataset: DatasetFactory, settings: Settings
-) -> list[tuple[str | None, Battery]]:
-    """A battery for each part of *make_dataset*, with its name; None if there are no parts."""
-    try:
-        return [(None, Battery(make_dataset, settings))]
-    except exceptions.MultipleLoadersError as error:
-        parts = error.parts
-    return [
-        (part, _battery_for_part(part, part_of(make_dataset, part), settings)) for part in parts
-    ]
-
-
-def _battery_for_part(part: str, factory: PartOf, settings: Settings) -> Battery:
-    try:
-        return Battery(factory, settings)
-    except (exceptions.InvalidArgumentError, exceptions.UnusableDatasetError) as error:
-        raise type(error)(f"{printable(part)}: {error}") from None
-
-
-def run_checks(
-    batteries: list[tuple[str | None, Battery]],
+def _run_checks(
+    battery: Battery,
     names: list[str],
     expected_failures: Mapping[str, str] | None,
     flaky: str,
     advance: Callable[[], object],
 ) -> Iterator[CheckResult]:
-    """The result of each check for each part; calls *advance* after each check."""
+    """The result of each check; calls *advance* after each."""
     prepare(names)
     for name in names:
         expected = (expected_failures or {}).get(name)
-        arguments = {
-            "only": name,
-            "expected_failures": {name: expected} if expected else None,
-            "flaky": None if flaky == "warn" else flaky,
-        }
-        results = []
-        for part, battery in batteries:
-            again = battery.reproduce("check_dataset", **arguments)
-            results.append(
-                label_part(part, run_check(battery, name, expected=expected, reproduce=again))
-            )
-        yield from accept_expected_failures(results)
+        again = battery.reproduce(
+            "check_dataset",
+            only=name,
+            expected_failures={name: expected} if expected else None,
+            flaky=None if flaky == "warn" else flaky,
+        )
+        yield run_check(battery, name, expected=expected, reproduce=again)
         advance()
 
 
-def label_part(part: str | None, result: CheckResult) -> CheckResult:
-    """*result*, labeled as a result about one *part*."""
-    if part is None:
-        return result
-    prefix = f"{printable(part)}: "
-    finding = replace(result.finding, sentence=prefix + result.sentence)
-    return replace(result, part=part, finding=finding, explanation=prefix + result.explanation)
-
-
-def accept_expected_failures(results: list[CheckResult]) -> list[CheckResult]:
-    """*results* for all parts: if one of them fails as expected, the others may pass."""
-    if any(each.expected and each.applies and not each.passed for each in results):
-        return [replace(each, expected=None) if each.passed else each for each in results]
-    return results
-
-
-def summarize_parts(results: list[CheckResult]) -> CheckResult:
-    """One result of a check that summarizes the *results* for its parts."""
-    worst = max(results, key=lambda result: (result.failed, result.applies, not result.passed))
-    shown_results = [each for each in results if each.applies and (each.failed or not each.passed)]
-    return replace(
-        worst,
-        part=None,
-        parts=tuple(results),
-        explanation="\n".join(each.explanation for each in shown_results or results),
-    )
-
-
-def report_results(
+def _report_results(
     results: Iterable[CheckResult], on_fail: str | None, flaky: str
 ) -> Iterator[CheckResult]:
     """Raise or warn of failures, as *on_fail* and *flaky* say, at our caller's line."""

@@ -167,8 +167,6 @@ class CheckResult(Shown):
         fix: What to do about the cause, in one sentence; "" if there is no cause.
         trials: The outcome of each trial: one, or two or three if the first was not as expected;
             those of every scenario, if the check has several.
-        part: Which of several loaders or datasets the result is about, or None.
-        parts: The results of each of them, if this result summarizes them.
         reproduce: The command or the code that runs the check again; "" if there was no trial.
     """
 
@@ -181,8 +179,6 @@ class CheckResult(Shown):
     reproduced: bool = True
     notes: tuple[str, ...] = ()
     trials: tuple[Outcome, ...] = ()
-    part: str | None = None
-    parts: tuple[CheckResult, ...] = ()
     reproduce: str = ""
 
     @property
@@ -226,7 +222,6 @@ class CheckResult(Shown):
         return self.passed if self.expected else not self.passed
 
     def _facts(self) -> Iterator[tuple[str, object]]:
-        yield from _drop_usual(self, "part", None)
         yield from _drop_usual(self, "check", "")
         yield "verdict", self.verdict
         yield "passed", self.passed

@@ -251,10 +251,10 @@ def fault_check(request: pytest.FixtureRequest) -> FaultCheck:
     """Run one check of the battery: ``fault_check(lambda: MyDataset(path))``.
 
     The test becomes one item per check. Pass a function that returns a
-    dataset, a DataLoader, a data module, or a dict or list of loaders or
-    datasets, or pass such an object itself. If there are several loaders, each
-    is tested, and the result names them. ``files=``, ``loader=`` and
-    ``contract=`` work as in ``check_dataset()``. Returns the ``CheckResult``.
+    dataset or a DataLoader, or pass such an object itself. For one of several,
+    as in a data module, pass ``part_of(make_dataset, name)``. ``files=``,
+    ``loader=`` and ``contract=`` work as in ``check_dataset()``. Returns the
+    ``CheckResult``.
     """
     if not hasattr(request, "param"):
         pytest.fail(_NO_PARAMETER, pytrace=False)

@@ -32,7 +32,6 @@ from pytest_dataloader_faults.report.model import (
     WARNED,
     XFAILED,
     Item,
-    Key,
     Report,
 )
 from pytest_dataloader_faults.wire import MisfitError
@@ -111,11 +110,11 @@ class Baseline:
         self._target = os.path.abspath(options.path)  # A test may change the working directory.
         self._entries = self._read(options.path)
         self._uncollected: set[str] = set()
-        self._missing: set[Key] = set()
+        self._missing: set[str] = set()
         self._lines: list[tuple[str, bool]] = []
         """What to print at the end, and whether it is a problem."""
 
-    def _read(self, path: str) -> dict[Key, Item]:
+    def _read(self, path: str) -> dict[str, Item]:
         """The entries of the file, by key; none if it is missing and will be written."""
         # A device or a FIFO does not return what was written to it.
         is_there = os.path.isfile(path) or os.path.isdir(path)
@@ -155,12 +154,12 @@ class Baseline:
         collected = {id_of(item) for item, _ in checks}
         collected |= {test_of(item, check) for item, check in checks}
         self._missing = {
-            key
-            for key in self._entries
-            if key.nodeid not in collected and self._is_collectable(key.nodeid)
+            nodeid
+            for nodeid in self._entries
+            if nodeid not in collected and self._is_collectable(nodeid)
         }
         if hasattr(config, "workeroutput"):
-            config.workeroutput[_MISSING] = [list(each) for each in self._missing]
+            config.workeroutput[_MISSING] = list(self._missing)
 
     def _is_collectable(self, nodeid: str) -> bool:
         """Whether an item of this id would have been collected from a file."""
@@ -170,8 +169,7 @@ class Baseline:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Add the entries that match no item of a process of pytest-xdist."""
-        for key in getattr(node, "workeroutput", {}).get(_MISSING, ()):
-            self._missing.add(Key(*key))
+        self._missing.update(getattr(node, "workeroutput", {}).get(_MISSING, ()))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the file, or else report its entries that do not fail."""
@@ -191,7 +189,7 @@ class Baseline:
         changes = compare.compare_failures(former, run)[compare.FIXED]
         return [entry for entry, _ in changes if entry is not None]
 
-    def _write(self, session: pytest.Session, run: Report, missing: set[Key]) -> None:
+    def _write(self, session: pytest.Session, run: Report, missing: set[str]) -> None:
         """Write the failures of *run*, and the entries of checks that did not run."""
         try:
             self._entries |= self._read(self._target)  # Reasons may have been edited meanwhile.
@@ -204,7 +202,7 @@ class Baseline:
             return
         self._lines += [(line, False) for line in self._describe_update(run, entries)]
 
-    def _update(self, run: Report, missing: set[Key]) -> dict[Key, Item]:
+    def _update(self, run: Report, missing: set[str]) -> dict[str, Item]:
         """The entries without those that passed or are *missing*, and with the failures of *run*.
 
         Reasons stay.
@@ -216,7 +214,7 @@ class Baseline:
             entries[item.failure_key] = replace(item, reason=former.reason)
         return entries
 
-    def _describe_update(self, run: Report, entries: Mapping[Key, Item]) -> Iterator[str]:
+    def _describe_update(self, run: Report, entries: Mapping[str, Item]) -> Iterator[str]:
         """How many *entries* were written, which were removed, and which failures are not there."""
         failures, path = pluralize(len(entries), "known failure"), self._options.path
         yield f"{failures} written to {path}{_describe_unexplained(entries)}"
@@ -228,7 +226,7 @@ class Baseline:
             text = f"{pluralize(count, 'failure')} {is_or_are(count)} not in the file"
             yield f"{text}, because no check found {whom}"
 
-    def _report_stale(self, session: pytest.Session, run: Report, missing: set[Key]) -> None:
+    def _report_stale(self, session: pytest.Session, run: Report, missing: set[str]) -> None:
         """Report entries that no longer fail; with *strict*, they fail the run."""
         unmatched = [entry for key, entry in self._entries.items() if key in missing]
         problems = list(_describe_stale(self._fixed(run), unmatched))
@@ -278,7 +276,7 @@ def _describe_stale(
         yield f"{pluralize(count, 'known failure')} {verb} no test", advice, unmatched
 
 
-def _describe_unexplained(entries: Mapping[Key, Item]) -> str:
+def _describe_unexplained(entries: Mapping[str, Item]) -> str:
     """How many of *entries* have no reason yet."""
     count = sum(not entry.reason for entry in entries.values())
     return f", {count} without a reason" if count else ""

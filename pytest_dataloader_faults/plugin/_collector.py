@@ -7,7 +7,6 @@ that are plain data. So a process that crashes later does not lose finished resu
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import time
 import warnings
@@ -22,7 +21,7 @@ from pytest_dataloader_faults.plugin import _failures
 from pytest_dataloader_faults.plugin._options import ATTRIBUTE, is_for_github
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults.report.model import Item, Key, Report
+    from pytest_dataloader_faults.report.model import Item, Report
 
 
 class Collector:
@@ -34,7 +33,7 @@ class Collector:
     def __init__(self, paths: Sequence[str], *, for_github: bool) -> None:
         self._paths = {os.path.abspath(path): path for path in paths}  # A test may change folders.
         self._for_github = for_github
-        self._found: dict[str, list[dict[str, Any]]] = {}
+        self._found: dict[str, dict[str, Any]] = {}
         self._written: list[str] = []
         self._warnings: list[str] = []
         self._shown: set[str] = set()
@@ -43,7 +42,7 @@ class Collector:
         self._clock_began = time.monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the results; if an item runs again, only those of its last run."""
+        """Keep the result; if an item runs again, only that of its last run."""
         if report.when == "setup":
             self._found.pop(report.nodeid, None)
         if hasattr(report, ATTRIBUTE):
@@ -79,7 +78,7 @@ class Collector:
         if self._found:
             from pytest_dataloader_faults.plugin import _report
 
-            items = tuple(item for item in self.items if item.key not in self._ignored)
+            items = tuple(item for item in self.items if item.nodeid not in self._ignored)
             _report.show(replace(self._report, items=items), terminalreporter)
             if self._for_github:
                 _report.show_annotations(self._report, terminalreporter)
@@ -93,16 +92,15 @@ class Collector:
         """The results of the run, once it is over, whichever process ran them."""
         from pytest_dataloader_faults.plugin._report import ordered_items
 
-        return ordered_items(item for items in self._found.values() for item in items)
+        return ordered_items(self._found.values())
 
     @property
-    def _ignored(self) -> set[Key]:
-        """The items whose only result is a warning that a filter ignores."""
+    def _ignored(self) -> set[str]:
+        """The items whose result is a warning that a filter ignores."""
         from pytest_dataloader_faults.report.model import WARNED, Item
 
-        silent = (items for nodeid, items in self._found.items() if nodeid not in self._shown)
-        items = map(Item.from_dict, itertools.chain.from_iterable(silent))
-        return {item.key for item in items if item.status == WARNED}
+        silent = (item for nodeid, item in self._found.items() if nodeid not in self._shown)
+        return {item.nodeid for item in map(Item.from_dict, silent) if item.status == WARNED}
 
     @functools.cached_property
     def _report(self) -> Report:
@@ -135,20 +133,13 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
         _failures.write_line(reporter, reason, red=True)
 
 
-def _verdicts(report: pytest.TestReport) -> str:
-    """The verdicts of the checks of an item."""
-    items = getattr(report, ATTRIBUTE, ())
-    if not items:
-        return ""
-    from pytest_dataloader_faults.report.model import Item
-
-    return "; ".join(dict.fromkeys(", ".join(Item.from_dict(each).words) for each in items))
-
-
 def status(report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
     """What ``pytest -v`` shows for an item that ran a check, including its verdict."""
-    verdicts = _verdicts(report)
-    if not verdicts or report.when != "call" or report.skipped or hasattr(report, "wasxfail"):
+    is_shown = report.when == "call" and not (report.skipped or hasattr(report, "wasxfail"))
+    if not (is_shown and hasattr(report, ATTRIBUTE)):
         return None
+    from pytest_dataloader_faults.report.model import Item
+
+    words = ", ".join(Item.from_dict(getattr(report, ATTRIBUTE)).words)
     word, colour, letter = ("PASSED", "green", ".") if report.passed else ("FAILED", "red", "F")
-    return report.outcome, letter, (f"{word} ({verdicts})", {colour: True})
+    return report.outcome, letter, (f"{word} ({words})", {colour: True})

@@ -56,17 +56,16 @@ class ErrorReport:
         self._first.pop(self.about, None)
 
 
-def report_on_call(node: pytest.Item, *call: Hashable) -> ErrorReport:
-    """The report on one *call* of ``fault_check`` in the test of *node*, for all of its items."""
+def report_on_test(node: pytest.Item, *mistake: Hashable) -> ErrorReport:
+    """The report on the test of *node*, or on one *mistake* in it, for all of its items."""
     parameters = getattr(getattr(node, "callspec", None), "params", {})
     # All items of a test share its parameters, which live as long as the items do.
     parameter_ids = frozenset(
         (name, id(value)) for name, value in parameters.items() if name != "fault_check"
     )
     parent = node.parent.nodeid if node.parent else ""
-    return ErrorReport(
-        node, (parent, getattr(node, "originalname", node.name), parameter_ids, *call)
-    )
+    name = getattr(node, "originalname", node.name)
+    return ErrorReport(node, (parent, name, parameter_ids, *mistake))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -93,7 +92,7 @@ def _report_mistake_once(node: pytest.Item) -> Iterator[None]:
             raise
         *_, entry = _entries(error.__traceback__)
         place = entry.tb_frame.f_code.co_filename, entry.tb_lineno
-        report = report_on_call(node, type(error).__name__, place)
+        report = report_on_test(node, type(error).__name__, place)
         report.remember()
         if report.elsewhere is None:
             raise

@@ -14,12 +14,7 @@ import pytest
 
 from pytest_dataloader_faults._arguments import suggest_name
 from pytest_dataloader_faults._settings import Files, Settings
-from pytest_dataloader_faults._trial.factory import DatasetFactory, is_ready, part_of
-from pytest_dataloader_faults.battery.checking import (
-    accept_expected_failures,
-    label_part,
-    summarize_parts,
-)
+from pytest_dataloader_faults._trial.factory import DatasetFactory, is_ready
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.fault_free_cache import FaultFreeCache
 from pytest_dataloader_faults.battery.runner import prepare
@@ -27,14 +22,13 @@ from pytest_dataloader_faults.exceptions import (
     FlakyCheckWarning,
     InvalidArgumentError,
     InvalidCheckError,
-    MultipleLoadersError,
     UnclearErrorWarning,
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.outcomes import CheckResult, Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.text import call, escape_for_log, headline
 from pytest_dataloader_faults.plugin._baseline import BASELINE
-from pytest_dataloader_faults.plugin._failures import report_on_call, report_shortage_once
+from pytest_dataloader_faults.plugin._failures import report_on_test, report_shortage_once
 from pytest_dataloader_faults.plugin._options import (
     CALLED,
     MARKER,
@@ -47,7 +41,7 @@ from pytest_dataloader_faults.plugin._options import (
 )
 from pytest_dataloader_faults.plugin._report import (
     describe_result,
-    fail_warned_items,
+    fail_warned_item,
     id_of,
     record_item,
     record_properties,
@@ -78,8 +72,8 @@ class FaultCheck:
         self._is_called = False
         self._place = ""
         """The place of its call."""
-        self._facts: dict[str | None, dict[str, Any]] = {}
-        """More facts for the report about each part."""
+        self._facts: dict[str, Any] = {}
+        """More facts for the report."""
 
     def __call__(
         self,
@@ -101,13 +95,9 @@ class FaultCheck:
         caller = sys._getframe(1)
         self._place = f"{os.path.relpath(caller.f_code.co_filename)}:{caller.f_lineno}"
         settings = {"files": files, "loader": loader, "contract": contract, "copy": copy}
-        began = time.monotonic()
         with report_shortage_once(self._node):
             _prepare_once(self._node)
-            results = self._run_parts(make_dataset, settings)
-        results = list(map(self._record, results))
-        result = results[0] if results[0].part is None else summarize_parts(results)
-        record_properties(self._node, result, time.monotonic() - began)
+            result = self._record(self._run(make_dataset, settings))
         _report_to_pytest(self._node, result, fails=self._fails(result))
         return result
 
@@ -117,47 +107,28 @@ class FaultCheck:
         return result.failed or (is_doubtful and self._options.flaky != "warn")
 
     def _record(self, result: CheckResult) -> CheckResult:
-        """Record *result*, of one part, for the report, and expect it if the baseline lists it."""
-        facts = dict(self._facts[result.part])
+        """Record *result* for the report, and expect it if the baseline lists it."""
         if baseline := self._node.config.stash.get(BASELINE, None):
-            item = self._describe(result, facts)
-            result, facts["reason"] = baseline.accept_known(result, item)
-        record_item(self._node, self._describe(result, facts))
+            result, self._facts["reason"] = baseline.accept_known(result, self._describe(result))
+        record_item(self._node, self._describe(result))
+        record_properties(self._node, result, self._facts.get("duration", 0.0))
         return result
 
-    def _describe(self, result: CheckResult, facts: Mapping[str, Any]) -> Item:
+    def _describe(self, result: CheckResult) -> Item:
         failure = {"status": FAILED} if self._fails(result) else {}
-        return describe_result(self._node, result, **{**facts, **failure})
+        return describe_result(self._node, result, **{**self._facts, **failure})
 
-    def _run_parts(
-        self, make_dataset: DatasetFactory, settings: Mapping[str, Any]
-    ) -> list[CheckResult]:
-        """Return the result, or those of several loaders or datasets."""
-        try:
-            return [self._run_part(make_dataset, settings)]
-        except MultipleLoadersError as error:
-            parts = {part: part_of(make_dataset, part) for part in error.parts}
-        results = [
-            label_part(part, self._run_part(dataset, settings, part))
-            for part, dataset in parts.items()
-        ]
-        return accept_expected_failures(results)
-
-    def _run_part(
-        self, make_dataset: DatasetFactory, settings: Mapping[str, Any], part: str | None = None
-    ) -> CheckResult:
+    def _run(self, make_dataset: DatasetFactory, settings: Mapping[str, Any]) -> CheckResult:
         """Return the result; if the dataset is unusable, only one item of the test explains why."""
-        report = report_on_call(self._node, part)
+        report = report_on_test(self._node)
         if report.elsewhere:
             text = f"not run, because the dataset cannot be tested: see {report.elsewhere}"
             self._node.stash[NOT_RUN] = text
-            self._facts[part] = {"status": NOT_RUN_STATUS}
+            self._facts = {"status": NOT_RUN_STATUS}
             return _untested_result(self.name, text, applies=False)
         began = time.monotonic()
         try:
             result, is_usable = self._run_cached(make_dataset, settings, report.about)
-        except MultipleLoadersError:
-            raise
         except InvalidCheckError as error:
             result, is_usable = _untested_result(self.name, str(error), applies=True), True
         except (InvalidArgumentError, UnusableDatasetError) as error:
@@ -168,7 +139,7 @@ class FaultCheck:
         else:
             report.remember()
         duration = time.monotonic() - began
-        self._facts[part] = {"duration": duration, "without_fault": not is_usable}
+        self._facts = {"duration": duration, "without_fault": not is_usable}
         return result
 
     def _origin_of(self, make_dataset: object) -> str:
@@ -259,7 +230,7 @@ def _report_to_pytest(node: pytest.Item, result: CheckResult, *, fails: bool) ->
         try:
             warnings.warn(escape_for_log(result.explanation), UnclearErrorWarning, stacklevel=3)
         except UnclearErrorWarning:
-            fail_warned_items(node)
+            fail_warned_item(node)
             raise pytest.fail.Exception(result.explanation, pytrace=False) from None
     if result.expected:
         pytest.xfail(f"{result.expected} ({result.verdict})")

@@ -21,7 +21,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _STEM = "dataloader_faults"
 ATTRIBUTE = _STEM
-"""The attribute of pytest's reports with the results of checks: a list of items as plain data."""
+"""The attribute of pytest's reports with the result of a check: an item as plain data."""
 ONLY, _EXCLUDE = "--dataloader-faults-only", "--dataloader-faults-exclude"
 BASELINE = "--dataloader-faults-baseline"
 UPDATE_BASELINE = "--dataloader-faults-update-baseline"

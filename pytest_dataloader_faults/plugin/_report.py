@@ -39,17 +39,17 @@ _PROPERTY = "dataloader_faults"
 _SECTION = "dataloader-faults"
 _GIT = 10.0
 """Seconds to wait for git, which may read from a network."""
-_items = pytest.StashKey[list[dict[str, Any]]]()
+_item = pytest.StashKey[dict[str, Any] | None]()
 
 
 def record_item(node: pytest.Item, item: Item) -> None:
     """Keep *item* for the report."""
-    node.stash.setdefault(_items, []).append(asdict(item))
+    node.stash[_item] = asdict(item)
 
 
-def fail_warned_items(node: pytest.Item) -> None:
-    """Make failures of the warnings of *node*, because a filter makes errors of them."""
-    node.stash[_items][:] = [_with_status(each, WARNED, FAILED) for each in node.stash[_items]]
+def fail_warned_item(node: pytest.Item) -> None:
+    """Make a failure of the warning of *node*, because a filter makes an error of it."""
+    _replace_status(node, WARNED, FAILED)
 
 
 def record_properties(node: pytest.Item, result: CheckResult, duration: float) -> None:
@@ -71,7 +71,7 @@ def _reset(node: pytest.Item) -> None:
 
     pytest's JUnit file takes the properties at the teardown, so one whose fixture fails has them.
     """
-    node.stash[_items] = []
+    node.stash[_item] = None
     other_properties = [
         each for each in node.user_properties if not each[0].startswith(f"{_PROPERTY}_")
     ]
@@ -118,18 +118,18 @@ def strip_check(nodeid: str, check: str) -> str:
 
 
 def attach(node: pytest.Item, report: pytest.TestReport) -> None:
-    """Attach the results of *node* to *report*, with the status that pytest decides."""
+    """Attach the result of *node* to *report*, with the status that pytest decides."""
     if report.when == "setup":
         _reset(node)
-    items = node.stash[_items]
     if report.failed:
-        _record_failure(items, node, report)
+        _record_failure(node, report)
     elif hasattr(report, "wasxfail") or (report.when == "call" and report.passed):
-        items[:] = [_with_status(each, FAILED, XFAILED) for each in items]
+        _replace_status(node, FAILED, XFAILED)
     elif report.skipped and (why := _skip_reason(node)):
-        items[:] = [_unrun_item(node, why)]
-    if items and (report.when == "call" or not report.passed):
-        setattr(report, ATTRIBUTE, items)
+        node.stash[_item] = _unrun_item(node, why)
+    item = node.stash[_item]
+    if item and (report.when == "call" or not report.passed):
+        setattr(report, ATTRIBUTE, item)
 
 
 def _skip_reason(node: pytest.Item) -> str:
@@ -138,13 +138,12 @@ def _skip_reason(node: pytest.Item) -> str:
     return next((node.stash[key] for key in keys if key in node.stash), "")
 
 
-def _record_failure(
-    items: list[dict[str, Any]], node: pytest.Item, report: pytest.TestReport
-) -> None:
-    """Make *items* explain the failure in *report*."""
-    text = report.longreprtext
-    if any(each["status"] == FAILED for each in items):
+def _record_failure(node: pytest.Item, report: pytest.TestReport) -> None:
+    """Make the item of *node* explain the failure in *report*."""
+    item = node.stash[_item]
+    if item and item["status"] == FAILED:
         return
+    text = report.longreprtext
     crash = getattr(report.longrepr, "reprcrash", None)
     message = first_line(crash.message if crash else text)
     place = "the test itself" if report.when == "call" else f"the {report.when} of the test"
@@ -157,11 +156,13 @@ def _record_failure(
         "fix": "",
         "section": "",
     }
-    items[-1:] = [{**(items[-1] if items else _unrun_item(node, sentence)), **error}]
+    node.stash[_item] = {**(item or _unrun_item(node, sentence)), **error}
 
 
-def _with_status(item: dict[str, Any], old: str, new: str) -> dict[str, Any]:
-    return {**item, "status": new} if item["status"] == old else item
+def _replace_status(node: pytest.Item, old: str, new: str) -> None:
+    item = node.stash[_item]
+    if item and item["status"] == old:
+        node.stash[_item] = {**item, "status": new}
 
 
 def _unrun_item(node: pytest.Item, why: str) -> dict[str, Any]:
@@ -200,9 +201,9 @@ def ordered_items(data: Iterable[dict[str, Any]]) -> tuple[Item, ...]:
     With several processes of pytest-xdist, they end in another order each time.
     """
     items = list(map(Item.from_dict, data))
-    tests = {test: place for place, test in enumerate(dict.fromkeys(each.title for each in items))}
+    tests = {test: place for place, test in enumerate(dict.fromkeys(each.test for each in items))}
     checks = {name: place for place, name in enumerate(_checks())}
-    items.sort(key=lambda item: (tests[item.title], checks.get(item.check, len(checks))))
+    items.sort(key=lambda item: (tests[item.test], checks.get(item.check, len(checks))))
     return tuple(items)
 
 

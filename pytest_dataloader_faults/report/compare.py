@@ -25,7 +25,6 @@ from pytest_dataloader_faults.report.model import (
     WARNED,
     XFAILED,
     Item,
-    Key,
     Report,
 )
 
@@ -39,7 +38,7 @@ _TIMES, _SECONDS = 1.5, 1.0
 _Pair: TypeAlias = tuple[Item | None, Item | None]
 
 
-def failures_of(report: Report) -> dict[Key, Item]:
+def failures_of(report: Report) -> dict[str, Item]:
     """Return the failed items of *report*, by the key of their failure."""
     return {item.failure_key: item for item in report.failed}
 
@@ -53,9 +52,8 @@ def baseline_of(report: Report) -> Report:
 def _entry(item: Item) -> Item:
     """Reduce *item* to what is the same in each run, whichever item of its test ran first."""
     return Item(
-        nodeid=item.failure_key.nodeid,
+        nodeid=item.failure_key,
         test=item.test,
-        part=item.part,
         check=_WORKERS_AGREE if item.without_fault else item.check,
         status=FAILED,
         verdict=item.verdict,
@@ -116,24 +114,24 @@ def change_of(failure: Item | None, now: Item | None) -> str:
     return FIXED if now.status == PASSED else NOT_FIXED
 
 
-def _states_of(report: Report) -> dict[Key, Item]:
+def _states_of(report: Report) -> dict[str, Item]:
     """Return the items of *report* by the key of their failure; the worst item if several share it.
 
     An item whose dataset failed without a fault has not run its own check.
     """
-    states: dict[Key, Item] = {}
+    states: dict[str, Item] = {}
     for item in sorted(report.items, key=lambda item: -STATUSES.index(item.status)):
         if item.without_fault:
-            states[item.key] = replace(item, status=NOT_RUN)
+            states[item.nodeid] = replace(item, status=NOT_RUN)
         states[item.failure_key] = item
     return states
 
 
-def _counterpart(failure: Item, states: Mapping[Key, Item], report: Report) -> Item | None:
+def _counterpart(failure: Item, states: Mapping[str, Item], report: Report) -> Item | None:
     """Return the item of *report*, with *states*, that shows the state of *failure* now, if any."""
     if failure.failure_key in states or not failure.without_fault:
         return states.get(failure.failure_key)
-    siblings = report.tests.get(failure.title, ())
+    siblings = report.tests.get(failure.test, ())
     if any(item.trials for item in siblings):  # A check ran, so the fault-free run passed.
         return replace(failure, status=PASSED, verdict=str(Verdict.SURVIVED))
     return siblings[0] if siblings else None

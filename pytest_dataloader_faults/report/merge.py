@@ -12,7 +12,6 @@ from pytest_dataloader_faults.report.model import (
     NOT_JUDGED,
     STATUSES,
     Item,
-    Key,
     Report,
 )
 
@@ -34,10 +33,10 @@ def add_label(report: Report, label: str) -> Report:
 def merge_reports(sources: Sequence[tuple[str, Report]]) -> tuple[Report, list[str]]:
     """Merge *sources*, each with its file; return the report, and a summary of the merge."""
     reports = [report for _, report in sources]
-    results_by_key: dict[Key, list[_Source]] = {}
+    results_by_key: dict[str, list[_Source]] = {}
     for name, report in sources:
         for item in report.items:
-            results_by_key.setdefault(item.key, []).append((name, item))
+            results_by_key.setdefault(item.nodeid, []).append((name, item))
     for results in results_by_key.values():
         results.sort(key=lambda result: STATUSES.index(result[1].status))
     merged = Report(

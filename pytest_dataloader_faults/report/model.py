@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pytest_dataloader_faults._arguments import one_of, suggest_name
 from pytest_dataloader_faults.battery.checks import cost_of
@@ -46,13 +46,6 @@ NOT_JUDGED = "not judged"
 """The substitute for a missing verdict."""
 
 
-class Key(NamedTuple):
-    """The identity of an item in any report; *part* as in ``Item``."""
-
-    nodeid: str
-    part: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Item:
     """The result of one check of one dataset.
@@ -62,7 +55,6 @@ class Item:
     Attributes:
         nodeid: The id of pytest's item.
         test: The same without the check: all items of one test have it.
-        part: Which of several loaders or datasets of the test it is; "" if there is only one.
         file, line: Where the test is, the line from 1.
         check: The name of the check.
         status: ``passed``, ``failed``, ``xfailed`` (the failure was expected),
@@ -93,7 +85,6 @@ class Item:
 
     nodeid: str
     test: str
-    part: str = ""
     file: str = ""
     line: Number = 1
     check: str
@@ -116,26 +107,15 @@ class Item:
     usage: tuple[Footprint, ...] = ()
 
     @property
-    def title(self) -> str:
-        """The test, with the part in parentheses."""
-        return f"{self.test} ({printable(self.part)})" if self.part else self.test
-
-    @property
-    def key(self) -> Key:
-        """The identity of the item."""
-        return Key(self.nodeid, self.part)
-
-    @property
-    def failure_key(self) -> Key:
-        """The identity of its failure: the item, or the whole test if it fails without a fault."""
-        return Key(self.test, self.part) if self.without_fault else self.key
+    def failure_key(self) -> str:
+        """The id of its failure: that of the item, or of its test if it fails without a fault."""
+        return self.test if self.without_fault else self.nodeid
 
     @property
     def name(self) -> str:
         """The identity of its failure as text, on one line."""
         fault = ", without a fault" if self.without_fault else ""
-        part = f", part {self.part!r}" if self.part else ""
-        return printable(f"{self.failure_key.nodeid}{fault}{part}")
+        return printable(f"{self.failure_key}{fault}")
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -231,10 +211,10 @@ class Report:
 
     @cached_property
     def tests(self) -> dict[str, list[Item]]:
-        """The items of each test, or of each part of a test with several parts."""
+        """The items of each test."""
         items_by_test: dict[str, list[Item]] = {}
         for item in self.items:
-            items_by_test.setdefault(item.title, []).append(item)
+            items_by_test.setdefault(item.test, []).append(item)
         return items_by_test
 
     @property
@@ -249,7 +229,7 @@ class Report:
         run = pluralize(len(statuses), "check")
         datasets = pluralize(len(self.tests), "dataset")
         if self.failed:
-            failing = len({item.title for item in self.failed})
+            failing = len({item.test for item in self.failed})
             of_run = f"{len(self.failed)} of " if len(self.failed) < len(statuses) else ""
             of_datasets = f"{failing} of " if failing < len(self.tests) else ""
             return f"{of_run}{run} failed", f", in {of_datasets}{datasets}"
@@ -283,11 +263,11 @@ class Report:
             raise MisfitError(data, "an object with 'items'")
         _refuse_misspelled_fields(data["items"])
         report: Report = from_json(cls, data, ignore_unknown=True)
-        places: dict[Key, int] = {}
+        places: dict[str, int] = {}
         for place, item in enumerate(report.items):
             if item.reason is not None and not item.has_failing_verdict:
                 raise MisfitError(item.verdict, VERDICT_OF_FAILURE, f"items[{place}].verdict")
-            if (first := places.setdefault(item.key, place)) != place:
+            if (first := places.setdefault(item.nodeid, place)) != place:
                 pair = f"items[{first}] and items[{place}] are both about {shorten(item.name)}"
                 raise InvalidArgumentError(f"{pair}. Remove one of them")
         return report
@@ -327,7 +307,6 @@ def item_of(
     return Item(
         nodeid=nodeid,
         test=test,
-        part=result.part or "",
         file=where[0],
         line=where[1],
         check=result.check,
@@ -451,8 +430,8 @@ def named_notes_of(items: Sequence[Item]) -> list[str]:
     tests_by_note: dict[str, dict[str, None]] = {}
     for item in items:
         for note in item.notes:
-            tests_by_note.setdefault(note, {})[item.title] = None
-    test_count = len({item.title for item in items})
+            tests_by_note.setdefault(note, {})[item.test] = None
+    test_count = len({item.test for item in items})
     return [
         note if len(tests) == test_count else f"{join_some(tests)}: {note}"
         for note, tests in tests_by_note.items()

@@ -1,7 +1,8 @@
 """What may be handed over: data modules, several loaders or datasets, ready ones, one of many."""
 
 import os
-from dataclasses import replace
+import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -10,19 +11,9 @@ import webdataset
 from torch.utils.data import DataLoader, TensorDataset
 
 from pytest_dataloader_faults import check_dataset, explore, part_of, run_trial, sweep
-from pytest_dataloader_faults._trial.factory import require_one
-from pytest_dataloader_faults.battery.checking import (
-    accept_expected_failures,
-    label_part,
-    summarize_parts,
-)
-from pytest_dataloader_faults.exceptions import (
-    InvalidArgumentError,
-    MultipleLoadersError,
-    UnusableDatasetError,
-)
+from pytest_dataloader_faults._trial.factory import _parts
+from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError
-from pytest_dataloader_faults.outcomes import CheckResult, Finding, Verdict
 from pytest_dataloader_faults.search import replay
 from support.datasets import Records
 from support.handed_over import Broken, DataModule
@@ -37,30 +28,32 @@ def _loader(dataset, **options):
     return DataLoader(dataset, batch_size=4, num_workers=1, **options)
 
 
-def _passed(results):
-    return {each.part: each.passed for each in results}
+def _refusal(function, *args, **options):
+    with pytest.raises(InvalidArgumentError) as refused:
+        function(*args, **options)
+    return str(refused.value)
 
 
-def _names(loaders):
-    with pytest.raises(MultipleLoadersError) as refused:
-        require_one(loaders)
-    return refused.value.parts
+def test_a_data_module_is_tested_by_the_lines_of_its_error(records):
+    def make():
+        return DataModule(records)
 
+    text = _refusal(check_dataset, make)
+    lines = re.search(r"outside pytest:\n(.*?)\n(?! )", text, re.DOTALL)[1]
+    results = {}
 
-def test_a_data_module_is_tried_loader_by_loader(records):
-    results = check_dataset(lambda: DataModule(records), **CHECK)
-    assert _passed(results) == {"train": True, "val/0": False}
-    assert results[1].explanation.startswith("val/0: corrupted: sample")
-    assert "check_dataset(part_of(make_dataset, 'val/0'), only=" in results[1].explanation
+    def check(make_dataset):
+        results[str(make_dataset)] = check_dataset(make_dataset, **CHECK)
 
-
-def test_the_sentence_is_about_the_part_that_decides():
-    corrupted, hung = Finding(Verdict.CORRUPTED, "a."), Finding(Verdict.HUNG, "b.")
-    once = CheckResult("pickles", corrupted, "corrupted: a.", reproduced=False)
-    always = CheckResult("pickles", hung, "hung: b.")
-    result = summarize_parts([label_part("train", once), label_part("val", always)])
-    assert (result.verdict, result.sentence) == ("hung", "val: b.")
-    assert result.explanation.splitlines() == ["train: corrupted: a.", "val: hung: b."]
+    names = {"part_of": part_of, "make_dataset": make, "check_dataset": check}
+    exec(textwrap.dedent(lines), names)  # noqa: S102  # our own text
+    verdicts = {name: result.verdict for name, (result,) in results.items()}
+    assert verdicts == {
+        "part_of(make_dataset, 'train')": "failed_cleanly",
+        "part_of(make_dataset, 'val/0')": "corrupted",
+    }
+    (result,) = results["part_of(make_dataset, 'val/0')"]
+    assert "check_dataset(part_of(make_dataset, 'val/0'), only=" in result.explanation
 
 
 def test_a_data_module_that_cannot_be_set_up(records):
@@ -68,46 +61,29 @@ def test_a_data_module_that_cannot_be_set_up(records):
         check_dataset(lambda: Broken(records), **CHECK)
 
 
-@pytest.mark.parametrize(
-    ("kind", "is_ready"),
-    [
-        (dict, True),
-        *(slow(kind, False) for kind in (dict, list, tuple)),
-        *(slow(kind, True) for kind in (list, tuple)),
-    ],
-)
-def test_several_loaders_or_datasets(records, kind, is_ready):
-    parts = {"a": _loader(Records(records)), "b": ZerosOnError(records)}
-    names = list(parts) if kind is dict else ["0", "1"]
+@rows("kind, names", [(dict, ["a", "b"]), (list, ["0", "1"]), (tuple, ["0", "1"])])
+def test_several_loaders_or_datasets(records, kind, names):
+    parts = {"a": _loader(Records(records)), "b": Records(records)}
     several = parts if kind is dict else kind(parts.values())
-    results = check_dataset(several if is_ready else lambda: several, **CHECK)
-    assert _passed(results) == dict(zip(names, [True, False], strict=True))
+    for make_dataset in (several, lambda: several):
+        text = _refusal(check_dataset, make_dataset, **CHECK)
+        assert f"@pytest.mark.parametrize('part', {names})" in text
 
 
-def test_an_expected_failure_of_one_part(records):
-    options = {
-        "only": "open-error",
-        "expected_failures": {"open-error": "issue 7"},
-        "on_fail": None,
-    }
-    results = check_dataset([Records(records), ZerosOnError(records)], **options)
-    assert [each.failed for each in results] == [False, False]
-    passed = replace(results[0], expected="issue 7")
-    assert [each.failed for each in accept_expected_failures([passed, passed])] == [True, True]
+@pytest.mark.parametrize("is_ready", [False, True])
+def test_a_container_of_one_loader_is_that_loader(records, is_ready):
+    one = {"val": [_loader(ZerosOnError(records))]}
+    (result,) = check_dataset(one if is_ready else lambda: one, **CHECK)
+    assert result.verdict == "corrupted"
 
 
 def test_the_splits_of_a_dataset_dict():
     datasets = pytest.importorskip("datasets")
     dataset = datasets.Dataset.from_dict({"x": list(range(8))})
-    assert _names(datasets.DatasetDict({"train": dataset, "test": dataset})) == ("train", "test")
+    splits = {"train": dataset, "test": dataset}
+    assert _parts(datasets.DatasetDict(splits)) == splits
     stream = dataset.to_iterable_dataset()
-    assert _names(datasets.IterableDatasetDict({"train": stream})) == ("train",)
-
-
-def test_a_part_that_cannot_be_tried_is_named(records):
-    parts = {"train": Records(records), "val": DataLoader([])}
-    with pytest.raises(UnusableDatasetError, match=r"^val: list is empty"):
-        check_dataset(parts, **CHECK)
+    assert _parts(datasets.IterableDatasetDict({"train": stream})) == {"train": stream}
 
 
 class Found(Records):
@@ -155,7 +131,7 @@ class Samples(dict):
 def test_a_container_of_samples_is_one_dataset(samples):
     """A list or a dict is a map-style dataset, unless it has nothing but loaders or datasets."""
     (result,) = check_dataset(samples, only="workers-agree")
-    assert (result.part, result.passed) == (None, True)
+    assert result.passed
 
 
 def test_names_of_what_is_nested():
@@ -165,8 +141,8 @@ def test_names_of_what_is_nested():
         def __init__(self):
             self.iterables = {"x": _loader(dataset), "y": [dataset, dataset]}
 
-    assert _names({"a": {"b": dataset}, "c": (dataset,)}) == ("a/b", "c/0")
-    assert _names(CombinedLoader()) == ("x", "y/0", "y/1")
+    assert list(_parts({"a": {"b": dataset}, "c": (dataset,)})) == ["a/b", "c/0"]
+    assert list(_parts(CombinedLoader())) == ["x", "y/0", "y/1"]
 
 
 def test_a_container_with_something_else_in_it():
@@ -178,10 +154,9 @@ def test_a_container_with_something_else_in_it():
 @pytest.mark.parametrize(
     "function", [run_trial, sweep, replay, explore], ids=lambda kind: kind.__name__
 )
-def test_what_needs_one_loader_refuses_several(records, function):
+def test_other_functions_refuse_several_as_well(records, function):
     parts = {"a": Records(records), "b": Records(records)}
-    with pytest.raises(InvalidArgumentError, match=r"select it, as in part_of\(make_dataset, 'a'"):
-        function(lambda: parts)
+    assert _refusal(function, lambda: parts).endswith(", as in part_of(make_dataset, 'a')")
 
 
 def test_one_of_several(records):

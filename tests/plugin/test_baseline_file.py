@@ -253,65 +253,6 @@ def test_runxfail_knows_nothing(suite):
     result.stdout.fnmatch_lines(["corrupted: samples*"])
 
 
-PARTS = """
-import pytest
-from support.datasets import Records
-from support.plugin_datasets import ZerosOnError
-
-KINDS = dict(zeros=ZerosOnError, healthy=Records)
-
-
-class Module:
-    def __init__(self, folder, train, val):
-        self.folder, self.train, self.val = folder, KINDS[train], KINDS[val]
-
-    def setup(self, stage):
-        pass
-
-    def train_dataloader(self):
-        return _loader(self.train(self.folder))
-
-    def val_dataloader(self):
-        return _loader(self.val(self.folder))
-
-
-def _loader(dataset):
-    from torch.utils.data import DataLoader
-
-    return DataLoader(dataset, batch_size=4, num_workers=1)
-
-
-@pytest.mark.dataloader_faults(only="open-error")
-@pytest.mark.parametrize("train", ["zeros"])
-def test_module(fault_check, records, train):
-    fault_check(lambda: Module(records, train, open("val").read()))
-"""
-
-
-def test_each_part_has_an_entry(suite):
-    test, nodeid = (
-        "test_inner.py::test_module[zeros]",
-        "test_inner.py::test_module[open-error-zeros]",
-    )
-    (suite.path / "val").write_text("healthy")
-    suite.run(PARTS, *UPDATE, "--dataloader-faults-report=r.json").assert_outcomes(failed=1)
-    assert _read(suite) == [_entry(nodeid, test=test, part="train")]
-    items = [(each["part"], each["status"]) for each in _report(suite, "r.json")]
-    assert items == [("train", "failed"), ("val", "passed")]
-    (suite.path / "val").write_text("zeros")
-    result = suite.again(*UPDATE)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["val: corrupted: *"])
-    assert _read(suite) == [
-        _entry(nodeid, test=test, part="train"),
-        _entry(nodeid, test=test, part="val"),
-    ]
-    (suite.path / "val").write_text("healthy")
-    healed = suite.again(BASELINE)
-    healed.assert_outcomes(xfailed=1)
-    healed.stdout.fnmatch_lines(["*1 known failure no longer fails*", f"  {_glob(nodeid)}, part*"])
-
-
 def _glob(nodeid):
     return nodeid.replace("[", "[[]")
 

@@ -115,16 +115,6 @@ def test_reports_without_a_test_in_common_are_a_warning(old, new, warning):
     assert (next(compare.lines(comparison)) == f"warning: {warning}") is bool(warning)
 
 
-def test_each_part_of_a_test_is_compared_with_its_own():
-    old = Report(items=(failed(part="train"), item(part="val")))
-    new = Report(items=(item(part="train"), failed(part="val")))
-    name = "a.py::test[open-error], part {!r}"
-
-    changes = _names(new, old)
-    assert changes[compare.NEW] == [(name.format("val"), "corrupted: sample 0 is wrong.")]
-    assert changes[compare.FIXED] == [(name.format("train"), "fixed: now survived")]
-
-
 def _alone(check="open-error", **changes):
     """The first item of a test whose dataset fails without a fault."""
     fields = {"verdict": "fails_without_fault", "trials": (0.2,), "without_fault": True}
@@ -201,7 +191,7 @@ def test_a_baseline_has_the_failures_of_checks_alone():
     report = Report(
         runs=(RUN,),
         items=(
-            failed(check="pickles", part="val", **tried),
+            failed(check="pickles", **tried),
             _alone("two-epochs", **tried),
             failed(status="xfailed", reason="issue 2", **tried),
             failed(check="short-read", status="error", **tried),
@@ -233,7 +223,6 @@ def test_a_baseline_has_the_failures_of_checks_alone():
             {
                 "nodeid": "a.py::test[pickles]",
                 **fields,
-                "part": "val",
                 "check": "pickles",
                 "verdict": "corrupted",
                 "reason": "",

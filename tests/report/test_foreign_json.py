@@ -41,7 +41,6 @@ BASELINE = {
         {
             "nodeid": "b",
             "test": "b",
-            "part": "train",
             "check": "resource-growth",
             **ENTRY,
         },
@@ -127,7 +126,7 @@ def _changed(*path, value):
         (("versions",), "3.11", "versions must be an object, got '3.11'"),
         (("versions", "torch"), 2, "versions['torch'] must be a string, got 2"),
         (("items", 1, "line"), 0, "items[1].line must be an int from 1 to 9"),
-        (("items", 1, "part"), None, "items[1].part must be a string, got None"),
+        (("items", 1, "file"), None, "items[1].file must be a string, got None"),
         (("items", 1, "reason"), 5, "items[1].reason must be a string, or null, got 5"),
         (("items", 0, "reason"), "c", "items[0].verdict must be a verdict of a failure: hung"),
         (("items", 1, "without_fault"), 1, "items[1].without_fault must be true or false, got 1"),
@@ -166,7 +165,7 @@ def _error_of(data):
 
 def test_an_item_that_is_there_twice_is_refused():
     data = {**BASELINE, "items": [*BASELINE["items"], BASELINE["items"][1]]}
-    message = "items[1] and items[2] are both about b, part 'train'. Remove one of them"
+    message = "items[1] and items[2] are both about b. Remove one of them"
     assert _error_of(data) == message
 
 

@@ -27,7 +27,6 @@ from pytest_dataloader_faults._trial.journal import (
     PhaseStarted,
     ReferenceTaken,
     Refused,
-    SeveralLoaders,
     TrialEnded,
 )
 from pytest_dataloader_faults.faults import ReadError
@@ -87,7 +86,6 @@ def test_events_come_back_in_order(journal):
         FaultsCounted((FaultFacts(ASKED.schedule[0]),), (WorkerFacts(0, 7, 1, files),)),
         ReferenceTaken(Reference("map", (((0, 1), "a"),))),
         Refused("UnusableDatasetError", "why", None),
-        SeveralLoaders("why", ("train", "val")),
         PhaseStarted(DONE, 4.0),
     ]
     for event in events:

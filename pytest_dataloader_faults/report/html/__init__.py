@@ -76,7 +76,7 @@ def _template_facts(report: Report) -> dict[str, Any]:
     trials = list(trials_of(report.items))
     tests: dict[str, list[TrialCard]] = {test: [] for test in report.worst_first}
     for trial in trials:
-        tests[trial.item.title].append(trial)
+        tests[trial.item.test].append(trial)
     return {
         "report": report,
         "script": Markup(script),  # noqa: S704  # a file of this package
@@ -162,7 +162,7 @@ def _build_matrix(
     """The trial of each check and test. The check that most tests fail comes first."""
     checks: dict[str, dict[str, TrialCard]] = {}
     for trial in trials:
-        checks.setdefault(trial.item.check, {})[trial.item.title] = trial
+        checks.setdefault(trial.item.check, {})[trial.item.test] = trial
     ordered = sorted(
         checks.items(), key=lambda row: -count_failures(trial.item for trial in row[1].values())
     )
@@ -180,7 +180,7 @@ def _causes(trials: Sequence[TrialCard]) -> list[tuple[str, str, _ByFix]]:
         fixes: _ByFix = {}
         for item in items:
             tests = fixes.setdefault(item.fix, {})
-            tests.setdefault(item.title, []).append(trial_of[id(item)])
+            tests.setdefault(item.test, []).append(trial_of[id(item)])
         causes.append((cause, items[0].section, fixes))
     return causes
 
