@@ -24,17 +24,15 @@ from pytest_dataloader_faults._engine.scope import (
     require_engine_for,
     require_faults,
 )
-from pytest_dataloader_faults._settings import Settings, check, spared_folders
+from pytest_dataloader_faults._settings import check, spared_folders
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes import FaultFacts, Outcome
+from pytest_dataloader_faults.outcomes import FaultFacts
 from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired
 from pytest_dataloader_faults.outcomes.refusals import describe_change
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from pytest_dataloader_faults._trial.factory import DatasetFactory
 
 __all__ = ("ArmedFaults", "FaultInjector", "Injection", "InjectionScope", "inject")
 
@@ -207,10 +205,10 @@ class FaultInjector:
     them.
     """
 
-    def __init__(self, *, deadline: float = 30.0, seed: int = 0) -> None:
-        self._settings = Settings.of(locals())
+    def __init__(self, *, seed: int = 0) -> None:
+        check(seed=seed)
+        self._seed = seed
         self._faults: tuple[Fault, ...] = ()
-        self._outcomes: list[Outcome] = []
         self._scope = contextlib.ExitStack()
         self._injection: Injection | None = None
 
@@ -248,26 +246,6 @@ class FaultInjector:
         self._faults = together
         return armed
 
-    def run(
-        self, make_dataset: DatasetFactory, *faults: Fault, before_init: bool = False, **loader: Any
-    ) -> Outcome:
-        """Run one trial; see ``run_trial``. *loader*: options of the ``DataLoader``.
-
-        Each of *faults* must fire, like the faults of ``inject``.
-        """
-        from pytest_dataloader_faults._trial import run_trial
-
-        outcome = run_trial(
-            make_dataset,
-            *faults,
-            loader=loader,
-            deadline=self._settings.longest_epoch,
-            seed=self._settings.seed,
-            before_init=before_init,
-        )
-        self._outcomes.append(outcome)
-        return outcome
-
     def facts(self) -> tuple[FaultFacts, ...]:
         """Every fault of ``inject``, with its counters."""
         if self._injection is None:
@@ -278,14 +256,10 @@ class FaultInjector:
         """Disarm. Describe the first fault that never fired, if there is one."""
         self._scope.close()
         injection = self._injection
-        if text := injection.explain_unfired() if injection else explain_unfired(self.facts(), ()):
-            return text
-        texts = (explain_unfired(each.faults, each.processes) for each in self._outcomes)
-        text = next(filter(None, texts), None)  # run_trial() itself accepts these.
-        return text and f"{text}\nIf that is intended, call run_trial() and check outcome.fired"
+        return injection.explain_unfired() if injection else explain_unfired(self.facts(), ())
 
     def _first_iterator(self, loader: Any, _make: object) -> Any:
         """Arm all faults, and let *loader* create its iterator under them."""
         self._scope.close()
-        self._injection = self._scope.enter_context(_arm(*self._faults, seed=self._settings.seed))
+        self._injection = self._scope.enter_context(_arm(*self._faults, seed=self._seed))
         return loader._get_iterator()

@@ -80,7 +80,6 @@ RULES = {
     "deadline": SECONDS,
     "seed": ints(0, 2**32 - 1, "an int from 0 to 2**32 - 1"),
     "require_fired": FLAG,
-    "report": optional(callable, "a function of a str, such as print, or None"),
     "copy": optional(
         lambda value: isinstance(value, (str, os.PathLike)) and os.path.isdir(value),
         "an existing folder, as a str or pathlib.Path, or None",
@@ -174,8 +173,7 @@ class Settings:
     samples: int | None = _with_option(
         None,
         SAMPLES,
-        "approximate number of samples of a map-style dataset that a check reads, or a sweep, which"
-        " fails each open and each read in turn; or all",
+        "approximate number of samples of a map-style dataset that a check reads, or all",
         "N|all",
         kind=int,
         word="all",
@@ -184,8 +182,7 @@ class Settings:
         None,
         "auto",
         "seconds that one epoch of a trial (one run of a loader) may take before it counts as hung;"
-        " auto: 10 to 30 in a check or a sweep, depending on how long an epoch takes without a"
-        " fault, and 30 elsewhere",
+        " auto: 10 to 30, depending on how long an epoch takes without a fault",
         "SECONDS|auto",
         kind=float,
         word="auto",
@@ -193,7 +190,7 @@ class Settings:
     seed: int = _with_option(
         0,
         0,
-        "seed for the samplers, workers and faults of trials and, if given, for searches",
+        "seed for the samplers, workers and faults of trials, and for the faults of fixtures",
         "N",
         kind=int,
     )

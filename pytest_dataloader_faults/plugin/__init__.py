@@ -266,17 +266,13 @@ def fault_injector(request: pytest.FixtureRequest) -> Iterator[PytestFaultInject
     """Inject faults into DataLoader workers: ``.inject(ReadError("*.jpg"))``.
 
     ``inject(*faults)`` arms faults for the rest of the test, around your own
-    loop over a loader; the test fails if one of them never fires.
-    ``run(make_dataset, *faults)`` runs one trial in a disposable process and
-    returns its ``Outcome``; its faults must fire as well.
-    ``sweep(make_dataset)`` fails each open and each read in turn.
-    ``explore(make_dataset)`` searches for faults under which the dataset fails.
-    The marker, the options and the ini keys apply to all of them.
+    loop over a loader; the test fails if one of them never fires. The seed of
+    the marker, the option or the ini key applies to them.
     """
     options = _items.options_of(request.node)
     from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
 
-    with PytestFaultInjector(options, request.node) as injector:
+    with PytestFaultInjector(options.settings["seed"]) as injector:
         request.node.stash[_injector] = injector
         yield injector
 

@@ -31,13 +31,11 @@ _values = pytest.StashKey[dict[str, Any]]()
 class ItemOptions(NamedTuple):
     """The values of the ini keys, the options and the markers for one test.
 
-    *settings*: arguments of ``Settings``. *explicit*: those that an option, an ini key or a marker
-    sets.
+    *settings*: arguments of ``Settings``.
     """
 
     flaky: str
     settings: Mapping[str, Any]
-    explicit: Mapping[str, Any]
     only: str | Iterable[str] | None = None
     exclude: str | Iterable[str] = ()
     expected_failures: Mapping[str, str] | None = None
@@ -333,20 +331,15 @@ def options_for(config: pytest.Config, marks: Iterable[pytest.Mark] = ()) -> Ite
 
     If a marker has ``only``, the ini key ``exclude`` is ignored, because it is further away.
     """
-    explicit, marked = config.stash[_values].copy(), dict[str, Any]()
+    values, marked = config.stash[_values].copy(), dict[str, Any]()
     for mark in reversed(list(marks)):
         marked.update(_from_marker(mark))
     if "only" in marked:
-        explicit.pop("exclude", None)
-    explicit.update(marked)
+        values.pop("exclude", None)
     usual = {name: option.value for name, option in _OPTIONS.items()}
-    values = {**usual, **explicit}
+    values = {**usual, **values, **marked}
     option_fields = {name: values[name] for name in ItemOptions._fields if name in values}
-    settings = {name: values[name] for name in OPTIONS}
-    # If a marker says "auto", it resets the option to its default.
-    taken_back = {name for name in OPTIONS if values[name] is usual[name] is None}
-    explicit = {name: values[name] for name in OPTIONS if name in explicit.keys() - taken_back}
-    return ItemOptions(**option_fields, settings=settings, explicit=explicit)
+    return ItemOptions(**option_fields, settings={name: values[name] for name in OPTIONS})
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +91,6 @@ def explore(
     deadline: float = 30.0,
     seed: int | None = None,
     on_fail: str | None = "raise",
-    report: Callable[[str], object] | None = None,
     before_init: bool = False,
     copy: str | os.PathLike[str] | None = None,
     **settings: Any,
@@ -117,7 +116,6 @@ def explore(
         deadline: Seconds for each trial. Each trial that hangs takes that long.
         seed: Seed of the search; by default, ``--hypothesis-seed`` and ``derandomize`` apply.
         on_fail: ``"raise"``, ``"warn"`` or None.
-        report: A function that is called with the statistics before an error is raised.
         before_init: Whether faults are armed before *make_dataset* is called. See ``run_trial``.
         copy: A folder, of which each trial passes a copy to *make_dataset*. See ``run_trial``.
         **settings: Other arguments of ``hypothesis.settings``, such as ``derandomize`` or
@@ -140,7 +138,7 @@ def explore(
     _runner.require_loader(loader)
     fixed = loader if isinstance(loader, Mapping) else None
     check(max_examples=max_examples, seed=seed or 0, max_faults=max_faults, max_epochs=max_epochs)
-    check(on_fail=on_fail, report=report)
+    check(on_fail=on_fail)
     trial_settings = Settings.of({**locals(), "loader": fixed, "seed": 0})
     names = inspect.signature(explore).parameters
     search_settings = _runner.make_search_settings(settings, max_examples, names)
@@ -154,7 +152,7 @@ def explore(
         if not failure and search_settings.max_examples >= _ENOUGH_EXAMPLES:
             failure = search.try_transient_errors(loader, max_epochs, kinds)
         failure = failure or search.run(drawn, seed, search_settings)
-    return _conclude(search.exploration(failure), search.explain_unexercised(), on_fail, report)
+    return _conclude(search.exploration(failure), search.explain_unexercised(), on_fail)
 
 
 def _default_kinds(loader: Mapping[str, Any] | None) -> list[type[Fault]]:
@@ -165,19 +163,12 @@ def _default_kinds(loader: Mapping[str, Any] | None) -> list[type[Fault]]:
     return [kind for kind in DEFAULT_KINDS if not (alone and kind.needs_worker)]
 
 
-def _conclude(
-    result: Exploration,
-    unexercised: str | None,
-    on_fail: str | None,
-    report: Callable[[str], object] | None,
-) -> Exploration:
+def _conclude(result: Exploration, unexercised: str | None, on_fail: str | None) -> Exploration:
     """Report *result*. Raise, warn or return it, depending on *on_fail*.
 
     *unexercised*: the message if no fault fired in any trial.
     """
     __tracebackhide__ = True
-    if report is not None:
-        report(result.describe())
     if unexercised and not result.failure:
         raise FaultNotFiredError(unexercised)
     if result.failure and on_fail == "raise":

@@ -231,8 +231,10 @@ def test_night_asks_all_checks(runner, project, python):
 
 SEARCH = """
 
-def test_search(fault_injector, data_dir):
-    fault_injector.explore(lambda: Records(data_dir), max_examples=20)
+def test_search(data_dir):
+    from pytest_dataloader_faults import explore
+
+    explore(lambda: Records(data_dir), max_examples=20)
 """
 
 

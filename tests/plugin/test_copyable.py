@@ -40,8 +40,8 @@ HOW = {"kinds": [faults.OpenError], "max_examples": 5, "database": None, "seed":
 ONE = {"max_faults": 1, "max_epochs": 1, "loader": {"num_workers": 1, "batch_size": 4}}
 
 
-def test_function(fault_injector):
-    fault_injector.explore(make, **HOW, **ONE)
+def test_function():
+    explore(make, **HOW, **ONE)
 
 
 def test_contract():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import signal
 
 import psutil
@@ -150,17 +149,6 @@ def test_surfaced_counts_faults_and_not_errors(read_errors, records):
     errors = [_error(iterator, "Errno 5"), _error(iterator, "Errno 5")]
     assert armed.fired >= 2
     assert (armed.mentioned, armed.faults[0].mentioned) == (1, 1), errors
-
-
-def test_run_gives_the_outcome_of_a_trial(fault_injector, records):
-    kill = faults.WorkerKilled(signal.SIGTERM, at=2)
-    outcome = fault_injector.run(lambda: Records(records), kill, num_workers=1, batch_size=2)
-    assert outcome.schedule == (kill,)
-    assert outcome.fired == 1
-    assert len(outcome.delivered) == 1
-    assert re.search(DEAD, outcome.exception.message)
-    assert [each.call for each in outcome.faults[0].firings] == ["signal 15"]
-    assert outcome.request.loader == {"num_workers": 1, "batch_size": 2}
 
 
 def test_trial_whose_fault_does_not_fire_is_the_callers_to_judge(engine, records):

@@ -77,10 +77,6 @@ def few_descriptors():
 @pytest.mark.dataloader_faults(only=["workers-agree", "open-error", "read-error"])
 def test_x(fault_check, records):
     fault_check(lambda: Records(records))
-
-
-def test_y(fault_injector, records):
-    fault_injector.sweep(lambda: Records(records))
 """
 
 
@@ -93,10 +89,10 @@ def test_what_is_lacking_is_reported_once(suite, monkeypatch):
     for name in ("CI", "BUILD_NUMBER"):  # There, pytest's summary gives each text in full again.
         monkeypatch.delenv(name, raising=False)
     result = suite.run(ENVIRONMENT_SUITE)
-    result.assert_outcomes(failed=4)
+    result.assert_outcomes(failed=3)
     text = result.stdout.str()
     failures, _, summary = text.partition("= dataloader-faults =")
     assert (failures.count("ulimit -n 4096"), summary.count("ulimit -n 4096")) == (1, 0)
     assert "3 checks could not be run (see the error above)" in summary
-    assert failures.count("too few file descriptors: see test_inner.py::test_x[workers-agree]") == 3
+    assert failures.count("too few file descriptors: see test_inner.py::test_x[workers-agree]") == 2
     assert "Traceback" not in text

@@ -18,6 +18,7 @@ CODE = re.compile(
 SUITE = """
 import pytest
 from torch.utils.data import DataLoader
+from pytest_dataloader_faults import explore, sweep
 from pytest_dataloader_faults.faults import OpenError, ReadError
 from support.hostile import DATASETS, TEXT, Zeros, write_hostile
 
@@ -35,21 +36,17 @@ def test_check(fault_check, folder, number):
 def test_parts(fault_check, folder):
     fault_check(lambda: {TEXT: Zeros(folder), f"other{TEXT}": Zeros(folder)})
 
-@OF_EACH
-def test_unfired(fault_injector, folder, number):
-    fault_injector.run(lambda: DATASETS[number](folder), ReadError(f"*/none{TEXT}"))
-
 def test_own_loop(fault_injector, folder):
     fault_injector.inject(ReadError(f"*/none{TEXT}"))
     list(DataLoader(Zeros(folder), num_workers=1))
 
 @OF_EACH
-def test_sweep(fault_injector, folder, number):
-    fault_injector.sweep(lambda: DATASETS[number](folder), faults=[ReadError(), OpenError()])
+def test_sweep(folder, number):
+    sweep(lambda: DATASETS[number](folder), faults=[ReadError(), OpenError()])
 
 @OF_EACH
-def test_search(fault_injector, folder, number):
-    fault_injector.explore(lambda: DATASETS[number](folder), max_examples=6)
+def test_search(folder, number):
+    explore(lambda: DATASETS[number](folder), max_examples=6)
 """
 QUICK = "test_parts or test_own_loop or read-error-0 or read-error-3 or read-error-8"
 

@@ -128,8 +128,8 @@ from support.planted import Zeros
 ONE = {"kinds": [faults.OpenError], "max_epochs": 1, "max_faults": 1}
 
 
-def test_quick(fault_injector, records):
-    found = fault_injector.explore(lambda: Records(records), **ONE)
+def test_quick(records):
+    found = explore(lambda: Records(records), **ONE)
     assert 1 <= sum(found.verdicts.values()) <= 3
 
 

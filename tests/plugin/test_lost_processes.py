@@ -14,6 +14,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
+from pytest_dataloader_faults import run_trial
+
 
 class Stops(Dataset):
     def __init__(self, in_worker):
@@ -34,9 +36,8 @@ def test_stops(fault_check, in_worker):
     fault_check(lambda: Stops(in_worker))
 
 
-@pytest.mark.dataloader_faults(deadline=1)
-def test_run(fault_injector):
-    fault_injector.run(lambda: Stops(True), num_workers=1)
+def test_run():
+    run_trial(lambda: Stops(True), loader={"num_workers": 1}, deadline=1)
 """
 STOPPED = (
     "the main process (pid N), which iterates the loader, was stopped (SIGSTOP, or a debugger)"
@@ -59,7 +60,7 @@ def test_it_is_one_sentence(stopped):
     assert failures.count(STOPPED) == 5
     assert "pytest_dataloader_faults/" not in failures
     assert bodies["test_stops"].startswith(STOPPED)
-    assert ">       fault_injector.run(" in bodies["test_run"]
+    assert ">       run_trial(" in bodies["test_run"]
 
 
 def test_it_is_one_cause(stopped):

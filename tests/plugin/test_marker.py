@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
-from unittest import mock
-
 import pytest
 
-from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
-from pytest_dataloader_faults.plugin._options import ItemOptions
-from support.rows import slow
 
 ONE = """
 import pytest
@@ -228,31 +220,30 @@ PRECEDENCE = """
 import pytest
 from support.plugin_datasets import Numbers
 
-pytestmark = pytest.mark.dataloader_faults(samples=9)
+pytestmark = pytest.mark.dataloader_faults(only="workers-agree", samples=9)
 
 
-def show(name, fault_injector):
-    outcome = fault_injector.run(Numbers, num_workers=1, batch_size=16)
-    request = outcome.request
+def show(name, fault_check):
+    request = fault_check(Numbers, loader={"num_workers": 1, "batch_size": 16}).outcome.request
     print(f"\\n{name}: deadline {request.deadline}, seed {request.seed}")
 
 
-def test_unmarked(fault_injector):
-    show("unmarked", fault_injector)
+def test_unmarked(fault_check):
+    show("unmarked", fault_check)
 
 
 @pytest.mark.dataloader_faults(deadline=43)
 class TestMarked:
-    def test_by_its_class(self, fault_injector):
-        show("by its class", fault_injector)
+    def test_by_its_class(self, fault_check):
+        show("by its class", fault_check)
 
     @pytest.mark.dataloader_faults(deadline=44)
-    def test_by_itself(self, fault_injector):
-        show("by itself", fault_injector)
+    def test_by_itself(self, fault_check):
+        show("by itself", fault_check)
 
     @pytest.mark.dataloader_faults(samples=8)
-    def test_by_both(self, fault_injector):
-        show("by both", fault_injector)
+    def test_by_both(self, fault_check):
+        show("by both", fault_check)
 """
 INI = "[pytest]\ndataloader_faults_deadline = 41\ndataloader_faults_seed = 6\n"
 OPTIONS = ("--dataloader-faults-deadline=42", "--dataloader-faults-seed=7")
@@ -261,13 +252,12 @@ OPTIONS = ("--dataloader-faults-deadline=42", "--dataloader-faults-seed=7")
 @pytest.mark.parametrize(
     ("ini", "options", "deadline", "seed"),
     [
-        slow("", (), 30.0, 0, id="default"),
         pytest.param(INI, (), 41.0, 6, id="ini"),
         pytest.param(INI, OPTIONS, 42.0, 7, id="option-over-ini"),
     ],
 )
 def test_the_strongest_source_holds(suite, engine, ini, options, deadline, seed):
-    suite.pytester.makeini(ini or "[pytest]\n")
+    suite.pytester.makeini(ini)
     result = suite.run(PRECEDENCE, "-s", *options)
     result.assert_outcomes(passed=4)
     lines = [line for line in result.outlines if ": deadline" in line]
@@ -277,45 +267,3 @@ def test_the_strongest_source_holds(suite, engine, ini, options, deadline, seed)
         f"by itself: deadline 44.0, seed {seed}",
         f"by both: deadline 43.0, seed {seed}",
     ]
-
-
-class _StopError(Exception):
-    """Ends a call once its arguments are known."""
-
-
-@pytest.mark.parametrize("seed", [None, 7], ids=["default", "given"])
-@pytest.mark.parametrize(
-    ("method", "module"), [("sweep", "battery.sweeping"), ("explore", "search")]
-)
-def test_settings_hold_for_each_method_of_the_fixture(monkeypatch, request, method, module, seed):
-    home = importlib.import_module(f"pytest_dataloader_faults.{module}")
-    signature = inspect.signature(getattr(home, method))
-    stopped = mock.create_autospec(getattr(home, method), side_effect=_StopError)
-    monkeypatch.setattr(home, method, stopped)
-    with pytest.raises(_StopError):
-        getattr(PytestFaultInjector(_options(seed), request.node), method)(list)
-    arguments = signature.bind(*stopped.call_args.args, **stopped.call_args.kwargs)
-    arguments.apply_defaults()
-    passed = tuple(arguments.arguments[name] for name in ("deadline", "seed"))
-    usual = 0 if method == "sweep" else None
-    assert passed == (43.0, usual if seed is None else seed)
-    assert arguments.arguments.get("samples", 5) == 5
-
-
-@pytest.mark.parametrize("seed", [None, 7], ids=["default", "given"])
-def test_settings_hold_for_a_trial_of_the_fixture(monkeypatch, request, seed):
-    run = mock.Mock(side_effect=_StopError)
-    monkeypatch.setattr("pytest_dataloader_faults._trial.run_trial_job", run)
-    with pytest.raises(_StopError):
-        PytestFaultInjector(_options(seed), request.node).run(list, batch_size=2)
-    (job,) = run.call_args.args
-    settings = Settings(deadline=43.0, seed=seed or 0, loader={"batch_size": 2})
-    assert job.settings == settings
-
-
-def _options(seed):
-    """Those of a test for which everything was given but, with None, the seed."""
-    options = {"deadline": 43.0, "samples": 5}
-    options |= {} if seed is None else {"seed": seed}
-    settings = {"seed": 0, **options}
-    return ItemOptions("warn", settings, options)

@@ -44,9 +44,6 @@ def test_on_a_device(fault_check):
 def test_injected(read_errors):
     read_errors("*.rec")
 
-def test_trial(fault_injector):
-    fault_injector.run(list)
-
 def test_fake_files_of_ours(fake_dataset_fs):
     pytest.fail("not reached")
 
@@ -141,7 +138,7 @@ def test_pytest_skips_what_needs_linux_and_runs_the_rest(on):
         f"no engine available, so tests that need one are skipped: {WHY.format('darwin')}"
         in process.stdout
     )
-    assert "3 passed, 9 skipped" in process.stdout
+    assert "3 passed, 8 skipped" in process.stdout
     skipped = [line for line in process.stdout.splitlines() if line.startswith("SKIPPED")]
     assert all(WHY.format("darwin") in line for line in skipped)
 
@@ -150,4 +147,4 @@ def test_pytest_skips_what_needs_linux_and_runs_the_rest(on):
 def test_the_marker_leaves_them_out(on):
     process = on("darwin", "-m", "not dataloader_faults", "test_others.py")
 
-    assert "3 passed, 3 skipped, 6 deselected" in process.stdout
+    assert "3 passed, 3 skipped, 5 deselected" in process.stdout

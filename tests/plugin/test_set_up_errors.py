@@ -177,7 +177,7 @@ def test_each_test_reports_for_itself(suite):
 
 INJECTED = """
 import pytest
-from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults import check_dataset, explore, run_trial, sweep
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 
 
@@ -185,18 +185,14 @@ def fails():
     raise LookupError("no such folder")
 
 
-@pytest.mark.parametrize("name", ["run", "sweep", "explore"])
-def test_method(fault_injector, name):
-    getattr(fault_injector, name)(fails)
+@pytest.mark.parametrize("function", [check_dataset, explore, run_trial, sweep])
+def test_function(function):
+    function(fails)
 
 
-def test_function():
-    check_dataset(fails)
-
-
-def test_caught(fault_injector):
+def test_caught():
     with pytest.raises(UnusableDatasetError, match="no such folder"):
-        fault_injector.run(fails)
+        run_trial(fails)
 """
 
 

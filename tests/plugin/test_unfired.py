@@ -17,8 +17,6 @@ from support.datasets import Records
 from support.plugin_datasets import Numbers
 from torch.utils.data import DataLoader
 
-from pytest_dataloader_faults.faults import ReadError
-
 
 class Unreadable:
     def __iter__(self):
@@ -83,12 +81,6 @@ def test_no_start(read_errors, records):
         list(loader)
 
 
-def test_run(fault_injector, records):
-    fault_injector.run(lambda: Records(records), ReadError("*.rec"))
-    outcome = fault_injector.run(lambda: Records(records), ReadError("*.nothing"))
-    assert outcome.fired == 0
-
-
 def test_started_before(records, request):
     loader = DataLoader(Records(records), num_workers=1, persistent_workers=True)
     list(loader)
@@ -116,7 +108,6 @@ MESSAGES = {
         "ReadError(path='*.rec') never fired: iter(loader) raised FileNotFoundError: no order of"
         " samples*"
     ),
-    "test_run": f"ReadError(path='*.nothing') {OPENED}",
     "test_started_before": f"ReadError(path='*.rec') {NO_WORKER}",
 }
 OWN_ERROR = """
@@ -178,6 +169,7 @@ def test_a_failing_test_is_reported_with_its_own_error_only(suite):
 NEVER_CALLED = """
 import pytest
 from support.datasets import Records
+from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults.faults import OpenError
 
@@ -211,7 +203,9 @@ def test_one_of_two(name, request, read_errors, open_errors):
 
 
 def test_arms_otherwise(read_errors, fault_injector, records):
-    fault_injector.run(lambda: Records(records), OpenError("*/00.rec"), num_workers=1)
+    fault_injector.inject(OpenError("*/00.rec"))
+    with pytest.raises(OSError):
+        list(DataLoader(Records(records), num_workers=1))
 """
 
 

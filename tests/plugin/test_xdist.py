@@ -54,9 +54,10 @@ def test_cached(fault_check, records):
     fault_check(lambda: CheckedSpectrograms(records, cache))
 
 
-def test_options(fault_injector):
-    outcome = fault_injector.run(Numbers, num_workers=1, batch_size=16)
-    assert (outcome.request.seed, outcome.request.deadline) == (7, 25)
+@pytest.mark.dataloader_faults(only="pickles")
+def test_options(fault_check):
+    request = fault_check(Numbers).outcome.request
+    assert (request.seed, request.deadline) == (7, 25)
 """
 CONFTEST = """
 from pytest_dataloader_faults import Check, faults
@@ -79,7 +80,7 @@ EXPECTED = [
     ("test_inner.py::test_injected", "PASSED"),
     ("test_inner.py::test_known[open-error]", "XFAIL"),
     ("test_inner.py::test_known[stale-handle]", "FAILED (corrupted)"),
-    ("test_inner.py::test_options", "PASSED"),
+    ("test_inner.py::test_options[pickles]", "PASSED (survived)"),
     ("test_inner.py::test_unfired", "FAILED"),
     ("test_inner.py::test_zeros[open-error]", "FAILED (corrupted)"),
     ("test_inner.py::test_zeros[workers-agree]", "PASSED (survived)"),
