@@ -81,7 +81,7 @@ def test_a_report_is_of_printable_lines(suite):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("options", WAYS)
 def test_every_report_is_of_printable_lines(suite, options):
-    for text in _report(suite, 40, *options.split()):
+    for text in _report(suite, 30, *options.split()):
         assert hostile_lines(text) == []
 
 
