@@ -52,7 +52,7 @@ apply, because the workers do nothing that its fault could affect.
 """
 NEXT = """
 Next: docs/tutorial/first_battery.md fixes a dataset step by step. Your own dataset is one command:
-    pytest --dataloader-faults-dataset=my_package.data:make_dataset
+    pytest-dataloader-faults run my_package.data:make_dataset
 All {count} examples, with a table of the verdicts: tox -e demo -- --all
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import doctest
 import errno
@@ -159,8 +160,9 @@ class _Declared:
     def getgroup(self, *_):
         return self
 
-    def addoption(self, name, **_):
-        self.options.append(name)
+    def addoption(self, name, help, **_):  # noqa: A002  # its name in pytest
+        if help != argparse.SUPPRESS:
+            self.options.append(name)
 
     def addini(self, name, *_, **__):
         self.ini_keys.append(name)

@@ -364,7 +364,7 @@ def _parameters_message(make_dataset: Any, required: Sequence[inspect.Parameter]
         f"{function} requires {arguments} ({names}), but make_dataset is called without any. Only a"
         " function (not a class) can receive an empty folder, if its only parameter is named"
         " folder, dir, path or cache, or is annotated as Path. Pass a function that calls it, such"
-        f" as lambda: {function}(...)"
+        f" as lambda: {function}(...), or arguments with --arg to the command run"
     )
 
 

@@ -110,13 +110,9 @@ def pytest_configure(config: pytest.Config) -> None:
         collector = _make_collector(config)
         _register_baseline(config, collector)
     except InvalidArgumentError as error:
-        raise pytest.UsageError(_options.as_typed(config, str(error))) from error
+        raise pytest.UsageError(str(error)) from error
     if collector is not None:
         config.pluginmanager.register(collector)
-    if datasets := _options.named_datasets(config):
-        from pytest_dataloader_faults.plugin._named_datasets import NamedDatasets
-
-        config.pluginmanager.register(NamedDatasets(**datasets))
     listings = ("showfixtures", "show_fixtures_per_test")
     if any(config.getoption(name, default=False) for name in listings):
         _describe_fault_fixtures()
@@ -237,8 +233,8 @@ def _show_failure(
 
 
 def _uses_plugin(item: pytest.Item) -> bool:
-    """Whether it uses a fixture of this plugin, or is of a dataset that the command line names."""
-    return item.get_closest_marker(_items.MARKER) is not None or _options.runs_check(item)
+    """Whether it uses a fixture of this plugin."""
+    return item.get_closest_marker(_items.MARKER) is not None
 
 
 def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> Any:

@@ -156,15 +156,10 @@ class Baseline:
         self._missing = {
             nodeid
             for nodeid in self._entries
-            if nodeid not in collected and self._is_collectable(nodeid)
+            if nodeid not in collected and not any(map(nodeid.startswith, self._uncollected))
         }
         if hasattr(config, "workeroutput"):
             config.workeroutput[_MISSING] = list(self._missing)
-
-    def _is_collectable(self, nodeid: str) -> bool:
-        """Whether an item of this id would have been collected from a file."""
-        is_named = ":" in nodeid.partition("::")[0]  # Each run may name other datasets.
-        return not is_named and not any(map(nodeid.startswith, self._uncollected))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:

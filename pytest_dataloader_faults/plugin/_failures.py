@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import sys
 from collections.abc import Generator, Hashable, Iterator
 from types import TracebackType
 from typing import Any
@@ -132,15 +131,6 @@ def strip_own_frames(error: BaseException) -> BaseException:
     for entry in reversed(users):
         traceback = TracebackType(traceback, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return error.with_traceback(traceback) if traceback else error
-
-
-def place_of(error: BaseException) -> str:
-    """Where the user's code raised *error* during its import, as a suffix of the message."""
-    other_packages = {*_PYTEST, *sys.stdlib_module_names, _PACKAGE}
-    for entry in reversed(list(_entries(error.__traceback__))):
-        if _top_package(entry) not in other_packages:
-            return f" at {entry.tb_frame.f_code.co_filename}:{entry.tb_lineno}"
-    return ""
 
 
 def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:

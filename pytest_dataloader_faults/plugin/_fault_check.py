@@ -32,11 +32,11 @@ from pytest_dataloader_faults.plugin._failures import report_on_test, report_sho
 from pytest_dataloader_faults.plugin._options import (
     CALLED,
     MARKER,
-    NAMED,
     NOT_RUN,
     ItemOptions,
     check_name_of,
     command_line,
+    run_command,
     runs_check,
 )
 from pytest_dataloader_faults.plugin._report import (
@@ -144,7 +144,7 @@ class FaultCheck:
 
     def _origin_of(self, make_dataset: object) -> str:
         """Where the test passed an object, which other messages do not contain."""
-        if NAMED in self._node.stash or not is_ready(make_dataset):
+        if not is_ready(make_dataset):
             return ""
         fixture_values = getattr(self._node, "funcargs", {}).items()
         fixtures = [
@@ -157,7 +157,6 @@ class FaultCheck:
     def _run_cached(
         self, make_dataset: DatasetFactory, settings: Mapping[str, Any], call: Hashable
     ) -> tuple[CheckResult, bool]:
-        again = f"pytest {_arguments_for(self._node)} {command_line(self._node.config)}"
         folder = getattr(self._node, "funcargs", {}).get("tmp_path")
         return self._node.config.stash.setdefault(_fault_free_cache, FaultFreeCache()).run_check(
             self.name,
@@ -166,7 +165,7 @@ class FaultCheck:
             call=call,
             home=folder and str(folder),
             expected=(self._options.expected_failures or {}).get(self.name),
-            reproduce=again.rstrip(),
+            reproduce=_command_for(self._node),
         )
 
     def require_called(self) -> None:
@@ -204,12 +203,14 @@ def _prepare_once(node: pytest.Item) -> None:
         prepare([name for name in names if name in CHECKS])
 
 
-def _arguments_for(node: pytest.Item) -> str:
-    """The arguments with which pytest runs *node*, in the folder where the user started it."""
-    if NAMED in node.stash:
-        return node.stash[NAMED].arguments
-    path = os.path.relpath(node.path, node.config.invocation_params.dir)
-    return shlex.quote(f"{path}::{id_of(node).partition('::')[2]}")
+def _command_for(node: pytest.Item) -> str:
+    """The command that runs *node*, in the folder where the user started pytest."""
+    config = node.config
+    if command := run_command(config, f"--only={check_name_of(node)}"):
+        return command
+    path = os.path.relpath(node.path, config.invocation_params.dir)
+    nodeid = shlex.quote(f"{path}::{id_of(node).partition('::')[2]}")
+    return f"pytest {nodeid} {command_line(config)}".rstrip()
 
 
 def _untested_result(check: str, why: str, *, applies: bool) -> CheckResult:

@@ -57,7 +57,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
     """Say that the command line selects no check; pytest itself only says "deselected"."""
     if not config.stash.get(_are_all_left_out, False):
         return None
-    options = _options.choice_of_checks(config)
+    options = " ".join(_options.choice_of_checks(config))
     return f"dataloader-faults: no test runs a check selected by {options}"
 
 

@@ -5,9 +5,11 @@ From weak to strong: the default, the ini key, the command-line option, the mark
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import inspect
 import os
+import shlex
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -74,7 +76,6 @@ def add_options(parser: pytest.Parser) -> None:
         action="store_true",
         help="fail tests marked gpu, instead of skipping them, if torch finds no accelerator",
     )
-    _add_named_datasets(group)
     _add_choice_of_checks(parser, group)
     _add_baseline(parser, group)
     group.addoption(
@@ -94,18 +95,7 @@ def add_options(parser: pytest.Parser) -> None:
         help="auto: in a GitHub Actions job, annotate failed checks and add to the job summary;"
         " off: do neither",
     )
-
-
-def _add_named_datasets(group: pytest.OptionGroup) -> None:
-    group.addoption(
-        "--dataloader-faults-dataset",
-        dest=f"{_STEM}_dataset",
-        metavar="MODULE:FUNCTION",
-        action="append",
-        default=[],
-        help="run the battery (all checks) on the dataset or loader that this function returns;"
-        " does not need a test file, and runs test files only if a path is given; can be repeated",
-    )
+    group.addoption(flag("run"), dest=f"{_STEM}_run", default="", help=argparse.SUPPRESS)
 
 
 def _add_choice_of_checks(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
@@ -140,20 +130,14 @@ def _add_baseline(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
     parser.addini(dest, text, type="bool", default=False)
 
 
-def named_datasets(config: pytest.Config) -> dict[str, list[str]]:
-    """The datasets that the command line names, and which checks to run; empty without any."""
-    values = config.getoption(f"{_STEM}_dataset")
-    return {"values": values, **_checks_in_options(config)} if values else {}
-
-
 def _checks_in_options(config: pytest.Config) -> dict[str, list[str]]:
     return {name: config.getoption(f"{_STEM}_{name}") for name in ("only", "exclude")}
 
 
-def choice_of_checks(config: pytest.Config) -> str:
+def choice_of_checks(config: pytest.Config, prefix: str = "--dataloader-faults-") -> list[str]:
     """The options that choose checks, as the user typed them."""
     chosen = _checks_in_options(config).items()
-    return " ".join(f"{flag(name)}={each}" for name, texts in chosen for each in texts)
+    return [f"{prefix}{name}={each}" for name, texts in chosen for each in texts]
 
 
 def checks_to_keep(config: pytest.Config) -> set[str] | None:
@@ -168,6 +152,13 @@ def checks_to_keep(config: pytest.Config) -> set[str] | None:
     except InvalidArgumentError as error:
         message = f"{ONLY} or {_EXCLUDE}: {error}"
         raise pytest.UsageError(message) from error
+
+
+def run_command(config: pytest.Config, *checks: str) -> str:
+    """The command ``run`` that started pytest, with options for *checks*; "" if the user did."""
+    arguments = config.getoption(f"{_STEM}_run")
+    command = shlex.join(["pytest-dataloader-faults", "run", *checks])
+    return f"{command} {arguments}" if arguments else ""
 
 
 _REPORT = "--dataloader-faults-report"
@@ -245,17 +236,6 @@ def _require_other_reports(config: pytest.Config, baseline: str, where: str) -> 
 def flag(name: str) -> str:
     """The command-line option of *name*."""
     return f"--dataloader-faults-{name.replace('_', '-')}"
-
-
-def as_typed(config: pytest.Config, text: str) -> str:
-    """Replace the options in *text* by those of the command ``run``, if that has started pytest."""
-    from pytest_dataloader_faults.report.run_command import PLUGIN
-
-    if not config.pluginmanager.has_plugin(PLUGIN):
-        return text
-    for name in ("only", "exclude", *OPTIONS):
-        text = text.replace(flag(name), f"--{name}")
-    return text
 
 
 def marker_line() -> str:
@@ -382,15 +362,6 @@ def _parse_value(name: str, value: Any, where: str) -> dict[str, Any]:
     raise InvalidArgumentError(message)
 
 
-class NamedItem(NamedTuple):
-    """The check of an item of a dataset that the command line names."""
-
-    check: str
-    arguments: str
-    """The arguments with which pytest runs only this item."""
-
-
-NAMED = pytest.StashKey[NamedItem]()
 CALLED = pytest.StashKey[bool]()
 """Set for an item once its check was called."""
 NOT_RUN = pytest.StashKey[str]()
@@ -400,13 +371,11 @@ NOT_APPLICABLE = pytest.StashKey[str]()
 
 
 def runs_check(node: pytest.Item) -> bool:
-    """Whether *node* runs a check, in a test or on a dataset that the command line names."""
-    return "fault_check" in getattr(node, "fixturenames", ()) or NAMED in node.stash
+    """Whether *node* runs a check."""
+    return "fault_check" in getattr(node, "fixturenames", ())
 
 
 def check_name_of(node: pytest.Item) -> str:
     """The name of the check of *node*, or of the fixture if it cannot be parametrized."""
-    if NAMED in node.stash:
-        return node.stash[NAMED].check
     parameters = getattr(getattr(node, "callspec", None), "params", {})
     return str(parameters.get("fault_check", "fault_check"))

@@ -33,7 +33,6 @@ from pytest_dataloader_faults.report.model import (
     Run,
     item_of,
 )
-from pytest_dataloader_faults.report.run_command import PLUGIN
 
 _PROPERTY = "dataloader_faults"
 _SECTION = "dataloader-faults"
@@ -108,12 +107,10 @@ def test_of(node: pytest.Item, check: str) -> str:
 
 def strip_check(nodeid: str, check: str) -> str:
     """The id of the test, without the *check* of one of its items."""
-    name, bracket, parameters = nodeid.partition("[")
+    name, _, parameters = nodeid.partition("[")
     prefix, _, suffix = f"-{parameters[:-1]}-".partition(f"-{check}-")
     # An id may itself start or end with a dash, for example with a parameter -1.
     other_parameters = "-".join(filter(None, (prefix[1:], suffix[:-1])))
-    if not bracket:  # A dataset named on the command line.
-        return name.removesuffix(f"::{check}")
     return f"{name}[{other_parameters}]" if other_parameters else name
 
 
@@ -175,12 +172,12 @@ def _unrun_item(node: pytest.Item, why: str) -> dict[str, Any]:
 
 def run_of(config: pytest.Config, began: float, duration: float) -> Run:
     """The run of *config*, which began at the time *began* and took *duration* seconds."""
-    started = config.pluginmanager.get_plugin(PLUGIN)
     arguments = map(str, config.invocation_params.args)
+    started = _options.run_command(config, *_options.choice_of_checks(config, "--"))
     return Run(
         began=datetime.fromtimestamp(began, timezone.utc).isoformat(timespec="seconds"),
         duration=round(duration, 1),
-        command=started.command if started else shlex.join(["pytest", *arguments]),
+        command=started or shlex.join(["pytest", *arguments]),
         seed=_options.options_for(config).settings["seed"],
         commit=_commit(config.rootpath),
     )

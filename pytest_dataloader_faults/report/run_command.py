@@ -1,8 +1,8 @@
 """The command ``pytest-dataloader-faults run``: the battery on one dataset, without a test file.
 
-It runs pytest, which reads the user's configuration as ever. What pytest writes into the project by
-itself goes elsewhere: its cache into a temporary folder, and Python writes no bytecode. An option
-that takes the cache away, ``-p no:cacheprovider``, would make ``--lf`` in ``addopts`` an error.
+It writes the test that the user would write, and has pytest run it. The test is in a package on
+``sys.path``, because pytest would look for its configuration next to a path, and the ids of the
+items would start with that path.
 """
 
 from __future__ import annotations
@@ -13,48 +13,50 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from pytest_dataloader_faults._settings import OPTIONS
-from pytest_dataloader_faults.outcomes.text import call
-from pytest_dataloader_faults.report.files import RENDERERS
 
-PLUGIN = "dataloader-faults-run"
 USAGE_ERROR = 4
 """The exit status of pytest for a wrong command line."""
-_REPORT_OPTIONS = {
-    "--html": ".html",
-    "--json": ".json",
-    "--markdown": ".md",
+_TEST = """\
+import functools
+import pytest
+from pytest_dataloader_faults import Contract
+try:
+    import {module}  # from the working directory, sys.path or the ini key pythonpath
+except SystemExit:
+    raise ImportError("{module} exits: put its script below if __name__ == '__main__'")
+make_dataset = {dataset}
+@pytest.mark.dataloader_faults(expected_failures={expected_failures})
+def test_{name}(fault_check):
+    fault_check(make_dataset, contract={contract})
+"""
+_PACKAGE = "dataloader_faults_run"
+_PYTEST = [
+    *("-p", "dataloader_faults", "--pyargs"),
+    *("-o", "python_files=test_*.py", "-o", "python_functions=test_*"),
+    # pytest warns of a plugin whose package called pytest.main.
+    *("-W", "ignore:Module already imported so cannot be rewritten; pytest_dataloader_faults"),
+]
+_PREFIX = "--dataloader-faults-"
+_REPEATABLE = {
+    "arg": ("VALUE", "the next positional argument of the class or function"),
+    "kwarg": ("NAME=VALUE", "a keyword argument, such as size=224"),
+    "only": ("CHECKS", "run only these checks, separated by commas; quick stands for eight"),
+    "exclude": ("CHECKS", "skip these checks"),
+    "report": ("PATH", "write a report to PATH, such as report.html, report.json or report.md"),
+}
+_CODE = {
+    "contract": "Contract(may_substitute=True)",
+    "expected-failures": "{'open-error': 'catches OSError'}",
 }
 _HINT = " Pass arguments of the class or function with --arg VALUE, and pytest options after --"
-_PREFIX = "--dataloader-faults-"
-_LITERALS = (bool, int, float, complex, str, bytes, tuple, list, dict, set, type(None))
-_IMPORTED = (
-    "ignore:Module already imported so cannot be rewritten; pytest_dataloader_faults"
-    ":pytest.PytestAssertRewriteWarning"
-)
-"""pytest issues this warning for a plugin whose package called ``pytest.main``."""
-
-_Commands: TypeAlias = "argparse._SubParsersAction[Any]"
 
 
-class RunCommand:
-    """Registered with pytest as ``PLUGIN``, so that the plugin knows that this command runs pytest.
-
-    Attributes:
-        target: The dataset, as the user typed it.
-        command: The whole command.
-    """
-
-    def __init__(self, target: str, command: str) -> None:
-        self.__name__ = PLUGIN
-        self.target = target
-        self.command = command
-
-
-def add_run(commands: _Commands) -> Any:
+def add_run(commands: Any) -> Any:
     """Declare the command ``run`` and its arguments."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "run",
@@ -64,17 +66,21 @@ def add_run(commands: _Commands) -> Any:
         description="Run the battery on a dataset, a loader or a data module, without a test file."
         " pytest runs the checks and reads its usual configuration. Options after -- are passed to"
         " pytest, such as -- -x -n 2. The exit status is pytest's: 0 if every check passed,"
-        " 1 if one failed, 4 if the command line is wrong.",
+        " 1 if one failed, 2 if the module cannot be imported, 4 if the command line is wrong.",
     )
     parser.add_argument(
         "target",
+        type=_require_target,
         metavar="MODULE:NAME",
         help="a class, or a function that returns a dataset, a loader or a data module, such as"
         " my_package.data:MyDataset",
     )
-    _add_call(parser)
-    _add_checks(parser)
-    _add_reports(parser)
+    for name, (values, purpose) in _REPEATABLE.items():
+        text = f"{purpose} (can be repeated)"
+        parser.add_argument(f"--{name}", action="append", default=[], metavar=values, help=text)
+    for name, example in _CODE.items():
+        text = f"the Python code of {name.replace('-', '_')}, such as {example}"
+        parser.add_argument(f"--{name}", type=_parse_code, metavar="CODE", help=text)
     for name, option in OPTIONS.items():
         text = f"{option.help} (default: {option.default})"
         parser.add_argument(f"--{name}", metavar=option.values, help=text)
@@ -82,131 +88,79 @@ def add_run(commands: _Commands) -> Any:
     return parser
 
 
-def _add_call(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "arguments of the class or function",
-        "A VALUE that is a Python literal (3, 0.5, None, True, [1, 2]) has its type. Everything"
-        " else is a string, and so is \"'3'\". Put an equals sign before a VALUE that starts with a"
-        " dash: --arg=-x.",
-    )
-    group.add_argument(
-        "--arg",
-        dest="args",
-        action="append",
-        type=value_of,
-        default=[],
-        metavar="VALUE",
-        help="the next positional argument, such as data/train (can be repeated)",
-    )
-    group.add_argument(
-        "--kwarg",
-        dest="kwargs",
-        action="append",
-        type=_named_value,
-        default=[],
-        metavar="NAME=VALUE",
-        help="a keyword argument, such as size=224 (can be repeated)",
-    )
-
-
-def _add_checks(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--quick",
-        dest="only",
-        action="append_const",
-        const="quick",
-        help="run only the quick checks, and those in --only",
-    )
-    for name, text in (("--only", "run only these checks"), ("--exclude", "skip these checks")):
-        parser.add_argument(
-            name,
-            action="append",
-            metavar="CHECKS",
-            help=f"{text}, separated by commas (can be repeated)",
-        )
-
-
-def _add_reports(parser: argparse.ArgumentParser) -> None:
-    for name, ending in _REPORT_OPTIONS.items():
-        parser.add_argument(
-            name,
-            dest="reports",
-            action="append",
-            type=_require_suffix(ending),
-            metavar="PATH",
-            help=f"write a report to PATH, which must end in {ending} (can be repeated)",
-        )
-
-
-def _require_suffix(ending: str) -> Any:
-    def check_path(path: str) -> str:
-        if next((each for each in RENDERERS if path.endswith(each)), "") != ending:
-            message = f"{path!r} must end in {ending}"
-            raise argparse.ArgumentTypeError(message)
-        return path
-
-    return check_path
-
-
-def value_of(text: str) -> Any:
-    """Evaluate the Python literal *text*, or return *text* itself if it is not a literal.
-
-    >>> [value_of(each) for each in ("3", "None", "'3'", "data/train", "2024-01-01", "...")]
-    [3, None, '3', 'data/train', '2024-01-01', '...']
-    """
-    try:
-        value = ast.literal_eval(text)
-        is_exact = isinstance(value, _LITERALS) and ast.literal_eval(repr(value)) == value
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text
-    return value if is_exact else text
-
-
-def _named_value(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not (equals and name.isidentifier()):
-        message = f"{text!r} must be NAME=VALUE, such as size=224"
+def _require_target(text: str) -> str:
+    module, _, name = text.partition(":")
+    if not all(each.isidentifier() for each in [*module.split("."), *name.split(".")]):
+        message = f"{text!r} must be module:function, such as my_package.data:make_dataset"
         raise argparse.ArgumentTypeError(message)
-    return name, value_of(value)
+    return text
+
+
+def _parse_code(text: str) -> str:
+    try:
+        return ast.unparse(ast.parse(text.strip(), mode="eval"))
+    except (SyntaxError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} must be Python code: {error}") from error
+
+
+def code_of(text: str) -> str:
+    """The Python code of a value: *text* itself if it is a literal, or else a string."""
+    try:
+        ast.literal_eval(text)
+        return _parse_code(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return repr(text)
 
 
 def _run(options: argparse.Namespace) -> int:
     """Run pytest, and return its exit status."""
-    try:
-        import pytest
-    except ModuleNotFoundError:
-        needed = "install pytest-dataloader-faults with its dependencies"
-        options.parser.error(f"pytest is not installed: {needed}")
-    names = [name for name, _ in options.kwargs]
-    for name in sorted({each for each in names if names.count(each) > 1}):
-        options.parser.error(f"argument --kwarg: {name!r} must be passed once")
+    import pytest
+
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # For pytest-xdist and workers that are not forked.
     sys.dont_write_bytecode = True
-    started = RunCommand(options.target, shlex.join(options.typed))
-    with tempfile.TemporaryDirectory(prefix="dataloader-faults-") as cache:
-        arguments = [*_pytest_arguments(options), "-o", f"cache_dir={cache}", *options.for_pytest]
-        return int(pytest.main(arguments, plugins=[started]))
+    with tempfile.TemporaryDirectory(prefix="dataloader-faults-") as folder:
+        package = Path(folder, _PACKAGE)
+        package.mkdir()
+        (package / "__init__.py").touch()
+        module = options.target.partition(":")[0].replace(".", "_")
+        (package / f"test_{module}.py").write_text(_test_of(options), "utf-8")
+        sys.path[:0] = [folder, os.getcwd()]
+        # Without the plugin cacheprovider, --lf in addopts would be an error.
+        arguments = [_PACKAGE, *_PYTEST, "-o", f"cache_dir={folder}", *_pytest_options(options)]
+        return int(pytest.main([*arguments, *options.for_pytest]))
 
 
-def _pytest_arguments(options: argparse.Namespace) -> Iterator[str]:
-    """Translate *options* to options of pytest."""
-    yield from ("-p", "dataloader_faults", "-W", _IMPORTED)
-    yield f"{_PREFIX}dataset={dataset_value(options.target, options.args, dict(options.kwargs))}"
-    for name in ("only", "exclude"):
-        yield from (f"{_PREFIX}{name}={each}" for each in getattr(options, name) or ())
-    yield from (f"{_PREFIX}report={path}" for path in options.reports or ())
-    for name in OPTIONS:
-        if (value := getattr(options, name)) is not None:
-            yield f"{_PREFIX}{name}={value}"
+def _test_of(options: argparse.Namespace) -> str:
+    """The source of the test."""
+    module, _, name = options.target.partition(":")
+    dataset = f"{module}.{name}"
+    if arguments := [*map(code_of, options.arg), *_keywords(options)]:
+        dataset = f"functools.partial({', '.join([dataset, *arguments])})"
+    return _TEST.format(
+        module=module,
+        dataset=dataset,
+        name=name.replace(".", "_"),
+        contract=options.contract,
+        expected_failures=options.expected_failures,
+    )
 
 
-def dataset_value(target: str, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
-    """The value of ``--dataloader-faults-dataset`` for *target*, called with these arguments.
+def _keywords(options: argparse.Namespace) -> Iterator[str]:
+    for text in options.kwarg:
+        name, equals, value = text.partition("=")
+        if not (equals and name.isidentifier()):
+            options.parser.error(f"argument --kwarg: {text!r} must be NAME=VALUE, such as size=224")
+        yield f"{name}={code_of(value)}"
 
-    >>> dataset_value("my_data:MyDataset", ["data/train"], {"size": None})
-    "my_data:MyDataset('data/train', size=None)"
-    """
-    if not (args or kwargs):
-        return target
-    keywords = [f"{name}={value!r}" for name, value in kwargs.items()]
-    return call(target, *map(repr, args), *keywords)
+
+def _pytest_options(options: argparse.Namespace) -> Iterator[str]:
+    """The options of pytest for those of this command; the last one is to run it again."""
+    for name in ("only", "exclude", "report"):
+        yield from (f"{_PREFIX}{name}={each}" for each in getattr(options, name))
+    settings = [(name, value) for name in OPTIONS if (value := getattr(options, name)) is not None]
+    yield from (f"{_PREFIX}{name}={value}" for name, value in settings)
+    again = [(name, each) for name in ("arg", "kwarg") for each in getattr(options, name)]
+    again += [(name, value) for name in _CODE if (value := vars(options)[name.replace("-", "_")])]
+    command = [options.target, *(f"--{name}={value}" for name, value in again + settings)]
+    command += ["--", *options.for_pytest] if options.for_pytest else []
+    yield f"{_PREFIX}run={shlex.join(command)}"

@@ -257,35 +257,6 @@ def _glob(nodeid):
     return nodeid.replace("[", "[[]")
 
 
-DATA = """
-from pathlib import Path
-
-from support.datasets import write_records
-from support.plugin_datasets import ZerosOnError
-
-FOLDER = Path(__file__).parent / "records"
-if not FOLDER.exists():
-    write_records(FOLDER)
-
-
-def make_zeros():
-    return ZerosOnError(FOLDER)
-"""
-
-
-def test_datasets_of_the_command_line_have_entries(suite):
-    suite.pytester.makepyfile(my_data=DATA)
-    options = (
-        "--dataloader-faults-dataset=my_data:make_zeros",
-        "--dataloader-faults-only=open-error",
-    )
-    suite.again(*UPDATE, *options).assert_outcomes(failed=1)
-    assert _read(suite) == [_entry("my_data:make_zeros::open-error", test="my_data:make_zeros")]
-    suite.again(BASELINE, STRICT, *options).assert_outcomes(xfailed=1)
-    result = suite.run("def test_plain(): pass", BASELINE, STRICT)
-    assert result.ret == pytest.ExitCode.OK
-
-
 ALONE = """
 import pytest
 import torch

@@ -245,25 +245,35 @@ OTHER = """
 def test_of_no_check(): pass
 """
 
-CHECKS_OF_A_DATASET = [
-    ((), ["pickles", "two-epochs"]),
-    (("--dataloader-faults-only=open-error,pickles",), ["open-error", "pickles"]),
-    (("--dataloader-faults-exclude=pickles",), ["open-error", "two-epochs"]),
-    (
-        ("--dataloader-faults-only=open-error,pickles", "--dataloader-faults-exclude=pickles"),
-        ["open-error"],
-    ),
-]
+
+def test_wrong_checks_are_usage_errors(light_suite):
+    """They are found before the tests are collected."""
+    only = "--dataloader-faults-only"
+    wrong = light_suite.run(PLAIN, f"{only}=open-eror")
+    empty = light_suite.again(f"{only}=, ")
+    none_left = light_suite.again(f"{only}=pickles", "--dataloader-faults-exclude=pickles")
+    assert {wrong.ret, empty.ret, none_left.ret} == {pytest.ExitCode.USAGE_ERROR}
+    message = f"{only} contains 'open-eror', which is not a check. Did you mean 'open-error' or"
+    assert f"ERROR: {message}" in wrong.stderr.str()
+    assert not wrong.outlines
+    assert f"ERROR: {only}=[', '] must name one or more checks" in empty.stderr.str()
+    assert "leave no check to run. Keep at least one" in none_left.stderr.str()
 
 
-@rows(("options", "expected"), CHECKS_OF_A_DATASET)
-def test_options_choose_over_ini_keys(light_suite, engine, options, expected):
-    keys = "dataloader_faults_only = two-epochs\n  open-error, pickles"
-    light_suite.pytester.makeini(f"[pytest]\n{keys}\ndataloader_faults_exclude = open-error")
-    light_suite.pytester.makepyfile(my_data="def make(): pass")
-    option = "--dataloader-faults-dataset=my_data:make"
-    result = light_suite.again("--collect-only", "-q", option, *options)
-    assert sorted(each.partition("::")[2] or each for each in _collected(result)) == expected
+def test_a_choice_that_leaves_no_test_is_reported(light_suite):
+    """Pytest says no more than that some were deselected, and exits with 5."""
+    source = """
+        import pytest
+
+        @pytest.mark.dataloader_faults(only="pickles,open-error")
+        def test_x(fault_check): ...
+    """
+    only = "--dataloader-faults-only=rank-read-error"
+    result = light_suite.run(source, only)
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert f"dataloader-faults: no test runs a check selected by {only}" in result.outlines
+    collection = light_suite.again("--dataloader-faults-only=pickles", "--collect-only")
+    collection.stdout.no_fnmatch_line("*no test runs a check*")
 
 
 @rows(

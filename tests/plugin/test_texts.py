@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.plugin import _baseline, _named_datasets
+from pytest_dataloader_faults.plugin import _baseline
 from pytest_dataloader_faults.report import files
 from pytest_dataloader_faults.report.model import Report
 from support.reports import RUN, failed, item
@@ -69,58 +69,6 @@ def test_a_report_of_a_run_has_items_that_are_not_known_failures(tmp_path):
     assert "'quick', which is not a check" in _error(_baseline.read, str(path), WHERE)
     path.write_text(_text(reason=" "), encoding="utf-8")
     assert [entry.reason for entry in _baseline.read(str(path), WHERE).items] == [""]
-
-
-MODULE = """
-class Data:
-    def make(self): ...
-
-def load(folder, scale, *, seed=0): ...
-"""
-VALUES = [
-    "named_data",
-    "src/named_data:load",
-    "named_data.py:load",
-    "nowhere:load",
-    "named_data:lod",
-    "named_data:zzz",
-    "named_data:Data.make",
-    "named_data:load",
-    "named_data:load('train')",
-    "named_data:load('train', 1, 0)",
-    "named_data:load(fodler='train')",
-    "named_data:load(data/train)",
-    "named_data:load(data train)",
-    "named_data:__name__(3)",
-    "named_data:load(**{'folder': 1})",
-    "C:\\data\\named_data.py:load",
-    "broken_data:load",
-    "lacking_data:load",
-    "skipped_data:load",
-    "importing_data:itertool",
-    "importing_data:Chaind",
-    "empty_data:load",
-]
-OTHER_MODULES = {
-    "broken_data": "1 / 0",
-    "lacking_data": "import nowhere",
-    "skipped_data": "import pytest\npytest.skip('no data', allow_module_level=True)",
-    "importing_data": "import itertools\nclass Chained: pass",
-    "empty_data": "",
-}
-
-
-def test_named_datasets(golden, tmp_path, monkeypatch):
-    """A value that names no function, and one whose arguments are wrong."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    for name, text in {"named_data": MODULE, **OTHER_MODULES}.items():
-        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-    errors = {value: _error(_named_datasets.factory_of, value) for value in VALUES}
-    golden(
-        "named-datasets",
-        {value: text.replace(str(tmp_path), "FOLDER") for value, text in errors.items()},
-    )
 
 
 def _error(function, *arguments):
