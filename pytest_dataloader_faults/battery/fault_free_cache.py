@@ -72,7 +72,7 @@ class FaultFreeCache:
         *,
         call: Hashable = None,
         home: str | None,
-        expected: str | None,
+        expected_failures: Mapping[str, str],
         reproduce: str,
     ) -> tuple[CheckResult, bool]:
         """The result of the check *name*, and whether the dataset works without a fault at all.
@@ -80,10 +80,10 @@ class FaultFreeCache:
         *call* is equal for all items of a test with the same dataset; None if unknown.
         *home* is a folder that the test has for itself, and gets a new one of for each item.
         """
-        key = _identity(make_dataset, settings, home)
-        entry = self._found.get(key)
+        entry = self._found.get(key := _identity(make_dataset, settings, home))
         memory = None if call is None else self._memory[call]
         battery_of = functools.partial(Battery, make_dataset, settings, memory=memory)
+        expected = expected_failures.get(name)
         check = functools.partial(run_check, name=name, expected=expected, reproduce=reproduce)
         stale = False
         if entry is not None:
@@ -103,7 +103,7 @@ class FaultFreeCache:
         base = (battery := battery_of()).fault_free_run
         versions = versions_of_files(base.working, base.own_folders)
         if base.unusable_reason and name != WORKERS_AGREE:
-            return _failure_without_fault(battery, name, reproduce), False
+            return _failure_without_fault(battery, name, expected_failures, reproduce), False
         result = check(battery)
         if key is not None and (run := base.reusable) is not None:
             facts = (run, home, versions, _contents(versions, home), call, base.own_folders)
@@ -250,9 +250,15 @@ def _digest(path: str) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def _failure_without_fault(battery: Battery, name: str, reproduce: str) -> CheckResult:
-    """What is wrong without a fault, in place of the result of the check *name*."""
-    result = run_check(battery, WORKERS_AGREE, reproduce=reproduce)
+def _failure_without_fault(
+    battery: Battery, name: str, expected_failures: Mapping[str, str], reproduce: str
+) -> CheckResult:
+    """What is wrong without a fault, in place of the result of the check *name*.
+
+    It is expected if ``workers-agree`` is, whichever check runs first.
+    """
+    expected = expected_failures.get(WORKERS_AGREE)
+    result = run_check(battery, WORKERS_AGREE, expected=expected, reproduce=reproduce)
     text = f"{name} was not run, because the dataset fails even without a fault: {result.check}"
     explanation = f"{text}:\n{result.explanation}"
     finding = replace(result.finding, sentence=text)

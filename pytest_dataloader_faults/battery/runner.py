@@ -165,7 +165,10 @@ def _explain_result(
     text = explain(*deciding_trial(result), reproduce, result.notes)
     sentence = f"{result.sentence.removesuffix('.')}."
     if result.passed and expected:
-        sentence = f"expected to fail ({expected}), but passed. Remove it from expected_failures."
+        sentence = (
+            f"expected to fail ({expected}), but passed. Remove it from expected_failures, or from"
+            " the baseline."
+        )
         text, cause = f"{sentence}\n{text}", Cause(_UNEXPECTED)
     finding = replace(result.finding, sentence=sentence, cause=cause)
     return replace(

@@ -45,14 +45,13 @@ from pytest_dataloader_faults.plugin._report import (
     id_of,
     record_item,
     record_properties,
+    test_of,
 )
 from pytest_dataloader_faults.report.model import FAILED
 from pytest_dataloader_faults.report.model import NOT_RUN as NOT_RUN_STATUS
 
 if TYPE_CHECKING:
     from typing_extensions import Never
-
-    from pytest_dataloader_faults.report.model import Item
 
 _fault_free_cache = pytest.StashKey[FaultFreeCache]()
 _is_prepared = pytest.StashKey[bool]()
@@ -68,6 +67,7 @@ class FaultCheck:
     def __init__(self, name: str, options: ItemOptions, node: pytest.Item) -> None:
         self.name = name
         self._options = options
+        self._expected_failures = _expected_failures(node, name, options)
         self._node = node
         self._is_called = False
         self._place = ""
@@ -97,7 +97,8 @@ class FaultCheck:
         settings = {"files": files, "loader": loader, "contract": contract, "copy": copy}
         with report_shortage_once(self._node):
             _prepare_once(self._node)
-            result = self._record(self._run(make_dataset, settings))
+            result = self._run(make_dataset, settings)
+        self._record(result)
         _report_to_pytest(self._node, result, fails=self._fails(result))
         return result
 
@@ -106,17 +107,12 @@ class FaultCheck:
         is_doubtful = not (result.reproduced or result.expected or result.finding.library)
         return result.failed or (is_doubtful and self._options.flaky != "warn")
 
-    def _record(self, result: CheckResult) -> CheckResult:
-        """Record *result* for the report, and expect it if the baseline lists it."""
-        if baseline := self._node.config.stash.get(BASELINE, None):
-            result, self._facts["reason"] = baseline.accept_known(result, self._describe(result))
-        record_item(self._node, self._describe(result))
-        record_properties(self._node, result, self._facts.get("duration", 0.0))
-        return result
-
-    def _describe(self, result: CheckResult) -> Item:
+    def _record(self, result: CheckResult) -> None:
+        """Record *result* for the report."""
         failure = {"status": FAILED} if self._fails(result) else {}
-        return describe_result(self._node, result, **{**self._facts, **failure})
+        facts = {**self._facts, **failure}
+        record_item(self._node, describe_result(self._node, result, **facts))
+        record_properties(self._node, result, self._facts.get("duration", 0.0))
 
     def _run(self, make_dataset: DatasetFactory, settings: Mapping[str, Any]) -> CheckResult:
         """Return the result; if the dataset is unusable, only one item of the test explains why."""
@@ -164,7 +160,7 @@ class FaultCheck:
             Settings(**self._options.settings, **settings),
             call=call,
             home=folder and str(folder),
-            expected=(self._options.expected_failures or {}).get(self.name),
+            expected_failures=self._expected_failures,
             reproduce=_command_for(self._node),
         )
 
@@ -173,6 +169,15 @@ class FaultCheck:
         if not self._is_called:
             message = "fault_check was never called: call fault_check(lambda: MyDataset(...))"
             pytest.fail(message, pytrace=False)
+
+
+def _expected_failures(node: pytest.Item, check: str, options: ItemOptions) -> Mapping[str, str]:
+    """What the baseline and the marker expect to fail: nothing under pytest's ``--runxfail``."""
+    if node.config.getoption("runxfail", default=False):
+        return {}
+    baseline = node.config.stash.get(BASELINE, None)
+    known_failures = baseline.expected_failures(test_of(node, check)) if baseline else {}
+    return {**known_failures, **(options.expected_failures or {})}
 
 
 def _refuse(unknown: Mapping[str, Any]) -> None:

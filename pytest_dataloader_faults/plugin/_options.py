@@ -124,10 +124,6 @@ def _add_baseline(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
         action="store_true",
         help="write the checks that fail in this run to the baseline; keeps the reasons in it",
     )
-    text = "fail the run if a failure in the baseline no longer occurs, or matches no test"
-    dest = f"{_STEM}_strict_baseline"
-    group.addoption(flag("strict_baseline"), dest=dest, action="store_true", help=text)
-    parser.addini(dest, text, type="bool", default=False)
 
 
 def _checks_in_options(config: pytest.Config) -> dict[str, list[str]]:
@@ -182,23 +178,16 @@ def is_for_github(config: pytest.Config) -> bool:
 class BaselineOptions(NamedTuple):
     """The options for the baseline.
 
-    *path*: its file, "" for none. *where*: the option or ini key that names the file. *strict*: the
-    option or ini key that fails a run in which an entry does not fail; "" for neither.
-    *is_ignored*: whether failures in the baseline fail the run like all others.
+    *path*: its file, "" for none. *where*: the option or ini key that names the file.
     """
 
     path: str
     where: str
     is_updated: bool
-    strict: str
-    is_ignored: bool
 
 
 def baseline_options(config: pytest.Config) -> BaselineOptions:
-    """The file of the baseline, relative to where pytest was started.
-
-    pytest's ``--runxfail`` reports expected failures like all others.
-    """
+    """The file of the baseline, relative to where pytest was started."""
     name = f"{_STEM}_baseline"
     path, where = config.getoption(name), BASELINE
     if path is None and (path := config.getini(name)) is not None:
@@ -210,16 +199,10 @@ def baseline_options(config: pytest.Config) -> BaselineOptions:
     if path:
         _require_other_reports(config, path, where)
     is_updated = config.getoption(f"{_STEM}_update_baseline")
-    strict, key = flag("strict_baseline"), f"{_STEM}_strict_baseline"
-    is_strict = config.getoption(key)
-    for option, is_given in ((UPDATE_BASELINE, is_updated), (strict, is_strict)):
-        if is_given and not path:
-            message = f"{option} needs the baseline: add {BASELINE}=FILE"
-            raise InvalidArgumentError(message)
-    if not is_strict:
-        strict = f"ini key {key}" if config.getini(key) else ""
-    is_ignored = config.getoption("runxfail", default=False)
-    return BaselineOptions(path or "", where, is_updated, strict, is_ignored)
+    if is_updated and not path:
+        message = f"{UPDATE_BASELINE} needs the baseline: add {BASELINE}=FILE"
+        raise InvalidArgumentError(message)
+    return BaselineOptions(path or "", where, is_updated)
 
 
 def _require_other_reports(config: pytest.Config, baseline: str, where: str) -> None:

@@ -140,19 +140,18 @@ def _add_compare(commands: _Commands) -> None:
     """Declare the command ``compare`` and its arguments."""
     parser = commands.add_parser(
         "compare",
-        help="compare two reports: what fails now, what is fixed, and what is slower",
-        description="Compare NEW.json with OLD.json, each of which is a report in JSON or a"
-        " baseline: checks that newly fail, are fixed or fail with"
-        " a different verdict, and tests that are slower. The exit status is 1 if a check newly"
-        " fails, 2 if a report cannot be read, and 0 otherwise.",
+        help="compare two reports: what fails now, and what is fixed",
+        description="Compare NEW.json with OLD.json: checks that newly fail, are fixed, or"
+        " fail with a different verdict. The exit status is 1 if a check newly fails, 2 if a"
+        " report cannot be read, and 0 otherwise.",
     )
-    parser.add_argument("old", metavar="OLD.json", help="the older report or baseline")
-    parser.add_argument("new", metavar="NEW.json", help="the newer report or baseline")
+    parser.add_argument("old", metavar="OLD.json", help="the older report")
+    parser.add_argument("new", metavar="NEW.json", help="the newer report")
     parser.set_defaults(run=_compare, parser=parser, hint="")
 
 
 def _compare(options: argparse.Namespace) -> int:
-    comparison = compare.compare_reports(*map(files.read, (options.old, options.new)))
+    comparison = compare.compare_reports(files.read(options.old), files.read(options.new))
     _show(compare.lines(comparison))
     return int(comparison.is_worse)
 

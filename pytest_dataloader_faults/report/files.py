@@ -30,7 +30,7 @@ RENDERERS: dict[str, Callable[[Report], str]] = {
     ".md": ci.render,
 }
 """The format of a report by the suffix of its file."""
-_ADVICE = "Pass a file that --dataloader-faults-report=NAME.json wrote, or a baseline"
+_ADVICE = "Pass a file that --dataloader-faults-report=NAME.json wrote"
 
 
 def require_format(path: str) -> str:
@@ -122,7 +122,7 @@ def _require_regular(path: str) -> None:
         raise OSError(errno.EINVAL, f"it must be a regular file, got {kind}")
 
 
-def _read_json(path: str) -> Any:
+def read_json(path: str) -> Any:
     """Read *path*.
 
     Raises an OSError if it cannot be read, and an InvalidArgumentError if it does not contain JSON.
@@ -150,15 +150,10 @@ def _reject_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
-def load(path: str) -> Report:
-    """Read the report or baseline *path*; raises the errors of ``_read_json`` and ``from_dict``."""
-    return Report.from_dict(_read_json(path))
-
-
 def read(path: str) -> Report:
-    """Read the report or baseline *path*. Errors name *path*."""
+    """Read the report *path*. Errors name *path*."""
     try:
-        return load(path)
+        return Report.from_dict(read_json(path))
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror}. {_ADVICE}"
         raise InvalidArgumentError(message) from error

@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
-from pytest_dataloader_faults._arguments import one_of, suggest_name
-from pytest_dataloader_faults.battery.checks import cost_of
+from pytest_dataloader_faults._arguments import one_of
+from pytest_dataloader_faults.battery.checks import WORKERS_AGREE, cost_of
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import CheckResult, Event, Footprint, Verdict
 from pytest_dataloader_faults.outcomes.text import (
-    format_value,
     join_some,
     pluralize,
     printable,
@@ -36,9 +35,6 @@ FAILURES = (FAILED, ERROR)
 """The statuses that fail a run: those of a failed check, and of an error in its test."""
 _PASSES = {str(each) for each in Verdict if each.passes}
 _SEVERITY = {str(each): each.severity for each in Verdict}
-VERDICT_OF_FAILURE = (
-    f"a verdict of a failure: {', '.join(each for each in Verdict if not each.passes)}"
-)
 _ADDED = {ERROR: "error in the test", XFAILED: "expected", WARNED: "warning"}
 FLAKY_TRIALS = "1 of 3 trials failed"
 _PID = re.compile(r" \(pids? [\d, ]+\)")
@@ -46,11 +42,19 @@ NOT_JUDGED = "not judged"
 """The substitute for a missing verdict."""
 
 
+class Failure(NamedTuple):
+    """The identity of a failure in a baseline, and in the reports that are compared.
+
+    If a dataset fails without a fault, *check* is ``workers-agree``, whichever check ran first.
+    """
+
+    test: str
+    check: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Item:
     """The result of one check of one dataset.
-
-    An item of a baseline has only what identifies a failure, its verdict and a reason.
 
     Attributes:
         nodeid: The id of pytest's item.
@@ -64,8 +68,7 @@ class Item:
         verdict: As in ``CheckResult``; None if the check does not apply, or did not run.
         without_fault: Whether the dataset fails without a fault. Then the first item of its test
             fails, and the others do not run. Which one is first may differ in each run.
-        reason: Why the failure is expected, which may be "" if a baseline lists it; None if it is
-            not expected.
+        reason: Why the failure is expected; None if it is not, or if the test itself expects it.
         sentence: What was observed, without the verdict.
         explanation: The verdict, the evidence, and how to reproduce it.
         cause: The likely cause: what the dataset does wrong; "" if it passed.
@@ -107,15 +110,14 @@ class Item:
     usage: tuple[Footprint, ...] = ()
 
     @property
-    def failure_key(self) -> str:
-        """The id of its failure: that of the item, or of its test if it fails without a fault."""
-        return self.test if self.without_fault else self.nodeid
+    def failure(self) -> Failure:
+        """The identity of its failure."""
+        return Failure(self.test, WORKERS_AGREE if self.without_fault else self.check)
 
     @property
     def name(self) -> str:
-        """The identity of its failure as text, on one line."""
-        fault = ", without a fault" if self.without_fault else ""
-        return printable(f"{self.failure_key}{fault}")
+        """The item as text, on one line; the test if its dataset fails without a fault."""
+        return printable(f"{self.test}, without a fault" if self.without_fault else self.nodeid)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -135,9 +137,8 @@ class Item:
 
     @property
     def was_tried(self) -> bool:
-        """Whether a trial decided. An item of a baseline has a reason, but no trials."""
-        is_untried = not self.trials and self.verdict in (None, Verdict.NOT_EXERCISED)
-        return self.reason is not None or not is_untried
+        """Whether a trial decided."""
+        return bool(self.trials) or self.verdict not in (None, Verdict.NOT_EXERCISED)
 
     @property
     def could_not_run(self) -> bool:
@@ -151,13 +152,8 @@ class Item:
 
     @property
     def fails_check(self) -> bool:
-        """Whether its check failed, expected or not, and not only the test around it."""
-        return self.status in (FAILED, XFAILED) and self.has_failing_verdict and self.was_tried
-
-    @property
-    def has_failing_verdict(self) -> bool:
-        """Whether it has a verdict, and the verdict is not a pass."""
-        return self.verdict is not None and self.verdict not in _PASSES
+        """Whether its check failed in a trial, and not only the test around it."""
+        return self.status == FAILED and self.was_tried and not self.is_unexpected
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Item:
@@ -222,6 +218,12 @@ class Report:
         """The failed items, whether the check or the test around it failed."""
         return tuple(item for item in self.items if item.status in FAILURES)
 
+    @cached_property
+    def states(self) -> dict[Failure, Item]:
+        """The items by the identity of their failure; the worst if several have the same."""
+        worst_last = sorted(self.items, key=lambda item: -STATUSES.index(item.status))
+        return {item.failure: item for item in worst_last}
+
     @property
     def headline(self) -> tuple[str, str]:
         """How many checks failed, in how many datasets; the first part should stand out."""
@@ -261,30 +263,13 @@ class Report:
             raise MisfitError(version, str(VERSION), "version")
         if "items" not in data:
             raise MisfitError(data, "an object with 'items'")
-        _refuse_misspelled_fields(data["items"])
         report: Report = from_json(cls, data, ignore_unknown=True)
         places: dict[str, int] = {}
         for place, item in enumerate(report.items):
-            if item.reason is not None and not item.has_failing_verdict:
-                raise MisfitError(item.verdict, VERDICT_OF_FAILURE, f"items[{place}].verdict")
             if (first := places.setdefault(item.nodeid, place)) != place:
                 pair = f"items[{first}] and items[{place}] are both about {shorten(item.name)}"
                 raise InvalidArgumentError(f"{pair}. Remove one of them")
         return report
-
-
-def _refuse_misspelled_fields(items: Any) -> None:
-    """Reject an item with an unknown field whose name is similar to that of a missing field.
-
-    Items of a later version have unknown fields as well, but also all of the known fields.
-    """
-    names = [each.name for each in fields(Item)]
-    for place, item in enumerate(items if isinstance(items, list) else ()):
-        for name in item if isinstance(item, dict) else ():
-            missing = [each for each in names if each not in item]
-            if name not in names and (advice := suggest_name(name, missing)):
-                text = shorten(format_value(name))
-                raise InvalidArgumentError(f"items[{place}] has an unknown field {text}. {advice}")
 
 
 def item_of(
@@ -296,11 +281,10 @@ def item_of(
     duration: float = 0.0,
     status: str = "",
     without_fault: bool = False,
-    reason: str | None = None,
 ) -> Item:
     """Convert *result* to an item. *where*: the file, and the line from 1.
 
-    *status*, *reason*: as in ``Item``, if they do not follow from *result*.
+    *status*: as in ``Item``, if it does not follow from *result*.
     """
     outcome = result.outcome
     status = status or _status_of(result)
@@ -313,7 +297,7 @@ def item_of(
         status=status,
         verdict=str(result.verdict) if result.applies else None,
         without_fault=without_fault,
-        reason=_reason_of(result, reason) if status == XFAILED else None,
+        reason=result.expected if status == XFAILED else None,
         sentence=result.sentence,
         explanation=result.explanation,
         cause=result.cause,
@@ -327,11 +311,6 @@ def item_of(
         trials=tuple(each.duration for each in result.trials),
         **({} if status == PASSED else _trial_record(result)),
     )
-
-
-def _reason_of(result: CheckResult, reason: str | None) -> str | None:
-    """The *reason* of a baseline, which may be empty, or else that of *result*."""
-    return result.expected if reason is None else reason
 
 
 def _trial_record(result: CheckResult) -> dict[str, Any]:

@@ -78,21 +78,13 @@ EXPECTED = [
     ("test_inner.py::test_healthy[open-error]", "PASSED (failed_cleanly)"),
     ("test_inner.py::test_healthy[workers-agree]", "PASSED (survived)"),
     ("test_inner.py::test_injected", "PASSED"),
-    ("test_inner.py::test_known[open-error]", "XFAIL"),
+    ("test_inner.py::test_known[open-error]", "FAILED (corrupted)"),
     ("test_inner.py::test_known[stale-handle]", "FAILED (corrupted)"),
     ("test_inner.py::test_options[pickles]", "PASSED (survived)"),
     ("test_inner.py::test_unfired", "FAILED"),
     ("test_inner.py::test_zeros[open-error]", "FAILED (corrupted)"),
     ("test_inner.py::test_zeros[workers-agree]", "PASSED (survived)"),
 ]
-
-
-def _entry(name, verdict, reason, check="open-error"):
-    """A known failure."""
-    nodeid = f"test_inner.py::{name}[{check}]"
-    test, *_ = nodeid.partition("[")
-    failure = {"check": check, "status": "failed", "verdict": verdict, "reason": reason}
-    return {"nodeid": nodeid, "test": test, **failure}
 
 
 def _outcomes(result) -> list[tuple[str, str]]:
@@ -107,17 +99,16 @@ def test_outcomes_are_the_same_over_two_processes(suite):
     conftest = suite.path / "conftest.py"
     conftest.write_text(conftest.read_text() + CONFTEST)
     baseline = suite.path / "baseline.json"
-    known = _entry("test_known", "corrupted", "issue 1")
-    healed = _entry("test_healthy", "hung", "issue 2")
-    baseline.write_text(json.dumps({"version": 1, "items": [healed, known]}))
+    names = ("healthy", "known", "removed")
+    entries = {f"test_inner.py::test_{name}": {"open-error": f"issue of {name}"} for name in names}
+    baseline.write_text(json.dumps(entries))
     result = suite.run(SUITE, "-v", "-p", "xdist", "-n", "2", *OPTIONS)
-    result.assert_outcomes(passed=6, failed=3, xfailed=1)
+    result.assert_outcomes(passed=6, failed=4)
     assert _outcomes(result) == EXPECTED
-    assert json.loads(baseline.read_text())["items"] == [
-        known,
-        _entry("test_known", "corrupted", "", check="stale-handle"),
-        _entry("test_zeros", "corrupted", ""),
-    ]
+    assert json.loads(baseline.read_text()) == {
+        "test_inner.py::test_known": {"open-error": "issue of known", "stale-handle": ""},
+        "test_inner.py::test_zeros": {"open-error": ""},
+    }
     assert sum("known failures written to baseline.json" in each for each in result.outlines) == 1
     result.stdout.fnmatch_lines(["corrupted: samples 0 to 15 are identical*"])
     result.stdout.fnmatch_lines(["ReadError(path='*.nothing') never fired: *"])

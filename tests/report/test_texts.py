@@ -1,7 +1,5 @@
 """The complete texts of the summary, of a comparison and of a merge, in golden files."""
 
-from dataclasses import replace
-
 from pytest_dataloader_faults.report import ci, compare, terminal
 from pytest_dataloader_faults.report.merge import merge_reports
 from pytest_dataloader_faults.report.model import FLAKY, NOT_APPLICABLE, NOT_RUN, Report
@@ -31,14 +29,12 @@ NEW = {
     "fixed": Report(items=(item(), *OLD.items[1:])),
     "worse": Report(items=(*OLD.items, failed(check="missing-file"))),
     "a different verdict": Report(items=(failed(verdict="hung"), *OLD.items[1:])),
-    "slower": Report(items=tuple(replace(each, duration=9.0) for each in OLD.items)),
     "flaky": Report(items=(failed(status=FLAKY), *OLD.items[1:])),
     "expected": Report(items=(failed(status="xfailed"), *OLD.items[1:])),
     "not run": Report(items=(failed(status=NOT_RUN), *OLD.items[1:])),
     "not applicable": Report(items=(failed(status=NOT_APPLICABLE), *OLD.items[1:])),
     "no test in common": Report(items=(failed(test="b.py::other"),)),
     "empty": Report(runs=(RUN,)),
-    "only the baseline": compare.baseline_of(OLD),
     "without a fault": Report(
         items=(
             failed(without_fault=True, trials=(0.2,), verdict="fails_without_fault"),
