@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._settings import SAMPLES, Files, Settings, check
@@ -21,27 +21,23 @@ from pytest_dataloader_faults.battery.checking import report
 from pytest_dataloader_faults.battery.checks import WORKERS_AGREE, Scenario, kind_of
 from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.battery.targets import note_on_workers
-from pytest_dataloader_faults.battery.workload import NOTHING_TO_SWEEP, NotApplicable, Workload
+from pytest_dataloader_faults.battery.workload import NOTHING_TO_SWEEP, NotApplicable
 from pytest_dataloader_faults.faults import KINDS, Fault
-from pytest_dataloader_faults.faults.base import (
-    Trigger,
-    Triggered,
-    default_path,
-    explain_invalid_fault,
-)
-from pytest_dataloader_faults.outcomes import Contract, SweepResult, SweepStep, Verdict
+from pytest_dataloader_faults.faults.base import Triggered, default_path, explain_invalid_fault
+from pytest_dataloader_faults.outcomes import CheckResult, Contract, Verdict
 from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.repeats import deciding_trial
-from pytest_dataloader_faults.steps import Processes, run_epochs
+from pytest_dataloader_faults.outcomes.text import pluralize
+from pytest_dataloader_faults.steps import run_epochs
 
-_FAULTS: tuple[Any, ...] = tuple(kind() for kind in KINDS.values() if kind.is_swept)
+_SWEPT: list[Any] = [kind() for kind in KINDS.values() if kind.is_swept]
+_FAULTS = tuple(replace(each, times=times) for each in _SWEPT for times in (1, None))
 
 
 def sweep(
     make_dataset: DatasetFactory,
     *,
     faults: Iterable[Fault] = _FAULTS,
-    start_at: Fault | None = None,
     max_trials: int = 200,
     files: Files | None = None,
     loader: Mapping[str, Any] | None = None,
@@ -52,24 +48,25 @@ def sweep(
     samples: int | str | None = SAMPLES,
     on_fail: str | None = "raise",
     before_init: bool = False,
-) -> SweepResult:
+) -> list[CheckResult]:
     """Fail the N-th operation of each worker, for N = 1, 2, ... until there is none left to fail.
 
     Args:
         make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
-        faults: The faults to inject: any with *path*, *nth* and *times*. The sweep sets the last
-            two: each is injected once (``times=1``) and every time. A fault without a path hits
-            everything of its kind that the workers use. One that damages files for good needs a
-            *make_dataset* that takes a folder, and hits files in it.
-        start_at: The step to start with, such as the ``next`` of a sweep that was stopped.
-        max_trials: The largest number of trials.
+        faults: The faults to inject: any with *path* and *nth*, which the sweep increases. By
+            default, each open and each read fails, once (``times=1``) and from the N-th operation
+            on. A fault without a path hits everything of its kind that the
+            workers use. One that damages files for good needs a *make_dataset* that takes a folder,
+            and hits files in it.
+        max_trials: The largest number of trials. A sweep that needs more issues a warning with the
+            *faults* to continue with.
         files, loader, contract, copy, deadline, seed, samples, on_fail: See
             ``check_dataset``.
         before_init: Whether operations of the constructor, and of the main process, fail as well.
             See ``run_trial``.
 
     Returns:
-        The steps, a table of them, and whether the sweep is complete.
+        A result for each operation that failed. Its ``check`` is the fault.
 
     Raises:
         CheckFailedError: The dataset fails a step, or no fault fired, and *on_fail* is
@@ -78,165 +75,112 @@ def sweep(
     """
     settings = Settings.of(locals(), may_be_auto=True)
     check(max_trials=max_trials, on_fail=on_fail)
-    target = _target_of(make_dataset, settings, run_epochs(before_init=before_init))
-    rows = _rows_for(target, faults, start_at)
-    with progress.bar("sweep") as advance:
-        sweep_result = _run_rows(target, rows, max_trials, on_fail, advance)
-    if start_at is None:
-        _require_fired(sweep_result, on_fail)
-    return sweep_result
-
-
-class _SweepTarget(NamedTuple):
-    """What is swept: a dataset, its operations, and the processes of each trial."""
-
-    battery: Battery
-    workload: Workload
-    processes: Processes
-
-
-def _target_of(
-    make_dataset: DatasetFactory, settings: Settings, processes: Processes
-) -> _SweepTarget:
-    """The dataset; raises if it fails without a fault."""
     battery = Battery(make_dataset, settings)
+    scenario = Scenario(processes=run_epochs(before_init=before_init))
+    remaining_faults = _swept_faults(battery, scenario, faults)
+    with progress.bar("sweep") as advance:
+        return _run_steps(battery, scenario, remaining_faults, max_trials, on_fail, advance)
+
+
+def _run_steps(
+    battery: Battery,
+    scenario: Scenario,
+    remaining_faults: list[Any],
+    max_trials: int,
+    on_fail: str | None,
+    advance: Callable[[], object],
+) -> list[CheckResult]:
+    """The results of steps that fired; raises or warns at the line of our caller's caller."""
+    results: list[CheckResult] = []
+    trials = 0
+    while remaining_faults and trials < max_trials:
+        fault = remaining_faults.pop(0)
+        result = _run_step(battery, scenario, fault)
+        trials += 1
+        advance()
+        if result.outcome and result.outcome.fired:
+            remaining_faults.insert(0, replace(fault, nth=fault.nth + 1))
+        elif result.verdict is Verdict.NOT_EXERCISED:  # It has fewer operations.
+            continue
+        results.append(result)
+        if result.failed:
+            text = f"{result.explanation}\ncontinue the sweep with faults={remaining_faults!r}"
+            report(text, on_fail)
+    if remaining_faults:
+        message = f"the sweep stopped after {pluralize(trials, 'trial')}. Continue it with"
+        warnings.warn(f"{message} faults={remaining_faults!r}", RuntimeWarning, stacklevel=3)
+    elif not results:
+        report("not_exercised: no fault of the sweep fired", on_fail)
+    return results
+
+
+def _swept_faults(battery: Battery, scenario: Scenario, faults: Iterable[Fault]) -> list[Any]:
+    """Those of *faults* that have something to hit; raises if none has, or the dataset fails."""
+    templates = _require_templates(faults)
     result = run_check(battery, WORKERS_AGREE)
     if not result.passed:
         is_named = result.verdict is Verdict.FAILS_WITHOUT_FAULT
         prefix = "" if is_named else "the dataset fails without a fault: "
         raise exceptions.CheckFailedError(f"{prefix}{result.explanation}")
     try:
-        workload = battery.workload_of(kind_of(Scenario(processes=processes)))
+        swept = [each for each in templates if _path_of(battery, scenario, each)]
     except NotApplicable as refusal:
         if refusal.fatal is not None:
             raise exceptions.CheckFailedError(refusal.reason) from None
         raise exceptions.InvalidArgumentError(f"before_init=True: {refusal.reason}") from None
-    return _SweepTarget(battery, workload, processes)
+    if not swept:
+        refused = kind_of(scenario).refusal(battery.fault_free_run)
+        raise exceptions.UnusableDatasetError(refused.full_reason if refused else NOTHING_TO_SWEEP)
+    return swept
 
 
-def _rows_for(target: _SweepTarget, faults: Iterable[Fault], start_at: Any) -> list[Any]:
-    """The first step of each row; raises where there is nothing to sweep."""
-    rows = _rows_from_step(_first_steps(faults), start_at)
-    rows = [each for each in rows if _with_target(each, target.workload)]
-    if not rows:
-        refusal = kind_of(Scenario(processes=target.processes)).refusal(
-            target.battery.fault_free_run
-        )
-        raise exceptions.UnusableDatasetError(refusal.full_reason if refusal else NOTHING_TO_SWEEP)
-    return rows
+def _path_of(battery: Battery, scenario: Scenario, fault: Any) -> Any:
+    """The path of the files that *fault* hits; "" if there are none."""
+    if fault.path != default_path(type(fault)):
+        return fault.path
+    return battery.workload_of(kind_of(scenario)).path_of(fault.operation)
 
 
-def _run_rows(
-    target: _SweepTarget,
-    rows: list[Any],
-    max_trials: int,
-    on_fail: str | None,
-    advance: Callable[[], object],
-) -> SweepResult:
-    """The steps of all *rows*; raises or warns of a failure at the line of our caller's caller."""
-    steps: list[SweepStep] = []
-    remaining_rows = list(rows)
-    while remaining_rows and len(steps) < max_trials:
-        fault = remaining_rows.pop(0)
-        steps.append(_step(target, fault))
-        advance()
-        if steps[-1].fired:
-            remaining_rows.insert(0, replace(fault, nth=fault.nth + 1))  # The next in this row.
-        if not steps[-1].passed:
-            table = SweepResult(tuple(steps), next(iter(remaining_rows), None)).table()
-            report(f"{steps[-1].explanation}\n{table}", on_fail)
-    return SweepResult(tuple(steps), next(iter(remaining_rows), None))
-
-
-def _require_fired(sweep_result: SweepResult, on_fail: str | None) -> None:
-    """Report a sweep in which no fault fired: it has shown nothing."""
-    if not any(each.fired for each in sweep_result.steps):
-        text = f"not_exercised: no fault of the sweep fired. {sweep_result.steps[0].explanation}"
-        report(f"{text}\n{sweep_result.table()}", on_fail)
-
-
-def _step(target: _SweepTarget, fault: Any) -> SweepStep:
-    battery = target.battery
-    aimed = _with_target(fault, target.workload)
+def _run_step(battery: Battery, scenario: Scenario, fault: Any) -> CheckResult:
+    """The explained result of one trial, and of its repeats; warns if it is flaky."""
+    aimed = replace(fault, path=_path_of(battery, scenario, fault))
     try:
-        result = battery.run_faults(aimed, processes=target.processes)
+        result = battery.run_faults(aimed, processes=scenario.processes)
     except NotApplicable as refusal:
         raise exceptions.UnusableDatasetError(refusal.reason) from None
     outcome, finding = deciding_trial(result)
-    template = replace(fault, nth=1, times=None)
+    run = battery.fault_free_run
+    notes = (*result.notes, *run.notes, *note_on_workers(run.reference))
     again = battery.reproduce(
-        "sweep",
-        faults=[template],
-        start_at=fault,
-        max_trials=1,
-        before_init=outcome.before_init or None,
-    )
-    notes = (
-        *result.notes,
-        *battery.fault_free_run.notes,
-        *note_on_workers(battery.fault_free_run.reference),
+        "sweep", faults=[fault], max_trials=1, before_init=outcome.before_init or None
     )
     text = explain(outcome, finding, again, notes)
-    passed = finding.passed or finding.verdict is Verdict.NOT_EXERCISED or not result.reproduced
     if not result.reproduced:
         warnings.warn(exceptions._escape_for_log(text), exceptions.FlakyCheckWarning, stacklevel=4)
     elif result.warns:
-        passed = True
         warnings.warn(
             exceptions._escape_for_log(text), exceptions.UnclearErrorWarning, stacklevel=4
         )
-    return SweepStep(fault, outcome.fired, finding.verdict, passed, text)
+    return replace(result, check=str(fault), explanation=text, notes=notes, reproduce=again)
 
 
-def _first_steps(templates: Iterable[Any]) -> list[Any]:
-    """The first step of each row: each of *templates*, once and every time."""
-    is_iterable = isinstance(templates, Iterable) and not isinstance(templates, (str, bytes))
-    if not is_iterable or not (templates := list(templates)):
-        argument_text = templates.__name__ if isinstance(templates, type) else repr(templates)
+def _require_templates(faults: Any) -> list[Any]:
+    is_iterable = isinstance(faults, Iterable) and not isinstance(faults, (str, bytes))
+    if not is_iterable or not (templates := list(faults)):
+        argument_text = faults.__name__ if isinstance(faults, type) else repr(faults)
         message = (
             f"faults={argument_text} must be a list of faults, such as [OpenError(), ReadError()]"
         )
         raise exceptions.InvalidArgumentError(message)
-    rows = []
     for template in templates:
-        _require_template(template)
-        rows += [replace(template, times=times) for times in (1, None)]
-    return rows
-
-
-def _with_target(fault: Any, workload: Workload) -> Any:
-    """*fault* with the path of the files that it hits; None if there are none."""
-    is_default = fault.path == default_path(type(fault))
-    path = workload.path_of(fault.operation) if is_default else fault.path
-    return replace(fault, path=path) if path else None
-
-
-def _require_template(template: Any) -> None:
-    problem = explain_invalid_fault(template)
-    if problem and isinstance(template, (type, list, tuple)):
-        raise exceptions.InvalidArgumentError(f"faults: {problem}")
-    if isinstance(template, Triggered) and template.globs:
-        if template.trigger._replace(every=1) == Trigger():
-            return
-        problem = "must not set nth, times or probability, because the sweep sets nth and times"
-    else:
-        *examples, last = map(repr, _FAULTS[:3])
-        problem = (
-            f"must be a fault with path, nth and times, such as {', '.join(examples)} or {last}"
-        )
-    message = f"faults: {template!r} {problem}"
-    raise exceptions.InvalidArgumentError(message)
-
-
-def _rows_from_step(rows: list[Any], start_at: Any) -> list[Any]:
-    """*rows* from *start_at* on, which is a step of one of them."""
-    if start_at is None:
-        return rows
-    for place, row in enumerate(rows):
-        if isinstance(start_at, type(row)) and replace(start_at, nth=1) == row:
-            return [start_at, *rows[place + 1 :]]
-    row_lines = "".join(f"\n  {row!r}" for row in rows)
-    message = (
-        f"start_at={start_at!r} must be one of these steps of the sweep, with any nth:{row_lines}"
-    )
-    raise exceptions.InvalidArgumentError(message)
+        problem = explain_invalid_fault(template)
+        if problem and isinstance(template, (type, list, tuple)):
+            raise exceptions.InvalidArgumentError(f"faults: {problem}")
+        if not (isinstance(template, Triggered) and template.globs):
+            *examples, last = map(repr, _SWEPT[:3])
+            text = f"must be a fault with path and nth, such as {', '.join(examples)} or {last}"
+            raise exceptions.InvalidArgumentError(f"faults: {template!r} {text}")
+        if template.probability != 1:
+            text = "must not set probability, because the sweep fails each operation"
+            raise exceptions.InvalidArgumentError(f"faults: {template!r} {text}")
+    return templates

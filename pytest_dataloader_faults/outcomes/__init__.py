@@ -27,8 +27,6 @@ from pytest_dataloader_faults.outcomes.results import (
     Outcome,
     Position,
     Reason,
-    SweepResult,
-    SweepStep,
 )
 from pytest_dataloader_faults.outcomes.stages import (
     Activity,
@@ -78,8 +76,6 @@ __all__ = (
     "Share",
     "Stage",
     "StateOf",
-    "SweepResult",
-    "SweepStep",
     "TrialEnd",
     "TrialRequest",
     "Verdict",

@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any
 
-from pytest_dataloader_faults._arguments import PrintsItself, StrEnum, errno_name
-from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults._arguments import PrintsItself, StrEnum
 from pytest_dataloader_faults.outcomes.comparison import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
 from pytest_dataloader_faults.outcomes.records import TrialFacts
@@ -243,99 +241,6 @@ def _drop_usual(result: object, name: str, usual: object) -> Iterator[tuple[str,
     value = getattr(result, name)
     if value != usual:
         yield name, value
-
-
-@dataclass(frozen=True, repr=False)
-class SweepStep(Shown):
-    """One trial of a sweep.
-
-    Attributes:
-        fault: The fault that was injected.
-        fired: How often it fired, over all workers; 0 if there were fewer operations.
-        verdict: The verdict; ``not_exercised`` at the end of a row of steps.
-        passed: Whether the verdict is a pass under the contract, nothing fired and nothing went
-            wrong, or the failure is only a warning.
-        explanation: The verdict, the evidence, and how to repeat this step alone.
-    """
-
-    fault: Fault
-    fired: int
-    verdict: Verdict
-    passed: bool
-    explanation: str
-
-    def _facts(self) -> Iterator[tuple[str, object]]:
-        yield "fault", self.fault
-        yield "fired", self.fired
-        yield "verdict", self.verdict
-        yield "passed", self.passed
-
-    def _texts(self) -> Iterator[tuple[str, str]]:
-        yield "explanation", self.explanation
-
-
-@dataclass(frozen=True, repr=False)
-class SweepResult(Shown):
-    """The result of a sweep.
-
-    Attributes:
-        steps: The trials, in order.
-        next: The fault to continue with, as ``start_at``; None if the sweep is complete.
-    """
-
-    steps: tuple[SweepStep, ...]
-    next: Fault | None = None
-
-    @property
-    def complete(self) -> bool:
-        """Whether every row of steps was completed."""
-        return self.next is None
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """The number of steps by verdict, without steps in which nothing fired."""
-        return dict(Counter(str(each.verdict) for each in self.steps if not _is_exhausted(each)))
-
-    def table(self) -> str:
-        """A line per N, a column per kind of fault, and the counts."""
-        counts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
-        end = "complete" if self.complete else f"stopped; continue with start_at={self.next!r}"
-        total = f"{pluralize(len(self.steps), 'trial')}: {counts or 'no fault fired'}; {end}"
-        return "\n".join([*_lines(self.steps), total])
-
-    __str__ = table
-
-    def _facts(self) -> Iterator[tuple[str, object]]:
-        yield "steps", len(self.steps)
-        yield "counts", self.counts
-        yield "complete", self.complete
-        if self.next:
-            yield "next", self.next
-
-    def _texts(self) -> Iterator[tuple[str, str]]:
-        yield "table", self.table()
-
-
-def _is_exhausted(step: SweepStep) -> bool:
-    return step.fired == 0 and step.passed
-
-
-def _lines(steps: tuple[SweepStep, ...]) -> Iterator[str]:
-    cells: dict[tuple[int, str], str] = {}
-    for step in steps:
-        fault: Any = step.fault
-        cells[fault.nth, _title(fault)] = "." if _is_exhausted(step) else str(step.verdict)
-    titles = list(dict.fromkeys(title for _, title in cells))
-    yield "  ".join(["   N", *titles]).rstrip()
-    for number in sorted({number for number, _ in cells}):
-        columns = [cells.get((number, title), "").ljust(len(title)) for title in titles]
-        yield "  ".join([f"{number:4}", *columns]).rstrip()
-
-
-def _title(fault: Any) -> str:
-    code = getattr(fault, "errno", None)
-    name = f"{type(fault).__name__} {errno_name(code)}" if code else str(fault)
-    return f"{name}, {'once' if fault.times == 1 else 'every time'}"
 
 
 @dataclass(frozen=True, repr=False)

@@ -27,8 +27,9 @@ from support.corpus.endless import RandomForAll
 from support.datasets import Records
 
 SAMPLES, BROKEN = 2, 7
+NEXT = ReadError(nth=BROKEN + 1, times=1)
 ONE_WORKER = {"num_workers": 1, "batch_size": 2}
-READS = [ReadError()]
+READS = [ReadError(times=1), ReadError()]
 _needs_engine = pytest.mark.skipif(
     bool(explain_missing_engine()), reason=str(explain_missing_engine())
 )
@@ -67,88 +68,73 @@ class SwallowsOne(FewReads):
 
 
 def test_a_sweep_ends_where_the_operations_end(records):
-    swept = sweep(lambda: FewReads(records), loader=ONE_WORKER)
-    steps = [(type(each.fault).__name__, each.fault.times, each.fault.nth) for each in swept.steps]
-    assert steps == [
-        (kind, times, nth)
-        for kind in ("OpenError", "ReadError")
+    results = sweep(lambda: FewReads(records), loader=ONE_WORKER)
+
+    assert [each.check for each in results] == [
+        str(kind(nth=nth, times=times))
+        for kind in (OpenError, ReadError)
         for times in (1, None)
-        for nth in range(1, SAMPLES + 2)
+        for nth in range(1, SAMPLES + 1)
     ]
-    assert swept.complete
-    assert swept.counts == {"failed_cleanly": 4 * SAMPLES}
-    assert [each.fault.nth for each in swept.steps if not each.fired] == [SAMPLES + 1] * 4
-    assert all(each.passed for each in swept.steps)
+    assert {(each.verdict, each.passed, each.outcome.fired > 0) for each in results} == {
+        ("failed_cleanly", True, True)
+    }
 
 
 def test_the_one_operation_that_matters_is_found(records):
     """A dataset that swallows its seventh read error is caught there.
 
-    The line repeats it, and the next start is the step after it.
+    One line repeats it, and another continues after it.
     """
     with pytest.raises(CheckFailedError, match=r"corrupted: sample 6 \(batch 3\)") as caught:
         sweep(lambda: SwallowsOne(records, 8), loader=ONE_WORKER, faults=READS)
     text = str(caught.value)
     line = text.partition("reproduce: ")[2].splitlines()[0]
-    assert "sweep(make_dataset, faults=[ReadError()], start_at=ReadError(nth=7, times=1)" in line
-    assert text.splitlines()[-1].startswith("7 trials: 6 failed_cleanly, 1 corrupted; stopped")
-    names = {
-        "sweep": sweep,
-        "ReadError": ReadError,
-        "make_dataset": lambda: SwallowsOne(records, 8),
-    }
-    with pytest.raises(CheckFailedError, match="corrupted: sample 6") as again:
+    assert line.startswith("sweep(make_dataset, faults=[ReadError(nth=7, times=1)], max_trials=1")
+    assert text.splitlines()[-1] == f"continue the sweep with faults={[NEXT, ReadError()]!r}"
+    names = {"sweep": sweep, "ReadError": ReadError}
+    names["make_dataset"] = lambda: SwallowsOne(records, 8)
+    with pytest.raises(CheckFailedError, match="corrupted: sample 6"):
         eval(line, names)  # noqa: S307  # our own
-    next_fault = ReadError(nth=BROKEN + 1, times=1)
-    ends = f"1 trial: 1 corrupted; stopped; continue with start_at={next_fault!r}"
-    assert str(again.value).splitlines()[-1] == ends
 
 
 def test_a_sweep_can_go_on_after_a_violation(records):
-    swept = sweep(
+    results = sweep(
         lambda: SwallowsOne(records, 8),
         loader=ONE_WORKER,
-        faults=READS,
-        start_at=ReadError(nth=6, times=1),
+        faults=[ReadError(nth=6, times=1)],
         on_fail=None,
-        max_trials=4,
     )
-    assert [each.fault.nth for each in swept.steps if not each.passed] == [BROKEN]
-    assert swept.table().splitlines() == [
-        "   N  ReadError EIO, once",
-        "   6  failed_cleanly",
-        "   7  corrupted",
-        "   8  failed_cleanly",
-        "   9  .",
-        "4 trials: 2 failed_cleanly, 1 corrupted; stopped; continue with start_at=ReadError()",
-    ]
+
+    assert [each.check for each in results if each.failed] == [str(ReadError(nth=BROKEN, times=1))]
+    assert len(results) == 3
 
 
-def test_a_sweep_is_bounded_and_continues_where_it_stopped(records):
-    options = {"loader": ONE_WORKER, "faults": READS}
-    first_part = sweep(lambda: FewReads(records), max_trials=5, **options)
-    assert (len(first_part.steps), first_part.complete) == (5, False)
-    assert "continue with start_at=ReadError(" in str(first_part)
-    second_part = sweep(lambda: FewReads(records), start_at=first_part.next, **options)
-    assert second_part.complete
-    assert [
-        (each.fault.times, each.fault.nth) for each in (*first_part.steps, *second_part.steps)
-    ] == [(times, nth) for times in (1, None) for nth in range(1, SAMPLES + 2)]
+def test_a_sweep_is_bounded_and_says_how_to_continue(records):
+    options = {"loader": ONE_WORKER, "max_trials": 4}
+    with pytest.warns(RuntimeWarning, match=r"stopped after 4 trials. Continue it with") as warned:
+        first = sweep(lambda: FewReads(records), faults=READS, **options)
+    assert warned[0].filename == __file__
+    (line,) = (str(each.message).partition("faults=")[2] for each in warned)
+    faults = eval(line, {"ReadError": ReadError})  # noqa: S307  # our own
+    second = sweep(lambda: FewReads(records), faults=faults, **options)
+
+    assert [len(first), len(second)] == [SAMPLES + 1, SAMPLES - 1]
 
 
 def test_faults_are_templates(records):
-    swept = sweep(
+    results = sweep(
         lambda: FewReads(records),
-        faults=[ReadError("*/00.rec", errno.ESTALE), ShortRead(max_bytes=8)],
+        faults=[ReadError("*/00.rec", errno.ESTALE), ShortRead(max_bytes=8, times=1)],
         loader=ONE_WORKER,
         on_fail=None,
-        max_trials=6,
     )
-    shorts = [each for each in swept.steps if isinstance(each.fault, ShortRead)]
-    assert [(each.fired > 0, each.passed) for each in shorts] == [(True, False)] * 2
-    stale = [each.fault for each in swept.steps if isinstance(each.fault, ReadError)]
-    assert [each.nth for each in stale] == [1, 2, 1, 2]
-    assert "ReadError ESTALE, once" in swept.table()
+
+    assert [(each.check, each.passed) for each in results] == [
+        (str(ReadError("*/00.rec", errno.ESTALE)), True),
+        (str(ShortRead(max_bytes=8, times=1)), False),
+        (str(ShortRead(max_bytes=8, nth=2, times=1)), False),
+    ]
 
 
 class Listed(FewReads):
@@ -165,22 +151,20 @@ class Listed(FewReads):
 
 @_needs_engine
 def test_each_listing_of_a_folder_fails(records):
-    swept = sweep(lambda: Listed(records), faults=[ListingError()], loader=ONE_WORKER)
+    results = sweep(lambda: Listed(records), faults=[ListingError()], loader=ONE_WORKER)
 
-    assert [each.fired > 0 for each in swept.steps] == [True, True, False] * 2
+    assert [each.check for each in results] == [str(ListingError()), str(ListingError(nth=2))]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"faults": [ReadError(nth=2)]}, "must not set nth, times or probability"),
-        ({"faults": [ReadError(probability=0.5)]}, "must not set nth, times or probability"),
+        ({"faults": [ReadError(probability=0.5)]}, "must not set probability"),
         ({"faults": [HungRead()]}, "such as OpenError"),
-        ({"faults": [ListingOrder()]}, "must be a fault with path, nth and times"),
+        ({"faults": [ListingOrder()]}, "must be a fault with path and nth"),
         ({"faults": ["read"]}, "such as OpenError"),
         ({"max_trials": 0}, "max_trials=0 must be an int, 1 or more"),
         ({"on_fail": "ignore"}, "on_fail='ignore' must be one of"),
-        ({"start_at": OpenError("*.other", nth=3)}, r"must be one of these steps"),
     ],
     ids=str,
 )
@@ -212,10 +196,9 @@ class LocksFiles(FewReads):
 
 @_needs_engine
 def test_a_sweep_fails_each_lock(records):
-    options = {"faults": [LockError()], "loader": ONE_WORKER, "max_trials": 3}
-    swept = sweep(lambda: LocksFiles(records), **options)
+    results = sweep(lambda: LocksFiles(records), faults=[LockError()], loader=ONE_WORKER)
 
-    assert [each.fired > 0 for each in swept.steps] == [True, True, False]
+    assert len(results) == SAMPLES
 
 
 def test_a_stream_of_which_no_content_is_compared_cannot_be_swept(records):
@@ -260,12 +243,11 @@ class Counted(FewReads):
 def test_operations_of_the_constructor_are_swept_on_request(records):
     """Workers never open that file, so a sweep of theirs passes."""
     (records.parent / "count.txt").write_text(str(SAMPLES), encoding="ascii")
-    options = {"loader": ONE_WORKER, "faults": [OpenError()], "max_trials": 3}
-    assert all(each.passed for each in sweep(lambda: Counted(records), **options).steps)
+    options = {"loader": ONE_WORKER, "faults": [OpenError(times=1)]}
+    assert all(each.passed for each in sweep(lambda: Counted(records), **options))
 
-    options = {**options, "max_trials": 1, "before_init": True, "on_fail": None}
-    (step,) = sweep(lambda: Counted(records), **options).steps
+    result = sweep(lambda: Counted(records), **options, before_init=True, on_fail=None)[0]
 
-    assert (step.fault.nth, step.verdict, step.passed) == (1, "corrupted", False)
-    assert "count.txt cannot be opened; only 0 of 2 samples are left" in step.explanation
-    assert "before_init=True" in step.explanation
+    assert (result.verdict, result.passed) == ("corrupted", False)
+    assert "count.txt cannot be opened; only 0 of 2 samples are left" in result.explanation
+    assert "before_init=True" in result.reproduce

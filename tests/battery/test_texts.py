@@ -264,9 +264,8 @@ ARGUMENTS = {
     "no check left": lambda: checking.select_checks("pickles", "pickles"),
     "globs": lambda: _settings.parse_globs([]),
     "loader": lambda: _settings.check(loader=[1]),
-    "template": lambda: sweeping._require_template(faults.ReadError(nth=2)),
-    "template without triggers": lambda: sweeping._require_template(faults.HungRead()),
-    "step": lambda: sweeping._rows_from_step([faults.ReadError()], faults.OpenError()),
+    "template": lambda: sweeping._require_templates([faults.ReadError(probability=0.5)]),
+    "template without triggers": lambda: sweeping._require_templates([faults.HungRead()]),
     "no match": lambda: targets.require_match(("*.jpg",), READS.fault_free),
 }
 

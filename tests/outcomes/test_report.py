@@ -21,8 +21,6 @@ from pytest_dataloader_faults.outcomes import (
     Finding,
     FiringKind,
     Pass,
-    SweepResult,
-    SweepStep,
     WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes.comparison import EXACT, SHAPES, TYPES, Comparison
@@ -390,15 +388,12 @@ def test_any_facts_have_one_verdict(outcome, reference, contract):
 
 HOSTILE = "a\n\x1b[2J\x00<script>&\udcff'\""
 OUTCOME = ordinary(Pass(EPOCH_1, (), (), raised("OSError", HOSTILE)), fired(EIO))
-STEP = SweepStep(OpenError(HOSTILE), 2, Verdict.CORRUPTED, False, HOSTILE)
 RESULTS = [
     CheckResult(
         "open-error", Finding(Verdict.CORRUPTED, HOSTILE, Cause(HOSTILE)), HOSTILE, OUTCOME
     ),
     revised(OUTCOME, stderr=HOSTILE, phase=EPOCH_1),
     Exploration(9, 2, failure=HOSTILE, outcome=OUTCOME, verdict=Verdict.CORRUPTED),
-    STEP,
-    SweepResult((STEP,), next=OpenError(HOSTILE)),
 ]
 each_result = rows("result", RESULTS, ids=lambda result: type(result).__name__)
 

@@ -18,17 +18,15 @@ def test_wrong(records):
 """
 
 
-def test_the_evidence_and_the_table_are_shown(suite):
+def test_the_evidence_is_shown(suite):
     result = suite.run(SUITE)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines_random(
         [
-            "   N  OpenError EIO, once",
-            "   1  corrupted",
-            "1 trial: 1 corrupted; stopped; continue with start_at=OpenError(nth=2, times=1)",
-            "corrupted: samples 0 and 4 are identical (all zeros), *, and no exception*",
-            "  reproduce: sweep(make_dataset, faults=[[]OpenError()], start_at=OpenError(times=1)*",
+            "corrupted: samples 0 to 15 are identical (all zeros), *, and no exception*",
+            "  reproduce: sweep(make_dataset, faults=[[]OpenError()[]], max_trials=1*",
             "  reproduce: sweep(*, deadline=44, seed=7)",
+            "continue the sweep with faults=[[]OpenError(nth=2)[]]",
         ]
     )
     text = result.stdout.str()
