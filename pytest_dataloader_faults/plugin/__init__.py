@@ -100,8 +100,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_items)
     config.pluginmanager.register(_failures)
     config.pluginmanager.register(_collector)
-    if _failures.is_one_line(config):
-        config.pluginmanager.register(_failures.OneLineEach())
     config.addinivalue_line("markers", _options.marker_line())
     config.addinivalue_line("markers", _options.wrap_for_terminal(_items.GPU_MARKER))
     try:
@@ -213,9 +211,6 @@ def pytest_runtest_makereport(
         attach(item, report)
     if report.failed and call.excinfo:
         _show_failure(item, report, call.excinfo)
-    error = call.excinfo and call.excinfo.value
-    if _uses_plugin(item) or isinstance(error, DataLoaderFaultsError):
-        _failures.disarm_commands(report)
     return report
 
 
@@ -230,11 +225,6 @@ def _show_failure(
         _failures.point_to_dataset(item, report)
     if runs_check or _failures.is_own_error(error.value):
         _failures.shorten_crash_message(report)
-
-
-def _uses_plugin(item: pytest.Item) -> bool:
-    """Whether it uses a fixture of this plugin."""
-    return item.get_closest_marker(_items.MARKER) is not None
 
 
 def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> Any:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Generator, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from types import TracebackType
-from typing import Any
 
 import pytest
 
@@ -169,59 +168,13 @@ def wants_unprefixed(config: pytest.Config) -> bool:
     asks_for_more = any(
         config.getoption(name, default=False) for name in ("fulltrace", "showlocals")
     )
-    return not asks_for_more and _style(config) not in {"native", "line"}
-
-
-def is_one_line(config: pytest.Config) -> bool:
-    """Whether the user wants one line of each failure."""
-    return _style(config) == "line"
-
-
-def _style(config: pytest.Config) -> str:
-    """The value of ``--tb``."""
-    style: str = config.getoption("tbstyle", default="auto")
-    return style
+    style = config.getoption("tbstyle", default="auto")
+    return not asks_for_more and style not in {"native", "line"}
 
 
 def write_line(reporter: pytest.TerminalReporter, text: str, **markup: bool) -> None:
     """Write a line of this plugin, which may quote the user's data."""
     reporter.write_line(escape_for_log(text), **markup)
-
-
-def disarm_commands(report: pytest.TestReport) -> None:
-    """Escape output and errors in *report* that a GitHub log would read as commands."""
-    report.sections[:] = [(name, escape_for_log(text)) for name, text in report.sections]
-    for traceback, crash in _tracebacks(report):
-        for entry in traceback.reprentries:
-            _disarm_entry(entry)
-        if crash:
-            crash.message = escape_for_log(crash.message)
-    if sections := getattr(report.longrepr, "sections", ()):
-        sections[:] = [
-            (escape_for_log(name), escape_for_log(text), mark) for name, text, mark in sections
-        ]
-    if isinstance(report.longrepr, tuple):
-        path, line, reason = report.longrepr
-        report.longrepr = path, line, escape_for_log(reason)
-    if hasattr(report, "wasxfail"):
-        report.wasxfail = escape_for_log(report.wasxfail)
-
-
-def _tracebacks(report: pytest.TestReport) -> list[tuple[Any, Any]]:
-    """The tracebacks of *report*, and where each ends. With --tb=native, there is no chain."""
-    if chain := getattr(report.longrepr, "chain", ()):
-        return [(traceback, crash) for traceback, crash, _ in chain]
-    traceback = getattr(report.longrepr, "reprtraceback", None)
-    return [(traceback, getattr(report.longrepr, "reprcrash", None))] if traceback else []
-
-
-def _disarm_entry(entry: Any) -> None:
-    """Escape one frame: its lines, its arguments and its local variables."""
-    entry.lines[:] = map(escape_for_log, entry.lines)
-    if arguments := getattr(entry, "reprfuncargs", None):
-        arguments.args[:] = [(name, escape_for_log(text)) for name, text in arguments.args]
-    if variables := getattr(entry, "reprlocals", None):
-        variables.lines[:] = map(escape_for_log, variables.lines)
 
 
 def shorten_crash_message(report: pytest.TestReport) -> None:
@@ -248,21 +201,6 @@ def is_own_error(error: BaseException) -> bool:
     packages = map(_top_package, _entries(error.__traceback__))
     *_, package = ["", *(package for package in packages if package not in _PYTEST)]
     return package == _PACKAGE
-
-
-class OneLineEach:
-    """Makes pytest show only the line of each failed check, for ``--tb=line``.
-
-    The evidence is left out last, for other plugins write it to files, such as JUnit's.
-    """
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, None, None]:
-        """Remove the evidence after all other plugins have received *report*."""
-        yield
-        if report.failed and hasattr(report, _options.ATTRIBUTE):
-            for traceback, _ in _tracebacks(report):
-                traceback.reprentries = []
 
 
 def point_to_dataset(item: pytest.Item, report: pytest.TestReport) -> None:

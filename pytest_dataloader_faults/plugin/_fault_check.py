@@ -226,17 +226,18 @@ def _untested_result(check: str, why: str, *, applies: bool) -> CheckResult:
 
 def _report_to_pytest(node: pytest.Item, result: CheckResult, *, fails: bool) -> None:
     __tracebackhide__ = True
+    text = escape_for_log(result.explanation)
     if not result.applies:
-        pytest.skip(result.explanation)
+        pytest.skip(text)
     if fails:
-        pytest.fail(result.explanation, pytrace=False)
+        pytest.fail(text, pytrace=False)
     if not result.reproduced:
-        warnings.warn(escape_for_log(result.explanation), FlakyCheckWarning, stacklevel=3)
+        warnings.warn(text, FlakyCheckWarning, stacklevel=3)
     if result.warns:
         try:
-            warnings.warn(escape_for_log(result.explanation), UnclearErrorWarning, stacklevel=3)
+            warnings.warn(text, UnclearErrorWarning, stacklevel=3)
         except UnclearErrorWarning:
             fail_warned_item(node)
-            raise pytest.fail.Exception(result.explanation, pytrace=False) from None
+            raise pytest.fail.Exception(text, pytrace=False) from None
     if result.expected:
-        pytest.xfail(f"{result.expected} ({result.verdict})")
+        pytest.xfail(escape_for_log(f"{result.expected} ({result.verdict})"))

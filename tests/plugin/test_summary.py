@@ -1,7 +1,6 @@
 """What pytest shows at its end, of flaky checks, and of mistakes."""
 
 import re
-from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -329,19 +328,6 @@ def test_the_frames_are_the_users(bodies, test):
     frames = FRAME.findall(bodies[test])
     assert {path for path, _ in frames} == {"test_inner.py"}, bodies[test]
     assert "???" not in bodies[test]
-
-
-@pytest.mark.usefixtures("engine")
-def test_one_line_is_one_line(run_suite):
-    options = "-p", "no:cacheprovider", "--tb=line", "-k", "test_check", "-q", "--junitxml=j.xml"
-    folder, result = run_suite(PLAIN, *options)
-    lines = result.stdout.str().partition("FAILURES")[2].partition("= dataloader-faults")[0]
-    (line,) = lines.split("\n")[1:-1]
-    assert line.startswith("test_inner.py:") or "/test_inner.py:" in line
-    assert "corrupted: sample" in line
-    (failure,) = ET.parse(folder / "j.xml").iter("failure")  # noqa: S314  # our own file
-    assert failure.get("message") in line
-    assert "\n  reproduce: pytest " in failure.text
 
 
 @pytest.mark.usefixtures("engine")
