@@ -7,15 +7,9 @@ function-scoped fixtures must not be used.
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
-import os
-import sys
 import warnings
-import weakref
-from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._engine.scope import (
     FaultTotals,
@@ -34,63 +28,17 @@ from pytest_dataloader_faults.outcomes.refusals import describe_change
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ("ArmedFaults", "FaultInjector", "Injection", "InjectionScope", "inject")
+__all__ = ("ArmedFaults", "FaultInjector", "Injection", "inject")
 
 _KEPT = (
     "after an injected fault, a worker tried to {}{}. The call failed with EROFS, because a fault"
     " must not destroy data. Let the test use a copy in tmp_path"
 )
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class InjectionScope(contextlib.ContextDecorator):
-    """The result of ``inject``: a context manager that arms the faults, and can be entered once.
-
-    As a decorator, it arms the faults for each call of the function.
-    """
-
-    def __init__(
-        self,
-        make: Callable[[], contextlib.AbstractContextManager[Injection]],
-        warn: Callable[[], object],
-    ) -> None:
-        self._make = make
-        self._warn = warn
-        self._armed: contextlib.AbstractContextManager[Injection] | None = None
-        self._warning = weakref.finalize(self, warn)
-        # A scope of a module may belong to a test that was deselected, or to another process.
-        self._warning.atexit = False
-
-    def __call__(self, function: _Function) -> _Function:
-        """Decorate *function*, which need not be called: a test can be deselected."""
-        self._warning.detach()
-        _require_function(function)
-        return super().__call__(function)
-
-    def __enter__(self) -> Injection:
-        """Arm the faults, and return their counters."""
-        self._warning.detach()
-        if self._armed is not None:
-            raise InvalidArgumentError("this inject(...) was already entered: call inject() again")
-        self._armed = self._make()
-        return self._armed.__enter__()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        """Disarm the faults, and raise an error if one of them never fired."""
-        assert self._armed is not None
-        return self._armed.__exit__(kind, error, traceback)
-
-    def _recreate_cm(self) -> Self:
-        """Create the scope of one call of a decorated function."""
-        return type(self)(self._make, self._warn)
-
-
-def inject(*faults: Fault, seed: int = 0, require_fired: bool = True) -> InjectionScope:
+def inject(
+    *faults: Fault, seed: int = 0, require_fired: bool = True
+) -> contextlib._GeneratorContextManager[Injection]:
     """Arm *faults* in the workers that loaders start while the scope is open.
 
     Args:
@@ -99,10 +47,8 @@ def inject(*faults: Fault, seed: int = 0, require_fired: bool = True) -> Injecti
         require_fired: Raise an error at the end if one of *faults* never fired.
 
     Returns:
-        A context manager. Its value is an ``Injection``, with ``fired``, ``matched`` and
-        ``mentioned``. If it was never entered, its garbage collection issues a
-        ``RuntimeWarning`` at the line of the call. Under ``-W error``, that fails the test that
-        is running then.
+        A context manager, which also decorates functions. Its value is an ``Injection``, with
+        ``fired``, ``matched`` and ``mentioned``.
 
     Raises:
         EngineUnavailableError: On entry, if no fault can be injected on this machine.
@@ -114,35 +60,7 @@ def inject(*faults: Fault, seed: int = 0, require_fired: bool = True) -> Injecti
     """
     check(seed=seed, require_fired=require_fired)
     _require_some(faults)
-    caller = sys._getframe(1)
-    file, line = caller.f_code.co_filename, caller.f_lineno
-    call = f"inject({', '.join(map(repr, faults))})"
-    # Under -W error, the location of a warning is lost.
-    text = (
-        f"{call} of {os.path.basename(file)}:{line} was never entered, so no fault was armed: use"
-        f" it in a with statement around the loop over the loader: with {call} as armed:"
-    )
-    return InjectionScope(
-        functools.partial(_armed, faults, seed=seed, require_fired=require_fired),
-        functools.partial(warnings.warn_explicit, text, RuntimeWarning, file, line),
-    )
-
-
-def _require_function(function: Any) -> None:
-    """Refuse to decorate what does not run its body when it is called, or is no function."""
-    # The body of a coroutine or a generator would run after the end of the scope.
-    is_lazy = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
-    is_lazy = is_lazy or inspect.isgeneratorfunction(function)
-    is_function = inspect.isfunction(function) or inspect.ismethod(function)
-    is_function = is_function or isinstance(function, functools.partial)
-    if is_lazy or not is_function:
-        kind = "a coroutine or generator function" if is_lazy else "not a function"
-        name = getattr(function, "__qualname__", None) or type(function).__name__
-        message = (
-            f"@inject(...) must decorate a function, but {name} is {kind}. Enter the scope in its"
-            " body instead: with inject(...):"
-        )
-        raise InvalidArgumentError(message)
+    return _armed(faults, seed=seed, require_fired=require_fired)
 
 
 def _require_some(faults: tuple[Fault, ...]) -> None:

@@ -121,7 +121,7 @@ def _make_collector(config: pytest.Config) -> _collector.Collector | None:
     paths = _options.reports(config)
     if hasattr(config, "workerinput"):
         return None
-    return _collector.Collector(paths, for_github=_options.is_for_github(config))
+    return _collector.Collector(paths)
 
 
 def _register_baseline(config: pytest.Config, collector: _collector.Collector | None) -> None:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dataloader_faults.exceptions import UnclearErrorWarning
+from pytest_dataloader_faults.exceptions import _is_github_job as is_github_job
 from pytest_dataloader_faults.plugin import _failures
-from pytest_dataloader_faults.plugin._options import ATTRIBUTE, is_for_github
+from pytest_dataloader_faults.plugin._options import ATTRIBUTE
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.report.model import Item, Report
@@ -27,12 +28,11 @@ if TYPE_CHECKING:
 class Collector:
     """The results of a run; registered with pytest in the main process.
 
-    *paths*: of the reports to write. *for_github*: whether to report failures to GitHub.
+    *paths*: of the reports to write.
     """
 
-    def __init__(self, paths: Sequence[str], *, for_github: bool) -> None:
+    def __init__(self, paths: Sequence[str]) -> None:
         self._paths = {os.path.abspath(path): path for path in paths}  # A test may change folders.
-        self._for_github = for_github
         self._found: dict[str, dict[str, Any]] = {}
         self._written: list[str] = []
         self._warnings: list[str] = []
@@ -70,7 +70,7 @@ class Collector:
                 fail_run(session, problem, pytest.ExitCode.USAGE_ERROR)
             else:
                 self._written.append(path)
-        if self._for_github:
+        if is_github_job():
             self._warnings += _report.add_step_summary(self._report)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -80,7 +80,7 @@ class Collector:
 
             items = tuple(item for item in self.items if item.nodeid not in self._ignored)
             _report.show(replace(self._report, items=items), terminalreporter)
-            if self._for_github:
+            if is_github_job():
                 _report.show_annotations(self._report, terminalreporter)
         for path in self._written:
             _failures.write_line(terminalreporter, f"report: {path}")
@@ -126,7 +126,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
     yield
     reporter = session.config.pluginmanager.getplugin("terminalreporter")
     for reason in session.config.stash.get(_reasons, ()) if reporter else ():
-        if is_for_github(session.config):
+        if is_github_job():
             from pytest_dataloader_faults.report.ci import error_command
 
             reporter.write_line(error_command(reason))

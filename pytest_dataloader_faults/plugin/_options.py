@@ -87,14 +87,6 @@ def add_options(parser: pytest.Parser) -> None:
         help="write a report to PATH; the format depends on the extension: .html, .json or .md"
         " (for the summary of a CI job); can be repeated",
     )
-    group.addoption(
-        "--dataloader-faults-github",
-        dest=f"{_STEM}_github",
-        choices=("auto", "off"),
-        default="auto",
-        help="auto: in a GitHub Actions job, annotate failed checks and add to the job summary;"
-        " off: do neither",
-    )
     group.addoption(flag("run"), dest=f"{_STEM}_run", default="", help=argparse.SUPPRESS)
 
 
@@ -168,11 +160,6 @@ def reports(config: pytest.Config) -> list[str]:
 
         require_format(path)
     return paths
-
-
-def is_for_github(config: pytest.Config) -> bool:
-    """Whether to annotate failures for GitHub."""
-    return exceptions._is_github_job() and config.getoption(f"{_STEM}_github") == "auto"
 
 
 class BaselineOptions(NamedTuple):

@@ -125,14 +125,14 @@ def _merge(options: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> in
     if not labelled_paths:
         refuse("pass at least one report, as REPORT.json or with --label")
     paths = [files.require_format(path) for path in options.output]
-    sources = [
-        (path, add_label(files.read(path), label) if label else files.read(path))
+    reports = [
+        add_label(files.read(path), label) if label else files.read(path)
         for label, path in labelled_paths
     ]
-    report, lines = merge_reports(sources)
+    report, summary = merge_reports(reports)
     for path in paths:
         files.write(report, path)
-    _show(lines)
+    _show([summary])
     return 0
 
 

@@ -285,16 +285,14 @@ def test_a_report_that_cannot_be_written_fails_the_run(light_suite, path, reason
     assert ".tmp" not in result.stdout.str()
 
 
-@pytest.mark.parametrize("is_off", [False, True])
-def test_a_job_of_github_is_reported(suite, monkeypatch, is_off):
+def test_a_job_of_github_is_reported(suite, monkeypatch):
     summary = suite.path / "summary.md"
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    options = ["--dataloader-faults-github=off"] if is_off else []
-    result = suite.run(DASHES, "-q", *options)
+    result = suite.run(DASHES, "-q")
     commands = [line for line in result.stdout.lines if line.startswith("::error ")]
-    assert len(commands) == (0 if is_off else 3)
-    assert summary.exists() is not is_off
+    assert len(commands) == 3
+    assert summary.exists()
 
 
 def _no_folder(path):

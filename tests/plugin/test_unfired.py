@@ -1,7 +1,5 @@
 """A fault that never fires fails its test; a scope that is never entered issues a warning."""
 
-import textwrap
-
 import pytest
 
 from pytest_dataloader_faults import inject
@@ -223,161 +221,15 @@ def test_fixtures_of_a_fault_that_are_never_called(suite):
     )
 
 
-HEADER = """
-import gc
-import pytest
-from pytest_dataloader_faults import inject
-from pytest_dataloader_faults.faults import ReadError
-"""
-TEXT = "inject(ReadError(path='*.bin')) of test_inner.py:* was never entered, so no fault was armed"
-FORGOTTEN = """
-def test_forgotten():
-    inject(ReadError("*.bin"))
-"""
+@pytest.mark.usefixtures("engine")
+def test_a_scope_decorates_functions():
+    """It is armed for each call."""
 
+    @inject(ReadError("*.bin"), require_fired=False)
+    def two():
+        return 2
 
-def run(suite, body, action="default"):
-    """The outcome of the tests in *body*, which start at line 6; *action*: on a warning."""
-    arguments = "-p", "no:cacheprovider", "-W", action
-    return suite.run(HEADER + textwrap.dedent(body), *arguments)
-
-
-def test_a_test_that_forgets_with_warns(light_suite):
-    result = run(light_suite, FORGOTTEN)
-    result.assert_outcomes(passed=1, warnings=1)
-    result.stdout.fnmatch_lines(
-        [
-            "test_inner.py::test_forgotten",
-            f"*/test_inner.py:7: RuntimeWarning: {TEXT}*",
-            '    inject(ReadError("[*].bin"))',
-        ]
-    )
-
-
-def test_a_test_that_forgets_with_fails_under_w_error(light_suite):
-    result = run(
-        light_suite,
-        f"""{FORGOTTEN}
-def test_other():
-    gc.collect()
-""",
-        "error",
-    )
-    result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines([f"E * RuntimeWarning: {TEXT}*", "FAILED *::test_forgotten - *"])
-
-
-def test_a_scope_in_a_cycle_warns_when_it_is_collected(light_suite):
-    result = run(
-        light_suite,
-        """
-        def test_in_a_cycle():
-            scopes = [inject(ReadError("*.bin"))]
-            scopes.append(scopes)
-        def test_other():
-            gc.collect()
-        """,
-    )
-    result.assert_outcomes(passed=2, warnings=1)
-    result.stdout.fnmatch_lines([f"*/test_inner.py:7: RuntimeWarning: {TEXT}*"])
-
-
-def test_a_scope_that_is_kept_until_the_end_is_not_reported(fresh_suite):
-    result = run(
-        fresh_suite,
-        """
-        scopes = [inject(ReadError("*.bin"))]
-        def test_other():
-            pass
-        """,
-    )
-    result.assert_outcomes(passed=1)
-    result.stderr.no_fnmatch_line("*never entered*")
-
-
-class _Tests:
-    """A class of tests, which pytest would not collect any more."""
-
-
-async def _coroutine():
-    """Its body would run after the end of the scope."""
-
-
-def _generator():
-    yield
-
-
-@pytest.mark.parametrize("function", [_Tests, _coroutine, _generator, pytest.fixture(_generator)])
-def test_only_functions_can_be_decorated(function):
-    """Anything else would run without the fault."""
-    scope = inject(ReadError("*.bin"))
-    with pytest.raises(InvalidArgumentError, match=r"must decorate a function.*with inject"):
-        scope(function)
-
-
-def test_a_scope_of_a_fixture(light_suite):
-    """A test can enter it. Otherwise the warning shows the line in the fixture."""
-    result = run(
-        light_suite,
-        """
-        @pytest.fixture
-        def scope():
-            return inject(ReadError("*.bin"), require_fired=False)
-        def test_enters(scope):
-            with scope:
-                pass
-        def test_does_not(scope):
-            pass
-        """,
-    )
-    result.assert_outcomes(passed=2, warnings=1)
-    result.stdout.fnmatch_lines(
-        ["test_inner.py::test_does_not", f"*/test_inner.py:8: RuntimeWarning: {TEXT}*"]
-    )
-
-
-def test_without_pytest():
-    code = compile("inject(fault)", "loop.py", "exec")
-    with pytest.warns(RuntimeWarning, match="was never entered") as warned:
-        exec(code, {"inject": inject, "fault": ReadError("*.bin")})  # noqa: S102
-    assert [(warning.filename, warning.lineno) for warning in warned] == [("loop.py", 1)]
-
-
-def test_what_is_entered_is_not_reported(light_suite):
-    result = run(
-        light_suite,
-        """
-        import contextlib
-        def scope():
-            return inject(ReadError("*.bin"), require_fired=False)
-        def test_with():
-            with scope():
-                pass
-        def test_stack():
-            with contextlib.ExitStack() as stack:
-                stack.enter_context(scope())
-        @scope()
-        def test_decorated():
-            gc.collect()
-        @scope()
-        def helper():
-            pass
-        def test_other():
-            global helper
-            del helper
-            gc.collect()
-        """,
-        "error",
-    )
-    result.assert_outcomes(passed=4)
-
-
-def test_a_scope_is_entered_once(engine):
-    scope = inject(ReadError("*.bin"), require_fired=False)
-    with scope:
-        pass
-    with pytest.raises(InvalidArgumentError, match="already entered: call inject"), scope:
-        pytest.fail("armed")
+    assert [two(), two()] == [2, 2]
 
 
 @pytest.mark.parametrize("call", [inject, FaultInjector().inject], ids=["inject", "injector"])
