@@ -3,7 +3,7 @@
     python evidence readers            every reader
     python evidence readers --page     none: only the page, from the record
 
-writes the record, which tests/engine/test_faults_in_readers.py compares with what it finds, and the
+writes the record, which tests/engine/test_readers.py compares with what it finds, and the
 page. Readers and faults are in tests/support/readers.
 """
 

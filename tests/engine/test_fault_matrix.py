@@ -1,22 +1,35 @@
 """Each fault, start method, kind of dataset and persistence: it fires and is judged, or is refused.
 
-The specimens are sound: they open a file for each sample and check its length. A new fault is added
+The datasets are sound: they open a file for each sample and check its length. A new fault is added
 to FAULTS and nowhere else. Every other axis comes by itself, and no cell is left out.
 """
 
+import contextlib
 import itertools
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import (
     KINDS,
+    CorruptedFile,
     DescriptorExhaustion,
+    ListingError,
+    ListingOrder,
+    LockError,
+    MemoryExhaustion,
     OpenError,
+    ReadError,
     SharedMemoryExhaustion,
+    ShortRead,
     ShortWrite,
+    StrayEntry,
+    ThreadExhaustion,
     TruncatedFile,
     WorkerKilled,
     WriteError,
@@ -30,11 +43,14 @@ from support.datasets import (
     write_records,
 )
 from support.epochs import reserves_shared_memory
+from support.fake_datasets import COUNT as FAKE_COUNT
+from support.fake_datasets import FakeRecords, write_fake_records
 from support.fault_rows import FAULTS, OTHER_KINDS, require_result
+from support.rows import rows
 
-METHODS: dict[str | None, int] = {None: 0, "fork": 2, "spawn": 1, "forkserver": 2}
+METHODS = {None: 0, "fork": 2, "spawn": 1, "forkserver": 2}
 """Start methods, and how many workers; a spawned one imports torch, which takes seconds."""
-PATIENCE = {"spawn": 10, "forkserver": 5}
+PATIENCE = {"spawn": 20, "forkserver": 20}
 """Start methods that need a longer ``timeout``, since their workers import modules first."""
 DATASETS = {"map": Records, "iterable": RecordStream}
 THAT_WRITE = {"map": CopiedRecords, "iterable": CopiedRecordStream}
@@ -46,24 +62,57 @@ IN_EVERY_RUN = (
 BY_FORK_SERVER = (OpenError, ShortWrite, DescriptorExhaustion, WorkerKilled)
 WITHOUT_WORKERS = (OpenError, TruncatedFile, WriteError)
 """Faults of each kind that the engine tells apart there. The others are refused, or slow tests."""
+OF_FAKE_FILES = {
+    *(("fork", kind) for kind in (ShortRead, CorruptedFile, DescriptorExhaustion, WorkerKilled)),
+    ("forkserver", ReadError),
+}
+REFUSED_OF_FAKE_FILES = {
+    SharedMemoryExhaustion: "torch reserves shared memory in C",
+    **dict.fromkeys((WriteError, ShortWrite), "pyfakefs itself handles writes"),
+    **dict.fromkeys((ListingOrder, ListingError, StrayEntry), "Python lists folders in C code"),
+    LockError: "libraries lock their files in C",
+    ThreadExhaustion: "libraries start their threads in C",
+    MemoryExhaustion: "libraries allocate memory in C",
+}
+"""What happens to no fake file, and what is said of it."""
 
 
-def _cells():
-    cells = itertools.product(enumerate(FAULTS), METHODS, DATASETS, (False, True))
-    for (place, row), *cell in cells:
-        method, kind, persistent = cell
-        name = f"{type(row.fault).__name__}-{method}-{kind}-{'persistent' * persistent}"
-        marks = [pytest.mark.slow] * (not _is_in_every_run(place, row, *cell))
+class Cell(NamedTuple):
+    """A row of FAULTS, and where it is tried; *kind* is "map", "iterable" or "fake"."""
+
+    place: int
+    row: Any
+    method: str | None
+    kind: str
+    persistent: bool
+
+    def is_possible(self):
+        is_refused = type(self.row.fault) in REFUSED_OF_FAKE_FILES or not self.method
+        return self.kind != "fake" or not is_refused
+
+    def is_in_every_run(self):
+        if self.kind == "fake":
+            return not self.persistent and (self.method, type(self.row.fault)) in OF_FAKE_FILES
+        axes = self.method, self.kind, self.persistent
+        if self.method == "forkserver":
+            is_chosen = isinstance(self.row.fault, BY_FORK_SERVER)
+            return is_chosen and (self.kind, self.persistent) == ("map", False)
+        if self.method is None and self.row.alone:
+            return (
+                isinstance(self.row.fault, WITHOUT_WORKERS) and axes in IN_EVERY_RUN[self.place % 2]
+            )
+        return axes in IN_EVERY_RUN[self.place % 2]
+
+
+def _params():
+    kinds = (*DATASETS, "fake")
+    for (place, row), *axes in itertools.product(enumerate(FAULTS), METHODS, kinds, (False, True)):
+        cell = Cell(place, row, *axes)
+        marks = [pytest.mark.slow] * (not cell.is_in_every_run())
         marks += [reserves_shared_memory] * isinstance(row.fault, SharedMemoryExhaustion)
-        yield pytest.param(row, *cell, marks=marks, id=name)
-
-
-def _is_in_every_run(place, row, method, kind, persistent):
-    if method == "forkserver":
-        return isinstance(row.fault, BY_FORK_SERVER) and (kind, persistent) == ("map", False)
-    if method is None and row.alone and not isinstance(row.fault, WITHOUT_WORKERS):
-        return False
-    return (method, kind, persistent) in IN_EVERY_RUN[place % 2]
+        if cell.is_possible():
+            name = f"{type(row.fault).__name__}-{cell.method}-{cell.kind}"
+            yield pytest.param(cell, marks=marks, id=name + "-persistent" * cell.persistent)
 
 
 @pytest.fixture(name="folder", scope="module")
@@ -73,7 +122,12 @@ def _folder(tmp_path_factory):
 
 @pytest.fixture(name="references", scope="module")
 def _references(folder):
-    return {name: take_reference(lambda make=make: make(folder)) for name, make in DATASETS.items()}
+    references = {
+        name: take_reference(lambda make=make: make(folder)) for name, make in DATASETS.items()
+    }
+    with FakeDatasetFs() as files:
+        write_fake_records(files)
+        return {**references, "fake": take_reference(FakeRecords)}
 
 
 def test_every_fault_is_in_the_table():
@@ -81,36 +135,50 @@ def test_every_fault_is_in_the_table():
     assert kinds == {type(row.fault) for row in FAULTS}
 
 
-@pytest.mark.parametrize(("row", "method", "kind", "persistent"), list(_cells()))
-def test_cell(folder, references, row, method, kind, persistent):
+@pytest.mark.parametrize("cell", list(_params()))
+def test_cell(folder, references, cell):
+    row, persistent = cell.row, cell.persistent
     fault = (persistent and row.later) or row.fault
-    trial = _trial(folder, fault, row, method, kind, persistent)
-    if method is None and (persistent or not row.alone):
-        with pytest.raises(InvalidArgumentError, match="num_workers"):
-            trial()
-        return
-    outcome = trial()
-    require_result(row, outcome, references[kind], COUNT)
-    assert kind == outcome.kind
+    with contextlib.ExitStack() as stack:
+        if cell.kind == "fake":
+            write_fake_records(stack.enter_context(FakeDatasetFs()))
+        trial = _trial(folder, fault, cell)
+        if cell.method is None and (persistent or not row.alone):
+            with pytest.raises(InvalidArgumentError, match="num_workers"):
+                trial()
+            return
+        outcome = trial()
+    count = FAKE_COUNT if cell.kind == "fake" else COUNT
+    require_result(row, outcome, references[cell.kind], count)
+    assert outcome.kind == ("map" if cell.kind == "fake" else cell.kind)
     assert outcome.exception is None or (len(outcome.epochs) > 1) == (fault is row.later)
-    assert {firing.worker for firing in outcome.faults[0].firings} <= set(
-        range(METHODS[method] or 1)
-    )
+    workers = {firing.worker for firing in outcome.faults[0].firings}
+    assert workers <= set(range(METHODS[cell.method] or 1))
 
 
-def _trial(folder, fault, row, method, kind, persistent):
+def _trial(folder, fault, cell):
     options = {
-        "num_workers": METHODS[method],
-        "batch_size": 4,
-        "persistent_workers": persistent,
-        "multiprocessing_context": method,
-        **row.loader,
+        "num_workers": METHODS[cell.method],
+        "batch_size": 1 if cell.kind == "fake" else 4,
+        "persistent_workers": cell.persistent,
+        "multiprocessing_context": cell.method,
+        **cell.row.loader,
     }
-    if method in PATIENCE and "timeout" in options:
-        options["timeout"] = PATIENCE[method]
+    if cell.method in PATIENCE and "timeout" in options:
+        options["timeout"] = PATIENCE[cell.method]
+    if cell.kind == "fake":
+        make = FakeRecords
+    elif cell.row.writes:
+        make = lambda cache: THAT_WRITE[cell.kind](folder, cache)  # noqa: E731
+    else:
+        make = lambda: DATASETS[cell.kind](folder)  # noqa: E731
+    epochs = 3 if cell.persistent else 1
+    return partial(run_trial, make, fault, loader=options, epochs=epochs)
 
-    def make_that_writes(cache):
-        return THAT_WRITE[kind](folder, cache)
 
-    make = make_that_writes if row.writes else lambda: DATASETS[kind](folder)
-    return lambda: run_trial(make, fault, loader=options, epochs=3 if persistent else 1)
+@rows("kind", REFUSED_OF_FAKE_FILES)
+def test_what_happens_to_no_fake_file_is_refused(kind):
+    with FakeDatasetFs() as files:
+        write_fake_records(files)
+        with pytest.raises(InvalidArgumentError, match=REFUSED_OF_FAKE_FILES[kind]):
+            run_trial(FakeRecords, kind())

@@ -1,6 +1,5 @@
 """What faults do to fake files, by each way of reading them."""
 
-import errno
 import mmap
 import resource
 import sys
@@ -16,7 +15,6 @@ from pytest_dataloader_faults.faults import (
     CorruptedFile,
     DescriptorExhaustion,
     HungRead,
-    OpenError,
     ReadError,
     SharedMemoryExhaustion,
     ShortRead,
@@ -29,50 +27,14 @@ from support.fake_datasets import (
     SIZE,
     FakeRecords,
     by_modules_of_its_own,
-    by_number,
-    by_path,
     write_modules,
 )
-from support.readers.libraries import builtin_open, os_pread
+from support.readers.libraries import builtin_open
 from support.rows import slow
-
-READERS = [builtin_open, by_path, by_number, os_pread]
-FAULTS = {
-    1: (OpenError("*/01.rec", errno.EACCES), "Errno 13"),
-    2: (ReadError("*/02.rec"), "Errno 5"),
-    3: (TruncatedFile("*/03.rec", keep=10), "10 bytes, expected 64"),
-    4: (ClosedDescriptor("*/04.rec"), "Errno 9"),
-    5: (CorruptedFile("*/05.rec"), None),
-}
-"""The fault of a file, by the file's number, and its error, if there is one."""
 
 
 def _epoch(read=builtin_open, **options):
     return list(DataLoader(FakeRecords(read=read), batch_size=2, num_workers=1, **options))
-
-
-class ErrorsAreSamples(FakeRecords):
-    """Gives the text of an error where one comes."""
-
-    def __getitem__(self, index):
-        try:
-            return super().__getitem__(index)[0].tolist()
-        except (OSError, ValueError) as error:
-            return str(error)
-
-
-@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
-def test_by_each_way_of_reading(files, read):
-    dataset = ErrorsAreSamples(read=read)
-    with inject(*(fault for fault, _ in FAULTS.values())) as injection:
-        samples = list(DataLoader(dataset, batch_size=None, num_workers=1))
-    assert [each.fired for each in injection.faults] == [1] * len(FAULTS)
-    for number in range(COUNT):
-        clean = list(read(dataset.paths[number]))
-        assert builtin_open(dataset.paths[number]) == bytes(range(number, number + SIZE))
-        _, error = FAULTS.get(number, (None, None))
-        assert (samples[number] == clean) is (number not in FAULTS)
-        assert error in samples[number] if error else len(samples[number]) == SIZE
 
 
 @pytest.fixture(name="modules")
@@ -88,12 +50,6 @@ def test_a_worker_imports_from_the_real_disk(files, method):
     reader = FakeRecords(read=by_modules_of_its_own)
     outcome = run_trial(lambda: reader, ShortRead("*", max_bytes=3), loader=loader)
     assert (outcome.exception, outcome.fired) == (None, COUNT * (SIZE // 3))
-
-
-def test_short_reads_of_a_number(files):
-    with inject(ShortRead("*.rec", max_bytes=3)) as injection:
-        assert len(_epoch(by_number)) == COUNT // 2
-        assert injection.fired > COUNT
 
 
 def test_a_hung_read_ends_with_the_scope(files):

@@ -1,4 +1,4 @@
-"""However a file is named, opened, duplicated and read, and by whom: the fault is met."""
+"""Odd paths, held files and calls that the filter cannot follow, under faults."""
 
 import ctypes
 import errno
@@ -16,70 +16,24 @@ from pytest_dataloader_faults._engine.scope import arm_faults
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     ConnectError,
-    OpenError,
     ReadError,
     TruncatedFile,
     WorkerExited,
 )
-from pytest_dataloader_faults.faults.kinds import OPEN_ERRNOS, READ_ERRNOS
 from support.attempts import (
     CONTENT,
     NEVER,
-    Case,
     attempt,
-    attempt_each,
     attempt_followed,
     error_of,
-    met_errnos,
 )
 from support.epochs import alone, epoch
-from support.tries import FAMILIES, WAYS, Tries, in_a_child, look_at, pread
+from support.tries import WAYS, Tries, in_a_child, look_at, pread
 
 
 def _statx_null(_path):
     libc = ctypes.CDLL(None, use_errno=True)
     return libc.statx(0, None, 0, 0xFFF, None), ctypes.get_errno()
-
-
-EVERY_WAY = {**WAYS, **FAMILIES}
-MATRIX = {
-    "open": (lambda path: OpenError(path, errno=errno.EACCES), errno.EACCES),
-    "read": (ReadError, errno.EIO),
-    "closed": (ClosedDescriptor, errno.EBADF),
-    "shorter": (lambda path: TruncatedFile(path, keep=50), CONTENT[:50]),
-    "later": (lambda path: ReadError(path, nth=9999), CONTENT),
-}
-"""Faults, and what every way gives, or the errno that it meets."""
-
-
-@pytest.fixture(name="row", scope="module", params=MATRIX)
-def _row(request, tmp_path_factory):
-    """What is expected of each way, what each way gave, and the worker."""
-    make_fault, expected = MATRIX[request.param]
-    cases = {name: Case(way, make_fault) for name, way in EVERY_WAY.items()}
-    if expected == errno.EACCES:
-        del cases["fread"]  # fopen(3) gives nothing that fread(3) could take.
-    folder = tmp_path_factory.mktemp(request.param)
-    results, injection = attempt_each(cases, folder, require_fired=False)
-    return expected, results, injection.workers[0]
-
-
-def test_each_way_meets_the_fault(row):
-    expected, results, _ = row
-    if isinstance(expected, int):
-        messages = {name: str(each.gave) for name, each in results.items()}
-        assert [] == [name for name in messages if os.strerror(expected) not in messages[name]]
-    else:
-        assert dict.fromkeys(results, expected) == {name: results[name].gave for name in results}
-
-
-def test_each_way_is_counted(row):
-    expected, results, worker = row
-    for name, (path, _, facts) in results.items():
-        places = {(firing.worker, firing.path) for firing in facts.firings}
-        assert ({(0, str(path))} if expected != CONTENT else set()) == places, name
-        assert facts.matched, name
-        assert expected != CONTENT or worker.files[str(path)].reads > 0, name
 
 
 def test_a_senseless_call_is_refused_by_the_kernel(path):
@@ -160,20 +114,6 @@ def test_what_is_out_of_reach_is_reported(path, tmp_path):
     hidden_by_worker = {each.worker: each.unobserved for each in injection.workers}
     assert dict(enumerate(hidden for _, hidden in OUT_OF_REACH.values())) == hidden_by_worker
     assert "Not visible to the engine: dup2 (1), open" in str(injection.explain_unfired())
-
-
-CALLS = [
-    (OpenError, OPEN_ERRNOS, "read"),
-    (OpenError, OPEN_ERRNOS - {errno.EINTR}, "openat2"),  # Called by its number, and not repeated.
-    (OpenError, OPEN_ERRNOS, "O_CREAT"),
-    *((ReadError, READ_ERRNOS, way) for way in ("read", "pread", "readv", "preadv")),
-]
-
-
-@pytest.mark.parametrize(("kind", "numbers", "way"), CALLS)
-def test_every_errno_comes_out_of_a_call(tmp_path, kind, numbers, way):
-    met = met_errnos(tmp_path, kind, numbers, WAYS[way])
-    assert met == {n: CONTENT if n == errno.EINTR else n for n in numbers}
 
 
 QUEUES = ["io_uring_setup", "io_setup"]

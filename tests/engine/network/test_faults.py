@@ -1,6 +1,5 @@
 """Faults of connections, and an end in an error where the supervisor cannot do what they need."""
 
-import contextlib
 import errno
 import functools
 import socket
@@ -15,135 +14,50 @@ from pytest_dataloader_faults._engine.supervisor.answers.network import Relayed
 from pytest_dataloader_faults.exceptions import HarnessError
 from pytest_dataloader_faults.faults import (
     ConnectError,
-    ConnectionClosed,
     ConnectionReset,
     HungRead,
     ReadError,
     SlowRead,
 )
 from support.attempts import attempt
-from support.epochs import alone, epoch
+from support.contracts.connections import SIZE, answer_requests, request
+from support.epochs import alone
 from support.network_datasets import ByHttp, write_samples
-from support.rows import rows
 from support.servers import http_server, path_of, tcp_server
 from support.surroundings import refuse_duplicate
 from support.tries import Tries
 from support.waiting import until
 
-SIZE = 100_000
-ANSWER = bytes(range(250)) * (SIZE // 250)
-
-
-def _answer_requests(connection):
-    """Send the same after each byte that comes."""
-    while connection.recv(1):
-        connection.sendall(ANSWER)
-
 
 @pytest.fixture(name="address", scope="module")
 def _address():
-    with tcp_server(_answer_requests) as address:
+    with tcp_server(answer_requests) as address:
         yield address
 
 
-def _request(address, times=1, limit=20.0):
-    """How many bytes of each answer came, and how the connection ended."""
-    sizes = []
-    with socket.socket() as connection:
-        connection.settimeout(limit)
-        try:
-            connection.connect(address)
-            for _ in range(times):
-                connection.sendall(b"?")
-                sizes.append(0)
-                while sizes[-1] < SIZE:
-                    data = connection.recv(1 << 12)
-                    assert ANSWER[sizes[-1] :].startswith(data)
-                    if not data:
-                        return (*sizes, "end")
-                    sizes[-1] += len(data)
-        except OSError as error:
-            return (*sizes, errno.errorcode.get(error.errno, type(error).__name__))
-    return tuple(sizes)
-
-
-ROWS = {
-    "refused": (ConnectError, 1, ("ECONNREFUSED",)),
-    "unreachable": (lambda glob: ConnectError(glob, errno.ENETUNREACH), 1, ("ENETUNREACH",)),
-    "reset": (ConnectionReset, 1, (0, "ECONNRESET")),
-    "reset within": (lambda glob: ConnectionReset(glob, after=70_001), 1, (70_001, "ECONNRESET")),
-    "reset in the second": (
-        lambda glob: ConnectionReset(glob, after=9, nth=2),
-        3,
-        (SIZE, 9, "ECONNRESET"),
-    ),
-    "closed": (ConnectionClosed, 1, (0, "end")),
-    "closed within": (lambda glob: ConnectionClosed(glob, after=1), 1, (1, "end")),
-    "closed in the third": (
-        lambda glob: ConnectionClosed(glob, after=SIZE - 1, nth=3),
-        3,
-        (SIZE, SIZE, SIZE - 1, "end"),
-    ),
-    "hung in the second": (lambda glob: HungRead(glob, nth=2), 2, (SIZE, 0, "TimeoutError")),
-    "too short for it": (lambda glob: ConnectionReset(glob, after=SIZE), 1, (SIZE,)),
-}
-"""A fault of the connections to a server, how many answers are requested, and what comes."""
-
-
-@pytest.fixture(name="clients", scope="module")
-def _clients():
-    """For each row, the server's path, what a client got, and the fault's facts."""
-    with contextlib.ExitStack() as stack:
-        addresses = [stack.enter_context(tcp_server(_answer_requests)) for _ in ROWS]
-        faults = [
-            make(path_of(at)) for at, (make, *_) in zip(addresses, ROWS.values(), strict=True)
-        ]
-        sources = list(zip(addresses, ROWS, strict=True))
-        with inject(*faults, require_fired=False) as injection:
-            results = epoch(alone(Tries(sources, _request_as_row_says))).batches
-    met = zip(
-        map(path_of, addresses), (each.gave for each in results), injection.faults, strict=True
-    )
-    return dict(zip(ROWS, met, strict=True))
-
-
-def _request_as_row_says(source):
-    address, row = source
-    return _request(address, ROWS[row][1], limit=0.5 if row.startswith("hung") else 20)
-
-
-@rows("row", ROWS)
-def test_client_meets_the_fault(clients, row):
-    """At the byte that the fault says, and as the kernel tells it.
-
-    An answer that has just as many bytes as are let through is whole, and does not count.
-    """
-    path, gave, facts = clients[row]
-    assert ROWS[row][2] == gave
-    if row == "too short for it":
-        assert (0, 0) == (facts.matched, facts.fired)
-        return
-    call = "connect" if isinstance(facts.fault, ConnectError) else "recv"
-    assert (call, path) == (facts.firings[0].call, facts.firings[0].path)
+def test_an_answer_that_is_just_as_long_as_is_let_through_is_whole(address):
+    fault = ConnectionReset(path_of(address), after=SIZE)
+    (gave,), injection = attempt([address], request, fault, require_fired=False)
+    assert ((SIZE,), 0) == (gave, injection.matched)
 
 
 def test_slow_answers_come_late_and_whole(address):
     began = time.monotonic()
     results, injection = attempt(
-        [address], functools.partial(_request, times=2), SlowRead("tcp://*", seconds=0.3)
+        [address], functools.partial(request, times=2), SlowRead("tcp://*", seconds=0.3)
     )
     assert ([(SIZE, SIZE)], 2) == (results, injection.fired)
     assert time.monotonic() - began >= 0.6
 
 
 def test_triggers_count_connections_and_answers():
-    with tcp_server(_answer_requests) as refusing, tcp_server(_answer_requests) as resetting:
+    with tcp_server(answer_requests) as refusing, tcp_server(answer_requests) as resetting:
         paths = path_of(refusing), path_of(resetting)
         faults = [
             kind(path, nth=2, times=1)
             for kind, path in zip((ConnectError, ConnectionReset), paths, strict=True)
         ]
-        results, injection = attempt([refusing] * 3 + [resetting] * 3, _request, *faults)
+        results, injection = attempt([refusing] * 3 + [resetting] * 3, request, *faults)
     assert [(SIZE,)] * 4 == [results[place] for place in (0, 2, 3, 5)]
     assert ["ECONNREFUSED", "ECONNRESET"] == [results[place][-1] for place in (1, 4)]
     assert [(3, 1)] * 2 == [(each.matched, each.fired) for each in injection.faults]
@@ -153,7 +67,7 @@ def test_triggers_count_connections_and_answers():
 def test_other_addresses_and_files_are_left_alone(address):
     others = "tcp://192.0.2.1:*", "tcp://[[]::1]:*", "tcp://127.0.0.1:1"
     faults = *map(ConnectError, others), ReadError("*")
-    (gave,), injection = attempt([address], _request, *faults, require_fired=False)
+    (gave,), injection = attempt([address], request, *faults, require_fired=False)
     assert ((SIZE,), 0) == (gave, injection.matched)
 
 
@@ -173,7 +87,7 @@ def test_only_tcp_counts():
 
 
 def test_a_hung_answer_comes_at_the_end_of_the_scope(address):
-    loader = alone(Tries([address], functools.partial(_request, limit=60)))
+    loader = alone(Tries([address], functools.partial(request, limit=60)))
     with inject(HungRead("tcp://*")) as injection:
         iterator = iter(loader)
         assert until(lambda: injection.fired)

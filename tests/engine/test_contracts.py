@@ -1,0 +1,127 @@
+"""Each fault, by each operation that it is about: it fires there, and at no other place or time."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from pytest_dataloader_faults.fake_files import FakeDatasetFs
+from pytest_dataloader_faults.faults import OpenError, ReadError, WriteError
+from pytest_dataloader_faults.faults.kinds import OPEN_ERRNOS, READ_ERRNOS
+from pytest_dataloader_faults.faults.locks import LOCK_ERRNOS, LockError
+from pytest_dataloader_faults.faults.writes import WRITE_ERRNOS
+from support.attempts import met_errnos
+from support.contracts import AFTER, BARE, FAMILIES, observe
+from support.contracts.locks import AT_ONCE
+from support.contracts.writes import WRITING
+from support.rows import slow
+from support.tries import WAYS
+
+pytestmark = pytest.mark.usefixtures("engine")
+OF_PATHS = [each for each in FAMILIES if each != "connection"]
+CELLS = [
+    *((family, "fork") for family in FAMILIES),
+    *(slow((family, method)) for family in OF_PATHS for method in ("forkserver", "spawn")),
+]
+
+
+@pytest.fixture(name="cell", scope="module", params=CELLS, ids="-".join)
+def _cell(request, tmp_path_factory):
+    """The family, and what became of its rows, in one worker of a start method."""
+    family, method = request.param
+    root = str(tmp_path_factory.mktemp("rows"))
+    with FakeDatasetFs() if family == "fake files" else contextlib.nullcontext():
+        return family, observe(family, root, multiprocessing_context=method)
+
+
+@pytest.fixture(name="check")
+def _check(cell):
+    """Whether something is true of each row; a test names all rows of which it is not."""
+    family, observations = cell
+
+    def check(is_right):
+        rows = {name: (FAMILIES[family][name], each) for name, each in observations.items()}
+        assert rows
+        wrong = [f"{n}: {each}" for n, (row, each) in rows.items() if not is_right(row, each)]
+        assert not wrong, "\n".join(wrong)
+
+    return check
+
+
+def test_a_fault_fires_at_its_operation(check):
+    """With the effect that the row says, once or as often as it says, and at a place of its own."""
+
+    def fires(row, each):
+        return (
+            row.is_met(each.gave["hit"], each.gave[BARE])
+            and row.left in (None, each.left["hit"])
+            and each.hit.fired in row.fired
+            and each.hit.matched >= each.hit.fired
+        )
+
+    check(fires)
+
+
+def test_a_firing_says_where(check):
+    def says_where(_row, each):
+        glob = each.globs["hit"].partition("*")[0]
+        return {(0, True)} == {(at.worker, at.path.startswith(glob)) for at in each.hit.firings}
+
+    check(says_where)
+
+
+def test_no_fault_fires_elsewhere(check):
+    check(lambda _row, each: _is_as_bare(each, "spared"))
+
+
+def test_no_fault_fires_before_its_turn(check):
+    """But what it would have been about is counted."""
+
+    def waits(_row, each):
+        counts = each.later.fired, each.later.matched > 0
+        is_counted = each.later.fault.workers is None if hasattr(each.later.fault, "workers") else 1
+        return _is_as_bare(each, "later") and counts == (0, bool(is_counted))
+
+    check(waits)
+
+
+def test_no_fault_fires_after_its_scope(check):
+    check(lambda _row, each: _is_as_bare(each, AFTER))
+
+
+def _is_as_bare(each, place):
+    """Whether a place gave and holds what it does in a worker without faults."""
+    results = ((each.gave[at], each.left[at]) for at in (place, BARE))
+    return "Error" not in str(each.gave[BARE]) and len(set(map(repr, results))) == 1
+
+
+COUNTERS = {"open": "opens", "read": "reads", "full disk": "writes", "no locks": "locks"}
+
+
+def test_each_operation_is_counted(cell, check):
+    counter = COUNTERS.get(cell[0])
+    check(lambda _, each: not counter or any(getattr(count, counter) for count in each.counts))
+
+
+def test_every_way_reads_the_same_damage(cell):
+    family, observations = cell
+    if family == "corruption":
+        assert len({each.gave["hit"] for each in observations.values()}) == 1
+
+
+ERRNOS = [
+    *((OpenError, OPEN_ERRNOS, WAYS[way]) for way in ("read", "O_CREAT")),
+    (OpenError, OPEN_ERRNOS - {4}, WAYS["openat2"]),  # Called by its number: EINTR is not repeated.
+    *((ReadError, READ_ERRNOS, WAYS[way]) for way in ("read", "pread", "readv", "preadv")),
+    (WriteError, WRITE_ERRNOS, WRITING["write"]),
+    (LockError, LOCK_ERRNOS, AT_ONCE["F_SETLK"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "numbers", "way"), ERRNOS)
+def test_every_errno_comes_out_of_a_call(tmp_path, kind, numbers, way):
+    met = met_errnos(tmp_path, kind, numbers - {4}, way)
+    assert met == {number: number for number in numbers - {4}}
+    if 4 in numbers:  # Python repeats it.
+        assert not isinstance(met_errnos(tmp_path, kind, {4}, way)[4], str)
