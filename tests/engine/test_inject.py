@@ -1,10 +1,7 @@
 """``inject`` around one's own loop: which loaders it reaches, and what it says at its end."""
 
-import os
-import re
-
 import pytest
-from torch.utils.data import DataLoader, _utils, get_worker_info
+from torch.utils.data import DataLoader, _utils
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.exceptions import (
@@ -13,8 +10,7 @@ from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
 )
 from pytest_dataloader_faults.faults import DescriptorExhaustion, ReadError, SlowRead, TruncatedFile
-from support.attempts import epoch_of
-from support.datasets import COUNT, Records, write_records
+from support.datasets import COUNT, Records
 from support.epochs import alone, epoch, take_before_hang
 from support.tries import WAYS, Tries, number_of
 
@@ -26,31 +22,6 @@ def _contents(records):
 
 def failed_indices(results):
     return [each.index for each in results if isinstance(each.gave, str)]
-
-
-COUNTED = [
-    ({"nth": 2, "times": 1}, [2, 3]),
-    ({"nth": 8}, [14, 15]),
-    ({"workers": (1,)}, [*range(1, COUNT, 2)]),
-]
-"""Triggers, and which of the files are struck, of which two workers read every other one."""
-
-
-def test_occurrences_are_counted_in_each_worker(tmp_path):
-    folders = [write_records(tmp_path / str(number)) for number in range(len(COUNTED))]
-    faults = [
-        ReadError(f"{folder}/*", **triggers)
-        for folder, (triggers, _) in zip(folders, COUNTED, strict=True)
-    ]
-    with inject(*faults) as injection:
-        for place, (triggers, expected) in enumerate(COUNTED):
-            paths = sorted(map(str, folders[place].iterdir()))
-            read, facts = epoch_of(injection, alone(Tries(paths, WAYS["pread"]), num_workers=2))
-            assert expected == failed_indices(read.batches)
-            places = sorted((each.path, each.worker, each.fetch) for each in facts[place].firings)
-            assert [(paths[i], i % 2, i // 2 + 1) for i in expected] == places
-            matched = len(expected) if "workers" in triggers else COUNT
-            assert (matched, len(expected)) == (facts[place].matched, facts[place].fired)
 
 
 def test_no_descriptor_is_left_in_the_worker_that_is_meant(paths):
@@ -69,44 +40,6 @@ def test_files_that_are_not_meant_are_read_as_ever(paths, contents):
     assert [contents[index] for index in spared] == [results[index].gave for index in spared]
     low = {each.index for each in numbers if each.gave < 1000}
     assert set(spared) | {5} >= low >= set(spared)
-
-
-class _Opener:
-    """A worker_init_fn that reads a file, and leaves what it got in its worker's dataset."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __call__(self, worker):
-        dataset = get_worker_info().dataset
-        dataset.sources = [f"{worker} {os.getpid()}"] * len(dataset)
-        dataset.read = lambda source: (source, WAYS["read"](self.path))
-
-
-def test_a_worker_init_function_still_runs(paths, contents):
-    opener = _Opener(paths[0])
-    loader = alone(Tries(["nobody"] * 4, str), num_workers=2, worker_init_fn=opener)
-    with inject(ReadError("*/00.rec", workers=(1,))) as injection:
-        results = epoch(loader).batches
-    pids = {each.worker: each.pid for each in injection.workers}
-    assert [(f"0 {pids[0]}", contents[0])] * 2 == [each.gave for each in results[::2]]
-    assert [1, 3] == failed_indices(results)
-    assert loader.worker_init_fn is opener
-
-
-def test_persistent_workers_are_armed_for_good(paths, contents):
-    loader = alone(Tries(paths, WAYS["read"]), persistent_workers=True, num_workers=2)
-    with inject(ReadError("*/03.rec")) as injection:
-        first_epoch, second_epoch = epoch(loader).batches, epoch(loader).batches
-    third_epoch = epoch(loader).batches
-    loader._iterator._shutdown_workers()
-    assert [[3], [3], []] == [
-        failed_indices(first_epoch),
-        failed_indices(second_epoch),
-        failed_indices(third_epoch),
-    ]
-    assert contents == [each.gave for each in third_epoch]
-    assert (2, 2) == (injection.fired, len(injection.workers))
 
 
 def test_workers_from_before_the_scope_are_not_reached(paths):
@@ -149,12 +82,6 @@ def test_require_fired_is_true_or_false(value):
     """Text such as "no" would be true."""
     with pytest.raises(InvalidArgumentError, match=f"require_fired={value!r} must be True or"):
         inject(ReadError("*"), require_fired=value)
-
-
-def test_what_is_no_fault_is_refused():
-    message = "'*.jpg' is not a fault"
-    with pytest.raises(InvalidArgumentError, match=re.escape(message)), inject("*.jpg"):
-        pytest.fail("armed")
 
 
 def test_a_read_may_be_as_slow_as_one_likes(paths, monkeypatch):

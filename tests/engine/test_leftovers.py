@@ -27,6 +27,7 @@ from pytest_dataloader_faults.faults import (
 from support.datasets import Records, write_records
 from support.epochs import alone, epoch, shares_memory_by
 from support.inner import PYTHONPATH, start_python
+from support.rows import slow
 from support.tries import WAYS, Tries
 from support.waiting import output_of, until
 
@@ -190,7 +191,7 @@ def _list_processes(folder):
     return found
 
 
-@pytest.mark.parametrize("number", [0, signal.SIGKILL])
+@pytest.mark.parametrize("number", [slow(0), signal.SIGKILL])
 def test_torch_shares_memory_by_name_after_a_scope(tmp_path, number):
     """Processes that workers started keep the names, also for this one, and end after it."""
     environment = {**os.environ, "PYTHONPATH": PYTHONPATH, "TMPDIR": str(tmp_path)}

@@ -6,7 +6,6 @@ import functools
 import glob
 import os
 import pathlib
-import shutil
 import stat
 import subprocess
 import tempfile
@@ -385,41 +384,6 @@ def test_the_entry_is_no_folder(folder):
     assert results == [*[errno.ENOTDIR] * 4, False]
 
 
-def _copy_tree(folder):
-    """What a copy of the folder contains, made by shutil.copytree() and by cp."""
-    with tempfile.TemporaryDirectory() as target:
-        copies = [shutil.copytree(folder, os.path.join(target, "by_shutil"))]
-        copies.append(os.path.join(target, "by_cp"))
-        command = ["cp", "--archive", folder, copies[1]]
-        subprocess.run(command, check=True)
-        return [
-            {each.name: each.read_bytes() for each in pathlib.Path(copy).iterdir()}
-            for copy in copies
-        ]
-
-
-def _copy_entry(folder):
-    """Whether a copy has the content, the mode and the times of the entry."""
-    path = os.path.join(folder, "0.rec.part")
-    with tempfile.TemporaryDirectory() as target:
-        copy = shutil.copy2(path, target)
-        stats = os.stat(path), os.stat(copy)
-        content = _read(target, os.path.basename(copy))
-    return content, len({(each.st_mode, each.st_mtime_ns, each.st_size) for each in stats})
-
-
-def test_the_entry_can_be_copied(tmp_path):
-    (tmp_path / "0.rec").write_bytes(CONTENT)
-    results, injection = _attempt(
-        tmp_path, [_copy_tree, _copy_entry], StrayEntry(tmp_path, "*.part")
-    )
-    both = {"0.rec": CONTENT, "0.rec.part": CONTENT[:15]}
-    assert results == [[both, both], (CONTENT[:15], 1)]
-    calls = {firing.call for firing in injection.faults[0].firings}
-    assert {"getdents64", "openat", "newfstatat", "listxattr"} <= calls
-    assert os.listdir(tmp_path) == ["0.rec"]
-
-
 ATTRIBUTES = {
     "listxattr": (os.listxattr, []),
     "llistxattr": (lambda path: os.listxattr(path, follow_symlinks=False), []),
@@ -503,13 +467,6 @@ def test_the_first_visible_file_is_copied(tmp_path, files, name, entry):
     assert set(names) - set(files) - {"0", "1"} == ({entry} if entry else set())
 
 
-def test_a_folder_without_files_gets_no_copy(tmp_path):
-    (tmp_path / "folder").mkdir()
-    fault = StrayEntry(tmp_path, "*.part")
-    (names,), injection = _attempt(tmp_path, [os.listdir], fault, require_fired=False)
-    assert (names, injection.fired) == (["folder"], 0)
-
-
 def test_a_linked_file_is_copied(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "file").write_bytes(CONTENT)
@@ -538,13 +495,6 @@ def test_other_faults_apply_to_the_entry(tmp_path):
 def test_two_entries_of_one_name_are_one(tmp_path):
     (names,), _ = _attempt(tmp_path, [os.listdir], *[StrayEntry(tmp_path)] * 2, require_fired=False)
     assert names == [HIDDEN]
-
-
-def test_only_some_workers_see_it(tmp_path):
-    (names,), injection = _attempt(
-        tmp_path, [os.listdir], StrayEntry(tmp_path, workers=(7,)), require_fired=False
-    )
-    assert (names, injection.fired) == ([], 0)
 
 
 def test_the_entry_is_over_with_the_faults(tmp_path):

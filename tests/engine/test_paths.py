@@ -6,7 +6,6 @@ import functools
 import glob
 import mmap
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -16,10 +15,10 @@ import pytest
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
 from pytest_dataloader_faults.faults.globs import GlobMatcher, is_excluded
-from support.attempts import CONTENT, attempt, attempt_followed, error_of
+from support.attempts import CONTENT, attempt, error_of
 from support.epochs import alone, epoch
 from support.rows import rows
-from support.tries import ENOUGH, WAYS, Tries, direct, look_at, pread
+from support.tries import WAYS, Tries, look_at, pread
 
 
 @rows(
@@ -132,31 +131,6 @@ def test_each_glob_matches_itself_only():
 EIO = os.strerror(errno.EIO)
 
 
-def test_a_worker_that_goes_elsewhere(records):
-    names = sorted(os.listdir(records))
-    loader = {"worker_init_fn": lambda _: os.chdir(records)}
-    gave, injection = attempt(names, WAYS["read"], ReadError("*/03.rec"), loader=loader)
-    assert [3] == [place for place, each in enumerate(gave) if isinstance(each, str)]
-    assert str(records / "03.rec") == injection.faults[0].firings[0].path
-
-
-def test_a_folder_that_was_open_before_the_fork(records):
-    folder = os.open(records, os.O_RDONLY)
-
-    def read(name):
-        fd = os.open(name, os.O_RDONLY, dir_fd=folder)
-        try:
-            return os.read(fd, ENOUGH)
-        finally:
-            os.close(fd)
-
-    names = sorted(os.listdir(records))
-    gave, injection = attempt(names, read, OpenError("*/records/03.rec"))
-    os.close(folder)
-    assert [3] == [place for place, each in enumerate(gave) if isinstance(each, str)]
-    assert str(records / "03.rec") == injection.faults[0].firings[0].path
-
-
 KINDS = (OpenError, ReadError, TruncatedFile, ClosedDescriptor)
 
 
@@ -214,27 +188,6 @@ def _odd(tmp_path):
     return _write_odd_files(tmp_path / "odd")
 
 
-def test_odd_names_are_matched_and_reported(tmp_path):
-    """glob.escape makes a glob of any path; bytes that are no UTF-8 come as os.fsdecode has it."""
-    odd = {kind: _write_odd_files(tmp_path / kind.__name__) for kind in KINDS}
-    other_path = tmp_path / OpenError.__name__ / "other.rec"
-    other_path.write_bytes(b"other")
-    faults = [kind(glob.escape(path)) for kind, paths in odd.items() for path in paths]
-    odd_paths = [path for paths in odd.values() for path in paths]
-    gave, injection = attempt([*odd_paths, str(other_path)], WAYS["pread"], *faults)
-    assert [] == [path for path, each in zip(odd_paths, gave, strict=False) if each == CONTENT]
-    assert b"other" == gave[-1]
-    paths = [{firing.path for firing in facts.firings} for facts in injection.faults]
-    assert [{path} for path in odd_paths] == paths
-
-
-def test_odd_names_are_read_rightly(odd):
-    gave, injection = attempt_followed([*odd, *map(os.fsencode, odd)], WAYS["pread"], "*.rec")
-    assert [CONTENT] * 2 * len(odd) == gave
-    opens = {path: each.opens for path, each in injection.workers[0].files.items()}
-    assert dict.fromkeys(odd, 2) == opens
-
-
 def test_what_is_inherited_of_odd_names(odd):
     """/proc/self/maps writes some names in a way of its own."""
     with contextlib.ExitStack() as stack:
@@ -249,84 +202,6 @@ def test_what_is_inherited_of_odd_names(odd):
     assert [{path} for path in odd] == [
         {firing.path for firing in facts.firings} for facts in injection.faults
     ]
-
-
-GB = 1 << 30
-
-
-@pytest.fixture(name="aligned")
-def _aligned(tmp_path):
-    """A file of two pages, which O_DIRECT can read."""
-    path = tmp_path / "aligned.rec"
-    path.write_bytes(b"a" * 4096 + b"b" * 4096)
-    try:
-        direct(str(path))
-    except OSError as error:
-        pytest.skip(f"the file system of {tmp_path} has no O_DIRECT: {error}")
-    return str(path)
-
-
-def test_direct_reads_meet_faults(aligned):
-    """Past the page cache there is a system call like any other.
-
-    A shorter file may be of any length: the substitute asks for no alignment.
-    """
-    fails = (OpenError, ReadError, ClosedDescriptor)
-    paths = [shutil.copy(aligned, f"{aligned}.{place}") for place in range(len(fails) + 1)]
-    faults = [kind(path) for kind, path in zip(fails, paths, strict=False)]
-    gave, _ = attempt(paths, direct, *faults, TruncatedFile(paths[-1], keep=5000))
-    assert all("OSError" in each for each in gave[:-1])
-    assert Path(aligned).read_bytes()[:5000] == gave[-1]
-
-
-def test_direct_reads_are_right(aligned):
-    gave, injection = attempt_followed([aligned] * 3, direct, "*.rec")
-    assert [Path(aligned).read_bytes()] * 3 == gave
-    assert injection.matched
-
-
-@pytest.fixture(name="huge")
-def _huge(tmp_path):
-    """5 GiB, of which next to nothing is on the disk: b"middle" at 1 GiB, b"end" at the end."""
-    path = tmp_path / "huge.rec"
-    with open(path, "wb") as file:
-        file.seek(GB)
-        file.write(b"middle")
-        file.seek(5 * GB - 3)
-        file.write(b"end")
-    assert 1 << 20 > path.stat().st_blocks * 512
-    return str(path)
-
-
-def last_by_pread(path):
-    """Its last three bytes, and its size."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        return os.pread(fd, 100, 5 * GB - 3), os.fstat(fd).st_size
-    finally:
-        os.close(fd)
-
-
-def last_by_mmap(path):
-    """The same, of a mapping that begins beyond 4 GiB."""
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        offset = size - 65536
-        with mmap.mmap(file.fileno(), 65536, access=mmap.ACCESS_READ, offset=offset) as data:
-            return data[-3:], size
-
-
-def test_files_beyond_4_gib_are_read_rightly(huge):
-    ways = [last_by_pread, last_by_mmap] * 2
-    gave, injection = attempt_followed(ways, lambda way: way(huge), "*.rec")
-    assert [(b"end", 5 * GB)] * len(ways) == gave
-    assert injection.matched
-
-
-def test_reads_beyond_4_gib_fail(huge):
-    (gave,), injection = attempt([huge], last_by_pread, ReadError("*.rec"))
-    assert EIO in gave
-    assert 1 == injection.fired
 
 
 def test_files_that_are_replaced_between_epochs(tmp_path):

@@ -4,14 +4,12 @@ import gc
 import json
 import time
 
-import pytest
-
 from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine.calls import CALLS, Role, calls_with_role
 from pytest_dataloader_faults._engine.plan import MAX_FIRINGS, FaultCounter, FaultPlan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import MAP, FaultPolicy, Operation
 from pytest_dataloader_faults._engine.policy.writes import write_actions
-from pytest_dataloader_faults._engine.protocol import Configure, WorkerReports
+from pytest_dataloader_faults._engine.protocol import WorkerReports
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     ConnectError,
@@ -58,15 +56,6 @@ def test_a_fault_fires_from_nth_on_for_times(nth, times, expected):
     counter = FaultCounter(ReadError(nth=nth, times=times), 0)
     assert expected == [number for number in range(1, 7) if counter.reach()]
     assert counter.matched == 6
-
-
-def test_reaching_is_not_firing():
-    counter = FaultCounter(ReadError(), 4)
-    assert counter.reach()
-    assert (1, 0) == (counter.matched, counter.fired)
-    firing = Firing(4, 1, 2, "read", "/x", 3)
-    counter.fire(firing)
-    assert ([firing], 1) == (counter.firings, counter.fired)
 
 
 def test_many_firings_are_counted_and_not_kept():
@@ -124,22 +113,6 @@ def test_faults_about_a_path_are_found_by_kind_and_glob():
     assert [0, 3] == [each.index for each in faults.counters_for_path(ReadError, "/data/x.a")]
     assert [1] == [each.index for each in faults.counters_for_path(OpenError, "/data/x.a")]
     assert [3] == [each.index for each in faults.counters_for_path(ReadError, "/data/x.c")]
-
-
-@rows(
-    ("plan", "path", "expected"),
-    [
-        (FaultPlan((ReadError("*.a"),)), "/data/x.a", True),
-        (FaultPlan((ReadError("*.a"),)), "/data/x.b", False),
-        (FaultPlan((OpenError("*.a"),)), "/data/x.a", False),
-        (FaultPlan((), watch=True), "/data/x.a", True),
-        (FaultPlan((), watch=True), "/data/code.py", False),
-        (FaultPlan((ReadError("/etc/*"),), watch=True), "/etc/passwd", True),
-        (FaultPlan(()), "/data/x.a", False),
-    ],
-)
-def test_reads_are_followed_where_they_matter(plan, path, expected):
-    assert expected is WorkerFaults(plan, 0).needs_reads_of(path)
 
 
 def test_the_globs_of_a_plan():
@@ -278,12 +251,6 @@ def test_a_report_of_many_files_costs_no_more_than_its_text():
 
     assert b'"00007.bin": [1, 7, 9, 0, 0, 0, 0, 0]' in text
     assert encoded_at - began < 2 * (written - encoded_at)
-
-
-@pytest.mark.parametrize("watch", [True, False])
-def test_a_plan_travels_as_json(watch):
-    plan = FaultPlan(ALL, watch, protects=not watch, spared=("/tmp",))
-    assert wire.decode(wire.encode(Configure(plan, 1)).decode()).plan == plan
 
 
 def test_each_call_is_found_by_its_role():

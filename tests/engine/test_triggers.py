@@ -6,11 +6,10 @@ import mmap
 import os
 import shutil
 import signal
-import sys
 
 import pytest
 
-from pytest_dataloader_faults import inject, run_trial
+from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     OpenError,
@@ -19,7 +18,7 @@ from pytest_dataloader_faults.faults import (
     SlowRead,
 )
 from support.attempts import Case, attempt, attempt_each, epoch_of
-from support.datasets import COUNT, Records, write_records
+from support.datasets import COUNT, write_records
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries
 
@@ -239,25 +238,3 @@ def test_a_mapping_has_no_page_after_that_place(pages, tmp_path):
             read, facts = epoch_of(injection, alone(Tries([source], _touch_page)))
             assert ([], {signal.SIGBUS}) == (read.batches, read.signals)
             assert facts[place].fired
-
-
-class _InPieces(Records):
-    """Reads through a buffer, a few bytes at a time."""
-
-    def __getitem__(self, index):
-        with self.paths[index].open("rb") as file:
-            return sum(len(piece) for piece in iter(lambda: file.read(100), b""))
-
-
-def test_a_buffer_decides_how_many_reads_there_are(tmp_path):
-    """On Python 3.14 a file of 40 kB is one read, and one that finds its end."""
-    path = tmp_path / "one.rec"
-    path.write_bytes(b"x" * 40_000)
-    outcome = run_trial(
-        lambda: _InPieces(tmp_path),
-        ReadError("*.rec", nth=100),
-        loader={"num_workers": 1, "batch_size": 1},
-    )
-    buffer = 1 << 17 if sys.version_info >= (3, 14) else path.stat().st_blksize
-    (worker,) = outcome.workers
-    assert worker.files[str(path)].reads == -(-40_000 // buffer) + 1

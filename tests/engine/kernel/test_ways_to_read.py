@@ -25,7 +25,6 @@ from support.attempts import (
     NEVER,
     attempt,
     attempt_followed,
-    error_of,
 )
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries, in_a_child, look_at, pread
@@ -138,33 +137,10 @@ def test_queues_are_reported_without_a_fault():
     assert injection.workers[0].unobserved == dict.fromkeys(QUEUES, 1)
 
 
-GB = 1 << 30
 EIO = os.strerror(errno.EIO)
 
 
 # Paths.
-
-
-@pytest.fixture(name="roundabout")
-def _roundabout(tmp_path):
-    """A path through a linked folder and back up, which is another file if taken by its letters."""
-    (tmp_path / "far" / "folder").mkdir(parents=True)
-    (tmp_path / "far" / "file.rec").write_bytes(b"the kernel's")
-    (tmp_path / "file.rec").write_bytes(b"taken by the letters")
-    (tmp_path / "link").symlink_to(tmp_path / "far" / "folder")
-    return str(tmp_path / "link" / ".." / "file.rec")
-
-
-def test_a_way_back_up_from_a_link_is_read_rightly(roundabout):
-    """The parent of a linked folder is that of the folder, not that of the link."""
-    ways = ["pread", "read", "thread"]
-    gave, _ = attempt_followed(ways, lambda way: WAYS[way](roundabout), "*.rec")
-    assert [b"the kernel's"] * len(ways) == gave
-
-
-def test_a_way_back_up_from_a_link_is_shortened_rightly(roundabout):
-    (gave,), _ = attempt([roundabout], WAYS["pread"], TruncatedFile("*.rec", keep=3))
-    assert b"the" == gave
 
 
 def _open_in_no_folder(name):
@@ -187,15 +163,6 @@ def test_what_the_kernel_refuses(path):
     gave, _ = attempt_followed([call for call, _ in refused], lambda call: call(), "*.rec")
     for text, (_, number) in zip(gave, refused, strict=True):
         assert os.strerror(number) in text
-
-
-def test_a_descriptor_that_is_opened_again(path):
-    def read(path):
-        with open(path, "rb") as file, open(f"/proc/self/fd/{file.fileno()}", "rb") as again:
-            return again.read()
-
-    (gave,), _ = attempt([path], error_of(read), ReadError("*.rec"))
-    assert EIO in gave
 
 
 # What is held when the worker is armed.
@@ -233,28 +200,6 @@ def test_a_glob_for_everything_spares_what_the_worker_prints_to(tmp_path, capfd)
 
 
 # Substitutes.
-
-
-@pytest.fixture(name="sparse")
-def _sparse(tmp_path):
-    """3 GiB, of which next to nothing is on the disk; b"middle" at 1 GiB."""
-    path = tmp_path / "sparse.rec"
-    with open(path, "wb") as file:
-        file.seek(GB)
-        file.write(b"middle")
-        file.truncate(3 * GB)
-    return str(path)
-
-
-def test_the_substitute_of_a_sparse_file_is_sparse(sparse):
-    def read(path):
-        with open(path, "rb", buffering=0) as file:
-            status = os.fstat(file.fileno())
-            inside = os.pread(file.fileno(), 8, GB - 1)
-            return status.st_size, status.st_blocks * 512 < 1 << 24, inside
-
-    (gave,), _ = attempt([sparse], read, TruncatedFile("*.rec", keep=0.5))
-    assert (3 * GB // 2, True, b"\0middle\0") == gave
 
 
 # What the supervisor shares with a worker.

@@ -96,24 +96,6 @@ def test_an_iterator_continues_after_an_error(records):
     assert len(list(iterator)) == COUNT - 4
 
 
-def test_persistent_workers_go_on_after_an_error(records):
-    loader = DataLoader(Records(records), num_workers=2, persistent_workers=True)
-    with inject(FAULT):
-        _until_error(iter(loader))
-        assert len(list(loader)) == COUNT
-    assert len(list(loader)) == COUNT
-    loader._iterator._shutdown_workers()
-
-
-def test_workers_end_with_the_last_use_of_a_failed_iterator(records):
-    with inject(FAULT):
-        iterator = iter(DataLoader(Records(records), num_workers=2))
-        _until_error(iterator)
-        workers = iterator._workers
-        del iterator
-        assert not any(each.is_alive() for each in workers)
-
-
 def test_a_worker_that_starts_after_the_scope_has_no_faults(records):
     """A spawned one takes seconds to come to its arming."""
     loader = DataLoader(Records(records), num_workers=1, multiprocessing_context="spawn")
@@ -207,15 +189,6 @@ def test_a_stateful_loader_gives_what_it_gives(records):
     assert injection.fired == 1
 
 
-def test_a_stateful_loader_reports_an_error(records):
-    with inject(ReadError("*/05.rec")) as injection:
-        iterator = iter(StatefulDataLoader(Records(records), batch_size=2, num_workers=1))
-        assert 2 == len([next(iterator) for _ in range(2)])
-        with pytest.raises(OSError, match="Errno 5"):
-            next(iterator)
-    assert (1, 1) == (injection.fired, injection.mentioned)
-
-
 def test_a_loader_that_wraps_torchs_iterator(records):
     dataset, batches = Tries(_paths(records), WAYS["read"]), []
     loader = _Enumerated(dataset, batch_size=None, collate_fn=_identity, num_workers=1)
@@ -257,21 +230,6 @@ def test_the_state_of_a_stateful_loader(records):
     assert _contents(records)[6:] == _contents_of(fresh)
 
 
-def test_the_state_is_loaded_under_a_fault(records):
-    loader = _stateful(records)
-    iterator = iter(loader)
-    for _ in range(6):
-        next(iterator)
-    state = loader.state_dict()
-    iterator._shutdown_workers()
-    with inject(ReadError("*/09.rec")):
-        fresh = _stateful(records)
-        fresh.load_state_dict(state)
-        remaining = _contents_of(fresh)
-    expected = _contents(records)
-    assert [*expected[6:9], FAILED, *expected[10:]] == remaining
-
-
 @pytest.mark.filterwarnings(
     "ignore:.*multi-threaded.*fork:DeprecationWarning"  # Python 3.12 on; it is what is under test.
 )
@@ -290,13 +248,3 @@ def test_a_fault_out_of_order(records):
     expected = dict(enumerate(_contents(records)))
     assert {**expected, 5: FAILED} == gave
     assert [True, True] == [each.fired > 0 for each in injection.faults]
-
-
-def test_a_death_out_of_order(records):
-    """The loop ends with it, whatever has come by then. Only the first fetches are dealt out."""
-    with inject(WorkerKilled(at=1)) as injection:
-        read = epoch(_loader(records, num_workers=2, in_order=False))
-    assert {signal.SIGKILL} == read.signals
-    expected = _contents(records)
-    assert all(each.gave == expected[each.index] for each in read.batches)
-    assert injection.fired == 1

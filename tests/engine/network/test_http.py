@@ -18,7 +18,7 @@ from pytest_dataloader_faults._engine.supervisor.answers.http import Answer, Htt
 from pytest_dataloader_faults.faults import ConnectionClosed, HttpError, SlowRead
 from support.attempts import NEVER, attempt
 from support.epochs import alone
-from support.network_datasets import SIZE, write_samples
+from support.network_datasets import write_samples
 from support.rows import rows
 from support.servers import http_server, path_of, read_all, tcp_server
 from support.tries import Tries
@@ -209,14 +209,6 @@ def _status(url):
 def _url(tmp_path_factory):
     with http_server(write_samples(tmp_path_factory.mktemp("served"))) as url:
         yield url
-
-
-def test_every_second_request_fails(url):
-    fault = HttpError(status=500, every=2)
-    results, _ = attempt([f"{url}/0.bin"] * 4, _status, fault)
-    assert [500, 200, 500, 200] == [status for status, _ in results]
-    assert [SIZE, SIZE] == [len(data) for status, data in results if status == 200]
-    assert all(b"500 Internal Server Error" in page for status, page in results if status == 500)
 
 
 def test_other_faults_of_answers_hit_the_page(url):

@@ -96,15 +96,6 @@ def test_what_was_delivered_before_a_death_is_always_the_same(dataset, at, worke
     assert -signal.SIGKILL == read.exit_codes[worker]
 
 
-def test_every_worker_may_die(dataset):
-    with inject(WorkerKilled(worker=None)) as injection:
-        read = epoch(alone(dataset, num_workers=2))
-    killed = {worker for worker in range(2) if read.exit_codes[worker] == -signal.SIGKILL}
-    assert 0 in killed
-    assert killed == {firing.worker for firing in injection.faults[0].firings}
-    assert read.batches == []
-
-
 @pytest.mark.parametrize("method", ["fork", slow("spawn")])
 def test_a_worker_dies_with_half_a_batch_passed(records, method):
     with inject(WorkerKilled(at=2, sending=True)) as injection:
@@ -177,17 +168,6 @@ def test_a_supervisor_that_dies(dataset, records, kind, when):
 
 
 PREFETCH = (1, 4)
-
-
-@pytest.mark.parametrize("workers", [slow(1), 2])
-def test_a_death_in_the_second_epoch(records, workers):
-    with inject(WorkerKilled(at=16 // workers + 3)):
-        for prefetch in PREFETCH:
-            loader = _persistent_loader(Records(records), workers, prefetch)
-            first_epoch, second_epoch = epoch(loader), epoch(loader)
-            assert (16, None) == (len(first_epoch.batches), first_epoch.error)
-            assert 2 * workers == len(second_epoch.batches)
-            assert "DataLoader worker" in second_epoch.text
 
 
 def test_a_death_after_an_epoch_that_was_left_early(records):

@@ -47,15 +47,6 @@ def test_torchs_collate_function_reports_it(records):
 
 
 @reserves_shared_memory
-def test_only_the_worker_that_is_meant(records):
-    with inject(SharedMemoryExhaustion(workers=(1,))) as injection:
-        read = epoch(_loader(records, num_workers=2))
-    assert 1 == len(read.batches)
-    assert NO_ROOM in read.text
-    assert {1} == {each.worker for each in injection.faults[0].firings}
-
-
-@reserves_shared_memory
 def test_there_may_be_room_again(records):
     with inject(SharedMemoryExhaustion(times=1)) as injection:
         iterator = iter(_loader(records))

@@ -1,7 +1,6 @@
 """Processes of the same user that the loader has not started are sent away, whatever they send."""
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -10,15 +9,12 @@ import socket
 import struct
 from pathlib import Path
 
-import pytest
-
-from pytest_dataloader_faults import inject, run_trial
+from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.system.proc import is_below, is_dead
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
 from support.epochs import alone, epoch
-from support.rows import slow
 from support.waiting import until
 
 _NAME = re.compile(r"@(pytest-dataloader-faults-(\d+)-\S+)")
@@ -157,37 +153,6 @@ def test_strangers_under_inject(records):
             assert (number, number) == (injection.fired, len(injection.workers))
             assert usage[0] <= descriptors + 8, name
             assert usage[1] <= memory + 4, name
-
-
-class _Attacked(Records):
-    """Its first sample waits for the attack."""
-
-    def __init__(self, folder, connections):
-        super().__init__(folder)
-        self.connections = connections
-
-    def __getitem__(self, index):
-        if index == 0:
-            _wait_for_rounds(self.connections)
-        return super().__getitem__(index)
-
-
-@pytest.mark.parametrize("method", ["fork", slow("forkserver")])
-def test_strangers_in_a_trial(records, method):
-    loader = {"num_workers": 1, "multiprocessing_context": method}
-    fault = ReadError("*/01.rec")
-    plain = run_trial(lambda: Records(records), fault, loader=loader)
-    assert 1 == plain.fired
-    make = _Attacked if method == "fork" else lambda folder, _: Records(folder)
-    for name in ("descriptors", "a forged worker"):
-        with _start_attack(ATTACKS[name]) as connections:
-            outcome = run_trial(functools.partial(make, records, connections), fault, loader=loader)
-        assert (name, _facts(plain)) == (name, _facts(outcome))
-
-
-def _facts(outcome):
-    counts = outcome.fired, outcome.timed_out, len(outcome.workers), len(outcome.delivered)
-    return counts, outcome.exception.type, outcome.died
 
 
 def test_who_is_below():

@@ -15,7 +15,6 @@ from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import (
     HungRead,
     SlowRead,
-    WorkerExited,
     WorkerHung,
 )
 from support.attempts import Case, attempt_each, epoch_of
@@ -191,21 +190,6 @@ def test_threads_of_a_worker_that_hangs_go_on(paths):
     (worker,) = iterator._workers
     del iterator
     assert worker.exitcode == 0
-
-
-def test_a_worker_leaves_without_a_word(paths):
-    faults = [WorkerExited(code, sample=sample) for sample, code in enumerate((0, 3, 255))]
-    with inject(*faults) as injection:
-        for fault in faults:
-            loader = _reading(paths, sampler=[8, 9, fault.sample, 10])
-            read, facts = epoch_of(injection, loader)
-            assert [8, 9] == [each.index for each in read.batches]
-            assert "DataLoader worker" in read.text
-            assert [fault.code] == read.exit_codes
-            (fired,) = (each for each in facts if each.fired)
-            assert (fault, 1) == (fired.fault, fired.mentioned)
-            (firing,) = fired.firings
-            assert (f"exit {fault.code}", 3) == (firing.call, firing.fetch)
 
 
 def test_each_worker_may_hang(paths):

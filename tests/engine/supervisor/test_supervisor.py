@@ -176,21 +176,6 @@ def test_strangers_are_sent_away(records):
     assert (1, 1) == (injection.fired, len(injection.workers))
 
 
-def test_a_stranger_with_much_to_say(records):
-    with inject(ReadError("*/00.rec")) as injection:
-        with _connect_stranger(injection) as stranger:
-            stranger.sendall(struct.pack("=II", (1 << 32) - 1, 0))
-            with pytest.raises(ConnectionError):
-                _send_much(stranger)
-        read = epoch(alone(Records(records)))
-    assert "Errno 5" in read.text
-
-
-def _send_much(stranger):
-    for _ in range(1 << 10):
-        stranger.sendall(bytes(1 << 16))
-
-
 def _connect_stranger(injection):
     stranger = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # With a timeout, connect(2) fails where the supervisor has not accepted the one before.

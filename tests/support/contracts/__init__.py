@@ -17,7 +17,7 @@ from typing import Any
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts
 from support.attempts import NEVER
-from support.contracts import connections, locks, reads, short_reads, writes
+from support.contracts import connections, locks, paths, reads, short_reads, writes
 from support.contracts.connections import answer_requests
 from support.contracts.row import Row
 from support.epochs import alone, epoch
@@ -30,6 +30,7 @@ FAMILIES: dict[str, dict[str, Row]] = {
     "close": reads.CLOSES,
     "truncation": reads.TRUNCATIONS,
     "corruption": reads.CORRUPTIONS,
+    "odd path": paths.ODD_PATHS,
     "fake files": reads.OF_FAKE_FILES,
     "short read": short_reads.SHORT_READS,
     "full disk": writes.FULL_DISKS,
@@ -39,6 +40,7 @@ FAMILIES: dict[str, dict[str, Row]] = {
     "connection": connections.CONNECTIONS,
 }
 _IN_SCOPE = ("hit", "spared", "later")
+_ENOUGH = 1 << 20
 AFTER, BARE = "hit, after the scope", "bare"
 
 
@@ -120,7 +122,7 @@ Prepared = tuple[dict[str, Any], dict[str, str]]
 
 def _write(_stack: Any, row: Row, folder: str) -> Prepared:
     """Files of one name, since some operations store it."""
-    targets = {place: f"{folder}/{place}/x.rec" for place in (*_IN_SCOPE, AFTER, BARE)}
+    targets = {place: f"{folder}/{place}/{row.name}" for place in (*_IN_SCOPE, AFTER, BARE)}
     for target in targets.values():
         os.makedirs(os.path.dirname(target))
         if callable(row.content):
@@ -142,6 +144,6 @@ def _content(target: Any) -> bytes | None:
         return None
     try:
         with open(target, "rb") as file:
-            return file.read()
+            return file.read(_ENOUGH)
     except FileNotFoundError:
         return b""

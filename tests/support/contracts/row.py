@@ -29,6 +29,7 @@ class Row(NamedTuple):
     fired: Container[int] = SOME
     left: bytes | None = None
     """What the file holds afterwards; None if that is not asked."""
+    name: str = "x.rec"
 
     def is_met(self, gave: Any, right: Any) -> bool:
         """Whether *gave* shows the fault, where *right* is what comes without it."""
