@@ -12,7 +12,9 @@ from pytest_dataloader_faults import _engine
 from pytest_dataloader_faults._engine import explain_missing_engine, require_engine
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults.exceptions import EngineUnavailableError
+from support.inner import start_forked
 from support.rows import slow
+from support.waiting import output_of
 
 EPERM, ENOSYS, EACCES, EINVAL = 1, 38, 13, 22
 
@@ -125,16 +127,12 @@ except exceptions.UnusableEnvironmentError as error:
     ],
 )
 def test_a_call_that_every_trial_needs_is_named(call, line):
-    process = subprocess.run(
-        [sys.executable, "-c", forbid_call(call, EPERM) + TRY],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.stderr == ""
-    assert "a system call is forbidden: " in process.stdout
-    assert line in process.stdout
-    assert "Allow it, for example in the container's seccomp profile" in process.stdout
+    with start_forked(forbid_call(call, EPERM) + TRY) as process:
+        output, errors = output_of(process)
+    assert errors == ""
+    assert "a system call is forbidden: " in output
+    assert line in output
+    assert "Allow it, for example in the container's seccomp profile" in output
 
 
 def test_no_refusal_without_a_cause():

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("engine")
 
 COUNT = 1200
 """Entries: a listing takes several calls."""
-LIMIT = 150
+LIMIT = 100
 """Of descriptors, in a test that lists a folder as often."""
 LOST = "0007.rec"
 HIDDEN, PART = ".DS_Store", "0000.rec.part"
@@ -146,11 +146,11 @@ def test_listings_are_right_where_a_container_forbids_duplicates(folder, monkeyp
 
 
 @in_its_own_process(soft=LIMIT, hard=LIMIT)
-def test_a_container_does_not_run_out_of_descriptors(folder, monkeypatch):
+def test_a_container_does_not_run_out_of_descriptors(records, monkeypatch):
     """Each program that lists a folder would cost one."""
     monkeypatch.setattr(caller, "duplicate", refuse_duplicate)
-    make_dataset = functools.partial(Reads, [["/bin/ls", "-U", str(folder)]] * LIMIT, _count_lines)
-    outcome = run_trial(make_dataset, ListingOrder(folder), loader={"num_workers": 1})
+    make_dataset = functools.partial(Reads, [["/bin/ls", "-U", str(records)]] * LIMIT, _count_lines)
+    outcome = run_trial(make_dataset, ListingOrder(records), loader={"num_workers": 1})
 
     assert outcome.exception is None
     assert outcome.fired == LIMIT

@@ -15,9 +15,9 @@ from pytest_dataloader_faults._engine.system.patience import SIGN_OF_LIFE, Patie
 from pytest_dataloader_faults.exceptions import LostProcessError
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import COUNT, Records
-from support.waiting import crowd_out
+from support.waiting import allowed, crowd_out
 
-LIMIT = 0.5
+LIMIT = 0.3
 
 
 def _seconds_until_over(*arguments):
@@ -55,7 +55,8 @@ def test_one_that_does_nothing_uses_it_up(start, busy_core):
     os.kill(pid, signal.SIGSTOP)
 
     for work in (1.0, SIGN_OF_LIFE):
-        assert LIMIT <= _seconds_until_over(LIMIT, [pid], work) < 3 * LIMIT
+        seconds = _seconds_until_over(LIMIT, [pid], work)
+        assert LIMIT <= seconds < allowed(3 * LIMIT)
 
 
 def test_work_is_a_sign_of_life_and_no_endless_one(start):
@@ -66,7 +67,7 @@ def test_work_is_a_sign_of_life_and_no_endless_one(start):
 
 def test_an_end_is_waited_for(start, busy_core):
     """One that needs more than the limit to get there, since it has to wait for a processor."""
-    work = "import time\nwhile time.process_time() < 0.4: pass"
+    work = "import time\nwhile time.process_time() < 0.3: pass"
     pid = start(work)
     os.sched_setaffinity(pid, {busy_core})
 

@@ -12,36 +12,45 @@ import pytest
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
+    LockError,
     OpenError,
     ReadError,
     ShortRead,
+    ShortWrite,
     SlowRead,
+    WriteError,
 )
 from support.attempts import Case, attempt, attempt_each, epoch_of
+from support.contracts.locks import AT_ONCE
+from support.contracts.writes import WRITING
 from support.datasets import COUNT, write_records
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries
 
 KINDS = {
-    "open": OpenError,
-    "read": ReadError,
-    "short": lambda path, **triggers: ShortRead(path, 9, **triggers),
-    "closed": ClosedDescriptor,
-    "slow": lambda path, **triggers: SlowRead(path, 0.001, **triggers),
+    "open": (OpenError, WAYS["read"]),
+    "read": (ReadError, WAYS["read"]),
+    "short read": (functools.partial(ShortRead, max_bytes=9), WAYS["read"]),
+    "closed": (ClosedDescriptor, WAYS["read"]),
+    "slow": (functools.partial(SlowRead, seconds=0.001), WAYS["read"]),
+    "write": (WriteError, WRITING["write"]),
+    "short write": (functools.partial(ShortWrite, max_bytes=9), WRITING["write"]),
+    "lock": (LockError, AT_ONCE["F_SETLK"]),
 }
+RHYTHMS = [
+    ({"nth": 15}, [15, 16]),
+    ({"nth": 3, "times": 2}, [3, 4]),
+    ({"every": 5}, [1, 6, 11, 16]),
+    ({"nth": 2, "every": 4, "times": 3}, [2, 6, 10]),
+]
 PAGE = mmap.PAGESIZE
 PAGES = 4
 CONTENT = b"".join(bytes([number]) * PAGE for number in range(PAGES))
 """Page *n* holds *n* only."""
 
 
-def _hits(paths, fault):
-    """For each file, in the order they are read, whether the fault befell it."""
-    with inject(fault, require_fired=False) as injection:
-        return _hits_of_epoch(injection, paths)
-
-
-def _hits_of_epoch(injection, paths, workers=1):
+def _hits(injection, paths, workers=1):
+    """For each file, in the order they are read, whether the fault befell it in this epoch."""
     loader = alone(Tries(paths, WAYS["read"]), num_workers=workers)
     read, (facts,) = epoch_of(injection, loader)
     assert [*range(len(paths))] == [each.index for each in read.batches]
@@ -49,73 +58,74 @@ def _hits_of_epoch(injection, paths, workers=1):
     return [path in struck for path in paths]
 
 
-def _hit_numbers(struck):
-    return [number for number, each in enumerate(struck, 1) if each]
+def _hits_by_fault(folder, cells, **options):
+    """For each kind and its triggers, of sixteen files of its own, the numbers of those it befell.
 
-
-RHYTHMS = [
-    ({"nth": 15}, [15, 16]),
-    ({"nth": 3, "times": 2}, [3, 4]),
-    ({"every": 5}, [1, 6, 11, 16]),
-    ({"nth": 2, "every": 4, "times": 3}, [2, 6, 10]),
-]
-
-
-def _hits_by_fault(folder, makes, **options):
-    """For each fault, of sixteen files of its own, whether it befell them. All in one worker."""
-    folders = [folder / str(number) for number in range(len(makes))]
-    paths = [str(path) for each in folders for path in _sixteen_paths(each)]
-    faults = [make(f"{each}/*.rec") for make, each in zip(makes, folders, strict=True)]
-    with inject(*faults, require_fired=False, **options) as injection:
-        read = epoch(alone(Tries(paths, WAYS["read"])))
-    assert len(read.batches) == len(paths)
+    All in one worker; *options* are of ``inject``.
+    """
+    folders = [folder / str(number) for number in range(len(cells))]
+    paths = [
+        sorted(map(str, (each if each.exists() else write_records(each)).iterdir()))
+        for each in folders
+    ]
+    faults = [
+        KINDS[kind][0](f"{each}/*.rec", **triggers)
+        for each, (kind, triggers) in zip(folders, cells, strict=True)
+    ]
+    calls = [
+        functools.partial(KINDS[kind][1], path)
+        for (kind, _), each in zip(cells, paths, strict=True)
+        for path in each
+    ]
+    _, injection = attempt(calls, lambda call: call(), *faults, require_fired=False, **options)
     struck = [{each.path for each in facts.firings} for facts in injection.faults]
     return [
-        [path in struck[number] for path in map(str, _sixteen_paths(each))]
-        for number, each in enumerate(folders)
+        [number for number, path in enumerate(each, 1) if path in of_fault]
+        for each, of_fault in zip(paths, struck, strict=True)
     ]
 
 
-def _sixteen_paths(folder):
-    return sorted((folder if folder.exists() else write_records(folder)).iterdir())
-
-
 def test_counts_and_rhythm(tmp_path):
-    cells = list(itertools.product(KINDS, RHYTHMS))
-    makes = [functools.partial(KINDS[kind], **triggers) for kind, (triggers, _) in cells]
-    hits = _hits_by_fault(tmp_path, makes)
-    for (kind, (triggers, expected)), struck in zip(cells, hits, strict=True):
-        assert (kind, triggers, expected) == (kind, triggers, _hit_numbers(struck))
+    cells = [(kind, triggers) for kind in KINDS for triggers, _ in RHYTHMS]
+    hits = dict(
+        zip(
+            itertools.product(KINDS, range(len(RHYTHMS))),
+            _hits_by_fault(tmp_path, cells),
+            strict=True,
+        )
+    )
+    assert hits == {(kind, at): RHYTHMS[at][1] for kind, at in hits}
 
 
 def test_chance_is_the_seeds(tmp_path):
-    makes = [functools.partial(kind, probability=0.5) for kind in KINDS.values()]
-    first, same, other = (_hits_by_fault(tmp_path, makes, seed=seed) for seed in (3, 3, 4))
+    cells = [(kind, {"probability": 0.5}) for kind in KINDS]
+    first, same, other = (_hits_by_fault(tmp_path, cells, seed=seed) for seed in (3, 3, 4))
     assert first == same
     for name, first_draw, other_draw in zip(KINDS, first, other, strict=True):
         assert first_draw != other_draw, name
-        assert 0 < sum(first_draw) < COUNT, name
+        assert 0 < len(first_draw) < COUNT, name
+
+
+def test_chance_is_of_those_that_the_other_triggers_choose(tmp_path):
+    triggers = {"every": 2, "probability": 0.5}
+    cells = [("open", {**triggers, "times": times}) for times in (None, 2)]
+    cells += [("open", {"probability": 1.0})]
+    # Each fault has a stream of its own, so that one of the first place is compared with another.
+    (unlimited,), (limited,), (_, _, certain) = (
+        _hits_by_fault(tmp_path, each) for each in (cells[:1], cells[1:2], cells)
+    )
+    assert set(unlimited) < set(range(1, COUNT, 2))
+    assert unlimited[:2] == limited
+    assert [*range(1, COUNT + 1)] == certain
 
 
 def test_chance_is_each_workers_own(paths):
     with inject(OpenError("*.rec", probability=0.5)) as injection:
-        of_two, of_two_again, of_one = (
-            _hits_of_epoch(injection, paths, workers) for workers in (2, 2, 1)
-        )
+        of_two, of_two_again, of_one = (_hits(injection, paths, workers) for workers in (2, 2, 1))
     first_worker, second_worker = of_two[::2], of_two[1::2]
     assert first_worker != second_worker
     assert of_two == of_two_again
     assert first_worker == of_one[: len(first_worker)]
-
-
-def test_chance_is_of_those_that_the_other_triggers_choose(paths):
-    unlimited, limited = (
-        _hit_numbers(_hits(paths, OpenError("*.rec", every=2, probability=0.5, times=times)))
-        for times in (None, 2)
-    )
-    assert set(unlimited) < set(range(1, COUNT, 2))
-    assert unlimited[:2] == limited
-    assert len(limited) == 2
 
 
 def test_each_fault_has_a_stream_of_its_own(paths):
@@ -126,13 +136,6 @@ def test_each_fault_has_a_stream_of_its_own(paths):
         {each.path for each in facts.firings} for facts in injection.faults
     )
     assert first_paths != second_paths
-
-
-def test_certainty_draws_nothing(paths):
-    assert [True] * COUNT == _hits(paths, OpenError("*.rec", probability=1.0))
-
-
-# The place in the file.
 
 
 @pytest.fixture(name="pages")

@@ -15,7 +15,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import ReadError
 from support.fake_datasets import COUNT, SIZE, FakeRecords, by_look, by_number, write_fake_records
-from support.inner import PYTHONPATH
+from support.inner import PYTHONPATH, run_forked
 from support.rows import slow
 from support.waiting import allowed
 
@@ -213,12 +213,15 @@ def test_process(fs):
 """The two crashes: a stranger's descriptor is closed, and no process can be started."""
 
 
-@pytest.fixture(name="run_pytest")
-def _run_pytest(pytester, monkeypatch):
+@pytest.fixture(name="environment")
+def _environment(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
 
+
+@pytest.fixture(name="run_pytest")
+def _run_pytest(pytester, environment):
     def run(suite: str, *arguments: str) -> pytest.RunResult:
         pytester.makepyfile(test_inner=suite)
         return pytester.runpytest_subprocess(*arguments, timeout=allowed(110))
@@ -242,8 +245,9 @@ def _check(result: pytest.RunResult, passed: int) -> None:
     assert "Traceback" not in everything
 
 
-def test_forked_workers(run):
-    _check(run(["fork"]), 5)
+def test_forked_workers(pytester, environment):
+    pytester.makepyfile(test_inner=SUITE.format(methods=["fork"]))
+    _check(run_forked(pytester.path, *PLUGINS, "-W", "error"), 5)
 
 
 @pytest.mark.slow

@@ -64,20 +64,23 @@ def test_so_does_one_from_a_fork_server(records, name):
     assert outcome.recovery.complete
 
 
-def test_a_signal_that_is_ignored_kills_all_the_same(dataset, request):
+def _do_nothing_in_c():
+    """As SIGHUP has with Debian's torch: Python knows nothing of such a handler."""
+    ctypes.CDLL(None).signal(int(signal.SIGHUP), DOES_NOTHING)
+
+
+DOES_NOTHING = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda _number: None)
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN), _do_nothing_in_c],
+    ids=["ignored", "handled by a library"],
+)
+def test_a_signal_kills_whatever_handles_it(dataset, request, prepare):
     """As under nohup(1), which has its program ignore SIGHUP."""
-    previous_handler = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    request.addfinalizer(lambda: signal.signal(signal.SIGHUP, previous_handler))
-    with inject(WorkerKilled(signal.SIGHUP)):
-        read = epoch(alone(dataset, worker_init_fn=_disable_stacks))
-    assert read.exit_codes == [-signal.SIGHUP]
-
-
-def test_so_does_one_that_has_a_handler_of_a_library(dataset, request):
-    """As SIGHUP has with Debian's torch: Python knows nothing of it, and it does nothing."""
-    does_nothing = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda _number: None)
     request.addfinalizer(lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
-    ctypes.CDLL(None).signal(int(signal.SIGHUP), does_nothing)
+    prepare()
     with inject(WorkerKilled(signal.SIGHUP)):
         read = epoch(alone(dataset, worker_init_fn=_disable_stacks))
     assert read.exit_codes == [-signal.SIGHUP]

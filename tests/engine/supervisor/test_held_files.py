@@ -91,13 +91,6 @@ def test_each_of_many_held_files_meets_the_fault(tmp_path):
             del dataset  # It closes its files.
 
 
-def test_a_healthy_dataset_with_many_open_files(tmp_path):
-    folder = _fill_folder(tmp_path / "files", MANY)
-    result = result_of(lambda: OpensAll(folder), "truncated-half", samples=32)
-
-    assert (result.verdict, result.failed) == ("failed_cleanly", False)
-
-
 def _files_read_through_one_offset(result):
     shared = {path for worker in result.outcome.workers for path in worker.shared_offset_files}
     return {os.path.basename(path) for path in shared}

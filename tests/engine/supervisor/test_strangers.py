@@ -1,4 +1,4 @@
-"""Processes of the same user that the loader has not started are sent away, whatever they send."""
+"""Who talks to a supervisor: others are sent away, and so is whoever sends what it cannot read."""
 
 import contextlib
 import json
@@ -24,17 +24,13 @@ _MIB = 1 << 20
 
 
 def _message(body, descriptors=0):
-    text = json.dumps(body).encode()
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
     return struct.pack("=II", len(text), descriptors) + text
 
 
-def _hello(**fields):
-    body = {"type": "Hello", "worker": 0, "loader": 1, "pid": os.getpid(), **fields}
-    return _message({**body, "inherited": [], "mapped": [], "high_fds": [512, 1024]}, 1)
-
-
-def _noise(line):
-    line.sendall(os.urandom(4096))
+def _worker(**fields):
+    hello = {"type": "Hello", "worker": 0, "loader": 1, "pid": os.getpid()}
+    return {**hello, **fields}
 
 
 def _endless(line):
@@ -50,26 +46,13 @@ def _descriptors(line):
             socket.send_fds(line, [b"x"], [file.fileno()] * 60)
 
 
-def _forge_hello(**fields):
-    def attack(line):
-        with open(os.devnull, "rb") as file:
-            socket.send_fds(line, [_hello(**fields)], [file.fileno()])
-
-    return attack
+def _forge_worker(line):
+    hello = _worker(inherited=[], mapped=[], high_fds=[512, 1024])
+    with open(os.devnull, "rb") as file:
+        socket.send_fds(line, [_message(hello, 1)], [file.fileno()])
 
 
-def _say_nothing(_line):
-    """It connects, and says nothing."""
-
-
-ATTACKS = {
-    "noise": _noise,
-    "4 GiB": _endless,
-    "descriptors": _descriptors,
-    "a forged worker": _forge_hello(),
-    "a forged worker with fake files": _forge_hello(fakes=True),
-    "nothing": _say_nothing,
-}
+ATTACKS = {"4 GiB": _endless, "descriptors": _descriptors, "a forged worker": _forge_worker}
 
 
 def _addresses(tester):
@@ -193,3 +176,49 @@ def test_a_process_of_ours_that_says_nothing(records):
         assert until(lambda: _usage(injection._client.pid)[0] <= descriptors + 1)
         read = epoch(alone(Records(records)))
     assert ("Errno 5" in read.text, 1) == (True, injection.fired)
+
+
+JUNK = {
+    "no JSON": (_message(b"\xff{"), 0),
+    "deep": (_message(b"[" * 100_000), 0),
+    "no descriptor": (_message(_worker()), 0),
+    "a list": (_message([1, 2], 1), 1),
+    "too few words": (_message({"type": "Hello", "pid": os.getpid()}, 1), 1),
+    "another message": (_message({"type": "WorkerIdle"}, 1), 1),
+    "no known message": (_message(_worker(type="Hi"), 1), 1),
+    "a listener that is none": (_message(_worker(), 1), 1),
+    "another process": (_message(_worker(pid=1, fakes=True), 1), 1),
+    "many descriptors": (_message(_worker(), 62), 62),
+    "more descriptors than a message has": (_message(_worker(), 200), 200),
+    "half a message with descriptors": (_message(_worker(), 62)[:-1], 62),
+}
+
+
+def test_strangers_are_sent_away(records):
+    with inject(ReadError("*/00.rec")) as injection:
+        descriptors = _usage(injection._client.pid)[0]
+        for name, (data, count) in JUNK.items():
+            with _connect_stranger(injection) as stranger, open(os.devnull, "rb") as file:
+                socket.send_fds(stranger, [data], [file.fileno()] * count)
+                assert b"" == _receive_end(stranger), name
+            # It briefly has two more while it sends away a process that is not of this test.
+            assert until(lambda: _usage(injection._client.pid)[0] <= descriptors), name
+        read = epoch(alone(Records(records)))
+    assert "Errno 5" in read.text
+    assert (1, 1) == (injection.fired, len(injection.workers))
+
+
+def _connect_stranger(injection):
+    stranger = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # With a timeout, connect(2) fails where the supervisor has not accepted the one before.
+    stranger.connect(f"\0{injection._client.config.address}")
+    stranger.settimeout(30)
+    injection.refresh()  # It has answered the door by then.
+    return stranger
+
+
+def _receive_end(stranger):
+    try:
+        return stranger.recv(1)
+    except ConnectionResetError:  # Not all of it was read.
+        return b""

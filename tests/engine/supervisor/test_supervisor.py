@@ -1,9 +1,7 @@
 """The supervisor: who may talk to it, what it hears first, and what becomes of it."""
 
-import json
 import os
 import socket
-import struct
 
 import pytest
 from torch.utils.data import DataLoader
@@ -21,7 +19,6 @@ from support.children import in_its_own_process
 from support.datasets import Records
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries
-from support.waiting import until
 
 
 @pytest.mark.usefixtures("engine")
@@ -134,63 +131,3 @@ def test_a_firing_has_the_fetch_in_which_it_happened(tmp_path):
     for firing in firings:
         number = int(os.path.splitext(os.path.basename(firing.path))[0])
         assert (number % 2, number // 2 + 1) == (firing.worker, firing.fetch)
-
-
-def _message(body, descriptors=0):
-    text = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return struct.pack("=II", len(text), descriptors) + text
-
-
-def _worker(**fields):
-    hello = {"type": "Hello", "worker": 0, "loader": 1, "pid": os.getpid()}
-    return {**hello, **fields}
-
-
-JUNK = {
-    "no JSON": (_message(b"\xff{"), 0),
-    "deep": (_message(b"[" * 100_000), 0),
-    "no descriptor": (_message(_worker()), 0),
-    "a list": (_message([1, 2], 1), 1),
-    "too few words": (_message({"type": "Hello", "pid": os.getpid()}, 1), 1),
-    "another message": (_message({"type": "WorkerIdle"}, 1), 1),
-    "no known message": (_message(_worker(type="Hi"), 1), 1),
-    "a listener that is none": (_message(_worker(), 1), 1),
-    "another process": (_message(_worker(pid=1, fakes=True), 1), 1),
-    "many descriptors": (_message(_worker(), 62), 62),
-    "more descriptors than a message has": (_message(_worker(), 200), 200),
-    "half a message with descriptors": (_message(_worker(), 62)[:-1], 62),
-}
-
-
-def test_strangers_are_sent_away(records):
-    with inject(ReadError("*/00.rec")) as injection:
-        descriptors = _descriptors(injection)
-        for name, (data, count) in JUNK.items():
-            with _connect_stranger(injection) as stranger, open(os.devnull, "rb") as file:
-                socket.send_fds(stranger, [data], [file.fileno()] * count)
-                assert b"" == _receive_end(stranger), name
-            # It briefly has two more while it sends away a process that is not of this test.
-            assert until(lambda: _descriptors(injection) <= descriptors), name
-        read = epoch(alone(Records(records)))
-    assert "Errno 5" in read.text
-    assert (1, 1) == (injection.fired, len(injection.workers))
-
-
-def _connect_stranger(injection):
-    stranger = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # With a timeout, connect(2) fails where the supervisor has not accepted the one before.
-    stranger.connect(f"\0{injection._client.config.address}")
-    stranger.settimeout(30)
-    injection.refresh()  # It has answered the door by then.
-    return stranger
-
-
-def _receive_end(stranger):
-    try:
-        return stranger.recv(1)
-    except ConnectionResetError:  # Not all of it was read.
-        return b""
-
-
-def _descriptors(injection):
-    return len(os.listdir(f"/proc/{injection._client.pid}/fd"))
