@@ -219,47 +219,17 @@ def test_a_glob_may_name_the_folder_by_a_link(folder, tmp_path):
     assert {firing.path for firing in injection.faults[0].firings} == {str(link / LOST)}
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
+def test_a_file_that_some_opens_find_is_listed(folder):
+    missing = functools.partial(OpenError, f"*/{LOST}", errno.ENOENT)
+    faults = [
         OpenError(f"*/{LOST}", errno.EACCES),
-        *(OpenError(f"*/{LOST}", errno.ENOENT, **{name: 2}) for name in ("nth", "times", "every")),
-        OpenError(f"*/{LOST}", errno.ENOENT, probability=0.5),
-        OpenError(f"*/{LOST}", errno.ENOENT, workers=(1,)),
-    ],
-    ids=repr,
-)
-def test_a_file_that_some_opens_find_is_listed(folder, fault):
-    listings, injection = _attempt(folder, WAYS.values(), fault, require_fired=False)
+        *(missing(**{name: 2}) for name in ("nth", "times", "every")),
+        missing(probability=0.5),
+        missing(workers=(1,)),
+    ]
+    listings, injection = _attempt(folder, WAYS.values(), *faults, require_fired=False)
     assert listings == [os.listdir(folder)] * len(WAYS)
     assert injection.matched == 0
-
-
-CALLS = (
-    lambda path: os.close(os.open(path, os.O_RDONLY)),
-    os.stat,
-    os.lstat,
-    os.listxattr,
-    lambda path: os.utime(path, (0, 0)),
-    lambda path: os.chmod(path, 0o600),
-    lambda path: os.access(path, os.R_OK) or os.stat(path),
-)
-
-
-def _finds(call, path):
-    try:
-        call(path)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def test_a_missing_file_is_missing_for_calls_that_name_it(folder):
-    status = os.stat(folder / LOST)
-    ways = [lambda folder, call=call: _finds(call, os.path.join(folder, LOST)) for call in CALLS]
-    missing = OpenError(f"*/{LOST}", errno.ENOENT)
-    assert _attempt(folder, ways, missing)[0] == [False] * len(CALLS)
-    assert os.stat(folder / LOST) == status
 
 
 @rows("name", [HIDDEN, "*.part"])

@@ -2,12 +2,7 @@
 
 import functools
 import itertools
-import mmap
-import os
-import shutil
 import signal
-
-import pytest
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import (
@@ -20,8 +15,9 @@ from pytest_dataloader_faults.faults import (
     SlowRead,
     WriteError,
 )
-from support.attempts import Case, attempt, attempt_each, epoch_of
+from support.attempts import attempt, epoch_of
 from support.contracts.locks import AT_ONCE
+from support.contracts.offsets import CONTENT, PAGE, PAGES, touch_pages
 from support.contracts.writes import WRITING
 from support.datasets import COUNT, write_records
 from support.epochs import alone, epoch
@@ -43,10 +39,6 @@ RHYTHMS = [
     ({"every": 5}, [1, 6, 11, 16]),
     ({"nth": 2, "every": 4, "times": 3}, [2, 6, 10]),
 ]
-PAGE = mmap.PAGESIZE
-PAGES = 4
-CONTENT = b"".join(bytes([number]) * PAGE for number in range(PAGES))
-"""Page *n* holds *n* only."""
 
 
 def _hits(injection, paths, workers=1):
@@ -138,106 +130,18 @@ def test_each_fault_has_a_stream_of_its_own(paths):
     assert first_paths != second_paths
 
 
-@pytest.fixture(name="pages")
-def _pages(tmp_path):
-    """A file of 4 pages; page *n* holds *n* only."""
-    path = tmp_path / "pages.bin"
-    path.write_bytes(CONTENT)
-    return str(path)
-
-
-def _read_pages(call):
-    """The first byte of each page, or the errno, by a call for one page at a time."""
-
-    def way(path):
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            return [_first_byte(call, fd, number * PAGE) for number in range(PAGES)]
-        finally:
-            os.close(fd)
-
-    return way
-
-
-def _first_byte(call, fd, place):
-    try:
-        return call(fd, place)[0]
-    except OSError as error:
-        return f"errno {error.errno}"
-
-
-def _read(fd, place):
-    os.lseek(fd, place, os.SEEK_SET)
-    return os.read(fd, PAGE)
-
-
-def _readv(fd, place):
-    os.lseek(fd, place, os.SEEK_SET)
-    buffer = bytearray(PAGE)
-    os.readv(fd, [buffer])
-    return buffer
-
-
-def _preadv(fd, place):
-    buffer = bytearray(PAGE)
-    os.preadv(fd, [buffer], place)
-    return buffer
-
-
-CALLS = {"read": _read, "pread": lambda fd, at: os.pread(fd, PAGE, at), "readv": _readv}
-CALLS["preadv"] = _preadv
-
-
-def test_reads_fail_from_a_place_on(tmp_path):
-    cells = list(itertools.product(CALLS, [0, 1, PAGE - 1, PAGE, 2 * PAGE + 1]))
-    cases = {
-        (call, offset): Case(
-            _read_pages(CALLS[call]), functools.partial(ReadError, offset=offset), CONTENT
-        )
-        for call, offset in cells
-    }
-    results, _ = attempt_each(cases, tmp_path)
-    for (call, offset), (_, gave, facts) in results.items():
-        right = offset // PAGE
-        assert [*range(right), *["errno 5"] * (PAGES - right)] == gave, call
-        assert (PAGES - right,) * 2 == (facts.matched, facts.fired), call
-
-
-def test_a_place_behind_the_end(pages):
-    (gave,), injection = attempt(
-        [pages], WAYS["read"], ReadError("*.bin", offset=PAGES * PAGE), require_fired=False
-    )
-    assert (PAGES * PAGE, 0) == (len(gave), injection.matched)
-
-
-def _touch_page(path_and_page):
-    path, page = path_and_page
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
-        return mapping[page * PAGE]
-
-
-def test_a_mapping_has_its_pages_up_to_that_place(pages, tmp_path):
-    """The one that holds it, too: the kernel knows nothing smaller of a mapping than a page."""
-    offsets = [PAGE, PAGE + 1, 2 * PAGE, 3 * PAGE, 3 * PAGE + 1]
-    paths = [shutil.copy(pages, tmp_path / f"{offset}.bin") for offset in offsets]
-    sources = [
-        (path, number)
-        for path, offset in zip(paths, offsets, strict=True)
-        for number in range(-(-offset // PAGE))
-    ]
-    with inject(*(ReadError(f"*/{offset}.bin", offset=offset) for offset in offsets)) as injection:
-        read = epoch(alone(Tries(sources, _touch_page)))
-    assert [number for _, number in sources] == [each.gave for each in read.batches]
-    assert [{"mmap"}] * len(offsets) == [
-        {e.call for e in facts.firings} for facts in injection.faults
-    ]
-
-
-def test_a_mapping_has_no_page_after_that_place(pages, tmp_path):
+def test_a_mapping_has_no_page_after_that_place(tmp_path):
+    """Before it, reads succeed: see the contract. A place behind the end is never reached."""
     offsets = [0, 1, PAGE, 3 * PAGE]
-    with inject(*(ReadError(f"*/{offset}.bin", offset=offset) for offset in offsets)) as injection:
+    paths = [tmp_path / f"{offset}.bin" for offset in (*offsets, PAGES * PAGE)]
+    for path in paths:
+        path.write_bytes(CONTENT)
+    faults = [ReadError(path, offset=int(path.stem)) for path in paths]
+    with inject(*faults, require_fired=False) as injection:
         for place, offset in enumerate(offsets):
-            source = shutil.copy(pages, tmp_path / f"{offset}.bin"), -(-offset // PAGE)
-            read, facts = epoch_of(injection, alone(Tries([source], _touch_page)))
+            touch = functools.partial(touch_pages, range(-(-offset // PAGE), PAGES))
+            read, facts = epoch_of(injection, alone(Tries([str(paths[place])], touch)))
             assert ([], {signal.SIGBUS}) == (read.batches, read.signals)
             assert facts[place].fired
+        epoch(alone(Tries([str(paths[-1])], WAYS["read"])))
+    assert 0 == injection.faults[-1].matched

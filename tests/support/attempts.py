@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from errno import EINTR
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.scope import Injection
@@ -57,61 +56,24 @@ def list_by_descriptor(folder: Any) -> list[str]:
         os.close(fd)
 
 
-class Case(NamedTuple):
-    """A way to use a file, and what makes a fault of the file's path."""
-
-    way: Callable[[str], Any]
-    make_fault: Callable[[str], Fault]
-    content: bytes | None = CONTENT
-    """What the file holds; None if there is no file yet."""
-
-
-class Result(NamedTuple):
-    """A case's file, what its way returned or the text of its error, and what its fault did."""
-
-    path: Path
-    gave: Any
-    facts: FaultFacts
-
-
-def attempt_each(
-    cases: Mapping[Any, Case], folder: Path, **options: Any
-) -> tuple[dict[Any, Result], Injection]:
-    """The result of each case, all in one worker, and the injection; *options* are of ``inject``.
-
-    Each case has a file and a fault of its own.
-    """
-    folder.mkdir(exist_ok=True)
-    paths = [folder / f"{number}.rec" for number in range(len(cases))]
-    for path, case in zip(paths, cases.values(), strict=True):
-        if case.content is not None:
-            path.write_bytes(case.content)
-    calls = [partial(case.way, str(path)) for path, case in zip(paths, cases.values(), strict=True)]
-    faults = [case.make_fault(str(path)) for path, case in zip(paths, cases.values(), strict=True)]
-    with inject(*faults, **options) as injection:
-        batches = epoch(alone(Tries(calls, _call))).batches
-    results = map(Result, paths, (each.gave for each in batches), injection.faults)
-    return dict(zip(cases, results, strict=True)), injection
-
-
 def met_errnos(
-    folder: Path,
-    kind: Callable[..., Fault],
-    numbers: Iterable[int],
-    way: Callable[[str], Any],
-    content: bytes | None = CONTENT,
+    folder: Path, kind: Callable[..., Fault], numbers: Iterable[int], way: Callable[[str], Any]
 ) -> dict[int, Any]:
-    """What *way* meets under a fault of each errno, or returns in spite of it.
+    """The errno that *way* meets under a fault of each errno, or what it returns in spite of it.
 
-    Python repeats a call that gives EINTR (PEP 475), so that this one may not last.
+    Each has a file of its own. Python repeats a call that gives EINTR (PEP 475), so that this one
+    may not last.
     """
-    cases = {}
-    for number in numbers:
-        times = 1 if number == EINTR else None
-        cases[number] = Case(errno_of(way), partial(kind, errno=number, times=times), content)
-    results, _ = attempt_each(cases, folder)
-    assert {1} == {each.facts.fired for each in results.values()}
-    return {number: each.gave for number, each in results.items()}
+    paths = {number: str(folder / f"{number}.rec") for number in numbers}
+    for path in paths.values():
+        Path(path).write_bytes(CONTENT)
+    faults = [
+        kind(path, errno=number, times=1 if number == EINTR else None)
+        for number, path in paths.items()
+    ]
+    gave, injection = attempt([*paths.values()], errno_of(way), *faults)
+    assert {1} == {each.fired for each in injection.faults}
+    return dict(zip(paths, gave, strict=True))
 
 
 def errno_of(way: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -124,10 +86,6 @@ def errno_of(way: Callable[[str], Any]) -> Callable[[str], Any]:
             return error.errno
 
     return use
-
-
-def _call(function: Callable[[], Any]) -> Any:
-    return function()
 
 
 def epoch_of(

@@ -135,13 +135,6 @@ def _stateful(folder):
     return StatefulDataLoader(dataset, batch_size=None, collate_fn=_identity, num_workers=2)
 
 
-class _Enumerated(DataLoader):
-    """A loader that gives its batches with their numbers, by a generator over torch's iterator."""
-
-    def _get_iterator(self):
-        return enumerate(super()._get_iterator())
-
-
 @pytest.fixture(name="other_records")
 def _other_records(tmp_path):
     return write_records(tmp_path / "others")
@@ -171,15 +164,6 @@ def test_a_death_in_one_of_two_loaders(records, other_records):
     assert (1, 2) == (injection.fired, len(injection.workers))
 
 
-def test_a_loop_within_a_loop(records, other_records):
-    with inject(ReadError("*/others/03.rec")) as injection:
-        for number, result in enumerate(_loader(records)):
-            assert result.gave == _contents(records)[number]
-            if number % 4 == 0:
-                assert _contents_of(_loader(other_records)).index(FAILED) == 3
-    assert injection.fired == 4
-
-
 def test_a_stateful_loader_gives_what_it_gives(records):
     bare = _contents_of(_stateful(records))
     with inject(ReadError("*/05.rec")) as injection:
@@ -187,17 +171,6 @@ def test_a_stateful_loader_gives_what_it_gives(records):
     assert _contents(records) == bare
     assert [*bare[:5], FAILED, *bare[6:]] == armed
     assert injection.fired == 1
-
-
-def test_a_loader_that_wraps_torchs_iterator(records):
-    dataset, batches = Tries(_paths(records), WAYS["read"]), []
-    loader = _Enumerated(dataset, batch_size=None, collate_fn=_identity, num_workers=1)
-    faults = [ReadError("*/01.rec"), WorkerKilled(at=4)]
-    with inject(*faults) as injection, pytest.raises(RuntimeError, match="DataLoader worker"):
-        batches.extend(loader)
-    assert [0, 1, 2] == [number for number, _ in batches]
-    assert FAILED == batches[1][1].gave
-    assert 2 == injection.fired
 
 
 def _warning_places(records):

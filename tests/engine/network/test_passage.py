@@ -366,12 +366,13 @@ def _connect_and_reset(address):
     return True
 
 
-def test_connections_that_have_ended_take_none():
-    assert not _under_a_limit(_connect_in_turn, SlowRead("tcp://*", nth=NEVER))
-
-
-def test_connections_that_were_cut_off_take_none():
-    assert not _under_a_limit(_connect_and_reset, ConnectionReset())
+@pytest.mark.parametrize(
+    ("way", "fault"),
+    [(_connect_in_turn, SlowRead("tcp://*", nth=NEVER)), (_connect_and_reset, ConnectionReset())],
+    ids=["ended", "cut off"],
+)
+def test_past_connections_take_no_descriptor(way, fault):
+    assert not _under_a_limit(way, fault)
 
 
 def _open_connections(address):

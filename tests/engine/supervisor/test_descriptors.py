@@ -18,7 +18,6 @@ from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     CorruptedFile,
     ReadError,
-    SlowRead,
     TruncatedFile,
 )
 from support.attempts import NEVER, attempt, attempt_followed, epoch_of, error_of
@@ -222,14 +221,6 @@ def test_a_fault_of_every_file_happens_in_every_file(paths):
     gave, injection = _read(paths, ReadError("*.bin"), read=error_of(WAYS["read"]))
     assert len(paths) == injection.fired
     assert {f"[Errno 5] {EIO}"} == set(gave)
-
-
-@in_its_own_process(LIMIT, LIMIT)
-def test_the_last_of_many_files(paths):
-    faults = (ReadError("*/399.bin"), SlowRead("*", seconds=0.0001))
-    gave, injection = _read(paths, *faults, read=error_of(WAYS["read"]))
-    assert [f"[Errno 5] {EIO}"] == [each for each in gave if each != b"contents"]
-    assert 1 == injection.faults[0].fired
 
 
 @in_its_own_process(LIMIT, LIMIT)

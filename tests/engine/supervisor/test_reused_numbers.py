@@ -1,6 +1,7 @@
 """A descriptor's number says nothing once it is closed: whoever has it next is another file."""
 
 import errno
+import functools
 import mmap
 import os
 import socket
@@ -13,7 +14,7 @@ import torch
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.system.proc import descriptors, limit_for_headroom
 from pytest_dataloader_faults.faults import ClosedDescriptor, ReadError
-from support.attempts import CONTENT, NEVER, Case, attempt, attempt_each, error_of
+from support.attempts import CONTENT, NEVER, attempt, error_of
 from support.children import in_its_own_process
 from support.epochs import alone, epoch
 from support.rows import slow
@@ -208,12 +209,13 @@ SAME = {
 }
 
 
-def test_what_is_still_the_file(tmp_path):
-    cases = {name: Case(way, ReadError) for name, (way, *_) in SAME.items()}
-    results, _ = attempt_each(cases, tmp_path / "files")
-    for name, (_, expected, calls) in SAME.items():
-        firings = results[name].facts.firings
-        assert (expected, calls) == (results[name].gave, [each.call for each in firings])
+def test_what_is_still_the_file(paths):
+    faults = [ReadError(path) for path in paths[: len(SAME)]]
+    ways = [way for way, *_ in SAME.values()]
+    calls = [functools.partial(way, path) for way, path in zip(ways, paths, strict=False)]
+    gave, injection = attempt(calls, lambda call: call(), *faults)
+    names = [[each.call for each in facts.firings] for facts in injection.faults]
+    assert [each[1:] for each in SAME.values()] == list(zip(gave, names, strict=True))
 
 
 def test_a_held_file_that_gets_another_name(victim):

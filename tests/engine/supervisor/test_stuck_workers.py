@@ -17,7 +17,7 @@ from pytest_dataloader_faults.faults import (
     SlowRead,
     WorkerHung,
 )
-from support.attempts import Case, attempt_each, epoch_of
+from support.attempts import attempt, epoch_of
 from support.datasets import COUNT
 from support.epochs import alone, epoch, take_before_hang
 from support.tries import WAYS, Tries
@@ -60,13 +60,13 @@ class Beside(Tries):
         return self.thread.is_alive() and super().__getitem__(index).gave
 
 
-def test_a_slow_read_is_late(tmp_path):
+def test_a_slow_read_is_late(paths):
     ways = ("read", "pread", "readv", "preadv", "fread", "thread")
-    make_fault = functools.partial(SlowRead, seconds=0.2, times=1)
-    cases = {name: Case(_seconds(WAYS[name]), make_fault) for name in ways}
-    results, _ = attempt_each(cases, tmp_path)
-    assert min(each.gave for each in results.values()) >= 0.2
-    assert dict.fromkeys(ways, 1) == {name: each.facts.fired for name, each in results.items()}
+    calls = [functools.partial(_seconds(WAYS[n]), p) for n, p in zip(ways, paths, strict=False)]
+    faults = [SlowRead(path, seconds=0.2, times=1) for path in paths[: len(ways)]]
+    gave, injection = attempt(calls, lambda call: call(), *faults)
+    assert min(gave) >= 0.2
+    assert [1] * len(ways) == [each.fired for each in injection.faults]
 
 
 def test_delays_of_two_faults_add_up(paths):

@@ -17,7 +17,7 @@ from typing import Any
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts
 from support.attempts import NEVER
-from support.contracts import connections, locks, paths, reads, short_reads, writes
+from support.contracts import connections, locks, offsets, paths, reads, short_reads, writes
 from support.contracts.connections import answer_requests
 from support.contracts.row import Row
 from support.epochs import alone, epoch
@@ -27,6 +27,7 @@ from support.tries import Tries
 FAMILIES: dict[str, dict[str, Row]] = {
     "open": reads.OPENS,
     "read": reads.READS,
+    "read from a place on": offsets.OFFSETS,
     "close": reads.CLOSES,
     "truncation": reads.TRUNCATIONS,
     "corruption": reads.CORRUPTIONS,
