@@ -17,7 +17,16 @@ from typing import Any
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts
 from support.attempts import NEVER
-from support.contracts import connections, locks, offsets, paths, reads, short_reads, writes
+from support.contracts import (
+    connections,
+    listings,
+    locks,
+    offsets,
+    paths,
+    reads,
+    short_reads,
+    writes,
+)
 from support.contracts.connections import answer_requests
 from support.contracts.row import Row
 from support.epochs import alone, epoch
@@ -36,6 +45,7 @@ FAMILIES: dict[str, dict[str, Row]] = {
     "short read": short_reads.SHORT_READS,
     "full disk": writes.FULL_DISKS,
     "short write": writes.SHORT_WRITES,
+    "listing": listings.LISTINGS,
     "locked file": locks.LOCKED,
     "no locks": locks.NO_LOCKS,
     "connection": connections.CONNECTIONS,
@@ -114,7 +124,7 @@ def observe(family: str, root: str, **loader: Any) -> dict[str, Observation]:
 def _faults(row: Row, globs: Mapping[str, str]) -> tuple[Any, Any]:
     """The fault of a row, and one that is not due, since its turn or its worker does not come."""
     fault = row.fault(globs["hit"])
-    triggers = {"nth": NEVER} if hasattr(fault, "nth") else {"workers": (1,)}
+    triggers = {"nth": NEVER} if row.is_counted and hasattr(fault, "nth") else {"workers": (1,)}
     return fault, row.fault(globs["later"], **triggers)
 
 
@@ -141,7 +151,7 @@ def _serve(stack: Any, _row: Row, _folder: str) -> Prepared:
 
 
 def _content(target: Any) -> bytes | None:
-    if not isinstance(target, str):
+    if not isinstance(target, str) or os.path.isdir(target):
         return None
     try:
         with open(target, "rb") as file:

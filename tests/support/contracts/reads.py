@@ -88,7 +88,7 @@ READS = {
         errno(EIO),
         *MAPPING,
         # A finding, as of NumPy 2.4: np.fromfile does not look at ferror(3).
-        numpy_fromfile=lambda data: len(data) == len(NOISE) and data != NOISE,
+        numpy_fromfile=lambda data, _: len(data) == len(NOISE) and data != NOISE,
     ),
 }
 CLOSES = {
@@ -100,7 +100,7 @@ TRUNCATIONS = {
     **_formats(partial(TruncatedFile, keep=len(KEPT)), KEPT, **SHORTER),
 }
 _CORRUPT = partial(CorruptedFile, flips=FLIPS)
-CORRUPTIONS = _rows(COPYING, _CORRUPT, lambda data: len(differing(data)) == FLIPS)
+CORRUPTIONS = _rows(COPYING, _CORRUPT, lambda data, _: len(differing(data)) == FLIPS)
 _BY_PYTHON = {
     **{name: READERS[name].read for name in ("builtin_open", "os_pread")},
     "by_path": by_path,
@@ -114,7 +114,7 @@ OF_FAKE_FILES = {
         "open": (_OPEN, errno(ESTALE)),
         "read": (ReadError, errno(EIO)),
         "truncation": (partial(TruncatedFile, keep=50), IN_MEMORY[:50]),
-        "corruption": (_CORRUPT, lambda data: len(differing(data, IN_MEMORY)) == FLIPS),
+        "corruption": (_CORRUPT, lambda data, _: len(differing(data, IN_MEMORY)) == FLIPS),
         "close": (ClosedDescriptor, errno(EBADF)),
     }.items()
     for name, way in _BY_PYTHON.items()

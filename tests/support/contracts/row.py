@@ -30,6 +30,8 @@ class Row(NamedTuple):
     left: bytes | None = None
     """What the file holds afterwards; None if that is not asked."""
     name: str = "x.rec"
+    is_counted: bool = True
+    """Whether operations count that happen before the turn of the fault."""
 
     def is_met(self, gave: Any, right: Any) -> bool:
         """Whether *gave* shows the fault, where *right* is what comes without it."""
@@ -37,7 +39,7 @@ class Row(NamedTuple):
             return gave == right
         if isinstance(self.effect, re.Pattern):
             return isinstance(gave, str) and bool(self.effect.search(gave))
-        return self.effect(gave) if callable(self.effect) else gave == self.effect
+        return self.effect(gave, right) if callable(self.effect) else gave == self.effect
 
 
 def text(pattern: str) -> re.Pattern[str]:
