@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -56,6 +57,8 @@ class WorkerState:
     """The end of the socket that hanging reads of fake files wait for."""
     limit: int | None = None
     """The worker's limit of descriptors, once a fault has lowered that."""
+    earlier_limits: tuple[int, int] | None = None
+    """Its soft and its hard limit before."""
     position = (0, 0)
     """The epoch, and which of its fetches has started."""
     sample: int | None = None
@@ -230,6 +233,9 @@ class WorkerState:
         """Let no fault happen there from now on, and no read hang."""
         self.policy.armed = False
         self.release_hung_reads()
+        if self.earlier_limits is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                resource.prlimit(self.pid, resource.RLIMIT_NOFILE, self.earlier_limits)
 
     def release_hung_reads(self) -> None:
         """Let hanging reads of fake files continue, and later ones not hang."""

@@ -282,11 +282,10 @@ def own_descriptors() -> int:
 
 def limit_for_headroom(numbers: set[int], headroom: int) -> int:
     """The RLIMIT_NOFILE that leaves *headroom* free numbers, given those in *numbers*."""
-    number = 0
-    while headroom or number in numbers:
-        headroom -= number not in numbers
-        number += 1
-    return number
+    limit = headroom
+    for number in sorted(numbers):
+        limit += number <= limit
+    return limit
 
 
 def link_of(pid: Pid, fd: int | str) -> str:

@@ -82,12 +82,13 @@ def _lower_limit(worker: WorkerState) -> None:
         if worker.limit is None:
             try:
                 limit = limit_for_headroom(descriptors(worker.pid), counter.fault.headroom)
-                _, hard = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
+                soft, hard = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
+                limit = min(limit, soft)
                 resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (limit, hard))
             except PermissionError:  # It takes CAP_SYS_RESOURCE if the users differ.
                 worker.policy.unobserved["fetch by a worker that has changed its user"] += 1
             else:
-                worker.limit = limit
+                worker.limit, worker.earlier_limits = limit, (soft, hard)
 
 
 def _kill_now(worker: WorkerState, counter: FaultCounter[InOneWorker]) -> protocol.Task | None:
