@@ -1,5 +1,6 @@
 """The demo as a user starts it: its output and its exit code."""
 
+import inspect
 import os
 import re
 import shutil
@@ -12,11 +13,15 @@ import pytest
 
 import data
 import demo
+import example_datasets
 from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults.report.model import Item
+from support.rows import rows
 from support.waiting import allowed
 
 CHECK = "workers-agree"
 EXPECTED = demo.read_matrix(demo.EXPECTED.read_text())
+GOOD = {"survived", "failed_cleanly", "-"}
 
 
 @pytest.fixture(name="copied")
@@ -86,7 +91,7 @@ def test_few_datasets_show_each_kind_of_finding():
     assert EXPECTED[demo.SHORT[0]]["workers-agree"] == "corrupted"
     assert "fails_without_fault" in shared
     assert {"corrupted", "failed_unclearly"} <= silent
-    assert healthy <= {"survived", "failed_cleanly", "-"}
+    assert healthy <= GOOD
 
 
 @pytest.mark.parametrize("name", demo.SHORT)
@@ -176,3 +181,36 @@ def test_failures_and_evidence(copied):
     assert sorted(reproduced) == sorted(applied)
     not_applicable = {"recovers-after-truncation", "locked-file", "no-locks"}
     assert {*demo.CHECKS} - applied == not_applicable
+
+
+@rows("of", dict.fromkeys(name.partition("-")[0] for name in EXPECTED))
+def test_docstring_tells_the_verdict(of):
+    of_class = [cells for name, cells in EXPECTED.items() if name.partition("-")[0] == of]
+    fails = not {cell for cells in of_class for cell in cells.values()} <= GOOD
+    doc = inspect.getdoc(getattr(example_datasets, of))
+
+    assert (fails, not fails) == ("\nFlaw: " in doc, "\nHealthy" in doc)
+
+
+def test_matrix_holds_every_example():
+    assert list(EXPECTED) == list(demo.examples(Path()))
+
+
+def test_matrix_is_written_as_the_demo_prints_it():
+    items = [
+        Item(
+            nodeid=f"{name}::{check}",
+            test=name,
+            file="examples/demo.py",
+            line=1,
+            check=check,
+            status="not_applicable" if cell == "-" else "passed",
+            verdict="not_exercised" if cell == "-" else cell,
+            sentence="",
+            explanation="",
+        )
+        for name, cells in EXPECTED.items()
+        for check, cell in cells.items()
+    ]
+    assert demo.table(items) == demo.EXPECTED.read_text()
+    assert max(map(len, demo.table(items).splitlines())) <= 100
