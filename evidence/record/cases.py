@@ -18,9 +18,7 @@ from field import Tried, load_all
 from pytest_dataloader_faults.battery.checks import CHECKS
 from record.names import find_related
 from support import corpus, infinite_loaders, odd_loaders
-from support.before_init_formats import PAIRS_OF_FORMATS
-from support.before_init_specimens import PAIRS_OF_FILES
-from support.corpus import network
+from support.corpus import at_rest, formats, network
 from support.datasets import Records, write_records
 
 FIELD = (
@@ -78,9 +76,8 @@ def _corpus() -> Iterator[Case]:
     prepares: dict[tuple[str, str], Callable[[Path], AbstractContextManager[Any]]] = {}
     checks: dict[tuple[str, str], list[str]] = {}
     for case in corpus.CASES:
-        waits = {"deadline": case.deadline} if case.verdict == "hung" else {}
-        for make, deadline in ((case.specimen, waits), (case.twin, {})):
-            options = {**deadline, **case.options}
+        for make, limits in ((case.specimen, case.limits), (case.twin, {})):
+            options = {**limits, **case.options}
             options.pop("exclude", None)
             key = f"corpus/{make.__name__}{_shown(options)}", str(options)
             is_served = case in network.CASES
@@ -113,17 +110,17 @@ def _of_records(
 
 
 def _at_rest() -> Iterator[Case]:
-    pairs = {pair.specimen.__name__: pair for pair in PAIRS_OF_FILES} | PAIRS_OF_FORMATS
-    for name, pair in pairs.items():
-        for role, title in (("specimen", name), ("twin", f"{name}, twin")):
-            prepare = functools.partial(_of_pair, pair, role)
+    names = {case.specimen.__name__: case for case in (*at_rest.CASES, *formats.CASES)}
+    for name, case in names.items():
+        for make, title in ((case.specimen, name), (case.twin, f"{name}, twin")):
+            prepare = functools.partial(_of_files, case, make)
             yield Case(f"at-rest/{title}", tuple(_related(_AT_REST)), prepare)
 
 
 @contextlib.contextmanager
-def _of_pair(pair: Any, role: str, folder: Path) -> Iterator[dict[str, Any]]:
-    pair.write(folder)
-    yield {"make_dataset": functools.partial(getattr(pair, role), folder), **pair.options}
+def _of_files(case: Any, make: Callable[..., Any], folder: Path) -> Iterator[dict[str, Any]]:
+    case.write(folder)
+    yield {"make_dataset": functools.partial(make, folder), **case.options}
 
 
 def _odd() -> Iterator[Case]:

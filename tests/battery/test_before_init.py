@@ -1,12 +1,8 @@
-"""Files that are bad before the dataset is made: each specimen fails its checks, each twin none.
-
-Most are slow: every run has a specimen for each check, and for each verdict that it can give.
-"""
+"""Files that are bad before the dataset is made: which are tried, and how results are judged."""
 
 import functools
 import os
 import re
-from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +12,6 @@ from pytest_dataloader_faults import Contract, check_dataset, run_trial, sweep
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
-from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT, BY_FACTORY, BY_WORKERS
 from pytest_dataloader_faults.battery.checks.before_init.rules import (
     LISTS_FILES,
@@ -24,24 +19,22 @@ from pytest_dataloader_faults.battery.checks.before_init.rules import (
     PAIRS_BY_PLACE,
     SKIPS_MISSING,
 )
-from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError, TruncatedFile
 from pytest_dataloader_faults.steps import run_epochs
-from support.before_init_formats import PAIRS_OF_FORMATS
-from support.before_init_specimens import (
+from support.corpus import formats
+from support.corpus.at_rest import (
     COUNT,
     CUT,
-    DAMAGED,
     EMPTY,
     MISSES,
     MISSING,
-    PAIRS_OF_FILES,
     Augmented,
     AugmentedPairs,
     CompleteGroups,
     CountsBytes,
     IfExists,
+    KeepsAnIndex,
     KnowsItsSize,
     Lines,
     LineStream,
@@ -63,83 +56,6 @@ from support.results import failure_of, result_of
 from support.rows import slow
 
 NAMES = [each.name for each in BEFORE_INIT]
-PAIRS = {pair.specimen.__name__: pair for pair in PAIRS_OF_FILES} | PAIRS_OF_FORMATS
-FAILURES = [(name, check) for name, pair in PAIRS.items() for check in pair.fails]
-IN_EVERY_RUN = {
-    (check, PAIRS[name].fails[check].verdict): (name, check)
-    for name, check in sorted(FAILURES, key=lambda failure: len(PAIRS[failure[0]].fails))
-}.values()
-"""Of pairs that fail many checks, which then share a battery."""
-EVERY = [failure if failure in IN_EVERY_RUN else slow(*failure) for failure in FAILURES]
-
-
-@pytest.fixture(name="check_pair", scope="module")
-def _run_check(tmp_path_factory):
-    """A function that asks a specimen or twin a check once; all its checks share a battery."""
-
-    def filled(name):
-        folder = tmp_path_factory.mktemp("before_init")
-        PAIRS[name].write(folder)
-        return folder
-
-    @functools.cache
-    def battery(name, role):
-        pair = PAIRS[name]
-        make = functools.partial(getattr(pair, role), filled(name))
-        return Battery(make, Settings(**pair.options))
-
-    @functools.cache
-    def check_pair(name, role, check):
-        # A failure that is expected is not confirmed by a second trial.
-        expected = "its defect" if role == "specimen" and check in PAIRS[name].fails else None
-        return replace(run_check(battery(name, role), check, expected=expected), expected=None)
-
-    return check_pair
-
-
-def _require_failure(result, expected):
-    headline = result.explanation.splitlines()[0]
-    assert (expected.verdict, True) == (result.verdict, result.reproduced), headline
-    assert (result.failed, result.warns) == (not expected.warns, expected.warns), headline
-    assert expected.words in headline
-
-
-def _require_pass(result):
-    assert (result.applies, result.failed) == (True, False), result.explanation
-    assert result.outcome.fired
-
-
-@pytest.mark.parametrize(("name", "check"), EVERY)
-def test_specimen_fails_that_check(name, check, check_pair):
-    _require_failure(check_pair(name, "specimen", check), PAIRS[name].fails[check])
-
-
-@pytest.mark.parametrize(
-    ("name", "check"),
-    # The healthy stream of test_disarmed.py passes the others.
-    [("KeepsAnIndex", CUT), *(slow(*each) for each in FAILURES if each != ("KeepsAnIndex", CUT))],
-)
-def test_twin_passes_that_check(name, check, check_pair):
-    _require_pass(check_pair(name, "twin", check))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.filterwarnings("ignore::pytest_dataloader_faults.UnclearErrorWarning")
-@pytest.mark.parametrize("role", ["specimen", "twin"])
-@pytest.mark.parametrize("name", PAIRS)
-def test_five_runs_in_a_row_agree(name, role, tmp_path):
-    pair = PAIRS[name]
-    for run in range(5):
-        folder = tmp_path / str(run)
-        folder.mkdir()
-        pair.write(folder)
-        make = functools.partial(getattr(pair, role), folder)
-        for result in check_dataset(make, only=NAMES, on_fail=None, **pair.options):
-            if role == "specimen" and result.check in pair.fails:
-                _require_failure(result, pair.fails[result.check])
-            else:
-                _require_pass(result)
 
 
 @pytest.fixture(name="block", scope="module")
@@ -176,15 +92,8 @@ def test_a_contract_that_allows_fewer_files(write, dataset, verdict, tmp_path):
     assert result.verdict == verdict, result.explanation
 
 
-def test_damage_that_need_not_be_noticed(check_pair):
-    result = check_pair("json", "specimen", DAMAGED)
-
-    assert result.verdict == "survived"
-    assert f"samples has damaged bytes; only 0 of {COUNT} samples are left" in result.explanation
-
-
-def test_what_the_constructor_writes_was_not_there_before(check_pair):
-    result = check_pair("KeepsAnIndex", "specimen", CUT)
+def test_what_the_constructor_writes_was_not_there_before(block):
+    result = failure_of(lambda cache: KeepsAnIndex(block, cache), CUT)
 
     assert {os.path.basename(each.path) for each in result.outcome.schedule} == {"samples.bin"}
     assert "trusted an index or a cache that was built from damaged files" in result.explanation
@@ -220,25 +129,22 @@ _DAMAGES = {
     EMPTY: lambda path: os.truncate(path, 0),
     MISSING: lambda path: path.unlink(),
 }
+FORMATS = {case.specimen.__name__: case for case in formats.CASES}
 
 
 @pytest.mark.slow
 # NumPy leaves the file to the garbage collector where it is no archive.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("name", PAIRS_OF_FORMATS)
-def test_error_is_that_of_a_file_that_is_really_so(name, check_pair, tmp_path):
-    path = tmp_path / "samples"
-    for check, damage in _DAMAGES.items():
-        PAIRS[name].write(tmp_path)
-        damage(path)
-        with pytest.raises(Exception) as real:  # noqa: PT011  # each library has its own
-            PAIRS[name].twin(tmp_path)
-        error = check_pair(name, "twin", check).outcome.exception
+@pytest.mark.parametrize("check", _DAMAGES)
+@pytest.mark.parametrize("case", FORMATS.values(), ids=FORMATS)
+def test_error_is_that_of_a_file_that_is_really_so(case, check, tmp_path):
+    path = case.fill(tmp_path / "files") / "samples"
+    error = result_of(lambda: case.twin(path.parent), check).outcome.exception
+    _DAMAGES[check](path)
+    with pytest.raises(Exception) as real:  # noqa: PT011  # each library has its own
+        case.twin(path.parent)
 
-        assert error.type == type(real.value).__name__
-        folder = check_pair(name, "twin", check).outcome.schedule[0].path.removesuffix("/samples")
-        assert error.message.replace(folder, str(tmp_path)) == str(real.value)
-        path.unlink(missing_ok=True)
+    assert (error.type, error.message) == (type(real.value).__name__, str(real.value))
 
 
 class Backwards(Sampler[int]):

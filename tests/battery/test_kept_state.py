@@ -1,7 +1,6 @@
-"""What a worker keeps for its next epoch, or leaves behind, is found by one check each."""
+"""Checks of what a worker keeps for its next epoch: which epochs they run, and what is healthy."""
 
 import re
-import shutil
 
 import pytest
 import torch
@@ -19,7 +18,6 @@ from support.facts import EIO, EPOCH_1, fired, ordinary, revised
 from support.results import failure_of, failures_of, result_of
 from support.rows import slow
 from support.specimens import IndexLeftOpen, Packed
-from support.state_specimens import SPECIMENS, KeepsHalves, shared_by
 
 pytestmark = pytest.mark.usefixtures("engine")
 LEFT, GROWTH = "abandoned-epoch", "resource-growth"
@@ -29,39 +27,6 @@ CUT = ("truncated-half", "recovers-after-truncation")
 def _is_left_early(result):
     """Whether a trial has the option that only those have whose epochs are left early."""
     return any("prefetch_factor" in trial.request.loader for trial in result.trials)
-
-
-@pytest.fixture(autouse=True)
-def _shared_memory_is_removed(records):
-    yield
-    shutil.rmtree(shared_by(records))
-
-
-SHOWN_ELSEWHERE = {"LosesItsFile", "LeavesAHelper", "LeavesALock"}
-"""Every run has other bugs that their checks find."""
-
-
-@pytest.mark.parametrize(
-    "kind", [slow(each) if each.__name__ in SHOWN_ELSEWHERE else each for each in SPECIMENS]
-)
-def test_each_bug_is_found_by_its_check(records, kind):
-    """It fails with the verdict of the bug, others do not, and once its cause is removed it passes.
-
-    Where no epoch is left early, and no file is cut off for an epoch, the bug does not show.
-    """
-    checks = [kind.check, *kind.unseen_by]
-    expected = {kind.check: "its bug"}
-    results = check_dataset(
-        lambda: kind(records), only=checks, expected_failures=expected, on_fail=None, **kind.options
-    )
-    (sick,) = (each for each in results if each.check == kind.check)
-    assert (sick.verdict, sick.passed) == (kind.verdict, False), sick.explanation
-    assert kind.text in sick.explanation.splitlines()[0]
-    assert {each.check for each in results if each.passed} == set(kind.unseen_by)
-    assert not any(_is_left_early(each) for each in results if each.check == GROWTH)
-
-    healed = result_of(lambda: kind(records, healed=True), kind.check, **kind.options)
-    assert (healed.applies, healed.passed) == (True, True), healed.explanation
 
 
 @pytest.mark.parametrize("kind", [Records, slow(BySet), slow(Packed), Shards])
@@ -217,7 +182,7 @@ def test_what_takes_cut_files_for_whole_ones_fails_once(records):
 def test_a_hang_in_the_first_epoch_is_judged():
     hung = revised(ordinary(Pass(EPOCH_1)), faults=fired(EIO), epochs=(), phase=EPOCH_1)
 
-    assert refusal_of(CHECKS[KeepsHalves.check].scenario.require_effect, None, hung) is None
+    assert refusal_of(CHECKS[CUT[1]].scenario.require_effect, None, hung) is None
 
 
 @pytest.mark.parametrize(

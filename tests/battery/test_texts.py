@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_dataloader_faults import _settings, exceptions, faults
-from pytest_dataloader_faults.battery import checking, sweeping, targets
+from pytest_dataloader_faults.battery import checking, runner, sweeping, targets
 from pytest_dataloader_faults.battery.checks import CHECKS, before_init
 from pytest_dataloader_faults.battery.checks.memory.rules import WorkerMemory
 from pytest_dataloader_faults.battery.checks.ranks import WITHOUT_RANKS
@@ -27,6 +27,8 @@ from pytest_dataloader_faults.outcomes import (
     WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes.comparison import EXACT
+from pytest_dataloader_faults.outcomes.contract import Cause
+from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.outcomes.stages import DONE, StateOf
 from support.applicability import refusal_of
 from support.facts import EIO, EPOCH_1, fired, ordinary, raised, revised, unfired
@@ -277,3 +279,14 @@ def test_texts_of_refused_arguments(golden):
             call()
         texts[title] = str(refused.value)
     golden("arguments", texts)
+
+
+def test_a_failure_without_a_fault_has_no_advice_of_its_check():
+    error = Pass(EPOCH_1, exception=raised("ValueError", "the server said no"))
+    finding = Finding(Verdict.FAILS_WITHOUT_FAULT, "it failed")
+    trial = JudgedTrial(ordinary(error), finding)
+
+    for name in ("two-epochs", "leftover-files", "abandoned-epoch", "persistent-workers"):
+        assert CHECKS[name].advice
+        assert runner._advice(name, trial, Cause("fails without a fault")) == ()
+    assert runner._advice("read-before-fork", trial, Cause("")) != ()

@@ -25,15 +25,15 @@ def _ask_once(tmp_path_factory) -> Callable[..., Any]:
     """A function that asks a dataset a check once in a module; all its checks share a battery."""
     batteries, results = {}, {}
 
-    def battery(make, options):
-        folder = write_records(tmp_path_factory.mktemp("shared") / "records")
+    def battery(make, options, fill):
+        folder = fill(tmp_path_factory.mktemp("shared") / "records")
         settings = {name: value for name, value in options.items() if name != "exclude"}
         return Battery(functools.partial(make, folder), Settings(**settings))
 
-    def ask_once(make, check, *, fails=False, **options):
+    def ask_once(make, check, *, fails=False, fill=write_records, **options):
         key = make, str(options), CHECKS[check].scenario.uses_accelerator
         if key not in batteries:
-            batteries[key] = battery(make, options)
+            batteries[key] = battery(make, options, fill)
         if (key, check) not in results:
             # A failure that is expected is not confirmed by a second trial.
             expected = "it has a bug" if fails else None

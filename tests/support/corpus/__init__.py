@@ -7,6 +7,7 @@ takes it. ``EXCUSED`` says why the rest cannot be shown here.
 
 from importlib import import_module
 
+from support.corpus import at_rest, formats, others
 from support.corpus.entries import ENTRIES as ENTRIES
 
 _NAMES = """
@@ -15,6 +16,8 @@ _NAMES = """
 """
 FAMILIES = tuple(import_module(f"support.corpus.{name}") for name in _NAMES.split())
 CASES = tuple(case for family in FAMILIES for case in family.CASES)
+SPECIMENS = (*CASES, *at_rest.CASES, *formats.CASES, *others.CASES)
+"""With those that nobody has published."""
 BEHAVIOURS, EXCUSED = (
     {entry: why for family in FAMILIES for entry, why in vars(family).get(name, {}).items()}
     for name in ("BEHAVIOURS", "EXCUSED")

@@ -18,7 +18,6 @@ import torch
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults.battery.checks import CHECKS
 from support.corpus.cases import Case
-from support.corpus.pickling import QUICK
 from support.datasets import SIZE, Records
 from support.specimens import AtomicCache, ChainedError, GivesZeros
 
@@ -189,7 +188,6 @@ CASES: tuple[Case, ...] = (
         "poisoned: a new pass over the same dataset object raised ValueError",
         AtomicCache,
         options={"files": "*.rec"},
-        cause="leaves a partially written file behind",
     ),
     Case(
         "J4",
@@ -206,7 +204,6 @@ CASES: tuple[Case, ...] = (
         "hung: neither finished nor raised an exception",
         DecodedCache,
         options={"files": "*.npy"},
-        deadline=QUICK,
     ),
     Case("J6", BlankIfForbidden, "permission-denied", "corrupted: identical", ChainedError),
     Case("J7", LocksHdf5, "workers-agree", "fails_without_fault: the loader raised ", ReadsHdf5),

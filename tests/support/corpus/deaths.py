@@ -14,7 +14,6 @@ import torch
 from torch.utils.data import get_worker_info
 
 from support.corpus.cases import Case
-from support.corpus.pickling import QUICK
 from support.datasets import SIZE, Records, RecordStream
 from support.specimens import AtomicCache, HelperLeftBehind, TornCache
 
@@ -113,7 +112,6 @@ CASES: tuple[Case, ...] = (
         "poisoned: a new pass over the same dataset object hung",
         Flock,
         options={"files": "*.rec", "loader": {"num_workers": 1}},
-        deadline=QUICK,
     ),
     Case(
         "F1",
@@ -137,7 +135,6 @@ CASES: tuple[Case, ...] = (
             "poisoned: 8 of 16 samples",
             CachedWhole,
             options={"files": "*.rec"},
-            cause="leaves a partially written file behind",
         )
         for check in ("worker-killed-middle", "worker-killed-sending")
     ),

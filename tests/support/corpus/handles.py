@@ -157,8 +157,12 @@ CASES = (
     Case("A8", SqliteInInit, "pickles", f"fails_without_fault: {FAILED}", Sqlite),
     Case("G10", H5StaysOpen, "recovers-after-read-error", "corrupted: in epoch 2", H5Rows),
     Case(
-        *("A10", RemoteAtFirstUse, "read-before-fork", f"fails_without_fault: {FAILED}"),
-        *(Remote, _REMOTE),
+        "A10",
+        RemoteAtFirstUse,
+        "read-before-fork",
+        f"fails_without_fault: {FAILED}",
+        Remote,
+        _REMOTE,
     ),
 )
 EXCUSED = {

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from support.corpus.cases import Case
-from support.corpus.pickling import QUICK
 from support.datasets import SIZE, Records
 
 
@@ -120,7 +119,6 @@ CASES: tuple[Case, ...] = (
         "workers-agree",
         "hung: neither finished nor raised an exception",
         IndexPerProcess,
-        deadline=QUICK,
     ),
     Case(
         "K8",
@@ -128,7 +126,6 @@ CASES: tuple[Case, ...] = (
         "read-before-fork",
         "hung: neither finished nor raised an exception",
         PoolPerProcess,
-        deadline=QUICK,
     ),
 )
 BEHAVIOURS: dict[str, str] = {

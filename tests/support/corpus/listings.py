@@ -80,15 +80,12 @@ class EntryPerClass(FolderPerClass):
         return os.listdir(root)
 
 
-_UNSORTED = "depends on the order in which a folder is listed"
-_UNFILTERED = "treats every entry of a folder as data"
 CASES: tuple[Case, ...] = (
     Case(
         "S1",
         InListingOrder,
         "listing-order",
         "corrupted: when its folders are listed in another order, sample 0",
-        cause=_UNSORTED,
     ),
     Case(
         "S1",
@@ -96,7 +93,6 @@ CASES: tuple[Case, ...] = (
         "ranks-listing-order",
         "corrupted: when one rank lists its folders in another order, rank 1: ",
         options=TWO,
-        cause=_UNSORTED,
     ),
     Case(
         "S2",
@@ -104,7 +100,6 @@ CASES: tuple[Case, ...] = (
         "listing-order",
         "corrupted: when its folders are listed in another order, sample 0",
         Labeled,
-        cause=_UNSORTED,
     ),
     Case(
         "S3",
@@ -112,7 +107,6 @@ CASES: tuple[Case, ...] = (
         "stray-entries",
         "corrupted: the dataset has 17 samples instead of 16",
         EntriesBySuffix,
-        cause=_UNFILTERED,
     ),
     Case(
         "S4",
@@ -120,6 +114,5 @@ CASES: tuple[Case, ...] = (
         "stray-entries",
         "corrupted: sample 0 (batch 0) is wrong",
         FolderPerClass,
-        cause=_UNFILTERED,
     ),
 )

@@ -157,8 +157,8 @@ class CountsAnyway(CountsUnderLock):
 
 
 CASES = (
-    Case("Q3", TakesAnyErrorForHeld, "no-locks", "hung: ", LocksByFlock, deadline=1),
-    Case("Q3", RetriesHdf5, "no-locks", "hung: ", ReadsHdf5, deadline=1),
+    Case("Q3", TakesAnyErrorForHeld, "no-locks", "hung: ", LocksByFlock),
+    Case("Q3", RetriesHdf5, "no-locks", "hung: ", ReadsHdf5),
     Case(
         "Q4",
         CountsAnyway,
@@ -167,7 +167,7 @@ CASES = (
         CountsUnderLock,
     ),
     Case("Q4", CountsAnyway, "locked-file", "corrupted: a worker wrote", CountsAndWaits),
-    Case("Q5", WaitsForOtherJob, "locked-file", "hung: ", WaitsInFlock, deadline=3),
+    Case("Q5", WaitsForOtherJob, "locked-file", "hung: ", WaitsInFlock),
     Case("Q6", ZerosWhileLocked, "locked-file", "corrupted: ", LocksByLibrary),
 )
 BEHAVIOURS = {

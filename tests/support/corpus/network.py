@@ -154,96 +154,18 @@ class SessionUnderLock(SessionInInit):
             return super()._fetch(url)
 
 
-_OF_FILES = (
-    *("recovers-after-read-error", "recovers-after-truncation", "open-error", "file-missing"),
-    *("read-error", "read-error-halfway", "read-error-transient", "short-read"),
-    *("truncated-half", "truncated-empty", "truncated-tail", "corrupted-file"),
-    *("closed-descriptor", "permission-denied", "hung-read", "worker-killed-reading"),
-)
-NO_FILES = dict.fromkeys(_OF_FILES, "they open network connections") | dict.fromkeys(
-    ("read-error-halfway", "read-error-transient"), "makes 0 reads"
-)
-
-_ONE_CONNECTION = {
-    check: why.replace("they open network connections", "no data file")
-    for check, why in NO_FILES.items()
-}
 _OF_LENGTH = {"exclude": ["http-error"]}
 """An error page has the length in its header."""
 _OF_FORKED = {"exclude": ["pickles"]}
 """A lock of multiprocessing is for processes that are started in the way of its context."""
 _AT_ONCE = "fails_without_fault: two workers sent requests on a connection to 127.0.0.1:"
-_SHARED = "uses a connection that was opened before the fork"
 CASES: tuple[Case, ...] = (
-    Case(
-        "A9",
-        SessionInInit,
-        "workers-agree",
-        _AT_ONCE,
-        SessionOfWorker,
-        not_applicable=NO_FILES,
-        cause=_SHARED,
-    ),
-    Case(
-        "A9",
-        SessionInInit,
-        "workers-agree",
-        _AT_ONCE,
-        SessionUnderLock,
-        _OF_FORKED,
-        not_applicable=_ONE_CONNECTION,
-        cause=_SHARED,
-    ),
-    Case(
-        "N1",
-        ZerosIfRefused,
-        "connect-error",
-        "corrupted: identical",
-        Served,
-        not_applicable=NO_FILES,
-    ),
-    Case(
-        "N1",
-        ZerosIfRefused,
-        "connection-reset",
-        "corrupted: identical",
-        Served,
-        not_applicable=NO_FILES,
-    ),
-    Case(
-        "N2",
-        ToTheEnd,
-        "connection-closed",
-        "corrupted: is wrong",
-        OfItsLength,
-        _OF_LENGTH,
-        not_applicable=NO_FILES,
-    ),
-    Case(
-        "N3",
-        WithoutLimit,
-        "connection-hung",
-        "hung: without a timeout",
-        Served,
-        deadline=3.0,
-        not_applicable=NO_FILES,
-    ),
-    Case(
-        "N4",
-        TakesErrorPage,
-        "http-error",
-        "corrupted: ",
-        Served,
-        not_applicable=NO_FILES,
-        cause="uses the error page of a server as data",
-    ),
-    Case(
-        "N5",
-        ZerosIfMissing,
-        "http-error",
-        "corrupted: identical (all zeros)",
-        AnyErrorIfMissing,
-        not_applicable=NO_FILES,
-        cause="returns a substitute for an unreadable sample",
-    ),
+    Case("A9", SessionInInit, "workers-agree", _AT_ONCE, SessionOfWorker),
+    Case("A9", SessionInInit, "workers-agree", _AT_ONCE, SessionUnderLock, _OF_FORKED),
+    Case("N1", ZerosIfRefused, "connect-error", "corrupted: identical", Served),
+    Case("N1", ZerosIfRefused, "connection-reset", "corrupted: identical", Served),
+    Case("N2", ToTheEnd, "connection-closed", "corrupted: is wrong", OfItsLength, _OF_LENGTH),
+    Case("N3", WithoutLimit, "connection-hung", "hung: without a timeout", Served),
+    Case("N4", TakesErrorPage, "http-error", "corrupted: ", Served),
+    Case("N5", ZerosIfMissing, "http-error", "corrupted: identical (all zeros)", AnyErrorIfMissing),
 )

@@ -17,9 +17,6 @@ from torch.utils.data import DataLoader
 from support.corpus.cases import Case
 from support.datasets import Records
 
-QUICK = 3.0
-"""A deadline for what hangs: a healthy pass never takes as long."""
-
 
 class H5InInit(Records):
     """Opens the file in ``__init__``: HDF5's handles cannot be pickled."""
@@ -247,8 +244,12 @@ _HDF5 = {"exclude": ["memory-exhaustion"]}
 """HDF5 crashes if it cannot allocate memory for what it reads of a file."""
 CASES: tuple[Case, ...] = (
     Case(
-        *("B1", H5InInit, "pickles", "fails_without_fault: h5py objects cannot be pickled"),
-        *(H5PerItem, _HDF5),
+        "B1",
+        H5InInit,
+        "pickles",
+        "fails_without_fault: h5py objects cannot be pickled",
+        H5PerItem,
+        _HDF5,
     ),
     Case("B1", Labelled, "pickles", "fails_without_fault: sqlite3.Connection", LabelledAtOnce),
     Case("B2", lambda_as_collate, "pickles", "fails_without_fault: <lambda>", function_as_collate),
@@ -264,7 +265,6 @@ CASES: tuple[Case, ...] = (
         "workers-agree",
         f"hung: {_DROPPED}RuntimeError: Cowardly refusing to serialize non-leaf tensor",
         detached,
-        deadline=QUICK,
     ),
     Case(
         "B5",
@@ -272,7 +272,6 @@ CASES: tuple[Case, ...] = (
         "truncated-half",
         f"hung: {_DROPPED}OSError: image file is truncated",
         loaded_images,
-        deadline=QUICK,
     ),
     Case("B6", graphs, "workers-agree", f"fails_without_fault: {_FAILS}KeyError: ", plain_graphs),
     Case("B7", BoxesApart, "pickles", "fails_without_fault: Too many open files", BoxesTogether),

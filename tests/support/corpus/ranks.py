@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, Sampler, get_worker_info
 from pytest_dataloader_faults import Contract
 from support.corpus.cases import Case
 from support.corpus.endless import RandomPerWorker
-from support.corpus.streams import ONLY_SHAPES
-from support.corpus.swallowing import LEAVES_OUT, NoneOnError, without_nones
+from support.corpus.swallowing import NoneOnError, without_nones
 from support.datasets import Records, RecordStream, shard
 
 
@@ -282,7 +281,6 @@ CASES: tuple[Case, ...] = (
         "hung: Contract(may_skip=True) allows a rank to skip samples, but DDP does not",
         skipping_loader,
         options=_MAY_SKIP,
-        not_applicable=LEAVES_OUT,
     ),
     Case(
         "O4",
@@ -318,7 +316,6 @@ CASES: tuple[Case, ...] = (
         "corrupted: all ranks delivered identical random samples, bit for bit",
         RandomPerRank,
         options=TWO,
-        not_applicable=ONLY_SHAPES,
     ),
     Case(
         "O6",

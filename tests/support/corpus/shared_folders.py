@@ -162,9 +162,8 @@ class MakesFolderTwice(DownloadsThenRenames):
             os.makedirs(self.file.parent)
 
 
-_CAUSE = "prepares the same files on several ranks at once"
 CASES: tuple[Case, ...] = tuple(
-    Case("O9", specimen, "ranks-share-folder", finding, twin, options=TWO, cause=_CAUSE)
+    Case("O9", specimen, "ranks-share-folder", finding, twin, options=TWO)
     for specimen, finding, twin in (
         (SavesItsPart, "corrupted: 8 were delivered on no rank", SavesItsPartByRank),
         (

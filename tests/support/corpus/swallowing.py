@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, default_collate, get_worker_info
 from pytest_dataloader_faults import Contract
 from support.corpus.archives import Virtual
 from support.corpus.cases import Case
-from support.corpus.pickling import QUICK
 from support.datasets import SIZE, Records, Substitutes, zeros
 from support.specimens import BoundedRetry, ChainedError, GivesZeros, Packed, ZerosOnError
 
@@ -396,7 +395,6 @@ CASES: tuple[Case, ...] = (
         "descriptor-exhaustion",
         "failed_unclearly: its cause is [Errno 24] Too many open files, and was raised by accident",
         SaysSoInHandler,
-        cause="raises an error that hides its cause",
     ),
     *(
         Case(
@@ -415,7 +413,6 @@ CASES: tuple[Case, ...] = (
         "read-error",
         "hung: neither finished nor raised an exception",
         BoundedRetry,
-        deadline=QUICK,
     ),
     Case(
         "G3",
@@ -444,7 +441,6 @@ CASES: tuple[Case, ...] = (
         "failed_unclearly: IndexError does not say",
         skips_the_unreadable,
         options=SKIPS,
-        not_applicable=LEAVES_OUT,
     ),
     Case("G6", ZerosOnError, "truncated-half", "corrupted: identical"),
     Case("G6", FirstGoodOnError, "read-error", "corrupted: identical", ChainedError),
@@ -457,7 +453,6 @@ CASES: tuple[Case, ...] = (
         "poisoned: does not contain the requested samples",
         skips_the_unreadable,
         options={**SKIPS, "files": "*.rec"},
-        not_applicable=LEAVES_OUT,
     ),
     Case(
         "G9",
@@ -466,7 +461,6 @@ CASES: tuple[Case, ...] = (
         "corrupted: in epoch 2",
         skips_the_unreadable,
         options=SKIPS,
-        not_applicable=LEAVES_OUT,
     ),
     Case("G9", RaisesAgain, "recovers-after-read-error", "poisoned: the same workers raised"),
     Case(

@@ -11,7 +11,6 @@ import numpy as np
 import soundfile
 
 from support.corpus.cases import Case
-from support.corpus.pickling import QUICK
 from support.datasets import Records, Substitutes, decode
 from support.specimens import (
     BadSample,
@@ -123,7 +122,6 @@ CASES: tuple[Case, ...] = (
         "truncated-half",
         "hung: could not pickle its result (AttributeError: Can't pickle local object",
         RaisesBuiltin,
-        deadline=QUICK,
     ),
     Case(
         "C9",

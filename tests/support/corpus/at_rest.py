@@ -11,47 +11,19 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from pytest_dataloader_faults import Contract
+from support.corpus.cases import Case
 from support.datasets import shard
 
 COUNT, SIZE = 16, 1 << 16
 _DATA, _INDEX, _SUMS = "samples.bin", "samples.idx", "sums.json"
-
-
-class Found(NamedTuple):
-    """What a check says of a specimen: the verdict, words of its sentence, and if it warns."""
-
-    verdict: str
-    words: str
-    warns: bool = False
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A specimen, the checks that it fails, and its twin, which passes all five.
-
-    Attributes:
-        write: Fills a folder with the files that both are made of.
-        specimen: Makes a dataset of that folder. One that takes a second folder writes there.
-        twin: Makes the same without the defect.
-        fails: What each check finds that the specimen fails. It passes the others.
-        options: Arguments of ``check_dataset`` for both.
-
-    """
-
-    write: Callable[[Path], object]
-    specimen: Callable[..., Any]
-    twin: Callable[..., Any]
-    fails: Mapping[str, Found]
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def noise() -> np.ndarray:
@@ -483,96 +455,87 @@ NOTICES = {"contract": Contract(detects_corruption=True)}
 MISSES = {"contract": Contract(detects_missing_files=True)}
 
 
-def expect_loss(reason: str, delivered: int = 0) -> Found:
+def expect_loss(reason: str, delivered: int = 0) -> str:
     """That this many were delivered without an error, because of *reason*."""
     are = "is" if delivered == 1 else "are"
-    return Found(
-        "corrupted", f"{reason}; only {delivered} of {COUNT} samples {are} left, and no exception"
-    )
+    left = f"only {delivered} of {COUNT} samples {are} left, and no exception"
+    return f"corrupted: {reason}; {left}"
+
+
+def cases_of(
+    write: Callable[[Path], object],
+    specimen: Callable[..., Any],
+    twin: Callable[..., Any],
+    fails: Mapping[str, str],
+    options: Mapping[str, Any] | None = None,
+    library: str = "",
+) -> Iterator[Case]:
+    """A case for each check that the specimen fails."""
+    for check, finding in fails.items():
+        options = options or {}
+        more = {"options": options, "library": library, "write": write}
+        yield Case("at-rest", specimen, check, finding, twin, **more)
 
 
 _HALF = expect_loss(f"{_DATA} has 50 % fewer bytes", 8)
-_NOTHING = Found("corrupted", "it is torch.Tensor torch.uint8 (0,) instead of torch.Tensor")
-_ANEW = "a dataset that a new process created from the same files has only"
-NO_PAGE = Found("crashed", "a page of a mapped file that the disk could not deliver", warns=True)
-PAIRS_OF_FILES = (
-    Pair(write_block, Mapped, MappedCounted, {CUT: _HALF}),
-    Pair(write_block, MappedMean, ReadMean, {UNREADABLE: NO_PAGE}),
-    Pair(
-        write_block,
-        CountsBytes,
-        KnowsItsSize,
-        {CUT: _HALF, EMPTY: expect_loss(f"{_DATA} is empty")},
-    ),
-    Pair(
+_NOTHING = "corrupted: it is torch.Tensor torch.uint8 (0,) instead of torch.Tensor"
+_ANEW = "poisoned: a dataset that a new process created from the same files has only"
+NO_PAGE = "crashed: a page of a mapped file that the disk could not deliver"
+KERNEL = "the kernel"
+_MISSING = expect_loss("08.rec is missing", 15)
+_WRONG_PAIRS = "corrupted: 08.rec is missing; 7 samples are not among those of"
+_EACH: tuple[tuple[Any, ...], ...] = (
+    (write_block, Mapped, MappedCounted, {CUT: _HALF}),
+    (write_block, MappedMean, ReadMean, {UNREADABLE: NO_PAGE}, {}, KERNEL),
+    (write_block, CountsBytes, KnowsItsSize, {CUT: _HALF, EMPTY: expect_loss(f"{_DATA} is empty")}),
+    (
         write_indexed,
         Indexed,
         IndexedChecked,
-        {CUT: _NOTHING, EMPTY: _NOTHING, DAMAGED: Found("corrupted", "sample")},
+        {CUT: _NOTHING, EMPTY: _NOTHING, DAMAGED: "corrupted: sample"},
         NOTICES,
     ),
-    Pair(
+    (
         write_lines,
         Lines,
         LinesCounted,
         {
-            CUT: Found("corrupted", "; only 14 of 16 samples are left, and no exception"),
+            CUT: "corrupted: ; only 14 of 16 samples are left, and no exception",
             EMPTY: expect_loss("samples.jsonl is empty"),
         },
     ),
-    Pair(
+    (
         write_lines,
         LineStream,
         LineStreamCounted,
-        {CUT: Found("corrupted", "missing"), EMPTY: Found("corrupted", "missing")},
+        {CUT: "corrupted: missing", EMPTY: "corrupted: missing"},
     ),
-    Pair(write_files, Listed, Files, {MISSING: expect_loss("08.rec is missing", 15)}, MISSES),
-    Pair(
-        write_files,
-        ListedStream,
-        ListedStreamCounted,
-        {MISSING: Found("corrupted", "missing")},
-        MISSES,
-    ),
-    Pair(
+    (write_files, Listed, Files, {MISSING: _MISSING}, MISSES),
+    (write_files, ListedStream, ListedStreamCounted, {MISSING: "corrupted: missing"}, MISSES),
+    (
         write_classes,
         Classes,
         ClassesOfManifest,
         {MISSING: expect_loss("01.rec is missing", 15)},
         MISSES,
     ),
-    Pair(
-        write_pairs,
-        Zipped,
-        ZippedByName,
-        {MISSING: Found("corrupted", "08.rec is missing; 7 samples are not among those of")},
-    ),
-    Pair(
-        write_pairs,
-        AugmentedPairs,
-        AugmentedByName,
-        {MISSING: Found("corrupted", "08.rec is missing; 7 samples are not among those of")},
-    ),
-    Pair(write_files, CompleteGroups, Augmented, {MISSING: expect_loss("08.rec is missing", 12)}),
-    Pair(write_files, IfExists, Files, {MISSING: expect_loss("08.rec is missing", 15)}),
-    Pair(write_files, IfStat, Files, {MISSING: expect_loss("08.rec is missing", 15)}),
-    Pair(write_files, IfNotEmpty, Files, {EMPTY: expect_loss("08.rec is empty", 15)}),
-    Pair(
+    (write_pairs, Zipped, ZippedByName, {MISSING: _WRONG_PAIRS}),
+    (write_pairs, AugmentedPairs, AugmentedByName, {MISSING: _WRONG_PAIRS}),
+    (write_files, CompleteGroups, Augmented, {MISSING: expect_loss("08.rec is missing", 12)}),
+    (write_files, IfExists, Files, {MISSING: _MISSING}),
+    (write_files, IfStat, Files, {MISSING: _MISSING}),
+    (write_files, IfNotEmpty, Files, {EMPTY: expect_loss("08.rec is empty", 15)}),
+    (
         write_files,
         IfReadable,
         Files,
-        {
-            MISSING: expect_loss("08.rec is missing", 15),
-            UNREADABLE: expect_loss("each file cannot be read"),
-        },
+        {MISSING: _MISSING, UNREADABLE: expect_loss("each file cannot be read")},
     ),
-    Pair(
+    (
         write_block,
         KeepsAnIndex,
         KeepsTheRightIndex,
-        {
-            CUT: Found("poisoned", f"{_ANEW} 8 of 16 samples"),
-            EMPTY: Found("poisoned", f"{_ANEW} 0 of 16 samples"),
-        },
+        {CUT: f"{_ANEW} 8 of 16 samples", EMPTY: f"{_ANEW} 0 of 16 samples"},
     ),
 )
+CASES = tuple(case for each in _EACH for case in cases_of(*each))

@@ -11,7 +11,7 @@ import pickle
 import sqlite3
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,23 +19,24 @@ import lmdb
 import pyarrow as pa
 import safetensors.numpy
 
-from support.before_init_specimens import (
+from support.corpus.at_rest import (
     COUNT,
     CUT,
     DAMAGED,
     EMPTY,
+    KERNEL,
     MISSING,
     NO_PAGE,
     NOTICES,
     SIZE,
     UNREADABLE,
-    Found,
-    Pair,
     Whole,
+    cases_of,
     expect_loss,
     noise,
     require,
 )
+from support.corpus.cases import Case
 from support.readers.libraries import write_tar
 from support.readers.register import READERS, split, values
 
@@ -163,46 +164,51 @@ _SILENT = {
 }
 """What comes of an error that is caught, whatever it was."""
 _NO_PAGE = {UNREADABLE: NO_PAGE}
-_BEYOND_END = Found("crashed", "a mapped file beyond the point where it was truncated")
+_BEYOND_END = "crashed: a mapped file beyond the point where it was truncated"
 _UNCLEAR = {
-    EMPTY: Found("failed_unclearly", "does not say that the content of samples is damaged"),
-    MISSING: Found("failed_unclearly", "does not say that its cause is [Errno 2]"),
+    EMPTY: "failed_unclearly: does not say that the content of samples is damaged",
+    MISSING: "failed_unclearly: does not say that its cause is [Errno 2]",
 }
 
 
-def _pair(
+def _cases(
+    name: str,
     write: Callable[[Path], object],
     specimen: Read,
     twin: Read,
-    fails: dict[str, Found],
-    **options: Any,
-) -> Pair:
-    make = [functools.partial(ReadBy, read) for read in (specimen, twin)]
-    return Pair(lambda folder: write(folder / "samples"), *make, fails, options)
+    fails: dict[str, str],
+    **more: Any,
+) -> Iterator[Case]:
+    datasets = [functools.partial(ReadBy, read) for read in (specimen, twin)]
+    for dataset in datasets:
+        vars(dataset)["__name__"] = name
+    yield from cases_of(lambda folder: write(folder / "samples"), *datasets, fails, **more)
 
 
-def _pair_of_reader(
+def _cases_of_reader(
     name: str,
-    fails: dict[str, Found],
+    reader_name: str,
+    fails: dict[str, str],
     *,
     specimen: Read | None = None,
     twin: Read | None = None,
-    **options: Any,
-) -> Pair:
+    **more: Any,
+) -> Iterator[Case]:
     """Of one of READERS; without a *twin* that is the twin, and a *specimen* catches its errors."""
-    reader = READERS[name]
+    reader = READERS[reader_name]
 
     def read(path: Path) -> bytes:
         return reader.read(str(path))
 
     write = functools.partial(reader.write_as, content=CONTENT)
     specimen = specimen or (read if twin else catch_errors(read))
-    return _pair(write, specimen, twin or read, fails, **options)
+    yield from _cases(name, write, specimen, twin or read, fails, **more)
 
 
-PAIRS_OF_FORMATS = {
-    "pickle": _pair_of_reader("python_pickle", _SILENT),
-    "pickles": _pair(
+CASES = (
+    *_cases_of_reader("pickle", "python_pickle", _SILENT),
+    *_cases(
+        "pickles",
         write_pickles,
         read_pickles,
         read_counted_pickles,
@@ -211,29 +217,39 @@ PAIRS_OF_FORMATS = {
             EMPTY: expect_loss("samples is empty"),
         },
     ),
-    "json": _pair_of_reader("python_json", _SILENT),
-    "hdf5": _pair_of_reader("hdf5", _SILENT),
-    "lmdb": _pair_of_reader("lmdb_store", {CUT: _BEYOND_END}, twin=read_whole_lmdb),
-    "sqlite": _pair_of_reader(
-        "python_sqlite3", _UNCLEAR, specimen=read_sqlite, twin=read_named_sqlite
+    *_cases_of_reader("json", "python_json", _SILENT),
+    *_cases_of_reader("hdf5", "hdf5", _SILENT),
+    *_cases_of_reader("lmdb", "lmdb_store", {CUT: _BEYOND_END}, twin=read_whole_lmdb),
+    *_cases_of_reader(
+        "sqlite", "python_sqlite3", _UNCLEAR, specimen=read_sqlite, twin=read_named_sqlite
     ),
-    "parquet": _pair_of_reader("parquet", _SILENT),
-    "arrow": _pair_of_reader("arrow_mapped", _NO_PAGE, twin=read_unmapped_arrow),
-    "safetensors": _pair_of_reader("safetensors_file", _NO_PAGE, twin=read_unmapped_safetensors),
-    "zip": _pair_of_reader("python_zipfile", _SILENT),
-    "zip in part": _pair_of_reader(
+    *_cases_of_reader("parquet", "parquet", _SILENT),
+    *_cases_of_reader(
+        "arrow", "arrow_mapped", _NO_PAGE, twin=read_unmapped_arrow, library="the kernel"
+    ),
+    *_cases_of_reader(
+        "safetensors",
+        "safetensors_file",
+        _NO_PAGE,
+        twin=read_unmapped_safetensors,
+        library=KERNEL,
+    ),
+    *_cases_of_reader("zip", "python_zipfile", _SILENT),
+    *_cases_of_reader(
+        "zip in part",
         "python_zipfile",
-        {DAMAGED: Found("corrupted", "sample")},
+        {DAMAGED: "corrupted: sample"},
         specimen=read_zip_in_part,
-        **NOTICES,
+        options=NOTICES,
     ),
-    "tar": _pair(
+    *_cases(
+        "tar",
         write_counted_tar,
         read_tar,
         read_counted_tar,
-        {CUT: Found("corrupted", "; only 14 of 16 samples are left, and no exception")},
+        {CUT: "corrupted: ; only 14 of 16 samples are left, and no exception"},
     ),
-    "npz": _pair_of_reader("numpy_load_npz", _SILENT),
-    "npy": _pair_of_reader("numpy_load", _SILENT),
-    "torch": _pair_of_reader("torch_load", _SILENT),
-}
+    *_cases_of_reader("npz", "numpy_load_npz", _SILENT),
+    *_cases_of_reader("npy", "numpy_load", _SILENT),
+    *_cases_of_reader("torch", "torch_load", _SILENT),
+)
