@@ -11,13 +11,13 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes import Footprint, Pass
 from pytest_dataloader_faults.outcomes.stages import DONE
 from support.applicability import refusal_of
-from support.corpus.archives import H5, H5Rows, Lmdb, Npz, Sqlite, Unbuffered, Zip
+from support.corpus.archives import H5, Lmdb, Sqlite
 from support.corpus.streams import IteratorOnSelf, Shards
-from support.datasets import COUNT, SIZE, BySet, CopiedRecords, Records
+from support.datasets import COUNT, SIZE, CopiedRecords, Records
 from support.facts import EIO, EPOCH_1, fired, ordinary, revised
 from support.results import failure_of, failures_of, result_of
 from support.rows import slow
-from support.specimens import IndexLeftOpen, Packed
+from support.specimens import IndexLeftOpen
 
 pytestmark = pytest.mark.usefixtures("engine")
 LEFT, GROWTH = "abandoned-epoch", "resource-growth"
@@ -29,7 +29,7 @@ def _is_left_early(result):
     return any("prefetch_factor" in trial.request.loader for trial in result.trials)
 
 
-@pytest.mark.parametrize("kind", [Records, slow(BySet), slow(Packed), Shards])
+@pytest.mark.parametrize("kind", [Records, Shards])
 def test_healthy_datasets_can_be_left(records, kind):
     """A trial that shows no growth counts for its check as well."""
     growth, result = check_dataset(lambda: kind(records), only=[GROWTH, LEFT])
@@ -185,9 +185,7 @@ def test_a_hang_in_the_first_epoch_is_judged():
     assert refusal_of(CHECKS[CUT[1]].scenario.require_effect, None, hung) is None
 
 
-@pytest.mark.parametrize(
-    "kind", [*(Sqlite, Shards), *map(slow, (H5, Lmdb, H5Rows, Npz, Zip, Unbuffered, Packed))]
-)
+@pytest.mark.parametrize("kind", [*(Sqlite, Shards), *map(slow, (H5, Lmdb))])
 def test_readers_give_whole_files_after_an_error(records, kind):
     """It ends epoch 1, and the same workers give every sample in epoch 2.
 

@@ -1,18 +1,17 @@
-"""Datasets that list a folder: those that depend on its order fail, and their twins do not."""
+"""The checks of the order of listings: contracts, ranks, and where they do not apply."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset
 
 from pytest_dataloader_faults import Contract, run_trial
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.faults import ListingOrder
 from support.judging import judge_trial
 from support.results import failure_of, result_of
-from support.rows import slow
 
 LISTING_ORDER = "listing-order"
 COUNT = 16
@@ -63,12 +62,6 @@ class Pairs(SortedImages):
         return super().__getitem__(index), self.masks[index].read_bytes()
 
 
-class PairsByName(Pairs):
-    def __getitem__(self, index):
-        image = self.images[index]
-        return image.read_bytes(), (image.parent.parent / "masks" / image.name).read_bytes()
-
-
 class Scans(SortedImages):
     """Each worker lists the folder again for each sample, and takes one by its place."""
 
@@ -97,19 +90,6 @@ def _check(make, folder, **arguments):
     return result_of(lambda: make(folder), LISTING_ORDER, **arguments)
 
 
-@pytest.mark.parametrize("specimen", [Images, slow(Pairs), Scans])
-def test_a_dataset_that_depends_on_the_order_fails(folder, specimen):
-    result = failure_of(lambda: specimen(folder), LISTING_ORDER)
-    assert (result.verdict, result.finding.cause.phrase) == ("corrupted", CAUSE)
-    assert result.sentence.startswith("when its folders are listed in another order, sample 0")
-
-
-@pytest.mark.parametrize("twin", [SortedImages, slow(PairsByName)])
-def test_a_dataset_that_sorts_its_files_passes(folder, twin):
-    result = _check(twin, folder)
-    assert (result.verdict, result.outcome.fired > 0) == ("survived", True)
-
-
 def test_a_contract_allows_another_order(folder):
     contract = Contract(may_reorder=True)
     result = _check(Images, folder, contract=contract)
@@ -133,13 +113,6 @@ def test_a_folder_with_one_entry_has_no_order(tmp_path):
     assert "no folder of its files that is listed has several entries" in result.explanation
 
 
-def test_disarmed_it_shows_nothing(folder):
-    reference = take_reference(lambda: Images(folder))
-    fault = ListingOrder("/nothing/has/this/name")
-    outcome = run_trial(lambda: Images(folder), fault, before_init=True)
-    assert judge_trial(outcome, reference).verdict == "not_exercised"
-
-
 def test_a_random_order_is_the_same_in_each_process(folder):
     """The main process and the workers of a dataset that lists in each of them agree."""
     reference = take_reference(lambda: Scans(folder))
@@ -151,25 +124,6 @@ def test_a_random_order_is_the_same_in_each_process(folder):
 
 
 RANKS_LISTING_ORDER = "ranks-listing-order"
-
-
-class ImagesOfRank(IterableDataset):
-    """Each rank yields every second file, and each of its workers every second one of these."""
-
-    images = Images
-
-    def __init__(self, folder):
-        self.dataset = self.images(folder)
-
-    def __iter__(self):
-        rank, count = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
-        info = get_worker_info()
-        own = range(rank, len(self.dataset), count)[info.id :: info.num_workers]
-        yield from map(self.dataset.__getitem__, own)
-
-
-class SortedImagesOfRank(ImagesOfRank):
-    images = SortedImages
 
 
 def _check_ranks(make, folder, ranks=2):
@@ -189,19 +143,6 @@ def test_a_rank_with_another_order_reads_the_samples_of_others(folder):
         row for rank in result.outcome.ranks for each in rank.delivered for row in each.rows
     ]
     assert len(set(delivered)) < len(delivered) == COUNT
-
-
-def test_a_stream_that_is_divided_by_places_in_a_listing(folder):
-    result = _fail_ranks(ImagesOfRank, folder)
-    assert (result.verdict, result.cause) == ("corrupted", CAUSE), result.explanation
-    assert "more than once, on ranks 0 and 1, and 8 were delivered on no rank" in result.sentence
-
-
-@pytest.mark.parametrize("twin", [slow(SortedImages), SortedImagesOfRank])
-def test_ranks_that_sort_their_files_agree(folder, twin):
-    result = _check_ranks(twin, folder)
-    assert result.verdict == "survived", result.explanation
-    assert [rank.fired > 0 for rank in result.outcome.ranks] == [False, True]
 
 
 def test_ranks_that_list_no_folder(folder):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import functools
 import sqlite3
@@ -11,13 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import h5py
 import lmdb
 import pytest
 import torch
-from filelock import FileLock
-from torch.utils.data import get_worker_info
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._engine import explain_missing_engine
@@ -31,21 +27,16 @@ from pytest_dataloader_faults.faults import LockError
 from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, Firing, Pass, WorkerFacts
 from pytest_dataloader_faults.steps import run_epochs
 from support.corpus.locks import (
-    CountsAndWaits,
     CountsAnyway,
     CountsUnderLock,
-    LocksByFlock,
     LocksByLibrary,
     RetriesHdf5,
-    TakesAnyErrorForHeld,
-    WaitsByLibrary,
     WaitsForOtherJob,
-    WaitsInFlock,
 )
 from support.datasets import Records
 from support.facts import EPOCH_1, ordinary, revised
 from support.results import failure_of
-from support.rows import rows, slow
+from support.rows import rows
 
 pytestmark = pytest.mark.skipif(
     bool(explain_missing_engine()), reason=str(explain_missing_engine())
@@ -98,25 +89,6 @@ class ReadsLmdb(Records):
             return torch.tensor(list(transaction.get(b"%d" % index)))
 
 
-class ReadsDuckdb(Records):
-    """Reads each record from a database that it opens for each of them: healthy."""
-
-    def __init__(self, folder: Path, *, read_only: bool = True) -> None:
-        super().__init__(folder)
-        self.database, self.read_only = str(folder.parent / "records.duckdb"), read_only
-        if not Path(self.database).exists():
-            with duckdb.connect(self.database) as connection:
-                connection.execute("create table records (number integer, data blob)")
-                rows = [(number, path.read_bytes()) for number, path in enumerate(self.paths)]
-                connection.executemany("insert into records values (?, ?)", rows)
-
-    def __getitem__(self, index: int) -> Any:
-        with duckdb.connect(self.database, read_only=self.read_only) as connection:
-            query = "select data from records where number = ?"
-            ((data,),) = connection.execute(query, (index,)).fetchall()
-        return torch.tensor(list(data))
-
-
 class KeepsLock(Records):
     """Has *lock* keep a lock from the first sample in a process to its end."""
 
@@ -136,24 +108,13 @@ def _lock_sqlite(folder: Path) -> object:
     return connection
 
 
-def _lock_by_library(folder: Path) -> object:
-    return FileLock(folder / "index.lock").acquire(timeout=0)
-
-
-def _refuse_workers(_folder: Path) -> None:
-    if get_worker_info():
-        raise BlockingIOError(errno.EAGAIN, "the dataset is busy")
-
-
 @pytest.mark.parametrize(
     ("lock", "remedy"),
     [
         (lambda folder: h5py.File(folder / "index.h5", "a"), "h5py.File(path, 'r')"),
         (_lock_sqlite, "?mode=ro"),
-        slow(lambda folder: duckdb.connect(folder / "index.duckdb"), "read_only=True"),
-        slow(_lock_by_library, "as soon as the file is written"),
     ],
-    ids=["h5py", "sqlite", "duckdb", "filelock"],
+    ids=["h5py", "sqlite"],
 )
 def test_workers_that_lock_each_other_out_are_a_cause(records, lock, remedy):
     result = failure_of(functools.partial(KeepsLock, records, lock), "workers-agree")
@@ -163,16 +124,8 @@ def test_workers_that_lock_each_other_out_are_a_cause(records, lock, remedy):
     assert remedy in result.explanation
 
 
-def test_an_error_that_mentions_no_lock_has_another_cause(records):
-    result = failure_of(functools.partial(KeepsLock, records, _refuse_workers), "workers-agree")
-
-    assert result.verdict == "fails_without_fault"
-    assert result.cause == "fails without a fault"
-
-
-@pytest.mark.parametrize("kind", [slow(ReadsDuckdb), ReadsSqlite])
-def test_databases_raise_a_clear_error(records, kind):
-    for result in _results(functools.partial(kind, records)).values():
+def test_a_database_raises_a_clear_error(records):
+    for result in _results(functools.partial(ReadsSqlite, records)).values():
         assert result.verdict == "failed_cleanly", result.explanation
 
 
@@ -191,40 +144,18 @@ class WaitsAMinute(LocksByLibrary):
 
 @pytest.mark.parametrize(
     "kind",
-    [WaitsByLibrary, WaitsAMinute, slow(WaitsInFlock), RetriesHdf5, CountsAndWaits],
+    [WaitsAMinute, RetriesHdf5],
 )
 def test_a_wait_for_another_job_is_sound(records, kind):
-    takes_folder = issubclass(kind, CountsAndWaits)
-    make = (
-        (lambda cache: kind(records, cache)) if takes_folder else functools.partial(kind, records)
-    )
-    (result,) = check_dataset(make, only="locked-file")
+    (result,) = check_dataset(functools.partial(kind, records), only="locked-file")
     assert result.verdict == "survived"
     assert all(each.fired for each in result.trials)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("check", BOTH)
-@pytest.mark.timeout(300)
-def test_a_timeout_of_a_minute_is_short_enough(records, check):
-    """SQLite takes ENOLCK for a lock that is held."""
-    (result,) = check_dataset(functools.partial(ReadsSqlite, records, 60), only=check)
-    assert result.verdict == ("survived" if check == "locked-file" else "failed_cleanly")
 
 
 def test_a_dataset_that_locks_nothing_is_left_out(records):
     for result in _results(functools.partial(ReadsLmdb, records, lock=False)).values():
         assert not result.applies
         assert "neither its constructor nor its workers lock a file" in result.explanation
-
-
-@pytest.mark.parametrize("kind", [WaitsByLibrary, slow(LocksByFlock)])
-def test_the_verdict_comes_from_the_fault(records, kind):
-    battery = Battery(functools.partial(kind, records), Settings(samples=16))
-    disarmed = LockError("/nothing/has/this/name")
-    outcome = battery.fault_free_run.run_trial(disarmed)
-
-    assert battery.fault_free_run.judge(outcome).verdict == "not_exercised"
 
 
 def test_a_write_without_the_fault_is_none_without_a_lock(records):
@@ -239,38 +170,6 @@ def test_a_write_without_the_fault_is_none_without_a_lock(records):
     assert any(each.writes for worker in outcome.workers for each in worker.files.values())
     assert any(worker.notes for worker in fault_free.workers)
     assert find_unlocked_write(outcome, fault_free) is None
-
-
-class LogsAroundLock(LocksByFlock):
-    """Writes a log beside the lock, before it has it, while it has it and without it: healthy."""
-
-    logs_start = True
-
-    def __init__(self, folder: Path, cache: Path) -> None:
-        super().__init__(folder)
-        self.lock, self.log = cache / "cache.lock", cache / "log.txt"
-
-    def __getitem__(self, index: int) -> Any:
-        if self.logs_start:
-            self._write_line(f"sample {index}")
-        with open(self.lock, "ab") as lock:
-            try:
-                self._lock(lock)
-            except OSError as error:
-                self._write_line(f"sample {index}: {error}")
-                raise
-            self._write_line(f"sample {index} is locked")
-            return Records.__getitem__(self, index)
-
-    def _write_line(self, line: str) -> None:
-        with open(self.log, "a") as log:
-            log.write(f"{line}\n")
-
-
-class LogsTheError(LogsAroundLock):
-    """Writes its log under the lock, and without it only that the lock failed: healthy."""
-
-    logs_start = False
 
 
 class ReleasesTooEarly(CountsUnderLock):
@@ -317,9 +216,8 @@ def test_a_lock_that_workers_refuse_each_other_still_protects_its_file(records, 
     assert healthy.verdict == "survived"
 
 
-@pytest.mark.parametrize("kind", [slow(LogsAroundLock), slow(LogsTheError), ReleasesTooEarly])
-def test_a_file_that_is_also_written_without_a_lock_needs_none(records, kind):
-    for result in _results(lambda cache: kind(records, cache)).values():
+def test_a_file_that_is_also_written_without_a_lock_needs_none(records):
+    for result in _results(lambda cache: ReleasesTooEarly(records, cache)).values():
         assert result.verdict == "failed_cleanly", result.explanation
 
 
@@ -351,7 +249,6 @@ class WritesAnyway(LocksAtFirst):
 @pytest.mark.parametrize(
     ("kind", "held", "lacking"),
     [
-        slow(LocksAtFirst, "failed_cleanly", "failed_cleanly"),
         (WaitsAtFirst, "survived", "failed_cleanly"),
         (WritesAnyway, "corrupted", "corrupted"),
     ],
@@ -366,16 +263,7 @@ def test_locks_of_a_constructor(records, kind, held, lacking):
         assert {each.sentence for each in results.values()} == {sentence}
 
 
-class LocksTwice(WaitsForOtherJob):
-    """The constructor handles a lock that is held, and its workers wait for the other job."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        with open(self.lock, "ab") as lock, contextlib.suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-class RefusesAtFirst(LocksTwice):
+class RefusesAtFirst(WaitsForOtherJob):
     """Its constructor raises the error, which hides what its workers do."""
 
     def __init__(self, folder: Path) -> None:
@@ -384,18 +272,9 @@ class RefusesAtFirst(LocksTwice):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-@pytest.mark.parametrize("kind", [slow(LocksTwice), RefusesAtFirst])
-def test_the_constructor_does_not_hide_the_locks_of_workers(records, kind):
-    result = failure_of(functools.partial(kind, records), "locked-file", deadline=2)
+def test_the_constructor_does_not_hide_the_locks_of_workers(records):
+    result = failure_of(functools.partial(RefusesAtFirst, records), "locked-file", deadline=2)
     assert (result.verdict, result.cause) == ("hung", "keeps waiting after a file lock is released")
-    assert "Give up after a few attempts" not in result.explanation
-
-
-def test_an_endless_retry_without_locks_gets_the_advice_of_the_check(records):
-    make = functools.partial(TakesAnyErrorForHeld, records)
-    result = failure_of(make, "no-locks", deadline=1)
-    assert (result.verdict, result.cause) == ("hung", "takes every error of a lock for a held lock")
-    assert "Only EAGAIN and EACCES mean" in result.explanation
     assert "Give up after a few attempts" not in result.explanation
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import signal
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,17 +22,14 @@ from pytest_dataloader_faults.faults import ThreadExhaustion
 from pytest_dataloader_faults.outcomes import Pass, WorkerDeath
 from pytest_dataloader_faults.outcomes.stages import DONE, START
 from support.corpus.threads import (
-    IgnoresError,
     KeepsThread,
     ReadsInPool,
-    RunsCommand,
-    ZerosWithoutPool,
 )
 from support.datasets import Records
 from support.facts import EPOCH_1, fired, map_reference, ordinary, raised, revised
 from support.judging import judge_trial
 from support.results import failure_of, result_of
-from support.rows import rows, slow
+from support.rows import rows
 
 pytestmark = pytest.mark.skipif(
     bool(explain_missing_engine()), reason=str(explain_missing_engine())
@@ -124,18 +120,6 @@ def test_a_single_start_lacks_a_scenario(records):
     battery = Battery(functools.partial(KeepsThread, records), Settings(samples=16))
 
     assert len(CHECKS[NAME].plan_scenarios(battery.workload)) == 2
-
-
-@pytest.mark.parametrize("kind", [ZerosWithoutPool, *map(slow, (IgnoresError, RunsCommand))])
-def test_the_verdict_comes_from_the_fault(records, kind):
-    battery = Battery(functools.partial(kind, records), Settings(samples=16))
-    for scenario in CHECKS[NAME].plan_scenarios(battery.workload):
-        disarmed = [replace(fault, workers=(99,)) for fault in scenario.faults]
-        outcome = battery.fault_free_run.run_trial(
-            *disarmed, changes=scenario.loader, options=scenario.options
-        )
-
-        assert battery.fault_free_run.judge(outcome).verdict == "not_exercised"
 
 
 GONE = raised("RuntimeError", "DataLoader worker (pid(s) 4711) exited unexpectedly")

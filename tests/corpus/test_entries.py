@@ -5,7 +5,9 @@ from pathlib import Path
 
 from pytest_dataloader_faults import Verdict
 from pytest_dataloader_faults.battery.checks import CHECKS
-from support.corpus import BEHAVIOURS, CASES, ENTRIES, EXCUSED
+from support.causes import all_causes
+from support.corpus import BEHAVIOURS, CASES, ENTRIES, EXCUSED, SPECIMENS
+from support.corpus.cases import CAUSES
 from support.rows import rows
 
 TESTS = Path(__file__).parent.parent
@@ -18,9 +20,13 @@ def test_every_entry_is_shown_explained_or_exempt():
     assert sorted(ENTRIES) == sorted(accounts)
 
 
-@rows("case", CASES, ids=lambda case: f"{case.entry}-{case.check}")
-def test_case_names_a_check(case):
-    assert case.check in CHECKS
+def test_every_check_has_a_specimen():
+    assert {case.check for case in SPECIMENS} == CHECKS.keys()
+
+
+def test_every_specimen_has_a_likely_cause():
+    assert CAUSES.keys() == {case.key for case in SPECIMENS}
+    assert set(CAUSES.values()) <= {cause.phrase for cause in all_causes()}
 
 
 def test_every_violation_has_a_specimen():

@@ -16,15 +16,10 @@ from pytest_dataloader_faults.battery.checks.memory import MEMORY
 from pytest_dataloader_faults.battery.checks.network import HTTP, NETWORK
 from pytest_dataloader_faults.battery.checks.threads import THREADS
 from pytest_dataloader_faults.battery.checks.writes import WRITES
-from support.corpus import CASES, SPECIMENS
+from support.corpus import CASES, FIRST, SPECIMENS
 
 OF_FILES_BEFORE = [check.name for check in (*BEFORE_INIT, *LISTINGS)]
 TWINS = {f"{case.entry}-{case.twin.__name__}": case for case in CASES}
-FIRST = {
-    key: case
-    for case in sorted(SPECIMENS, key=lambda case: case.verdict == "hung")[::-1]
-    for key in (case.check, case.verdict)
-}
 _RARE = (*WRITES, *LOCKS, *THREADS, *NETWORK, *HTTP, *MEMORY)
 RARE = {check.name for check in _RARE} | {
     *("listing-order", "ranks-share-folder", "pin-memory"),

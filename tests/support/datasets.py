@@ -77,19 +77,6 @@ class Substitutes:
             return self.substitute(index, error)
 
 
-class BySet(Records):
-    """Takes its samples in the order of a set of str, of which each interpreter has its own."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.names = {path.name for path in self.paths}
-        self.folder = folder
-
-    def __getitem__(self, index: int) -> Any:
-        path = self.folder / list(self.names)[index]
-        return torch.tensor(list(path.read_bytes()), dtype=torch.uint8)
-
-
 class RecordStream(IterableDataset[Any]):
     """The same, sharded over the workers."""
 

@@ -6,15 +6,12 @@ import asyncio
 import json
 import re
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
 import requests
 import torch
-import urllib3
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from support.network_datasets import COUNT, SIZE, ByHttp, ByRequests
@@ -30,60 +27,11 @@ class TakesPage(ByHttp):
         return requests.get(url, timeout=self.limit).content
 
 
-class TakesItsBeginning(TakesPage):
-    """The same, of as many bytes as a sample has."""
-
-    def read(self, url: str) -> bytes:
-        return super().read(url)[:SIZE].ljust(SIZE, b"\0")
-
-
 class TakesItsFirstBytes(TakesPage):
     """The same, of as few bytes as a label or a header has."""
 
     def read(self, url: str) -> bytes:
         return super().read(url)[:16].ljust(SIZE, b"\0")
-
-
-class CatchesHttpError(ByHttp):
-    """Has an opener of its own that hands out the page, as ``HTTPError`` is one."""
-
-    def read(self, url: str) -> bytes:
-        try:
-            return super().read(url)
-        except urllib.error.HTTPError as error:
-            return error.read()
-
-
-class TakesPageInSession(ByHttp):
-    """Takes what comes for data, in a session whose connection is kept."""
-
-    session: requests.Session | None = None
-
-    def read(self, url: str) -> bytes:
-        if self.session is None:
-            self.session = requests.Session()
-        return self.session.get(url, timeout=self.limit).content
-
-
-class ChecksInSession(TakesPageInSession):
-    """Its twin."""
-
-    def read(self, url: str) -> bytes:
-        if self.session is None:
-            self.session = requests.Session()
-        answer = self.session.get(url, timeout=self.limit)
-        answer.raise_for_status()
-        return answer.content
-
-
-class ZerosForStatus(ByRequests):
-    """Catches the error of a status, and nothing else."""
-
-    def read(self, url: str) -> bytes:
-        try:
-            return super().read(url)
-        except requests.HTTPError:
-            return bytes(SIZE)
 
 
 class RepeatsSample(ByRequests):
@@ -121,17 +69,6 @@ class BlamesFile(ByRequests):
             raise FileNotFoundError(url) from None
 
 
-class RetriesForever(ByHttp):
-    """Requests again until the status is 200."""
-
-    def read(self, url: str) -> bytes:
-        while True:
-            answer = requests.get(url, timeout=self.limit)
-            if answer.ok:
-                return answer.content
-            time.sleep(_PAUSE)
-
-
 class RetriesThrice(ByRequests):
     """Its twin: requests again a few times, and then raises the error."""
 
@@ -159,14 +96,6 @@ class Stream(IterableDataset[torch.Tensor]):
     def samples_of(self, answer: requests.Response) -> Iterator[torch.Tensor]:
         answer.raise_for_status()
         yield torch.frombuffer(bytearray(answer.content), dtype=torch.uint8)
-
-
-class SkippingStream(Stream):
-    """Skips what it could not get, so that the epoch is shorter."""
-
-    def samples_of(self, answer: requests.Response) -> Iterator[torch.Tensor]:
-        if answer.ok:
-            yield from super().samples_of(answer)
 
 
 class EndingStream(Stream):
@@ -198,33 +127,6 @@ class ByAiohttp(ByHttp):
             return await answer.read()
 
 
-class ByAiohttpWithStatus(ByAiohttp):
-    """Its twin."""
-
-    raises = True
-
-
-class ByUrllib3(ByHttp):
-    """By urllib3, whose responses have a status and no method that raises an error for it."""
-
-    def read(self, url: str) -> bytes:
-        return self.request(url).data
-
-    def request(self, url: str) -> urllib3.BaseHTTPResponse:
-        return urllib3.PoolManager(timeout=self.limit).request("GET", url)
-
-
-class ByUrllib3WithStatus(ByUrllib3):
-    """Its twin. urllib3 itself requests again if a response has Retry-After."""
-
-    def read(self, url: str) -> bytes:
-        answer = self.request(url)
-        if answer.status != HTTPStatus.OK:
-            message = f"{url}: HTTP status {answer.status}"
-            raise OSError(message)
-        return answer.data
-
-
 class ByFsspec(ByHttp):
     """By fsspec, which raises an error for a status."""
 
@@ -249,12 +151,6 @@ class FromShards(IterableDataset[torch.Tensor]):
         for place, sample in enumerate(shards):
             if info is None or place % info.num_workers == info.id:
                 yield torch.frombuffer(bytearray(sample["bin"]), dtype=torch.uint8)
-
-
-class FromShardsWithoutStatus(FromShards):
-    """Without the option, curl writes the page, which is no archive: the error names the URL."""
-
-    command = "curl -s"
 
 
 class FromS3(Dataset[torch.Tensor]):
@@ -309,15 +205,6 @@ class ZerosForMissing(RemembersMissing):
 
     def miss(self) -> bytes:
         return bytes(SIZE)
-
-
-class TakesPageOfMissing(Stream):
-    """Takes the page for a sample, but only if the object does not exist."""
-
-    def samples_of(self, answer: requests.Response) -> Iterator[torch.Tensor]:
-        if answer.status_code != HTTPStatus.NOT_FOUND:
-            answer.raise_for_status()
-        yield torch.frombuffer(bytearray(answer.content), dtype=torch.uint8)
 
 
 class Lengths(ByHttp):

@@ -110,12 +110,6 @@ class OfItsLength(ByHttp):
         return content_of_its_length(url, self.limit)
 
 
-class Impatient(ByHttp):
-    """Has a short timeout."""
-
-    limit = 0.3
-
-
 _FRAME = 8
 """Bytes of a number: a process that reads as many takes no part of what is for another."""
 

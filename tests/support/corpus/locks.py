@@ -37,12 +37,6 @@ class LocksByLibrary(Records):
             return super().__getitem__(index)
 
 
-class WaitsByLibrary(LocksByLibrary):
-    """Waits as long as it takes, as filelock does by default: healthy."""
-
-    timeout = -1
-
-
 class LocksByFlock(Records):
     """Reads under a lock, which it asks for again and again for a while: healthy."""
 
