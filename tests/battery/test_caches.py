@@ -1,6 +1,5 @@
 """A cache hides its sources. The battery tells of a new one, and what to do."""
 
-import functools
 import os
 import shutil
 import time
@@ -8,28 +7,24 @@ import time
 import pytest
 from torch.utils.data import get_worker_info
 
-from pytest_dataloader_faults import check_dataset, run_trial, sweep
+from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery import fault_free_run
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT
 from pytest_dataloader_faults.battery.fault_free_cache import FaultFreeCache
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
-from pytest_dataloader_faults.faults import ReadError, TruncatedFile
+from pytest_dataloader_faults.faults import TruncatedFile
 from pytest_dataloader_faults.outcomes.repeats import run_without_vain_waits
 from pytest_dataloader_faults.search import explore, replay
 from support.corpus.caches import (
-    CacheLocked,
     CacheLockedByName,
     CacheRenamed,
     CacheRenamedTwice,
     CacheSeenEarly,
-    CheckedSpectrograms,
     Spectrograms,
 )
 from support.datasets import Records
 from support.results import failure_of, failures_of, result_of
-from support.rows import slow
 from support.surveys import survey
 
 
@@ -53,14 +48,6 @@ def test_a_new_cache_is_noted(records, cache):
     assert f"\n  {note}.\n" in result.explanation
 
 
-def test_only_checks_of_files_tell_of_it(records, cache):
-    make_dataset = functools.partial(Spectrograms, records, cache)
-    only = ["read-error", "worker-killed-first"]
-    error, killed = check_dataset(make_dataset, only=only, on_fail=None)
-    assert (len(error.notes), killed.notes) == (1, ())
-    assert _check(make_dataset).notes == ()
-
-
 def test_a_changed_file_is_noted(records, tmp_path):
     counter = tmp_path / "counter"
     counter.write_text("0")
@@ -74,27 +61,11 @@ def test_a_changed_file_is_noted(records, tmp_path):
     assert "the workers read and write 1 file" in result.notes[0]
 
 
-def test_without_its_cache_a_dataset_reads_its_sources(records):
-    result = failure_of(functools.partial(Spectrograms, records), "read-error")
-    twin = _check(functools.partial(CheckedSpectrograms, records))
-    assert (result.verdict, result.notes) == ("corrupted", ())
-    assert (twin.verdict, twin.notes) == ("failed_cleanly", ())
-
-
 def test_files_that_the_test_has_just_written_are_no_cache(records):
     for path in records.iterdir():
         path.write_bytes(path.read_bytes())
         os.utime(path, (2**31, 2**31))
     assert _check(lambda: Records(records)).notes == ()
-
-
-def test_what_is_made_and_not_read_is_no_cache(records, tmp_path):
-    assert _check(functools.partial(_logging, records, tmp_path / "log"), "open-error").notes == ()
-
-
-def _logging(records, log):
-    log.write_text("made\n")
-    return Records(records)
 
 
 def test_a_log_that_workers_write_is_no_cache(records, tmp_path):
@@ -106,28 +77,6 @@ def test_a_log_that_workers_write_is_no_cache(records, tmp_path):
             return super().__getitem__(index)
 
     assert _check(lambda: Logs(records)).notes == ()
-
-
-def test_every_item_of_a_test_notes_the_cache(records, cache):
-    memory = FaultFreeCache()
-    for name in ("read-error", "truncated-half"):
-        result, _ = memory.run_check(
-            name,
-            lambda: Spectrograms(records, cache),
-            Settings(),
-            home=None,
-            expected=None,
-            reproduce="",
-        )
-        assert len(result.notes) == 1
-
-
-def test_a_sweep_notes_the_cache(records, cache):
-    swept = sweep(lambda: Spectrograms(records, cache), faults=[ReadError()], max_trials=1)
-    assert "16 files that the workers read (spectrograms/00.npy" in swept.steps[0].explanation
-
-
-_BEFORE_INIT = [each.name for each in BEFORE_INIT]
 
 
 class _Checked(Records):
@@ -171,16 +120,6 @@ def _sources(tmp_path):
 
 def _checked(folder):
     return _Checked(folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make_dataset", [_checked, _Checked])
-def test_a_sound_dataset_passes_all_checks_before_init_on_a_copy(sources, make_dataset):
-    names = sorted(os.listdir(sources))
-    results = check_dataset(make_dataset, only=_BEFORE_INIT, copy=sources)
-    assert all(each.applies and each.outcome.fired for each in results)
-    assert not any(str(sources) in str(each.outcome.schedule) for each in results)
-    assert sorted(os.listdir(sources)) == names
 
 
 def test_a_cache_next_to_its_sources_that_is_poisoned_fails_on_a_copy(sources):
@@ -231,12 +170,6 @@ def test_a_copy_is_for_one_trial_and_before_its_faults(sources):
         run_trial(lambda: _Checked(sources), copy=sources)
     with pytest.raises(InvalidArgumentError, match="copy='/no/such' must be an existing folder"):
         run_trial(_Checked, copy="/no/such")
-
-
-def test_a_copy_that_cannot_be_made_is_no_verdict(sources):
-    os.mkfifo(sources / "pipe.bin")
-    with pytest.raises(InvalidArgumentError, match=r"pipe\.bin is neither a file nor a folder"):
-        run_trial(_Checked, copy=sources)
 
 
 def test_another_item_accepts_a_run_on_a_copy_only_of_the_same_files(sources):
@@ -326,7 +259,7 @@ def test_workers_that_share_a_temporary_name_are_told_to_add_theirs(records):
     assert "as in f'all.tmp.{os.getpid()}'" in result.explanation
 
 
-@pytest.mark.parametrize("kind", [CacheRenamed, slow(CacheLocked), CacheLockedByName])
+@pytest.mark.parametrize("kind", [CacheRenamed, CacheLockedByName])
 def test_a_cache_that_is_seen_whole_passes(records, kind):
     result = _check(lambda folder: kind(records, folder), "workers-agree")
 

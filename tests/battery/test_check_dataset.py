@@ -26,7 +26,7 @@ from support.datasets import COUNT, Records, RecordStream, joined, write_records
 from support.judging import judge_trial
 from support.results import failure_of
 from support.rows import slow
-from support.specimens import BadSample, EndlessRetry, OpenedOnce, ZerosOnError
+from support.specimens import BadSample, OpenedOnce, ZerosOnError
 from support.waiting import until
 
 FIRST = "read-error"
@@ -121,16 +121,8 @@ def test_unexpected_results_are_reported(applies, passed, expected, failed):
     assert result.failed is failed
 
 
-@pytest.mark.parametrize(
-    ("make", "options"),
-    [
-        slow(Records, {"loader": {"num_workers": 0}}),
-        (lambda folder: DataLoader(Records(folder)), {}),
-    ],
-    ids=["option", "loader"],
-)
-def test_a_loader_without_workers_gets_some(records, make, options):
-    (result,) = check_dataset(lambda: make(records), only="open-error", **options)
+def test_a_loader_without_workers_gets_some(records):
+    (result,) = check_dataset(lambda: DataLoader(Records(records)), only="open-error")
     assert result.passed
     assert len(result.outcome.workers) == 2
     assert [each for each in result.notes if "num_workers" in each] == [
@@ -276,10 +268,9 @@ class DiesInWorkers(Records):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize("files", [None, slow("*.rec")])
-def test_dataset_that_fails_in_any_worker_fails_one_check_only(files, records):
+def test_dataset_that_fails_in_any_worker_fails_one_check_only(records):
     results = check_dataset(
-        lambda: DiesInWorkers(records), files=files, exclude="pin-memory", ranks=2, on_fail=None
+        lambda: DiesInWorkers(records), exclude="pin-memory", ranks=2, on_fail=None
     )
 
     assert [each.check for each in results if each.failed] == ["workers-agree"]
@@ -294,9 +285,7 @@ def test_dataset_that_fails_in_any_worker_fails_one_check_only(files, records):
     ("dataset", "options"),
     [
         (ZerosOnError, {"loader": {"num_workers": 1}, "deadline": 20, "seed": 3}),
-        slow(Records, {"contract": Contract(survives=True)}),
-        slow(ZerosOnError, {"files": "*/0[0-3].rec"}),
-        slow(ZerosOnError, {"loader": {"num_workers": 2, "collate_fn": joined}}),
+        slow(Records, {"contract": Contract(survives=True), "files": "*/0[0-3].rec"}),
     ],
 )
 def test_reproduce_line_repeats_the_trial(dataset, options, records):
@@ -312,18 +301,12 @@ def test_reproduce_line_repeats_the_trial(dataset, options, records):
     assert repr(result.outcome.schedule[0]) in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "only", [["read-before-fork", "workers-agree", FIRST], slow(None)], ids=["few", "all"]
-)
-def test_handle_opened_for_the_first_sample_is_no_matter_of_other_checks(records, only):
-    """No check but ``read-before-fork`` touches the dataset before the fork; it says what to do.
-
-    Its file has no header that says how long it is, which before-init checks find.
-    """
+def test_handle_opened_for_the_first_sample_is_no_matter_of_other_checks(records):
+    """No check but ``read-before-fork`` touches the dataset before the fork; it says what to do."""
+    only = ["read-before-fork", "workers-agree", FIRST]
     results = _by_name(check_dataset(lambda: OpenedOnce(records), only=only, on_fail=None))
 
-    names = [name for name, each in results.items() if each.failed]
-    failed = [name for name in names if not name.endswith("-before-init")]
+    failed = [name for name, each in results.items() if each.failed]
     assert failed == ["read-before-fork"], results[failed[0]].explanation
     advice = results["read-before-fork"].explanation.splitlines()[1]
     assert "This check reads one sample in the main process before the workers start" in advice
@@ -346,17 +329,6 @@ def test_samples_without_descriptors_do_not_fail_for_torch(samples, reason):
 
     assert (result.verdict, result.applies, result.failed) == ("not_exercised", False, False)
     assert reason in result.explanation
-
-
-def test_a_dataset_fails_if_it_lacks_descriptors(records):
-    result = failure_of(
-        lambda: EndlessRetry(records),
-        "descriptor-exhaustion",
-        loader={"num_workers": 1},
-        deadline=2,
-    )
-
-    assert result.verdict == "hung"
 
 
 @pytest.mark.parametrize("options", [{}, {"shuffle": True}], ids=["", "shuffled"])

@@ -43,7 +43,7 @@ from support.facts import (
 from support.infinite_loaders import Lazy, infinite
 from support.random_samples import OwnGenerator, SeedsItself
 from support.results import failure_of, result_of
-from support.rows import rows, slow
+from support.rows import rows
 from support.samplers import Resumes
 
 OTHER = raised("KeyError", "7")
@@ -252,11 +252,7 @@ class ReadsItsSampler(DataLoader[Any]):
 
 @pytest.mark.parametrize(
     ("loader", "kind", "verdict"),
-    [
-        (ReadsItsSampler, SeedsItself, "corrupted"),
-        slow(ReadsItsSampler, Noisy, "survived"),
-        (Lazy, Noisy, "survived"),
-    ],
+    [(ReadsItsSampler, SeedsItself, "corrupted"), (Lazy, Noisy, "survived")],
 )
 def test_a_loader_may_look_at_its_sampler_while_the_order_repeats(loader, kind, verdict, records):
     (result,) = check_dataset(

@@ -1,7 +1,4 @@
-"""The guide to failed checks: each verdict and cause has a section, whose examples do what it says.
-
-Most examples are slow: every run has one section of each of four families.
-"""
+"""The guide to failed checks: each verdict and cause has a section, and its examples are right."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.process import deadline
 from pytest_dataloader_faults.battery.checks import CAUSE_RULES
 from pytest_dataloader_faults.outcomes import contract
-from pytest_dataloader_faults.outcomes.contract import SUBSTITUTES, Cause
+from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from support.causes import all_causes
 from support.inner import start_python
@@ -40,17 +37,10 @@ NOT_RUN = (
     "fails intermittently without a fault",
 )
 """Their examples fail at random. test_confirmation.py has datasets that fail when it says so."""
-IN_EVERY_RUN = (
-    SUBSTITUTES,
-    Verdict.FAILED_UNCLEARLY.usual_cause.phrase,
-    "returns every sample from every worker (not split with get_worker_info())",
-    "opens its data for writing",
-)
 MORE_SECONDS = 6.0
 """Beyond the deadline, for what sleeps or goes on."""
 _FAILS = re.compile(r"^(?:Fails|Warns in) `([\w-]+)` with `(\w+)`(?:, because .+)?:$", re.MULTILINE)
 _LINK = re.compile(r'^- <a id="(.+)"></a>\[(.+)\]\((.+)#(.+)\)$', re.MULTILINE)
-_DECLARED = re.compile(r"declare `Contract\((\w+)=True\)`")
 _SAYS_WHAT_TO_DECLARE = re.compile(
     r"intentional|Contract\(|expected_failures=|exclude=|loader=|deadline=|files="
     r"|drop `|do not give it|compare its size|seed the generator"
@@ -93,11 +83,7 @@ def _sections(page: Path) -> list[Section]:
 
 
 SECTIONS = {each.cause: each for page in FAMILIES for each in _sections(page)}
-RUN = [
-    pytest.param(each, id=each.cause, marks=[] if each.cause in IN_EVERY_RUN else pytest.mark.slow)
-    for each in SECTIONS.values()
-    if each.cause not in NOT_RUN
-]
+RUN = [pytest.param(each, id=each.cause) for each in SECTIONS.values() if each.cause not in NOT_RUN]
 
 
 def test_each_likely_cause_has_a_section():
@@ -159,7 +145,7 @@ def _run(folder, request, monkeypatch):
     """A function that runs the example of one side; the verdict and the cause."""
     monkeypatch.setattr(deadline, "MORE_SECONDS", MORE_SECONDS)
 
-    def run(section: Section, side: str, **more: Any) -> tuple[str, str]:
+    def run(section: Section, side: str) -> tuple[str, str]:
         example = section.examples[side]
         if example.check == "pickles":
             request.getfixturevalue("hash_seeds")
@@ -167,7 +153,7 @@ def _run(folder, request, monkeypatch):
         (folder.parent / f"{name}.py").write_text(example.code, encoding="utf-8")
         if "check_dataset(" in example.code:
             return _run_script(f"{name}.py", folder.parent)
-        options = {**example.arguments(folder), **more}
+        options = example.arguments(folder)
         make_dataset = _factory(importlib.import_module(name), folder, options)
         if example.check == "run_trial":
             return _try(make_dataset, options)
@@ -207,6 +193,7 @@ def _try(make_dataset: Any, options: dict[str, Any]) -> tuple[str, str]:
     return str(finding.verdict), cause.phrase if cause else ""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore::pytest_dataloader_faults.UnclearErrorWarning")
 @pytest.mark.parametrize("section", RUN)
@@ -215,15 +202,3 @@ def test_the_examples_do_what_the_section_says(section, run):
 
     assert run(section, "fails") == (verdict, section.cause)
     assert run(section, "passes") in [("survived", ""), ("failed_cleanly", "")]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "section",
-    [each for each in SECTIONS.values() if _DECLARED.search(each.text)],
-    ids=lambda section: section.cause,
-)
-def test_what_is_declared_lets_the_example_pass(section, run):
-    promise = _DECLARED.search(section.text)[1]
-
-    assert run(section, "fails", contract=Contract(**{promise: True})) == ("survived", "")

@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import threading
 import time
 from dataclasses import replace
 
@@ -22,17 +21,16 @@ from pytest_dataloader_faults.outcomes.growth import (
 from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth
 from pytest_dataloader_faults.outcomes.stages import DONE, Phase, Stage
 from support.applicability import refusal_of
-from support.datasets import Records, RecordStream
+from support.datasets import Records
 from support.facts import EPOCH_1, ordinary, revised
 from support.infinite_loaders import Lazy, infinite
 from support.refusals import missing_parts
 from support.results import failure_of, result_of
 from support.rows import slow
-from support.specimens import IndexLeftOpen, TornCache
+from support.specimens import TornCache
 from support.waiting import allowed
 
 GROWTH = "resource-growth"
-_PAGES = 16 * 1024
 _malloc, _memset = ctypes.CDLL(None).malloc, ctypes.CDLL(None).memset
 _malloc.restype, _malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
 _memset.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
@@ -41,34 +39,6 @@ _memset.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
 def _check(make_dataset, result=result_of, **options):
     """The result, with time for as many epochs on a busy machine as on an idle one."""
     return result(make_dataset, GROWTH, deadline=allowed(DEADLINE), **options)
-
-
-class LeaksInC(Records):
-    """A native reader that forgets to free its buffer."""
-
-    def __getitem__(self, index):
-        _memset(_malloc(_PAGES), 1, _PAGES)
-        return super().__getitem__(index)
-
-
-class KeepsArrays(Records):
-    """Keeps what it has read, time and again."""
-
-    def __init__(self, folder):
-        super().__init__(folder)
-        self.kept = []
-
-    def __getitem__(self, index):
-        self.kept.append(torch.ones(_PAGES, dtype=torch.uint8))
-        return super().__getitem__(index)
-
-
-class KeepsThreads(Records):
-    """Starts a thread per sample, which waits forever."""
-
-    def __getitem__(self, index):
-        threading.Thread(target=threading.Event().wait, daemon=True).start()
-        return super().__getitem__(index)
 
 
 class KeepsPipes(Records):
@@ -83,33 +53,6 @@ class KeepsPipes(Records):
         return super().__getitem__(index)
 
 
-class StreamThatKeeps(RecordStream):
-    """Keeps what it has read, per pass."""
-
-    def __iter__(self):
-        self.kept = [*getattr(self, "kept", ()), torch.ones(8 * _PAGES)]
-        return super().__iter__()
-
-
-@pytest.mark.parametrize(
-    ("leaking", "says"),
-    [
-        slow(LeaksInC, "KiB more memory in worker 0"),
-        slow(KeepsArrays, "KiB more memory in worker 0"),
-        slow(KeepsThreads, "8 more threads in worker 0"),
-        slow(KeepsPipes, "16 more descriptors in worker 0 (pipe)"),
-        slow(StreamThatKeeps, "KiB more memory in worker 0"),
-        (IndexLeftOpen, "more descriptors in the main process"),
-    ],
-)
-def test_what_each_epoch_adds_is_leaked(leaking, says, records):
-    result = _check(lambda: leaking(records), failure_of)
-
-    assert (result.verdict, result.failed) == ("leaked", True), result.explanation
-    assert says in result.explanation.splitlines()[0]
-    assert len(result.outcome.epochs) >= 32
-
-
 class Cached(Records):
     """Keeps each sample once, and megabytes of them."""
 
@@ -121,19 +64,6 @@ class Cached(Records):
         if index not in self.cache:
             self.cache[index] = (super().__getitem__(index), b"x" * (1 << 20), open(self.paths[0]))
         return self.cache[index][0]
-
-
-class FillsAPool(Records):
-    """Opens two files per sample until it has its number of them: the pool is full in epoch 10."""
-
-    def __init__(self, folder):
-        super().__init__(folder)
-        self.pool = []
-
-    def __getitem__(self, index):
-        if len(self.pool) < 10 * len(self):
-            self.pool += [open(self.paths[index]) for _ in range(2)]
-        return super().__getitem__(index)
 
 
 class MakesCycles(Records):
@@ -151,19 +81,6 @@ class Fragments(Records):
     def __getitem__(self, index):
         pieces = [bytearray(100 * (number % 50) + index) for number in range(2000)]
         del pieces[::2]
-        return super().__getitem__(index)
-
-
-class ManyObjects(Records):
-    """Has many small objects from before the fork, and touches all of them."""
-
-    def __init__(self, folder):
-        super().__init__(folder)
-        self.names = [str(number) for number in range(100_000)]
-
-    def __getitem__(self, index):
-        part = len(self.names) // len(self)
-        assert len(list(self.names[index * part : (index + 1) * part])) == part
         return super().__getitem__(index)
 
 
@@ -188,14 +105,10 @@ class Photographs(Records):
     ("healthy", "options"),
     [
         (Cached, {"shuffle": True}),
-        slow(FillsAPool, {}),
-        (MakesCycles, {}),
+        slow(MakesCycles, {}),
         slow(Fragments, {}),
-        slow(ManyObjects, {}),
         slow(Views, {"batch_size": None}),
-        slow(Views, {}),
         slow(Photographs, {}),
-        slow(RecordStream, {}),
     ],
     ids=lambda dataset: getattr(dataset, "__name__", ""),
 )

@@ -19,10 +19,7 @@ from pytest_dataloader_faults.faults import SlowRead
 from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from pytest_dataloader_faults.outcomes.repeats import deciding_trial
 from pytest_dataloader_faults.steps import run_epochs
-from support.corpus.deaths import LockFile
 from support.datasets import Records, write_records
-from support.plugin_datasets import WaitsOnError
-from support.results import failure_of
 from support.rows import slow
 
 DEADLINE, IN_BETWEEN, MORE = 6, 3.0, 4.0
@@ -133,20 +130,6 @@ def test_who_sleeps_for_ever_is_waited_for_once_in_each_check(records, less_pati
     assert (transient.verdict, transient.passed) == ("survived", True), "a wait that ends"
 
 
-class WaitsOrRetries(Records):
-    """At one line, waits forever for what it cannot open, and a while for what it cannot read."""
-
-    def __getitem__(self, index):
-        path, wait = self.paths[index], None
-        try:
-            with path.open("rb", buffering=0) as file:
-                wait = DEADLINE - 2
-                return file.read()
-        except OSError:
-            threading.Event().wait(wait)
-            raise
-
-
 class TriesForAWhile(Records):
     """Tries again and again: forever, or where it has no permission for three seconds.
 
@@ -187,10 +170,9 @@ class WaitsBetweenTries(TriesForAWhile):
 @pytest.mark.parametrize(
     ("kind", "check", "loader"),
     [
-        slow(WaitsOrRetries, "read-error", None),
         (TriesForAWhile, "permission-denied", {"num_workers": 1}),
-        (SleepsBetweenTries, "permission-denied", None),
-        (WaitsBetweenTries, "permission-denied", None),
+        slow(SleepsBetweenTries, "permission-denied", None),
+        slow(WaitsBetweenTries, "permission-denied", None),
     ],
 )
 def test_a_retry_at_the_line_of_a_hang_is_waited_for(records, kind, check, loader):
@@ -221,38 +203,6 @@ def test_what_is_slow_is_no_place_of_a_hang(records, monkeypatch):
     assert cause.overrides
 
 
-class LocksOnError(Records):
-    """Takes a lock that it has, where it cannot have something."""
-
-    def __getitem__(self, index):
-        lock = threading.Lock()
-        with lock:
-            try:
-                return super().__getitem__(index)
-            except (OSError, ValueError):
-                return self._again(index, lock)
-
-    def _again(self, index, lock):
-        with lock:
-            return super().__getitem__(index)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [WaitsOnError, LocksOnError])
-def test_each_hang_after_the_first_is_one_look(kind, records):
-    results = check_dataset(lambda: kind(records), on_fail=None)
-    hung = [
-        result.trials
-        for result in results
-        if result.verdict == "hung" and result.check != "read-error-transient"
-    ]
-    first_deadline, *looks = [trial.request.deadline for trials in hung for trial in trials]
-
-    assert len(hung) > 8
-    assert [len(trials) for trials in hung] == [2, *[1] * len(hung[1:])]
-    assert max(looks) < first_deadline
-
-
 class PollsLock(Records):
     """Reads under a lock for which the other worker polls, as filelock does: healthy."""
 
@@ -269,24 +219,6 @@ def _is_locked(lock):
     except BlockingIOError:
         return False
     return True
-
-
-class LocksByName(LockFile):
-    """Has its lock file in the folder of the trial."""
-
-    def __init__(self, folder, locks):
-        Records.__init__(self, folder)
-        self.lock = locks / "cache.lock"
-
-
-def test_a_lock_file_that_a_dead_worker_left_is_named(records):
-    make = lambda folder: LocksByName(records, folder)  # noqa: E731
-    # torch waits 5 s for the worker that waits for the lock.
-    result = failure_of(make, "worker-killed-reading", files="*.rec", deadline=10)
-
-    assert result.verdict == "poisoned"
-    assert "cache.lock, the lock file of a worker that died, is left" in result.sentence
-    assert result.cause == "leaves a lock file behind when a worker dies"
 
 
 def test_a_worker_that_polls_for_the_lock_of_one_that_hangs_is_no_hang(records):

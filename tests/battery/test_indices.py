@@ -21,7 +21,6 @@ from support.ready_batches import (
     FewerInReadyBatches,
     OnlyTogether,
     OtherTogether,
-    ReadyBatches,
     Together,
     ZerosInReadyBatches,
     identity,
@@ -76,7 +75,7 @@ def test_indices_that_have_no_hash(sampler, drawn):
 
 @pytest.mark.parametrize(
     ("kinds", "size"),
-    [((), None), ((), 2), *(slow((kind,), size) for kind in KINDS for size in (None, 2))],
+    [((), None), ((), 2)],
 )
 def test_indices_of_every_kind(kinds, size):
     make = _loader(AnyIndex(), sampler=mixed(2, *kinds), batch_size=size)
@@ -102,8 +101,7 @@ class Shuffled:
 
 @pytest.mark.parametrize(
     "options",
-    [slow({"batch_size": None, "sampler": Shuffled()}), {"batch_sampler": Shuffled(2)}],
-    ids=["alone", "batched"],
+    [{"batch_sampler": Shuffled(2)}],
 )
 def test_indices_that_no_earlier_epoch_has_drawn(options):
     result = _run_checks(_loader(AnyIndex(), **options), "two-epochs")
@@ -133,12 +131,9 @@ class Keys(AnyIndex):
     ("dataset", "batches"),
     [
         (Arrays(), [np.array([0, 1]), np.array([2, 3])]),
-        slow(Arrays(), list(torch.arange(12).reshape(4, 3))),
         (Keys(), [slice(0, 3), slice(3, 6)]),
-        slow(Keys(), ["first", "second"]),
-        slow(Keys(), [Cut(1), Cut(2)]),
     ],
-    ids=["arrays", "tensors", "slices", "texts", "objects"],
+    ids=["arrays", "slices"],
 )
 def test_batches_that_are_no_lists(dataset, batches):
     assert (
@@ -163,14 +158,13 @@ class FromFiles(Dataset[Any]):
             raise
 
 
-@pytest.mark.parametrize("kind", [slow("tensor"), "cut"])
-def test_a_fault_hits_a_sample_of_any_index(kind, records):
-    options = {"sampler": mixed(8, kind), "batch_size": None}
+def test_a_fault_hits_a_sample_of_any_index(records):
+    options = {"sampler": mixed(8, "cut"), "batch_size": None}
     broken = _loader(FromFiles(records, substitutes=True), **options)
     result = failure_of(broken, "read-error-halfway")
     assert result.verdict == "corrupted"
     sentence = result.explanation.splitlines()[0]
-    assert [name for name in map(name_of, mixed(8, kind)) if repr(name) in sentence]
+    assert [name for name in map(name_of, mixed(8, "cut")) if repr(name) in sentence]
 
 
 def test_a_contract_knows_a_sample_by_an_integer_of_numpy(records):
@@ -234,11 +228,9 @@ def _verdicts(dataset: Any, folder: Any, loader: Any, *checks: str) -> list[str]
 @pytest.mark.parametrize(
     ("dataset", "loader"),
     [
-        slow(ReadyBatches, READY),
         (OnlyTogether, READY),
         (BatchesOfLists, READY),
         slow(Together, None),
-        slow(Together, READY),
     ],
 )
 def test_what_gives_several_samples_at_once(dataset, loader, records):
@@ -259,8 +251,6 @@ def test_samples_that_differ_from_those_of_getitem(records):
     assert failure_of(lambda: OtherTogether(records), "workers-agree").verdict == "corrupted"
 
 
-ALONE = [each for each in MAPS if each != "opened by init"]
-"""Those that need no ``worker_init_fn``."""
 OFTEN = ("named like loaders", "strict", "lying dict")
 OFTEN_STREAMS = ("strict stream", "in workers only")
 
@@ -269,42 +259,33 @@ def _verdict(dataset, **options):
     return _run_checks(dataset, **options).verdict
 
 
-def _names(datasets, often):
-    return [each if each in often else slow(each) for each in datasets]
-
-
-@pytest.mark.parametrize("name", _names(ALONE, OFTEN))
+@pytest.mark.parametrize("name", OFTEN)
 def test_a_dataset_that_torch_takes(name):
+    """The record has all of them."""
     make = MAPS[name]
     assert len(plain_loop(make(), batch_size=4, num_workers=2)) == COUNT // 4
     assert _verdict(make) == "survived"
 
 
-@pytest.mark.parametrize("name", _names(ALONE, ("strict", "lying dict")))
-def test_a_ready_loader(name):
-    assert _verdict(DataLoader(MAPS[name](), batch_size=4, num_workers=1)) == "survived"
+def test_a_ready_loader():
+    loader = DataLoader(MAPS["lying dict"](), batch_size=4, num_workers=1)
+    assert _verdict(loader) == "survived"
 
 
-@pytest.mark.parametrize(
-    "name", ["strict", "raising properties", slow("callable"), slow("strict dataset")]
-)
+@pytest.mark.parametrize("name", ["strict", "raising properties"])
 def test_a_ready_dataset(name):
     assert _verdict(MAPS[name]()) == "survived"
 
 
-@pytest.mark.parametrize("name", _names(STREAMS, OFTEN_STREAMS))
+@pytest.mark.parametrize("name", OFTEN_STREAMS)
 def test_a_stream_that_torch_takes(name):
     assert _verdict(STREAMS[name]) == "survived"
 
 
-@pytest.mark.parametrize("is_loader", [slow(True), False])
-def test_a_stream_whose_last_samples_are_dropped(is_loader):
+def test_a_stream_whose_last_samples_are_dropped():
     options = {"batch_size": 3, "drop_last": True, "num_workers": 2}
     assert len(plain_loop(STREAMS["stream"](), **options)) == 2
-    if is_loader:
-        assert _verdict(lambda: DataLoader(STREAMS["stream"](), **options)) == "survived"
-    else:
-        assert _verdict(STREAMS["stream"], loader=options) == "survived"
+    assert _verdict(STREAMS["stream"], loader=options) == "survived"
 
 
 @pytest.mark.parametrize("is_ready", [True, False])

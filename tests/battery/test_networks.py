@@ -1,7 +1,6 @@
 """Datasets that read from a network: what checks of connections try, and silent servers."""
 
 import functools
-import logging.handlers
 import signal
 import socket
 import threading
@@ -17,7 +16,6 @@ from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.faults import ConnectError, ReadError
-from support.datasets import Records
 from support.http_datasets import FromS3, RepeatsSample
 from support.network_datasets import (
     ByHttp,
@@ -29,7 +27,6 @@ from support.network_datasets import (
 )
 from support.readers.servers import s3_server
 from support.results import failure_of, result_of
-from support.rows import slow
 from support.servers import http_server, read_all, tcp_server
 from support.surveys import survey
 
@@ -186,16 +183,6 @@ class Numbers(Dataset):
         """What it says for each sample."""
 
 
-class Logs(Numbers):
-    """Sends a record of its log for each sample."""
-
-    def _talk(self, index):
-        if self.other is None:
-            self.other = logging.Logger("sent")  # noqa: LOG001  # for no other test
-            self.other.addHandler(logging.handlers.SocketHandler(*self.address))
-        self.other.info("sample %d", index)
-
-
 class Session(Numbers):
     """Asks over a connection from before the fork, and over others for nothing."""
 
@@ -226,10 +213,9 @@ def _greet(connection):
     read_all(connection)
 
 
-@pytest.mark.parametrize("kind", [slow(Logs), Session])
-def test_a_server_that_never_answers_has_no_answer_to_hold_back(kind):
+def test_a_server_that_never_answers_has_no_answer_to_hold_back():
     with tcp_server(read_all) as address:
-        results = check_dataset(lambda: kind(address), only=OF_ANSWERS, on_fail=None)
+        results = check_dataset(lambda: Session(address), only=OF_ANSWERS, on_fail=None)
     assert [(False, False)] * len(OF_ANSWERS) == [(each.applies, each.failed) for each in results]
     assert all("no server responded" in each.explanation for each in results)
 
@@ -303,9 +289,3 @@ def test_advice_for_a_time_limit_is_for_those_without():
     assert "failed_unclearly" == result.verdict
     assert "timeout=30" not in result.explanation
     assert "include the server's address" in result.explanation
-
-
-def test_a_read_timeout_that_was_not_reached_is_noted(records):
-    result = result_of(lambda: Records(records), "hung-read")
-    assert "so that timeout was not tested" in result.explanation
-    assert not result.notes

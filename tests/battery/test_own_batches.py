@@ -30,7 +30,6 @@ from support.own_batches import (
     LosesTheLastShard,
     OpenedByInit,
     OpenedByInitOnce,
-    OpenedByInitOrZeros,
     OwnBatches,
     WithMetadata,
     WithSource,
@@ -57,7 +56,7 @@ SURVIVES, FAILS = {"workers-agree": "survived"}, {"read-error": "failed_cleanly"
 CUT = {"truncated-before-init": "failed_cleanly"}
 FAILS_EARLY = {"missing-before-init": "failed_cleanly"}
 LISTS = {"collate_fn": with_list_of_metadata, "batch_size": 4}
-MIXED, PAIRED = ({"collate_fn": each, "batch_size": 4} for each in (mixed_up, pairs))
+PAIRED = {"collate_fn": pairs, "batch_size": 4}
 CORRUPTED, MISSING = {"read-error": "corrupted"}, {"read-error": "corrupted.*missing"}
 
 
@@ -66,7 +65,6 @@ CORRUPTED, MISSING = {"read-error": "corrupted"}, {"read-error": "corrupted.*mis
     [
         (WithMetadata, {}, SURVIVES),
         (LeavesOutWithMetadata, {}, MISSING),
-        slow(WithMetadata, LISTS, SURVIVES | FAILS),
         (WithSource, LISTS, FAILS),
         (LeavesOutWithSource, LISTS, SURVIVES | CORRUPTED),
         (InWorkersOnly, {}, SURVIVES | FAILS | FAILS_EARLY),
@@ -74,9 +72,7 @@ CORRUPTED, MISSING = {"read-error": "corrupted"}, {"read-error": "corrupted.*mis
         (ForSoManyWorkers, {}, SURVIVES | {"pickles": "survived"} | FAILS | FAILS_EARLY),
         (ForSecondOfSoMany, {}, SURVIVES),
         (Records, PAIRED, CUT),
-        slow(Records, MIXED, SURVIVES | FAILS | CUT),
         (ZerosOnError, PAIRED, CORRUPTED),
-        slow(ZerosOnError, MIXED, CORRUPTED),
     ],
 )
 def test_batches_that_are_more_than_stacked_samples(dataset, loader, expected, records):
@@ -107,30 +103,15 @@ def test_a_handle_that_worker_init_fn_opens(file):
     assert ["failed_cleanly"] * 2 == [each.verdict for each in failed]
 
 
-@pytest.mark.parametrize(
-    ("dataset", "verdict"), [slow(OpenedByInit, "survived"), (OpenedByInitOnce, "poisoned")]
-)
-def test_only_what_workers_read_later_can_recover(dataset, verdict, file):
+def test_only_what_workers_read_later_can_recover(file):
     """Torch calls ``worker_init_fn`` once, so no worker need recover from its error."""
     loader = {**_OPENED, "worker_init_fn": open_and_read}
     checks = ("recovers-after-read-error", "recovers-after-truncation")
-    read, cut = _results(partial(dataset, file), *checks, loader=loader)
+    read, cut = _results(partial(OpenedByInitOnce, file), *checks, loader=loader)
 
-    assert verdict == read.verdict, read.explanation
+    assert "poisoned" == read.verdict, read.explanation
     assert not cut.applies
     assert "worker_init_fn fails" in cut.sentence
-
-
-@pytest.mark.slow
-def test_such_a_handle_in_workers_of_a_fork_server(file):
-    loader = {**_OPENED, "multiprocessing_context": "forkserver"}
-    (result,) = _results(partial(OpenedByInit, file), "workers-agree", loader=loader)
-    assert "survived" == result.verdict
-
-
-def test_such_a_handle_and_zeros(file):
-    result = failure_of(partial(OpenedByInitOrZeros, file), "read-error", loader=_OPENED)
-    assert "corrupted" == result.verdict
 
 
 def test_such_a_stream_that_leaves_out_a_sample(records):
@@ -215,9 +196,8 @@ def test_a_stream_and_a_collate_function_that_needs_several(records):
         _results(partial(RecordStream, records), "workers-agree", loader=loader)
 
 
-@pytest.mark.parametrize("workers", [slow(1), 2])
-def test_a_stream_that_makes_its_own_batches(records, workers):
-    make = partial(over_own_batches, OwnBatches, records, workers)
+def test_a_stream_that_makes_its_own_batches(records):
+    make = partial(over_own_batches, OwnBatches, records)
     agree, failed = _results(make, "workers-agree", "file-missing")
     assert ("survived", "failed_cleanly") == (agree.verdict, failed.verdict)
 
@@ -245,14 +225,13 @@ def test_the_rows_of_each_worker_are_known(records):
     ("kind", "check", "message"),
     [
         (LosesShards, "read-error-transient", "of 15 samples are missing"),
-        (LosesTheLastShard, "workers-agree", "5 of 15 samples are missing"),
+        slow(LosesTheLastShard, "workers-agree", "5 of 15 samples are missing"),
         (ZerosForShards, "read-error-transient", "samples are wrong"),
-        (Backwards, "workers-agree", "match no sample of the reference"),
+        slow(Backwards, "workers-agree", "match no sample of the reference"),
     ],
 )
-@pytest.mark.parametrize("workers", [slow(1), 2])
-def test_a_defect_of_a_stream_that_makes_its_own_batches(records, kind, check, message, workers):
-    make = partial(over_own_batches, kind, records, workers)
+def test_a_defect_of_a_stream_that_makes_its_own_batches(records, kind, check, message):
+    make = partial(over_own_batches, kind, records)
     result = failure_of(make, check)
     assert "corrupted" == result.verdict
     assert message in result.sentence

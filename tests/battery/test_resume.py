@@ -126,47 +126,23 @@ HEALTHY = {
     ),
     "a state that was asked for before": _asked_before,
     "a state with a time": lambda folder: _of(WithATime, folder),
-    "in order": lambda folder: _stateful(Records(folder)),
-    "shuffled": lambda folder: _stateful(Records(folder), shuffle=True),
-    "many": lambda _: _stateful(ManySquares()),
-    "many, shuffled": lambda _: _stateful(ManySquares(), shuffle=True),
     "many, random": lambda _: _stateful(RandomSquares(), shuffle=True),
-    "persistent workers": lambda folder: _stateful(Records(folder), persistent_workers=True),
     "a snapshot now and then": lambda folder: _stateful(Records(folder), snapshot_every_n_steps=3),
     "batches that stay whole": lambda folder: _stateful(Records(folder), collate_fn=joined),
-    "a stream with a state": lambda folder: _stateful(ResumableStream(folder)),
-    "torch's loader over such a stream": lambda folder: DataLoader(ResumableStream(folder)),
-    "such a stream alone": ResumableStream,
-    "a loader that counts": counting,
+    "a stream with a state": ResumableStream,
 }
 
 
-RARE = {
-    *("in order", "shuffled", "many", "many, shuffled", "persistent workers"),
-    *("a stream with a state", "torch's loader over such a stream", "a loader that counts"),
-}
-"""The other ones do what they do, and more."""
-
-
-ALSO_KILLED = {"many, random", "such a stream alone"}
-"""After a death, the others resume as they do without one."""
-
-
-@pytest.mark.parametrize("name", [each if each in ALSO_KILLED else slow(each) for each in HEALTHY])
-def test_a_healthy_loader_gives_the_rest(name, records):
-    results = _run_checks(functools.partial(HEALTHY[name], records))
-
-    assert [each.explanation for each in results if not each.passed] == []
-
-
-@pytest.mark.parametrize("name", sorted(HEALTHY.keys() - RARE - ALSO_KILLED))
+@pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_loader_resumes(name, records):
-    results = _run_checks(functools.partial(HEALTHY[name], records), "resumes")
+    """After a death, loaders resume as they do without one."""
+    only = BOTH if name == "a stream with a state" else "resumes"
+    results = _run_checks(functools.partial(HEALTHY[name], records), only)
 
     assert [each.explanation for each in results if not each.passed] == []
 
 
-@pytest.mark.parametrize("count", [65, *map(slow, (63, 64, 127, 128))])
+@pytest.mark.parametrize("count", [65, slow(64)])
 def test_a_sampler_with_a_state_ends_its_epoch(count):
     dataset = torch.utils.data.TensorDataset(torch.arange(count))
     make = lambda: _stateful(  # noqa: E731
@@ -258,14 +234,13 @@ def test_a_sampler_of_torchs_own_does_not_go_on(records):
     ("make", "reason"),
     [
         (Records, "its loader has no state_dict()"),
-        slow(lambda folder: _stateful(Records(folder), prefetch_factor=2), None),
         (lambda folder: StatefulDataLoader(Records(folder), batch_size=16), "only one batch"),
     ],
 )
 def test_a_skipped_resume_check_has_a_reason(make, reason, records):
     for result in _run_checks(functools.partial(make, records)):
-        assert result.applies == (reason is None)
-        assert reason is None or reason in result.explanation
+        assert not result.applies
+        assert reason in result.explanation
         is_told_below = reason == "its loader has no state_dict()" and result.cause
         assert not is_told_below, "a loader without a state lacks nothing that it was to have"
 
@@ -377,7 +352,3 @@ def test_the_same_trial_passes_where_the_process_was_killed(save):
         "uninterrupted": 8,
     }
     assert type(outcome).from_dict(outcome.to_dict()) == outcome
-
-
-def test_checks_of_states_have_no_faults_of_files():
-    assert {name for name in CHECKS if name.startswith("resumes")} == set(BOTH.split(", "))

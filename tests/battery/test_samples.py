@@ -10,18 +10,17 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
 
-from pytest_dataloader_faults import Contract, check_dataset, sweep
+from pytest_dataloader_faults import Contract, check_dataset
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.battery.shares import count_own_samples
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Delivery, Pass, WorkerFacts
 from support.corpus.swallowing import NoneOnError
 from support.datasets import Records
 from support.facts import EPOCH_1, ordinary, revised, stream_reference
 from support.results import failure_of, result_of
-from support.rows import rows, slow
+from support.rows import rows
 
 NOTE = "64 of 400 samples were checked"
 
@@ -69,12 +68,11 @@ def test_samples_of_the_whole_dataset(path):
     assert "samples=" not in healthy.explanation
 
 
-@pytest.mark.parametrize(("samples", "batches"), [(8, 4), slow("all", 100)])
-def test_as_many_samples_as_requested(path, samples, batches):
-    result = result_of(lambda: Many(path), "workers-agree", samples=samples, deadline="auto")
-    assert batches == len(result.outcome.delivered)
-    assert (" samples were checked" in result.explanation) is (samples != "all")
-    assert f"samples={None if samples == 'all' else samples}" in result.explanation.splitlines()[-1]
+def test_as_many_samples_as_requested(path):
+    result = result_of(lambda: Many(path), "workers-agree", samples=8, deadline="auto")
+    assert len(result.outcome.delivered) == 4
+    assert "8 of 400 samples were checked" in result.explanation
+    assert "samples=8" in result.explanation.splitlines()[-1]
 
 
 def test_fewer_of_a_slow_dataset(path):
@@ -90,12 +88,8 @@ def without_none(samples):
     return torch.stack([data for data, _ in tensors])
 
 
-@pytest.mark.parametrize(
-    ("contract", "verdict"),
-    [(Contract(may_skip=True), "survived"), slow(Contract(), "corrupted")],
-    ids=["may_skip", "strict"],
-)
-def test_a_failure_of_small_batches_is_repeated_with_whole_ones(contract, verdict, records):
+def test_a_failure_of_small_batches_is_repeated_with_whole_ones(records):
+    contract, verdict = Contract(may_skip=True), "survived"
     loader = {"batch_size": 4, "num_workers": 2, "collate_fn": without_none}
     some_samples, all_of_it = (
         result_of(
@@ -156,12 +150,6 @@ def test_the_same_samples_in_every_check(path):
     assert all(first_samples == samples for samples in other_samples)
 
 
-def test_a_sweep_of_some_samples(path):
-    swept = sweep(lambda: Many(path), faults=[ReadError()], samples=4)
-    assert swept.complete
-    assert len(swept.steps) < 12
-
-
 def test_what_is_no_number_of_samples(path):
     message = "samples=0 must be an int, 1 or more, or None or 'all' for all samples"
     with pytest.raises(InvalidArgumentError, match=message):
@@ -190,11 +178,6 @@ def _write_lines(folder, lines):
         text = "".join(f"{part * lines + number}\n" for number in range(lines))
         (folder / f"{part}.txt").write_text(text)
     return lambda: Lines(folder)
-
-
-def test_missing_samples_of_a_stream_are_seen_if_all_are_checked(tmp_path):
-    result = failure_of(_write_lines(tmp_path, 20), "truncated-half")
-    assert result.verdict == "corrupted"
 
 
 def test_a_long_stream_is_not_said_to_survive(tmp_path):

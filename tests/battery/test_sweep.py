@@ -1,7 +1,6 @@
 """A sweep: the N-th operation fails, for each N there is, and is judged as a check is."""
 
 import errno
-import fcntl
 import os
 
 import pytest
@@ -137,25 +136,6 @@ def test_faults_are_templates(records):
     ]
 
 
-class Listed(FewReads):
-    """Each sample lists the folder."""
-
-    def __init__(self, folder):
-        super().__init__(folder)
-        self.folder = folder
-
-    def __getitem__(self, index):
-        self.paths = sorted(self.folder.iterdir())
-        return super().__getitem__(index)
-
-
-@_needs_engine
-def test_each_listing_of_a_folder_fails(records):
-    results = sweep(lambda: Listed(records), faults=[ListingError()], loader=ONE_WORKER)
-
-    assert [each.check for each in results] == [str(ListingError()), str(ListingError(nth=2))]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -184,21 +164,6 @@ def test_a_dataset_without_files_cannot_be_swept():
 def test_a_sweep_needs_an_operation_that_the_fault_matches(fault, records):
     with pytest.raises(UnusableDatasetError, match="nothing to sweep"):
         sweep(lambda: FewReads(records), faults=[fault], loader=ONE_WORKER)
-
-
-class LocksFiles(FewReads):
-    """Locks each file while it reads it, and does not wait for the lock."""
-
-    def _read(self, fd):
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return super()._read(fd)
-
-
-@_needs_engine
-def test_a_sweep_fails_each_lock(records):
-    results = sweep(lambda: LocksFiles(records), faults=[LockError()], loader=ONE_WORKER)
-
-    assert len(results) == SAMPLES
 
 
 def test_a_stream_of_which_no_content_is_compared_cannot_be_swept(records):

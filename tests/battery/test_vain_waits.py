@@ -12,9 +12,7 @@ from pytest_dataloader_faults.outcomes import WorkerFacts
 from pytest_dataloader_faults.outcomes.repeats import run_in_both_orders, run_without_vain_waits
 from pytest_dataloader_faults.wire import FileCounts
 from support.corpus.caches import CacheRenamed, CacheSeenEarly
-from support.network_datasets import UnderLock, answer_squares
 from support.results import failure_of, result_of
-from support.servers import tcp_server
 
 
 @contextlib.contextmanager
@@ -74,27 +72,7 @@ def test_a_vain_wait_hides_no_race_at_another_file(records):
     assert "created all.bin, and another opened it" in result.explanation
 
 
-class _AsksUnderLock(UnderLock):
-    """Holds a lock while it uses a connection, but fills the cache without one."""
-
-    def __init__(self, folder, address, cache):
-        super().__init__(folder, address)
-        self.cached = CacheSeenEarly(folder, cache)
-
-    def __getitem__(self, index):
-        return super().__getitem__(index), self.cached[index]
-
-
-def test_a_vain_wait_at_a_connection_hides_no_race_at_a_file(records):
-    with tcp_server(answer_squares) as address:
-        result = failure_of(
-            lambda folder: _AsksUnderLock(records, address, folder), "workers-agree"
-        )
-
-    assert result.verdict == "corrupted"
-
-
-@pytest.mark.parametrize("kind", [_LockedBriefly, _LogsAndRenames, _KeepsLogs])
+@pytest.mark.parametrize("kind", [_LockedBriefly, _KeepsLogs])
 def test_a_short_timeout_of_a_lock_is_healthy(records, kind):
     result = result_of(lambda folder: kind(records, folder), "workers-agree")
 

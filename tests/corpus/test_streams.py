@@ -12,21 +12,12 @@ import torch
 
 from pytest_dataloader_faults import Contract, check_dataset, run_trial
 from pytest_dataloader_faults.faults import OpenError
-from pytest_dataloader_faults.search import explore
 from support.corpus.endless import (
-    EndsAtAnError,
-    FirstForAll,
     FirstOfEach,
-    FirstThenEnds,
     FirstUnseeded,
     LastAgain,
-    NoisyForAll,
-    RacingForAll,
-    RandomForAll,
     RandomPerWorker,
     Repeated,
-    RepeatedForAll,
-    ShuffledForAll,
     SkipsShards,
 )
 from support.corpus.streams import WrongLength
@@ -74,36 +65,6 @@ def test_stream_of_random_samples_or_without_an_end(dataset, check, note, most, 
     assert {len(each.delivered) for each in passes if each.complete} <= {most, 2 * most}
 
 
-@pytest.mark.parametrize("dataset", [slow(RandomForAll), RepeatedForAll])
-def test_workers_that_read_the_same_shards_for_ever(dataset, check_once):
-    result = check_once(dataset, "workers-agree", fails=True)
-
-    assert (result.verdict, result.passed) == ("corrupted", False)
-    assert "all workers returned the same samples in the same order" in result.explanation
-
-
-@pytest.mark.parametrize(
-    ("healthy", "ends"), [(RandomPerWorker, EndsAtAnError), slow(FirstOfEach, FirstThenEnds)]
-)
-def test_error_that_ends_the_stream_of_a_worker(healthy, ends, check_once):
-    results = [
-        check_once(dataset, "read-error-transient", fails=dataset is ends)
-        for dataset in (healthy, ends)
-    ]
-
-    assert [each.verdict for each in results] == ["failed_cleanly", "corrupted"]
-    assert "the stream of worker 0 ended after" in results[1].explanation
-
-
-@pytest.mark.parametrize(
-    "dataset", [FirstForAll, *map(slow, (ShuffledForAll, RacingForAll, NoisyForAll))]
-)
-def test_workers_that_all_give_the_whole_stream(dataset, check_once):
-    result = check_once(dataset, "workers-agree", fails=True)
-
-    assert (result.verdict, result.passed) == ("corrupted", False)
-
-
 def test_worker_that_repeats_its_last_sample(check_once):
     agrees = check_once(LastAgain, "workers-agree", fails=True)
     error = check_once(LastAgain, "recovers-after-read-error")
@@ -122,13 +83,6 @@ def test_random_samples_have_an_end(check_once):
     assert not result.applies
     assert "its samples are random, and each worker draws its own 16" in result.explanation
     assert "no end" not in result.explanation
-
-
-@pytest.mark.parametrize("dataset", [RandomPerWorker, slow(FirstOfEach)])
-def test_search_of_a_stream_without_an_end(dataset, records):
-    exploration = explore(lambda: dataset(records), max_examples=1, database=None, derandomize=True)
-
-    assert exploration.failure is None
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from pytest_dataloader_faults.faults import (
 from pytest_dataloader_faults.outcomes.chains import exception_lines
 from pytest_dataloader_faults.outcomes.error_text import Occurrence, find_other_cause, mentions_path
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
+from pytest_dataloader_faults.outcomes.text import without_binary
 from support.clarity import explains
 from support.readers import DECODING
 from support.rows import rows
@@ -665,3 +666,13 @@ def test_words_for_a_file_that_is_not_listed(text, expected):
     fault = OpenError(errno=errno.ENOENT)
     assert explains(text, fault, PATH, "getdents64") is expected
     assert not explains(text, fault, PATH, "openat")
+
+
+def test_runs_of_bytes_are_not_shown():
+    """An error may contain the response of a server."""
+    text = "the server said no \\x00\x00\x01\x02\x03\x04\x05\x06\x07\x08\x0e\x0f\x10"
+
+    assert re.fullmatch(
+        r"the server said no \.\.\. \d+ characters of binary \.\.\.", without_binary(text)
+    )
+    assert without_binary("sample \x00 is bad") == "sample \x00 is bad"

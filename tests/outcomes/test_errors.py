@@ -283,6 +283,17 @@ def test_bad_content_has_no_error_to_raise_from():
     assert "Say in its message what is wrong" in _sentence(TruncatedFile())
 
 
+def test_a_file_that_was_filled_is_mentioned():
+    """h5py's mode "a" writes a new header into an empty file."""
+    error = Pass(EPOCH_1, exception=raised("KeyError", "'x'"))
+    worker = WorkerFacts(0, 7, 1, {}, lengthened_files=("/data/a.rec",))
+    outcome = revised(ordinary(error, fired(TruncatedFile())), processes=(worker,))
+    finding = find_unclear_error(outcome, Contract())
+
+    assert finding is not None
+    assert "The dataset opened the file for writing, and wrote to it" in finding.sentence
+
+
 @rows(
     ("line", "chain", "says"),
     [

@@ -22,7 +22,8 @@ from pytest_dataloader_faults.outcomes.judge.hangs import (
 )
 from pytest_dataloader_faults.outcomes.judge.sharing import find_stale_lock
 from pytest_dataloader_faults.outcomes.stages import RECOVERY
-from support.facts import EPOCH_1, ordinary, raised, revised
+from support.facts import EPOCH_1, map_reference, ordinary, raised, revised
+from support.judging import judge_trial
 from support.rows import rows
 
 _PYTHON, _TORCH, _OURS = (os.path.dirname(each.__file__) for each in (os, torch, package))
@@ -236,7 +237,12 @@ def test_a_lock_file_is_stale_once_its_worker_has_died(facts, path):
         WorkerFacts(0, 7, 1, {}, remaining_locks=(*LOCK, "/tmp/tmp1234")),
         WorkerFacts(1, 8, 1, {}, remaining_locks=LOCK),
     )
-    assert find_stale_lock(revised(ordinary(Pass(EPOCH_1)), processes=workers, **facts)) == path
+    outcome = revised(ordinary(Pass(EPOCH_1)), processes=workers, **facts)
+    assert find_stale_lock(outcome) == path
+
+    sentence = judge_trial(outcome, map_reference()).sentence
+    says = "cache.lock, the lock file of a worker that died, is left"
+    assert (says in sentence) == bool(path)
 
 
 @rows(

@@ -117,7 +117,10 @@ def test_stream_may_lose_as_many_as_were_hit(epoch, expected):
     shares = (Share(0, ("a", "b"), 2), Share(1, ("c", "d"), 2))
     reference = replace(stream_reference("a b c d"), shares=shares)
 
-    assert expected == judge_trial(outcome, reference, SKIPS).verdict
+    finding = judge_trial(outcome, reference, SKIPS)
+    assert expected == finding.verdict
+    if epoch == stream("a b"):
+        assert "2 of 4 samples are missing, but faults hit only 1" in finding.sentence
 
 
 @rows(

@@ -48,7 +48,3 @@ def seed_by_worker(worker: int) -> None:
 
 def seed_by_clock(worker: int) -> None:
     np.random.seed(int(time.time()))  # noqa: NPY002
-
-
-def seed_by_torch(worker: int) -> None:
-    np.random.seed(torch.initial_seed() % 2**32)  # noqa: NPY002

@@ -91,13 +91,6 @@ class OpenedByInit(Dataset[Any]):
         return torch.tensor(list(data), dtype=torch.uint8)
 
 
-class OpenedByInitOrZeros(Substitutes, OpenedByInit):
-    """The same, and gives zeros for what it cannot read: broken."""
-
-    def substitute(self, _index: int, _error: Exception) -> Any:
-        return zeros()
-
-
 class OpenedByInitOnce(Substitutes, OpenedByInit):
     """The same, and does without the handle after an error: broken."""
 

@@ -51,13 +51,6 @@ class Jittered(Records):
         return {"data": data + random.SystemRandom().random() / 1000, "index": index}
 
 
-class JitteredStream(RecordStream):
-    """The same as a stream."""
-
-    def __init__(self, folder: Any) -> None:
-        self.records = Jittered(folder)
-
-
 class JitteredZeros(Substitutes, Jittered):
     """Gives zeros for what it cannot read."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import tempfile
@@ -112,17 +111,6 @@ class ChainedError(Substitutes, Records):
     def substitute(self, index: int, error: Exception) -> Any:
         message = f"bad sample {index}"
         raise RuntimeError(message) from error
-
-
-class EndlessRetry(Records):
-    """Tries again until it works, after a pause in poll(2) that does not count as a sleep."""
-
-    def __getitem__(self, index: int) -> Any:
-        while True:
-            try:
-                return super().__getitem__(index)
-            except OSError:
-                select.poll().poll(2)
 
 
 class BoundedRetry(Records):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 import shutil
@@ -271,15 +270,6 @@ class CacheRenamedTwice(CacheSeenEarly):
         partial = self.cache.with_suffix(".tmp")
         self.write(partial)
         os.replace(partial, self.cache)
-
-
-class CacheLocked(CacheSeenEarly):
-    """Writes and reads the file while it holds a lock: healthy."""
-
-    def __getitem__(self, index: int) -> Any:
-        with open(self.cache.with_suffix(".lock"), "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            return super().__getitem__(index)
 
 
 class CacheLockedByName(CacheSeenEarly):

@@ -58,42 +58,6 @@ class FirstUnseeded(FirstOfEach):
         return random.SystemRandom().getrandbits(32)
 
 
-class FirstThenEnds(FirstOfEach):
-    """Takes an error for the end."""
-
-    def __iter__(self) -> Iterator[Any]:
-        try:
-            yield from super().__iter__()
-        except OSError:
-            return
-
-
-class ShuffledForAll(RecordStream):
-    """Each worker reads all records, in its own order."""
-
-    def __iter__(self) -> Iterator[Any]:
-        info = get_worker_info()
-        order = random.Random(info.id if info else 0).sample(range(COUNT), COUNT)
-        yield from (self.records[index][0] for index in order)
-
-
-class RacingForAll(RecordStream):
-    """Each worker reads all records, and damages them in its own way each time."""
-
-    def __iter__(self) -> Iterator[Any]:
-        for index in range(COUNT):
-            data, _ = self.records[index]
-            yield data + random.SystemRandom().random() if get_worker_info() else data
-
-
-class NoisyForAll(RecordStream):
-    """Each worker reads all records, and adds noise to them."""
-
-    def __iter__(self) -> Iterator[Any]:
-        for index in range(COUNT):
-            yield self.records[index][0] + random.SystemRandom().random()
-
-
 class Repeated(RecordStream):
     """Begins again at the end of its shard: healthy."""
 

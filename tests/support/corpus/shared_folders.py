@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,56 +12,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from support.corpus.cases import Case
 from support.corpus.ranks import TWO, RankedStream, place
-from support.datasets import SIZE, Records, decode
-
-
-class Extracts(Records):
-    """Unpacks its records into a folder, unless that folder is there."""
-
-    def __init__(self, source: Path, folder: Path) -> None:
-        self.source, self.target = source, folder / "data"
-        self.prepare()
-        super().__init__(self.target)
-
-    def prepare(self) -> None:
-        if not self.target.exists():
-            self.extract(self.target)
-
-    def extract(self, target: Path) -> None:
-        target.mkdir()
-        for path in sorted(self.source.iterdir()):
-            shutil.copyfile(path, target / path.name)
-
-
-class ExtractsOnRank0(Extracts):
-    """Lets rank 0 do it, and the others wait: healthy."""
-
-    def prepare(self) -> None:
-        if place()[0] == 0:
-            super().prepare()
-        if torch.distributed.is_initialized():
-            torch.distributed.barrier()
-
-
-class ExtractsUnderLock(Extracts):
-    """Lets one rank after the other look, and unpack: healthy."""
-
-    def prepare(self) -> None:
-        with open(self.target.with_suffix(".lock"), "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            super().prepare()
-
-
-class ExtractsThenRenames(Extracts):
-    """Names the folder when everything is in it, and keeps one that came before: healthy."""
-
-    def extract(self, target: Path) -> None:
-        partial = target.with_suffix(f".{os.getpid()}")
-        super().extract(partial)
-        try:
-            partial.rename(target)
-        except OSError:
-            shutil.rmtree(partial)
+from support.datasets import SIZE, decode
 
 
 class Downloads(Dataset[Any]):
@@ -88,15 +37,6 @@ class Downloads(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return decode(self.records[index * SIZE :][:SIZE], self.file)
-
-
-class DownloadsThenRenames(Downloads):
-    """Names the file when it is whole: healthy."""
-
-    def write(self) -> None:
-        partial = self.file.with_suffix(f".{os.getpid()}")
-        partial.write_bytes(self.data)
-        os.replace(partial, self.file)
 
 
 class WritesOnRank0(Downloads):
@@ -152,14 +92,6 @@ class SavesItsPartByRank(SavesItsPart):
 
     def prefix(self) -> str:
         return f"{place()[0]}-"
-
-
-class MakesFolderTwice(DownloadsThenRenames):
-    """Creates the folder if it is not there, which two ranks find at once."""
-
-    def make_folder(self) -> None:
-        if not os.path.isdir(self.file.parent):
-            os.makedirs(self.file.parent)
 
 
 CASES: tuple[Case, ...] = tuple(

@@ -161,12 +161,6 @@ class FewerThanAsked(Records):
         return [self[index] for index in indices if index % 5]
 
 
-ONLY_SHAPES = dict.fromkeys(
-    ("recovers-after-read-error", "recovers-after-truncation", "short-read", "corrupted-file"),
-    "only types and shapes are compared",
-)
-"""Checks that accept samples, which says nothing where their content is not compared."""
-
 CASES: tuple[Case, ...] = (
     Case("H1", Unsharded, "workers-agree", "corrupted: more often", RecordStream),
     Case(

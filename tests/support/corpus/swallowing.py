@@ -20,7 +20,6 @@ from support.datasets import SIZE, Records, Substitutes, zeros
 from support.specimens import BoundedRetry, ChainedError, GivesZeros, Packed, ZerosOnError
 
 SKIPS = {"contract": Contract(may_skip=True)}
-LEAVES_OUT = {"recovers-after-truncation": "returns other samples, and no error"}
 
 
 class NextOnError(Substitutes, Records):
