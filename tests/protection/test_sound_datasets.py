@@ -1,34 +1,32 @@
-"""Datasets that lock, log, cache and map files, and are sound: they stay so under protection."""
+"""Datasets that cache, share, map and change files in place, and are sound: they stay so."""
 
 from __future__ import annotations
 
 import functools
 import json
-import logging
 import os
+import resource
+import signal
 import sqlite3
 import subprocess
+from pathlib import Path
 from typing import Any
 
-import h5py
-import joblib
 import lmdb
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset
 
-from pytest_dataloader_faults import check_dataset
-from support.corpus.locks import LocksByLibrary
+from pytest_dataloader_faults import check_dataset, inject, run_trial
+from pytest_dataloader_faults.faults import HungRead, WorkerKilled
 from support.datasets import COUNT, SIZE, Records, decode
+from support.epochs import alone, epoch
 from support.inner import start_python
 from support.protection import changes, contents
+from support.rows import slow
+from support.waiting import allowed
 
 pytestmark = pytest.mark.usefixtures("engine")
-
-CHECKS = """
-    open-error file-missing read-error truncated-half missing-before-init worker-killed-first
-""".split()
 
 
 class InOneFile(Dataset[Any]):
@@ -86,45 +84,6 @@ class Sqlite(InOneFile):
         return data
 
 
-class Hdf5(InOneFile):
-    """In mode "a": HDF5 writes a mark into the file, and removes it when the file is closed."""
-
-    name = "records.h5"
-
-    def open(self):
-        return self.path
-
-    def read(self, index):
-        with h5py.File(self.path, "a", locking=False) as file:
-            return file["x"][index].tobytes()
-
-
-class Joblib(InOneFile):
-    """Maps an array for writing, and only reads it."""
-
-    name = "records.joblib"
-
-    def open(self):
-        return joblib.load(self.path, mmap_mode="r+")
-
-    def read(self, index):
-        return self.file[index].tobytes()
-
-
-def write_containers(folder, records):
-    """The records in each format, without a connection to the database."""
-    array = np.array([list(data) for data in records], np.uint8)
-    joblib.dump(array, folder / Joblib.name)
-    with h5py.File(folder / Hdf5.name, "w") as file:
-        file["x"] = array
-    with (
-        lmdb.open(str(folder), map_size=1 << 20) as environment,
-        environment.begin(write=True) as transaction,
-    ):
-        for index, data in enumerate(records):
-            transaction.put(b"%d" % index, data)
-
-
 WRITE_SQLITE = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1])
@@ -136,27 +95,6 @@ with connection:
 print("written", flush=True)
 sys.stdin.read()
 """
-
-
-@pytest.fixture(name="containers")
-def _containers(tmp_path):
-    folder = tmp_path / "containers"
-    folder.mkdir()
-    write_containers(folder, [bytes(range(number, number + SIZE)) for number in range(COUNT)])
-    with start_python("-c", WRITE_SQLITE, folder / Sqlite.name, stdin=subprocess.PIPE) as writer:
-        writer.stdout.readline()
-        yield folder
-        writer.communicate()
-
-
-class Logs(Records):
-    """Appends to a log that was there before."""
-
-    def __getitem__(self, index):
-        handler = logging.FileHandler(self.paths[0].parent.with_name("log"))
-        handler.emit(logging.makeLogRecord({"msg": f"reading {index}"}))
-        handler.close()
-        return super().__getitem__(index)
 
 
 class Indexes(Records):
@@ -185,84 +123,74 @@ class StartsCold(Records):
         return sample
 
 
-class Commands(Records):
-    """Reads by a program, which also writes to /dev/null, as ffmpeg does."""
-
-    def __getitem__(self, index):
-        path = self.paths[index]
-        command = ["sh", "-c", f"cat {path} > /dev/null && cat {path}"]
-        return decode(subprocess.run(command, check=True, capture_output=True).stdout, path), index
-
-
 class Shares(Records):
-    """Has its samples in shared memory, by one of the strategies of torch."""
+    """Has its samples in shared memory that has a name."""
 
-    def __init__(self, folder, strategy):
+    def __init__(self, folder):
         super().__init__(folder)
-        torch.multiprocessing.set_sharing_strategy(strategy)
+        torch.multiprocessing.set_sharing_strategy("file_system")
 
     def __getitem__(self, index):
         data, _ = super().__getitem__(index)
         return data.share_memory_(), index
 
 
-def require_passes(make, checks=CHECKS, **options):
+@pytest.fixture(name="containers")
+def _containers(tmp_path):
+    """The records in each format, with a connection to the database."""
+    folder = tmp_path / "containers"
+    folder.mkdir()
+    with (
+        lmdb.open(str(folder), map_size=1 << 20) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        for number in range(COUNT):
+            transaction.put(b"%d" % number, bytes(range(number, number + SIZE)))
+    with start_python("-c", WRITE_SQLITE, folder / Sqlite.name, stdin=subprocess.PIPE) as writer:
+        writer.stdout.readline()
+        yield folder
+        writer.communicate()
+
+
+def require_passes(make, *checks, **options):
     results = check_dataset(make, only=checks, on_fail=None, **options)
 
     assert [each.explanation for each in results if not each.passed] == []
     assert [each.refusals for result in results for each in result.trials if each.refusals] == []
 
 
-WRITTEN = [each for each in CHECKS if not each.endswith("before-init")]
-"""HDF5 writes to its file in each run, so that the others do not apply to it."""
-CONTAINERS = {
-    Lmdb: {},
-    Sqlite: {"files": "*.db"},  # An error names that file, and not its log.
-    Hdf5: {"checks": WRITTEN},
-    Joblib: {},
-}
 CHANGED = {"lock.mdb", "records.db-shm"}
 """Files that each run changes."""
 
 
-@pytest.mark.parametrize("kind", CONTAINERS)
-def test_containers_that_are_open_for_writing(kind, containers):
+@pytest.mark.parametrize(
+    ("kind", "files"),
+    [(Lmdb, None), (Sqlite, "*.db")],  # An error names that file, and not its log.
+)
+def test_containers_that_are_open_for_writing(kind, files, containers):
     before = contents(containers)
-    require_passes(lambda: kind(containers), **CONTAINERS[kind])
+    checks = ("read-error", "truncated-half", "missing-before-init", "worker-killed-first")
+    require_passes(lambda: kind(containers), *checks, files=files)
     after = contents(containers)
 
     assert sorted(before) == sorted(after)
     assert {name for name in before if before[name] != after[name]} <= CHANGED
 
 
-FILES = {
-    "locked": LocksByLibrary,
-    "logs": Logs,
-    "written at each start": Indexes,
-    "read by a command": Commands,
-    "shared": functools.partial(Shares, strategy="file_descriptor"),
-}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_files_beside_which_others_are_written(name, records):
-    records.with_name("log").write_text("a line\n", encoding="ascii")
+@pytest.mark.parametrize(
+    ("kind", "checks"),
+    [
+        (Indexes, ["missing-before-init"]),
+        (StartsCold, ["missing-before-init", "memory-exhaustion"]),
+        slow(Shares, ["read-error"]),  # Each process of torch_shm_manager takes seconds to end.
+    ],
+)
+def test_what_a_dataset_writes_is_its_own(kind, checks, records):
+    """Also what earlier trials have created, with or without a fault."""
     before = contents(records)
-    require_passes(functools.partial(FILES[name], records))
+    require_passes(functools.partial(kind, records), *checks)
 
     assert changes(before, contents(records)) == []
-
-
-def test_a_cache_that_each_start_removes(records):
-    """What earlier trials have created, with or without a fault, is its own."""
-    require_passes(
-        functools.partial(StartsCold, records), ["missing-before-init", "memory-exhaustion"]
-    )
-
-
-def test_shared_memory_by_name(records):
-    """Each process of torch_shm_manager takes seconds to end."""
-    require_passes(functools.partial(Shares, records, "file_system"), ["read-error"])
 
 
 def load_json(folder):
@@ -294,3 +222,140 @@ def test_the_cache_of_hugging_face_survives(tmp_path):
     assert "copy=" in missing.explanation
     assert changes(before, contents(tmp_path)) == []
     assert list(load_json(tmp_path)) == rows
+
+
+ONE_WORKER = {"num_workers": 1, "batch_size": 5}
+OLD, ROWS, LONG = b"old", 64, 100_000
+
+
+class Counts(Records):
+    """Rewrites an index in place for each sample, with a copy next to it until that is done."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.index, self.copy = folder.with_name("index.txt"), folder.with_name("index.bak")
+
+    def __getitem__(self, index):
+        self.copy.write_bytes(self.index.read_bytes())
+        with open(self.index, "wb", buffering=0) as file:
+            file.write(b"half")
+            sample = super().__getitem__(index)
+            file.write(b"whole")
+        self.copy.unlink()
+        return sample
+
+
+class Remembers(Records):
+    """Writes down what it has read, in transactions of four samples."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.database = folder.with_name("read.db")
+        self.connection = None
+
+    def __getstate__(self):
+        return {**vars(self), "connection": None}
+
+    def __getitem__(self, index):
+        if self.connection is None:
+            self.connection = sqlite3.connect(self.database, timeout=allowed(20))
+            self.connection.execute("pragma cache_size = 2")  # So it writes before it commits.
+        text = os.urandom(LONG)
+        self.connection.execute("insert into samples values (?, ?)", (index, text))
+        self.connection.execute("update samples set text = ? where number = ?", (text, index + 1))
+        if index % 4 == 3:
+            self.connection.commit()
+        return super().__getitem__(index)
+
+
+@pytest.fixture(name="index")
+def _index(records):
+    path = records.with_name("index.txt")
+    path.write_bytes(OLD)
+    return path
+
+
+@pytest.fixture(name="database")
+def _database(records):
+    path = records.with_name("read.db")
+    with sqlite3.connect(path) as connection:
+        connection.execute("create table samples (number, text)")
+        rows = [(number, os.urandom(LONG)) for number in range(ROWS)]
+        connection.executemany("insert into samples values (?, ?)", rows)
+    connection.close()
+    return path
+
+
+def rows_of(database):
+    """How many rows there are, or what is wrong."""
+    with sqlite3.connect(database) as connection:
+        ((state,),) = connection.execute("pragma integrity_check")
+        ((count,),) = connection.execute("select count(*) from samples")
+    connection.close()
+    return count if state == "ok" else state
+
+
+def test_the_copy_of_a_file_that_is_half_changed_stays(records, index):
+    outcome = run_trial(
+        lambda: Counts(records), HungRead("*/05.rec"), loader=ONE_WORKER, deadline=allowed(1)
+    )
+
+    assert outcome.fired
+    assert index.read_bytes() == b"half"
+    assert index.with_name("index.bak").exists()
+
+
+@pytest.mark.parametrize(
+    ("fault", "deadline"), [(HungRead("*/09.rec"), 1), (WorkerKilled(at=3), 30)]
+)
+def test_a_database_is_as_before_an_unfinished_transaction(records, database, fault, deadline):
+    outcome = run_trial(
+        lambda: Remembers(records), fault, loader=ONE_WORKER, deadline=allowed(deadline)
+    )
+
+    assert outcome.fired
+    assert not outcome.refusals
+    assert isinstance(rows_of(database), int)
+
+
+def test_a_dataset_with_a_database_recovers(records, database):
+    checks = ["read-error", "read-error-halfway", "worker-killed-middle"]
+    results = check_dataset(
+        lambda: Remembers(records), only=checks, files="*.rec", loader=ONE_WORKER, on_fail=None
+    )
+
+    assert [each.explanation for each in results if not each.passed] == []
+    assert isinstance(rows_of(database), int)
+
+
+@pytest.fixture(name="core")
+def _core(tmp_path, monkeypatch):
+    """An old file where the kernel writes a core file."""
+    monkeypatch.chdir(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (limits[1], limits[1]))
+    path = tmp_path / "core"
+    path.write_bytes(OLD)
+    yield path
+    resource.setrlimit(resource.RLIMIT_CORE, limits)
+
+
+def kill_in_trial(dataset, fault):
+    return run_trial(lambda: dataset, fault).fired
+
+
+def kill_in_scope(dataset, fault):
+    with inject(fault) as injection:
+        epoch(alone(dataset))
+    return injection.fired
+
+
+@pytest.mark.skipif(
+    Path("/proc/sys/kernel/core_pattern").read_text(encoding="utf-8").strip() != "core",
+    reason="the kernel writes core files elsewhere",
+)
+@pytest.mark.parametrize("kill", [kill_in_trial, kill_in_scope])
+def test_a_crash_replaces_no_core_file(records, core, kill):
+    """The kernel writes it, by no system call."""
+    assert kill(Records(records), WorkerKilled(signal.SIGQUIT))
+    assert core.read_bytes() == OLD

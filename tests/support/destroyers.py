@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from pytest_dataloader_faults._engine.system.processes import fork
 from support.corpus.resume import CountingLoader
-from support.datasets import SIZE, Records, zeros
+from support.datasets import Records
 from support.protection import Notes, answer_of
 from support.waiting import until
 
@@ -100,13 +100,6 @@ class DeletesOnly(Deletes):
         """Do nothing else."""
 
 
-class Overwrites(DeletesOnly):
-    """Writes zeros into the file."""
-
-    def change(self, path: Path) -> None:
-        path.write_bytes(bytes(SIZE))
-
-
 class DeletesNotes(DeletesOnly):
     """Removes a file that it does not read."""
 
@@ -114,28 +107,11 @@ class DeletesNotes(DeletesOnly):
         os.remove(path.parent.with_name("notes.txt"))
 
 
-class Fails(DeletesOnly):
-    """Raises an error that does not say why."""
-
-    def react(self) -> None:
-        raise RuntimeError("cannot tidy up") from None
-
-
 class Hangs(DeletesOnly):
     """Waits forever."""
 
     def react(self) -> None:
         threading.Event().wait()
-
-
-class ReturnsZeros(DeletesOnly):
-    """Has zeros instead of a sample that it cannot read."""
-
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except self.errors:
-            return zeros(), index
 
 
 class Locks(Deletes):
@@ -157,21 +133,6 @@ class Connects(Deletes):
     def load(self, index: int) -> Any:
         with socket.create_connection(self.server.getsockname(), timeout=30):
             return super().load(index)
-
-
-class DeletesLater(Deletes):
-    """Deletes when it makes its next sample after an error."""
-
-    has_failed = False
-
-    def __getitem__(self, index: int) -> Any:
-        if self.has_failed:
-            destroy(self.folder, self.log)
-        try:
-            return self.load(index)
-        except self.errors:
-            self.has_failed = True
-            raise
 
 
 class DeletesElsewhere(Deletes):
@@ -300,10 +261,6 @@ class _Loader(DataLoader[Any]):
             raise
 
 
-class _WithState(_Loader, CountingLoader):
-    """The same, with a state."""
-
-
 class _Resumed(CountingLoader):
     """Deletes when it finds the mark of an epoch that has not ended."""
 
@@ -329,10 +286,6 @@ class _Sound(Deletes):
 
 def in_the_main_process(folder: Path, log: Log) -> DataLoader[Any]:
     return _Loader(_Sound(folder, log), batch_size=4, num_workers=2)
-
-
-def with_state(folder: Path, log: Log) -> DataLoader[Any]:
-    return _WithState(_Sound(folder, log), batch_size=2, num_workers=2)
 
 
 def resumed(folder: Path, log: Log) -> DataLoader[Any]:
