@@ -364,37 +364,31 @@ class Battery:
         *,
         may_take_longer: bool = True,
     ) -> Outcome:
-        arguments = self._arguments_for(check, scenario)
-        arguments |= {"deadline": deadline, "may_take_longer": may_take_longer}
-        run = partial(kind_of(scenario).run_trial, self.fault_free_run, *scenario.faults)
+        fault_free_run = self.fault_free_run
+        is_alone = check.name == WORKERS_AGREE
+        run = partial(
+            kind_of(scenario).run_trial,
+            fault_free_run,
+            *scenario.faults,
+            changes=scenario.loader if is_alone else self._changes_for(scenario),
+            deadline=deadline,
+            recovers_in_workers=not self.memory.recovers and scenario.recovers_in_place,
+            may_take_longer=may_take_longer,
+        )
+        processes = limit_measurement(scenario.processes, fault_free_run.deadlines.most / 2)
+        options = replace(scenario.options, processes=processes)
         if epoch := self._worker_epoch_for(check, scenario):
-            options = arguments["options"]
-            in_order = change_epochs(options.processes, partial(replace, same_order=True))
-            compared = {
-                "comparison": epoch.comparison,
-                "options": replace(options, processes=in_order),
-            }
-            outcome = run(**{**arguments, **compared})
-            if self.fault_free_run.worker_epoch.is_comparable(outcome):
+            in_order = change_epochs(processes, partial(replace, same_order=True))
+            outcome = run(comparison=epoch.comparison, options=replace(options, processes=in_order))
+            if fault_free_run.worker_epoch.is_comparable(outcome):
                 return outcome
-        return run(**arguments)
+        comparison = fault_free_run.without_seeds if scenario.keep_randomness else None
+        return run(comparison=comparison, options=options)
 
     def _worker_epoch_for(self, check: Check, scenario: Scenario) -> Reference | None:
         """The epoch of workers that the trial may be compared with, if only that shows content."""
         is_like_it = _is_like_worker_epoch(check, scenario)
         return self.fault_free_run.worker_epoch.reference if is_like_it else None
-
-    def _arguments_for(self, check: Check, scenario: Scenario) -> dict[str, Any]:
-        """The arguments of ``FaultFreeRun.job`` for a trial of *scenario*."""
-        run = self.fault_free_run
-        processes = limit_measurement(scenario.processes, run.deadlines.most / 2)
-        alone = check.name == WORKERS_AGREE
-        return {
-            "changes": scenario.loader if alone else self._changes_for(scenario),
-            "comparison": run.without_seeds if scenario.keep_randomness else None,
-            "options": replace(scenario.options, processes=processes),
-            "recovers_in_workers": not self.memory.recovers and scenario.recovers_in_place,
-        }
 
     def _changes_for(self, scenario: Scenario) -> dict[str, Any]:
         return {**self.fault_free_run.changes, **scenario.loader}

@@ -1,4 +1,4 @@
-"""The results of trials, checks and sweeps, and how they are shown. Plain data."""
+"""The results of trials and checks, and how they are shown. Plain data."""
 
 from __future__ import annotations
 

@@ -134,6 +134,7 @@ SLOW = {
 
 
 @pytest.mark.parametrize("row", [slow(each) if each in SLOW else each for each in ROWS])
+@pytest.mark.filterwarnings("ignore:the sweep stopped:RuntimeWarning")
 def test_nothing_is_lost(row, records, log):
     make, go = ROWS[row]
     before = contents(records)
