@@ -11,9 +11,8 @@ from typing import Any
 import torch
 import torch.distributed
 from torch.distributed import init_process_group
-from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from pytest_dataloader_faults import CheckResult, check_dataset
 from support.corpus.ranks import RankedStream, place
 from support.datasets import CopiedRecords, Records
 
@@ -75,11 +74,6 @@ def reinitialize_group(folder: Path) -> DataLoader[Any]:
     torch.distributed.destroy_process_group()
     torch.distributed.init_process_group("gloo")
     return own_records_loader(folder)
-
-
-def initialize_group_twice(folder: Path) -> DataLoader[Any]:
-    torch.distributed.init_process_group("gloo")
-    return initialize_group(folder)
 
 
 def gather_names(folder: Path) -> DataLoader[Any]:
@@ -169,21 +163,6 @@ def fail_in_rank(rank: int, folder: Path) -> Records:
         raise LookupError(f"rank {rank} has no data")
     torch.distributed.barrier()
     return Records(folder)
-
-
-def check_sampler(make: Callable[[], Records], kind: str) -> CheckResult:
-    """What ``ranks-agree`` finds for a loader whose sampler ignores the rank."""
-
-    def loader() -> DataLoader[Any]:
-        records = make()
-        count = len(records)
-        samplers = {"weighted": WeightedRandomSampler([1.0] * count, count), "shuffled": None}
-        return DataLoader(
-            records, 4, num_workers=2, sampler=samplers[kind], shuffle=samplers[kind] is None
-        )
-
-    (result,) = check_dataset(loader, only="ranks-agree", ranks=2, on_fail=None)
-    return result
 
 
 INITIALISING: tuple[Callable[[Path], Any], ...] = (

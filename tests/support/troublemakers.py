@@ -252,19 +252,6 @@ def send(number: signal.Signals, whom: Callable[[], psutil.Process]) -> None:
         time.sleep(0.05)
 
 
-def kill_supervisor() -> None:
-    victim = supervisor()
-    victim.kill()
-    while victim.status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.01)
-
-
-def kill_supervisor_and_hang() -> None:
-    """Kill it, and wait for an answer that nobody will give."""
-    kill_supervisor()
-    hang_forever()
-
-
 def replace_signal_handlers() -> None:
     """Take every handler that Python can take, and the descriptor that signals wake."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV}:

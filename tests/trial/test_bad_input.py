@@ -142,34 +142,18 @@ def _yields() -> Any:
     yield Records
 
 
-YIELD = "replace yield with return, or yield the samples in __iter__ of an IterableDataset"
-NO_DATASETS = [None, Records, 42, object(), {1, 2}, print]
 UNFIT = {
-    "yields": (_yields, "generator object", YIELD),
+    "None": (lambda: None, "is not a dataset", "map-style or iterable dataset"),
     "raises": (lambda: _raises(LookupError("no such dataset")), "LookupError", "no such dataset"),
-    "empty": (Empty, "Empty is empty"),
     "empty, in a loader": (lambda: DataLoader(Empty(), sampler=[]), "Empty is empty"),
-    "wraps a loader": (Prefetching, "is not a dataset", "pass lambda: make().loader. Return a map"),
-    "no length": (LengthLess, "LengthLess has no length"),
     **{
         f"length raises {type(error).__name__}": (
             *(lambda error=error: Sized(error), "len(Sized)", repr(error), "without a fault"),
         )
-        for error in (LookupError("nowhere"), SystemExit(3), ValueError("no"), TypeError("no"))
-    },
-    **{
-        f"gives {type(made).__name__}": (
-            *(
-                lambda made=made: made,
-                repr(made),
-                "is not a dataset",
-                "map-style or iterable dataset",
-            ),
-        )
-        for made in NO_DATASETS
+        for error in (LookupError("nowhere"), SystemExit(3), TypeError("no"))
     },
 }
-"""What no entry can use: a factory, and what is said."""
+"""What no entry can use: a factory, and what is said. The golden file has more."""
 
 
 @both_entries
@@ -184,7 +168,6 @@ ENDS = ["Samples[0]", "without a fault"]
 FAILING = {
     "empty stream": (EmptyStream, {}, "EmptyStream is empty"),
     "no batch of None": (lambda: Samples(lambda _: None), {}, *SPLIT, "NoneType"),
-    "no batch of objects": (lambda: Samples(lambda _: object()), {}, *SPLIT, "object"),
     "ragged": (
         lambda: Samples(lambda index: torch.zeros(index + 1)),
         {},
@@ -197,11 +180,6 @@ FAILING = {
     ),
     "fails": (lambda: Samples(_fails), {}, *ENDS, "LookupError", "no such sample"),
     "exits": (lambda: Samples(lambda _: _raises(SystemExit(3))), {}, *ENDS, "SystemExit(3)"),
-    "Ctrl-C": (
-        lambda: Samples(lambda _: _raises(KeyboardInterrupt())),
-        {},
-        *(*ENDS, "KeyboardInterrupt()"),
-    ),
     "stream": (FailingStream, {}, "iterating FailingStream", "no such record", "without a fault"),
     "silent": (
         Silent,
@@ -271,10 +249,8 @@ def test_a_factory_that_cannot_be_called(entry, factory):
     "loader",
     [
         {"num_workers": -1},
-        {"batch_size": 0},
         {"batch_size": "4"},
         {"no_such_option": 1},
-        {"prefetch_factor": -2},
         {"multiprocessing_context": "no-such-method"},
     ],
     ids=str,
@@ -299,7 +275,6 @@ def test_an_empty_stream_exercises_nothing():
     [
         (troublemakers.exit_silently, "(exit status 3)"),
         (troublemakers.exit_cleanly, "(exit status 0)"),
-        (troublemakers.touch_missing_page, "(signal 7 (SIGBUS))"),
         (troublemakers.raise_real_time_signal, f"(signal {signal.SIGRTMIN + 5})"),
     ],
 )
@@ -326,16 +301,8 @@ def test_an_end_of_the_interpreter_is_a_fact_of_a_trial(error):
     assert outcome.exception.type == type(error).__name__
 
 
-class Batches:
-    """A sampler of batches that has no length."""
-
-    def __iter__(self) -> Any:
-        return iter([[0, 1], [2, 3]])
-
-
-@pytest.mark.parametrize("option", ["sampler", "batch_sampler"])
-def test_a_sampler_without_a_length_is_not_the_datasets_fault(records, option):
-    loader = {option: Sampler() if option == "sampler" else Batches(), "num_workers": 1}
+def test_a_sampler_without_a_length_is_not_the_datasets_fault(records):
+    loader = {"sampler": Sampler(), "num_workers": 1}
     outcome = run_trial(lambda: Records(records), loader=loader)
     assert len(outcome.delivered) == 2
     assert outcome.exception is None
@@ -396,12 +363,6 @@ def test_advice_of_the_loader_is_no_failure(records):
     workers = len(os.sched_getaffinity(0)) + 1
     outcome = run_trial(lambda: Records(records), loader={"num_workers": workers})
     assert (outcome.exception, len(outcome.workers)) == (None, workers)
-
-
-@rows("argument", ["ReadError", None, OSError("disk"), OSError], ids=repr)
-def test_what_is_no_fault(records, argument):
-    text = refusal(InvalidArgumentError, run_trial, lambda: Records(records), argument)
-    assert missing_parts(text, repr(argument), "is not a fault", "ReadError('*.jpg')") == []
 
 
 def _fits_one(returned: Any) -> str:

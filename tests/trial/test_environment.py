@@ -1,4 +1,4 @@
-"""What the machine lacks is told as that, and never as a verdict on the dataset."""
+"""What the machine or the user lacks is told as that, and never as a verdict on the dataset."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import functools
 import os
 import re
 import resource
+import shutil
 import tempfile
+from multiprocessing import current_process
 from pathlib import Path
 
 import pytest
@@ -19,13 +21,19 @@ from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.process.environment import FreeResources
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
-from pytest_dataloader_faults.faults import OpenError, SharedMemoryExhaustion, SlowRead
+from pytest_dataloader_faults.faults import (
+    OpenError,
+    ReadError,
+    SharedMemoryExhaustion,
+    SlowRead,
+    WorkerKilled,
+)
 from pytest_dataloader_faults.outcomes.stages import DONE
 from support import troublemakers
 from support.datasets import Records, write_records
 from support.epochs import reserves_shared_memory
 from support.judging import judge_trial
-from support.rows import slow
+from support.nobody import COUNT, Tensors, become_nobody
 from support.surroundings import (
     mount_tmpfs,
     mounts_are_refused,
@@ -37,6 +45,7 @@ from support.troublemakers import Trouble
 
 SHORT = 4.0
 ORDINARY = 1024
+TOO_LITTLE = "^too little shared memory: "
 NO_ROOM = "unable to (allocate|open) shared memory|unable to write to file"
 """torch says the last of these before 2.10."""
 LEAST = 6
@@ -65,47 +74,33 @@ def _try(make_dataset, *faults, **options):
     return run_trial(make_dataset, *faults, **{"deadline": SHORT, **options})
 
 
-def _passes(make_dataset):
+def _passes(make_dataset, **options):
     """It is right without a fault."""
     reference = take_reference(make_dataset)
-    judgement = judge_trial(_try(make_dataset, deadline=30), reference)
+    judgement = judge_trial(_try(make_dataset, deadline=30, **options), reference)
     assert judgement.passed, judgement.sentence
 
 
 @pytest.mark.parametrize(
-    ("options", "phrase"),
+    ("options", "phrases"),
     [
-        ("size=48k", "/dev/shm has 48 KiB"),
-        ("nr_inodes=9", "8 files left"),
-        ("size=64k", NO_ROOM),
-        slow("nr_inodes=18", NO_ROOM),
+        ("size=48k", [TOO_LITTLE, "/dev/shm has 48 KiB", "--shm-size=1g"]),
+        ("nr_inodes=9", [TOO_LITTLE, "8 files left", "--shm-size=1g"]),
+        ("size=64k", [TOO_LITTLE, NO_ROOM, "--shm-size=1g"]),
+        ("ro", ["no shared memory: /dev/shm is not writable"]),
     ],
 )
-def test_a_small_shared_memory_is_refused(records, mounts, options, phrase):
+def test_a_small_shared_memory_is_refused(records, mounts, options, phrases):
     """Before anything is tried, or when torch has met its end; the text says how to enlarge it."""
-    text = _refusal(
-        traceback_under(lambda: _try(lambda: Records(records)), mount_tmpfs({"/dev/shm": options}))
-    )
-    assert text.startswith("too little shared memory: ")
-    assert re.search(phrase, text)
-    assert "--shm-size=1g" in text
+    body = functools.partial(_try, lambda: Records(records))
+    text = _refusal(traceback_under(body, mount_tmpfs({"/dev/shm": options})))
+    assert [phrase for phrase in phrases if not re.search(phrase, text)] == []
 
 
-def test_a_shared_memory_that_cannot_be_written_is_refused(records, mounts):
-    traceback = traceback_under(
-        lambda: _try(lambda: Records(records)), mount_tmpfs({"/dev/shm": "ro"})
-    )
-    assert "no shared memory: /dev/shm is not writable" in _refusal(traceback)
-
-
-def test_no_shared_memory_is_needed_without_workers(records, mounts):
-    body = functools.partial(_try, lambda: Records(records), loader={"num_workers": 0})
-    assert traceback_under(body, mount_tmpfs({"/dev/shm": "size=4k"})) == ""
-
-
-def test_a_shared_memory_that_is_just_enough_is_not_refused(records, mounts):
-    body = functools.partial(_passes, lambda: Records(records))
-    assert traceback_under(body, mount_tmpfs({"/dev/shm": "size=128k"})) == ""
+@pytest.mark.parametrize(("options", "workers"), [("size=4k", 0), ("size=128k", 2)])
+def test_a_shared_memory_that_is_just_enough_is_not_refused(records, mounts, options, workers):
+    body = functools.partial(_passes, lambda: Records(records), loader={"num_workers": workers})
+    assert traceback_under(body, mount_tmpfs({"/dev/shm": options})) == ""
 
 
 @reserves_shared_memory
@@ -142,10 +137,9 @@ def _fill(path: Path) -> None:
             file.write(bytes(1 << 12))
 
 
-@pytest.mark.parametrize("inodes", [slow(1), 5])
-def test_a_folder_for_temporary_files_without_inodes_is_refused(records, tmp_path, mounts, inodes):
+def test_a_folder_for_temporary_files_without_inodes_is_refused(records, tmp_path, mounts):
     body = functools.partial(_in, tmp_path, lambda: _try(lambda: Records(records)))
-    prepare = mount_tmpfs({str(tmp_path): f"nr_inodes={inodes}"})
+    prepare = mount_tmpfs({str(tmp_path): "nr_inodes=5"})
     text = _refusal(traceback_under(body, prepare))
     assert text.startswith("no disk space for temporary files: ")
     assert str(tmp_path) in text
@@ -173,7 +167,7 @@ def _written(factory) -> Path:
     return write_records(factory.mktemp("beside") / "records")
 
 
-@pytest.mark.parametrize("free", [4, slow(12), 24])
+@pytest.mark.parametrize("free", [4, 24])
 def test_a_low_limit_of_descriptors_is_refused(records, free):
     """Whether it is seen beforehand or met on the way, and in pytest's process or in another."""
 
@@ -283,3 +277,55 @@ def test_complete_texts(golden):
             free_resources.require_for(2)
         texts[title] = str(refused.value)
     golden("environment", texts)
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+OTHER_USER = "open as a different user, or with different groups or capabilities"
+METHODS = ["fork", "forkserver"]
+
+
+@pytest.fixture(name="path")
+def _path():
+    """A file that everybody may read."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    (folder / "x.bin").write_bytes(b"some bytes")
+    yield folder / "x.bin"
+    shutil.rmtree(folder)
+
+
+def _options(method):
+    return {
+        "batch_size": 1,
+        "num_workers": 2,
+        "worker_init_fn": become_nobody,
+        "multiprocessing_context": method,
+    }
+
+
+@as_root
+@pytest.mark.parametrize("method", METHODS)
+def test_a_trial_of_such_a_worker(path, method):
+    outcome = run_trial(
+        functools.partial(Tensors, path), ReadError("*.bin"), loader=_options(method), deadline=30
+    )
+    assert (None, False, COUNT) == (outcome.exception, outcome.timed_out, len(outcome.delivered))
+    assert (0, {OTHER_USER: COUNT}) == (outcome.fired, outcome.unobserved)
+
+
+@as_root
+def test_inject_into_such_a_worker(path, monkeypatch):
+    monkeypatch.delitem(current_process()._config, "tempdir", raising=False)
+    with inject(ReadError("*.bin"), require_fired=False) as injection:
+        batches = list(DataLoader(Tensors(path), timeout=30, **_options("fork")))
+    assert COUNT == len(batches)
+    assert f"Not visible to the engine: {OTHER_USER} ({COUNT})" in injection.explain_unfired()
+
+
+@as_root
+def test_a_death_of_such_a_worker(path):
+    outcome = run_trial(
+        functools.partial(Tensors, path), WorkerKilled(worker=0), loader=_options("fork")
+    )
+    assert 1 == outcome.fired
+    assert "killed" in str(outcome.exception)

@@ -1,4 +1,6 @@
-"""What befalls a process of the harness is never a verdict on the dataset."""
+"""What befalls a process of the harness, or its own code, is never a verdict on the dataset."""
+
+from __future__ import annotations
 
 import contextlib
 import functools
@@ -8,25 +10,28 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from torch.utils.data import DataLoader
+import torch
+from torch.utils.data import DataLoader, IterableDataset
 
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._engine.loader import client
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
-from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults._engine.worker.session import WorkerSession
+from pytest_dataloader_faults._trial import driver, take_reference
 from pytest_dataloader_faults._trial.journal import WorkersStarting
 from pytest_dataloader_faults._trial.process import harness, warden
 from pytest_dataloader_faults._trial.process.deadline import OVERDUE
 from pytest_dataloader_faults._trial.resources import end_session
+from pytest_dataloader_faults._trial.samples.draws import draws_of
 from pytest_dataloader_faults.exceptions import HarnessError, LostProcessError, UnusableDatasetError
-from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from support import troublemakers
-from support.datasets import COUNT, Records
+from support.datasets import Records
 from support.judging import judge_trial
-from support.killed import KilledFactory
 from support.rows import slow
 from support.troublemakers import Trouble
 from support.waiting import allowed, until
@@ -41,29 +46,52 @@ MUCH = 1 << 20
 _LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 
-def _trouble(records, where, number, whom):
-    """A dataset in which that signal comes to that process, and which then tries forever."""
-    return Trouble(records, functools.partial(troublemakers.send, number, whom), where)
+SUPERVISOR = r"supervisor \(pid \d+\).*"
+WARDEN = r"enforces the trial's deadline \(pid \d+\)"
+HARM = {
+    "killed supervisor": (
+        *(
+            "worker",
+            signal.SIGKILL,
+            troublemakers.supervisor,
+            f"{SUPERVISOR} was killed by SIGKILL",
+        ),
+    ),
+    "ended supervisor": (
+        *("loader", signal.SIGTERM, troublemakers.supervisor),
+        f"{SUPERVISOR} was terminated by SIGTERM",
+    ),
+    "stopped supervisor": (
+        *("worker", signal.SIGSTOP, troublemakers.supervisor, f"{SUPERVISOR} was stopped"),
+    ),
+    "stopped main process": (
+        *("loader", signal.SIGSTOP, psutil.Process, r"main process \(pid \d+\).* was stopped"),
+    ),
+    "killed warden": (
+        *("loader", signal.SIGKILL, troublemakers.warden),
+        f"{WARDEN} was killed by SIGKILL before the trial",
+    ),
+    "ended warden": (
+        *("worker", signal.SIGTERM, troublemakers.warden),
+        "SIGTERM was sent to the process that enforces",
+    ),
+    "stopped warden": ("loader", signal.SIGSTOP, troublemakers.warden, f"{WARDEN} was stopped"),
+}
+SEEN_AT_THE_DEADLINE = ("stopped supervisor", "stopped main process")
 
 
-@pytest.mark.parametrize(
-    ("where", "number", "phrase"),
-    [
-        ("worker", signal.SIGKILL, "was killed by SIGKILL"),
-        ("loader", signal.SIGTERM, "was terminated by SIGTERM"),
-    ],
-)
-def test_a_supervisor_that_ends_too_early_ends_the_trial(
-    records, left_behind, where, number, phrase
-):
+@pytest.mark.parametrize("name", HARM)
+def test_a_signal_to_a_process_of_the_harness_shows_nothing(records, left_behind, name):
+    """The process to which it comes reads a file again and again, or waits for such a worker."""
+    where, number, whom, message = HARM[name]
+    trouble = functools.partial(troublemakers.send, number, whom)
     began = time.monotonic()
-    loader = {"num_workers": int(where == "worker")}
-    with pytest.raises(HarnessError, match=rf"supervisor \(pid \d+\).* {phrase}"):
+    with pytest.raises(HarnessError, match=message):
         run_trial(
-            lambda: _trouble(records, where, number, troublemakers.supervisor),
+            lambda: Trouble(records, trouble, where),
             ReadError("*.none"),
-            loader=loader,
-            deadline=LONG,
+            loader={"num_workers": int(where == "worker"), "batch_size": 4},
+            deadline=SHORT if name in SEEN_AT_THE_DEADLINE else LONG,
         )
     assert time.monotonic() - began < allowed(SOON)
     assert left_behind() == []
@@ -98,34 +126,6 @@ def test_what_a_supervisor_printed_is_reported(records, left_behind, monkeypatch
     assert left_behind() == []
 
 
-@pytest.mark.parametrize("where", ["worker", slow("loader")])
-def test_a_supervisor_that_is_stopped_is_reported_at_the_deadline(records, left_behind, where):
-    loader = {"num_workers": int(where == "worker")}
-    with pytest.raises(HarnessError, match=r"supervisor \(pid \d+\).* was stopped"):
-        run_trial(
-            lambda: _trouble(records, where, signal.SIGSTOP, troublemakers.supervisor),
-            ReadError("*.none"),
-            loader=loader,
-            deadline=SHORT,
-        )
-    assert left_behind() == []
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, slow(signal.SIGINT)])
-def test_a_trial_that_is_ordered_to_end_shows_nothing(records, left_behind, number):
-    with pytest.raises(HarnessError, match=f"{number.name} was sent to the process that enforces"):
-        run_trial(
-            lambda: _trouble(records, "worker", number, troublemakers.warden), loader=IN_A_WORKER
-        )
-    assert left_behind() == []
-
-
-def test_a_reference_that_is_ordered_to_end_shows_nothing(records, left_behind):
-    with pytest.raises(HarnessError, match="SIGTERM was sent to the process that enforces"):
-        take_reference(lambda: _trouble(records, "loader", signal.SIGTERM, troublemakers.warden))
-    assert left_behind() == []
-
-
 def _die():
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -144,30 +144,28 @@ def test_sigkill_of_a_reference_may_come_from_outside(records):
         take_reference(lambda: Trouble(records, _die, "loader"))
 
 
-def _interrupt(note=None):
-    """Send SIGINT to this process; with *note*, unless that file is there."""
-    if note is None or not note.exists():
-        if note is not None:
-            note.touch()
-        os.kill(os.getpid(), signal.SIGINT)
+def _interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_reference_that_is_interrupted_once_is_repeated(records, reference, tmp_path):
-    interrupt = functools.partial(_interrupt, tmp_path / "note")
-    assert take_reference(lambda: Trouble(records, interrupt, "loader")) == reference
+def _once(action, note):
+    """Do *action*, unless that file is there."""
+    if not note.exists():
+        note.touch()
+        action()
 
 
-@pytest.mark.parametrize("where", ["make_dataset", "sample"])
-def test_a_reference_that_is_interrupted_each_time_names_the_signal(records, tmp_path, where):
-    make_dataset = lambda: Trouble(records, _interrupt, "loader")  # noqa: E731
-    if where == "make_dataset":
-        make_dataset = KilledFactory(
-            tmp_path / "calls", Records, records, calls=(1, 2), number=signal.SIGINT
-        )
+@pytest.mark.parametrize("action", [_interrupt, _die])
+def test_a_reference_that_is_ended_once_is_repeated(records, reference, tmp_path, action):
+    trouble = functools.partial(_once, action, tmp_path / "note")
+    assert take_reference(lambda: Trouble(records, trouble, "loader")) == reference
+
+
+def test_a_reference_that_is_interrupted_each_time_names_the_signal(records):
     with pytest.raises(
         UnusableDatasetError, match=r"died \(signal 2 \(SIGINT\), sent by"
     ) as caught:
-        take_reference(make_dataset)
+        take_reference(lambda: Trouble(records, _interrupt, "loader"))
     assert "find out what kills processes on this machine" in str(caught.value)
     assert "KeyboardInterrupt" not in str(caught.value)
     assert "threads or locks" not in str(caught.value)
@@ -198,12 +196,11 @@ def _served(records):
     return run_trial(lambda: Records(records), loader=SERVED)
 
 
-@pytest.mark.parametrize("ranks", [None, slow(2)])
-def test_a_fork_server_that_is_killed_shows_nothing(records, served, left_behind, ranks):
+def test_a_fork_server_that_is_killed_shows_nothing(records, served, left_behind):
     assert served.exception is None
     kill = functools.partial(troublemakers.send, signal.SIGKILL, troublemakers.fork_server)
     with pytest.raises(LostProcessError, match=r"fork server \(pid \d+\).* was killed by SIGKILL"):
-        run_trial(lambda: Trouble(records, kill, "worker"), loader=SERVED, ranks=ranks)
+        run_trial(lambda: Trouble(records, kill, "worker"), loader=SERVED)
     assert left_behind() == []
 
 
@@ -261,38 +258,6 @@ def _has_ended(process):
     return True
 
 
-def test_a_stopped_loaders_process_shows_nothing(records, left_behind):
-    with pytest.raises(HarnessError, match=r"main process \(pid \d+\).* was stopped"):
-        run_trial(
-            lambda: _trouble(records, "loader", signal.SIGSTOP, psutil.Process),
-            loader={"num_workers": 0},
-            deadline=SHORT,
-        )
-    assert left_behind() == []
-
-
-def _die_once(note):
-    if not note.exists():
-        note.touch()
-        _die()
-
-
-def test_a_reference_that_was_killed_is_taken_once_more(records, tmp_path):
-    die = functools.partial(_die_once, tmp_path / "note")
-
-    assert len(take_reference(lambda: Trouble(records, die, "loader")).samples) == COUNT
-
-
-def test_a_warden_that_is_killed_is_named(records, left_behind):
-    message = r"enforces the trial's deadline \(pid \d+\) was killed by SIGKILL before the trial"
-    with pytest.raises(HarnessError, match=message):
-        run_trial(
-            lambda: _trouble(records, "loader", signal.SIGKILL, troublemakers.warden),
-            loader={"num_workers": 0},
-        )
-    assert left_behind() == []
-
-
 def test_a_supervisor_that_is_stopped_ends_with_a_killed_warden(records, left_behind):
     with pytest.raises(HarnessError, match="was killed by SIGKILL"):
         run_trial(
@@ -314,42 +279,24 @@ def test_a_warden_whose_own_code_fails_leaves_no_process(records, left_behind, m
     assert left_behind() == []
 
 
-def test_a_warden_that_is_stopped_ends_the_trial(records, left_behind):
-    began = time.monotonic()
-    with pytest.raises(
-        HarnessError, match=r"enforces the trial's deadline \(pid \d+\) was stopped"
-    ):
-        run_trial(
-            lambda: _trouble(records, "loader", signal.SIGSTOP, troublemakers.warden),
-            loader={"num_workers": 0},
-            deadline=LONG,
-        )
-    assert time.monotonic() - began < allowed(SOON)
-    assert left_behind() == []
+SPAWNED = {"num_workers": 1, "multiprocessing_context": "spawn"}
 
 
-def test_a_worker_that_still_starts_ends_with_a_killed_warden(records, left_behind):
-    with pytest.raises(HarnessError, match="was killed by SIGKILL"):
-        run_trial(
-            lambda: troublemakers.KillsWardenOnArrival(records),
-            loader={"num_workers": 1, "multiprocessing_context": "spawn"},
-        )
-    assert left_behind() == []
-
-
-@pytest.mark.parametrize("is_preloaded", [True, False])
-def test_a_worker_that_a_fork_server_starts_ends_with_a_killed_warden(
-    records, served, left_behind, is_preloaded
+@pytest.mark.parametrize(
+    ("loader", "is_ready"), [slow(SPAWNED, False), (SERVED, False), (SERVED, True)]
+)
+def test_a_worker_that_still_starts_ends_with_a_killed_warden(
+    records, served, left_behind, loader, is_ready
 ):
     """A loader in the options has the preloaded server; for a ready one, torch starts another."""
     assert served.exception is None
 
     def make_dataset():
         dataset = troublemakers.KillsWardenOnArrival(records)
-        return dataset if is_preloaded else DataLoader(dataset, **SERVED)
+        return DataLoader(dataset, **loader) if is_ready else dataset
 
     with pytest.raises(HarnessError, match="was killed by SIGKILL"):
-        run_trial(make_dataset, loader=SERVED if is_preloaded else None)
+        run_trial(make_dataset, loader=None if is_ready else loader)
     assert left_behind() == []
 
 
@@ -393,3 +340,86 @@ def test_complete_texts(golden):
         "its own work takes too long": OVERDUE,
     }
     golden("harness", texts)
+
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+
+def _broken() -> Any:
+    """A function of the package that has a bug."""
+    names: dict[str, Any] = {}
+    exec(compile("def broken(*args): [][0]", driver.__file__, "exec"), names)  # noqa: S102
+    return names["broken"]
+
+
+class Numbers(IterableDataset[Any]):
+    """A stream whose iterator is of C, and raises a ValueError there."""
+
+    def __iter__(self) -> Any:
+        return map(int, ["0", "1", "x", "3"])
+
+
+class ForC(DataLoader[Any]):
+    """A loader whose iterator is of C, and raises a ValueError there."""
+
+    def __iter__(self) -> Any:
+        return zip(super().__iter__(), [1], strict=True)
+
+
+class Wrapping(DataLoader[Any]):
+    """A loader that raises an error of its own for each error of its iterator."""
+
+    def __iter__(self) -> Any:
+        try:
+            yield from super().__iter__()
+        except Exception as error:
+            message = "no batch"
+            raise RuntimeError(message) from error
+
+
+USERS = {
+    "an index of a list": (lambda: DataLoader([torch.ones(1)], sampler=[0, 7]), "IndexError"),
+    "an iterator of C": (lambda: DataLoader(Numbers(), num_workers=1), "ValueError"),
+    "a loader of C": (lambda: ForC([torch.ones(1)] * 3), "ValueError"),
+    "a collate_fn of C": (lambda: DataLoader([1, 2], num_workers=1, collate_fn=int), "TypeError"),
+    "a batch sampler of C": (
+        lambda: DataLoader([1, 2], batch_sampler=map(len, [[0], 1])),
+        "TypeError",
+    ),
+}
+
+
+@pytest.mark.parametrize("factory", USERS.values(), ids=USERS)
+def test_an_error_that_c_raises_for_the_dataset(factory):
+    make, kind = factory
+    assert kind == run_trial(make, loader=None).exception.type
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "kind"),
+    [
+        (driver.LoaderDriver, "on_batch", Wrapping),
+        (driver.LoaderDriver, "_write_batch", DataLoader),
+        (WorkerSession, "begin", DataLoader),
+    ],
+)
+def test_an_error_of_the_package(records, monkeypatch, owner, name, kind):
+    monkeypatch.setattr(owner, name, _broken())
+    with pytest.raises(HarnessError, match=r"own code failed(?s:.*)IndexError"):
+        run_trial(lambda: kind(Records(records), batch_size=4, num_workers=2))
+
+
+def test_a_sampler_that_is_left_early_has_not_failed(capsys):
+    draws = draws_of(DataLoader(range(8), batch_size=4))
+    assert next(draws).names == (0, 1, 2, 3)
+    draws.close()
+    other_draws = draws_of(DataLoader(range(8)))
+    next(other_draws)
+    del other_draws
+    assert capsys.readouterr().err == ""
+
+
+def test_a_limit_of_tracebacks_does_not_hide_whose_error_it_is(monkeypatch, records):
+    monkeypatch.setattr(sys, "tracebacklimit", 3, raising=False)
+    outcome = run_trial(lambda: Records(records), WorkerKilled(at=2))
+    assert "exited unexpectedly" in outcome.exception.message

@@ -47,8 +47,7 @@ class KillsAWorker(Sampler):
             file.write(caught)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(("number", "persistent"), [(signal.SIGKILL, False), (signal.SIGBUS, True)])
 def test_a_death_raises_where_the_loop_waits(records, tmp_path, number, persistent):
     notes = tmp_path / "notes"
     loader = {

@@ -1,0 +1,259 @@
+"""Loaders within datasets and in wrappers, and loaders that keep one iterator for all epochs."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+
+from pytest_dataloader_faults import check_dataset, inject, part_of, run_trial
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
+from pytest_dataloader_faults.faults import ReadError, WorkerKilled
+from support.corpus.ranks import RaisesErrors
+from support.datasets import Records
+from support.epochs import epoch
+from support.infinite_loaders import (
+    Eager,
+    EndsEarly,
+    InClosure,
+    InGenerator,
+    Lazy,
+    LeavesOut,
+    infinite,
+    infinite_many,
+    infinite_records,
+    infinite_swallowed,
+)
+from support.nested_loaders import Episodes, InInit, Pairs, PairsByWorkers, PairsOfZeros, Queued
+from support.rows import slow
+from support.waiting import allowed
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+
+def _run(make, *faults, method="fork", **options):
+    loader = {"batch_size": 4, "num_workers": 2, "multiprocessing_context": method, **options}
+    return run_trial(make, *faults, loader=loader, epochs=1)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_only_fetches_of_the_loader_under_test_count(records, method):
+    outcome = _run(partial(Pairs, records), WorkerKilled(worker=1, at=2), method=method)
+
+    assert [2, 2] == [each.fetches for each in outcome.workers]
+    assert [-9] == [each.exitcode for each in outcome.deaths]
+    assert [1] == [each.fired for each in outcome.faults]
+    assert outcome.recovery.complete
+    assert outcome.recovery.exception is None
+
+
+@pytest.mark.parametrize("kind", [Pairs, PairsByWorkers, Episodes, Queued])
+def test_a_nested_loader_is_left_alone(records, kind):
+    outcome = _run(partial(kind, records), ReadError("*/05.rec"))
+
+    assert "OSError" == outcome.exception.type
+    assert "Errno 5" in outcome.exception.message
+    assert outcome.recovery.complete
+
+
+def test_one_in_a_worker_init_fn(records):
+    outcome = _run(partial(Records, records), WorkerKilled(at=2), worker_init_fn=InInit())
+    assert [2, 2] == [each.fetches for each in outcome.workers]
+
+
+def test_one_without_workers(records):
+    options = {"num_workers": 0, "multiprocessing_context": None}
+    outcome = _run(partial(Pairs, records), ReadError("*/09.rec", times=1), **options)
+
+    assert [3] == [each.fetches for each in outcome.workers]
+    assert ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11)) == tuple(
+        tuple(sorted(batch)) for batch in outcome.epochs[0].drawn
+    )
+    assert outcome.recovery.complete
+
+
+def test_one_under_inject(records):
+    with inject(ReadError("*/05.rec")) as injection:
+        read = epoch(DataLoader(Pairs(records), batch_size=4, num_workers=2))
+    assert "Errno 5" in read.text
+    assert (1, 2) == (len(read.batches), len(injection.workers))
+
+
+@pytest.mark.parametrize(
+    "check", ["abandoned-epoch", slow("worker-killed-last"), slow("resource-growth")]
+)
+def test_checks_that_make_iterators_again(records, check):
+    (result,) = check_dataset(partial(Pairs, records), only=check, on_fail=None)
+    assert result.passed, result.explanation
+
+
+def test_what_a_nested_loader_swallows(records):
+    make = partial(PairsOfZeros, records)
+    (result,) = check_dataset(make, only="read-error", on_fail=None)
+    assert "corrupted" == result.verdict
+    assert result.cause.startswith("returns a substitute for an unreadable sample")
+
+
+class Adapter:
+    """As accelerate's: it hands on what it is asked for, and says that it is a DataLoader."""
+
+    __module__ = "accelerate.data_loader"
+
+    def __init__(self, dataset: Any, **options: Any) -> None:
+        self.base_dataloader = DataLoader(dataset, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "base_dataloader":
+            raise AttributeError(name)
+        return getattr(self.base_dataloader, name)
+
+    @property
+    def __class__(self) -> Any:
+        return self.base_dataloader.__class__
+
+    def __iter__(self) -> Any:
+        for data, index in self.base_dataloader:
+            yield data + 1, index
+
+
+class DataLoaderDispatcher(Adapter):
+    """Gives its ranks parts of the batches that rank 0 drew."""
+
+    __module__ = "accelerate.data_loader"
+
+
+def _adapted(folder, **options):
+    return Adapter(Records(folder), batch_size=2, num_workers=2, **options)
+
+
+def test_workers_behind_a_generator_are_ended_at_once(records):
+    """How one died is known, too. The garbage collector would take 5 s for each that is left."""
+    began = time.monotonic()
+    loader = lambda: RaisesErrors(Records(records), batch_size=2, num_workers=2)  # noqa: E731
+    outcome = run_trial(loader, WorkerKilled())
+
+    assert [each.exitcode for each in outcome.deaths] == [-9]
+    assert outcome.recovery.exception is None
+    assert time.monotonic() - began < allowed(5)
+
+
+def test_a_wrapper_is_what_the_loop_iterates(records):
+    plain = run_trial(lambda: DataLoader(Records(records), batch_size=2, num_workers=2))
+    outcome = run_trial(lambda: _adapted(records))
+    rows, plain_rows = ([each.rows for each in result.delivered] for result in (outcome, plain))
+
+    assert len(rows) == len(plain_rows)
+    assert rows != plain_rows
+
+
+def test_options_reach_the_loader_in_a_wrapper(records):
+    outcome = run_trial(lambda: _adapted(records, persistent_workers=True), WorkerKilled())
+
+    assert outcome.exception is not None
+    assert len(outcome.recovery.delivered) == outcome.recovery.batches
+
+
+def test_a_loader_of_lightning_fabric(records):
+    fabric = pytest.importorskip("lightning.fabric")
+
+    def make():
+        loader = DataLoader(Records(records), batch_size=2, num_workers=2)
+        return {"train": fabric.Fabric(accelerator="cpu", devices=1).setup_dataloaders(loader)}
+
+    outcome = run_trial(part_of(make, "train"))
+
+    assert outcome.exception is None
+    assert len(outcome.delivered) == outcome.epochs[0].batches
+
+
+def test_batches_that_another_rank_drew_are_refused(records):
+    with pytest.raises(UnusableDatasetError, match="dispatch_batches=False"):
+        run_trial(lambda: DataLoaderDispatcher(Records(records), num_workers=2), ranks=2)
+
+
+def _check(make, *names):
+    return check_dataset(make, only=names, on_fail=None)
+
+
+@pytest.mark.parametrize("kind", [Lazy, Eager])
+def test_what_is_drawn_in_advance_is_no_loss(records, kind):
+    outcome = run_trial(lambda: infinite(kind, Records(records)), epochs=3)
+
+    assert [4, 4, 4] == [len(each.delivered) for each in outcome.epochs]
+    assert [4, 4, 4] == [len(each.drawn) for each in outcome.epochs]
+    for delivered in (each.delivered for each in outcome.epochs):
+        assert {*range(16)} == {index for each in delivered for index in each.indices}
+    assert 2 == len({each.pid for each in outcome.workers})
+
+
+@pytest.mark.parametrize("fault", [ReadError("*/05.rec"), WorkerKilled(at=2)])
+def test_workers_that_the_constructor_starts_meet_faults(records, fault):
+    outcome = run_trial(partial(infinite_records, records), fault)
+
+    assert outcome.fired
+    assert outcome.epochs[0].exception is not None
+    assert outcome.recovery.complete
+    assert outcome.recovery.exception is None
+
+
+def test_a_loader_that_has_run_before(records):
+    """The workers of pytest's process are left to it, and it goes on."""
+    loader = infinite_records(records)
+    indices_before = {int(index) for _, indices in loader for index in indices}
+    outcome = run_trial(lambda: loader, ReadError("*/05.rec"))
+
+    assert outcome.fired
+    assert (
+        {*range(16)} == indices_before == {int(index) for _, indices in loader for index in indices}
+    )
+
+
+@pytest.mark.parametrize(
+    "check",
+    ["abandoned-epoch", slow("worker-killed-last"), slow("resource-growth")],
+)
+def test_a_check_passes(records, check):
+    (result,) = _check(partial(infinite_records, records), check)
+    assert result.passed, result.explanation
+
+
+@pytest.mark.parametrize("kind", [InClosure, InGenerator])
+def test_iterators_that_are_in_no_attribute(records, kind):
+    make = partial(infinite, kind, Records(records))
+    outcome = run_trial(make, epochs=3)
+    assert [4, 4, 4] == [len(each.delivered) for each in outcome.epochs]
+    assert all(each.complete for each in outcome.epochs)
+    assert 2 == len({each.pid for each in outcome.workers})
+
+
+def test_few_samples_of_many():
+    (result,) = _check(infinite_many, "workers-agree")
+    assert "survived" == result.verdict
+    assert 64 == sum(len(each.indices) for each in result.outcome.delivered)
+
+
+@pytest.mark.parametrize(
+    ("make", "check", "phrase"),
+    [
+        (lambda folder: infinite(LeavesOut, Records(folder)), "read-error", "missing"),
+        slow(infinite_swallowed, "read-error", "all zeros"),
+        slow(lambda folder: infinite(EndsEarly, Records(folder)), "workers-agree", "missing"),
+    ],
+    ids=["a batch with an error", "zeros", "the last batch"],
+)
+def test_a_defect_behind_such_a_loader(records, make, check, phrase):
+    (result,) = _check(partial(make, records), check)
+    assert "corrupted" == result.verdict
+    assert phrase in result.sentence
+
+
+def test_a_constructor_that_uses_a_loader(records):
+    def make():
+        dataset = Records(records)
+        dataset.mean = sum(data.float().mean() for data, _ in DataLoader(dataset)) / len(dataset)
+        return dataset
+
+    assert [] == [each.explanation for each in _check(make, "workers-agree") if each.failed]
