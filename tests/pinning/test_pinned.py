@@ -1,15 +1,12 @@
 """Loaders that pin: their thread, epochs that nobody reads to the end, faults, and the check."""
 
-import atexit
 import gc
-import itertools
 import os
 import threading
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._settings import DEADLINE
@@ -17,7 +14,6 @@ from pytest_dataloader_faults._trial import accelerator, take_reference
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import (
-    KINDS,
     DescriptorExhaustion,
     OpenError,
     ReadError,
@@ -44,7 +40,7 @@ from support.batches import (
 from support.children import in_its_own_process
 from support.datasets import COUNT, CopiedRecords, Records, write_records
 from support.epochs import reserves_shared_memory
-from support.fault_rows import FAULTS, OTHER_KINDS, require_result
+from support.fault_rows import FAULTS, require_result
 from support.judging import judge_trial
 from support.results import failure_of, result_of
 from support.rows import slow
@@ -73,22 +69,12 @@ def _abandon(loader):
     ] + second_epoch[1]
 
 
-def _release_ended_workers():
-    """Unregister the function by which torch before 2.12 keeps each persistent worker."""
-    if clean_up := getattr(_MultiProcessingDataLoaderIter, "_clean_up_worker", None):
-        atexit.unregister(clean_up)
-
-
-@pytest.mark.parametrize("persistent", [False, slow(True)])
 @in_its_own_process()
-def test_abandoned_epoch_leaves_nothing(accelerator, records, persistent):
-    options = {"batch_size": 2, "num_workers": 2, "pin_memory": True}
-    loader = DataLoader(Records(records), **options, persistent_workers=persistent)
+def test_abandoned_epoch_leaves_nothing(accelerator, records):
+    loader = DataLoader(Records(records), batch_size=2, num_workers=2, pin_memory=True)
     _abandon(loader)  # What the first use opens for good is no leak.
-    _release_ended_workers()
     descriptors = _descriptors()
     threads, workers = _abandon(loader)
-    _release_ended_workers()
     assert until(lambda: not any(each.is_alive() for each in threads))
     assert until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in workers))
     assert until(lambda: _descriptors() <= descriptors), (descriptors, _descriptors())
@@ -116,28 +102,18 @@ def _reference(folder):
     return take_reference(lambda: Records(folder))
 
 
-def test_every_fault_is_tried():
-    assert {*KINDS.values()} - OTHER_KINDS == {type(row.fault) for row in FAULTS}
-
-
 def _cases():
-    for persistent, row in itertools.product([False, True], FAULTS):
-        name = f"{row.fault!r}{'-persistent' * persistent}"
-        marks = [pytest.mark.slow] * (persistent or type(row.fault) not in QUICK)
+    for row in FAULTS:
+        marks = [pytest.mark.slow] * (type(row.fault) not in QUICK)
         marks += [reserves_shared_memory] * isinstance(row.fault, SharedMemoryExhaustion)
-        yield pytest.param(row, persistent, id=name, marks=marks)
+        yield pytest.param(row, id=repr(row.fault), marks=marks)
 
 
-@pytest.mark.parametrize(("row", "persistent"), list(_cases()))
-def test_fault_is_judged(folder, reference, row, accelerator, persistent):
-    fault = (persistent and row.later) or row.fault
-    options = {**row.loader, "num_workers": 2, "batch_size": 2, "pin_memory": True}
-
+@pytest.mark.parametrize("row", list(_cases()))
+def test_fault_is_judged(folder, reference, row, accelerator):
     make = (lambda cache: CopiedRecords(folder, cache)) if row.writes else lambda: Records(folder)
-
-    outcome = run_trial(
-        make, fault, loader={**options, "persistent_workers": persistent}, epochs=1 + persistent
-    )
+    options = {**row.loader, "num_workers": 2, "batch_size": 2, "pin_memory": True}
+    outcome = run_trial(make, row.fault, loader=options)
 
     require_result(row, outcome, reference, COUNT)
 

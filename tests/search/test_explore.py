@@ -6,7 +6,6 @@ import signal
 
 import pytest
 from hypothesis import settings
-from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Contract, Verdict, explore, faults, run_trial, strategies
 from pytest_dataloader_faults.exceptions import (
@@ -222,16 +221,6 @@ def test_a_fault_of_the_constructor_is_found(records):
         replay(make, *result.outcome.schedule, before_init=True)
 
 
-def test_a_ready_loader_keeps_its_options(records):
-    result = explore(
-        lambda: DataLoader(Records(records), num_workers=1, batch_size=8),
-        loader={},
-        max_examples=2,
-        **HOW,
-    )
-    assert result.trials == 2
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -318,13 +307,6 @@ def test_a_search_finds_a_fault_that_changes_samples_of_served_workers(failing):
     assert "'multiprocessing_context': 'forkserver'" in result.failure
 
 
-@pytest.mark.slow
-def test_a_search_of_served_workers_passes_a_healthy_dataset(records):
-    result = explore(lambda: Records(records), loader=SERVED, max_examples=4, **HOW)
-    assert (result.verdict, result.failure) == (Verdict.FAILED_CLEANLY, None)
-    assert sum(result.fired.values()) > 0
-
-
 def test_the_statistics_tell_verdicts_and_faults(inner):
     result = inner(STATISTICS, "--hypothesis-show-statistics", "--hypothesis-seed=1")
     result.assert_outcomes(passed=1)
@@ -335,7 +317,7 @@ def test_the_statistics_tell_verdicts_and_faults(inner):
 
 def test_batches_may_come_as_they_are_ready(records):
     loader = {"num_workers": 2, "batch_size": 2, "in_order": False}
-    slow = faults.SlowRead("*/00.rec", seconds=0.5, times=1)
-    outcome = run_trial(lambda: Records(records), slow, loader=loader)
+    late = faults.SlowRead("*/00.rec", seconds=0.5, times=1)
+    outcome = run_trial(lambda: Records(records), late, loader=loader)
     assert outcome.delivered[0].indices != (0, 1)
     assert survey(lambda: Records(records)).judge(outcome).verdict is Verdict.SURVIVED

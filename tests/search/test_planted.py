@@ -6,20 +6,15 @@ import sys
 
 import pytest
 
-from pytest_dataloader_faults import explore, faults
+from pytest_dataloader_faults import explore
 from support.datasets import write_records
-from support.planted import ALONE, PLANTED, HalfCached, StaleTail
+from support.planted import PLANTED
 
 pytestmark = pytest.mark.usefixtures("engine")
 SEEDS, EXAMPLES, ENOUGH = 20, 200, 19
-NEAR = {
-    HalfCached: ([faults.OpenError], {**ALONE, "persistent_workers": True}, 2),
-    StaleTail: ([faults.ShortRead], ALONE, 1),
-}
-"""Where to look for two of them, so that a few examples will do."""
 
 
-def _search(planted, folder, seed, **options):
+def _search(planted, folder, seed):
     records = folder / "records"
     if not records.exists():
         write_records(records)
@@ -28,7 +23,8 @@ def _search(planted, folder, seed, **options):
         seed=seed,
         database=None,
         on_fail=None,
-        **{"loader": planted.loader, "max_examples": EXAMPLES, **options},
+        loader=planted.loader,
+        max_examples=EXAMPLES,
     )
 
 
@@ -43,20 +39,6 @@ def _is_minimal(planted, result):
     loaders = [{"num_workers": 1, "batch_size": 4, **each} for each in planted.options]
     request = result.outcome.request
     return matches and request.loader in loaders and request.epochs == planted.epochs
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", NEAR, ids=lambda kind: kind.__name__)
-def test_a_bug_that_takes_two_things_is_found(tmp_path, kind):
-    (planted,) = (each for each in PLANTED if each.make is kind)
-    kinds, loader, epochs = NEAR[kind]
-    where = {"kinds": kinds, "loader": loader, "max_epochs": epochs, "max_examples": 40}
-    result = _search(planted, tmp_path, 1, **where)
-    assert result.verdict is planted.verdict
-    (fault,) = result.outcome.schedule
-    assert type(fault) in kinds
-    assert result.outcome.request.epochs == planted.epochs
 
 
 def _row(planted, failed, minimal):

@@ -12,21 +12,22 @@ from support.corpus.state import Noisy
 from support.datasets import Records
 from support.planted import ALONE
 from support.random_samples import Jittered, JitteredZeros, NoisyZeros, OwnNoise, rounded
+from support.rows import slow
 from support.surveys import survey
 
 pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(600)]
 RANDOM, ROUNDED = Contract(), Contract(key=rounded)
 SHORT = {
     "kinds": [faults.OpenError],
-    "max_examples": 4,
+    "max_examples": 2,
     "database": None,
     "derandomize": True,
     "on_fail": None,
 }
 NARROW = {"loader": ALONE, "max_faults": 1, "max_epochs": 1}
 OPEN = faults.OpenError("*/00.rec", times=1)
-HEALTHY = [(Noisy, RANDOM, False), (OwnNoise, RANDOM, True), (Jittered, ROUNDED, False)]
-BROKEN = [(NoisyZeros, RANDOM), (JitteredZeros, ROUNDED)]
+HEALTHY = [slow(Noisy, RANDOM, False), (OwnNoise, RANDOM, True), (Jittered, ROUNDED, False)]
+BROKEN = [slow(NoisyZeros, RANDOM), (JitteredZeros, ROUNDED)]
 
 
 @pytest.mark.parametrize(("kind", "contract", "by_shapes"), HEALTHY)
@@ -61,8 +62,8 @@ def test_a_test_of_ones_own_takes_its_trials_from_the_survey(records):
 
 def test_what_was_not_compared_is_not_praised(records):
     found = survey(lambda: OwnNoise(records), contract=RANDOM)
-    slow = faults.SlowRead("*/00.rec", seconds=0.01)
-    sentence = found.judge(found.run_trial(slow)).sentence
+    late = faults.SlowRead("*/00.rec", seconds=0.01)
+    sentence = found.judge(found.run_trial(late)).sentence
     assert sentence == (
         "every sample was delivered with the right types and shapes; the contents were not compared"
     )
@@ -89,9 +90,9 @@ def test_a_retry_that_draws_is_explained(records):
 def test_a_trial_has_the_options_that_were_surveyed(records):
     """Batches that are made otherwise could not be compared."""
     found = survey(lambda: Records(records), loader={"batch_size": 2, "collate_fn": list})
-    slow = faults.SlowRead("*/00.rec", seconds=0.01)
-    assert found.judge(found.run_trial(slow)).verdict is Verdict.SURVIVED
-    assert found.run_trial(slow, loader={"batch_size": 8}).request.loader["batch_size"] == 8
+    late = faults.SlowRead("*/00.rec", seconds=0.01)
+    assert found.judge(found.run_trial(late)).verdict is Verdict.SURVIVED
+    assert found.run_trial(late, loader={"batch_size": 8}).request.loader["batch_size"] == 8
 
 
 def test_what_cannot_be_imported_is_said_in_the_printed_test(records):

@@ -64,7 +64,7 @@ SIMPLEST = [
     faults.MemoryExhaustion(),
     faults.ThreadExhaustion(),
 ]
-each_kind = pytest.mark.parametrize("simplest", SIMPLEST, ids=lambda fault: type(fault).__name__)
+each_kind = rows("simplest", SIMPLEST)
 
 
 def _of_kind(kind):
@@ -118,7 +118,7 @@ def test_schedules_hold_several_faults():
     assert sizes == {2, 3}
 
 
-@pytest.mark.parametrize("kind", strategies.DEFAULT_KINDS)
+@rows("kind", strategies.DEFAULT_KINDS)
 def test_schedules_shrink_to_the_one_fault_that_matters(kind):
     (fault,) = find(
         strategies.fault_schedules(files=FILES),
