@@ -14,10 +14,6 @@ import pytest
 
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults import (
-    CheckResult,
-    Contract,
-    Outcome,
-    Verdict,
     check_dataset,
     inject,
     run_trial,
@@ -156,38 +152,6 @@ def test_signature(function, expected):
     ]
 
     assert expected == str(inspect.Signature(bare))
-
-
-def test_verdicts():
-    assert {
-        "survived",
-        "failed_cleanly",
-        "hung",
-        "corrupted",
-        "leaked",
-        "failed_unclearly",
-        "poisoned",
-        "crashed",
-        "fails_without_fault",
-        "contract_broken",
-        "not_exercised",
-    } == set(Verdict)
-    assert str(Verdict.HUNG) == "hung"
-
-
-@rows(
-    ("kind", "names"),
-    [
-        (Outcome, "delivered exception faults resources duration timed_out"),
-        (Outcome, "to_dict from_dict reproduce"),
-        (CheckResult, "check verdict passed explanation outcome"),
-        (Contract, "survives names_file"),
-    ],
-)
-def test_attributes(kind, names):
-    attributes = {*dir(kind), *getattr(kind, "__dataclass_fields__", ())}
-
-    assert set() == set(names.split()) - attributes
 
 
 def test_types_are_packaged():

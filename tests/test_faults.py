@@ -20,26 +20,18 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     ConnectError,
-    ConnectionClosed,
     ConnectionReset,
     CorruptedFile,
     DescriptorExhaustion,
-    HttpError,
     HungRead,
-    ListingError,
-    ListingOrder,
     LockError,
     MemoryExhaustion,
     OpenError,
     ReadError,
-    SharedMemoryExhaustion,
     ShortRead,
-    ShortWrite,
     SlowRead,
-    StrayEntry,
     ThreadExhaustion,
     TruncatedFile,
-    WorkerExited,
     WorkerHung,
     WorkerKilled,
     WriteError,
@@ -55,10 +47,6 @@ KINDS = [
     if inspect.isclass(getattr(faults, name)) and name != "Fault"
 ]
 EVERY_KIND = rows("kind", KINDS)
-PATH, WHICH = {"path": "*"}, {"nth": 1, "times": None}
-TRIGGERS = {"workers": None, "every": 1, "probability": 1.0}
-AT = {"at": 1, "worker": 0, "sample": None}
-INSIDE = {"reading": None, "writing": None, "sending": False}
 
 
 def _evaluate(code):
@@ -168,48 +156,6 @@ def test_places_of_one_kind_differ_by_its_arguments(fault, places):
 @EVERY_KIND
 def test_an_errno_is_an_error(kind):
     assert not kind().errno or Effect.ERROR in kind.effects
-
-
-@rows(
-    ("kind", "defaults"),
-    [
-        (OpenError, {**PATH, "errno": errno.EIO, **WHICH, **TRIGGERS}),
-        (ReadError, {**PATH, "errno": errno.EIO, **WHICH, "offset": None, **TRIGGERS}),
-        (ShortRead, {**PATH, "max_bytes": 1, **WHICH, **TRIGGERS}),
-        (TruncatedFile, {**PATH, "keep": 0.5, "workers": None}),
-        (CorruptedFile, {**PATH, "flips": 1, "seed": 0, "workers": None}),
-        (ClosedDescriptor, {**PATH, **WHICH, "sample": None, **TRIGGERS}),
-        (SlowRead, {**PATH, "seconds": 0.5, **WHICH, **TRIGGERS}),
-        (HungRead, {**PATH, "nth": 1, "workers": None}),
-        (ConnectError, {"path": "tcp://*", "errno": errno.ECONNREFUSED, **WHICH, **TRIGGERS}),
-        (ConnectionReset, {"path": "tcp://*", "after": 0, **WHICH, **TRIGGERS}),
-        (ConnectionClosed, {"path": "tcp://*", "after": 0, **WHICH, **TRIGGERS}),
-        (
-            HttpError,
-            {"path": "tcp://*", "status": 503, **WHICH, **TRIGGERS}
-            | {"body": None, "retry_after": None},
-        ),
-        (DescriptorExhaustion, {"headroom": 0, "workers": None}),
-        (SharedMemoryExhaustion, {**WHICH, **TRIGGERS}),
-        (WriteError, {**PATH, "errno": errno.ENOSPC, **WHICH, **TRIGGERS}),
-        (ShortWrite, {**PATH, "max_bytes": 1, **WHICH, **TRIGGERS}),
-        (LockError, {**PATH, "errno": errno.EAGAIN, **WHICH, **TRIGGERS, "seconds": None}),
-        (MemoryExhaustion, {"min_bytes": 65536, **WHICH, **TRIGGERS, "sample": None}),
-        (WorkerKilled, {"signal": signal.SIGKILL, **AT, **INSIDE}),
-        (WorkerExited, {"code": 0, **AT}),
-        (WorkerHung, AT),
-        (ListingOrder, {**PATH, "order": "reversed", "workers": None, "seed": 0}),
-        (ListingError, {**PATH, "errno": errno.EIO, **WHICH, **TRIGGERS}),
-        (StrayEntry, {**PATH, "name": ".DS_Store", "workers": None}),
-        (ThreadExhaustion, {**WHICH, **TRIGGERS}),
-    ],
-)
-def test_defaults(kind, defaults):
-    parameters = inspect.signature(kind).parameters
-
-    assert defaults == {name: each.default for name, each in parameters.items()}
-    assert list(defaults) == list(parameters)
-    assert defaults == dataclasses.asdict(kind())
 
 
 @EVERY_KIND
