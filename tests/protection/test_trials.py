@@ -198,7 +198,8 @@ def test_who_deletes_a_sound_file_that_it_reads_poisons_it(name):
 )
 def test_a_trial_says_what_was_refused(kind, fault, name, is_read, records, log):
     records.with_name("notes.txt").write_text("notes")
-    outcome = run_trial(functools.partial(kind, records, log), fault, deadline=allowed(2))
+    options = {"deadline": allowed(2)} if kind is destroyers.Hangs else {}
+    outcome = run_trial(functools.partial(kind, records, log), fault, **options)
 
     assert all(f"/{name}" in each.path for each in outcome.refusals)
     assert any(each.is_read for each in outcome.refusals) is is_read

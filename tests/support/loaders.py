@@ -12,41 +12,6 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from support.datasets import Records
-
-
-class Fields(Records):
-    """Each sample is a dict of a tensor, a number and a string."""
-
-    def __getitem__(self, index: int) -> Any:
-        data, _ = super().__getitem__(index)
-        return {"data": data, "index": index, "name": self.paths[index].name}
-
-
-class Ragged(Records):
-    """Samples of different lengths, which only its own collate function can put together."""
-
-    def __getitem__(self, index: int) -> Any:
-        data, _ = super().__getitem__(index)
-        return data[: index + 1]
-
-
-class Counted(Records):
-    """Counts the samples that its own copy has given."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.given = 0
-
-    def __getitem__(self, index: int) -> Any:
-        self.given += 1
-        return super().__getitem__(index)
-
-
-def concatenate(samples: list[torch.Tensor]) -> torch.Tensor:
-    """All samples as one flat tensor, in which they cannot be distinguished."""
-    return torch.cat(samples)
-
 
 class Drawing(Dataset[Any]):
     """Each sample is drawn from the random numbers of its worker, of all three kinds."""

@@ -180,6 +180,11 @@ FAILING = {
     ),
     "fails": (lambda: Samples(_fails), {}, *ENDS, "LookupError", "no such sample"),
     "exits": (lambda: Samples(lambda _: _raises(SystemExit(3))), {}, *ENDS, "SystemExit(3)"),
+    "stops": (
+        lambda: Samples(lambda _: next(iter(()))),
+        {},
+        *("Samples[0]", "StopIteration", "for the end of the epoch"),
+    ),
     "stream": (FailingStream, {}, "iterating FailingStream", "no such record", "without a fault"),
     "silent": (
         Silent,
@@ -217,6 +222,24 @@ REFUSED = [
         for each in (0, -1, 1.5, "2", None, True)
     ),
     *(
+        ((run_trial,), {"ranks": each}, f"ranks={each!r}", "int from 2 to 8")
+        for each in (0, 1, 9, 1.5, True)
+    ),
+    *(
+        (
+            (run_trial,),
+            {"ranks": 2, "on_rank": each},
+            f"on_rank={each!r} must be an int from 0 to 1 (with ranks=2), 'all'",
+        )
+        for each in (2, -1, True, "last")
+    ),
+    ((run_trial,), {"on_rank": 0}, "on_rank=0 selects one of several ranks: pass ranks=2 or more"),
+    (
+        *((run_trial,), {"ranks": 2, "before_init": True}),
+        "ranks=2 and before_init=True exclude each other",
+    ),
+    ((run_trial,), {"before_init": "yes"}, "before_init='yes' must be True or False"),
+    *(
         ((check_dataset,), {"on_fail": each}, f"on_fail={each!r}", "'raise'", "'warn'", "None")
         for each in ("raises", "", True, False, 0)
     ),
@@ -246,19 +269,19 @@ def test_a_factory_that_cannot_be_called(entry, factory):
 
 @both_entries
 @pytest.mark.parametrize(
-    "loader",
+    ("loader", "says"),
     [
-        {"num_workers": -1},
-        {"batch_size": "4"},
-        {"no_such_option": 1},
-        {"multiprocessing_context": "no-such-method"},
+        ({"num_workers": -1}, "DataLoader"),
+        ({"batch_size": "4"}, "DataLoader"),
+        ({"num_worker": 2}, "Did you mean 'num_workers'"),
+        ({"multiprocessing_context": "no-such-method"}, "DataLoader"),
     ],
     ids=str,
 )
-def test_an_option_that_the_loader_refuses(entry, records, loader):
+def test_an_option_that_the_loader_refuses(entry, records, loader, says):
     """The options are shown with torch's own reason; beside a ready loader, none may stand."""
     text = refusal(InvalidArgumentError, entry, lambda: Records(records), loader=loader)
-    assert missing_parts(text, repr(loader), "DataLoader") == []
+    assert missing_parts(text, repr(loader), says) == []
     if "batch_size" in loader:
         ready = DataLoader(Records(records))
         text = refusal(InvalidArgumentError, entry, lambda: ready, loader=loader)
@@ -306,27 +329,6 @@ def test_a_sampler_without_a_length_is_not_the_datasets_fault(records):
     outcome = run_trial(lambda: Records(records), loader=loader)
     assert len(outcome.delivered) == 2
     assert outcome.exception is None
-
-
-class Stops(Records):
-    """Lets a StopIteration out where it has no sample."""
-
-    def __getitem__(self, index: int) -> Any:
-        return next(iter(()))
-
-
-def test_a_stop_iteration_with_no_fault_armed(records):
-    """A loop over the loader would take it for the end of the epoch, so that is said."""
-    text = refusal(UnusableDatasetError, battery, lambda: Stops(records))
-    assert missing_parts(text, "Stops[0]", "StopIteration", "for the end of the epoch") == []
-
-
-@both_entries
-def test_a_misspelt_option_of_the_loader(entry, records):
-    """The nearest option of torch's is named."""
-    options = {"num_worker": 2}
-    text = refusal(InvalidArgumentError, entry, lambda: Records(records), loader=options)
-    assert missing_parts(text, repr(options), "Did you mean 'num_workers'") == []
 
 
 @rows("argument", ["only", "exclude"])

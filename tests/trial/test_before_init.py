@@ -310,11 +310,6 @@ def test_faults_of_workers_can_be_armed_as_well(pack):
     assert [each.worker for each in outcome.deaths] == [1]
 
 
-def test_what_is_neither_true_nor_false_is_refused(pack):
-    with pytest.raises(InvalidArgumentError, match="before_init='yes' must be True or False"):
-        run_trial(lambda: Whole(pack), HALF, before_init="yes")
-
-
 def test_without_a_fault_the_dataset_is_as_ever(pack):
     outcome = run_trial(lambda: Whole(pack), before_init=True)
 

@@ -138,17 +138,6 @@ def test_a_loop_of_folders_is_one_in_the_copy(data, target):
     assert leads_to == copy / original.relative_to(data)
 
 
-def test_folders_that_lead_to_each_other(tmp_path):
-    for name, target in ("ab", "ba"):
-        (tmp_path / "rings" / name).mkdir(parents=True)
-        (tmp_path / "rings" / name / f"{name}.bin").write_bytes(b"data")
-        (tmp_path / "rings" / name / "way").symlink_to(f"../{target}")
-    copy = _copy(tmp_path / "rings")
-    assert (copy / "a" / "way" / "way").resolve() == copy / "a"
-    for path in ("a/a.bin", "b/way/a.bin"):
-        assert (copy / path).read_bytes() == b"data"
-
-
 def test_a_link_to_a_folder_with_the_folder_in_it_is_refused(data):
     with _link(data / "train" / "way", "../.."):
         text = _refusal(data)

@@ -12,6 +12,7 @@ import pytest
 import torch.multiprocessing
 
 from pytest_dataloader_faults import run_trial
+from pytest_dataloader_faults._engine.system.proc import is_dead
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
 from support.inner import start_forked, start_python
@@ -75,7 +76,7 @@ def test_a_process_that_is_ended_leaves_nothing(
         below = psutil.Process(runner.pid).children(recursive=True)
         runner.send_signal(number)
     assert len(below) >= 5  # the warden, the loader's process, the supervisor, two workers
-    assert until(lambda: not any(map(_is_running, below)))
+    assert until(lambda: all(is_dead(each.pid) for each in below))
     assert (runner.returncode, left_behind()) == (-number, [])
 
 
@@ -85,13 +86,6 @@ def test_control_c_ends_the_trial_before_it_is_raised(records, announced, left_b
         _, printed = output_of(runner, 30)
     assert (runner.returncode, left_behind()) == (-signal.SIGINT, [])
     assert printed.rstrip().endswith("KeyboardInterrupt")
-
-
-def _is_running(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 class Sharing(Records):

@@ -16,7 +16,6 @@ from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.battery.checks.ranks.rules import is_peer_lost_error
 from pytest_dataloader_faults.exceptions import (
-    InvalidArgumentError,
     UnusableDatasetError,
     UnusableEnvironmentError,
 )
@@ -185,28 +184,6 @@ def test_a_rank_that_cannot_be_made_is_the_error(records, left_behind):
     with pytest.raises(UnusableDatasetError, match=r"^rank 1: .* rank 1 has no data"):
         run_trial(functools.partial(ranked.fail_in_rank, 1, records), ranks=2)
     assert left_behind() == []
-
-
-@rows(
-    "arguments, says",
-    [
-        ({"ranks": 0}, "ranks=0 must be an int from 2 to 8, or None for no ranks"),
-        ({"ranks": 1}, "ranks=1 must be an int from 2 to 8"),
-        ({"ranks": 9}, "ranks=9 must be an int from 2 to 8"),
-        ({"ranks": 1.5}, "ranks=1.5 must be"),
-        ({"ranks": True}, "ranks=True must be"),
-        ({"ranks": 2, "on_rank": 2}, "on_rank=2 must be an int from 0 to 1 (with ranks=2), 'all'"),
-        ({"ranks": 2, "on_rank": -1}, "on_rank=-1 must be"),
-        ({"ranks": 2, "on_rank": True}, "on_rank=True must be"),
-        ({"ranks": 2, "on_rank": "last"}, "on_rank='last' must be"),
-        ({"on_rank": 0}, "on_rank=0 selects one of several ranks: pass ranks=2 or more"),
-        ({"ranks": 2, "before_init": True}, "ranks=2 and before_init=True exclude each other"),
-    ],
-)
-def test_bad_input_is_refused(make, arguments, says):
-    with pytest.raises(InvalidArgumentError) as caught:
-        run_trial(make, **arguments)
-    assert says in str(caught.value)
 
 
 def test_a_torch_without_gloo_is_refused(make, monkeypatch):

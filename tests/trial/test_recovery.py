@@ -77,24 +77,34 @@ class RaisesAgain(Records):
             raise
 
 
+READ_ERROR = ReadError("*/03.rec")
+
+
 @rows("kind", [Records, KeepsFile])
 def test_a_pass_over_files_needs_no_workers(records, kind):
     """What the child opens does not look like a leak of the main process."""
-    outcome, workers = _recover(lambda: kind(records), ReadError("*/03.rec"))
+    outcome, workers = _recover(lambda: kind(records), READ_ERROR)
 
     assert workers == {None}
     assert sum(len(each.rows) for each in outcome.recovery.delivered) == COUNT
     assert judge_trial(outcome, take_reference(lambda: kind(records))).verdict == "failed_cleanly"
 
 
-@rows("kind", [OnlyInWorkers, DiesElsewhere])
-def test_a_pass_that_fails_in_the_child_is_made_in_workers(records, kind):
+@rows(
+    ("kind", "fault"),
+    [
+        pytest.param(OnlyInWorkers, READ_ERROR, id="the pass fails in the child"),
+        pytest.param(DiesElsewhere, READ_ERROR, id="the child dies of it"),
+        pytest.param(Records, WorkerKilled(), id="a worker has died"),
+        pytest.param(RecordStream, READ_ERROR, id="each worker has its own part of a stream"),
+    ],
+)
+def test_any_other_pass_is_made_in_new_workers(records, kind, fault):
     """The trial is run again, and the first one leaves nothing in the outcome."""
-    outcome, workers = _recover(lambda: kind(records), ReadError("*/03.rec"))
+    outcome, workers = _recover(lambda: kind(records), fault)
 
     assert workers == {0, 1}
-    assert outcome.recovery.complete
-    assert outcome.recovery.exception is None
+    assert (outcome.recovery.complete, outcome.recovery.exception) == (True, None)
     assert sum(len(each.rows) for each in outcome.recovery.delivered) == COUNT
 
 
@@ -105,19 +115,6 @@ def test_workers_do_not_profit_from_an_error_in_the_child(records, tmp_path):
     outcome, _ = _recover(make_dataset, last, {**LOADER, "num_workers": 1})
 
     assert judge_trial(outcome, take_reference(make_dataset)).verdict == "poisoned"
-
-
-def test_deaths_need_new_workers(records):
-    _, workers = _recover(lambda: Records(records), WorkerKilled())
-
-    assert workers == {0, 1}
-
-
-def test_streams_need_workers(records):
-    """Each worker has its own part."""
-    _, workers = _recover(lambda: RecordStream(records), ReadError("*/03.rec"))
-
-    assert workers == {0, 1}
 
 
 def test_a_single_trial_has_new_workers(records):

@@ -227,34 +227,25 @@ def test_it_ends_with_the_process_that_started_it(records, tmp_path):
     assert until(lambda: not psutil.pid_exists(served.pid))
 
 
-BATCH = 4
-SHORT = 2.0
-
-
-def _outcome(records, method, deadline, *, fails):
-    loader = {"num_workers": 2, "batch_size": BATCH, "multiprocessing_context": method}
-    return run_trial(
-        lambda: Replaced(records, BATCH, fails=fails), loader=loader, deadline=deadline
-    )
-
-
-def _is_gone(records):
+@pytest.mark.parametrize(
+    ("fails", "verdict", "method"),
+    [
+        (True, "fails_without_fault", "fork"),
+        (False, "hung", "fork"),
+        slow(True, "fails_without_fault", "spawn"),
+        slow(False, "hung", "spawn"),
+    ],
+)
+def test_a_worker_that_exec_replaces_is_judged_and_ended(
+    records, reference, fails, verdict, method
+):
+    """Its error is seen, or its batches never come."""
+    loader = {"num_workers": 2, "batch_size": 4, "multiprocessing_context": method}
+    deadline = 30.0 if fails else 2.0
+    outcome = run_trial(lambda: Replaced(records, 4, fails=fails), loader=loader, deadline=deadline)
     pid = int((records.parent / "replaced").read_text())
-    return until(lambda: is_dead(pid))
 
-
-@pytest.mark.parametrize("method", ["fork", slow("spawn")])
-def test_an_error_of_another_worker_is_judged(records, reference, method):
-    outcome = _outcome(records, method, 30.0, fails=True)
-    assert outcome.epochs[0].exception.type == "ValueError"
     judgement = judge_trial(outcome, reference)
-    assert judgement.verdict == "fails_without_fault"
-    assert "sample 0 is damaged" in judgement.sentence
-    assert _is_gone(records)
-
-
-@pytest.mark.parametrize("method", ["fork", slow("spawn")])
-def test_its_batches_never_come(records, reference, method):
-    outcome = _outcome(records, method, SHORT, fails=False)
-    assert judge_trial(outcome, reference).verdict == "hung"
-    assert _is_gone(records)
+    assert judgement.verdict == verdict
+    assert ("sample 0 is damaged" in judgement.sentence) is fails
+    assert until(lambda: is_dead(pid))
