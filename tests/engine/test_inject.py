@@ -47,13 +47,6 @@ def failed_indices(results):
     return [each.index for each in results if isinstance(each.gave, str)]
 
 
-def test_no_descriptor_is_left_in_the_worker_that_is_meant(paths):
-    with inject(DescriptorExhaustion(workers=(1,))) as injection:
-        results = epoch(alone(Tries(paths, WAYS["pread"]), num_workers=2)).batches
-    assert list(range(1, COUNT, 2)) == failed_indices(results)
-    assert {1} == {firing.worker for firing in injection.faults[0].firings}
-
-
 def test_files_that_are_not_meant_are_read_as_ever(paths, contents):
     """And on the kernel's fast path: the filter hands no read over for a low descriptor."""
     with inject(ReadError("*/03.rec"), TruncatedFile("*/05.rec")):

@@ -10,9 +10,7 @@ import resource
 import threading
 from contextlib import suppress
 
-import numpy as np
 import pytest
-import torch
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.supervisor.answers.memory import end_of_heap
@@ -25,6 +23,7 @@ from pytest_dataloader_faults.faults import MemoryExhaustion
 from pytest_dataloader_faults.faults.memory import MIN_ALLOCATION
 from support.attempts import allocate_in_thread, attempt
 from support.children import in_a_process
+from support.contracts.allocations import ALLOCATORS, KIB, MIB
 from support.epochs import alone, epoch
 from support.inner import start_python
 from support.nobody import become_nobody
@@ -34,65 +33,14 @@ from support.waiting import allowed
 
 pytestmark = pytest.mark.usefixtures("engine")
 
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
-KIB, MIB = 1 << 10, 1 << 20
 SMALL_ENOUGH = 48 * KIB
 SMALL = 450
-SIZES = [70 * KIB, MIB, MIB - 8 * KIB, 5 * MIB, 100 * MIB]
-
-
-def _malloc(size):
-    """What malloc(3) returns, at once freed."""
-    libc = ctypes.CDLL(None)
-    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
-    address = libc.malloc(ctypes.c_size_t(size))
-    libc.free(address)
-    return "allocated" if address else "NULL"
-
-
-def _grow(size):
-    """A bytearray that becomes larger and larger, by realloc(3)."""
-    data = bytearray()
-    while len(data) < size:
-        data += b"x" * 10_000
-    return "grown"
-
-
-ALLOCATORS = {
-    "bytes": (bytes, "MemoryError"),
-    "bytearray": (bytearray, "MemoryError"),
-    "grown": (_grow, "MemoryError"),
-    "numpy.empty": (lambda size: np.empty(size, np.uint8), "Unable to allocate"),
-    "numpy.zeros": (lambda size: np.zeros(size, np.uint8), "Unable to allocate"),
-    "torch.empty": (lambda size: torch.empty(size, dtype=torch.uint8), "DefaultCPUAllocator"),
-    "malloc": (_malloc, "NULL"),
-    "mmap": (lambda size: mmap.mmap(-1, size).close(), "Cannot allocate memory"),
-    "thread": (allocate_in_thread, "MemoryError"),
-}
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def _allocate(name_and_size):
     name, size = name_and_size
     return ALLOCATORS[name][0](size)
-
-
-def test_an_allocation_fails_as_the_library_reports_it():
-    """However large it is, and in each sample, although what was freed could be used again.
-
-    realloc(3) may extend a small block in its place, and another thread has free memory of its own.
-    """
-    sources = [
-        (name, size)
-        for name in ALLOCATORS
-        for size in (SIZES[1:] if name in ("grown", "thread") else SIZES) * 2
-    ]
-    results, injection = attempt(sources, _allocate, MemoryExhaustion())
-    failures = zip(sources, map(str, results), strict=True)
-    assert [(each, text) for each, text in failures if ALLOCATORS[each[0]][1] not in text] == []
-    assert len(sources) <= injection.fired
-    firings = injection.faults[0].firings
-    assert {"mmap", "mremap"} >= {each.call.split()[0] for each in firings}
-    assert {None} == {each.path for each in firings}
 
 
 def test_once_is_once():
@@ -101,7 +49,8 @@ def test_once_is_once():
     sources = [(name, MIB) for name in names for _ in range(4)]
     results, injection = attempt(sources, _allocate, MemoryExhaustion(nth=2, every=4))
     failed = [
-        ALLOCATORS[name][1] in str(each) for (name, _), each in zip(sources, results, strict=True)
+        bool(ALLOCATORS[name][1].search(str(each)))
+        for (name, _), each in zip(sources, results, strict=True)
     ]
     assert failed == [False, True, False, False] * len(names)
     assert (len(sources), len(names)) == (injection.matched, injection.fired)
@@ -202,15 +151,6 @@ def test_a_sample_of_several_that_are_made_at_once():
     results = [each.gave for batch in read.batches for each in batch]
     assert [isinstance(each, str) for each in results] == [False] * 4 + [True] * 4 + [False] * 4
     assert injection.fired >= 2
-
-
-def test_the_fault_ends_with_its_scope():
-    loader = alone(Tries([MIB] * 3, bytes), persistent_workers=True)
-    with inject(MemoryExhaustion()):
-        first = epoch(loader)
-    second = epoch(loader)
-    assert [isinstance(each.gave, str) for each in first.batches] == [True] * 3
-    assert [len(each.gave) for each in second.batches] == [MIB] * 3
 
 
 @pytest.mark.slow

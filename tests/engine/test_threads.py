@@ -1,16 +1,9 @@
 """Threads and processes that cannot start, in each way in which programs start them."""
 
-import _thread
-import contextlib
-import ctypes
 import errno
-import multiprocessing
 import os
 import subprocess
 import sys
-import threading
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing.pool import ThreadPool
 
 import pytest
 import torch
@@ -20,6 +13,7 @@ from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.scope import arm_faults
 from pytest_dataloader_faults.faults import ThreadExhaustion
 from support.attempts import attempt
+from support.contracts.starts import DONE, WAYS
 from support.corpus.threads import ReadsInPool
 from support.epochs import alone, epoch, shares_memory_by
 from support.tries import Reads, Tries
@@ -27,153 +21,10 @@ from support.tries import Reads, Tries
 pytestmark = pytest.mark.usefixtures("engine")
 TEMPORARILY = os.strerror(errno.EAGAIN)
 NO_THREAD = "RuntimeError: can't start new thread"
-DONE, _ECHO = "done", "/bin/echo"
-LATER = 9999
-"""A turn that does not come."""
-
-
-def _start_thread():
-    thread = threading.Thread(target=int)
-    thread.start()
-    thread.join()
-    return DONE
-
-
-def _start_plain_thread():
-    ended = threading.Lock()
-    ended.acquire()
-    _thread.start_new_thread(ended.release, ())
-    ended.acquire()
-    return DONE
-
-
-def _run_executor():
-    with ThreadPoolExecutor(2) as pool:
-        return pool.submit(str, DONE).result()
-
-
-def _run_pool():
-    with ThreadPool(2) as pool:
-        return pool.apply(str, (DONE,))
-
-
-def _start_in_c():
-    """pthread_create(3) itself, which returns the errno."""
-    library, thread = ctypes.CDLL(None), ctypes.c_ulong()
-    routine = ctypes.cast(library.pause, ctypes.c_void_p)
-    number = library.pthread_create(ctypes.byref(thread), None, routine, None)
-    if number:
-        raise OSError(number, os.strerror(number))
-    library.pthread_cancel(thread)
-    library.pthread_join(thread, None)
-    return DONE
-
-
-def _fork():
-    child = os.fork()
-    if not child:
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    return DONE
-
-
-def _run():
-    return subprocess.check_output([_ECHO, DONE], text=True).strip()
-
-
-def _run_prepared():
-    """Python forks for this, instead of calling vfork(2)."""
-    return subprocess.check_output([_ECHO, DONE], text=True, preexec_fn=int).strip()
-
-
-def _spawn():
-    child = os.posix_spawn("/bin/true", ["true"], {})
-    assert os.waitpid(child, 0)[1] == 0
-    return DONE
-
-
-def _call_shell():
-    """system(3) returns -1, and Python does not raise an error."""
-    status = os.system("/bin/true")  # noqa: S605  # no input
-    if status:
-        raise OSError(errno.EAGAIN, f"status {status}")
-    return DONE
-
-
-@contextlib.contextmanager
-def _as_parent():
-    """A worker may have no children of multiprocessing, as a daemonic process."""
-    config = multiprocessing.current_process()._config
-    config["daemon"] = False
-    try:
-        yield
-    finally:
-        config["daemon"] = True
-
-
-def _start_process():
-    with _as_parent():
-        process = multiprocessing.get_context("fork").Process(target=int)
-        process.start()
-        process.join()
-    return DONE
-
-
-def _run_processes():
-    with _as_parent(), ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
-        return pool.submit(str, DONE).result()
-
-
-THREADS = {
-    "Thread": _start_thread,
-    "_thread": _start_plain_thread,
-    "ThreadPoolExecutor": _run_executor,
-    "ThreadPool": _run_pool,
-    "pthread_create": _start_in_c,
-}
-PROCESSES = {
-    "fork": _fork,
-    "subprocess": _run,
-    "preexec_fn": _run_prepared,
-    "posix_spawn": _spawn,
-    "system": _call_shell,
-    "Process": _start_process,
-    "ProcessPoolExecutor": _run_processes,
-}
-WAYS = {**THREADS, **PROCESSES}
 
 
 def _call(name):
-    return WAYS[name]()
-
-
-def _attempt(names, fault, **options):
-    gave, injection = attempt([*names], _call, fault, **options)
-    return dict(zip(names, gave, strict=True)), injection
-
-
-def test_no_way_starts_a_thread():
-    gave, injection = _attempt(THREADS, ThreadExhaustion())
-
-    assert gave.pop("pthread_create") == f"BlockingIOError: [Errno 11] {TEMPORARILY}"
-    assert set(gave.values()) == {NO_THREAD}
-    assert injection.fired == len(THREADS)
-
-
-def test_no_way_starts_a_process():
-    gave, injection = _attempt(PROCESSES, ThreadExhaustion())
-
-    assert all("BlockingIOError" in text for text in gave.values()), gave
-    assert injection.fired >= len(PROCESSES)
-
-
-def test_each_way_works_when_its_turn_has_not_come():
-    gave, injection = _attempt(WAYS, ThreadExhaustion(nth=LATER), require_fired=False)
-
-    assert gave == dict.fromkeys(WAYS, DONE)
-    (worker,) = injection.workers
-    assert worker.counts_of("starts")["process"] >= len(PROCESSES)
-    assert worker.counts_of("starts")["thread"] >= len(THREADS)
+    return WAYS[name](None)
 
 
 def test_triggers_count_starts():
@@ -189,7 +40,7 @@ TENSORS = [torch.full((1000,), number) for number in range(16)]
 
 
 def _start_thread_before(tensor):
-    _start_thread()
+    WAYS["Thread"](None)
     return tensor
 
 
@@ -212,13 +63,6 @@ def test_the_loop_continues_after_an_error():
             next(iterator)
         assert len(list(iterator)) == 15
     assert injection.mentioned == 1
-
-
-def test_nothing_fails_after_the_scope():
-    loader = alone(Tries(["Thread"] * 2, _call), persistent_workers=True)
-    with inject(ThreadExhaustion()):
-        assert [each.gave for each in epoch(loader).batches] == [NO_THREAD] * 2
-    assert [each.gave for each in epoch(loader).batches] == [DONE] * 2
 
 
 def test_a_process_of_a_worker_cannot_start_another():

@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
 
 from pytest_dataloader_faults import inject
+from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts
 from support.attempts import NEVER
 from support.contracts import (
+    allocations,
     connections,
+    descriptors,
     listings,
     locks,
     offsets,
     paths,
     reads,
     short_reads,
+    starts,
     writes,
 )
 from support.contracts.connections import answer_requests
@@ -49,10 +53,15 @@ FAMILIES: dict[str, dict[str, Row]] = {
     "locked file": locks.LOCKED,
     "no locks": locks.NO_LOCKS,
     "connection": connections.CONNECTIONS,
+    "start": starts.STARTS,
+    "allocation": allocations.ALLOCATIONS,
+    "descriptor": descriptors.SHORTAGES,
 }
+WITHOUT_PLACES = ("start", "allocation", "descriptor")
 _IN_SCOPE = ("hit", "spared", "later")
-_ENOUGH = 1 << 20
 AFTER, BARE = "hit, after the scope", "bare"
+PLACES = (*_IN_SCOPE, AFTER, BARE)
+_ENOUGH = 1 << 20
 
 
 @dataclass
@@ -76,6 +85,8 @@ def perform(source: tuple[str, str, Any]) -> Any:
 
 def observe(family: str, root: str, **loader: Any) -> dict[str, Observation]:
     """Each row of *family*, with files below *root*, in a loader with these options."""
+    if family in WITHOUT_PLACES:
+        return _observe_workers(family, **loader)
     rows = FAMILIES[family]
     with contextlib.ExitStack() as stack:
         prepare = _serve if family == "connection" else _write
@@ -83,42 +94,64 @@ def observe(family: str, root: str, **loader: Any) -> dict[str, Observation]:
             name: prepare(stack, row, f"{root}/{number}")
             for number, (name, row) in enumerate(rows.items())
         }
-        sources = [
-            (family, name, targets[place])
-            for place in (*_IN_SCOPE, AFTER, BARE)
-            for name, (targets, _) in prepared.items()
-        ]
-        order = list(range(len(_IN_SCOPE) * len(rows)))
-        loader_of_rows = alone(
-            Tries(sources, perform), sampler=order, persistent_workers=True, **loader
+        faults = [each for name, row in rows.items() for each in _faults(row, prepared[name][1])]
+        targets = {name: targets for name, (targets, _) in prepared.items()}
+        gave, facts, files = _perform_all(family, targets, faults, **loader)
+    return {
+        name: Observation(
+            {place: each[name] for place, each in gave.items()},
+            {place: _content(target) for place, target in targets[name].items()},
+            globs,
+            *facts[2 * number : 2 * number + 2],
+            [counts for path, counts in files.items() if fnmatch(path, globs["later"])],
         )
-        faults = [_faults(rows[name], globs) for name, (_, globs) in prepared.items()]
-        with inject(*(each for pair in faults for each in pair), require_fired=False) as injection:
-            batches = epoch(loader_of_rows).batches
-            facts, files = iter(injection.faults), injection.workers[0].files
-        order[:] = range(len(order), len(order) + len(rows))
-        batches += epoch(loader_of_rows).batches
-        bare = alone(Tries(sources[len(batches) :], perform), **loader)
-        gave = iter([each.gave for each in (*batches, *epoch(bare).batches)])
-        results = {
-            place: dict(zip(rows, gave, strict=False)) for place in (*_IN_SCOPE, AFTER, BARE)
-        }
-        loader_of_rows._iterator._shutdown_workers()
-        return {
-            name: Observation(
-                {place: each[name] for place, each in results.items()},
-                {place: _content(target) for place, target in prepared[name][0].items()},
-                prepared[name][1],
-                next(facts),
-                next(facts),
-                [
-                    counts
-                    for path, counts in files.items()
-                    if fnmatch(path, prepared[name][1]["later"])
-                ],
-            )
-            for name in rows
-        }
+        for number, (name, (_, globs)) in enumerate(prepared.items())
+    }
+
+
+def _perform_all(
+    family: str, targets: dict[str, dict[str, Any]], faults: list[Fault], **options: Any
+) -> tuple[dict[str, dict[str, Any]], Sequence[FaultFacts], Mapping[str, FileCounts]]:
+    """What each place gave, by row, and what each fault did, and the counts of files."""
+    sources = {
+        place: [(family, name, each[place]) for name, each in targets.items()] for place in PLACES
+    }
+    order = [*range(len(targets) * len(_IN_SCOPE))]
+    dataset = Tries([each for place in PLACES for each in sources[place]], perform)
+    loader = alone(dataset, sampler=order, persistent_workers=True, **options)
+    with inject(*faults, require_fired=False) as injection:
+        batches = epoch(loader).batches
+        facts, files = injection.faults, injection.workers[0].files
+    order[:] = range(len(order), len(order) + len(targets))
+    batches += epoch(loader).batches
+    loader._iterator._shutdown_workers()
+    batches += epoch(alone(Tries(sources[BARE], perform), **options)).batches
+    gave = iter([each.gave for each in batches])
+    return {place: dict(zip(targets, gave, strict=False)) for place in PLACES}, facts, files
+
+
+def _observe_workers(family: str, **options: Any) -> dict[str, Observation]:
+    """Each row of a family whose fault is about no file: its places are two workers."""
+    rows = FAMILIES[family]
+    fault = next(iter(rows.values())).fault
+    turn = {"nth": NEVER} if hasattr(fault(), "nth") else {"headroom": 500}
+    sources = [(family, name, None) for name in rows for _ in range(2)]
+    loader = alone(
+        Tries(sources, perform), persistent_workers=True, **{"num_workers": 2, **options}
+    )
+    with inject(fault(workers=(0,)), fault(workers=(1,), **turn), require_fired=False) as injection:
+        during = [each.gave for each in epoch(loader).batches]
+        facts = injection.faults
+    after = [each.gave for each in epoch(loader).batches]
+    loader._iterator._shutdown_workers()
+    bare = [each.gave for each in epoch(alone(Tries(sources[::2], perform), **options)).batches]
+    gave = during[::2], during[1::2], during[1::2], after[::2], bare
+    return {
+        name: Observation(
+            dict(zip(PLACES, results, strict=True)), dict.fromkeys(PLACES), {"hit": ""}, *facts, []
+        )
+        for name, *results in zip(rows, *gave, strict=True)
+    }
 
 
 def _faults(row: Row, globs: Mapping[str, str]) -> tuple[Any, Any]:
@@ -133,7 +166,7 @@ Prepared = tuple[dict[str, Any], dict[str, str]]
 
 def _write(_stack: Any, row: Row, folder: str) -> Prepared:
     """Files of one name, since some operations store it."""
-    targets = {place: f"{folder}/{place}/{row.name}" for place in (*_IN_SCOPE, AFTER, BARE)}
+    targets = {place: f"{folder}/{place}/{row.name}" for place in PLACES}
     for target in targets.values():
         os.makedirs(os.path.dirname(target))
         if callable(row.content):
