@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 from torch.utils.data import get_worker_info
 
-from pytest_dataloader_faults.battery.checks.network.rules import SharedConnection
+from pytest_dataloader_faults import Verdict
+from pytest_dataloader_faults.battery.checks.network.rules import SharedConnection, find_cause
+from pytest_dataloader_faults.outcomes import Pass, WorkerDeath
 from support.datasets import Records
+from support.facts import EIO, EPOCH_1, fired, ordinary, revised
 from support.network_datasets import ByConnection, ByProcess, UnderLock, answer_squares
 from support.results import failure_of, result_of
+from support.rows import rows
 from support.servers import read_all, tcp_server
 from support.waiting import allowed
 
@@ -90,3 +94,23 @@ def test_a_queue_is_made_to_be_shared(records):
     assert result.verdict == "corrupted"
     assert not result.outcome.of(SharedConnection)
     assert result.cause != CONNECTION
+
+
+_SHARED = (SharedConnection("a connection to 127.0.0.1:9000"),)
+_DEAD = Pass(EPOCH_1, deaths=(WorkerDeath(0, 7, 1),))
+
+
+@rows(
+    ("outcome", "cause"),
+    [
+        (ordinary(Pass(EPOCH_1)), CONNECTION),
+        (ordinary(Pass(EPOCH_1), fired(EIO)), ""),
+        (ordinary(_DEAD), ""),
+        (revised(ordinary(Pass(EPOCH_1)), start_method="spawn"), ""),
+    ],
+    ids=["no fault", "a fault", "a death", "not forked"],
+)
+def test_a_shared_connection_is_the_cause_if_nothing_else_may_be(outcome, cause):
+    found = find_cause(revised(outcome, notes=_SHARED), Verdict.CORRUPTED, outcome)
+
+    assert (found.phrase if found else "") == cause

@@ -16,7 +16,6 @@ from support.http_datasets import (
     ByAiohttp,
     ByFsspec,
     EndingStream,
-    FromS3,
     FromShards,
     HidesStatus,
     RemembersMissing,
@@ -26,7 +25,6 @@ from support.http_datasets import (
     TakesItsFirstBytes,
 )
 from support.network_datasets import ByHttp, OfItsLength, write_samples
-from support.readers.servers import s3_server
 from support.results import failure_of, result_of
 from support.rows import slow
 from support.servers import http_server, read_all, tcp_server
@@ -116,15 +114,6 @@ def test_a_false_reason_is_found(url):
     assert "failed_unclearly" == result.verdict
     assert "blames 'FileNotFoundError'" in result.explanation
     assert "answered with HTTP status 503 Service Unavailable" in result.explanation
-
-
-@pytest.mark.filterwarnings("ignore")  # Those of other people's libraries.
-@pytest.mark.parametrize(("retries", "last"), [(0, "failed_cleanly"), slow(2, "survived")])
-def test_boto3_says_the_status_or_retries(retries, last):
-    with s3_server() as url:
-        result = _run_check(lambda: FromS3(url, retries), samples=4)
-    assert result.passed, result.explanation
-    assert {**FINE, "503 once": last} == _verdicts(result)
 
 
 class Speaks(ByHttp):

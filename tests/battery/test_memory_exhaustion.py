@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import io
 import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from support.results import failure_of, result_of
@@ -58,31 +56,12 @@ class OfNumPy(Images):
         return np.fromfile(self.paths[index], np.uint8)
 
 
-class OfTorch(Images):
-    def load(self, index):
-        with open(self.paths[index], "rb") as file:
-            tensor = torch.empty(SIZE * SIZE, dtype=torch.uint8)
-            file.readinto(tensor.numpy())
-        return tensor
-
-
 class OfPillow(Images):
     suffix = ".png"
 
     def load(self, index):
         with Image.open(self.paths[index]) as image:
             return np.asarray(image)
-
-
-class OfStringIO(Images):
-    """It reads block by block, into a buffer that grows."""
-
-    def load(self, index):
-        buffer = io.BytesIO()
-        with open(self.paths[index], "rb", buffering=0) as file:
-            while block := file.read(4096):
-                buffer.write(block)
-        return buffer.getvalue()
 
 
 class InThread(Images):
@@ -146,9 +125,7 @@ def test_a_dataset_that_waits_for_its_thread_hangs(folder):
     assert (result.verdict, result.cause) == ("hung", "waits forever"), result.explanation
 
 
-@pytest.mark.parametrize(
-    "twin", [*map(slow, (OfNumPy, OfTorch, OfPillow, OfStringIO)), InThread, Retry]
-)
+@pytest.mark.parametrize("twin", [*map(slow, (OfNumPy, OfPillow)), InThread, Retry])
 def test_a_dataset_that_raises_the_error_passes(folder, twin):
     result = _check(twin, folder)
     assert result.passed, result.explanation

@@ -16,7 +16,7 @@ from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.faults import ConnectError, ReadError
-from support.http_datasets import FromS3, RepeatsSample
+from support.http_datasets import RepeatsSample
 from support.network_datasets import (
     ByHttp,
     ByRequests,
@@ -25,7 +25,6 @@ from support.network_datasets import (
     ZerosOnError,
     write_samples,
 )
-from support.readers.servers import s3_server
 from support.results import failure_of, result_of
 from support.servers import http_server, read_all, tcp_server
 from support.surveys import survey
@@ -110,15 +109,6 @@ def test_a_socket_of_this_machine_is_no_network():
 def _url(tmp_path_factory):
     with http_server(write_samples(tmp_path_factory.mktemp("served"))) as url:
         yield url
-
-
-@pytest.mark.filterwarnings("ignore")  # Those of other people's libraries.
-def test_objects_of_s3_are_tried():
-    with s3_server() as url:
-        result = result_of(lambda: FromS3(url, 0), "connection-closed", samples=4)
-    assert "failed_cleanly" == result.verdict
-    connections = result.outcome.workers[0].counts_of("connections")
-    assert {urlsplit(url).port} == {urlsplit(path).port for path in connections}
 
 
 @pytest.mark.parametrize(

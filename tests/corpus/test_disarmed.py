@@ -20,7 +20,7 @@ from pytest_dataloader_faults.battery.checks.network import HTTP, NETWORK
 from pytest_dataloader_faults.battery.checks.threads import THREADS
 from pytest_dataloader_faults.battery.checks.writes import WRITES
 from pytest_dataloader_faults.faults import WorkerKilled
-from support.corpus import FIRST
+from support.corpus import OF_CHECK
 from support.corpus.ranks import RankedStream
 from support.datasets import CopiedRecords, write_records
 from support.judging import judge_trial
@@ -130,7 +130,7 @@ def test_checks_that_are_disarmed_are_not_exercised(names, armed_trials):
 
 
 @pytest.mark.parametrize(
-    "case", [FIRST[each.name] for each in OF_SPECIMENS], ids=lambda case: case.check
+    "case", [OF_CHECK[each.name] for each in OF_SPECIMENS], ids=lambda case: case.check
 )
 def test_a_specimen_that_is_disarmed_shows_nothing(case, tmp_path, ask_once):
     options = {**case.limits, **case.options}

@@ -12,10 +12,10 @@ from typing import Any
 
 import requests
 import torch
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
 from support.network_datasets import COUNT, SIZE, ByHttp, ByRequests
-from support.readers.servers import fsspec_http, s3_client
+from support.readers.servers import fsspec_http
 
 _PAUSE = 0.01
 
@@ -151,24 +151,6 @@ class FromShards(IterableDataset[torch.Tensor]):
         for place, sample in enumerate(shards):
             if info is None or place % info.num_workers == info.id:
                 yield torch.frombuffer(bytearray(sample["bin"]), dtype=torch.uint8)
-
-
-class FromS3(Dataset[torch.Tensor]):
-    """By boto3, with the retries that it has by itself unless *retries* says how many."""
-
-    def __init__(self, url: str, retries: int) -> None:
-        self.url = url
-        self.retries = retries
-        self.client: Any = None
-
-    def __len__(self) -> int:
-        return COUNT
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        if self.client is None:
-            self.client = s3_client(self.url, self.retries)
-        answer = self.client.get_object(Bucket="bucket", Key="x.bin")
-        return torch.tensor([index, *answer["Body"].read()[:99]])
 
 
 class SkipsMissing(Stream):

@@ -18,12 +18,12 @@ FAMILIES = tuple(import_module(f"support.corpus.{name}") for name in _NAMES.spli
 CASES = tuple(case for family in FAMILIES for case in family.CASES)
 SPECIMENS = (*CASES, *at_rest.CASES, *formats.CASES, *others.CASES)
 """With those that nobody has published."""
-FIRST = {
-    key: case
-    for case in sorted(SPECIMENS, key=lambda case: case.verdict == "hung")[::-1]
-    for key in (case.check, case.verdict)
+FIRST = {(case.check, case.verdict): case for case in reversed(SPECIMENS)}
+"""The first case of each check and verdict."""
+OF_CHECK = {
+    case.check: case for case in sorted(FIRST.values(), key=lambda case: case.verdict != "hung")
 }
-"""A case for each check, and one for each verdict: the first one, if possible without a hang."""
+"""A case of each check, if possible without a hang."""
 BEHAVIOURS, EXCUSED = (
     {entry: why for family in FAMILIES for entry, why in vars(family).get(name, {}).items()}
     for name in ("BEHAVIOURS", "EXCUSED")
