@@ -178,7 +178,7 @@ def test_another_item_accepts_a_run_on_a_copy_only_of_the_same_files(sources):
 
     def run_check(name):
         result, _ = memory.run_check(
-            name, _Checked, settings, home=None, expected=None, reproduce=""
+            name, _Checked, settings, home=None, expected_failures={}, reproduce=""
         )
         return result
 

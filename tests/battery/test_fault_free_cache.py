@@ -29,7 +29,7 @@ class Asked:
     def __call__(self, make_dataset, name="open-error", home=None, call=None, **settings):
         size = len(self.log.read_text())
         settings.setdefault("loader", {"num_workers": 1, "batch_size": 4})
-        options = {"home": home, "call": call, "expected": None, "reproduce": "again"}
+        options = {"home": home, "call": call, "expected_failures": {}, "reproduce": "again"}
         result, _ = self.memory.run_check(name, make_dataset, Settings(**settings), **options)
         return result, len(self.log.read_text()) - size
 

@@ -52,7 +52,7 @@ def _results(tmp_path_factory):
     """Those of three checks, each of an item of its own."""
     records = write_records(tmp_path_factory.mktemp("data") / "records")
     memory = FaultFreeCache()
-    options = {"call": 1, "home": None, "expected": None, "reproduce": "again"}
+    options = {"call": 1, "home": None, "expected_failures": {}, "reproduce": "again"}
     pause = []
     make_dataset = partial(HangsOrIsSlow, records, pause)  # Of which no fault-free run is kept.
     results = {}

@@ -137,7 +137,7 @@ def _run_check():
 
     def run_check(name, make_dataset, **settings):
         settings = Settings(loader=ONE_WORKER, **settings)
-        options = {"home": None, "expected": None, "reproduce": "again"}
+        options = {"home": None, "expected_failures": {}, "reproduce": "again"}
         result, _ = cache.run_check(name, partial(_made_by, make_dataset), settings, **options)
         return result
 
