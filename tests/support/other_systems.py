@@ -7,11 +7,20 @@ would look for files and modules that only the real system has.
 from __future__ import annotations
 
 import ctypes
+import multiprocessing.context
 import os
 import select
 import socket
 import sys
+import sysconfig
 
+import hypothesis.strategies
+import psutil
+import pyfakefs.fake_filesystem_unittest
+import pytest
+import torch.utils.data
+
+_IMPORTED = (multiprocessing.context, sysconfig, hypothesis, psutil, pyfakefs, pytest, torch)
 _OF_LINUX = {
     os: "pidfd_open memfd_create MFD_CLOEXEC eventfd splice copy_file_range".split(),
     select: [name for name in dir(select) if "epoll" in name.lower()],
