@@ -19,7 +19,7 @@ from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.battery.checks import CHECKS, GROUPS
 from pytest_dataloader_faults.report.command import main
 from support.environments import environment_for
-from support.rows import rows, slow
+from support.rows import rows
 
 ROOT = Path(__file__).resolve().parents[2] / "examples/ci"
 GITHUB, GITLAB = ".github/workflows/dataloader-faults.yml", ".gitlab-ci.yml"
@@ -90,7 +90,6 @@ def _of_script(job):
 
 
 RUNNERS = {GITHUB: _of_github, GITLAB: _of_gitlab, SCRIPT: _of_script}
-QUICK_FIRST = [GITHUB, *map(slow, (GITLAB, SCRIPT))]
 
 
 def _with_command(python):
@@ -175,8 +174,9 @@ def _checks(report):
     return {each["check"] for each in json.loads(report.read_text("utf-8"))["items"]}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("runner", QUICK_FIRST)
+@pytest.mark.parametrize("runner", RUNNERS)
 def test_push_asks_the_quick_checks(runner, project, python):
     process = _run(runner, "push", project, python)
 
@@ -388,9 +388,9 @@ def test_a_folder_without_a_package_is_enough(runner, tmp_path, python):
     assert f"{len(GROUPS['quick'])} passed" in process.stdout
 
 
-def test_a_job_that_is_none_is_an_error(project, python):
-    shutil.copy(ROOT / SCRIPT, project)
-    process = _shell(f"bash {SCRIPT} nightli", project, python, {})
+def test_a_job_that_is_none_is_an_error(tmp_path):
+    shutil.copy(ROOT / SCRIPT, tmp_path)
+    process = _shell(f"bash {SCRIPT} nightli", tmp_path, sys.executable, {})
 
     assert process.returncode == 2
     assert "'nightli' is no job: push, nightly or gpu" in process.stdout
