@@ -55,8 +55,7 @@ def _is_too_wide(page):
     return page.evaluate("document.documentElement.scrollWidth > innerWidth")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize(("width", "theme"), [(360, "light"), (1440, "dark")])
 def test_a_page_is_accessible(opened, width, theme):
     page = opened(viewport={"width": width, "height": 900}, color_scheme=theme)
     page.evaluate(_OPEN)
@@ -81,9 +80,8 @@ WIDE = Report(
 )
 
 
-@pytest.mark.parametrize("width", [400, 1280])
-def test_a_matrix_shows_that_it_scrolls(opened, width):
-    page = opened(WIDE, viewport={"width": width, "height": 900})
+def test_a_matrix_shows_that_it_scrolls(opened):
+    page = opened(WIDE, viewport={"width": 1280, "height": 900})
     frame, button = page.locator(".frame"), page.locator(".more")
     playwright.expect(button).to_have_text(re.compile(r"^[1-9]\d? more datasets \u2192$"))
     playwright.expect(frame).to_have_class("frame more-right more-below")
@@ -140,13 +138,9 @@ def test_the_filter_is_used_by_keyboard(opened):
     page.keyboard.type("OTHER gro")
     assert _told(page) == "1 of 10 checks shown"
     assert (_shown(page, ".trial"), _shown(page, ".matrix tbody tr")) == (1, 1)
-    assert _shown(page, ".matrix thead th") == 2
-    assert _shown(page, ".cause") == 1
+    assert (_shown(page, ".matrix thead th"), _shown(page, ".cause")) == (2, 1)
     page.fill("#text", "workers-agree")
     assert not page.locator("#causes").is_visible()
-    page.fill("#text", "OTHER gro")
-    page.select_option("#word", "hung")
-    assert _told(page) == "0 of 10 checks shown"
     page.click("text=Show all")
     assert _told(page) == "10 of 10 checks shown"
     page.select_option("#check", "resource-growth")

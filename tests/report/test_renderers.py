@@ -34,19 +34,6 @@ def _lines(report):
     return [text for text, _ in terminal.summary(report)]
 
 
-def test_the_summary_has_checks_that_do_not_reach_the_files():
-    reason = "its files were opened or mapped before the workers started"
-    names = ("open-error", "truncated-half")
-    items = [item(check=each, status="not_applicable", cause=reason) for each in names]
-    lines = _lines(
-        Report(items=(item(), *items, item(check="pin-memory", status="not_applicable")))
-    )
-
-    line = f"  2 checks not applicable: {reason}: open-error, truncated-half"
-    assert "1 check passed (1 survived), 3 not applicable; 2.0 s" in lines[0]
-    assert " ".join(" ".join(lines[1:]).split()) == " ".join(line.split())
-
-
 _FIXED = Report(
     items=(failed(fix="close the file"), failed(check="resource-growth", fix="close the file"))
 )
@@ -102,43 +89,10 @@ def test_lines_are_at_most_100_columns_wide():
     assert re.findall(r"check-number-\d+", " ".join(lines)) == [each.check for each in items]
 
 
-def test_the_table_has_checks_down_and_tests_across():
-    rows = ["".join(text for text, _ in row).split() for row in terminal.table(MIXED)]
-    assert rows[0] == ["test", "other"]
-    assert ["open-error", "corrupted", "survived"] in rows
-    assert ["pin-memory", "-", "-"] in rows
-
-
-def test_the_columns_of_a_table_differ():
-    long = "c.py::test_the_records_of_the_first_"
-    tests = ["a.py::test", "b.py::test", "a.py::T::test_z[1::2]", f"{long}year", f"{long}month"]
-    table = list(terminal.table(Report(items=tuple(item(test=each) for each in tests)), width=200))
-    assert [text.strip() for text, _ in table[0]] == [
-        "",
-        "a.py::test",
-        "b.py::test",
-        "test_z[1::2]",
-        "test_the_records_of_the_first_year",
-        "test_the_records_of_the_first_month",
-    ]
-
-
-def test_a_wide_table_continues_below():
-    names = [f"a.py::test_number_{number:02}" for number in range(12)]
-    report = Report(items=tuple(item(test=name) for name in names))
-    rows = ["".join(text for text, _ in row) for row in terminal.table(report)]
-    assert max(map(len, rows)) <= 100
-    assert re.findall(r"test_number_\d\d", "".join(rows)) == [each[6:] for each in names]
-
-
 def test_the_slowest_trials_come_first():
     slowest, *_ = lines = list(terminal.slowest(MIXED, 2))
     assert (slowest, len(lines)) == ("0.60s trial    a.py::test[open-error]", 2)
     assert len(list(terminal.slowest(MIXED, 0))) == 3
-
-
-def test_json_comes_back():
-    assert Report.from_dict(json.loads(files.as_json(MIXED))) == MIXED
 
 
 def test_json_is_as_its_schema_says(tmp_path):
@@ -153,7 +107,7 @@ def test_json_is_as_its_schema_says(tmp_path):
         jsonschema.Draft202012Validator(schema).validate({"version": 2})
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "problem"),
     [
         ("no", "it is not valid JSON: Expecting value: line 1 column 1 (char 0)"),
@@ -244,60 +198,6 @@ def test_the_command_of_a_cause_is_that_of_its_cheapest_check():
     assert "    pytest open-error" in lines
 
 
-def test_tests_of_long_names_share_a_table():
-    tests = [f"a.py::test_of_a_long_name[and-a-long-parameter-{number}]" for number in range(4)]
-    report = Report(items=tuple(item(test=each) for each in tests))
-    rows = ["".join(text for text, _ in row).rstrip() for row in terminal.table(report)]
-    assert rows[:4] == [f"{place}: {each[6:]}" for place, each in enumerate(tests, start=1)]
-    assert rows[4:] == [
-        "",
-        "            1         2         3         4",
-        "open-error  survived  survived  survived  survived",
-    ]
-
-
-def test_markdown_has_each_test_and_what_failed():
-    text = ci.render(MIXED)
-    assert "| :x: a.py::test | 2 corrupted, 1 leaked, 1 survived | 1 | 0 | 2.5 |" in text
-    assert "- **gives zeros**: open-error, truncated-half" in text
-    assert "<pre>corrupted: sample 0 is wrong.&#10;  evidence&#10;</pre>" in text
-
-
-def test_markdown_begins_with_the_total_and_the_failing_rows():
-    fix = {"fix": "raise the error"}
-    items = [item(test=f"{name}.py::test") for name in "abc"]
-    items += [
-        failed(test="d.py::test", check=check, **fix) for check in ("resource-growth", "hung-read")
-    ]
-    items += [
-        failed(test="b.py::test", check="resource-growth"),
-        item(check="resource-growth", status="xfailed"),
-    ]
-    text = ci.render(Report(items=tuple(items)))
-    parts = [line for line in text.split("\n") if line]
-
-    assert parts[:2] == ["# DataLoader faults", ":x: **3 of 7 checks failed**, in 2 of 4 datasets."]
-    order = ["| :x: d.py", "| :x: b.py", "**fix:** raise", "<details>", "2 datasets without"]
-    order += ["| :white_check_mark: a.py", "| :white_check_mark: c.py"]
-    places = [text.index(each) for each in order]
-    assert places == sorted(places)
-
-
-@rows(
-    ("items", "total"),
-    [
-        ((), ":warning: **No check was run**."),
-        ((item(), item(test="b")), ":white_check_mark: **All 2 checks passed** for 2 datasets."),
-        ((item(status="not_applicable"),), ":warning: **No check was run**."),
-    ],
-)
-def test_markdown_of_no_failure_says_so(items, total):
-    text = ci.render(Report(items=items))
-    assert text.split("\n")[2] == total
-    assert (":white_check_mark:" in text) == (len(items) > 1)
-    assert "<details>" not in text
-
-
 def test_markdown_shows_commands_as_they_are():
     command = "pytest 'a.py::test[*x*-`y`]<b>'"
     run = replace(MIXED.runs[0], command=command)
@@ -326,29 +226,6 @@ def test_a_step_summary_has_at_most_what_github_takes():
     assert text.endswith("GitHub shows at most 1 MiB per step.\n")
 
 
-def test_markdown_says_which_failures_are_expected():
-    """A test whose failures are all known is no failure, and has them in its row."""
-    report = Report(items=(item(), failed(check="resource-growth", status="xfailed")))
-    assert ":white_check_mark: a.py::test | 1 survived, 1 corrupted \\(expected\\) |" in ci.render(
-        report
-    )
-
-
-def test_an_item_that_was_never_judged_has_no_verdict(tmp_path):
-    report = Report(
-        items=(item(), failed(check="resource-growth", status="error", verdict=None, cause=""))
-    )
-    path = tmp_path / "r.json"
-    files.write(report, str(path))
-    assert [each["verdict"] for each in json.loads(path.read_text())["items"]] == ["survived", None]
-    assert files.read(str(path)) == report
-    assert _merged(report, report).items == report.items
-    assert "| 1 not judged \\(error in the test\\), 1 survived |" in ci.render(report)
-    assert "not judged (error in the test)" in html.render(report)
-    summary = "\n".join(text for text, _ in terminal.summary(report))
-    assert "1 check passed (1 survived), 1 could not be run (see the error above)" in summary
-
-
 def test_hostile_texts_are_only_texts():
     report = Report(items=(failed(sentence=HOSTILE, explanation=HOSTILE, cause=HOSTILE),))
     text = ci.render(report)
@@ -358,13 +235,6 @@ def test_hostile_texts_are_only_texts():
     (command,) = ci.github_commands(report)
     assert "\n" not in command
     assert "\x1b" not in command
-
-
-def test_reports_are_merged():
-    again = Report(items=(item(),))
-    report = _merged(MIXED, again)
-    assert len(report.items) == len(MIXED.items)
-    assert next(item.verdict for item in report.items if item.check == "open-error") == "corrupted"
 
 
 def test_merging_loses_nothing():
@@ -379,11 +249,6 @@ def test_merging_loses_nothing():
 def _merged(*reports):
     report, _ = merge_reports(reports)
     return report
-
-
-def test_every_verdict_has_its_words():
-    items = [failed(verdict=str(each), cause="", check=str(each)) for each in Verdict]
-    assert list(group_by_cause(items)) == ["sample 0 is wrong."]
 
 
 PASSES = Report(items=(item(), item(check="truncated-half")))
@@ -410,20 +275,6 @@ def _statuses(report):
     return {each.nodeid: each.status for each in report.items}
 
 
-@pytest.mark.parametrize("order", [("failed", "passed"), ("passed", "failed")])
-def test_a_failure_is_not_replaced_by_a_pass(merge, order):
-    reports = {"failed": FAILS, "passed": PASSES}
-    status, printed, report = merge(reports, *(f"{name}.json" for name in order))
-    assert (status, len(report.items)) == (0, 2)
-    assert [each.status for each in report.failed] == ["failed"]
-    assert printed == [
-        (
-            "2 reports: 2 items, 1 failed; 2 items are in several reports, and the worst result"
-            " wins. To keep all results, label the reports, as in --label py312=REPORT.json"
-        ),
-    ]
-
-
 def test_labels_keep_both(merge):
     reports = {"a": FAILS, "b": PASSES}
     status, printed, report = merge(reports, "--label", "py312=a.json", "--label", "py313=b.json")
@@ -441,20 +292,25 @@ def test_shards_of_one_job_share_a_label(merge):
     assert list(report.tests) == ["py312: a.py::test"]
 
 
-@pytest.mark.parametrize(("worse", "better"), list(itertools.pairwise(FROM_WORST)))
-def test_the_worst_holds(merge, worse, better):
-    reports = {name: Report(items=(item(status=name),)) for name in (worse, better)}
-    for order in ((worse, better), (better, worse)):
-        _, _, report = merge(reports, *(f"{name}.json" for name in order))
-        assert [each.status for each in report.items] == [worse]
+def test_the_worst_holds():
+    for worse, better in itertools.pairwise(FROM_WORST):
+        for order in ((worse, better), (better, worse)):
+            report = _merged(*(Report(items=(item(status=each),)) for each in order))
+            assert [each.status for each in report.items] == [worse]
 
 
-@pytest.mark.parametrize("label", ["py312", "=a.json", "py312="])
+@rows("label", ["py312", "=a.json", "py312="])
 def test_a_label_needs_a_name_and_a_file(merge, label, capsys):
     with pytest.raises(SystemExit) as ended:
         merge({"a": MIXED}, "--label", label)
     assert ended.value.code == 2
     assert f"{label!r} must be NAME=REPORT.json, such as py312=a.json" in capsys.readouterr().err
+
+
+def test_an_unknown_ending_is_an_error(merge, capsys):
+    merge({"a": MIXED}, "a.json")
+    assert main(["merge", "a.json", "-o", "x.pdf"]) == 2
+    assert "must end in one of .html, .json, .md" in capsys.readouterr().err
 
 
 def test_no_report_is_an_error(merge, capsys):

@@ -7,6 +7,10 @@ from support.reports import EVERYTHING, MIXED, RUN, failed, item
 
 _UNTESTED = {"verdict": None, "cause": "", "reproduce": "", "explanation": ""}
 _SETUP = failed(status="error", sentence="error in the setup of the test: no disk", **_UNTESTED)
+_IN_MEMORY = [
+    item(check=name, status=NOT_APPLICABLE, **{**_UNTESTED, "cause": "the files are in memory"})
+    for name in ("open-error", "truncated-half")
+]
 REPORTS = {
     "nothing ran": Report(),
     "all passed": Report(items=(item(), item(check="pickles"))),
@@ -17,11 +21,19 @@ REPORTS = {
     "failures with a fix": Report(items=(failed(fix="close the file"), failed(check="pickles"))),
     "error in the test": Report(items=(item(status="error", trials=(0.2,)),)),
     "could not be run": Report(items=(_SETUP, item(check="pickles", status=NOT_RUN, **_UNTESTED))),
-    "does not apply": Report(
-        items=(item(status=NOT_APPLICABLE, **{**_UNTESTED, "cause": "the files are in memory"}),)
+    "does not apply": Report(items=_IN_MEMORY[:1]),
+    "only one applies": Report(
+        items=(*_IN_MEMORY, item(), item(check="pin-memory", status=NOT_APPLICABLE))
     ),
     "error and flaky": Report(items=(item(status="error"), item(status=FLAKY))),
     "several tests": MIXED,
+    "the worst last": Report(
+        items=(
+            item(),
+            failed(test="b.py::test", check="pickles"),
+            *(failed(test="c.py::test", check=check, fix="raise") for check in ("a", "b")),
+        )
+    ),
 }
 OLD = Report(items=(failed(), failed(check="pickles"), failed(check="short-read")))
 NEW = {
@@ -42,6 +54,21 @@ NEW = {
         )
     ),
 }
+TABLES = {
+    "several tests": MIXED,
+    "tests of one name": Report(
+        items=tuple(item(test=f"{path}::test") for path in ("a.py", "b.py", "a.py::T"))
+    ),
+    "long names": Report(
+        items=tuple(
+            item(test=f"a.py::test_of_a_long_name[and-a-long-parameter-{number}]")
+            for number in range(4)
+        )
+    ),
+    "many tests": Report(
+        items=tuple(item(test=f"a.py::test_number_{number:02}") for number in range(12))
+    ),
+}
 
 
 def test_summaries(golden):
@@ -53,7 +80,18 @@ def test_summaries(golden):
 
 
 def test_markdown(golden):
-    golden("markdown", {"everything": ci.render(EVERYTHING)})
+    reports = {"everything": EVERYTHING, **REPORTS}
+    titles = "everything/nothing ran/all passed/expected failure/could not be run/the worst last"
+    golden("markdown", {title: ci.render(reports[title]) for title in titles.split("/")})
+
+
+def test_tables(golden):
+    rows = {title: terminal.table(report) for title, report in TABLES.items()}
+    golden("tables", {title: "\n".join(_line(row) for row in rows[title]) for title in rows})
+
+
+def _line(row):
+    return "".join(text for text, _ in row).rstrip()
 
 
 def test_comparisons(golden):
