@@ -22,7 +22,6 @@ PLUGIN = ("-p", "dataloader_faults")
 CONFTEST = """
 import pytest
 
-
 @pytest.fixture
 def records(tmp_path):
     from support.datasets import write_records  # Here, so that suites without it need no torch.
@@ -57,6 +56,11 @@ class Suite:
         """Run *source* as test_inner.py."""
         self.pytester.makepyfile(test_inner=source)
         return self.again(*arguments)
+
+    def add_to_conftest(self, source: str) -> None:
+        """Append *source* to conftest.py."""
+        with (self.path / "conftest.py").open("a", encoding="utf-8") as conftest:
+            conftest.write(source)
 
     def again(self, *arguments: str) -> pytest.RunResult:
         """Run what is there."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from support.datasets import Records, Substitutes
+from support.datasets import Records, Substitutes, zeros
 from support.specimens import ZerosOnError
 
-__all__ = ["Chatty", "Numbers", "WaitsOnError", "ZerosOnError"]
+__all__ = ["Chatty", "Numbers", "WaitsOnError", "ZerosOnError", "ZerosOnce"]
 
 
 class WaitsOnError(Substitutes, Records):
@@ -20,6 +21,28 @@ class WaitsOnError(Substitutes, Records):
 
     def substitute(self, _index: int, _error: Exception) -> Any:
         threading.Event().wait()
+
+
+class ZerosOnce(Records):
+    """Returns zeros for a record that cannot be opened, in the first trial.
+
+    *note* is a file that the test made, since what a trial makes is removed.
+    """
+
+    def __init__(self, folder: Path, note: Path) -> None:
+        super().__init__(folder)
+        self.note = note
+        self.is_first = not self.note.stat().st_size
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            if not self.is_first:
+                raise
+            with self.note.open("a") as file:
+                file.write(".")
+            return zeros(), index
 
 
 class Chatty(Records):
