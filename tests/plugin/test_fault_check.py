@@ -1,4 +1,4 @@
-"""The fixture ``fault_check``: items, verdicts, and what each verdict becomes in pytest."""
+"""The fixture ``fault_check``: what it accepts, and what each result becomes in pytest."""
 
 from __future__ import annotations
 
@@ -7,264 +7,254 @@ import shlex
 
 import pytest
 
-from pytest_dataloader_faults.battery.checks import CHECKS
 from support.inner import run_forked
-from support.rows import slow
+from support.suites import REPORT, failures_of, results_of
 
 pytestmark = pytest.mark.usefixtures("engine")
 
-HEALTHY = """
+SUITE = """
 import pytest
-from support.datasets import Records
+from support.datasets import Records, RecordStream
+from support.handed_over import DataModule
+from support.plugin_datasets import Numbers, WaitsOnError, ZerosOnError
+from torch.utils.data import DataLoader
 
+from pytest_dataloader_faults import Contract, part_of
 
-@pytest.mark.dataloader_faults(only=["workers-agree", "open-error", "connect-error"])
-def test_healthy(fault_check, records):
-    result = fault_check(lambda: Records(records))
+mark = pytest.mark.dataloader_faults
+one = mark(only="open-error")
+known = mark(only="open-error", expected_failures={"open-error": "known since May"})
+
+@one
+def test_ready_loader(fault_check, records):
+    result = fault_check(lambda: DataLoader(Records(records), num_workers=1, batch_size=2))
+    assert {each.worker for each in result.outcome.workers} == {0}
+    assert result.outcome.epochs[0].drawn[0] == (0, 1)
     assert result.check == fault_check.name
     assert result.passed
-    assert result.outcome.fired or not result.outcome.schedule
+    assert result.outcome.fired
+
+@one
+def test_loader_and_files(fault_check, records):
+    loader = {"num_workers": 3, "batch_size": 5}
+    outcome = fault_check(lambda: Records(records), loader=loader, files="*/05.rec").outcome
+    assert {each.worker for each in outcome.workers} == {0, 1, 2}
+    assert outcome.epochs[0].drawn[0] == (0, 1, 2, 3, 4)
+    assert {each.path for each in outcome.faults[0].firings} == {str(records / "05.rec")}
+
+@one
+def test_iterable(fault_check, records):
+    assert fault_check(lambda: RecordStream(records)).outcome.kind == "iterable"
+
+@one
+def test_names_file(fault_check, records):
+    fault_check(lambda: Records(records), contract=Contract(names_file=True))
+
+@mark(only="read-error")
+def test_does_not_name_file(fault_check, records):
+    fault_check(lambda: Records(records), contract=Contract(names_file=True))
+
+@one
+def test_twice(fault_check, records):
+    fault_check(lambda: Records(records))
+    fault_check(lambda: Records(records))
+
+@one
+def test_skips(fault_check):
+    pytest.skip("of the test's own")
+
+@mark(only=["open-error", "truncated-half", "worker-killed-sending"])
+def test_no_files(fault_check):
+    fault_check(Numbers, loader={"batch_size": 16})
+
+@known
+def test_known(fault_check, records):
+    fault_check(lambda: ZerosOnError(records))
+
+@known
+def test_passes(fault_check, records):
+    fault_check(lambda: Records(records))
+
+@known
+def test_does_not_apply(fault_check):
+    fault_check(Numbers)
+
+@mark(only=["open-error", "permission-denied"], deadline=2)
+def test_hangs(fault_check, records):
+    fault_check(WaitsOnError(records))
+
+@one
+def test_module(fault_check, records):
+    fault_check(lambda: DataModule(records))
+
+@one
+@pytest.mark.parametrize("part", ["train", "val/0"])
+def test_part(fault_check, records, part):
+    fault_check(part_of(lambda: DataModule(records), part))
 """
+NOT_APPLICABLE = {"open-error": "not_applicable"}
+EXPECTED = {
+    "ready_loader": {"open-error": "passed failed_cleanly"},
+    "loader_and_files": {"open-error": "passed failed_cleanly"},
+    "iterable": {"open-error": "passed failed_cleanly"},
+    "names_file": {"open-error": "passed failed_cleanly"},
+    "does_not_name_file": {"read-error": "failed failed_unclearly"},
+    "twice": {"open-error": "error failed_cleanly"},
+    "no_files": {**NOT_APPLICABLE, "truncated-half": "not_applicable"},
+    "known": {"open-error": "xfailed corrupted"},
+    "passes": {"open-error": "failed failed_cleanly"},
+    "does_not_apply": NOT_APPLICABLE,
+    "hangs": {"open-error": "failed hung", "permission-denied": "failed hung"},
+    "module": {"open-error": "failed not_exercised"},
+    "part[train]": {"open-error": "passed failed_cleanly"},
+    "part[val/0]": {"open-error": "failed corrupted"},
+}
+
+
+@pytest.fixture(name="ran", scope="module")
+def _ran(run_suite):
+    return run_suite(SUITE, "-rxs", REPORT)
+
+
+def test_each_result_becomes_an_outcome_of_pytest(ran):
+    folder, result = ran
+    results = results_of(folder)
+    assert results["no_files"].pop("worker-killed-sending").startswith("passed")
+    assert results == EXPECTED
+    result.assert_outcomes(passed=6, failed=7, skipped=4, xfailed=1)
+    result.stdout.fnmatch_lines_random(
+        [
+            "SKIPPED *of the test's own",
+            "SKIPPED * open-error does not apply * its workers open no data file",
+            "SKIPPED * truncated-half * its workers read no data file",
+            "XFAIL *test_known[[]open-error]* known since May (corrupted)",
+        ]
+    )
+
+
+def test_failures_say_what_to_change(ran):
+    failures = failures_of(ran[1])
+    for name, line in {
+        "does_not_name_file[read-error]": "failed_unclearly: OSError does not name the file, as t*",
+        "twice[open-error]": "*a test can call fault_check once. Write one test per dataset*",
+        "passes[open-error]": "expected to fail (known since May), but passed. Remove it*",
+        "module[open-error]": "    @pytest.mark.parametrize('part', ['train', 'val/0'])",
+        "part[open-error-val/0]": "corrupted: samples 0 to 15 *",
+    }.items():
+        pytest.LineMatcher(failures[name].splitlines()).fnmatch_lines([line.replace("['", "[[]'")])
+
+
+def test_items_know_where_another_one_hung(ran):
+    first, second = (failures_of(ran[1])[f"hangs[{name}]"] for name in EXPECTED["hangs"])
+    assert first.startswith("hung: the epoch neither finished nor raised an exception within 2 s.")
+    assert "  confirmed: 2 of 2 trials failed." in first
+    place = r"  it hangs at \S*plugin_datasets.py:\d+ in substitute, where two trials of open-error"
+    assert re.search(place, second)
+
 
 ZEROS = """
 import pytest
 from support.plugin_datasets import ZerosOnError
 
-
-@pytest.mark.dataloader_faults(only=["workers-agree", "open-error", "read-error-transient"])
+@pytest.mark.dataloader_faults(only=["open-error", "read-error-transient"])
 def test_x(fault_check, records):
     fault_check(lambda: ZerosOnError(records))
 """
-
-HANGS = """
-import pytest
-from support.plugin_datasets import WaitsOnError
-
-
-@pytest.mark.dataloader_faults(only=["open-error", "permission-denied"], deadline=2)
-def test_x(fault_check, records):
-    fault_check(WaitsOnError(records))
-"""
-
-NEVER_CALLED = """
-def test_x(fault_check):
-    pass
-"""
-
-CALLED_TWICE = """
-import pytest
-from support.datasets import Records
-
-
-@pytest.mark.dataloader_faults(only="workers-agree")
-def test_x(fault_check, records):
-    fault_check(lambda: Records(records))
-    fault_check(lambda: Records(records))
-"""
-
-NOT_CALLED_BUT = """
-import pytest
-
-
-@pytest.mark.dataloader_faults(only="open-error")
-class TestOwn:
-    def test_raises(self, fault_check):
-        raise RuntimeError("of the test's own")
-
-    def test_skips(self, fault_check):
-        pytest.skip("of the test's own")
-"""
-
-NO_FILES = """
-import pytest
-from support.plugin_datasets import Numbers
-
-
-@pytest.mark.dataloader_faults(only=["open-error", "truncated-half", "worker-killed-first"])
-def test_x(fault_check):
-    fault_check(Numbers)
-
-
-@pytest.mark.dataloader_faults(only="worker-killed-middle")
-def test_one_batch(fault_check):
-    fault_check(Numbers, loader={"batch_size": 16})
-"""
-
-EXPECTED = """
-import pytest
-from support.datasets import Records
-from support.plugin_datasets import Numbers, ZerosOnError
-
-pytestmark = pytest.mark.dataloader_faults(
-    only="open-error", expected_failures={"open-error": "known since May"}
-)
-
-
-def test_fails(fault_check, records):
-    fault_check(lambda: ZerosOnError(records))
-
-
-def test_passes(fault_check, records):
-    fault_check(lambda: Records(records))
-
-
-def test_does_not_apply(fault_check):
-    fault_check(Numbers)
-"""
-
-
 OPTIONS = ("--dataloader-faults-seed=7", "--dataloader-faults-deadline=25")
 
 
-@pytest.fixture(name="result", scope="module")
-def _result(run_suite):
-    """What is printed of a healthy dataset, and of one that swallows errors."""
-    return run_suite(HEALTHY + ZEROS, "-v", "-p", "no:cacheprovider", *OPTIONS)[1]
+def test_a_failure_has_a_sentence_evidence_and_a_way_to_repeat_it(suite):
+    """The printed command, typed where pytest was started, gives the same item and verdict.
 
-
-def test_a_test_becomes_an_item_per_check(result):
-    assert re.findall(r"test_inner\.py::test_(\w+\[.*?\] [A-Z]+)", result.stdout.str()) == [
-        "healthy[workers-agree] PASSED",
-        "healthy[open-error] PASSED",
-        "healthy[connect-error] SKIPPED",
-        "x[workers-agree] PASSED",
-        "x[open-error] FAILED",
-        "x[read-error-transient] FAILED",
-    ]
-
-
-def test_a_failure_has_a_sentence_evidence_and_a_way_to_repeat(result):
-    """The failure is the verdict, which fault fired where, what came, and one command.
-
-    A seed or deadline of the command line is part of what has to be repeated.
+    A seed or deadline of the command line is part of it.
     """
-    text = result.stdout.str().split("\n_____")[1]
-    lines = [line for line in text.splitlines() if line.strip("= ")]
-    assert lines[0].strip("_ ") == "test_x[open-error]"
-    assert re.match(
-        r"corrupted: samples 0 to 15 are identical \(all zeros\), .*, and no exc", lines[1]
-    )
-    assert lines[2].startswith("  A placeholder, such as zeros, was returned for a sample that")
-    assert lines[3] == "  confirmed: 2 of 2 trials failed."
-    assert re.match(
-        r"  fault: OpenError\(path=.*\) \(matched \d+ op.*, fired \d+ times, ment", lines[4]
-    )
-    assert re.match(r"    in worker [01] \(pid \d+\), fetch 1: openat /.*\d\d\.rec", lines[5])
-    assert re.match(r"  delivered 4 of 4 batches requested, epoch complete \(.* s\)", lines[-2])
-    assert lines[-1].startswith("  reproduce: pytest 'test_inner.py::test_x[open-error]'")
-    assert set(OPTIONS) <= set(shlex.split(lines[-1]))
-    assert "Traceback" not in text
-    assert "_fault_check.py" not in text
-
-
-@pytest.mark.parametrize("folder", [slow("."), "deeper"])
-def test_the_line_that_reproduces_reruns_that_item_alone(suite, folder):
-    """The printed command, typed where pytest was started, gives the same item and verdict."""
     suite.pytester.makeini("[pytest]\naddopts = -p dataloader_faults")
     suite.pytester.mkdir("deeper")
     path = suite.pytester.makepyfile(test_inner=ZEROS)
-    start = suite.path / folder
-    output = run_forked(start, str(path), "-k", "transient").stdout.str()
-    command = re.search(r"reproduce: pytest (.*read-error-transient.*)", output)
-    assert command
-    again = run_forked(start, *shlex.split(command[1])).stdout.str()
-    assert re.search(r"^=+ 1 failed in .* =+$", again, re.MULTILINE)
-    assert _verdict(output) == _verdict(again) == "corrupted"
+    result = run_forked(suite.path / "deeper", str(path), "-k", "transient", *OPTIONS)
+    text = failures_of(result)["x[read-error-transient]"]
+    lines = [line for line in text.splitlines() if line]
+    for line, pattern in {
+        0: r"corrupted: samples? .* \(all zeros\), .*, and no exc",
+        1: "  A placeholder, such as zeros, was returned for a sample that",
+        2: "  confirmed: 2 of 2 trials failed.",
+        3: r"  fault: ReadError\(path=.*\) \(matched \d+ op.*, fired \d+ times?, ment",
+        4: r"    in worker [01] \(pid \d+\), fetch 1: read\w* /.*\d\d\.rec",
+        -2: r"  delivered 4 of 4 batches requested, epoch complete \(.* s\)",
+        -1: r"  reproduce: pytest '\S*test_inner.py::test_x\[read-error-transient\]'",
+    }.items():
+        assert re.match(pattern, lines[line])
+    assert "Traceback" not in text
+    assert "_fault_check.py" not in text
+
+    command = shlex.split(lines[-1].partition("reproduce: pytest ")[2])
+    assert set(OPTIONS) <= set(command)
+    again = run_forked(suite.path / "deeper", *command)
+    again.assert_outcomes(failed=1)
+    assert lines[0] in again.outlines
 
 
-def _verdict(output: str) -> str:
-    match = re.search(r"_+ test_x\[read-error-transient\] _+\n(\w+):", output)
-    return match[1] if match else "no verdict"
+UNPARAMETRIZED = """
+import unittest
+
+import pytest
+
+class TestCase(unittest.TestCase):
+    @pytest.mark.usefixtures("fault_check")
+    def test_method(self):
+        pass
+
+def test_late(request):
+    request.getfixturevalue("fault_check")
+"""
 
 
-def test_items_know_where_another_one_hung(suite):
-    result = suite.run(HANGS)
-    result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(
-        [
-            "hung: the epoch neither finished nor raised an exception within 2 s.",
-            "  confirmed: 2 of 2 trials failed.",
-            "hung: the epoch neither finished nor raised an exception within * s.",
-            "  it hangs at *plugin_datasets.py:* in substitute, where two trials of open-error*",
-        ]
-    )
+def test_a_test_that_cannot_be_parametrized_fails_with_advice(light_suite):
+    result = light_suite.run(UNPARAMETRIZED)
+    output = result.stdout.str()
+    assert output.count("fault_check must be a parameter of the test function") >= 2
+    assert "call check_dataset() in the method" in output
+    assert "AttributeError" not in output
+    assert result.ret == 1
 
 
-def test_never_called_fails(suite):
-    """A test that asks for the battery and never uses it has shown nothing: one item says so."""
-    result = suite.run(NEVER_CALLED, "-k", "pickles or open-error")
-    result.assert_outcomes(failed=1, skipped=1, deselected=len(CHECKS) - 2)
-    result.stdout.fnmatch_lines(["fault_check was never called: call fault_check(lambda: *"])
+DELETES = """
+import os
+import shutil
+from pathlib import Path
+import pytest
+from support.datasets import Records
+
+class Deletes(Records):
+    def __getitem__(self, index):
+        scratch = Path(f"scratch-{index}")
+        scratch.touch()  # Its inode may become that of a later record.
+        scratch.unlink()
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            os.remove(self.paths[index])
+            raise
+
+@pytest.fixture
+def folder():
+    folder = Path("records")
+    folder.mkdir()
+    for number in range(16):
+        (folder / f"{number:02}.rec").write_bytes(bytes(64))
+    yield folder.resolve()
+    assert len(os.listdir(folder)) == 16
+    shutil.rmtree(folder)
+
+def test_it(fault_check, folder):
+    fault_check(lambda: Deletes(folder))
+"""
 
 
-def test_a_second_call_is_an_error(suite):
-    result = suite.run(CALLED_TWICE)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*a test can call fault_check once. Write one test per dataset*"])
-
-
-def test_never_called_does_not_hide_the_tests_own_end(suite):
-    result = suite.run(NOT_CALLED_BUT, "-rs")
-    result.assert_outcomes(failed=1, skipped=1)
-    assert "never called" not in result.stdout.str()
-
-
-def test_checks_that_do_not_apply_skip_with_the_reason(suite):
-    """A dataset that reads no file cannot be asked about files: skipped, never passed."""
-    result = suite.run(NO_FILES, "-rs")
-    result.assert_outcomes(passed=1, skipped=3)
-    result.stdout.fnmatch_lines(
-        [
-            "SKIPPED * open-error does not apply * its workers open no data file",
-            "SKIPPED * truncated-half * its workers read no data file",
-            "SKIPPED * worker-killed-middle * worker 0 makes 1 batch*",
-        ]
-    )
-
-
-def test_expected_failures_are_xfailed_and_must_fail(suite):
-    """A failure that was announced is an xfail; one that no longer fails must be taken off."""
-    result = suite.run(EXPECTED, "-rxs")
-    result.assert_outcomes(xfailed=1, failed=1, skipped=1)
-    result.stdout.fnmatch_lines(["XFAIL *test_fails[[]open-error]* known since May (corrupted)"])
-    result.stdout.fnmatch_lines(["expected to fail (known since May), but passed. Remove it*"])
-
-
-def test_data_that_a_fixture_writes_for_each_check_stays(suite, engine):
+def test_data_that_a_fixture_writes_for_each_check_stays(suite):
     """It is younger than the first check, and was there before each of the others."""
-    source = """
-        import os
-        import shutil
-        from pathlib import Path
-        import pytest
-        from support.datasets import Records
-
-        class Deletes(Records):
-            def __getitem__(self, index):
-                scratch = Path(f"scratch-{index}")
-                scratch.touch()  # Its inode may become that of a later record.
-                scratch.unlink()
-                try:
-                    return super().__getitem__(index)
-                except OSError:
-                    os.remove(self.paths[index])
-                    raise
-
-        @pytest.fixture
-        def folder():
-            folder = Path("records")
-            folder.mkdir()
-            for number in range(16):
-                (folder / f"{number:02}.rec").write_bytes(bytes(64))
-            yield folder.resolve()
-            assert len(os.listdir(folder)) == 16
-            shutil.rmtree(folder)
-
-        def test_it(fault_check, folder):
-            fault_check(lambda: Deletes(folder))
-    """
     checks = ("read-error", "read-error-halfway", "permission-denied")
-    result = suite.run(source, f"--dataloader-faults-only={','.join(checks)}")
+    result = suite.run(DELETES, f"--dataloader-faults-only={','.join(checks)}")
 
     result.assert_outcomes(failed=len(checks))
     result.stdout.no_fnmatch_line("*does not recover*")
