@@ -7,18 +7,11 @@ import re
 
 import pytest
 
+from pytest_dataloader_faults import plugin
 from pytest_dataloader_faults.plugin import _options
 from support.rows import rows
 
 PLAIN = "def test_plain(): pass"
-MARKED = """
-import pytest
-
-
-@pytest.mark.dataloader_faults({arguments})
-def test_marked({fixture}):
-    pass
-"""
 REFUSED = [
     ("deadline", "-1", "a positive number of seconds, or 'auto'"),
     ("deadline", "nan", "a positive number of seconds, or 'auto'"),
@@ -27,61 +20,32 @@ REFUSED = [
     ("seed", "1.5", "an int from 0 to 2**32 - 1"),
     ("samples", "0", "an int, 1 or more, or 'all'"),
     ("samples", "few", "an int, 1 or more, or 'all'"),
+    ("flaky", "maybe", "one of ('warn', 'fail')"),
+    ("flaky", "no", "one of ('warn', 'fail')"),
 ]
+
+
+def _require_usage_error(result, text):
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert [line for line in result.errlines if line] == [f"ERROR: {text}"]
 
 
 @rows(("name", "value", "allowed"), REFUSED)
 def test_bad_options_are_usage_errors(light_suite, name, value, allowed):
     flag = f"--dataloader-faults-{name}"
-    result = light_suite.run(PLAIN, f"{flag}={value}")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    expected = [f"ERROR: {name}='{value}' from {flag} must be {allowed}"]
-    assert expected == [line for line in result.errlines if line]
+    text = f"{name}='{value}' from {flag} must be {allowed}"
+    _require_usage_error(light_suite.run(PLAIN, f"{flag}={value}"), text)
 
 
-@rows(("name", "value", "allowed"), [*REFUSED[:2], *REFUSED[-2:]])
+EMPTY = [(name, "", allowed) for name, _, allowed in REFUSED[1::2]]
+
+
+@rows(("name", "value", "allowed"), [*REFUSED[::2], *EMPTY])
 def test_bad_ini_values_are_usage_errors(light_suite, name, value, allowed):
+    """Also below a good option."""
     light_suite.pytester.makeini(f"[pytest]\ndataloader_faults_{name} = {value}")
-    result = light_suite.run(PLAIN)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    expected = [f"ERROR: {name}='{value}' from ini key dataloader_faults_{name} must be {allowed}"]
-    assert expected == [line for line in result.errlines if line]
-
-
-@rows("name", ["samples", "deadline", "seed", "flaky"])
-def test_an_empty_ini_value_is_a_usage_error(light_suite, name):
-    light_suite.pytester.makeini(f"[pytest]\ndataloader_faults_{name} =")
-    result = light_suite.run(PLAIN)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    text = f"ERROR: {name}='' from ini key dataloader_faults_{name} must be "
-    assert text in result.stderr.str()
-
-
-def test_a_bad_ini_value_is_refused_below_a_good_option(light_suite):
-    light_suite.pytester.makeini("[pytest]\ndataloader_faults_deadline = never")
-    result = light_suite.run(PLAIN, "--dataloader-faults-deadline=5")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*from ini key dataloader_faults_deadline must be a positive*"])
-
-
-@rows(
-    ("fixture", "arguments", "message"),
-    [
-        ("fault_check", "deadline='soon'", "deadline='soon' from {} must be a positive number of*"),
-        ("fault_injector", "deadline=-1", "deadline=-1 from {} must be a positive*"),
-        ("read_errors", "deadline=[1]", "deadline=[[]1] from {} must be a *number*"),
-        ("read_errors", "deadline=True", "deadline=True from {} must be a positive*"),
-        ("fault_check", "deadline=10**400", "deadline=1000*from {} must be a positive*"),
-        ("fault_injector", "seed=2.9", "seed=2.9 from {} must be an int*"),
-        ("read_errors", "samples=True", "samples=True from {} must be an int*"),
-    ],
-)
-def test_bad_marker_values_name_the_marker(light_suite, engine, fixture, arguments, message):
-    result = light_suite.run(MARKED.format(arguments=arguments, fixture=fixture))
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([f"*{message.format('@pytest.mark.dataloader_faults')}"])
-    result.stdout.fnmatch_lines(["ERROR *test_inner.py*"])
-    assert "_options.py" not in result.stdout.str()
+    text = f"{name}='{value}' from ini key dataloader_faults_{name} must be {allowed}"
+    _require_usage_error(light_suite.run(PLAIN, "--dataloader-faults-deadline=5"), text)
 
 
 def test_options_of_other_plugins_are_untouched(light_suite):
@@ -89,24 +53,6 @@ def test_options_of_other_plugins_are_untouched(light_suite):
     result = light_suite.run(PLAIN, "--dataloader-faults-colour=red")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*unrecognized arguments: --dataloader-faults-colour=red*"])
-
-
-FIXTURES = {
-    "fault_check": "Run one check of the battery: ",
-    "fault_injector": "Inject faults into DataLoader workers",
-    "fake_dataset_fs": "An in-memory pyfakefs file system",
-    "open_errors": "``open_errors(*)``: Opening a matching file fails",
-    "read_errors": "``read_errors(*)``: Reading a matching file fails",
-    "short_reads": "``short_reads(*)``: *at most ``max_bytes``",
-    "truncated_files": "``truncated_files(*)``: *truncated",
-    "corrupted_files": "``corrupted_files(*)``: *damaged",
-    "closed_descriptors": "``closed_descriptors(*)``: *closed",
-    "slow_reads": "``slow_reads(*)``: *longer",
-    "hung_reads": "``hung_reads(*)``: *never return",
-    "descriptor_exhaustion": "``descriptor_exhaustion(*)``: *descriptor",
-    "shared_memory_exhaustion": "``shared_memory_exhaustion(*)``: */dev/shm",
-    "killed_workers": "``killed_workers(*)``: *signal",
-}
 
 
 def _words(result) -> str:
@@ -134,12 +80,16 @@ def test_options_have_a_group_of_their_own(light_suite):
 
 def test_fixtures_have_a_first_paragraph(light_suite):
     """``pytest --fixtures`` says of each fixture what it does, and how to call it."""
-    output = light_suite.again("--fixtures").stdout.str()
+    output = light_suite.again("--fixtures", "-v").stdout.str()
     section = output.partition("pytest_dataloader_faults.plugin")[2]
     texts = dict(re.findall(r"^(\w+) -- .*\n((?:    .*\n)+)", section, re.MULTILINE))
-    for name, summary in FIXTURES.items():
-        assert fnmatch.fnmatch(" ".join(texts[name].split()), f"{summary}*"), texts[name]
-    assert "no docstring available" not in section.partition("fixtures defined from")[0]
+    assert texts["fault_check"].strip().startswith("Run one check of the battery: ")
+    for _, _, example in plugin._fault_fixtures:
+        name = example.partition("(")[0]
+        assert " ".join(texts[name].split()).startswith(f"``{example}``: "), texts[name]
+    section = section.partition("fixtures defined from")[0]
+    assert "no docstring available" not in section
+    assert max(len(line) for line in section.splitlines() if " -- " not in line) <= 80
 
 
 def test_markers_are_listed(light_suite):
@@ -148,102 +98,55 @@ def test_markers_are_listed(light_suite):
         "only=..., exclude=..., expected_failures=..., samples=..., deadline=..., seed=...,"
         " ranks=..., flaky=..."
     )
-    words = _words(light_suite.again("--markers"))
+    result = light_suite.again("--markers")
+    words = _words(result)
     assert f"@pytest.mark.dataloader_faults({names}): " in words
     line = "*@pytest.mark.gpu: the test needs an accelerator*--dataloader-faults-require-gpu*"
     assert fnmatch.fnmatch(words, line)
-
-
-@pytest.mark.parametrize(
-    ("option", "begin", "end"),
-    [
-        ("--markers", "@pytest.mark.dataloader_faults", "@pytest.mark.filterwarnings"),
-        ("--fixtures", "defined from pytest_dataloader_faults", "no tests ran"),
-    ],
-)
-def test_no_line_is_longer_than_a_terminal(light_suite, option, begin, end):
-    """Pytest breaks no line of these; a line with a path is as long as the path."""
-    output = light_suite.again(option, "-v").stdout.str()
-    section = output.partition(begin)[2].partition(end)[0].partition("fixtures defined from")[0]
-    lines = [line for line in section.splitlines() if " -- " not in line]
-    assert lines
-    assert [line for line in lines if len(line) > 80] == []
-
-
-def test_marker_is_registered(light_suite):
-    source = "import pytest\n\n@pytest.mark.dataloader_faults\ndef test_plain(): pass"
-    light_suite.run(source, "--strict-markers").assert_outcomes(passed=1)
+    section = (
+        result.stdout.str().partition("@pytest.mark.dataloader")[2].partition("@pytest.mark.f")
+    )
+    assert max(map(len, section[0].splitlines())) <= 80  # Pytest breaks no line of these.
 
 
 CHOSEN = """
 import pytest
 
+mark = pytest.mark.dataloader_faults
 
 def test_plain(fault_check): pass
-
-
-@pytest.mark.dataloader_faults(only=["open-error", "pickles"])
+@mark(only=["open-error", "pickles"])
 def test_only(fault_check): pass
-
-
-@pytest.mark.dataloader_faults(exclude="pickles")
+@mark(exclude="pickles")
 def test_exclude(fault_check): pass
-"""
-
-
-def _collected(result) -> list[str]:
-    return [line.partition("::")[2] for line in result.outlines if "::" in line]
-
-
-def test_ini_keys_choose_checks(light_suite, engine):
-    keys = "dataloader_faults_only = two-epochs, open-error\n  pickles"
-    light_suite.pytester.makeini(f"[pytest]\n{keys}\ndataloader_faults_exclude = open-error")
-    result = light_suite.run(CHOSEN, "--collect-only", "-q")
-    assert sorted(_collected(result)) == [
-        "test_exclude[open-error]",
-        "test_exclude[two-epochs]",
-        "test_only[open-error]",
-        "test_only[pickles]",
-        "test_plain[pickles]",
-        "test_plain[two-epochs]",
-    ]
-
-
-CHECKS_OF_TESTS = [
-    (
-        ("--dataloader-faults-only=open-error,pickles",),
-        [
-            "test_exclude[open-error]",
-            "test_only[open-error]",
-            "test_only[pickles]",
-            "test_plain[open-error]",
-            "test_plain[pickles]",
-        ],
-    ),
-    (
-        ("--dataloader-faults-exclude=pickles,two-epochs",),
-        ["test_exclude[open-error]", "test_only[open-error]", "test_plain[open-error]"],
-    ),
-    (
-        ("--dataloader-faults-only=resource-growth",),
-        ["test_exclude[resource-growth]", "test_plain[resource-growth]"],
-    ),
-]
-
-
-@rows(("options", "expected"), CHECKS_OF_TESTS)
-def test_options_leave_some_checks_of_all_tests(light_suite, engine, options, expected):
-    keys = "dataloader_faults_only = two-epochs\n  open-error, pickles"
-    light_suite.pytester.makeini(f"[pytest]\n{keys}\ndataloader_faults_exclude = open-error")
-    result = light_suite.run(CHOSEN + OTHER, "--collect-only", "-q", *options)
-    test_names = [each for each in _collected(result) if each != "test_of_no_check"]
-    assert sorted(test_names) == expected
-    assert "test_of_no_check" in _collected(result)
-
-
-OTHER = """
 def test_of_no_check(): pass
 """
+INI = """
+[pytest]
+dataloader_faults_only = two-epochs, open-error
+  pickles
+dataloader_faults_exclude = open-error
+"""
+
+
+@rows(
+    ("options", "plain", "only", "exclude"),
+    [
+        ("", "two-epochs pickles", "open-error pickles", "two-epochs open-error"),
+        # Options leave some checks of all tests.
+        ("only=open-error,pickles", "open-error pickles", "open-error pickles", "open-error"),
+        ("exclude=pickles,two-epochs", "open-error", "open-error", "open-error"),
+        ("only=resource-growth", "resource-growth", "", "resource-growth"),
+    ],
+)
+def test_options_and_ini_keys_choose_checks(light_suite, engine, options, plain, only, exclude):
+    light_suite.pytester.makeini(INI)
+    chosen = [f"--dataloader-faults-{options}"] if options else []
+    result = light_suite.run(CHOSEN, "--collect-only", "-q", *chosen)
+    collected = [line.partition("::test_")[2] for line in result.outlines if "::" in line]
+    expected = {"plain": plain, "only": only, "exclude": exclude}
+    items = [f"{name}[{check}]" for name in expected for check in expected[name].split()]
+    assert sorted(collected) == sorted([*items, "of_no_check"])
 
 
 def test_wrong_checks_are_usage_errors(light_suite):
