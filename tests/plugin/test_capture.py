@@ -14,15 +14,13 @@ import sys
 import pytest
 from support.plugin_datasets import Chatty
 
-one = pytest.mark.dataloader_faults(only="worker-killed-first")
-
+one = pytest.mark.dataloader_faults(only="worker-killed-sending")
 
 @one
 def test_loud(fault_check, records):
     print("BEFORE")
     fault_check(lambda: Chatty(records))
     print("AFTER")
-
 
 @one
 def test_fixtures_of_pytest(fault_check, records, tmp_path, capsys, caplog, monkeypatch):
@@ -40,7 +38,6 @@ def test_fixtures_of_pytest(fault_check, records, tmp_path, capsys, caplog, monk
     assert sorted(os.listdir(tmp_path)) == ["mine.txt", "records"]
     assert os.environ["MARK"] == "mine"
 
-
 @one
 def test_capfd(fault_check, records, capfd):
     os.write(1, b"one\\n")
@@ -50,7 +47,6 @@ def test_capfd(fault_check, records, capfd):
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("one\\ntwo\\n", "three\\n")
 
-
 def test_follows(capsys, tmp_path):
     print("mine")
     assert capsys.readouterr().out == "mine\\n"
@@ -58,13 +54,11 @@ def test_follows(capsys, tmp_path):
 """
 
 
-LIVE = ("-o", "log_cli=true")
 WAYS = {
     "fd": ("--capture=fd", "--log-file=all.log"),
     "no": ("--capture=no",),
-    "sys": ("--capture=sys", *LIVE),
     "tee-sys": ("--capture=tee-sys",),
-    "live": (*LIVE, "-o", "log_cli_level=INFO"),
+    "live": ("-o", "log_cli=true", "-o", "log_cli_level=INFO"),
 }
 
 

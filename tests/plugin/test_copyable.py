@@ -5,7 +5,7 @@ import re
 import pytest
 
 from support.datasets import write_records
-from support.rows import slow
+from support.suites import failures_of
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -14,16 +14,13 @@ from pathlib import Path
 
 from support.planted import Zeros
 
-
 def make():
     return Zeros(Path(__file__).parent / "kept")
-
 
 class Mine:
     @staticmethod
     def make():
         return make()
-
 
 def shown(sample):
     return repr(sample)
@@ -39,18 +36,11 @@ from pytest_dataloader_faults.search import replay
 HOW = {"kinds": [faults.OpenError], "max_examples": 5, "database": None, "seed": 0}
 ONE = {"max_faults": 1, "max_epochs": 1, "loader": {"num_workers": 1, "batch_size": 4}}
 
-
-def test_function():
-    explore(make, **HOW, **ONE)
-
-
 def test_contract():
     explore(Mine.make, contract=Contract(key=shown, detects_corruption=True), **HOW, **ONE)
 
-
 def test_lambda():
     explore(lambda: make(), **HOW, **ONE)
-
 
 @settings(max_examples=3, database=None, derandomize=True, deadline=None)
 @given(st.just("a falsifying example"))
@@ -68,31 +58,22 @@ def run_texts(suite):
     suite.pytester.makepyfile(mine=MINE)
 
     def run(*arguments):
-        text = suite.run(SUITE, "-p", "_hypothesis_pytestplugin", *arguments).stdout.str()
-        _header, *parts = re.split(r"^_{5,} (\w+) _{5,}$", text, flags=re.MULTILINE)
-        return dict(zip(parts[::2], parts[1::2], strict=True))
+        return failures_of(suite.run(SUITE, "-p", "_hypothesis_pytestplugin", *arguments))
 
     return run
 
 
-@pytest.mark.parametrize("names", ["contract", slow("function")])
-def test_what_is_printed_fails_alike_in_a_file_of_its_own(suite, run_texts, names):
-    texts_by_test = run_texts("-k", names)
-    assert set(texts_by_test) == {f"test_{name}" for name in names.split(" or ")}
-    for name, text in texts_by_test.items():
-        code = CODE.findall(text)[0]  # In a CI job, the summary has it once more.
-        (suite.path / f"test_again_{name}.py").write_text(code, encoding="utf-8")
-    again = suite.again(*(f"test_again_{name}.py" for name in texts_by_test))
-    again.assert_outcomes(failed=len(texts_by_test))
-    verdicts = [VERDICT.match(text.lstrip("\n"))[1] for text in texts_by_test.values()]
-    texts = re.split(r"^_{5,} test_again _{5,}$", again.stdout.str(), flags=re.MULTILINE)[1:]
-    assert verdicts == [VERDICT.match(text.lstrip("\n"))[1] for text in texts]
-    assert set(verdicts) == {"corrupted"}
+def test_what_is_printed_fails_alike_in_a_file_of_its_own(suite, run_texts):
+    text = run_texts("-k", "contract")["contract"]
+    result = suite.run(CODE.findall(text)[0])  # In a CI job, the summary has it once more.
+    result.assert_outcomes(failed=1)
+    again = failures_of(result)["again"]
+    assert [VERDICT.match(each)[1] for each in (text, again)] == ["corrupted", "corrupted"]
 
 
 @pytest.mark.slow
 def test_what_cannot_be_imported_has_its_place(suite, run_texts):
-    code = CODE.findall(run_texts("-k", "lambda")["test_lambda"])[0]
+    code = CODE.findall(run_texts("-k", "lambda")["lambda"])[0]
     comment = (
         "# Insert your dataset factory here, for example:"
         " make_dataset = lambda: MyDataset(folder)\n"

@@ -13,28 +13,15 @@ OFF = ("-p", "no:dataloader_faults")
 SUITE = """
 import sys
 
-
 def test_plain():
     assert not [name for name in sys.modules if name.startswith("pytest_dataloader_faults")]
-
 
 def test_battery(fault_check):
     pass
 
-
 def test_injected(read_errors):
     pass
 """
-
-MARKED = """
-import pytest
-
-
-@pytest.mark.dataloader_faults
-def test_marked():
-    pass
-"""
-
 
 COUNTING = """
 import importlib.metadata
@@ -42,12 +29,10 @@ import sys
 
 count, distributions = 0, importlib.metadata.distributions
 
-
 def counted(**given):
     global count
     count += 1
     return distributions(**given)
-
 
 importlib.metadata.distributions = counted
 import pytest
@@ -88,14 +73,7 @@ def test_it_has_no_fixtures(run, engine):
     assert _lines(on, "walks: ") == _lines(off, "walks: ") != ["walks: 0"]
 
 
-def test_it_has_no_options(run):
-    result = run("def test_plain(): pass", *OFF, "--dataloader-faults-seed=1")
+def test_it_has_no_options(light_suite):
+    result = light_suite.pytester.runpytest_inprocess(*OFF, "--dataloader-faults-seed=1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*unrecognized arguments: --dataloader-faults-seed=1*"])
-
-
-@pytest.mark.slow
-def test_it_has_no_marker(run):
-    result = run(MARKED, *OFF, "--strict-markers")
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*'dataloader_faults' not found in `markers`*"])

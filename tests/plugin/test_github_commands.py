@@ -40,7 +40,7 @@ class Prints(Dataset):
             raise RuntimeError(COMMANDS) from None
 
 
-@pytest.mark.dataloader_faults(only=["open-error", "read-error"])
+@pytest.mark.dataloader_faults(only="open-error")
 def test_check(fault_check, records):
     fault_check(lambda: Prints(records))
 """

@@ -9,6 +9,7 @@ import pytest
 from pytest_dataloader_faults import check_dataset, explore
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
 from support.hostile import TEXT, Zeros, hostile_lines, write_hostile
+from support.rows import rows, slow
 from support.surveys import survey
 
 CODE = re.compile(
@@ -51,38 +52,25 @@ def test_search(folder, number):
 QUICK = "test_parts or test_own_loop or read-error-0 or read-error-3 or read-error-8"
 
 
-WAYS = [
-    "-v --tb=short -n 2 -p xdist",
-    "-vv --tb=long",
-    "--tb=line -rA",
-    "--tb=no -ra",
-    "-q --tb=native",
-]
-
-
-def _report(suite, min_count, *options):
-    """What pytest prints, and its JUnit file, where at least so many tests fail."""
-    suite.pytester.makepyfile(test_inner=SUITE)
-    junit = suite.path / "junit.xml"
-    result = suite.again(f"--junitxml={junit}", *options)
-    outcomes = result.parseoutcomes()
-    assert outcomes["failed"] >= min_count
-    assert "errors" not in outcomes
-    return result.stdout.str(), junit.read_text(encoding="utf-8")
-
-
-def test_a_report_is_of_printable_lines(suite):
-    """Failures, their short form, set-up errors, parts, faults that never fired; JUnit, too."""
-    for text in _report(suite, 4, "-rA", "-v", "-k", QUICK):
-        assert hostile_lines(text) == []
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("options", WAYS)
-def test_every_report_is_of_printable_lines(suite, options):
-    for text in _report(suite, 30, *options.split()):
-        assert hostile_lines(text) == []
+@pytest.mark.parametrize(
+    ("options", "least"),
+    [
+        (["-rA", "-v", "-k", QUICK], 4),
+        slow("-v --tb=short -n 2 -p xdist".split(), 30),
+        slow(["-vv", "--tb=long"], 30),
+        slow(["--tb=line", "-rA"], 30),
+        slow(["-q", "--tb=native"], 30),
+    ],
+)
+def test_a_report_is_of_printable_lines(suite, options, least):
+    """Failures, their short form, set-up errors, parts, faults that never fired; JUnit, too."""
+    result = suite.run(SUITE, "--junitxml=j.xml", *options)
+    outcomes = result.parseoutcomes()
+    assert outcomes["failed"] >= least
+    assert "errors" not in outcomes
+    assert hostile_lines(result.stdout.str()) == []
+    assert hostile_lines((suite.path / "j.xml").read_text(encoding="utf-8")) == []
 
 
 class Dies(Zeros):
@@ -112,7 +100,7 @@ def test_what_workers_printed_is_of_printable_lines(tmp_path):
     assert "\0" not in result.outcome.stderr
 
 
-@pytest.mark.parametrize(
+@rows(
     "arguments",
     [
         {"loader": {TEXT: 1}},
@@ -122,7 +110,7 @@ def test_what_workers_printed_is_of_printable_lines(tmp_path):
     ],
 )
 def test_an_argument_is_shown_in_printable_lines(tmp_path, arguments):
-    folder = write_hostile(tmp_path)
+    folder = write_hostile(tmp_path / str(len(os.listdir(tmp_path))))
     with pytest.raises(InvalidArgumentError) as refused:
         check_dataset(lambda: Zeros(folder), **{"only": ["open-error"], **arguments})
     assert hostile_lines(str(refused.value)) == []

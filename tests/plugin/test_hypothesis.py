@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import re
-import shutil
-import subprocess
-import tempfile
-from pathlib import Path
-
 import pytest
-from hypothesis import Phase
-from hypothesis.extra.redis import RedisExampleDatabase  # It needs redis.
 from torch.utils.data import DataLoader
 
-from pytest_dataloader_faults import explore, faults, inject
+from pytest_dataloader_faults import faults, inject
 from support.datasets import COUNT, Records
-from support.planted import Zeros
 from support.rows import slow
-from support.waiting import until
+from support.suites import failures_of
 
 pytestmark = pytest.mark.usefixtures("engine")
 hypothesis = pytest.importorskip("hypothesis")
@@ -29,37 +18,6 @@ short_run = hypothesis.settings(
     database=None,
     derandomize=True,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
-)
-SHARED = """
-from hypothesis import HealthCheck, given, settings, strategies as st
-from torch.utils.data import DataLoader
-
-from pytest_dataloader_faults import faults, inject
-from support.datasets import Records
-
-
-"""
-UNFIRED = (
-    SHARED
-    + """
-@settings(max_examples=20, deadline=None, database=None, derandomize=True,
-          suppress_health_check=list(HealthCheck))
-@given(nth=st.integers(1, 100))
-def test_x(records, nth):
-    with inject(faults.ReadError("*.rec", nth=nth)):
-        try:
-            list(DataLoader(Records(records), num_workers=1))
-        except OSError:
-            pass
-"""
-)
-FIXTURE = (
-    SHARED
-    + """
-@given(nth=st.integers(1, 3))
-def test_x(read_errors, nth):
-    pass
-"""
 )
 
 
@@ -83,26 +41,6 @@ def test_each_example_has_its_own_faults(records):
     assert len(list(DataLoader(Records(records), num_workers=1))) == COUNT
 
 
-@pytest.mark.slow
-def test_a_fault_that_does_not_fire_is_shrunk_to_the_least(suite):
-    result = suite.run(UNFIRED, "-p", "hypothesispytest")
-    result.assert_outcomes(failed=1)
-    text = result.stdout.str()
-    match = re.search(
-        r"FaultNotFiredError: ReadError\(.*, nth=(\d+)\) never fired: (\d+) operations", text
-    )
-    assert match
-    assert int(match[1]) == int(match[2]) + 1
-    result.stdout.fnmatch_lines([f"E *nth={match[1]},"])
-
-
-def test_the_fixtures_are_refused_there(suite):
-    """Hypothesis itself says that a fixture of the plugin would not be reset for each example."""
-    result = suite.run(FIXTURE, "-p", "hypothesispytest")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*unction-scoped fixture 'read_errors'*"])
-
-
 CONFTEST = """
 from hypothesis import Phase, Verbosity, settings
 from hypothesis.database import InMemoryExampleDatabase
@@ -118,7 +56,6 @@ SUITE = """
 import unittest
 
 import pytest
-from conftest import KEPT
 from hypothesis import Phase
 
 from pytest_dataloader_faults import explore, faults
@@ -127,22 +64,14 @@ from support.planted import Zeros
 
 ONE = {"kinds": [faults.OpenError], "max_epochs": 1, "max_faults": 1}
 
-
 def test_quick(records):
     found = explore(lambda: Records(records), **ONE)
     assert 1 <= sum(found.verdicts.values()) <= 3
-
 
 def test_call(records, capsys):
     found = explore(lambda: Records(records), max_examples=4, verbosity=0, seed=1, **ONE)
     assert sum(found.verdicts.values()) == 4
     assert "case=Case" not in capsys.readouterr().out
-
-
-def test_kept(records):
-    explore(lambda: Zeros(records), on_fail=None, **ONE)
-    assert KEPT.data
-
 
 def test_fixed(records):
     failed = [explore(lambda: Zeros(records), on_fail=None, **ONE) for _ in range(2)]
@@ -151,7 +80,6 @@ def test_fixed(records):
     assert [each.trials for each in failed] == [each.examples for each in failed]  # None to shrink.
     shrunk = explore(lambda: Zeros(records), on_fail=None, phases=Phase, database=None, **ONE)
     assert shrunk.outcome.schedule[0].times in (1, None)
-
 
 def test_idle(records):
     with pytest.raises(unittest.SkipTest, match="told to run no"):  # Nothing is no pass.
@@ -162,42 +90,27 @@ PROFILE = ("-p", "_hypothesis_pytestplugin", "--hypothesis-profile")
 
 @pytest.mark.parametrize(
     ("profile", "tests", "count"),
-    [
-        ("quick", "quick or call", 2),
-        slow("idle", "idle", 1),
-        slow("quick", "kept", 1),
-        slow("fixed", "fixed", 1),
-    ],
+    [("quick", "quick or call", 2), slow("idle", "idle", 1), slow("fixed", "fixed", 1)],
 )
 def test_a_search_asks_the_profile(suite, profile, tests, count):
-    with (suite.path / "conftest.py").open("a", encoding="utf-8") as conftest:
-        conftest.write(CONFTEST)
+    suite.add_to_conftest(CONFTEST)
     result = suite.run(SUITE, *PROFILE, profile, "-k", tests, "-rP")
-    result.assert_outcomes(passed=count, deselected=5 - count)
+    result.assert_outcomes(passed=count, deselected=4 - count)
     assert ("case=Case(" in result.stdout.str()) == (profile == "quick")
 
 
-redis = pytest.importorskip("redis")
-REDIS_CONFTEST = """
-import pytest
+SHARED = """
 from hypothesis import Phase, settings
-from hypothesis.extra.redis import RedisExampleDatabase
-from redis import Redis
-from support.datasets import write_records
+from hypothesis.database import DirectoryBasedExampleDatabase
 
-shared = RedisExampleDatabase(Redis(unix_socket_path={path!r}))
+shared = DirectoryBasedExampleDatabase("shared")
+settings.register_profile("find", database=shared, phases=[Phase.generate])
 settings.register_profile("replay", database=shared, phases=[Phase.reuse])
-
-
-@pytest.fixture
-def records(tmp_path):
-    return write_records(tmp_path / "records")
 """
-REDIS_SUITE = """
+SHARED_SUITE = """
 import functools
 from pytest_dataloader_faults import explore, faults
 from support.planted import Zeros
-
 
 def test_zeros(records):
     make_dataset = functools.partial(Zeros, records)
@@ -205,43 +118,13 @@ def test_zeros(records):
 """
 
 
-def _answers(path: str) -> bool:
-    with contextlib.suppress(redis.ConnectionError):
-        return redis.Redis(unix_socket_path=path).ping()
-    return False
-
-
-@pytest.fixture(name="socket")
-def _socket():
-    """The socket of a Redis server. Its path is short, as paths of sockets have to be."""
-    if not (program := shutil.which("redis-server")):
-        pytest.skip("redis-server is not installed: apt-get install redis-server")
-    with tempfile.TemporaryDirectory(prefix="redis-") as folder:
-        path = str(Path(folder, "socket"))
-        options = ["--port", "0", "--unixsocket", path, "--save", "", "--dir", folder]
-        with subprocess.Popen([program, *options], stdout=subprocess.DEVNULL) as server:
-            try:
-                assert until(lambda: _answers(path)), "the Redis server does not answer"
-                yield path
-            finally:
-                server.terminate()
-
-
-def test_another_process_replays_what_one_has_found(suite, socket, records):
-    suite.pytester.makeconftest(REDIS_CONFTEST.format(path=socket))
-    shared = RedisExampleDatabase(redis.Redis(unix_socket_path=socket))
-    replay = ("-p", "_hypothesis_pytestplugin", "--hypothesis-profile", "replay")
-    suite.run(REDIS_SUITE, *replay).assert_outcomes(skipped=1)
-    exploration = explore(
-        functools.partial(Zeros, records),
-        kinds=[faults.OpenError],
-        max_epochs=1,
-        max_examples=9,
-        phases=[Phase.generate],
-        database=shared,
-        on_fail=None,
+def test_another_process_replays_what_one_has_found(suite):
+    suite.add_to_conftest(SHARED)
+    suite.run(SHARED_SUITE, *PROFILE, "replay").assert_outcomes(skipped=1)
+    found = suite.again(*PROFILE, "find")
+    found.assert_outcomes(failed=1)
+    replayed = suite.again(*PROFILE, "replay")
+    replayed.assert_outcomes(failed=1)
+    assert (
+        failures_of(found)["zeros"].split("\n")[0] == failures_of(replayed)["zeros"].split("\n")[0]
     )
-    assert exploration.failure
-    result = suite.again(*replay)
-    result.assert_outcomes(failed=1)
-    assert exploration.failure.splitlines()[0] in result.outlines

@@ -29,7 +29,6 @@ AT_THE_END = """
 import json
 import sys
 
-
 def pytest_unconfigure():
     print("\\n@" + json.dumps(sorted(sys.modules)), file=sys.__stdout__)
 """
@@ -52,26 +51,31 @@ def test_a_run_of_plain_tests_is_light(fresh_suite, arguments):
     assert not imported & (HEAVY | NOT_IN_PYTEST)
 
 
-def test_a_check_imports_no_library_that_it_does_not_need(fresh_suite, engine):
-    fresh_suite.pytester.makeconftest(AT_THE_END)
-    source = """
-        import pytest
-        from support.datasets import Records
+CHECK = """
+import sys
 
-        @pytest.mark.dataloader_faults(only="workers-agree")
-        def test_x(fault_check, tmp_path):
-            (tmp_path / "0.rec").write_bytes(bytes(64))
-            fault_check(lambda: Records(tmp_path))
-    """
+import pytest
+
+@pytest.fixture(autouse=True, scope="session")
+def collected():
+    return set(sys.modules)
+
+@pytest.mark.dataloader_faults(only="workers-agree")
+def test_x(fault_check, tmp_path, collected):
+    assert "pytest_dataloader_faults.battery.checking" in collected
+    assert not collected & {HEAVY}
+    from support.datasets import Records
+
+    (tmp_path / "0.rec").write_bytes(bytes(64))
+    fault_check(lambda: Records(tmp_path))
+"""
+
+
+def test_a_check_imports_no_library_that_it_does_not_need(fresh_suite, engine):
+    """Collecting it imports the battery, and still not torch."""
+    fresh_suite.pytester.makeconftest(AT_THE_END)
+    source = CHECK.replace("{HEAVY}", repr(HEAVY))
     result = fresh_suite.run(source, "--dataloader-faults-report=r.json")
     assert result.ret == 0
     of_ranks = f"{NAME}.battery.checks.ranks.process_group"
     assert not _imported(result) & {"hypothesis", "pyfakefs", "jinja2", of_ranks}
-
-
-def test_a_plain_item_pays_nothing_beside_one_that_is_ours(fresh_suite, engine):
-    """Collecting a test of the battery imports the battery, and still not torch."""
-    fresh_suite.pytester.makeconftest(AT_THE_END)
-    imported = _imported(fresh_suite.run("def test_x(fault_check): pass", "--collect-only"))
-    assert "pytest_dataloader_faults.battery.checking" in imported
-    assert not imported & HEAVY

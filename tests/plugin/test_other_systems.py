@@ -104,7 +104,7 @@ def _run(script, folder):
     return process
 
 
-@pytest.mark.parametrize("system", ["darwin", *map(slow, ("freebsd14", "win32"))])
+@pytest.mark.parametrize("system", ["win32", slow("freebsd14")])
 def test_imports_work_and_use_is_refused(system, tmp_path):
     output = _run(IMPORTED.format(system), tmp_path)
 
@@ -115,23 +115,15 @@ def test_imports_work_and_use_is_refused(system, tmp_path):
     assert all(f"no engine can run here: {WHY.format(system)}" in line for line in lines)
 
 
-@pytest.fixture(name="on")
-def _on(tmp_path):
-    def on(system, *options):
-        (tmp_path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
-        (tmp_path / "test_module.py").write_text(MODULE, encoding="utf-8")
-        (tmp_path / "test_others.py").write_text(OTHERS, encoding="utf-8")
-        plugins = ("no:cacheprovider", "dataloader_faults", "pyfakefs.pytest_plugin")
-        arguments = ["-rs", *(f"-p{name}" for name in plugins), *options]
-        play = f"from support.other_systems import play; play({system!r}); import pytest;"
-        return _run(f"{play} raise SystemExit(pytest.main({arguments!r}))", tmp_path)
-
-    return on
-
-
-def test_pytest_skips_what_needs_linux_and_runs_the_rest(on):
+def test_pytest_skips_what_needs_linux_and_runs_the_rest(tmp_path):
     """The header and each skip say why; a module that imports what cannot be is skipped whole."""
-    process = on("darwin")
+    (tmp_path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
+    (tmp_path / "test_module.py").write_text(MODULE, encoding="utf-8")
+    (tmp_path / "test_others.py").write_text(OTHERS, encoding="utf-8")
+    plugins = ("no:cacheprovider", "dataloader_faults", "pyfakefs.pytest_plugin")
+    arguments = ["-rs", *(f"-p{name}" for name in plugins)]
+    play = "from support.other_systems import play; play('darwin'); import pytest;"
+    process = _run(f"{play} raise SystemExit(pytest.main({arguments!r}))", tmp_path)
 
     assert process.returncode == 0, process.stdout
     assert (
@@ -141,10 +133,3 @@ def test_pytest_skips_what_needs_linux_and_runs_the_rest(on):
     assert "3 passed, 8 skipped" in process.stdout
     skipped = [line for line in process.stdout.splitlines() if line.startswith("SKIPPED")]
     assert all(WHY.format("darwin") in line for line in skipped)
-
-
-@pytest.mark.slow
-def test_the_marker_leaves_them_out(on):
-    process = on("darwin", "-m", "not dataloader_faults", "test_others.py")
-
-    assert "3 passed, 3 skipped, 5 deselected" in process.stdout

@@ -106,10 +106,10 @@ def test_the_test_can_be_configured(project, arguments, outcomes):
 
 
 @pytest.mark.usefixtures("engine")
-def test_processes_of_xdist_find_the_test(project):
+def test_a_process_of_xdist_finds_the_test(project):
     pytest.importorskip("xdist")
     code = f"import sys; from {main.__module__} import main; sys.exit(main())"
-    options = [ONLY, "--", "-p", "xdist", "-n", "2"]
+    options = [ONLY, "--", "-p", "xdist", "-n", "1"]
     process = start_python("-c", code, "run", *CLASS, *options, cwd=project)
     assert "= 1 failed, 1 passed in " in process.communicate()[0]
 

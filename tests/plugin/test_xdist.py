@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
+
+from support.suites import REPORT, failures_of, results_of, summary_of
 
 pytest.importorskip("xdist")
 pytestmark = pytest.mark.usefixtures("engine")
@@ -13,48 +14,34 @@ pytestmark = pytest.mark.usefixtures("engine")
 SUITE = """
 import pytest
 from support.corpus.caches import CheckedSpectrograms
+from support.corpus.transport import ReadsSounds
 from support.datasets import Records
 from support.plugin_datasets import Numbers, ZerosOnError
-from torch.utils.data import DataLoader
 
-few = pytest.mark.dataloader_faults(only=["open-error", "workers-agree"])
+mark = pytest.mark.dataloader_faults
 
-
-@few
+@mark(only=["open-error", "workers-agree"])
 def test_healthy(fault_check, records):
     fault_check(lambda: Records(records))
 
-
-@few
+@mark(only=["open-error", "stale-handle"])
 def test_zeros(fault_check, records):
     fault_check(lambda: ZerosOnError(records))
 
-
-@pytest.mark.dataloader_faults(only=["open-error", "stale-handle"])
-def test_known(fault_check, records):
-    fault_check(lambda: ZerosOnError(records))
-
-
-def test_injected(read_errors, records):
-    armed = read_errors("*/03.rec")
-    with pytest.raises(OSError, match="Errno 5"):
-        list(DataLoader(Records(records), num_workers=2))
-    assert armed.fired == 1
-
-
-def test_unfired(read_errors, records):
+def test_unfired(read_errors):
     read_errors("*.nothing")
-    list(DataLoader(Records(records), num_workers=1))
 
-
-@pytest.mark.dataloader_faults(only="read-error")
+@mark(only="read-error")
 def test_cached(fault_check, records):
     cache = records.parent / "cache"
     cache.mkdir()
     fault_check(lambda: CheckedSpectrograms(records, cache))
 
+@mark(only="open-error")
+def test_sounds(fault_check, records):
+    fault_check(lambda: ReadsSounds(records))
 
-@pytest.mark.dataloader_faults(only="pickles")
+@mark(only="pickles")
 def test_options(fault_check):
     request = fault_check(Numbers).outcome.request
     assert (request.seed, request.deadline) == (7, 25)
@@ -62,60 +49,40 @@ def test_options(fault_check):
 CONFTEST = """
 from pytest_dataloader_faults import Check, faults
 
-
 def pytest_dataloader_faults_checks():
     plan = lambda workload: faults.OpenError(workload.opened.path, errno=116)
     return [Check("stale-handle", "handles stale handles", plan)]
 """
 OPTIONS = (
-    *("--dataloader-faults-seed=7", "--dataloader-faults-deadline=25"),
+    *("--dataloader-faults-seed=7", "--dataloader-faults-deadline=25", REPORT),
     *("--dataloader-faults-baseline=baseline.json", "--dataloader-faults-update-baseline"),
 )
-
-
-EXPECTED = [
-    ("test_inner.py::test_cached[read-error]", "PASSED (failed_cleanly)"),
-    ("test_inner.py::test_healthy[open-error]", "PASSED (failed_cleanly)"),
-    ("test_inner.py::test_healthy[workers-agree]", "PASSED (survived)"),
-    ("test_inner.py::test_injected", "PASSED"),
-    ("test_inner.py::test_known[open-error]", "FAILED (corrupted)"),
-    ("test_inner.py::test_known[stale-handle]", "FAILED (corrupted)"),
-    ("test_inner.py::test_options[pickles]", "PASSED (survived)"),
-    ("test_inner.py::test_unfired", "FAILED"),
-    ("test_inner.py::test_zeros[open-error]", "FAILED (corrupted)"),
-    ("test_inner.py::test_zeros[workers-agree]", "PASSED (survived)"),
-]
-
-
-def _outcomes(result) -> list[tuple[str, str]]:
-    """Each item and what became of it."""
-    text = result.stdout.str().partition("= FAILURES =")[0]
-    results = re.findall(r"^\[gw\d\].*?([A-Z]+(?: \(\w+\))?) (test_inner\S+)", text, re.MULTILINE)
-    return sorted((item, outcome) for outcome, item in results)
+EXPECTED = {
+    "healthy": {"workers-agree": "passed survived", "open-error": "passed failed_cleanly"},
+    "zeros": {"open-error": "failed corrupted", "stale-handle": "failed corrupted"},
+    "cached": {"read-error": "passed failed_cleanly"},
+    "sounds": {"open-error": "warned failed_unclearly"},
+    "options": {"pickles": "passed survived"},
+}
 
 
 @pytest.mark.timeout(300)  # Two processes import torch.
 def test_outcomes_are_the_same_over_two_processes(suite):
-    conftest = suite.path / "conftest.py"
-    conftest.write_text(conftest.read_text() + CONFTEST)
+    suite.add_to_conftest(CONFTEST)
     baseline = suite.path / "baseline.json"
-    names = ("healthy", "known", "removed")
+    names = ("healthy", "zeros", "removed")
     entries = {f"test_inner.py::test_{name}": {"open-error": f"issue of {name}"} for name in names}
     baseline.write_text(json.dumps(entries))
     result = suite.run(SUITE, "-v", "-p", "xdist", "-n", "2", *OPTIONS)
-    result.assert_outcomes(passed=6, failed=4)
-    assert _outcomes(result) == EXPECTED
-    assert json.loads(baseline.read_text()) == {
-        "test_inner.py::test_known": {"open-error": "issue of known", "stale-handle": ""},
-        "test_inner.py::test_zeros": {"open-error": ""},
-    }
+
+    result.assert_outcomes(passed=5, failed=3, warnings=1)
+    assert results_of(suite.path) == EXPECTED
+    known = {"open-error": "issue of zeros", "stale-handle": ""}
+    assert json.loads(baseline.read_text()) == {"test_inner.py::test_zeros": known}
     assert sum("known failures written to baseline.json" in each for each in result.outlines) == 1
-    result.stdout.fnmatch_lines(["corrupted: samples 0 to 15 are identical*"])
-    result.stdout.fnmatch_lines(["ReadError(path='*.nothing') never fired: *"])
-    causes = [
-        "*= dataloader-faults =*",
-        "test_inner.py::test_zeros: 1 of 2 checks failed (1 corrupted), *",
-    ]
-    result.stdout.fnmatch_lines(causes)
-    summary = " ".join(result.stdout.str().partition("= dataloader-faults =")[2].split())
-    assert summary.count("like a cache") == 1
+    failures, summary = failures_of(result), summary_of(result)
+    assert "corrupted: samples 0 to 15 are identical" in failures["zeros[stale-handle]"]
+    assert "ReadError(path='*.nothing') never fired: " in failures["unfired"]
+    counts = "2 checks failed (2 corrupted); "
+    assert f"test_inner.py::test_zeros: {counts}" in summary
+    assert summary.count("like a cache") == summary.count("because of soundfile") == 1
