@@ -170,6 +170,6 @@ BEHAVIOURS: dict[str, str] = {
     ),
     "F11": (
         "torch's handler takes exit code 0 for a good end, and looks again after 5 s"
-        " (engine/supervisor/test_stuck_workers.py::test_a_worker_leaves_without_a_word)"
+        " (trial/test_outcome.py::test_a_worker_that_leaves_without_a_word_is_missed_soon)"
     ),
 }

@@ -114,16 +114,16 @@ CASES = (
 BEHAVIOURS = {
     "E3": (
         "torch's own collate function reports that there is no room in /dev/shm"
-        " (engine/supervisor/test_scarcity.py::test_torchs_collate_function_reports_it)"
+        " (engine/test_shared_memory.py::test_torchs_collate_function_reports_it)"
     ),
     "E4": (
         "without it, the error comes in the thread that feeds torch's queue, which prints it and"
         " drops the batch"
-        " (engine/supervisor/test_scarcity.py::test_a_collate_function_of_ones_own_hangs)"
+        " (engine/test_shared_memory.py::test_a_collate_function_of_ones_own_hangs)"
     ),
     "E5": (
         "segments of workers that were killed are removed with the trial"
-        " (trial/test_killed_pytest.py::test_a_killed_process_leaves_nothing)"
+        " (trial/test_killed_pytest.py::test_a_process_that_is_ended_leaves_nothing)"
     ),
     "E6": (
         "a view ships the storage below it: too much shared memory, but the right samples, and it"
@@ -135,7 +135,8 @@ BEHAVIOURS = {
     ),
     "F9": (
         "workers of a loader's process that was killed are ended with its trial"
-        " (trial/test_killed_pytest.py::test_a_killed_loaders_process_is_a_finding)"
+        " (trial/test_harness_failures.py"
+        "::test_sigkill_of_the_loaders_process_may_come_from_outside)"
     ),
     "F10": (
         "a worker that ignores SIGTERM and hangs is killed with its trial, and the hang is found"
