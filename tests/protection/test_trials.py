@@ -101,7 +101,7 @@ AT_REST = {
     "listing error": trial(ListingError("*/records", times=1), before_init=True),
 }
 OTHER_ENTRIES = {
-    "sweep": lambda make: sweep(make, faults=[ReadError()], max_trials=2, on_fail=None),
+    "sweep": lambda make: sweep(make, faults=[ReadError("*/00.rec")], on_fail=None),
     "explore": lambda make: explore(
         make, kinds=[ReadError], max_examples=3, database=None, derandomize=True, on_fail=None
     ),
