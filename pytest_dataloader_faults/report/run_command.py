@@ -14,7 +14,6 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from pytest_dataloader_faults._settings import OPTIONS
@@ -119,11 +118,12 @@ def _run(options: argparse.Namespace) -> int:
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # For pytest-xdist and workers that are not forked.
     sys.dont_write_bytecode = True
     with tempfile.TemporaryDirectory(prefix="dataloader-faults-") as folder:
-        package = Path(folder, _PACKAGE)
-        package.mkdir()
-        (package / "__init__.py").touch()
+        package = os.path.join(folder, _PACKAGE)
+        os.mkdir(package)
         module = options.target.partition(":")[0].replace(".", "_")
-        (package / f"test_{module}.py").write_text(_test_of(options), "utf-8")
+        for name, text in (("__init__", ""), (f"test_{module}", _test_of(options))):
+            with open(os.path.join(package, f"{name}.py"), "w", encoding="utf-8") as file:
+                file.write(text)
         sys.path[:0] = [folder, os.getcwd()]
         # Without the plugin cacheprovider, --lf in addopts would be an error.
         arguments = [_PACKAGE, *_PYTEST, "-o", f"cache_dir={folder}", *_pytest_options(options)]

@@ -15,6 +15,7 @@ from typing import Any
 import filelock
 import h5py
 import torch
+from torch.utils.data import get_worker_info
 
 from support.corpus.caches import ReadsHdf5
 from support.corpus.cases import Case
@@ -81,9 +82,15 @@ class TakesAnyErrorForHeld(LocksByFlock):
 
 
 class WaitsForOtherJob(LocksByFlock):
-    """While another job holds the lock, waits for a file that this job should write."""
+    """While another job holds the lock, waits for a file that this job should write.
+
+    Only the first worker takes the lock: two could wait for each other without a fault.
+    """
 
     def _lock(self, lock: Any) -> None:
+        worker = get_worker_info()
+        if worker is not None and worker.id:
+            return
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
