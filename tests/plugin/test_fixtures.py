@@ -8,15 +8,14 @@ import os
 import signal
 import sys
 
-import psutil
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import exceptions, faults, inject
-from pytest_dataloader_faults._engine.supervisor.server import NAME
 from support.datasets import COUNT, Records
 from support.epochs import reserves_shared_memory
+from support.supervisors import running_supervisors
 from support.waiting import allowed, unhindered_time
 
 DEAD = r"is killed by signal|exited unexpectedly"
@@ -72,11 +71,11 @@ def test_a_fault_fires_in_a_worker(request, records, fixture, arguments, call, m
 
 def _arm(request, records, table):
     """Arm all of *table*; and require that one supervisor starts, not before the loader."""
-    earlier_supervisors = _supervisors()
+    earlier_supervisors = running_supervisors()
     armed = [request.getfixturevalue(fixture)(*arguments) for fixture, arguments, *_ in table]
-    assert _supervisors() <= earlier_supervisors  # Those of earlier tests may end.
+    assert running_supervisors() <= earlier_supervisors  # Those of earlier tests may end.
     iterator = iter(_loader(records, num_workers=1, batch_size=1))
-    assert len(_supervisors() - earlier_supervisors) == 1
+    assert len(running_supervisors() - earlier_supervisors) == 1
     return armed, iterator
 
 
@@ -107,11 +106,6 @@ def test_arguments_are_those_of_the_fault(read_errors, records):
     assert expected == armed.faults[0].fault
     _error(_loader(records), os.strerror(errno.ESTALE))
     assert [each.worker for each in armed.faults[0].firings] == [1]
-
-
-def _supervisors():
-    below = psutil.Process().children(recursive=True)
-    return {each for each in below if each.name() == NAME}
 
 
 def test_inject_counts_each_fault_once(engine, records):

@@ -16,7 +16,6 @@ import torch
 
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine.protocol import WorkerArmed
-from pytest_dataloader_faults._engine.supervisor.server import NAME
 from pytest_dataloader_faults._settings import DEADLINE, Settings
 from pytest_dataloader_faults._settings.jobs import Deadlines
 from pytest_dataloader_faults._trial import take_reference
@@ -46,6 +45,7 @@ from support.inner import start_forked
 from support.judging import judge_trial
 from support.rows import rows
 from support.served import StartsSlowly, wait_for_ever
+from support.supervisors import running_supervisors
 from support.waiting import allowed, output_of, until
 
 _SHORT = 2.5
@@ -327,7 +327,7 @@ def _stop_for_a_while(processes):
         process.suspend()
     assert until(lambda: all(each.status() == psutil.STATUS_STOPPED for each in processes))
     time.sleep(STOPPED)  # The clock of the trial is what is tested.
-    for process in reversed(processes):
+    for process in reversed([*processes]):
         process.resume()
 
 
@@ -338,8 +338,7 @@ def test_a_supervisor_that_was_stopped_takes_no_time_of_the_loader(records, tmp_
 
     def meddle():
         assert until(mark.exists, BY_SECOND)
-        below = psutil.Process().children(recursive=True)
-        _stop_for_a_while([next(each for each in below if each.name() == NAME)])
+        _stop_for_a_while(running_supervisors())
         time.sleep(2)  # Now the whole deadline is over, but not the loader's own time.
         os.write(writing, b".")
 

@@ -5,13 +5,11 @@ import faulthandler
 import mmap
 import signal
 
-import psutil
 import pytest
 import torch
 from torch.utils.data import ConcatDataset, IterableDataset, _utils
 
 from pytest_dataloader_faults import check_dataset, inject, run_trial
-from pytest_dataloader_faults._engine.supervisor.server import NAME
 from pytest_dataloader_faults.exceptions import HarnessError
 from pytest_dataloader_faults.faults import OpenError, ReadError, WorkerKilled
 from pytest_dataloader_faults.outcomes import FiringKind
@@ -20,6 +18,7 @@ from support.attempts import epoch_of
 from support.datasets import ManyTensors, Records, RecordStream, write_records
 from support.epochs import alone, epoch
 from support.rows import slow
+from support.supervisors import running_supervisors
 from support.tries import WAYS, Tries, number_of
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -136,9 +135,7 @@ def test_a_spawned_worker_that_is_ordered_to_end_does_not_abort(records, monkeyp
 
 def _supervisor():
     """The process that answers the workers' calls."""
-    below = psutil.Process().children(recursive=True)
-    running = [each for each in below if each.status() != psutil.STATUS_ZOMBIE]
-    (supervisor,) = (each for each in running if each.name() == NAME)
+    (supervisor,) = running_supervisors()
     return supervisor
 
 
