@@ -174,9 +174,18 @@ class BaselineOptions(NamedTuple):
 
 
 def baseline_options(config: pytest.Config) -> BaselineOptions:
-    """The file of the baseline, relative to where pytest was started."""
+    """The file of the baseline, relative to where pytest was started.
+
+    The command ``run`` has none: its test may have the id of one of the user's tests.
+    """
     name = f"{_STEM}_baseline"
     path, where = config.getoption(name), BASELINE
+    is_updated = config.getoption(f"{_STEM}_update_baseline")
+    if config.getoption(f"{_STEM}_run"):
+        if path is not None or is_updated:
+            message = "run cannot use a baseline, which lists tests. Pass --expected-failures"
+            raise InvalidArgumentError(message)
+        return BaselineOptions("", "", is_updated=False)
     if path is None and (path := config.getini(name)) is not None:
         where = f"ini key {name}"
         path = path and os.path.relpath(config.rootpath / path, config.invocation_params.dir)
@@ -185,7 +194,6 @@ def baseline_options(config: pytest.Config) -> BaselineOptions:
         raise InvalidArgumentError(message)
     if path:
         _require_other_reports(config, path, where)
-    is_updated = config.getoption(f"{_STEM}_update_baseline")
     if is_updated and not path:
         message = f"{UPDATE_BASELINE} needs the baseline: add {BASELINE}=FILE"
         raise InvalidArgumentError(message)

@@ -37,9 +37,9 @@ _PACKAGE = "dataloader_faults_run"
 _PYTEST = [
     *("-p", "dataloader_faults", "--pyargs"),
     *("-o", "python_files=test_*.py", "-o", "python_functions=test_*"),
-    # pytest warns of a plugin whose package called pytest.main.
-    *("-W", "ignore:Module already imported so cannot be rewritten; pytest_dataloader_faults"),
 ]
+_QUIET = ("-W", "ignore:Module already imported so cannot be rewritten; pytest_dataloader_faults")
+"""pytest warns of a plugin whose package called pytest.main. The last filter wins."""
 _PREFIX = "--dataloader-faults-"
 _REPEATABLE = {
     "arg": ("VALUE", "the next positional argument of the class or function"),
@@ -89,7 +89,8 @@ def add_run(commands: Any) -> Any:
 
 def _require_target(text: str) -> str:
     module, _, name = text.partition(":")
-    if not all(each.isidentifier() for each in [*module.split("."), *name.split(".")]):
+    parts = [*module.split("."), *name.split(".")]
+    if module.endswith(".py") or not all(each.isidentifier() for each in parts):
         message = f"{text!r} must be module:function, such as my_package.data:make_dataset"
         raise argparse.ArgumentTypeError(message)
     return text
@@ -127,7 +128,7 @@ def _run(options: argparse.Namespace) -> int:
         sys.path[:0] = [folder, os.getcwd()]
         # Without the plugin cacheprovider, --lf in addopts would be an error.
         arguments = [_PACKAGE, *_PYTEST, "-o", f"cache_dir={folder}", *_pytest_options(options)]
-        return int(pytest.main([*arguments, *options.for_pytest]))
+        return int(pytest.main([*arguments, *options.for_pytest, *_QUIET]))
 
 
 def _test_of(options: argparse.Namespace) -> str:

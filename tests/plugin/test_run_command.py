@@ -79,7 +79,7 @@ ONLY = "--only=workers-agree,open-error"
 CONFIGURED = [
     ((*CLASS, ONLY, "--contract=Contract(may_substitute=True)"), {"passed": 2}),
     ((*CLASS, ONLY, "--expected-failures={'open-error': 'known'}"), {"passed": 1, "xfailed": 1}),
-    ((*LOADER, ONLY), {"passed": 2}),
+    ((*LOADER, ONLY, "--", "-W", "error"), {"passed": 2}),
 ]
 
 
@@ -129,6 +129,8 @@ WRONG = [
     ((*CLASS, "--contract=Contract(a=1)"), 1, "Contract got an unexpected keyword argument 'a'"),
     ((*CLASS, "--contract=("), 4, "'(' must be Python code: '(' was never closed"),
     ((*CLASS, "--expected-failures={'x': 'y'}"), 2, "expected_failures contains 'x', which is not"),
+    (("my_data.py:Folder",), 4, "'my_data.py:Folder' must be module:function, such as"),
+    ((*CLASS, "--", "--dataloader-faults-update-baseline"), 4, "run cannot use a baseline"),
     (("my_data",), 4, "'my_data' must be module:function, such as my_package.data:make_dataset"),
     ((*CLASS, "--kwarg", "scale"), 4, "argument --kwarg: 'scale' must be NAME=VALUE, such as"),
     ((*CLASS, "--only=pickle"), 4, "contains 'pickle', which is not a check. Did you mean"),
