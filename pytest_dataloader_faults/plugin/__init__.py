@@ -105,7 +105,9 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         config.pluginmanager.register(_user_checks.UserChecks(config))
         _options.read_options(config)
-        collector = _make_collector(config)
+        paths = _options.reports(config)
+        # A worker of pytest-xdist reports to the main process.
+        collector = None if hasattr(config, "workerinput") else _collector.Collector(paths)
         _register_baseline(config, collector)
     except InvalidArgumentError as error:
         raise pytest.UsageError(str(error)) from error
@@ -114,14 +116,6 @@ def pytest_configure(config: pytest.Config) -> None:
     listings = ("showfixtures", "show_fixtures_per_test")
     if any(config.getoption(name, default=False) for name in listings):
         _describe_fault_fixtures()
-
-
-def _make_collector(config: pytest.Config) -> _collector.Collector | None:
-    """The collector of the run; None in a worker of pytest-xdist, which reports to the main one."""
-    paths = _options.reports(config)
-    if hasattr(config, "workerinput"):
-        return None
-    return _collector.Collector(paths)
 
 
 def _register_baseline(config: pytest.Config, collector: _collector.Collector | None) -> None:

@@ -174,14 +174,11 @@ class BaselineOptions(NamedTuple):
 
 
 def baseline_options(config: pytest.Config) -> BaselineOptions:
-    """The file of the baseline, relative to where pytest was started.
-
-    The command ``run`` has none: its test may have the id of one of the user's tests.
-    """
+    """The file of the baseline, relative to where pytest was started."""
     name = f"{_STEM}_baseline"
     path, where = config.getoption(name), BASELINE
     is_updated = config.getoption(f"{_STEM}_update_baseline")
-    if config.getoption(f"{_STEM}_run"):
+    if config.getoption(f"{_STEM}_run"):  # Its test may have the id of one of the user's tests.
         if path is not None or is_updated:
             message = "run cannot use a baseline, which lists tests. Pass --expected-failures"
             raise InvalidArgumentError(message)

@@ -38,8 +38,8 @@ _PYTEST = [
     *("-p", "dataloader_faults", "--pyargs"),
     *("-o", "python_files=test_*.py", "-o", "python_functions=test_*"),
 ]
+# pytest warns of a plugin whose package called pytest.main. The last filter wins.
 _QUIET = ("-W", "ignore:Module already imported so cannot be rewritten; pytest_dataloader_faults")
-"""pytest warns of a plugin whose package called pytest.main. The last filter wins."""
 _PREFIX = "--dataloader-faults-"
 _REPEATABLE = {
     "arg": ("VALUE", "the next positional argument of the class or function"),
