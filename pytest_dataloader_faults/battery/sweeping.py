@@ -55,9 +55,8 @@ def sweep(
         make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
         faults: The faults to inject: any with *path* and *nth*, which the sweep increases. By
             default, each open and each read fails, once (``times=1``) and from the N-th operation
-            on. A fault without a path hits everything of its kind that the
-            workers use. One that damages files for good needs a *make_dataset* that takes a folder,
-            and hits files in it.
+            on. A fault without a path hits everything of its kind that the workers use. One that
+            damages files for good needs a *make_dataset* that takes a folder, and hits files in it.
         max_trials: The largest number of trials. A sweep that needs more issues a warning with the
             *faults* to continue with.
         files, loader, contract, copy, deadline, seed, samples, on_fail: See

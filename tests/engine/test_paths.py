@@ -16,6 +16,7 @@ from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
 from pytest_dataloader_faults.faults.globs import GlobMatcher, is_excluded
 from support.attempts import CONTENT, attempt, error_of
+from support.contracts.paths import NAMES
 from support.epochs import alone, epoch
 from support.rows import rows
 from support.tries import WAYS, Tries, look_at, pread
@@ -160,18 +161,6 @@ def test_a_linked_folder_goes_by_its_real_name_once_entered(path, tmp_path):
     )
     assert all(EIO in each for each in gave)
     assert {path} == {firing.path for firing in injection.faults[0].firings}
-
-
-NAMES = [
-    b"with a space .rec",
-    b" [1-2]?*{x}.rec",
-    b"two\nlines.rec",
-    b"carriage\rreturn\ttab.rec",
-    b"back\\slash.rec",
-    b"latin \xe9\xff.rec",
-    "\N{SNOWMAN} \N{GRINNING FACE}.rec".encode(),
-    b"x" * 251 + b".rec",
-]
 
 
 def _write_odd_files(folder):
