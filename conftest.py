@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from support.waiting import allowed
 
 pytest_plugins = ["pytester"]  # pytest accepts it from the conftest at the root only
 _MANY = 300
+_SLOW_PER_SAMPLE = 40
 
 # As Hypothesis does it in CI: on each machine the same examples, however long they take there. To
 # explain an example it would run a hundred more.
@@ -41,8 +43,22 @@ settings.load_profile("suite")
 
 
 def pytest_addoption(parser):
-    """Declare the option that writes golden files."""
+    """Declare the options that write golden files, and that choose slow tests."""
     parser.addoption("--update-golden", action="store_true", help="write the golden files")
+    about = f"mark one in {_SLOW_PER_SAMPLE} slow tests, chosen by TEXT, as sampled"
+    parser.addoption("--sample", metavar="TEXT", help=about)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by -m
+def pytest_collection_modifyitems(config, items):
+    """Mark the slow tests that are in the sample."""
+    text = config.getoption("sample")
+    if text is None:
+        return
+    for item in items:
+        number = zlib.crc32(f"{text} {item.nodeid}".encode())
+        if item.get_closest_marker("slow") and number % _SLOW_PER_SAMPLE == 0:
+            item.add_marker("sampled")
 
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)
