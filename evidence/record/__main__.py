@@ -142,6 +142,8 @@ def _entries(case: Case, checks: list[str], folder: Path) -> list[Entry]:
             results = check_dataset(only=checks, on_fail=None, **arguments)
     except (InvalidArgumentError, UnusableDatasetError) as error:
         return [_without_results(case, record.REFUSED, str(error))]
+    except ImportError as error:  # A library of another version may lack what this one needs.
+        return [_without_results(case, record.NOT_INSTALLED, str(error).partition("\n")[0])]
     except Exception as error:  # noqa: BLE001  # whatever it is, it is the result
         return [_without_results(case, record.ENDED, f"{type(error).__name__}: {error}")]
     return [record.entry_of(case.name, each) for each in results]
