@@ -190,7 +190,7 @@ def family(pid: int) -> Iterator[int]:
     yield pid
     try:
         ids = threads(pid)
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return
     for thread in ids:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
