@@ -28,7 +28,7 @@ from pytest_dataloader_faults.battery.checks import (
     kind_of,
     no_fault,
 )
-from pytest_dataloader_faults.battery.fault_free_run import EarlierRun, FaultFreeRun
+from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 from pytest_dataloader_faults.battery.targets import errors_of_files, require_match
 from pytest_dataloader_faults.battery.workload import (
     NotApplicable,
@@ -102,15 +102,13 @@ class Battery:
         make_dataset: DatasetFactory,
         settings: Settings = _ORDINARY,
         *,
-        earlier_run: EarlierRun | None = None,
-        is_valid: bool = False,
         memory: CheckMemory | None = None,
     ) -> None:
         """*memory*: what earlier checks have learned; this battery adds to it."""
         self.memory = memory or CheckMemory()
         self.hangs = self.memory.hangs
         self._after_errors: dict[tuple[tuple[Fault, ...], TrialOptions], JudgedTrial | None] = {}
-        run = FaultFreeRun(make_dataset, settings, earlier_run=earlier_run, is_valid=is_valid)
+        run = FaultFreeRun(make_dataset, settings)
         self.fault_free_run = run
         self.workload = IN_WORKERS.workload(run)
         if not run.unusable_reason:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -82,48 +82,26 @@ class FaultFreeRun:
         settings: Settings,
         *,
         attempts: Sequence[Mapping[str, Any]] = ({}, ONE_WORKER),
-        earlier_run: EarlierRun | None = None,
-        is_valid: bool = False,
     ) -> None:
-        """*attempts*: loader options for the fault-free epoch, and for repeats if it fails.
-
-        *is_valid*: whether *earlier_run* still holds. If not, the reference is taken again, and
-        OutdatedRunError raised if it differs.
-        """
+        """*attempts*: loader options for the fault-free epoch, and for repeats if it fails."""
         check(make_dataset=make_dataset)
         require_engine()
         self.make_dataset, self.settings = make_dataset, settings
         self.contract = settings.contract
         self.deadlines = Deadlines(settings)
-        self.comparison = earlier_run.comparison if earlier_run else EXACT
+        self.comparison = EXACT
         self.changes: Mapping[str, Any] = {}
-        self.whole_batches = bool(earlier_run and earlier_run.whole_batches)
-        self.of_workers = bool(earlier_run and earlier_run.of_workers)
-        self.history = earlier_run.history if earlier_run else FileHistory()
+        self.whole_batches = False
+        self.of_workers = False
+        self.history = FileHistory()
         self.unusable_reason: str | None = None
         self._references = ReferenceStore(
             make_dataset, self.settings, self.deadlines.record_epoch, self.history
         )
         began = time.time_ns()
-        if earlier_run is None:
-            self._take(attempts)
-        else:
-            self._start_from(earlier_run, is_valid=is_valid)
         self._findings: dict[str, Any] = {}
-        self._earlier_findings = earlier_run.findings if earlier_run else {}
-        self.cached = earlier_run.cached if earlier_run else ()
-        self.cached = self.cached or find_new_files(began, self.working)
-
-    def _start_from(self, earlier_run: EarlierRun, *, is_valid: bool) -> None:
-        self._references.limit(earlier_run.reference.limit)
-        if is_valid:
-            self._references.put(self.comparison, earlier_run.reference)
-        elif self.reference != earlier_run.reference:
-            raise OutdatedRunError
-        self.runs, self.working = [earlier_run.fault_free], earlier_run.working
-        self.changes = earlier_run.changes
-        self.deadlines.record_epoch(self.outcome.duration)
-        self._shares, self._drawn = shares_of(self.outcome), count_drawn(self.working)
+        self._take(attempts)
+        self.cached = find_new_files(began, self.working)
 
     @property
     def outcome(self) -> Outcome:
@@ -131,25 +109,21 @@ class FaultFreeRun:
         return self.runs[-1]
 
     @property
-    def reusable(self) -> EarlierRun | None:
-        """What another fault-free run may start with; None if something is wrong.
+    def is_reusable(self) -> bool:
+        """Whether later checks may use this run: it passed, and no process of it was killed."""
+        findings = (getattr(each, "outcome", None) for each in self._findings.values())
+        outcomes = (self.outcome, *filter(None, findings))
+        return not (self.unusable_reason or any(map(was_killed, outcomes)))
 
-        Of the findings, only those that this run has found itself.
-        """
-        if self.unusable_reason or was_killed(self.outcome):
-            return None
-        findings = {name: each for name, each in self._findings.items() if not _is_of_killed(each)}
-        parts = (self.reference, self.outcome, self.working, self.changes, self.comparison)
-        settings = (self.whole_batches, self.of_workers, self.history)
-        return EarlierRun(*parts, self.cached, findings, *settings)
+    def passes_again(self) -> bool:
+        """Whether the dataset still passes without a fault."""
+        return self.judge(self.run_fault_free()[-1], Contract()).passed
 
     def find_once(self, name: str, find: Callable[[], _Found]) -> _Found:
-        """What *find* returns about the dataset; it is called if no earlier run has found that."""
-        for findings in (self._findings, self._earlier_findings):
-            if name in findings:
-                result: _Found = findings[name]
-                return result
-        self._findings[name] = finding = find()
+        """What *find* returns about the dataset; it is called once for each *name*."""
+        if name not in self._findings:
+            self._findings[name] = find()
+        finding: _Found = self._findings[name]
         return finding
 
     def replace_finding(self, name: str, finding: object) -> None:
@@ -391,29 +365,3 @@ class FaultFreeRun:
 _MOST_IN_BATCHES = 1024
 """The most samples that are checked for a batch of the loader's own size per worker."""
 _MOST_READINGS = 3  # A part that rarely varies may be the same in the first two of them.
-
-
-def _is_of_killed(finding: object) -> bool:
-    """Whether it is about a trial of which a process was killed."""
-    outcome = getattr(finding, "outcome", None)
-    return outcome is not None and was_killed(outcome)
-
-
-class OutdatedRunError(Exception):
-    """The dataset does not return the same samples as before."""
-
-
-@dataclass(frozen=True)
-class EarlierRun:
-    """What another fault-free run of the same dataset may start with. Plain data."""
-
-    reference: Reference
-    fault_free: Outcome
-    working: Outcome
-    changes: Mapping[str, Any]
-    comparison: Comparison = EXACT
-    cached: tuple[str, ...] = ()
-    findings: Mapping[str, Any] = field(default_factory=dict)
-    whole_batches: bool = False
-    of_workers: bool = False
-    history: FileHistory = field(default_factory=FileHistory)

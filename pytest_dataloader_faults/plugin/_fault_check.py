@@ -15,8 +15,8 @@ import pytest
 from pytest_dataloader_faults._arguments import suggest_name
 from pytest_dataloader_faults._settings import Files, Settings
 from pytest_dataloader_faults._trial.factory import DatasetFactory, is_ready
+from pytest_dataloader_faults.battery.batteries import Batteries
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.battery.fault_free_cache import FaultFreeCache
 from pytest_dataloader_faults.battery.runner import prepare
 from pytest_dataloader_faults.exceptions import (
     FlakyCheckWarning,
@@ -53,7 +53,7 @@ from pytest_dataloader_faults.report.model import NOT_RUN as NOT_RUN_STATUS
 if TYPE_CHECKING:
     from typing_extensions import Never
 
-_fault_free_cache = pytest.StashKey[FaultFreeCache]()
+_batteries = pytest.StashKey[Batteries]()
 _is_prepared = pytest.StashKey[bool]()
 _SECOND_CALL = (
     "a test can call fault_check once. Write one test per dataset, or pass them as parameters:"
@@ -124,7 +124,7 @@ class FaultCheck:
             return _untested_result(self.name, text, applies=False)
         began = time.monotonic()
         try:
-            result, is_usable = self._run_cached(make_dataset, settings, report.about)
+            result, is_usable = self._run_check(make_dataset, settings, report.about)
         except InvalidCheckError as error:
             result, is_usable = _untested_result(self.name, str(error), applies=True), True
         except (InvalidArgumentError, UnusableDatasetError) as error:
@@ -150,16 +150,14 @@ class FaultCheck:
         ]
         return f". It was passed at {self._place}{''.join(fixtures[:1])}"
 
-    def _run_cached(
+    def _run_check(
         self, make_dataset: DatasetFactory, settings: Mapping[str, Any], call: Hashable
     ) -> tuple[CheckResult, bool]:
-        folder = getattr(self._node, "funcargs", {}).get("tmp_path")
-        return self._node.config.stash.setdefault(_fault_free_cache, FaultFreeCache()).run_check(
+        return self._node.config.stash.setdefault(_batteries, Batteries()).run_check(
             self.name,
             make_dataset,
             Settings(**self._options.settings, **settings),
             call=call,
-            home=folder and str(folder),
             expected_failures=self._expected_failures,
             reproduce=_command_for(self._node),
         )

@@ -10,8 +10,8 @@ from torch.utils.data import get_worker_info
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery import fault_free_run
+from pytest_dataloader_faults.battery.batteries import Batteries
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.battery.fault_free_cache import FaultFreeCache
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
 from pytest_dataloader_faults.faults import TruncatedFile
 from pytest_dataloader_faults.outcomes.repeats import run_without_vain_waits
@@ -173,12 +173,12 @@ def test_a_copy_is_for_one_trial_and_before_its_faults(sources):
 
 
 def test_another_item_accepts_a_run_on_a_copy_only_of_the_same_files(sources):
-    memory = FaultFreeCache()
+    batteries = Batteries()
     settings = Settings(copy=sources)
 
     def run_check(name):
-        result, _ = memory.run_check(
-            name, _Checked, settings, home=None, expected_failures={}, reproduce=""
+        result, _ = batteries.run_check(
+            name, _Checked, settings, call=1, expected_failures={}, reproduce=""
         )
         return result
 

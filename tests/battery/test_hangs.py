@@ -14,7 +14,7 @@ from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial.process import deadline
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.fault_free_cache import FaultFreeCache
+from pytest_dataloader_faults.battery.batteries import Batteries
 from pytest_dataloader_faults.faults import SlowRead
 from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from pytest_dataloader_faults.outcomes.repeats import deciding_trial
@@ -51,13 +51,13 @@ class HangsOrIsSlow(Records):
 def _results(tmp_path_factory):
     """Those of three checks, each of an item of its own."""
     records = write_records(tmp_path_factory.mktemp("data") / "records")
-    memory = FaultFreeCache()
-    options = {"call": 1, "home": None, "expected_failures": {}, "reproduce": "again"}
+    batteries = Batteries()
+    options = {"call": 1, "expected_failures": {}, "reproduce": "again"}
     pause = []
-    make_dataset = partial(HangsOrIsSlow, records, pause)  # Of which no fault-free run is kept.
+    make_dataset = partial(HangsOrIsSlow, records, pause)
     results = {}
     for name in ("open-error", "permission-denied", "read-error"):
-        results[name], _ = memory.run_check(
+        results[name], _ = batteries.run_check(
             name, make_dataset, Settings(deadline=DEADLINE), **options
         )
         pause[:] = [DEADLINE - 2]  # More than an early look takes.

@@ -8,8 +8,8 @@ import pytest
 
 from pytest_dataloader_faults import check_dataset, sweep
 from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults.battery.batteries import Batteries
 from pytest_dataloader_faults.battery.checks.ranks import process_group
-from pytest_dataloader_faults.battery.fault_free_cache import FaultFreeCache
 from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
@@ -125,20 +125,15 @@ def test_the_reference_of_a_rank_that_is_killed_twice_is_no_reference(killed):
         _check(killed([OF_REFERENCES, OF_REFERENCES + 2]), OF_RANKS, ranks=2)
 
 
-def _made_by(factory):
-    """What *factory* returns, by a function, which the cache knows again."""
-    return factory()
-
-
 @pytest.fixture(name="run_check")
 def _run_check():
     """A function that asks a check of an item, with what earlier items have found."""
-    cache = FaultFreeCache()
+    batteries = Batteries()
 
     def run_check(name, make_dataset, **settings):
         settings = Settings(loader=ONE_WORKER, **settings)
-        options = {"home": None, "expected_failures": {}, "reproduce": "again"}
-        result, _ = cache.run_check(name, partial(_made_by, make_dataset), settings, **options)
+        options = {"call": 1, "expected_failures": {}, "reproduce": "again"}
+        result, _ = batteries.run_check(name, make_dataset, settings, **options)
         return result
 
     return run_check

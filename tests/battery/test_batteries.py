@@ -1,0 +1,224 @@
+"""What items of one test share: a battery, as long as its dataset works and its files stay."""
+
+import shutil
+
+import pytest
+import torch
+
+from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults.battery.batteries import Batteries
+from support.datasets import SIZE, Records, write_records
+from support.random_samples import OwnNoise
+from support.specimens import ZerosOnError
+
+WHOLE, ALONE, CONTROL = 3, 1, 1
+"""Processes that make a dataset: reference, fault-free epoch and trial; a trial; one without."""
+
+
+class CountedBatteries:
+    """The batteries of a session, and how many processes each check has cost."""
+
+    def __init__(self, log):
+        self.batteries = Batteries()
+        self.log = log
+        log.touch()
+
+    def __call__(self, make_dataset, name="open-error", **settings):
+        size = len(self.log.read_text())
+        settings.setdefault("loader", {"num_workers": 1, "batch_size": 4})
+        options = {"call": "a test", "expected_failures": {}, "reproduce": "again"}
+        result, _ = self.batteries.run_check(name, make_dataset, Settings(**settings), **options)
+        return result, len(self.log.read_text()) - size
+
+
+@pytest.fixture(name="run_check")
+def _run_check(tmp_path):
+    return CountedBatteries(tmp_path / "log")
+
+
+def _factory(folder, log, kind=Records):
+    def make_dataset():
+        with log.open("a") as file:
+            file.write("x")
+        return kind(folder)
+
+    return make_dataset
+
+
+@pytest.mark.parametrize("kind", [Records, OwnNoise])
+def test_items_use_the_data_of_the_first_one(tmp_path, run_check, kind):
+    """Another check that passes or does not apply costs its own trial."""
+    costs = []
+    for name in ("open-error", "read-error", "connect-error"):
+        folder = write_records(tmp_path / name)
+        result, cost = run_check(_factory(folder, run_check.log, kind), name)
+        costs.append(cost)
+        if name == "read-error":
+            paths = {each.path for facts in result.outcome.faults for each in facts.firings}
+            assert {path.rpartition("/")[0] for path in paths} == {str(tmp_path / "open-error")}
+    assert costs[0] >= WHOLE
+    assert costs[1:] == [ALONE, 0]
+
+
+@pytest.mark.parametrize("change", ["touched", "removed", "another file", "other settings"])
+def test_an_item_has_its_own_battery_after_a_change(records, tmp_path, run_check, change):
+    run_check(_factory(records, run_check.log))
+    own = write_records(tmp_path / "own")
+    settings = {}
+    if change == "touched":
+        (records / "00.rec").touch()
+    elif change == "removed":
+        shutil.rmtree(records)
+    elif change == "another file":
+        (records / "16.rec").touch()
+    else:
+        settings = {"loader": {"batch_size": 2}}
+    result, cost = run_check(_factory(own, run_check.log), **settings)
+    assert (result.passed, cost) == (True, WHOLE)
+    assert run_check(_factory(own, run_check.log), "read-error", **settings)[1] == ALONE
+
+
+def test_a_failure_counts_if_the_dataset_works_without_a_fault(records, run_check):
+    factory = _factory(records, run_check.log, ZerosOnError)
+    run_check(factory, "worker-killed-first")
+    result, cost = run_check(factory)
+    assert (result.verdict, result.failed, cost) == ("corrupted", True, 2 * ALONE + CONTROL)
+
+
+class Closed(Records):
+    """Needs something that a fixture closes after each item."""
+
+    def __init__(self, folder, is_open):
+        assert is_open, "it is closed"
+        super().__init__(folder)
+
+
+def test_a_failure_of_data_that_a_fixture_closed_is_none(records, run_check):
+    """From then on, each item has its own battery at once."""
+    costs = []
+    for name in ("open-error", "read-error", "read-error-halfway"):
+        is_open = [True]
+        factory = _factory(
+            records, run_check.log, lambda folder, is_open=is_open: Closed(folder, is_open)
+        )
+        result, cost = run_check(factory, name)
+        assert result.passed
+        costs.append(cost)
+        is_open.clear()
+    assert costs[1] > costs[2] == WHOLE
+
+
+SCALE = {"by": 1}
+
+
+class Scaled(Records):
+    """Its samples depend on a global variable."""
+
+    def __getitem__(self, index):
+        data, _ = super().__getitem__(index)
+        return data.to(torch.int64) * SCALE["by"], index
+
+
+def test_a_change_that_no_file_shows_fails_no_check(records, run_check, monkeypatch):
+    factory = _factory(records, run_check.log, Scaled)
+    run_check(factory)
+    monkeypatch.setitem(SCALE, "by", 2)
+    assert run_check(factory, "read-error-transient")[0].passed
+
+
+class RemembersWhatFailed(Records):
+    """Gives zeros for what it could not read, and does so for good: it writes down the names."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.failed = folder.parent / "failed.txt"
+        if not self.failed.exists():
+            self.failed.touch()
+
+    def __getitem__(self, index):
+        path = self.paths[index]
+        try:
+            if path.name not in self.failed.read_text():
+                return super().__getitem__(index)
+        except OSError:
+            with self.failed.open("a") as file:
+                file.write(path.name)
+        return torch.zeros(SIZE, dtype=torch.uint8), index
+
+
+def test_a_failure_that_damages_the_data_of_all_items_counts(records, run_check):
+    factory = _factory(records, run_check.log, RemembersWhatFailed)
+    run_check(factory, "worker-killed-first", files="*.rec")
+    result, _ = run_check(factory, "open-error", files="*.rec")
+    assert (result.verdict, result.failed) == ("corrupted", True)
+
+
+class Logs(Records):
+    """Writes down what it reads, in a file next to the data."""
+
+    def __getitem__(self, index):
+        with (self.paths[0].parents[1] / "read.txt").open("a") as file:
+            file.write(f"{index}\n")
+        return super().__getitem__(index)
+
+
+def test_what_the_items_own_trials_write_is_no_change(records, run_check):
+    factory = _factory(records, run_check.log, Logs)
+    run_check(factory, files="*.rec")
+    assert run_check(factory, "read-error", files="*.rec")[1] == ALONE
+
+
+def test_relative_paths_are_those_of_the_present_item(tmp_path, run_check, monkeypatch):
+    for name in ("open-error", "read-error"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        write_records(tmp_path / name / "records")
+        assert run_check(_factory("records", run_check.log, ByName), name)[0].passed
+
+
+class ByName(Records):
+    """Has the path that it was passed."""
+
+    def __init__(self, folder):
+        from pathlib import Path
+
+        super().__init__(Path(folder))
+
+
+BEFORE_INIT = "truncated-before-init"
+FOLLOWED, AFTER = 1, 1
+"""The epoch without a fault that is followed from the constructor on, and the recovery."""
+
+
+def test_the_epoch_followed_from_the_constructor_on_is_made_once(records, run_check):
+    factory = _factory(records, run_check.log)
+    run_check(factory)
+    costs = [
+        run_check(factory, name)[1] for name in (BEFORE_INIT, BEFORE_INIT, "missing-before-init")
+    ]
+
+    assert costs == [FOLLOWED + ALONE + AFTER, ALONE + AFTER, ALONE + AFTER]
+
+
+def test_a_trial_for_two_checks_is_run_once(records, run_check):
+    factory = _factory(records, run_check.log)
+    run_check(factory)
+    costs = [run_check(factory, name)[1] for name in ("resource-growth", "abandoned-epoch")]
+
+    assert costs == [ALONE, 0]
+
+
+class _Broken(Records):
+    """Works in the main process only."""
+
+    def __getitem__(self, index):
+        if torch.utils.data.get_worker_info():
+            raise OSError("not here")
+        return super().__getitem__(index)
+
+
+def test_the_battery_of_a_dataset_that_is_broken_without_a_fault_is_not_kept(records, run_check):
+    factory = _factory(records, run_check.log, _Broken)
+    verdicts = [run_check(factory, "workers-agree") for _ in range(2)]
+    assert {result.verdict for result, _ in verdicts} == {"fails_without_fault"}
+    assert len({cost for _, cost in verdicts}) == 1
