@@ -147,12 +147,6 @@ def link_and_unlink(folder):
     os.unlink(folder / "second")
 
 
-def use_link(folder):
-    (folder / "new").symlink_to(VICTIM)
-    (folder / "new").rename(folder / "next")
-    (folder / "next").unlink()
-
-
 def write_and_remove(path):
     path.write_bytes(CONTENT)
     path.unlink()
@@ -164,10 +158,6 @@ def exchange_new(folder):
         path.write_bytes(CONTENT)
     source, target = map(os.fsencode, paths)
     check(libc.renameat2(AT_FDCWD, source, AT_FDCWD, target, 2))
-
-
-def by_commands(folder):
-    run("sh", "-c", "echo a > a; echo b > a; mv a b; echo c >> b; rm b", cwd=folder)
 
 
 def by_several_processes(folder):
@@ -211,11 +201,9 @@ OWN_FILES = {
     "a temporary file that gets its name": Deed(name_temporary),
     "a temporary folder": Deed(lambda _folder: tempfile.TemporaryDirectory().cleanup()),
     "a hard link to a file that was there": Deed(link_and_unlink),
-    "a link": Deed(use_link),
     "two files that are exchanged": Deed(exchange_new),
     "files without a name": Deed(use_nameless),
     "a file that gets its first name": Deed(name_later),
-    "files of commands": Deed(by_commands),
     "files of several processes": Deed(by_several_processes),
 }
 

@@ -9,13 +9,11 @@ import mmap
 import os
 import re
 import shutil
-import sqlite3
 import struct
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from support.protection import (
@@ -149,14 +147,6 @@ def write_asynchronously(fd):
         raise OSError(-result, os.strerror(-result))
 
 
-def write_duplicate(fd):
-    copy = os.dup(fd)
-    try:
-        os.write(copy, NEW)
-    finally:
-        os.close(copy)
-
-
 def overwrite_mapping(fd):
     with mmap.mmap(fd, len(CONTENT)) as mapped:
         mapped[: len(NEW)] = NEW
@@ -206,29 +196,6 @@ def print_over(path):
         run("echo", "hello", stdout=file)
 
 
-def through_cv2(path):
-    import cv2
-
-    if not cv2.imwrite(str(path), np.zeros((2, 2, 3), np.uint8)):
-        raise RuntimeError("not written")
-
-
-def write_table(folder):
-    with sqlite3.connect(folder / "table.db") as connection:
-        connection.execute("create table t (x)")
-        connection.execute("insert into t values (1)")
-    connection.close()
-
-
-def through_sqlite(path):
-    connection = sqlite3.connect(path)
-    try:
-        with connection:
-            connection.execute("update t set x = 2")
-    finally:
-        connection.close()
-
-
 REFUSED = {
     "unlink": {
         "remove": (victim(os.remove),),
@@ -276,12 +243,10 @@ REFUSED = {
         "truncate": (victim(lambda path: os.truncate(path, 9)),),
         "ftruncate": (with_descriptor(lambda fd: os.ftruncate(fd, 9)),),
         "sh": (victim(lambda path: run("sh", "-c", f"> {path}")), VICTIM, ROFS),
-        "cv2.imwrite": (victim(through_cv2), VICTIM, "not written"),
     },
     "write": {
         "write": (victim(write_in_place),),
         "append": (victim(append),),
-        "by a duplicate": (with_descriptor(write_duplicate),),
         "pwrite": (with_descriptor(lambda fd: os.pwrite(fd, NEW, 3)),),
         "writev": (with_descriptor(lambda fd: os.writev(fd, [NEW, NEW])),),
         "pwritev": (with_descriptor(lambda fd: os.pwritev(fd, [NEW], 3)),),
@@ -294,7 +259,6 @@ REFUSED = {
         "sendfile": (copied(lambda source, target: os.sendfile(target, source, 0, 9)),),
         "splice": (copied(splice),),
         "standard output": (victim(print_over), VICTIM, ROFS),
-        "sqlite3": (victim(through_sqlite, "table.db"), "table.db", "disk I/O error", write_table),
     },
     "map": {"mmap": (with_descriptor(overwrite_mapping, name=OTHER), OTHER)},
 }

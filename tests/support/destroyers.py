@@ -10,7 +10,6 @@ import os
 import select
 import shutil
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,21 +82,17 @@ class Deletes(Records):
 
 
 class DeletesOnly(Deletes):
-    """Removes the file alone, and then calls ``react``."""
+    """Removes the file alone."""
 
     def __getitem__(self, index: int) -> Any:
         try:
             return self.load(index)
         except self.errors:
             self.log.add(answer_of(self.change, self.paths[index]))
-            self.react()
             raise
 
     def change(self, path: Path) -> None:
         os.remove(path)
-
-    def react(self) -> None:
-        """Do nothing else."""
 
 
 class DeletesNotes(DeletesOnly):
@@ -105,13 +100,6 @@ class DeletesNotes(DeletesOnly):
 
     def change(self, path: Path) -> None:
         os.remove(path.parent.with_name("notes.txt"))
-
-
-class Hangs(DeletesOnly):
-    """Waits forever."""
-
-    def react(self) -> None:
-        threading.Event().wait()
 
 
 class Locks(Deletes):
