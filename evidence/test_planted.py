@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from planted import PLANTED
 from pytest_dataloader_faults import explore
 from support.datasets import write_records
-from support.planted import PLANTED
 
 pytestmark = pytest.mark.usefixtures("engine")
 SEEDS, EXAMPLES, ENOUGH = 20, 200, 19
