@@ -3,8 +3,8 @@
     python evidence readers            every reader
     python evidence readers --page     none: only the page, from the record
 
-writes the record, which tests/engine/test_readers.py compares with what it finds, and the
-page. Readers and faults are in tests/support/readers.
+writes the record, which evidence/test_readers.py compares with what it finds, and the
+page. Readers of files are in tests/support/readers.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pages import Page
-from support.readers import READERS, documented, matrix, versions
+from pages import Page, matrix
+from support.readers import READERS, documented, versions
 
 PAGE = Page("readers")
 HEADINGS = {

@@ -15,7 +15,6 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from support.network_datasets import COUNT, SIZE, ByHttp, ByRequests
-from support.readers.servers import fsspec_http
 
 _PAUSE = 0.01
 
@@ -130,7 +129,12 @@ class ByAiohttp(ByHttp):
 class ByFsspec(ByHttp):
     """By fsspec, which raises an error for a status."""
 
-    read = staticmethod(fsspec_http)
+    @staticmethod
+    def read(url: str) -> bytes:
+        import fsspec
+
+        with fsspec.open(url, "rb") as file:
+            return file.read()
 
 
 class FromShards(IterableDataset[torch.Tensor]):

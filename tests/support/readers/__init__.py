@@ -13,12 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from support.readers import libraries, python, servers  # noqa: F401  # they enter their readers
+from support.readers import libraries, python  # noqa: F401  # they enter their readers
 from support.readers.register import CONTENT, READERS, STANDARD, Reader  # noqa: F401
 
 DECODING = {key: reader for key, reader in READERS.items() if reader.decodes}
 PURE = {key: reader for key, reader in READERS.items() if reader.pure}
-SERVED = {key: reader for key, reader in READERS.items() if reader.server}
 MAPPING = ("numpy_memmap", "python_mmap", "safetensors_file")
 """Those of FORMATS that read through mmap(2) and get a disk error as SIGBUS."""
 _FORMATS = "builtin_open os_pread numpy_fromfile pillow_png pillow_tiff hdf5".split()

@@ -7,14 +7,11 @@ Those that decode notice a missing end.
 from __future__ import annotations
 
 import bz2
-import csv
 import gzip
-import json
 import linecache
 import lzma
 import mmap
 import os
-import pickle
 import shutil
 import struct
 import xml.etree.ElementTree as ET  # the file is our own
@@ -31,7 +28,6 @@ from support.tries import with_descriptor as descriptor
 
 NOISE = bytes(range(256)) * 1200
 LINES = b"".join(b"%d,%d\n" % (number, number**2) for number in range(9000))
-NUMBERS = list(range(20000))
 ARRAY = np.arange(4096, dtype=np.int32).tobytes()
 
 
@@ -87,32 +83,16 @@ _PURE: dict[str, tuple[bytes, Callable[[str], Any]]] = {
     "read_bytes of nothing": (b"", lambda path: Path(path).read_bytes()),
     "read_text": (LINES, lambda path: Path(path).read_text(encoding="ascii")),
     "read(n)": (NOISE, opened("rb", use=lambda file: [*iter(lambda: file.read(1000), b"")])),
-    "read(many)": (NOISE, opened("rb", use=lambda file: file.read(200_000))),
     "read1": (NOISE, opened("rb", use=lambda file: file.read1())),
     "readinto, thrice": (NOISE, opened("rb", use=_into)),
     "seek": (NOISE, opened("rb", use=_there_and_back)),
-    "small buffer": (NOISE, opened("rb", 100, use=lambda file: file.read(5000))),
     "r+b": (NOISE, opened("r+b", use=lambda file: file.read(5000))),
-    "unbuffered read": (NOISE, opened("rb", 0, use=lambda file: file.read())),
-    "unbuffered read(n)": (NOISE, opened("rb", 0, use=lambda file: file.read(1000))),
-    "unbuffered readinto": (NOISE, opened("rb", 0, use=_into)),
     "unbuffered readline": (LINES, opened("rb", 0, use=lambda file: file.readline())),
     "lines": (LINES, opened(encoding="ascii", use=list)),
-    "csv": (LINES, opened(newline="", use=lambda file: list(csv.reader(file)))),
     "linecache": (LINES, lambda path: linecache.updatecache(str(path))),
     "os.read": (NOISE, descriptor(lambda fd: [os.read(fd, 1000) for _ in range(3)])),
     **{f"os.{name}": (NOISE, WAYS[name]) for name in "readv preadv sendfile".split()},
     "os.dup": (NOISE, descriptor(_duplicated)),
-    "os.fdopen": (NOISE, descriptor(lambda fd: os.fdopen(fd, "rb", closefd=False).read())),
-    "pickle.load": (pickle.dumps(NUMBERS), opened("rb", use=pickle.load)),
-    "json.load": (json.dumps(NUMBERS).encode(), opened("rb", use=json.load)),
-    **{
-        f"{module.__name__}.open": (
-            module.compress(NOISE),
-            lambda path, module=module: module.open(path).read(),
-        )
-        for module in (bz2, lzma)
-    },
     "shutil": (NOISE, _copied),
 }
 for _options, _readers in (({"decodes": True}, _DECODING), ({"pure": True}, _PURE)):

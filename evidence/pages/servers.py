@@ -142,3 +142,6 @@ def webdataset_http(url: str) -> bytes:
 @reads("`webdataset.WebDataset` of `pipe:curl`", "webdataset", "x.tar", tar, server="http")
 def webdataset_pipe(url: str) -> bytes:
     return _of_shards(f"pipe:curl -s -f {url}")
+
+
+SERVED = {key: reader for key, reader in READERS.items() if reader.server}
