@@ -27,7 +27,7 @@ def _bytes_of(loader) -> list[list[int]]:
 RIGHT = [list(range(number, number + SIZE)) for number in range(COUNT)]
 
 
-@pytest.mark.parametrize("method", ["fork", slow("spawn"), slow("forkserver")])
+@pytest.mark.parametrize("method", ["fork", slow("forkserver")])
 def test_workers_see_the_files(files, method):
     options = {"multiprocessing_context": method, "persistent_workers": True}
     loader = DataLoader(FakeRecords(), batch_size=2, num_workers=2, **options)
@@ -52,7 +52,7 @@ def _workers_after_an_epoch(loader):
     return loader._iterator._workers
 
 
-@pytest.mark.parametrize("method", ["forkserver", slow("fork"), slow("spawn")])
+@pytest.mark.parametrize("method", ["forkserver", slow("fork")])
 def test_the_copy_is_a_full_one(files, method):
     files.create_file("/fake/secret", contents="x")
     files.chmod("/fake/secret", 0o640)
@@ -184,33 +184,6 @@ def test_tmp_path_is_real(tmp_path, pytestconfig):
         pytestconfig.cache.set("some/thing", 1)
         assert pytestconfig.cache.get("some/thing", None) == 1
 """
-MINIMAL = """
-import multiprocessing.connection
-import multiprocessing.popen_spawn_posix
-import os
-import pytest
-
-MINE = os.open(os.devnull, os.O_RDONLY)
-
-
-def test_pipes(fs):
-    pipes = [multiprocessing.Pipe(duplex=False) for _ in range(MINE)]
-    for end in [end for pipe in pipes for end in pipe]:
-        if end.fileno() == MINE:
-            end.close()
-
-
-def test_a_descriptor_is_still_open():
-    os.fstat(MINE)
-
-
-def test_process(fs):
-    process = multiprocessing.get_context("spawn").Process(target=print)
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-"""
-"""The two crashes: a stranger's descriptor is closed, and no process can be started."""
 
 
 @pytest.fixture(name="environment")
@@ -218,23 +191,6 @@ def _environment(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-
-
-@pytest.fixture(name="run_pytest")
-def _run_pytest(pytester, environment):
-    def run(suite: str, *arguments: str) -> pytest.RunResult:
-        pytester.makepyfile(test_inner=suite)
-        return pytester.runpytest_subprocess(*arguments, timeout=allowed(110))
-
-    return run
-
-
-@pytest.fixture(name="run")
-def _run(run_pytest):
-    def run(methods: list[str], *arguments: str) -> pytest.RunResult:
-        return run_pytest(SUITE.format(methods=methods), *PLUGINS, "-W", "error", *arguments)
-
-    return run
 
 
 def _check(result: pytest.RunResult, passed: int) -> None:
@@ -251,20 +207,7 @@ def test_forked_workers(pytester, environment):
 
 
 @pytest.mark.slow
-def test_spread_over_processes(run):
-    pytest.importorskip("xdist")
-    _check(run(["fork"], "-p", "xdist", "-n", "2"), 5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_workers_that_begin_anew(run, method):
-    _check(run([method]), 5)
-
-
-@pytest.mark.slow
-def test_the_crashes(run_pytest):
-    _check(run_pytest(MINIMAL, *PLUGINS), 3)
-    without = run_pytest(MINIMAL, *PLUGINS[2:])
-    assert without.ret
-    assert " passed in" not in without.stdout.str()  # Pytest has lost its own files.
+def test_workers_that_begin_anew(pytester, environment):
+    pytester.makepyfile(test_inner=SUITE.format(methods=["forkserver"]))
+    arguments = (*PLUGINS, "-W", "error")
+    _check(pytester.runpytest_subprocess(*arguments, timeout=allowed(110)), 5)

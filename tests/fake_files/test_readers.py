@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import cv2  # noqa: F401  # under pyfakefs it would look for its own files among fake ones
 import h5py
-import lmdb
 import numpy as np
 import pytest
 from torch.utils.data import DataLoader
@@ -169,34 +168,10 @@ def _script():
         OpensAtOnce()
 
 
-def test_and_one_of_a_test(pytester, monkeypatch):
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    pytester.makepyfile(TEST)
-    result = pytester.runpytest("-p", "dataloader_faults", "-p", "pyfakefs.pytest_plugin")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines("*'/data.h5' is in the fake file system*h5py.File(path)*")
-
-
-TEST = """
-import h5py
-
-def test_it(fs):
-    path = "/data.h5"
-    fs.create_file(path)
-    h5py.File(path)
-"""
-
-
 def test_a_reader_that_gives_nothing_is_named(files):
     assert f"'{FOLDER}/00.rec' {NOTE}, but imread() reads in C" in _error(
         FakeRecords(read=by_imread)
     )
-
-
-def test_a_folder_is_named_too(files):
-    with pytest.raises(lmdb.Error) as caught:
-        lmdb.open(FOLDER, readonly=True)
-    assert f"'{FOLDER}' {NOTE}, but `lmdb.open(FOLDER" in note_for(caught.value)
 
 
 def test_an_empty_database_is_explained(tmp_path, fake_dataset_fs):
@@ -206,11 +181,6 @@ def test_an_empty_database_is_explained(tmp_path, fake_dataset_fs):
     with contextlib.closing(connection), pytest.raises(sqlite3.Error) as caught:
         connection.execute("select * from records where path = ?", [path])
     assert f"'{path}' {NOTE}" in note_for(caught.value)
-
-
-@pytest.mark.slow
-def test_a_spawned_worker_tells_it_too(files):
-    assert NOTE in _error(FakeRecords(read=by_h5py), multiprocessing_context="spawn")
 
 
 @pytest.mark.parametrize(

@@ -84,13 +84,6 @@ def test_a_search_finds_what_is_wrong(files):
     assert fault.path == "*/00.rec"
 
 
-@pytest.mark.slow
-def test_a_search_passes_a_sound_dataset(files):
-    exploration = explore(FakeRecords, max_examples=20, seed=1, database=None)
-    assert exploration.failure is None
-    assert sum(exploration.fired.values()) > 0
-
-
 def test_examples_are_kept_on_the_disk(tmp_path, files):
     database = DirectoryBasedExampleDatabase(tmp_path / "examples")
     database.save(b"key", b"value")

@@ -23,27 +23,19 @@ from pytest_dataloader_faults.faults import (
 )
 from support.accelerators import REAL, stand_in
 from support.batches import (
-    Batch,
     CannotBeLoaded,
     CannotBePinned,
-    Fields,
-    ForgetsItself,
-    Frozen,
     HangsPinning,
     KeepsOnDevice,
     KeepsPinned,
     Pair,
-    Shuffled,
-    Unpinned,
-    as_pair,
 )
 from support.children import in_its_own_process
-from support.datasets import COUNT, CopiedRecords, Records, write_records
+from support.datasets import COUNT, Records, write_records
 from support.epochs import reserves_shared_memory
 from support.fault_rows import FAULTS, require_result
 from support.judging import judge_trial
 from support.results import failure_of, result_of
-from support.rows import slow
 from support.waiting import allowed, until
 
 
@@ -104,16 +96,14 @@ def _reference(folder):
 
 def _cases():
     for row in FAULTS:
-        marks = [pytest.mark.slow] * (type(row.fault) not in QUICK)
-        marks += [reserves_shared_memory] * isinstance(row.fault, SharedMemoryExhaustion)
-        yield pytest.param(row, id=repr(row.fault), marks=marks)
+        if isinstance(row.fault, QUICK):
+            marks = [reserves_shared_memory] * isinstance(row.fault, SharedMemoryExhaustion)
+            yield pytest.param(row, id=repr(row.fault), marks=marks)
 
 
 @pytest.mark.parametrize("row", list(_cases()))
 def test_fault_is_judged(folder, reference, row, accelerator):
-    make = (lambda cache: CopiedRecords(folder, cache)) if row.writes else lambda: Records(folder)
-    options = {**row.loader, "num_workers": 2, "batch_size": 2, "pin_memory": True}
-    outcome = run_trial(make, row.fault, loader=options)
+    outcome = run_trial(lambda: Records(folder), row.fault, loader=LOADER)
 
     require_result(row, outcome, reference, COUNT)
 
@@ -152,24 +142,15 @@ def _check(run, records, collate, **options):
     return run(make, "pin-memory", deadline=deadline)
 
 
-@pytest.mark.parametrize("collate", [None, *map(slow, [Batch, Unpinned, as_pair])])
-def test_sound_batches_pass(accelerator, records, collate):
-    result = _check(result_of, records, collate)
+def test_sound_batches_pass(accelerator, records):
+    result = _check(result_of, records, None)
     assert (result.verdict, result.passed) == ("survived", True), result.explanation
 
 
-@pytest.mark.parametrize(
-    ("collate", "verdict", "says"),
-    [
-        slow(ForgetsItself, "corrupted", "batch 0"),
-        slow(Shuffled, "corrupted", "batch 0"),
-        (CannotBePinned, "fails_without_fault", "RuntimeError"),
-    ],
-)
-def test_batches_that_pinning_spoils_fail(accelerator, records, collate, verdict, says):
-    result = _check(failure_of, records, collate)
-    assert (result.verdict, result.failed) == (verdict, True), result.explanation
-    assert says in result.explanation.splitlines()[0]
+def test_batches_that_pinning_spoils_fail(accelerator, records):
+    result = _check(failure_of, records, CannotBePinned)
+    assert (result.verdict, result.failed) == ("fails_without_fault", True), result.explanation
+    assert "RuntimeError" in result.explanation.splitlines()[0]
     assert "needs a pin_memory() method" in result.explanation
 
 
@@ -234,15 +215,6 @@ def test_thread_that_ends_is_reported_without_the_cause(accelerator, records):
     assert "the batch cannot be loaded" in outcome.stderr
 
 
-def test_thread_that_ends_within_the_timeout_is_reported_as_a_timeout(accelerator, records):
-    """Only where no timeout is set does torch look for the thread."""
-    loader = {**LOADER, "collate_fn": CannotBeLoaded, "timeout": 1}
-    outcome = run_trial(lambda: Records(records), loader=loader)
-
-    assert "DataLoader timed out after 1 seconds" in outcome.exception.message
-    assert "the batch cannot be loaded" in outcome.stderr
-
-
 def test_batch_that_cannot_be_pinned_is_an_error_of_its_own(accelerator, records):
     outcome = run_trial(lambda: Records(records), loader={**LOADER, "collate_fn": CannotBePinned})
 
@@ -273,28 +245,3 @@ def test_worker_that_hangs_is_ended_by_the_timeout(accelerator, judge):
     assert judgement.verdict == "failed_cleanly", judgement.sentence
     assert "DataLoader timed out after 1 seconds" in outcome.exception.message
     assert sum(len(each.indices) for each in outcome.recovery.delivered) == COUNT
-
-
-def test_class_that_torch_does_not_know_is_not_pinned(monkeypatch, records):
-    pinned = []
-    monkeypatch.setattr(
-        torch.Tensor, "pin_memory", lambda tensor, *_: pinned.append(tensor) or tensor
-    )
-
-    assert (
-        torch.utils.data._utils.pin_memory.pin_memory(Unpinned(_first_samples(records))) is not None
-    )
-    assert pinned == []
-
-
-@pytest.mark.parametrize(("kind", "comes_as"), [(Fields, Fields), (Frozen, dict)])
-def test_container_comes_as_what_torch_can_make_of_it(kind, comes_as, monkeypatch, records):
-    """A mapping that can be changed is copied; one that cannot be made again becomes a dict."""
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)
-    batch = kind(images=torch.stack([image for image, _ in _first_samples(records)]))
-
-    assert type(torch.utils.data._utils.pin_memory.pin_memory(batch)) is comes_as
-
-
-def _first_samples(records):
-    return [Records(records)[index] for index in range(2)]

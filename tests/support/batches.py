@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import collections
 import threading
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -23,13 +21,6 @@ class Batch:
     def pin_memory(self) -> Any:
         self.images = self.images.pin_memory()
         return self
-
-
-class Unpinned:
-    """A batch that torch does not know how to pin, and passes on as it is."""
-
-    def __init__(self, samples: list[Any]) -> None:
-        self.images = torch.stack([image for image, _ in samples])
 
 
 class ForgetsItself(Batch):
@@ -60,14 +51,6 @@ class HangsPinning(Batch):
         threading.Event().wait()
 
 
-class Shuffled(Batch):
-    """Leaves the thread in a different order."""
-
-    def pin_memory(self) -> Any:
-        self.images = self.images.flip(0)
-        return self
-
-
 class KeepsPinned(Batch):
     """Pins a page more with each batch, and keeps it."""
 
@@ -89,28 +72,3 @@ class Pair(NamedTuple):
 
     images: Any
     labels: Any
-
-
-def as_pair(samples: list[Any]) -> Pair:
-    """One, of ordinary tensors."""
-    return Pair(*torch.utils.data.default_collate(samples))
-
-
-class Fields(collections.UserDict):  # type: ignore[type-arg]
-    """A mutable mapping of its own class."""
-
-
-class Frozen(Mapping[str, Any]):
-    """An immutable mapping that cannot be made of another mapping."""
-
-    def __init__(self, *, images: Any) -> None:
-        self._images = images
-
-    def __getitem__(self, name: str) -> Any:
-        return {"images": self._images}[name]
-
-    def __iter__(self) -> Any:
-        return iter(("images",))
-
-    def __len__(self) -> int:
-        return 1

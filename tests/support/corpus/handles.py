@@ -10,8 +10,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from support.corpus.archives import (
     H5,
     STRIDE,
@@ -74,16 +72,6 @@ class PositionalAtFirstUse(UnbufferedAtFirstUse):
 
     def _read(self, index: int) -> bytes:
         return os.pread(self.handle.fileno(), SIZE, index * STRIDE)
-
-
-class MappedInInit(InInit, Buffered):
-    """Shares a mapping, which has no offset: healthy."""
-
-    def _open(self) -> Any:
-        return np.memmap(self.path, np.uint8, "r")
-
-    def _read(self, index: int) -> bytes:
-        return self.handle[index * STRIDE :][:SIZE].tobytes()
 
 
 class H5InInit(InInit, H5):
