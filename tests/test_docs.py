@@ -30,7 +30,10 @@ REFERENCE = "\n".join(text for page, text in TEXTS.items() if "reference" in pag
 each_page = rows("page", PAGES, ids=str)
 
 
-WITH_BATTERIES = [Path(f"docs/tutorial/first_{name}.md") for name in ("battery", "search")]
+WITH_BATTERIES = [
+    *(Path(f"docs/tutorial/first_{name}.md") for name in ("battery", "search")),
+    Path("docs/explanation/why.md"),
+]
 
 
 @pytest.mark.timeout(300)

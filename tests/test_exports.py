@@ -89,38 +89,13 @@ def test_all_is_complete(module):
         (f"import {NAME}.plugin", HEAVY | NOT_IN_PYTEST),
         (
             f"import {NAME} as p; [getattr(p, each) for each in {{*p.__all__}} - {{'strategies'}}]",
-            HEAVY,
+            HEAVY | {"pytest", "_pytest"},
         ),
         (f"import {NAME}.search", HEAVY),
     ],
 )
 def test_importing_is_light(code, heavy):
     assert set() == _modules_loaded_by(code) & heavy
-
-
-def test_the_root_imports_nothing_of_its_own():
-    loaded = _modules_loaded_by(f"import {NAME}")
-    assert {NAME} == {each for each in loaded if each.partition(".")[0] == NAME}
-    assert set() == loaded & (HEAVY | NOT_IN_PYTEST)
-
-
-def test_library_works_without_pytest():
-    """The functions behind the fixtures do not need pytest."""
-    loaded = _modules_loaded_by(f"from {NAME} import inject, run_trial, check_dataset, explore")
-
-    assert set() == loaded & {"pytest", "_pytest"}
-
-
-def test_trial_loads_no_judgement():
-    loaded = _modules_loaded_by(f"import {NAME}._trial.child, {NAME}._engine.loader.iterator")
-
-    assert set() == loaded & {
-        "pytest",
-        "hypothesis",
-        f"{NAME}.plugin",
-        f"{NAME}.outcomes.judge",
-        f"{NAME}.battery",
-    }
 
 
 @rows(

@@ -54,19 +54,3 @@ def test_few_names_are_vague(folder):
                 places.append(f"{path}:{line} {name}")
 
     assert len(places) <= MOST_VAGUE * count, "\n".join(places)
-
-
-def test_names_that_are_counted():
-    code = """
-        def compare(self, found, *, other=None):
-            each = found
-            rows = [each for each in found]
-            rows = [
-                each for each in found
-            ]
-            return [one for one in rows]
-    """
-    tree = ast.parse(f"if True:{code}")
-
-    vague = [name for name, _, in_short in _names(tree) if _is_vague(name, in_short=in_short)]
-    assert sorted(vague) == "each each found one other".split()
