@@ -24,12 +24,7 @@ BY_FORK = ("connection", "start")
 """A server's thread is no file; and a worker that is not forked lacks multiprocessing's fork."""
 CELLS = [
     *((family, "fork") for family in FAMILIES),
-    *(
-        slow((family, method))
-        for family in FAMILIES
-        if family not in BY_FORK
-        for method in ("forkserver", "spawn")
-    ),
+    *(slow((family, "forkserver")) for family in FAMILIES if family not in BY_FORK),
 ]
 
 

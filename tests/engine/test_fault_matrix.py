@@ -1,11 +1,10 @@
 """Each fault, start method, kind of dataset and persistence: it fires and is judged, or is refused.
 
 The datasets are sound: they open a file for each sample and check its length. A new fault is added
-to FAULTS and nowhere else. Every other axis comes by itself, and no cell is left out.
+to FAULTS and nowhere else. Each value of the other axes is tried with some of the faults.
 """
 
 import contextlib
-import itertools
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -47,20 +46,18 @@ from support.fake_datasets import FakeRecords, write_fake_records
 from support.fault_rows import FAULTS, OTHER_KINDS, require_result
 from support.rows import rows
 
-METHODS = {None: 0, "fork": 2, "spawn": 1, "forkserver": 2}
-"""Start methods, and how many workers; a spawned one imports torch, which takes seconds."""
-PATIENCE = {"spawn": 20, "forkserver": 20}
-"""Start methods that need a longer ``timeout``, since their workers import modules first."""
+METHODS = {None: 0, "fork": 2, "forkserver": 2}
+"""Start methods, and how many workers."""
 DATASETS = {"map": Records, "iterable": RecordStream}
 THAT_WRITE = {"map": CopiedRecords, "iterable": CopiedRecordStream}
-IN_EVERY_RUN = (
+OF_EVERY_OTHER = (
     {(None, "iterable", False), ("fork", "map", False)},
     {(None, "map", False), ("fork", "iterable", True)},
 )
-"""Cells of every other fault, and those of the faults between them. The others are slow tests."""
+"""Start method, kind of dataset and persistence: of every other fault, and of those between."""
 BY_FORK_SERVER = (OpenError, ShortWrite, DescriptorExhaustion, WorkerKilled)
 WITHOUT_WORKERS = (OpenError, TruncatedFile, WriteError)
-"""Faults of each kind that the engine tells apart there. The others are refused, or slow tests."""
+"""Faults of each kind that the engine tells apart there. The others are refused."""
 OF_FAKE_FILES = (ShortRead, CorruptedFile, DescriptorExhaustion, WorkerKilled)
 """By fork; ``test_the_copy_is_a_full_one`` has a fork server."""
 REFUSED_OF_FAKE_FILES = {
@@ -77,40 +74,28 @@ REFUSED_OF_FAKE_FILES = {
 class Cell(NamedTuple):
     """A row of FAULTS, and where it is tried; *kind* is "map", "iterable" or "fake"."""
 
-    place: int
     row: Any
     method: str | None
     kind: str
-    persistent: bool
+    persistent: bool = False
 
-    def is_possible(self):
-        is_refused = type(self.row.fault) in REFUSED_OF_FAKE_FILES or not self.method
-        return self.kind != "fake" or not is_refused
 
-    def is_in_every_run(self):
-        if self.kind == "fake":
-            is_chosen = isinstance(self.row.fault, OF_FAKE_FILES)
-            return is_chosen and (self.method, self.persistent) == ("fork", False)
-        axes = self.method, self.kind, self.persistent
-        if self.method == "forkserver":
-            is_chosen = isinstance(self.row.fault, BY_FORK_SERVER)
-            return is_chosen and (self.kind, self.persistent) == ("map", False)
-        if self.method is None and self.row.alone:
-            return (
-                isinstance(self.row.fault, WITHOUT_WORKERS) and axes in IN_EVERY_RUN[self.place % 2]
-            )
-        return axes in IN_EVERY_RUN[self.place % 2]
+def _cells():
+    for place, row in enumerate(FAULTS):
+        for method, kind, persistent in sorted(OF_EVERY_OTHER[place % 2], key=str):
+            if method or not row.alone or isinstance(row.fault, WITHOUT_WORKERS):
+                yield Cell(row, method, kind, persistent)
+        if isinstance(row.fault, BY_FORK_SERVER):
+            yield Cell(row, "forkserver", "map")
+        if isinstance(row.fault, OF_FAKE_FILES):
+            yield Cell(row, "fork", "fake")
 
 
 def _params():
-    kinds = (*DATASETS, "fake")
-    for (place, row), *axes in itertools.product(enumerate(FAULTS), METHODS, kinds, (False, True)):
-        cell = Cell(place, row, *axes)
-        marks = [pytest.mark.slow] * (not cell.is_in_every_run())
-        marks += [reserves_shared_memory] * isinstance(row.fault, SharedMemoryExhaustion)
-        if cell.is_possible():
-            name = f"{type(row.fault).__name__}-{cell.method}-{cell.kind}"
-            yield pytest.param(cell, marks=marks, id=name + "-persistent" * cell.persistent)
+    for cell in _cells():
+        marks = [reserves_shared_memory] * isinstance(cell.row.fault, SharedMemoryExhaustion)
+        name = f"{type(cell.row.fault).__name__}-{cell.method}-{cell.kind}"
+        yield pytest.param(cell, marks=marks, id=name)
 
 
 @pytest.fixture(name="folder", scope="module")
@@ -162,8 +147,6 @@ def _trial(folder, fault, cell):
         "multiprocessing_context": cell.method,
         **cell.row.loader,
     }
-    if cell.method in PATIENCE and "timeout" in options:
-        options["timeout"] = PATIENCE[cell.method]
     if cell.kind == "fake":
         make = FakeRecords
     elif cell.row.writes:

@@ -76,16 +76,6 @@ def test_two_scopes_at_once_are_refused(paths):
     assert 1 == injection.fired
 
 
-def test_scopes_one_after_the_other(paths):
-    loader = alone(Tries(paths, WAYS["read"]))
-    with inject(ReadError("*/03.rec")):
-        first_failed = failed_indices(epoch(loader).batches)
-    between = failed_indices(epoch(loader).batches)
-    with inject(ReadError("*/04.rec")):
-        second_failed = failed_indices(epoch(loader).batches)
-    assert [[3], [], [4]] == [first_failed, between, second_failed]
-
-
 def test_a_loader_without_workers_is_refused(records):
     """This very process would have to be filtered, for good."""
     message = r"num_workers=0.*Use num_workers=1 or more"

@@ -20,7 +20,6 @@ from pytest_dataloader_faults.faults import (
     ListingError,
     ListingOrder,
     OpenError,
-    ReadError,
     StrayEntry,
 )
 from support.attempts import errno_of
@@ -146,14 +145,6 @@ def test_a_folder_that_can_be_opened_is_listed(tmp_path):
     assert sorted(samples["os.scandir"]) == ["inside", "link", "target"]
 
 
-def test_a_glob_may_name_the_folder_by_a_link(folder, tmp_path):
-    link = tmp_path / "link"
-    link.symlink_to(folder)
-    samples, injection = _list_each_way(link, OpenError(link / LOST, errno.ENOENT))
-    assert not any(LOST in listed for listed in samples.values())
-    assert {firing.path for firing in injection.faults[0].firings} == {str(link / LOST)}
-
-
 def test_a_file_that_some_opens_find_is_listed(folder):
     missing = functools.partial(OpenError, f"*/{LOST}", errno.ENOENT)
     faults = [
@@ -262,17 +253,6 @@ def test_calls_that_examine_the_entry_agree(folder):
     assert {"getdents64", "openat", "newfstatat", "statx"} <= calls
 
 
-def _call_find(folder):
-    """A program of C that lists and examines the folder."""
-    command = ["find", folder, "-type", "f", "-name", "*.part", "-size", "15c"]
-    return subprocess.run(command, check=True, capture_output=True).stdout
-
-
-def test_a_child_process_sees_the_entry(folder):
-    (printed,), _ = _attempt(folder, [_call_find], StrayEntry(folder, "*.part"))
-    assert printed.decode().split() == [str(folder / PART)]
-
-
 def test_the_entry_is_no_folder(folder):
     ways = (
         lambda folder: os.listdir(f"{folder}/{HIDDEN}"),
@@ -366,36 +346,6 @@ def test_the_first_visible_file_is_copied(tmp_path, files, name, entry):
     fault = StrayEntry(folder, name)
     (names,), _ = _attempt(folder, [os.listdir], fault, require_fired=False)
     assert set(names) - set(files) - {"0", "1"} == ({entry} if entry else set())
-
-
-def test_a_linked_file_is_copied(tmp_path):
-    (tmp_path / "real").mkdir()
-    (tmp_path / "real" / "file").write_bytes(CONTENT)
-    (tmp_path / "a.rec").symlink_to(tmp_path / "real" / "file")
-    ways = (lambda folder: _read(folder, "a.rec.part"), os.listdir)
-    results, _ = _attempt(tmp_path, ways, StrayEntry(tmp_path, "*.part"))
-    assert (results[0], sorted(results[1])) == (CONTENT[:15], ["a.rec", "a.rec.part", "real"])
-
-
-def test_another_folder_has_no_entry(folder, tmp_path):
-    ways = (os.listdir, lambda folder: os.path.exists(f"{folder}/{HIDDEN}"))
-    results, injection = _attempt(folder, ways, StrayEntry(tmp_path), require_fired=False)
-    assert results == [os.listdir(folder), False]
-    assert "no worker listed a matching folder" in injection.explain_unfired()
-
-
-def test_other_faults_apply_to_the_entry(tmp_path):
-    (tmp_path / "0.rec").write_bytes(CONTENT)
-    faults = (StrayEntry(tmp_path, "*.part"), ListingOrder(tmp_path), ReadError("*.part"))
-    ways = (os.listdir, lambda folder: _read(folder, "0.rec.part"))
-    results, injection = _attempt(tmp_path, ways, *faults)
-    assert results == [["0.rec", "0.rec.part"], errno.EIO]
-    assert [each.fired > 0 for each in injection.faults] == [True] * 3
-
-
-def test_two_entries_of_one_name_are_one(tmp_path):
-    (names,), _ = _attempt(tmp_path, [os.listdir], *[StrayEntry(tmp_path)] * 2, require_fired=False)
-    assert names == [HIDDEN]
 
 
 def test_a_name_is_as_long_as_a_file_system_allows():

@@ -15,7 +15,7 @@ import pytest
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
 from pytest_dataloader_faults.faults.globs import GlobMatcher, is_excluded
-from support.attempts import CONTENT, attempt, error_of
+from support.attempts import CONTENT, attempt
 from support.contracts.paths import NAMES
 from support.epochs import alone, epoch
 from support.rows import rows
@@ -214,27 +214,3 @@ def _epoch_of_new_contents(loader, paths, contents):
         os.utime(f"{path}.new", (1, 1))  # As archives are unpacked.
         os.replace(f"{path}.new", path)
     return [each.gave for each in epoch(loader).batches]
-
-
-def test_the_last_of_ten_thousand_files(tmp_path):
-    """There are fewer numbers for the files of a worker: each is used again."""
-    paths = [str(tmp_path / f"{number:05}.rec") for number in range(10_000)]
-    for path in paths:
-        Path(path).write_bytes(path[-9:].encode())
-    faults = (
-        ReadError("*.rec", nth=9_997, times=1),
-        OpenError("*.rec", nth=9_998, times=1),
-        TruncatedFile("*/09998.rec", keep=3),
-        ReadError("*/09999.rec"),
-    )
-    (gave,), injection = attempt([paths], _read_all, *faults)
-    assert [path[-9:].encode() for path in paths[:-4]] == gave[:-4]
-    assert [f"[Errno {errno.EIO}] {EIO}", b"099"] == [gave[-4], gave[-2]]
-    assert EIO in gave[-3]
-    assert EIO in gave[-1]
-    firings = [[firing.path for firing in facts.firings] for facts in injection.faults]
-    assert [[path] for path in paths[-4:]] == firings
-
-
-def _read_all(paths):
-    return [error_of(WAYS["pread"])(path) for path in paths]

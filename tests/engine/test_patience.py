@@ -17,7 +17,7 @@ from pytest_dataloader_faults.faults import ReadError
 from support.datasets import COUNT, Records
 from support.waiting import allowed, crowd_out
 
-LIMIT = 0.3
+LIMIT = 0.15
 
 
 def _seconds_until_over(*arguments):
@@ -56,7 +56,7 @@ def test_one_that_does_nothing_uses_it_up(start, busy_core):
 
     for work in (1.0, SIGN_OF_LIFE):
         seconds = _seconds_until_over(LIMIT, [pid], work)
-        assert LIMIT <= seconds < allowed(3 * LIMIT)
+        assert LIMIT <= seconds < allowed(6 * LIMIT)
 
 
 def test_work_is_a_sign_of_life_and_no_endless_one(start):
@@ -67,7 +67,7 @@ def test_work_is_a_sign_of_life_and_no_endless_one(start):
 
 def test_an_end_is_waited_for(start, busy_core):
     """One that needs more than the limit to get there, since it has to wait for a processor."""
-    work = "import time\nwhile time.process_time() < 0.3: pass"
+    work = "import time\nwhile time.process_time() < 0.15: pass"
     pid = start(work)
     os.sched_setaffinity(pid, {busy_core})
 

@@ -257,30 +257,6 @@ def test_each_call_is_found_by_its_role():
     assert sorted(calls_with_role(*Role)) == sorted(CALLS)
 
 
-BY_DESCRIPTOR = ("ftruncate", "ioctl")
-"""Calls that change files, but have no path."""
-
-
-@rows("name", CALLS)
-def test_facts_that_belong_together_are_there_together(name):
-    call = CALLS[name]
-    role = call.role
-    uses_file = call.reads_fd is not None or call.writes_fd is not None
-
-    assert uses_file == (role in (Role.TRANSFERS, Role.RESERVES))
-    by_path = (Role.OPENS, Role.STATS, Role.CHECKS, Role.ATTRIBUTES)
-    paths = [at for at in (call.path_at, call.new_path_at) if at is not None]
-    assert paths == sorted({*paths})
-    assert role is Role.CHANGES or (call.path_at is not None) == (role in by_path)
-    assert role is Role.CHANGES or call.new_path_at is None
-    assert (role is Role.CHANGES and not paths) == (name in BY_DESCRIPTOR)
-    assert (call.result_at is not None) == (role is Role.STATS)
-    assert (role is Role.OPENS and call.flags_at is None) == (name == "creat")
-    assert role is Role.DUPLICATES or call.number_at is None
-    assert call.buffers is None or (uses_file and call.has_data)
-    assert call.offset_at is None or call.buffers is not None
-
-
 def test_what_can_be_short_is_what_has_buffers():
     reads = {name for name, call in CALLS.items() if call.reads_into_buffers}
     writes = {name for name, call in CALLS.items() if call.writes_buffers}

@@ -23,7 +23,6 @@ from support.attempts import CONTENT, attempt
 from support.datasets import Records
 from support.epochs import epoch, reserves_shared_memory
 from support.judging import judge_trial
-from support.rows import slow
 
 DEAD = 1 << 22
 """Above what pid_max can be: no process has that pid."""
@@ -215,20 +214,13 @@ def test_there_may_be_room_again(records):
 
 
 @reserves_shared_memory
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param({"collate_fn": _collate_data}, id="collate_fn"),
-        slow({"batch_size": None}, id="batch_size"),
-    ],
-)
-def test_a_collate_function_of_ones_own_hangs(records, options):
+def test_a_collate_function_of_ones_own_hangs(records):
     """It is shared where torch passes it on, which drops the error and waits forever."""
 
     def make():
         return Records(records)
 
-    loader = {"num_workers": 1, "batch_size": 4, **options}
+    loader = {"num_workers": 1, "batch_size": 4, "collate_fn": _collate_data}
     outcome = run_trial(make, SharedMemoryExhaustion(), loader=loader, deadline=2.0)
     judgement = judge_trial(outcome, take_reference(make, Settings(loader=loader)))
     assert Verdict.HUNG == judgement.verdict, judgement.sentence

@@ -84,9 +84,8 @@ def test_a_watched_run_counts_starts():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_workers_that_are_not_forked(method, records):
-    options = {"num_workers": 2, "batch_size": 4, "multiprocessing_context": method}
+def test_workers_that_are_not_forked(records):
+    options = {"num_workers": 2, "batch_size": 4, "multiprocessing_context": "forkserver"}
     with inject(ThreadExhaustion()) as injection:
         read = epoch(DataLoader(ReadsInPool(records), **options))
     assert "can't start new thread" in read.text

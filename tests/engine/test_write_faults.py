@@ -22,7 +22,6 @@ from support.contracts.writes import CONTENT, WRITING
 from support.datasets import CopiedRecords, Records
 from support.epochs import alone
 from support.judging import judge_trial
-from support.rows import slow
 from support.surroundings import refuse_duplicate
 from support.tries import Tries
 
@@ -99,9 +98,8 @@ def test_a_mapping_is_reported(path):
     assert Path(path).read_bytes() == b"\7" * 99
 
 
-@pytest.mark.parametrize("workers", [slow(1), 2])
-def test_a_death_leaves_half_of_a_write(tmp_path, workers):
-    cells = [(worker, at) for worker in range(workers) for at in (1, 3)]
+def test_a_death_leaves_half_of_a_write(tmp_path):
+    cells = [(worker, at) for worker in range(2) for at in (1, 3)]
     faults = [
         WorkerKilled(writing=f"*/{worker}-{at}/*", worker=worker, at=at) for worker, at in cells
     ]
@@ -110,10 +108,10 @@ def test_a_death_leaves_half_of_a_write(tmp_path, workers):
             folder = tmp_path / f"{worker}-{at}"
             folder.mkdir()
             paths = [str(folder / f"{number}.bin") for number in range(8)]
-            loader = alone(Tries(paths, WRITING["write"]), num_workers=workers)
+            loader = alone(Tries(paths, WRITING["write"]), num_workers=2)
             read, facts = epoch_of(injection, loader)
 
-            place = workers * (at - 1) + worker
+            place = 2 * (at - 1) + worker
             assert list(range(place)) == [each.index for each in read.batches]
             assert -signal.SIGKILL == read.exit_codes[worker]
             (firing,) = facts[cell].firings

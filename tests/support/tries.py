@@ -305,10 +305,6 @@ def child(path: str) -> bytes:
     return in_a_child(lambda: Path(path).read_bytes())
 
 
-def grandchild(path: str) -> bytes:
-    return in_a_child(lambda: child(path))
-
-
 def child_elsewhere(path: str) -> bytes:
     """A fork that has changed to its own folder opens it by its name alone."""
     folder, name = os.path.split(path)
@@ -328,10 +324,6 @@ def child_of_descriptor(path: str) -> bytes:
 
 def program(path: str) -> bytes:
     return _output(["cat", path])
-
-
-def shell(path: str) -> bytes:
-    return _output(["sh", "-c", 'cat "$0"; true', path])
 
 
 def inherited_descriptor(path: str) -> bytes:
@@ -383,11 +375,9 @@ FAMILIES: dict[str, Callable[[str], bytes]] = {
     way.__name__: way
     for way in (
         child,
-        grandchild,
         child_elsewhere,
         child_of_descriptor,
         program,
-        shell,
         inherited_descriptor,
     )
 }

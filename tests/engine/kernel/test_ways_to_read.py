@@ -199,12 +199,6 @@ def test_a_glob_for_everything_spares_what_the_worker_prints_to(tmp_path, capfd)
     assert 8 == gave
 
 
-# Substitutes.
-
-
-# What the supervisor shares with a worker.
-
-
 def test_a_child_that_reads_late(records):
     first_path, *other_paths = sorted(map(str, records.iterdir()))
 

@@ -24,7 +24,6 @@ from support.children import in_its_own_process
 from support.datasets import COUNT, Records, write_records
 from support.epochs import alone, epoch
 from support.inner import PYTHONPATH
-from support.rows import slow
 from support.tries import WAYS, Tries
 from support.waiting import in_a_thread
 
@@ -34,7 +33,7 @@ from pathlib import Path
 import torch  # Its bytecode is where it always is.
 from torch.utils.data import DataLoader
 from support.datasets import Records
-sys.{} = {!r}
+sys.dont_write_bytecode = True
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import ReadError
 
@@ -46,16 +45,13 @@ with inject(ReadError("*.none"), require_fired=False) as injection:
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("dont_write_bytecode", True), slow("pycache_prefix", "elsewhere")]
-)
-def test_nothing_is_written_beside_the_sources_or_at_exit(records, tmp_path, engine, name, value):
+def test_nothing_is_written_beside_the_sources_or_at_exit(records, tmp_path, engine):
     """Iterators may live until the interpreter ends."""
     copied = tmp_path / "site" / "pytest_dataloader_faults"
     source = Path(package.__file__).parent
     shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(copied.parent), PYTHONPATH])}
-    command = [sys.executable, "-c", SCRIPT.format(name, value), str(records)]
+    command = [sys.executable, "-c", SCRIPT, str(records)]
     process = subprocess.run(
         command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
     )
@@ -96,6 +92,7 @@ def test_an_iterator_continues_after_an_error(records):
     assert len(list(iterator)) == COUNT - 4
 
 
+@pytest.mark.slow
 def test_a_worker_that_starts_after_the_scope_has_no_faults(records):
     """A spawned one takes seconds to come to its arming."""
     loader = DataLoader(Records(records), num_workers=1, multiprocessing_context="spawn")
@@ -162,15 +159,6 @@ def test_a_death_in_one_of_two_loaders(records, other_records):
     assert _contents(records)[:8] == _contents_of(read.batches)
     assert {signal.SIGKILL} == read.signals
     assert (1, 2) == (injection.fired, len(injection.workers))
-
-
-def test_a_stateful_loader_gives_what_it_gives(records):
-    bare = _contents_of(_stateful(records))
-    with inject(ReadError("*/05.rec")) as injection:
-        armed = _contents_of(_stateful(records))
-    assert _contents(records) == bare
-    assert [*bare[:5], FAILED, *bare[6:]] == armed
-    assert injection.fired == 1
 
 
 def _warning_places(records):

@@ -1,6 +1,5 @@
 """Connections through the supervisor carry what they would without it, also by TLS."""
 
-import asyncio
 import contextlib
 import errno
 import functools
@@ -89,43 +88,9 @@ def _without_blocking(address):
         return connection.recv(1)
 
 
-def _with_asyncio(address):
-    async def ask(word):
-        reader, writer = await asyncio.open_connection(*address[:2])
-        writer.write(word)
-        writer.write_eof()
-        data = await reader.read()
-        writer.close()
-        await writer.wait_closed()
-        return data
-
-    async def ask_all():
-        return await asyncio.gather(*(ask(bytes([each]) * 9) for each in range(8)))
-
-    return asyncio.run(ask_all())
-
-
-def _in_threads(address):
-    answers = []
-
-    def ask(word):
-        with socket.create_connection(address) as connection:
-            connection.sendall(word)
-            answers.append(connection.recv(1))
-
-    threads = [threading.Thread(target=ask, args=(bytes([each]),)) for each in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sorted(answers)
-
-
 ECHOED = {
     "a hundred at a time": (_use_hundred_connections, True, 100),
     "without blocking": (_without_blocking, b"x", 1),
-    "streams of asyncio": (_with_asyncio, [bytes([each]) * 9 for each in range(8)], 8),
-    "threads of a worker": (_in_threads, [bytes([each]) for each in range(8)], 8),
 }
 """Ways to use connections to a server that echoes: what they give, and how many they make."""
 

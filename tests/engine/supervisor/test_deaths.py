@@ -17,7 +17,6 @@ from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired
 from support.attempts import epoch_of
 from support.datasets import ManyTensors, Records, RecordStream, write_records
 from support.epochs import alone, epoch
-from support.rows import slow
 from support.supervisors import running_supervisors
 from support.tries import WAYS, Tries, number_of
 
@@ -49,10 +48,9 @@ def test_a_worker_dies_by_each_signal(dataset):
             ]
 
 
-@pytest.mark.parametrize("name", [SIGNALS[0], *map(slow, SIGNALS[1:])])
-def test_so_does_one_from_a_fork_server(records, name):
+def test_so_does_one_from_a_fork_server(records):
     """The loader is no parent of it: it gets no SIGCHLD, and has no name for the signal."""
-    number = signal.Signals[name]
+    number = signal.SIGKILL
     loader = {"num_workers": 2, "batch_size": 4, "multiprocessing_context": "forkserver"}
     outcome = run_trial(lambda: Records(records), WorkerKilled(number, at=2), loader=loader)
     assert [(each.worker, each.exitcode) for each in outcome.deaths] == [(0, -number)]
@@ -90,7 +88,7 @@ def _disable_stacks(_worker):
     faulthandler.disable()
 
 
-@pytest.mark.parametrize(("at", "worker"), [(1, 1), slow(4, 0), (8, 1)])
+@pytest.mark.parametrize(("at", "worker"), [(1, 1), (8, 1)])
 def test_what_was_delivered_before_a_death_is_always_the_same(dataset, at, worker):
     with inject(WorkerKilled(at=at, worker=worker)):
         read = epoch(alone(dataset, num_workers=2))
@@ -98,10 +96,9 @@ def test_what_was_delivered_before_a_death_is_always_the_same(dataset, at, worke
     assert -signal.SIGKILL == read.exit_codes[worker]
 
 
-@pytest.mark.parametrize("method", ["fork", slow("spawn")])
-def test_a_worker_dies_with_half_a_batch_passed(records, method):
+def test_a_worker_dies_with_half_a_batch_passed(records):
     with inject(WorkerKilled(at=2, sending=True)) as injection:
-        read = epoch(alone(Records(records), num_workers=2, multiprocessing_context=method))
+        read = epoch(alone(Records(records), num_workers=2))
     assert (2, -signal.SIGKILL) == (len(read.batches), read.exit_codes[0])
     assert "DataLoader worker" in read.text
     assert [(0, 2)] == [(each.worker, each.fetch) for each in injection.faults[0].firings]
@@ -118,6 +115,7 @@ def test_no_process_dies_before_their_time(dataset):
         assert "worker 0: 16" in message or "*.jpg" in message
 
 
+@pytest.mark.slow
 def test_a_spawned_worker_that_is_ordered_to_end_does_not_abort(records, monkeypatch):
     """The loop breaks while hundreds of tensors are shared."""
     # How long torch waits for a worker, which it then terminates: too short on a busy machine.
@@ -153,8 +151,9 @@ def _loop(loader, when):
 @pytest.mark.parametrize(
     ("kind", "when"),
     [
-        *(("strict", "before"), ("tolerant", "during"), ("tolerant", "after")),
-        *(slow("tolerant", "before"), slow("strict", "during"), slow("strict", "after")),
+        ("strict", "before"),
+        ("tolerant", "during"),
+        ("tolerant", "after"),
     ],
 )
 def test_a_supervisor_that_dies(dataset, records, kind, when):
@@ -192,21 +191,17 @@ class Stream(IterableDataset):
         return ([torch.full((1,), number) for _ in range(100)] for number in range(8))
 
 
-@pytest.mark.parametrize(("epochs", "prefetches"), [(1, [4]), slow(2, [1, 2, 4])])
-def test_a_death_in_a_later_epoch_of_a_stream(epochs, prefetches):
+def test_a_death_in_a_later_epoch_of_a_stream():
     """An epoch of a stream takes one fetch more, which finds its end.
 
     What the loader asks for beyond that, the worker drops, and is no fetch.
     """
-    with inject(WorkerKilled(at=9 * epochs + 3)):
-        for prefetch in prefetches:
-            loader = _persistent_loader(Stream(), 1, prefetch)
-            complete_epochs = [epoch(loader) for _ in range(epochs)]
-            last_epoch = epoch(loader)
-            counts = [(len(each.batches), each.error) for each in complete_epochs]
-            assert [(8, None)] * epochs == counts
-            assert 2 == len(last_epoch.batches)
-            assert "DataLoader worker" in last_epoch.text
+    with inject(WorkerKilled(at=9 + 3)):
+        loader = _persistent_loader(Stream(), 1, prefetch=4)
+        complete_epoch, last_epoch = epoch(loader), epoch(loader)
+    assert (8, None) == (len(complete_epoch.batches), complete_epoch.error)
+    assert 2 == len(last_epoch.batches)
+    assert "DataLoader worker" in last_epoch.text
 
 
 def test_what_was_delivered_before_is_always_the_same(tmp_path):

@@ -7,7 +7,7 @@ import itertools
 import os
 
 import pytest
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.system.proc import descriptors
@@ -57,23 +57,6 @@ class Lazy(Dataset):
             return index, error.errno
 
 
-class LazyBatches(Lazy):
-    """The same, asked for whole batches."""
-
-    def __getitems__(self, indices):
-        return [self[index] for index in indices]
-
-
-class LazyStream(IterableDataset):
-    """The same as a stream."""
-
-    def __init__(self, path: str) -> None:
-        self.lazy = Lazy(path)
-
-    def __iter__(self):
-        return (self.lazy[index] for index in range(SAMPLES))
-
-
 def _expected(lost_from):
     return [
         (index, CONTENT[index : index + 4] if index < lost_from else errno.EBADF)
@@ -119,21 +102,6 @@ def test_a_kept_file_is_closed_at_a_sample(tmp_path):
             (firing,) = facts[place].firings
             fetch = sample // (size or 1) + 1
             assert ("close", path, fetch) == (firing.call, firing.path, firing.fetch)
-
-
-def test_a_batch_that_is_requested_at_once_is_lost_as_a_whole(path):
-    """``__getitems__`` begins all its samples at once."""
-    with inject(ClosedDescriptor("*.bin", sample=5)):
-        read = epoch(alone(LazyBatches(path), batch_size=4))
-    assert _expected(4) == _flatten(read.batches)
-
-
-@pytest.mark.parametrize("size", [None, 4])
-def test_a_stream_counts_its_own_samples(path, size):
-    with inject(ClosedDescriptor("*.bin", sample=3)) as injection:
-        read = epoch(alone(LazyStream(path), num_workers=2, batch_size=size))
-    assert sorted(map(str, _expected(3) * 2)) == sorted(map(str, _flatten(read.batches)))
-    assert [0, 1] == sorted(each.worker for each in injection.faults[0].firings)
 
 
 def test_only_matching_files_are_closed_at_a_sample(path, tmp_path):

@@ -1,21 +1,15 @@
 """The process that forks the supervisors of all scopes of a process."""
 
-import errno
 import functools
 import multiprocessing
 import os
 import signal
-import socket
-import subprocess
 
 import psutil
 import pytest
 from torch.utils.data import DataLoader
 
-from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.loader import client
-from pytest_dataloader_faults._engine.supervisor import host as module
-from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.injection import inject
 from support.children import in_a_process
@@ -97,47 +91,10 @@ def _signal_host(records, path, number):
     path.write_text(str(host.pid))
 
 
-def test_a_process_that_has_the_number_of_an_ended_host_goes_on():
-    with subprocess.Popen(["/bin/sleep", "60"]) as sleeper:
-        sleeper.send_signal(signal.SIGSTOP)
-        assert until(lambda: psutil.Process(sleeper.pid).status() == psutil.STATUS_STOPPED)
-        client._end_if_stopped(client._Host(sleeper.pid, "address-of-an-ended-host"))
-        sleeper.terminate()
-        sleeper.send_signal(signal.SIGCONT)
-        assert sleeper.wait() == -signal.SIGTERM
-
-
-def test_a_host_outlives_a_scope_that_could_not_begin(records, monkeypatch):
-    host, _ = _inject_error(records)
-    with monkeypatch.context() as patch:
-        patch.setattr(client, "_SupervisorProcess", _refuse_supervisor)
-        with pytest.raises(OSError, match="Too many open files"):
-            _inject_error(records)
-    assert _inject_error(records)[0] == host
-
-
-def _refuse_supervisor(*_arguments):
-    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-
 def _note_own_host(records, path):
     host, _ = _inject_error(records)
     assert host.ppid() == os.getpid()
     path.write_text(str(host.pid))
-
-
-def test_a_host_sends_strangers_away(records):
-    """Another process may find its address in /proc/net/unix."""
-    host, _ = _inject_error(records)
-    address = client._hosts[os.getpid()].address
-    assert in_a_process(functools.partial(_connect_to_host, address)) == ""
-    assert host.is_running()
-
-
-def _connect_to_host(address):
-    with socket.socket(socket.AF_UNIX) as stranger:
-        stranger.connect(f"\0{address}")
-        assert stranger.recv(1) == b""
 
 
 def test_a_supervisor_whose_workers_outlive_the_scope_is_waited_for(records):
@@ -148,23 +105,3 @@ def test_a_supervisor_whose_workers_outlive_the_scope_is_waited_for(records):
     assert supervisor.is_running()
     del iterator
     assert until(lambda: _has_ended(supervisor))
-
-
-def test_too_few_processes(monkeypatch):
-    def refuse():
-        raise UnusableEnvironmentError("too few processes: another one cannot start", "short")
-
-    monkeypatch.setattr(module, "fork", refuse)
-    with socket.socket() as listening:
-        listening.listen()
-        host = module.SupervisorHost(listening, os.getpid())
-        ours, theirs = map(protocol.Channel, socket.socketpair())
-        descriptors = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
-        host._start(module._Scope(theirs), *descriptors)
-        answer, _ = ours.receive()
-        ours.close()
-        theirs.close()
-        os.close(host._starter_fd)
-        host._events.close()
-    assert answer == protocol.SupervisorStarted(0, "too few processes: another one cannot start")
-    assert not any(os.path.exists(f"/proc/self/fd/{number}") for number in descriptors)

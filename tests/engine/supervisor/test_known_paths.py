@@ -82,14 +82,6 @@ def test_a_child_with_memory_of_its_own(path, faulted_path):
     assert ["", "", EIO, ""] == gave
 
 
-def test_a_pointer_to_nothing(path):
-    def open_path(address):
-        return _open_at(address) if address else WAYS["read"](path)
-
-    gave, _ = _attempt_without_faults([None, 1, (1 << 64) - 1], open_path)
-    assert [os.strerror(errno.EFAULT)] * 2 == gave[1:]
-
-
 def test_a_path_that_crosses_a_page(path, faulted_path):
     """Its first page ends where a known path would end; the second one makes it another path."""
     pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)

@@ -6,7 +6,6 @@ import mmap
 import os
 import socket
 import threading
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,10 +13,9 @@ import torch
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.system.proc import descriptors, limit_for_headroom
 from pytest_dataloader_faults.faults import ClosedDescriptor, ReadError
-from support.attempts import CONTENT, NEVER, attempt, error_of
+from support.attempts import CONTENT, attempt, error_of
 from support.children import in_its_own_process
 from support.epochs import alone, epoch
-from support.rows import slow
 from support.tries import WAYS, Tries, in_a_child, number_of, pread
 from support.troublemakers import take_every_descriptor
 from support.waiting import until
@@ -82,27 +80,6 @@ def test_a_file_that_has_the_number_of_a_faulted_one(victim, plain):
 
 
 @in_its_own_process(LIMIT)
-def test_every_file_that_is_kept_open(victim, plain):
-    def read(paths):
-        failed = error_of(WAYS["read"])(paths[0])
-        room = LIMIT - len(os.listdir("/proc/self/fd"))
-        fds = [os.open(paths[1], os.O_RDONLY) for _ in range(room)]
-        return failed, {pread(fd) for fd in fds}
-
-    (gave,), injection = attempt([(victim, plain)], read, ReadError("*.bin"))
-    assert (f"[Errno 5] {EIO}", {b"plain"}) == gave
-    assert 1 == injection.fired
-
-
-def test_a_number_that_no_process_has(victim):
-    def read(path):
-        return pread(number_of(path))
-
-    (gave,), injection = attempt([victim], read, ReadError("*.bin"), require_fired=False)
-    assert (f"OSError: [Errno 9] {os.strerror(errno.EBADF)}", 0) == (gave, injection.fired)
-
-
-@in_its_own_process(LIMIT)
 def test_what_is_closed_at_a_sample_is_the_victim(victim, plain):
     def read(paths):
         if not _kept:
@@ -125,11 +102,10 @@ class _Tensors(Tries):
         return torch.ones(1000)
 
 
-@pytest.mark.parametrize("free", [30, *(slow(n) for n in (26, 34))])
-def test_shared_memory_that_has_the_number_of_a_faulted_file(victim, free):
+def test_shared_memory_that_has_the_number_of_a_faulted_file(victim):
     """Mapped by torch, which is no mapping of the dataset's."""
 
-    @in_its_own_process(limit_for_headroom(descriptors(os.getpid()), free))
+    @in_its_own_process(limit_for_headroom(descriptors(os.getpid()), 30))
     def body():
         dataset = _Tensors([victim] * 40, error_of(WAYS["pread"]))
         with inject(ReadError("*.bin")) as injection:
@@ -216,25 +192,3 @@ def test_what_is_still_the_file(paths):
     gave, injection = attempt(calls, lambda call: call(), *faults)
     names = [[each.call for each in facts.firings] for facts in injection.faults]
     assert [each[1:] for each in SAME.values()] == list(zip(gave, names, strict=True))
-
-
-def test_a_held_file_that_gets_another_name(victim):
-    def read(fd):
-        os.rename(victim, f"{victim}.old")
-        return pread(fd)
-
-    with open(victim, "rb") as file:
-        (gave,), _ = attempt([file.fileno()], read, ReadError("*.bin"))
-    assert EIO in gave
-
-
-def test_a_file_that_is_kept_open_beside_many_that_are_closed(victim, plain):
-    def read(paths):
-        with open(paths[0], "rb", buffering=0) as file:
-            assert all(Path(paths[1]).read_bytes() for _ in range(1000))
-            return file.read()
-
-    faults = ReadError("*.bin"), ReadError("*.txt", nth=NEVER)
-    (gave,), injection = attempt([(victim, plain)], read, *faults, require_fired=False)
-    assert EIO in gave
-    assert 1 == injection.fired

@@ -164,20 +164,6 @@ def test_who_is_below():
     assert not is_below(child, {own_pid})
 
 
-def test_a_process_of_ours_that_says_nothing(records):
-    """Only its latest connection is kept, so that it cannot use up the supervisor."""
-    with inject(ReadError("*/00.rec")) as injection, contextlib.ExitStack() as lines:
-        injection.refresh()
-        descriptors, _ = _usage(injection._client.pid)
-        for _ in range(_SLOW):
-            line = lines.enter_context(socket.socket(socket.AF_UNIX))
-            line.connect(f"\0{injection._client.config.address}")
-        injection.refresh()
-        assert until(lambda: _usage(injection._client.pid)[0] <= descriptors + 1)
-        read = epoch(alone(Records(records)))
-    assert ("Errno 5" in read.text, 1) == (True, injection.fired)
-
-
 JUNK = {
     "no JSON": (_message(b"\xff{"), 0),
     "deep": (_message(b"[" * 100_000), 0),

@@ -1,8 +1,6 @@
 """Reads that are late or never come back, and workers that stand still."""
 
-import ctypes
 import functools
-import multiprocessing
 import signal
 import threading
 import time
@@ -23,7 +21,6 @@ from support.epochs import alone, epoch, take_before_hang
 from support.tries import WAYS, Tries
 from support.waiting import until
 
-AGES = 3600.0
 STANDING_STILL = [
     WorkerHung(at=3),
     HungRead("*/02.rec"),
@@ -96,13 +93,6 @@ def test_other_workers_go_on_meanwhile(paths):
     assert [0, 0] == read.exit_codes
 
 
-def test_a_read_that_is_late_by_ages_comes_with_the_end_of_the_scope(paths):
-    with inject(SlowRead("*/01.rec", seconds=AGES), require_fired=False):
-        iterator = iter(_reading(paths))
-        assert next(iterator).index == 0
-    assert [*range(1, COUNT)] == [each.index for each in iterator]
-
-
 @pytest.mark.parametrize("fault", STANDING_STILL, ids=repr)
 def test_a_worker_stands_still(paths, fault):
     """In three loops of a scope, which end in different ways. What came before has come.
@@ -159,37 +149,6 @@ def _time_out(iterator, count, injection, patience=0.5):
 def _kill_and_wait(worker):
     worker.kill()
     assert until(lambda: worker.exitcode is not None)
-
-
-class Ticking(Tries):
-    """Has a thread in its worker that counts for as long as it is let."""
-
-    def __init__(self, paths):
-        super().__init__(paths, WAYS["read"])
-        self.ticks = multiprocessing.RawValue(ctypes.c_uint64)
-
-    def __getitem__(self, index):
-        if not self.ticks.value:
-            self.ticks.value = 1
-            threading.Thread(target=self._tick, daemon=True).start()
-        return super().__getitem__(index)
-
-    def _tick(self):
-        while True:
-            self.ticks.value += 1
-            time.sleep(0.001)
-
-
-def test_threads_of_a_worker_that_hangs_go_on(paths):
-    dataset = Ticking(paths)
-    with inject(WorkerHung(at=2)) as injection:
-        iterator = iter(alone(dataset))
-        _time_out(iterator, 1, injection, patience=2.0)
-        ticks = dataset.ticks.value
-        assert until(lambda: dataset.ticks.value > ticks, 0.5)
-    (worker,) = iterator._workers
-    del iterator
-    assert worker.exitcode == 0
 
 
 def test_each_worker_may_hang(paths):

@@ -23,7 +23,6 @@ from pytest_dataloader_faults.faults import (
 from pytest_dataloader_faults.outcomes import FiringKind
 from support.attempts import CONTENT, attempt, attempt_followed, error_of
 from support.epochs import alone, epoch
-from support.rows import slow
 from support.tries import (
     WAYS,
     Tries,
@@ -54,9 +53,9 @@ def _held_fd(held_path):
     os.close(fd)
 
 
-@pytest.fixture(name="mapped", params=["MAP_SHARED", slow("MAP_PRIVATE")])
-def _mapped(request, held_fd):
-    with mmap.mmap(held_fd, 0, flags=getattr(mmap, request.param), prot=mmap.PROT_READ) as mapping:
+@pytest.fixture(name="mapped")
+def _mapped(held_fd):
+    with mmap.mmap(held_fd, 0, prot=mmap.PROT_READ) as mapping:
         yield mapping
 
 
@@ -130,15 +129,6 @@ def test_a_held_mapping_is_of_a_shorter_file(mapped):
     assert {signal.SIGBUS} == read.signals
     assert injection.workers[0].fetches == len(sources)
     assert mapped[-1] == PAGES - 1
-
-
-def test_what_is_held_works_under_faults_on_nothing(held_fd, mapped):
-    faults = [kind("*.nothing") for kind in (ReadError, ClosedDescriptor, TruncatedFile)]
-    with inject(*faults, require_fired=False) as injection:
-        (read,) = epoch(alone(Tries([held_fd], pread))).batches
-        (looked,) = epoch(alone(Tries([(mapped, mmap.PAGESIZE)], look_at))).batches
-    assert (BYTES, 1) == (read.gave, looked.gave)
-    assert (0, 0) == (injection.matched, injection.fired)
 
 
 EIO = os.strerror(errno.EIO)

@@ -16,27 +16,21 @@ from pytest_dataloader_faults.outcomes import FiringKind
 from support.attempts import epoch_of
 from support.datasets import Records
 from support.epochs import alone
-from support.rows import slow
 from support.served import SharesTensors
 from support.tries import Reads
 from support.waiting import until
 
-SPAWN = slow("spawn")
 
-
-@pytest.mark.parametrize("method", ["forkserver", SPAWN])
-def test_sharing_a_tensor_imports_nothing(records, method):
-    outcome = run_trial(
-        lambda: SharesTensors(records), loader={"multiprocessing_context": method, "num_workers": 1}
-    )
+def test_sharing_a_tensor_imports_nothing(records):
+    loader = {"multiprocessing_context": "forkserver", "num_workers": 1}
+    outcome = run_trial(lambda: SharesTensors(records), loader=loader)
     assert outcome.epochs[0].exception is None
     assert outcome.epochs[0].complete
 
 
-@pytest.mark.parametrize("method", ["fork", SPAWN])
-def test_sharing_a_tensor_under_faults_imports_nothing(records, method):
+def test_sharing_a_tensor_under_faults_imports_nothing(records):
     """Nor in a loop of the user's own: an import would meet the faults."""
-    loader = DataLoader(SharesTensors(records), num_workers=1, multiprocessing_context=method)
+    loader = DataLoader(SharesTensors(records), num_workers=1)
     with inject(ReadError("*.rec"), require_fired=False):
         assert len(list(loader)) == len(loader)
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import ctypes
 import multiprocessing
 import os
 import subprocess
 import threading
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from errno import EAGAIN
-from multiprocessing.pool import ThreadPool
 
 from pytest_dataloader_faults.faults import ThreadExhaustion
 from support.contracts.row import Row, errno, text
@@ -24,24 +21,6 @@ def _start_thread(_):
     thread.start()
     thread.join()
     return DONE
-
-
-def _start_plain_thread(_):
-    ended = threading.Lock()
-    ended.acquire()
-    _thread.start_new_thread(ended.release, ())
-    ended.acquire()
-    return DONE
-
-
-def _run_executor(_):
-    with ThreadPoolExecutor(2) as pool:
-        return pool.submit(str, DONE).result()
-
-
-def _run_pool(_):
-    with ThreadPool(2) as pool:
-        return pool.apply(str, (DONE,))
 
 
 def _start_in_c(_):
@@ -106,16 +85,8 @@ def _start_process(_):
     return DONE
 
 
-def _run_processes(_):
-    with _as_parent(), ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
-        return pool.submit(str, DONE).result()
-
-
 THREADS = {
     "Thread": _start_thread,
-    "_thread": _start_plain_thread,
-    "ThreadPoolExecutor": _run_executor,
-    "ThreadPool": _run_pool,
     "pthread_create": _start_in_c,
 }
 PROCESSES = {
@@ -125,7 +96,6 @@ PROCESSES = {
     "posix_spawn": _spawn,
     "system": _call_shell,
     "Process": _start_process,
-    "ProcessPoolExecutor": _run_processes,
 }
 WAYS = {**THREADS, **PROCESSES}
 

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import sqlite3
 import subprocess
-import threading
 from collections.abc import Callable
 from errno import ENOSPC
 from functools import partial
@@ -61,32 +60,11 @@ def _through_h5py(path: str) -> None:
         file["x"] = np.frombuffer(CONTENT, np.uint8)
 
 
-def _through_numpy(path: str) -> None:
-    with open(path, "wb") as file:
-        np.save(file, np.zeros(9999))
-
-
 def _through_sqlite(path: str) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("create table t (x)")
         connection.execute("insert into t values (?)", (CONTENT,))
     connection.close()
-
-
-def _in_a_thread(path: str) -> None:
-    errors = []
-
-    def write() -> None:
-        try:
-            Path(path).write_bytes(CONTENT)
-        except OSError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
 
 
 def _in_a_program(path: str) -> None:
@@ -106,10 +84,7 @@ def _renamed(path: str) -> None:
 
 WRITING_ON: dict[str, Callable[[str], Any]] = {
     "write_bytes": lambda path: Path(path).write_bytes(CONTENT),
-    "text": lambda path: Path(path).write_text("x" * 9999, encoding="ascii"),
-    "thread": _in_a_thread,
     "tee": _in_a_program,
-    "np.save": _through_numpy,
     "tofile": lambda path: np.zeros(9999).tofile(path),
     "torch.save": lambda path: torch.save(torch.zeros(9999), path),
     "sqlite": _through_sqlite,
