@@ -31,8 +31,10 @@ from pytest_dataloader_faults.exceptions import HarnessError, LostProcessError, 
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from support import troublemakers
 from support.datasets import Records
+from support.epochs import alone
 from support.judging import judge_trial
 from support.rows import slow
+from support.tries import WAYS, Tries
 from support.troublemakers import Trouble
 from support.waiting import allowed, until
 
@@ -220,8 +222,10 @@ def test_a_loop_of_inject_ends_when_the_supervisor_is_stopped(records):
 
 
 def _stop_within_an_epoch(records):
+    """Of samples without a tensor, whose descriptor the worker would have to send."""
+    texts = Tries(sorted(map(str, records.iterdir())), WAYS["read"])
     with inject(ReadError("*/00.rec", nth=99), require_fired=False) as injection:
-        iterator = iter(DataLoader(Records(records), num_workers=1, batch_size=1))
+        iterator = iter(alone(texts))
         next(iterator)
         psutil.Process(injection._client.pid).suspend()
         list(iterator)
