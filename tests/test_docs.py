@@ -46,19 +46,6 @@ def test_examples_run_and_print_what_the_page_shows(page, tmp_path):
     check_examples(page, tmp_path)
 
 
-@rows("time", ["0.4s", "70.12s (0:01:10)", "90061.00s (1 day, 1:01:01)"])
-def test_times_do_not_count(time):
-    assert generate.same(f"== 2 passed in {time} ==") == "== 2 passed in N s =="
-
-
-@pytest.mark.parametrize("check", ["workers-agree", "read-error"])
-def test_only_of_a_race_the_verdict_does_not_count(check):
-    text = "1 check failed (1 {}); 4.9 s\n  1 check: uses a file: {}\n"
-    wrapped = text.format("fails_without_fault", check).replace("(1 ", "(1\n    ")
-    is_race = check == "workers-agree"
-    assert (generate.same(text.format("corrupted", check)) == generate.same(wrapped)) is is_race
-
-
 @each_page
 def test_what_examples_import_is_there(page):
     package_name = package.__name__

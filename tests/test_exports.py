@@ -8,7 +8,6 @@ import inspect
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -127,13 +126,3 @@ def test_signature(function, expected):
     ]
 
     assert expected == str(inspect.Signature(bare))
-
-
-def test_types_are_packaged():
-    assert Path(package.__file__).with_name("py.typed").is_file()
-
-
-def test_plugin_is_registered():
-    (entry,) = importlib.metadata.entry_points(group="pytest11", name="dataloader_faults")
-
-    assert f"{NAME}.plugin" == entry.value

@@ -63,25 +63,6 @@ def test_every_fault_is_exported():
     assert sorted(faults.__all__) == list(faults.__all__)
 
 
-def _subclass_bases(base):
-    """The names of the classes that derive from *base*, each with the names of its bases."""
-    bases = {}
-    for subclass in base.__subclasses__():
-        bases |= {
-            subclass.__name__: {base_class.__name__ for base_class in subclass.__bases__},
-            **_subclass_bases(subclass),
-        }
-    return bases
-
-
-def test_every_class_that_is_not_a_base_is_a_kind():
-    derived = _subclass_bases(faults.Fault)
-
-    # A kind may derive from another one.
-    bases = {ODD}.union(*derived.values()) - {*faults.KINDS}
-    assert {*derived} - bases == {*faults.KINDS}
-
-
 ODD = "Odd"
 FACTS = {
     "happens_in": Place.READ,

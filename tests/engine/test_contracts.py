@@ -20,11 +20,11 @@ from support.rows import slow
 from support.tries import WAYS
 
 pytestmark = pytest.mark.usefixtures("engine")
-BY_FORK = ("connection", "start")
-"""A server's thread is no file; and a worker that is not forked lacks multiprocessing's fork."""
+BY_FORK_SERVER = ("read", "full disk", "allocation", "fake files")
+"""Faults of each kind that a worker of another start method prepares for in its own way."""
 CELLS = [
     *((family, "fork") for family in FAMILIES),
-    *(slow((family, "forkserver")) for family in FAMILIES if family not in BY_FORK),
+    *(slow((family, "forkserver")) for family in BY_FORK_SERVER),
 ]
 
 

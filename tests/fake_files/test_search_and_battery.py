@@ -102,6 +102,7 @@ def test_the_whole_battery(files):
     assert not wrong
 
 
+@pytest.mark.slow
 def test_ends_of_lines_are_looked_for_in_fake_files(fake_dataset_fs):
     for number in range(COUNT):
         text = "".join(f"{number},{line}\n" for line in range(6))

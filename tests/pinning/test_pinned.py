@@ -14,7 +14,6 @@ from pytest_dataloader_faults._trial import accelerator, take_reference
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import (
-    DescriptorExhaustion,
     OpenError,
     ReadError,
     SharedMemoryExhaustion,
@@ -80,7 +79,7 @@ def test_epoch_that_failed_leaves_no_thread(accelerator, records):
     assert until(lambda: threading.active_count() == 1)
 
 
-QUICK = (OpenError, SharedMemoryExhaustion, DescriptorExhaustion)
+QUICK = (OpenError, SharedMemoryExhaustion)
 """``engine/test_fault_matrix.py`` runs the others, without this thread."""
 
 

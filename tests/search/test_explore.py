@@ -246,11 +246,6 @@ def test_bad_arguments_are_refused(records, options, text):
         explore(lambda: Records(records), **options)
 
 
-def test_a_survey_of_what_is_no_dict_is_refused(records):
-    with pytest.raises(InvalidArgumentError, match="loader=3 must be a dict"):
-        survey(lambda: Records(records), loader=3)
-
-
 def test_a_survey_names_the_files_that_are_read(records):
     (records.parent / "unread.txt").write_text("")
     files = survey(lambda: Records(records), files="*.rec").files

@@ -5,11 +5,9 @@ Each gets the folder of its records, and a log, in which it notes the answers to
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,27 +98,6 @@ class DeletesNotes(DeletesOnly):
 
     def change(self, path: Path) -> None:
         os.remove(path.parent.with_name("notes.txt"))
-
-
-class Locks(Deletes):
-    """Takes the lock of each file."""
-
-    def load(self, index: int) -> Any:
-        with open(self.paths[index], "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return super().load(index)
-
-
-class Connects(Deletes):
-    """Connects to a server for each sample."""
-
-    def __init__(self, folder: Path, log: Log) -> None:
-        super().__init__(folder, log)
-        self.server = socket.create_server(("127.0.0.1", 0))
-
-    def load(self, index: int) -> Any:
-        with socket.create_connection(self.server.getsockname(), timeout=30):
-            return super().load(index)
 
 
 class DeletesElsewhere(Deletes):

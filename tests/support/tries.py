@@ -192,11 +192,6 @@ def _in_folder(path: str) -> bytes:
         os.close(folder)
 
 
-def _roundabout(path: str) -> bytes:
-    folder, name = os.path.split(path)
-    return Path(f"{folder}/../{os.path.basename(folder)}/./{name}").read_bytes()
-
-
 def _openat2(path: str) -> bytes:
     """By the bare system call, which the C library does not know."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -255,14 +250,10 @@ WAYS: dict[str, Callable[[str], bytes]] = {
     "copy_file_range": _copied,
     "dup": with_descriptor(_through_duplicate(os.dup)),
     "F_DUPFD": with_descriptor(_through_duplicate(lambda fd: fcntl.fcntl(fd, fcntl.F_DUPFD, 3))),
-    "F_DUPFD_CLOEXEC": with_descriptor(
-        _through_duplicate(lambda fd: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
-    ),
     "thread": _in_a_thread,
     "cat": _in_a_program,
     "relative path": _relative,
     "dir_fd": _in_folder,
-    "roundabout path": _roundabout,
     "openat2": _openat2,
     "O_CREAT": _creating,
     "fread": _in_c,
