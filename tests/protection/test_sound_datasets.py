@@ -210,23 +210,6 @@ ONE_WORKER = {"num_workers": 1, "batch_size": 5}
 OLD, ROWS, LONG = b"old", 64, 100_000
 
 
-class Counts(Records):
-    """Rewrites an index in place for each sample, with a copy next to it until that is done."""
-
-    def __init__(self, folder):
-        super().__init__(folder)
-        self.index, self.copy = folder.with_name("index.txt"), folder.with_name("index.bak")
-
-    def __getitem__(self, index):
-        self.copy.write_bytes(self.index.read_bytes())
-        with open(self.index, "wb", buffering=0) as file:
-            file.write(b"half")
-            sample = super().__getitem__(index)
-            file.write(b"whole")
-        self.copy.unlink()
-        return sample
-
-
 class Remembers(Records):
     """Writes down what it has read, in transactions of four samples."""
 
@@ -250,13 +233,6 @@ class Remembers(Records):
         return super().__getitem__(index)
 
 
-@pytest.fixture(name="index")
-def _index(records):
-    path = records.with_name("index.txt")
-    path.write_bytes(OLD)
-    return path
-
-
 @pytest.fixture(name="database")
 def _database(records):
     path = records.with_name("read.db")
@@ -275,16 +251,6 @@ def rows_of(database):
         ((count,),) = connection.execute("select count(*) from samples")
     connection.close()
     return count if state == "ok" else state
-
-
-def test_the_copy_of_a_file_that_is_half_changed_stays(records, index):
-    outcome = run_trial(
-        lambda: Counts(records), HungRead("*/05.rec"), loader=ONE_WORKER, deadline=allowed(1)
-    )
-
-    assert outcome.fired
-    assert index.read_bytes() == b"half"
-    assert index.with_name("index.bak").exists()
 
 
 @pytest.mark.parametrize(

@@ -229,12 +229,6 @@ def test_bad_arguments_are_refused_by_name_and_range(code):
         find(_made(code), lambda _: True, settings=quick)
 
 
-@rows("name", strategies.__all__)
-def test_arguments_are_by_keyword(name):
-    with pytest.raises(TypeError, match="positional"):
-        getattr(strategies, name)(FILES)
-
-
 @rows(
     "code",
     [
