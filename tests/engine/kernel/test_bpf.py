@@ -17,6 +17,7 @@ from pytest_dataloader_faults._engine.calls import (
 )
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.bpf import program
+from pytest_dataloader_faults._engine.kernel.caller import Syscall, folder_link
 from pytest_dataloader_faults._engine.kernel.linux import (
     ARCHITECTURES,
     AT_EMPTY_PATH,
@@ -187,6 +188,15 @@ OTHERS = {
 """And what only some calls have."""
 
 
+NEW_FOLDERS = {
+    **dict.fromkeys(["mkdir", "mknod", "rename", "link", "symlink"]),
+    **dict.fromkeys(["mkdirat", "mknodat"], 0),
+    "symlinkat": 1,
+    **dict.fromkeys(["renameat", "renameat2", "linkat"], 2),
+}
+"""And the folder that a new path is relative to; None: the working directory."""
+
+
 def test_arguments_are_where_the_manual_pages_have_them():
     """The other tests here take their places from the table of calls."""
     of_paths = Role.OPENS, Role.STATS, Role.CHECKS, Role.ATTRIBUTES, Role.CHANGES
@@ -197,6 +207,21 @@ def test_arguments_are_where_the_manual_pages_have_them():
     for attribute, places in OTHERS.items():
         attributes = {name: getattr(call, attribute) for name, call in KNOWN.items()}
         assert {name: place for name, place in attributes.items() if place is not None} == places
+
+
+def test_the_folder_of_a_new_path_is_where_the_manual_pages_have_it():
+    """Before the path, unless the call has another path there, such as rename(2)."""
+    fds = tuple(range(70, 76))
+    links = {
+        name: folder_link(Syscall(1, 7, name, fds), call.new_path_at)
+        for name, call in KNOWN.items()
+        if call.new_path_at is not None
+    }
+
+    assert links == {
+        name: "/proc/7/cwd" if place is None else f"/proc/7/fd/{fds[place]}"
+        for name, place in NEW_FOLDERS.items()
+    }
 
 
 def on_descriptor(machine: str, name: str, fd: int, **options) -> str:
