@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 from torch.utils.data import DataLoader, Sampler
 
 from pytest_dataloader_faults import check_dataset
@@ -167,27 +166,6 @@ def test_the_read_that_failed_is_named(records):
     assert result.cause == "does not recover after the fault is removed"
 
 
-class _OneRead(Records):
-    """Each worker reads one file by one system call, and keeps it."""
-
-    data: Any = None
-
-    def __getitem__(self, index: int) -> Any:
-        if self.data is None:
-            with open(self.paths[0], "rb", buffering=0) as file:
-                self.data = file.read(SIZE)
-        if len(self.data) != SIZE:
-            raise ValueError(self.paths[0])
-        return torch.tensor(list(self.data)), index
-
-
-def test_a_worker_that_reads_once_is_run_once(records):
-    result = result_of(lambda: _OneRead(records), "recovers-after-read-error")
-
-    assert (result.passed, len(result.trials)) == (True, 1)
-    assert "tried:" not in result.explanation
-
-
 def test_no_read_fails_in_the_second_epoch(records):
     epoch = Epoch(keep_workers=True)
     outcome = run_trial_job(
@@ -218,18 +196,6 @@ class _FirstThenAll(Sampler[int]):
 
     def __len__(self) -> int:
         return COUNT
-
-
-def test_persistent_workers_run_again(records):
-    result = result_of(lambda: Records(records), "recovers-after-read-error")
-
-    assert (result.passed, result.verdict) == (True, "survived")
-    assert re.search(r"the first read \(survived\);.* read \d+", result.explanation)
-    first_pass, second = result.outcome.epochs
-    assert (first_pass.exception.type, second.exception) == ("OSError", None)
-    assert len(result.outcome.workers) == 2
-    assert {each.fetches > 2 for each in result.outcome.workers} == {True}
-    assert result.outcome.fired == 2
 
 
 def test_random_numbers_that_repeat_are_found_in_a_shuffled_epoch(records):

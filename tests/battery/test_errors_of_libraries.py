@@ -18,9 +18,8 @@ from pytest_dataloader_faults import Contract, UnclearErrorWarning, check_datase
 from pytest_dataloader_faults.faults import OpenError, ReadError, TruncatedFile
 from support.corpus.memory import IgnoresMalloc
 from support.datasets import Records
-from support.installed import BY_CONDA, FROM_FOLDER, NAME, forget, install
+from support.installed import FROM_FOLDER, NAME, forget, install
 from support.results import failure_of
-from support.rows import slow
 
 UNCLEAR = "raises an error that hides its cause"
 
@@ -53,17 +52,14 @@ def _check(make_dataset, check="open-error", **options):
     return result
 
 
-@pytest.mark.parametrize("metadata", [None, slow(BY_CONDA)], ids=["pip", "conda"])
-def test_an_unclear_error_of_a_library_is_a_warning(metadata, tmp_path, records, monkeypatch):
-    library = _import_from(install(tmp_path / "venv", metadata), monkeypatch)
-
+def test_an_unclear_error_of_a_library_is_a_warning(fakeslide, records):
     with pytest.warns(
         UnclearErrorWarning, match="^open-error: failed_unclearly: SlideError"
     ) as warned:
-        result = _check(lambda: ReadsSlides(records, library.read))
+        result = _check(lambda: ReadsSlides(records, fakeslide.read))
     assert (result.verdict, result.passed, result.failed) == ("failed_unclearly", False, False)
     assert (result.finding.library, result.cause) == (NAME, UNCLEAR)
-    assert result.outcome.exception.file == library.__file__
+    assert result.outcome.exception.file == fakeslide.__file__
     assert f"(UnclearErrorWarning), because {NAME} raised the error" in result.explanation
     assert warned[0].filename == __file__
 
@@ -224,6 +220,7 @@ class Mapped(Records):
         return torch.tensor(np.memmap(self.paths[index], np.uint8, "r")), index
 
 
+@pytest.mark.slow
 def test_a_stack_does_not_change_the_signal(records):
     """That of all threads would: those that send the first batch have just started."""
     loader = {"num_workers": 4, "batch_size": 1}

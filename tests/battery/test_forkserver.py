@@ -3,8 +3,6 @@
 import sys
 import types
 
-import pytest
-
 from pytest_dataloader_faults import check_dataset
 from support.datasets import Records
 from support.results import failure_of
@@ -21,15 +19,6 @@ FEW = ["workers-agree", "pickles", "open-error", "truncated-half", "worker-kille
 def _verdicts(kind, records, loader, **options):
     results = check_dataset(lambda: kind(records), loader=loader, on_fail=None, **options)
     return {each.check: (each.verdict, each.passed) for each in results if each.applies}
-
-
-@pytest.mark.slow
-def test_verdicts_are_those_of_forked_workers(records):
-    forked = _verdicts(ZerosOnError, records, {"multiprocessing_context": "fork"})
-    served = _verdicts(ZerosOnError, records, SERVED)
-    assert forked.pop(KILLED) == ("failed_cleanly", True)
-    assert served == forked
-    assert len(served) > 20
 
 
 def test_few_verdicts_are_those_of_forked_workers(records):

@@ -75,15 +75,6 @@ class MakesCycles(Records):
         return super().__getitem__(index)
 
 
-class Fragments(Records):
-    """Frees every other one of many pieces, of another size each time."""
-
-    def __getitem__(self, index):
-        pieces = [bytearray(100 * (number % 50) + index) for number in range(2000)]
-        del pieces[::2]
-        return super().__getitem__(index)
-
-
 class Views(Records):
     """Gives a part of a tensor, and so ships all of it."""
 
@@ -92,23 +83,11 @@ class Views(Records):
         return torch.cat([sample, torch.zeros(1 << 20, dtype=torch.uint8)])[: len(sample)]
 
 
-class Photographs(Records):
-    """Gives samples of a few hundred KiB, each made of several such arrays."""
-
-    def __getitem__(self, index):
-        sample, _ = super().__getitem__(index)
-        image = sample.float().repeat(1600).reshape(320, 320)
-        return ((image - image.mean()) / image.std()).flip(0), index
-
-
 @pytest.mark.parametrize(
     ("healthy", "options"),
     [
         (Cached, {"shuffle": True}),
-        slow(MakesCycles, {}),
-        slow(Fragments, {}),
         slow(Views, {"batch_size": None}),
-        slow(Photographs, {}),
     ],
     ids=lambda dataset: getattr(dataset, "__name__", ""),
 )
@@ -126,6 +105,7 @@ def test_growth_behind_a_loader_that_keeps_its_iterator(records):
     assert "more descriptors in worker 0 (pipe)" in result.sentence
 
 
+@pytest.mark.slow
 def test_garbage_of_workers_that_no_epoch_restarts(records):
     """A loader that keeps its iterator never tells its workers that an epoch begins."""
     result = _check(lambda: infinite(Lazy, MakesCycles(records)))
@@ -174,6 +154,7 @@ def test_few_epochs_show_nothing_where_time_ended_them(epochs, changes, says):
     assert says is None or refusal.reason.startswith(says)
 
 
+@pytest.mark.slow
 def test_a_ready_loader_runs_with_persistent_workers(records):
     """Torch forbids to set that option later, since workers may be about; here are none yet."""
     loader = DataLoader(Records(records), num_workers=1, batch_size=2)

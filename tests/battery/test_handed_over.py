@@ -18,7 +18,7 @@ from pytest_dataloader_faults.search import replay
 from support.datasets import Records
 from support.handed_over import Broken, DataModule
 from support.plugin_datasets import ZerosOnError
-from support.rows import rows, slow
+from support.rows import rows
 
 pytestmark = pytest.mark.usefixtures("engine")
 CHECK = {"only": "open-error", "on_fail": None}
@@ -122,11 +122,9 @@ class Samples(dict):
     "samples",
     [
         [torch.tensor(each) for each in range(8)],
-        slow(tuple((torch.tensor(each), each) for each in range(8))),
         Samples({each: torch.tensor(each) for each in range(8)}),
-        slow([{"x": torch.tensor(each)} for each in range(8)]),
     ],
-    ids=["list", "tuple", "dict", "dicts"],
+    ids=["list", "dict"],
 )
 def test_a_container_of_samples_is_one_dataset(samples):
     """A list or a dict is a map-style dataset, unless it has nothing but loaders or datasets."""

@@ -3,7 +3,6 @@
 import fcntl
 import inspect
 import select
-import socket
 import threading
 import time
 from functools import partial
@@ -20,7 +19,6 @@ from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from pytest_dataloader_faults.outcomes.repeats import deciding_trial
 from pytest_dataloader_faults.steps import run_epochs
 from support.datasets import Records, write_records
-from support.rows import slow
 
 DEADLINE, IN_BETWEEN, MORE = 6, 3.0, 4.0
 
@@ -113,6 +111,7 @@ def _less_patience(monkeypatch):
     monkeypatch.setattr(deadline, "MORE_SECONDS", MORE)
 
 
+@pytest.mark.slow
 def test_who_sleeps_for_ever_is_waited_for_once_in_each_check(records, less_patience):
     first_result, second, transient = check_dataset(
         lambda: TriesForEver(records),
@@ -151,35 +150,11 @@ class TriesForAWhile(Records):
         select.poll().poll(2)
 
 
-class SleepsBetweenTries(TriesForAWhile):
-    """Its pauses are sleeps, as those of webdataset's warn_and_continue are."""
-
-    def pause(self):
-        time.sleep(0.5)
-
-
-class WaitsBetweenTries(TriesForAWhile):
-    """In its pauses it waits for a descriptor that is never ready, as for a server."""
-
-    def pause(self):
-        never_ready, other = socket.socketpair()
-        with never_ready, other:
-            select.select([never_ready], [], [], 0.5)
-
-
-@pytest.mark.parametrize(
-    ("kind", "check", "loader"),
-    [
-        (TriesForAWhile, "permission-denied", {"num_workers": 1}),
-        slow(SleepsBetweenTries, "permission-denied", None),
-        slow(WaitsBetweenTries, "permission-denied", None),
-    ],
-)
-def test_a_retry_at_the_line_of_a_hang_is_waited_for(records, kind, check, loader):
+def test_a_retry_at_the_line_of_a_hang_is_waited_for(records):
     first_result, second = check_dataset(
-        lambda: kind(records),
-        only=["open-error", check],
-        loader=loader,
+        lambda: TriesForAWhile(records),
+        only=["open-error", "permission-denied"],
+        loader={"num_workers": 1},
         deadline=DEADLINE,
         on_fail=None,
     )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import Any
 
 import pytest
 
-from pytest_dataloader_faults import Contract, check_dataset, inject, run_trial
+from pytest_dataloader_faults import check_dataset, inject
 from pytest_dataloader_faults._engine.file_copies import flip_masks
 from pytest_dataloader_faults._engine.system.proc import inherited_mappings
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import CorruptedFile, OpenError, ReadError
@@ -21,7 +19,6 @@ from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.text import printable
 from support.datasets import SIZE, Records
 from support.epochs import alone, epoch
-from support.judging import judge_trial
 from support.rows import rows
 from support.specimens import ZerosOnError
 
@@ -47,17 +44,6 @@ def _hostile(tmp_path):
     return folder
 
 
-class _Tells(Records):
-    """Says itself which file it is about."""
-
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)[0]
-        except OSError as error:
-            message = f"{self.paths[index]} is lost"
-            raise RuntimeError(message) from error
-
-
 def _can_be_shown(text):
     text.encode()
     return all(line.isprintable() for line in text.split("\n"))
@@ -74,6 +60,7 @@ def test_checks_of_files_run_over_them(hostile):
 ALONE = {"num_workers": 1, "batch_size": 8}
 
 
+@pytest.mark.slow
 def test_a_failure_can_be_shown(hostile):
     battery = Battery(lambda: ZerosOnError(hostile), Settings(loader=ALONE))
     run = battery.fault_free_run
@@ -86,15 +73,6 @@ def test_a_failure_can_be_shown(hostile):
         assert _can_be_shown(text)
         assert printable(path.name) in text
         assert "\nFAILED" not in text
-
-
-def test_an_error_that_names_them_can_be_shown(hostile):
-    reference = take_reference(lambda: _Tells(hostile), Settings(loader=ALONE))
-    for path in hostile.iterdir():
-        fault = ReadError(f"*/{_escaped(path.name)}")
-        outcome = run_trial(lambda: _Tells(hostile), fault, loader=ALONE)
-        finding = judge_trial(outcome, reference, Contract(names_file=True))
-        assert finding.verdict == "failed_cleanly", finding
 
 
 def _escaped(name):

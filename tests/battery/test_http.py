@@ -13,9 +13,6 @@ from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults.battery.checks.network.rules import ERROR_PAGE
 from support.http_datasets import (
     BlamesFile,
-    ByAiohttp,
-    ByFsspec,
-    EndingStream,
     FromShards,
     HidesStatus,
     RemembersMissing,
@@ -24,7 +21,7 @@ from support.http_datasets import (
     SkipsMissing,
     TakesItsFirstBytes,
 )
-from support.network_datasets import ByHttp, OfItsLength, write_samples
+from support.network_datasets import ByHttp, write_samples
 from support.results import failure_of, result_of
 from support.rows import slow
 from support.servers import http_server, read_all, tcp_server
@@ -57,7 +54,6 @@ RETRIED = {**FINE, "503 once": "survived"}
     ("kind", "expected"),
     [
         (RetriesThrice, RETRIED),
-        slow(ByFsspec, RETRIED),  # It ignores a failed HEAD.
         # A worker that requests one shard has no earlier sample.
         (FromShards, {title: verdict for title, verdict in FINE.items() if title != TITLES[-1]}),
     ],
@@ -80,11 +76,8 @@ def _verdicts(result):
     ("kind", "verdict", "cause"),
     [
         (TakesItsFirstBytes, "corrupted", ERROR_PAGE.phrase),
-        slow(ByAiohttp, "corrupted", ERROR_PAGE.phrase),
-        slow(OfItsLength, "corrupted", ERROR_PAGE.phrase),
         (RepeatsSample, "corrupted", "returns a substitute for an unreadable sample"),
-        slow(EndingStream, "corrupted", "skips samples without an error"),
-        (HidesStatus, "failed_unclearly", "raises an error that hides its cause"),
+        slow(HidesStatus, "failed_unclearly", "raises an error that hides its cause"),
     ],
 )
 def test_defect_is_found(kind, verdict, cause, url):

@@ -6,14 +6,14 @@ from functools import partial
 
 import pytest
 
-from pytest_dataloader_faults import check_dataset, sweep
+from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery.batteries import Batteries
 from pytest_dataloader_faults.battery.checks.ranks import process_group
-from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatasetError
-from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from support.datasets import Records
 from support.killed import KilledFactory
+from support.rows import slow
 
 ONE_WORKER = {"num_workers": 1, "batch_size": 4}
 BEFORE_INIT, OF_RANKS = "missing-before-init", "rank-read-error"
@@ -61,7 +61,7 @@ def test_a_rank_that_is_killed_before_it_joins_the_others_is_repeated(
     assert (result.verdict, result.applies) == ("failed_cleanly", True), result.explanation
 
 
-@pytest.mark.parametrize("call", [FAULT_FREE, FOLLOWED])
+@pytest.mark.parametrize("call", [FAULT_FREE, slow(FOLLOWED)])
 def test_a_run_in_which_a_worker_is_killed_is_repeated(killed, call):
     result = _check(killed([call], in_worker=True), BEFORE_INIT)
 
@@ -81,12 +81,6 @@ def test_what_is_killed_twice_fails_the_check_that_needs_it(killed):
     assert result.outcome.schedule == ()
 
 
-def test_a_sweep_from_the_start_fails_too(killed):
-    make_dataset = killed([FOLLOWED, FOLLOWED + 1])
-    with pytest.raises(CheckFailedError, match=r"it fails even without a fault .*SIGKILL"):
-        sweep(make_dataset, faults=[ReadError()], loader=ONE_WORKER, before_init=True)
-
-
 def test_the_epoch_that_was_killed_is_a_trial_of_workers_agree(killed):
     """One of three, so that a random crash of the dataset is still reported."""
     agree, error = _check(killed([FAULT_FREE]), ["workers-agree", "open-error"])
@@ -102,6 +96,7 @@ def test_a_trial_that_was_killed_does_not_show_that_a_check_does_not_apply(kille
     assert (result.verdict, result.applies, result.reproduced) == ("crashed", True, False)
 
 
+@pytest.mark.slow
 def test_the_run_of_a_killed_rank_is_repeated(killed):
     result = _check(killed([OF_EPOCH]), OF_RANKS, ranks=2)
 
@@ -120,6 +115,7 @@ def test_a_rank_that_is_killed_twice_is_named(killed):
     assert f"{OF_RANKS} was not run" in error.explanation
 
 
+@pytest.mark.slow
 def test_the_reference_of_a_rank_that_is_killed_twice_is_no_reference(killed):
     with pytest.raises(UnusableDatasetError, match=r"rank \d: .* died \(signal 9 \(SIGKILL\)"):
         _check(killed([OF_REFERENCES, OF_REFERENCES + 2]), OF_RANKS, ranks=2)
@@ -146,6 +142,7 @@ def test_no_run_that_was_killed_is_kept_for_the_next_item(killed, run_check):
     assert [each.verdict for each in results] == ["crashed", "survived", "failed_cleanly"]
 
 
+@pytest.mark.slow
 def test_no_ranks_that_were_killed_are_kept_for_the_next_item(killed, run_check):
     factory = killed([OF_EPOCH, OF_EPOCH + 2])
     results = [run_check(OF_RANKS, factory, ranks=2) for _ in range(2)]

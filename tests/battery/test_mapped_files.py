@@ -76,17 +76,6 @@ class ZerosIfShort(OpensAgain):
 
 
 CUT = ("truncated-half", "truncated-empty", "truncated-tail")
-OUT_OF_REACH = ("open-error", "read-error-halfway", "short-read", "hung-read")
-
-
-def test_what_was_mapped_before_is_out_of_reach(records):
-    results = check_dataset(lambda: ArrowMapped(records), only=(*OUT_OF_REACH, CHECK))
-
-    assert {each.applies for each in results} == {False}
-    advice = "With loader={'multiprocessing_context': 'forkserver'} this check applies"
-    assert all(advice in each.explanation for each in results)
-    (closed,) = (each.explanation for each in results if each.check == CHECK)
-    assert "hold no descriptor of them: they are mapped" in closed
 
 
 def test_zeros_in_place_of_a_closed_file_are_found(records):

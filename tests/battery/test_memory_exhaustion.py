@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 
 from support.results import failure_of, result_of
-from support.rows import slow
 
 CHECK = "memory-exhaustion"
 COUNT, SIZE = 8, 512
@@ -49,19 +48,6 @@ class Images:
 
     def __getitem__(self, index):
         return self.load(index)
-
-
-class OfNumPy(Images):
-    def load(self, index):
-        return np.fromfile(self.paths[index], np.uint8)
-
-
-class OfPillow(Images):
-    suffix = ".png"
-
-    def load(self, index):
-        with Image.open(self.paths[index]) as image:
-            return np.asarray(image)
 
 
 class InThread(Images):
@@ -125,7 +111,7 @@ def test_a_dataset_that_waits_for_its_thread_hangs(folder):
     assert (result.verdict, result.cause) == ("hung", "waits forever"), result.explanation
 
 
-@pytest.mark.parametrize("twin", [*map(slow, (OfNumPy, OfPillow)), InThread, Retry])
+@pytest.mark.parametrize("twin", [InThread, Retry])
 def test_a_dataset_that_raises_the_error_passes(folder, twin):
     result = _check(twin, folder)
     assert result.passed, result.explanation

@@ -12,14 +12,10 @@ import torch
 from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import check_dataset, run_trial, sweep
-from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.faults import ConnectError, ReadError
 from support.http_datasets import RepeatsSample
 from support.network_datasets import (
-    ByHttp,
-    ByRequests,
     OfItsLength,
     RetriesOnce,
     ZerosOnError,
@@ -27,7 +23,6 @@ from support.network_datasets import (
 )
 from support.results import failure_of, result_of
 from support.servers import http_server, read_all, tcp_server
-from support.surveys import survey
 
 COUNT = 8
 
@@ -111,14 +106,10 @@ def _url(tmp_path_factory):
         yield url
 
 
-@pytest.mark.parametrize(
-    ("kind", "verdict"), [(RepeatsSample, "corrupted"), (ByRequests, "failed_cleanly")]
-)
-def test_a_reset_after_a_few_responses_finds_a_repeated_sample(url, kind, verdict):
+def test_a_reset_after_a_few_responses_finds_a_repeated_sample(url):
     """A reset of each response lets the dataset raise an error: it has no sample yet."""
-    battery = Battery(functools.partial(kind, url))
-    result = run_check(battery, "connection-reset")
-    assert verdict == result.verdict, result.explanation
+    result = failure_of(functools.partial(RepeatsSample, url), "connection-reset")
+    assert "corrupted" == result.verdict, result.explanation
     assert result.trials[-1].schedule[0].nth > 1
 
 
@@ -137,17 +128,13 @@ def test_globs_of_files_leave_connections_alone(url):
     assert address == result.outcome.schedule[0].path
 
 
+@pytest.mark.slow
 def test_sweep_lets_connections_fail(url):
     with pytest.raises(CheckFailedError, match="ConnectError"):
         sweep(lambda: ZerosOnError(url), faults=[ConnectError()])
     results = sweep(lambda: RetriesOnce(url), loader={"num_workers": 1, "batch_size": 8}, samples=2)
     kinds = {each.check.partition("(")[0] for each in results}
     assert kinds == {"ConnectError", "ConnectionReset"}
-
-
-def test_survey_has_the_connections(url):
-    profile = survey(lambda: ByHttp(url))
-    assert {f"tcp{url.removeprefix('http')}": COUNT} == profile.files.count("connections")
 
 
 SILENT_COUNT = 4

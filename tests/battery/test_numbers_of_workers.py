@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data import get_worker_info
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.checks import CHECKS
 from support.corpus.streams import RestDropped
 from support.datasets import COUNT, Records, RecordStream
 from support.results import failure_of, result_of
-from support.rows import slow
 from support.specimens import Unsharded
 
 _run_checks = functools.partial(result_of, check="workers-agree")
@@ -27,13 +23,8 @@ def _numbers(result):
     return [len({each.worker for each in outcome.workers}) for outcome in result.trials]
 
 
-@pytest.mark.parametrize("is_ready", [False, slow(True)])
-def test_what_is_left_over_of_a_division_is_missed(is_ready, records):
-    def make():
-        dataset = RestDropped(records)
-        return DataLoader(dataset, batch_size=4, num_workers=2) if is_ready else dataset
-
-    result = _failure(make)
+def test_what_is_left_over_of_a_division_is_missed(records):
+    result = _failure(lambda: RestDropped(records))
 
     sentence = f"corrupted: with 3 workers, 1 of {COUNT} samples is missing"
     assert result.explanation.startswith(sentence)
@@ -48,14 +39,6 @@ def test_the_other_checks_keep_to_the_number_that_the_loader_has(records):
     for result in check_dataset(lambda: RestDropped(records), only=checks, on_fail=None):
         assert result.passed, result.explanation
         assert {each.worker for each in result.outcome.workers} == {0, 1}
-
-
-def test_a_number_is_chosen_that_divides_nothing(records):
-    for name in ("16.rec", "17.rec"):
-        (records / name).write_bytes((records / "00.rec").read_bytes())
-    result = _failure(lambda: RestDropped(records))
-
-    assert result.explanation.startswith("corrupted: with 4 workers, 2 of 18 samples are missing")
 
 
 @pytest.mark.parametrize(("dataset", "numbers"), [(Records, [2]), (RecordStream, [2, 3])])
@@ -98,13 +81,3 @@ def test_a_stream_that_fails_with_its_own_number_is_not_run_again(records):
 
     assert result.explanation.startswith("corrupted: 1 of 15 samples is missing")
     assert set(_numbers(result)) == {2}
-
-
-def test_a_workload_without_kinds_of_files_is_divided_by_its_samples(records):
-    workload = replace(Battery(lambda: RecordStream(records)).workload, paths=frozenset())
-    numbers = [
-        CHECKS["workers-agree"].plan_scenarios(replace(workload, stream_count=count))[-1].loader
-        for count in (16, 18, 60)
-    ]
-
-    assert [each["num_workers"] for each in numbers] == [3, 4, 3]

@@ -16,7 +16,6 @@ from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.search import replay
 from support.datasets import Records, RecordStream
 from support.own_batches import (
-    Backwards,
     ForSecondOfSoMany,
     ForSoManyLeavingOut,
     ForSoManyWorkers,
@@ -27,7 +26,6 @@ from support.own_batches import (
     LeavesOutWithMetadata,
     LeavesOutWithSource,
     LosesShards,
-    LosesTheLastShard,
     OpenedByInit,
     OpenedByInitOnce,
     OwnBatches,
@@ -64,13 +62,13 @@ CORRUPTED, MISSING = {"read-error": "corrupted"}, {"read-error": "corrupted.*mis
     ("dataset", "loader", "expected"),
     [
         (WithMetadata, {}, SURVIVES),
-        (LeavesOutWithMetadata, {}, MISSING),
-        (WithSource, LISTS, FAILS),
+        slow(LeavesOutWithMetadata, {}, MISSING),
+        slow(WithSource, LISTS, FAILS),
         (LeavesOutWithSource, LISTS, SURVIVES | CORRUPTED),
         (InWorkersOnly, {}, SURVIVES | FAILS | FAILS_EARLY),
         (InWorkersOnlyLeavingOut, {}, MISSING),
         (ForSoManyWorkers, {}, SURVIVES | {"pickles": "survived"} | FAILS | FAILS_EARLY),
-        (ForSecondOfSoMany, {}, SURVIVES),
+        slow(ForSecondOfSoMany, {}, SURVIVES),
         (Records, PAIRED, CUT),
         (ZerosOnError, PAIRED, CORRUPTED),
     ],
@@ -225,9 +223,7 @@ def test_the_rows_of_each_worker_are_known(records):
     ("kind", "check", "message"),
     [
         (LosesShards, "read-error-transient", "of 15 samples are missing"),
-        slow(LosesTheLastShard, "workers-agree", "5 of 15 samples are missing"),
         (ZerosForShards, "read-error-transient", "samples are wrong"),
-        slow(Backwards, "workers-agree", "match no sample of the reference"),
     ],
 )
 def test_a_defect_of_a_stream_that_makes_its_own_batches(records, kind, check, message):

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from pytest_dataloader_faults import Contract, check_dataset
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from support.results import failure_of
+from support.rows import slow
 
 CHECK = "read-error"
 
@@ -102,7 +103,7 @@ def test_one_short_sample(tmp_path, short, first, second):
 
 @pytest.mark.parametrize(
     ("is_divided", "samples", "verdict"),
-    [(True, 8, "survived"), (False, 16, "corrupted")],
+    [(True, 8, "survived"), slow(False, 16, "corrupted")],
 )
 def test_ranks_with_one_short_sample(tmp_path, is_divided, samples, verdict):
     """One rank has it, or both; without ranks, the first 8 samples do not contain it."""

@@ -52,5 +52,6 @@ def test_a_terminal_shows_how_far_a_call_is(records):
         assert bar in shown
 
 
+@pytest.mark.slow
 def test_a_file_shows_nothing(records):
     assert _run(records, stderr=subprocess.PIPE).stderr == b""

@@ -30,6 +30,7 @@ from support.corpus.ranks import SharedShuffle, place
 from support.datasets import RecordStream
 from support.facts import EPOCH_1, map_reference, ordinary, revised
 from support.results import failure_of, result_of
+from support.rows import slow
 
 
 class KeepsEverySecondBatch(DataLoader[Any]):
@@ -63,7 +64,7 @@ def test_a_loader_may_divide_what_its_dataset_does_not(records):
     ("library", "draw", "options"),
     [
         ("NumPy", from_numpy, {"worker_init_fn": seed_by_worker}),
-        ("torch", from_torch, {"generator": True}),
+        slow("torch", from_torch, {"generator": True}),
     ],
 )
 def test_ranks_must_not_augment_alike(library, draw, options):
@@ -87,6 +88,7 @@ def test_ranks_that_draw_from_other_states_pass():
     assert result.passed, result.explanation
 
 
+@pytest.mark.slow
 def test_workers_of_a_random_stream_are_compared_as_well():
     make = lambda: _loader(AugmentedStream(), worker_init_fn=lambda _: np.random.seed(1))  # noqa: E731, NPY002
 

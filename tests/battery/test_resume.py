@@ -133,7 +133,10 @@ HEALTHY = {
 }
 
 
-@pytest.mark.parametrize("name", HEALTHY)
+OFTEN = ("a state that was asked for before", "a state with a time", "a stream with a state")
+
+
+@pytest.mark.parametrize("name", [each if each in OFTEN else slow(each) for each in HEALTHY])
 def test_a_healthy_loader_resumes(name, records):
     """After a death, loaders resume as they do without one."""
     only = BOTH if name == "a stream with a state" else "resumes"
@@ -142,9 +145,8 @@ def test_a_healthy_loader_resumes(name, records):
     assert [each.explanation for each in results if not each.passed] == []
 
 
-@pytest.mark.parametrize("count", [65, slow(64)])
-def test_a_sampler_with_a_state_ends_its_epoch(count):
-    dataset = torch.utils.data.TensorDataset(torch.arange(count))
+def test_a_sampler_with_a_state_ends_its_epoch():
+    dataset = torch.utils.data.TensorDataset(torch.arange(65))
     make = lambda: _stateful(  # noqa: E731
         dataset, sampler=StatefulDistributedSampler(dataset, num_replicas=1, rank=0)
     )
@@ -297,7 +299,7 @@ def _of(kind, folder):
 
 @pytest.mark.parametrize(
     ("kind", "verdict", "options"),
-    [(HangsWhenItGoesOn, "hung", {"deadline": 2}), (DiesWhenItGoesOn, "crashed", {})],
+    [slow(HangsWhenItGoesOn, "hung", {"deadline": 2}), (DiesWhenItGoesOn, "crashed", {})],
 )
 def test_a_loader_that_does_not_continue(records, kind, verdict, options):
     result = failure_of(functools.partial(_of, kind, records), "resumes", **options)

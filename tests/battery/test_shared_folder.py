@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from pytest_dataloader_faults import check_dataset
-from support.corpus.shared_folders import (
-    Downloads,
-)
+from support.corpus.shared_folders import Downloads
 from support.datasets import Records
 
 CHECK = "ranks-share-folder"
@@ -17,6 +17,7 @@ def _check(make_dataset, *only):
     return check_dataset(make_dataset, only=only or CHECK, ranks=2, on_fail=None)
 
 
+@pytest.mark.slow
 def test_in_the_other_checks_each_rank_has_its_own_folder(records):
     (result,) = _check(lambda folder: Downloads(records, folder), "ranks-agree")
 

@@ -29,7 +29,7 @@ from support.datasets import Records
 from support.facts import EPOCH_1, fired, map_reference, ordinary, raised, revised
 from support.judging import judge_trial
 from support.results import failure_of, result_of
-from support.rows import rows
+from support.rows import rows, slow
 
 pytestmark = pytest.mark.skipif(
     bool(explain_missing_engine()), reason=str(explain_missing_engine())
@@ -96,7 +96,7 @@ def test_a_library_that_waits_for_its_threads(records):
     assert finding.cause == OF_LIBRARY
 
 
-@pytest.mark.parametrize("make", [UsesOneThread, _make_alone])
+@pytest.mark.parametrize("make", [UsesOneThread, slow(_make_alone)])
 def test_a_dataset_without_threads_is_left_out(records, make):
     result = result_of(functools.partial(make, records), NAME)
 

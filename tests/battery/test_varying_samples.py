@@ -1,22 +1,17 @@
 """Samples that are not the same twice, and what of them is compared all the same."""
 
-import pytest
-
 from pytest_dataloader_faults import Contract, check_dataset
 from pytest_dataloader_faults.outcomes.comparison import Compared
 from support.random_samples import (
-    OwnGenerator,
     OwnGeneratorRepeats,
     PatchQueue,
     PatchQueueOfZeros,
     SeedsItself,
-    SeedsItselfRepeats,
     Timed,
     TimedOther,
     TimedStream,
 )
 from support.results import failure_of, result_of
-from support.rows import slow
 
 
 def _checked(make, only, **options):
@@ -44,16 +39,15 @@ def test_a_time_in_the_samples_of_a_stream(records):
 CONTENT, SHUFFLED = ["truncated-half", "truncated-before-init"], {"shuffle": True}
 
 
-@pytest.mark.parametrize("kind", [SeedsItself, slow(OwnGenerator)])
-def test_a_dataset_that_seeds_itself_is_compared_with_an_epoch_of_workers(kind, records):
-    for result in _checked(lambda: kind(records), CONTENT, loader=SHUFFLED):
+def test_a_dataset_that_seeds_itself_is_compared_with_an_epoch_of_workers(records):
+    for result in _checked(lambda: SeedsItself(records), CONTENT, loader=SHUFFLED):
         assert result.verdict == "failed_cleanly", result.explanation
         _require_comparison_in_workers(result)
 
 
-@pytest.mark.parametrize("kind", [slow(SeedsItselfRepeats), OwnGeneratorRepeats])
-def test_a_dataset_that_seeds_itself_and_repeats_a_sample_is_corrupted(kind, records):
-    result = failure_of(lambda: kind(records), "truncated-before-init", loader=SHUFFLED)
+def test_a_dataset_that_seeds_itself_and_repeats_a_sample_is_corrupted(records):
+    make = lambda: OwnGeneratorRepeats(records)  # noqa: E731
+    result = failure_of(make, "truncated-before-init", loader=SHUFFLED)
     assert result.verdict == "corrupted", result.explanation
     _require_comparison_in_workers(result)
 

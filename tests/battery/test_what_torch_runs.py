@@ -48,11 +48,3 @@ def _agree(loader: OddLoader) -> None:
 @given(odd_loaders())
 def test_torch_and_the_battery_agree(loader):
     _agree(loader)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@settings(max_examples=400)
-@given(odd_loaders())
-def test_torch_and_the_battery_agree_on_many(loader):
-    _agree(loader)

@@ -119,6 +119,7 @@ check_dataset(
 """
 
 
+@pytest.mark.slow
 def test_a_killed_battery_harms_nothing(recordings, tmp_path):
     contents = _contents(recordings)
     script, temporary = tmp_path / "battery.py", tmp_path / "temporary"

@@ -219,9 +219,8 @@ def _text(path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("runner", RUNNERS)
-def test_night_asks_all_checks(runner, project, python):
-    process = _run(runner, "nightly", project, python)
+def test_night_asks_all_checks(project, python):
+    process = _run(SCRIPT, "nightly", project, python)
 
     assert process.returncode == 0, process.stdout
     lacking = {name for name, check in CHECKS.items() if check.scenario.uses_accelerator}
@@ -378,11 +377,10 @@ def test_reports_are_merged_without_torch(runner):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("runner", RUNNERS)
-def test_a_folder_without_a_package_is_enough(runner, tmp_path, python):
+def test_a_folder_without_a_package_is_enough(tmp_path, python):
     shutil.copy(ROOT / TEST, tmp_path)
     (tmp_path / "pyproject.toml").write_text("[tool.ruff]\nline-length = 100\n", "utf-8")
-    process = _run(runner, "push", tmp_path, python)
+    process = _run(SCRIPT, "push", tmp_path, python)
 
     assert process.returncode == 0, process.stdout
     assert f"{len(GROUPS['quick'])} passed" in process.stdout

@@ -14,10 +14,8 @@ from pytest_dataloader_faults import Contract, check_dataset, run_trial
 from pytest_dataloader_faults.faults import OpenError
 from support.corpus.endless import (
     FirstOfEach,
-    FirstUnseeded,
     LastAgain,
     RandomPerWorker,
-    Repeated,
     SkipsShards,
 )
 from support.corpus.streams import WrongLength
@@ -49,11 +47,6 @@ OF_ALL = ("workers-agree", "two-epochs", "worker-killed-last")
     [
         *((RandomPerWorker, check, ENDLESS, 16) for check in (*OF_ALL, "pickles")),
         *((FirstOfEach, check, RANDOM, 4) for check in OF_ALL),
-        *(
-            slow(dataset, check, note, most)
-            for dataset, note, most in ((Repeated, ENDLESS, 16), (FirstUnseeded, RANDOM, 4))
-            for check in OF_ALL
-        ),
     ],
 )
 def test_stream_of_random_samples_or_without_an_end(dataset, check, note, most, check_once):
@@ -87,7 +80,7 @@ def test_random_samples_have_an_end(check_once):
 
 @pytest.mark.parametrize(
     "check",
-    [*("file-missing", "read-error-transient"), *map(slow, ("open-error", "truncated-half"))],
+    ["file-missing", slow("read-error-transient")],
 )
 def test_shard_that_cannot_be_read_loses_all_its_samples(check, check_once):
     result = check_once(SkipsShards, check, SKIPS)

@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -163,24 +162,6 @@ def test_wrong_expectation(tmp_path, monkeypatch, capsys):
 
     last_line = capsys.readouterr().out.splitlines()[-1]
     assert last_line == "Careful workers-agree: expected hung, found survived"
-
-
-@pytest.mark.slow
-def test_failures_and_evidence(copied):
-    process = _start(copied, "--only", "FromFile", "--verbose")
-
-    assert (process.returncode, process.stderr) == (0, "")
-    group = (
-        "3 checks: accepts a truncated file: truncated-half, truncated-tail, truncated-before-init"
-    )
-    assert f"\n  {group}\n" in process.stdout
-    reproduced = re.findall(
-        r"^  reproduce: check_dataset\(.*\bonly='([\w-]+)'", process.stdout, re.MULTILINE
-    )
-    applied = {name for name, verdict in EXPECTED["FromFile"].items() if verdict != "-"}
-    assert sorted(reproduced) == sorted(applied)
-    not_applicable = {"recovers-after-truncation", "locked-file", "no-locks"}
-    assert {*demo.CHECKS} - applied == not_applicable
 
 
 @rows("of", dict.fromkeys(name.partition("-")[0] for name in EXPECTED))

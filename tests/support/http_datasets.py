@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import re
 import time
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -97,46 +94,6 @@ class Stream(IterableDataset[torch.Tensor]):
         yield torch.frombuffer(bytearray(answer.content), dtype=torch.uint8)
 
 
-class EndingStream(Stream):
-    """Ends where it did not get one."""
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        try:
-            yield from super().__iter__()
-        except requests.HTTPError:
-            return
-
-
-class ByAiohttp(ByHttp):
-    """By aiohttp, which raises no error for a status by itself."""
-
-    raises = False
-
-    def read(self, url: str) -> bytes:
-        return asyncio.run(self._get(url))
-
-    async def _get(self, url: str) -> bytes:
-        import aiohttp
-
-        limit = aiohttp.ClientTimeout(self.limit)
-        async with (
-            aiohttp.ClientSession(timeout=limit, raise_for_status=self.raises) as session,
-            session.get(url) as answer,
-        ):
-            return await answer.read()
-
-
-class ByFsspec(ByHttp):
-    """By fsspec, which raises an error for a status."""
-
-    @staticmethod
-    def read(url: str) -> bytes:
-        import fsspec
-
-        with fsspec.open(url, "rb") as file:
-            return file.read()
-
-
 class FromShards(IterableDataset[torch.Tensor]):
     """By webdataset and curl, whose option -f makes it fail with a status."""
 
@@ -184,18 +141,3 @@ class RemembersMissing(ByRequests):
     def miss(self) -> bytes:
         message = "no sample"
         raise ValueError(message) from None
-
-
-class ZerosForMissing(RemembersMissing):
-    """Returns zeros instead."""
-
-    def miss(self) -> bytes:
-        return bytes(SIZE)
-
-
-class Lengths(ByHttp):
-    """Has a table of JSON, of which a page is none."""
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        text = requests.get(f"{self.url}/{index}.bin", timeout=self.limit).text
-        return torch.tensor(json.loads(re.sub(r"^[^<].*", "[1, 2]", text, flags=re.DOTALL)))

@@ -12,9 +12,6 @@ import pyarrow as pa
 import torch
 from torch.utils.data import Dataset
 
-WORDS = 12
-"""Of a record, with some 100 bytes each."""
-
 
 def total_size(value: Any) -> int:
     """The number of characters in *value*, whose every object is read."""
@@ -53,18 +50,6 @@ def shuffled_texts(count: int) -> InMemory:
     return InMemory(records)
 
 
-def dicts(count: int) -> InMemory:
-    """A dict of strings per sample, as from a file of JSON lines."""
-    return InMemory(
-        [{f"field {n}": f"{number:060} {n}" for n in range(WORDS)} for number in range(count)]
-    )
-
-
-def tokens(count: int) -> InMemory:
-    """A list of Python's own integers per sample."""
-    return InMemory([list(range(number + 1000, number + 1040)) for number in range(count)])
-
-
 class Caches(InMemory):
     """Each worker keeps what it has decoded: all of it, or as much as *limit* says."""
 
@@ -84,20 +69,6 @@ def array(count: int) -> InMemory:
 def tensor(count: int) -> InMemory:
     """The rows of a tensor."""
     return InMemory(torch.arange(count * 175).reshape(count, 175))
-
-
-class OneBytes(Dataset[int]):
-    """One bytes object, and where each sample begins in it."""
-
-    def __init__(self, count: int) -> None:
-        self.data = bytes(1400 * count)
-        self.offsets = np.arange(0, 1400 * (count + 1), 1400)
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, index: int) -> int:
-        return len(self.data[self.offsets[index] : self.offsets[index + 1]])
 
 
 class Arrow(Dataset[int]):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 NAME = "Fake-Slide"
 FROM_FOLDER = {"direct_url.json": '{"url": "file:///home/me/fake_slide", "dir_info": {}}'}
-BY_CONDA = {**FROM_FOLDER, "INSTALLER": "conda\n"}
 _SOURCE = '''
 import ctypes
 

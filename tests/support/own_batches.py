@@ -191,14 +191,6 @@ class LosesShards(OwnBatches):
             return []
 
 
-class LosesTheLastShard(OwnBatches):
-    """Leaves out the last shard where there are several workers: broken."""
-
-    def _of(self, shard: int) -> list[Any]:
-        is_lost = shard == self.shards - 1 and get_worker_info() is not None
-        return [] if is_lost else super()._of(shard)
-
-
 class ZerosForShards(OwnBatches):
     """Gives zeros for a shard that it cannot read: broken."""
 
@@ -207,13 +199,6 @@ class ZerosForShards(OwnBatches):
             return super()._of(shard)
         except OSError:
             return [(zeros(), -1)] * self.shard
-
-
-class Backwards(OwnBatches):
-    """Gives each batch backwards in a worker: broken."""
-
-    def _batch(self, data: Any, labels: list[int]) -> Any:
-        return data if get_worker_info() is None else data.flip(0)
 
 
 class Framed(OwnBatches):

@@ -67,20 +67,3 @@ class ZeroTensorDicts(TensorDicts):
     """A wrong one."""
 
     zeros = True
-
-
-class Kept(Records):
-    """Gives a tensor of a subclass at first, and then a plain one, as MONAI's caches do."""
-
-    class Named(torch.Tensor):
-        """Has metadata."""
-
-    def __init__(self, folder: Any) -> None:
-        super().__init__(folder)
-        self.known: dict[int, torch.Tensor] = {}
-
-    def __getitem__(self, index: int) -> Any:
-        if index in self.known:
-            return self.known[index]
-        self.known[index] = super().__getitem__(index)[0]
-        return self.known[index].as_subclass(self.Named)

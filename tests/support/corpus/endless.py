@@ -51,13 +51,6 @@ class FirstForAll(RandomForAll):
         yield from itertools.islice(super().__iter__(), COUNT)
 
 
-class FirstUnseeded(FirstOfEach):
-    """Has a generator that no seed reaches: healthy."""
-
-    def _seed(self) -> int:
-        return random.SystemRandom().getrandbits(32)
-
-
 class Repeated(RecordStream):
     """Begins again at the end of its shard: healthy."""
 
