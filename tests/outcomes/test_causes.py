@@ -48,9 +48,7 @@ from support.rows import rows
 PASSES = ("survived", "failed_cleanly")
 FAULT_FREE = ordinary(Pass(EPOCH_1, complete=True))
 STREAM = revised(FAULT_FREE, kind="iterable")
-IN_PLACE = "returns a substitute for an unreadable sample"
 BEFORE = "uses a file that was opened before the fork"
-TRUNCATION = "accepts a truncated file"
 CAUGHT = Clues(is_caught=True)
 
 

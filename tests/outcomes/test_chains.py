@@ -59,24 +59,6 @@ class _Forever:
         return self[index + 1]
 
 
-class _Meant:
-    """Raises a KeyError, deep below the handler of an error."""
-
-    def __getitem__(self, index):
-        try:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), PATH)
-        except OSError:
-            return self.deep(400)
-
-    def deep(self, depth):
-        if not depth:
-            raise KeyError("sample 3")
-        return self.deeper(depth - 1)
-
-    def deeper(self, depth):
-        return self.deep(depth)
-
-
 def _wide(text):
     """*text* as if its lines of code were longer."""
     return text.replace("    ", " " * 200)
@@ -114,27 +96,6 @@ def _io_errors(count, final=PATH):
     return _Substitutes([OSError(errno.EIO, os.strerror(errno.EIO), path) for path in paths])
 
 
-def _of_length(printed, length, count=150):
-    """The text of a chain of exactly *length* characters."""
-    shorter = len(printed(_io_errors(count)))
-    assert shorter < length
-    text = printed(_io_errors(count, PATH + "x" * (length - shorter)))
-    assert len(text) == length
-    return text
-
-
-@BOTH_WAYS
-@pytest.mark.parametrize("length", [MOST - 1, MOST, MOST + 1, MOST + 1000, 3 * MOST])
-def test_the_length_of_a_chain_decides_nothing(length, printed):
-    """The last error is a bug in a handler, whether or not the text was shortened."""
-    text = shorten_chain(_of_length(printed, length))
-
-    assert len(text) <= MOST + 200
-    assert text.count(HOW) == 150
-    assert not explains(text, ReadError(), PATH, "read")
-    assert related_lines(text) == "IndexError: list index out of range"
-
-
 @BOTH_WAYS
 def test_every_link_of_an_endless_search_is_kept(printed):
     """Only frames are omitted, so the lines of all errors are those of the full text."""
@@ -148,14 +109,6 @@ def test_every_link_of_an_endless_search_is_kept(printed):
         "RecursionError: maximum recursion depth exceeded"
     )
     assert not explains(shortened_text, ReadError(), PATH, "read")
-
-
-def test_a_meant_error_at_the_end_of_a_long_chain_is_clear():
-    """The last frame is kept, and its ``raise`` distinguishes an intended KeyError from a bug."""
-    text = _wide(_text(_Meant()))
-
-    assert len(text) > MOST
-    assert explains(shorten_chain(text), ReadError(), PATH, "read")
 
 
 def test_of_thousands_of_errors_the_last_accident_is_kept():

@@ -138,16 +138,6 @@ def test_threads_are_the_cause_if_the_main_process_has_some(threads, state, phra
     assert "deadline" not in cause.advice
 
 
-def test_nothing_retries_without_a_fault():
-    """A worker that sleeps without a fault waits for something."""
-    sleeps = _with_threads(state="sleeping, in hrtimer_nanosleep")
-    sleeps = revised(sleeps, at_deadline=AtDeadline(Activity.SLEEPS, asleep=(1,)))
-
-    assert describe_activity(sleeps).endswith(f" at {AT_SAMPLE}")
-    assert "retries" not in describe_activity(sleeps)
-    assert likely_cause(sleeps, in_lock=False, after_one=False) is None
-
-
 def test_a_dropped_batch_is_a_place():
     """Every process then waits for work; but a line of the dataset is more specific."""
     feeder = '  File "/usr/lib/python3.11/multiprocessing/queues.py", line 244, in _feed'

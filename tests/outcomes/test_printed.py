@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_dataloader_faults import Contract
-from pytest_dataloader_faults.outcomes import Pass, Raised
+from pytest_dataloader_faults.outcomes import Pass
 from pytest_dataloader_faults.outcomes.judge import judge
 from support.facts import EPOCH_1, TRUNCATED, fired, map_reference, ordinary, raised, revised
 from support.rows import rows
@@ -51,12 +51,6 @@ def test_a_hang_is_attributed_to_a_dropped_batch(text):
     assert DROPPED.format(GENERATOR) in sentence
 
 
-def test_the_last_of_several_dropped_batches_counts():
-    """The loader may not wait for the first one."""
-    text = FEEDER.format("OSError: first") + FEEDER.format("OSError: last")
-    assert DROPPED.format("OSError: last") in _sentence(HUNG, text)
-
-
 @rows("text", ["", "TypeError: cannot pickle\n", OTHER])
 def test_other_output_is_not_a_cause(text):
     """Only a traceback that starts in multiprocessing's feeder thread shows a dropped batch."""
@@ -75,15 +69,6 @@ def test_a_timeout_that_ends_such_a_wait_hides_the_cause():
     assert DROPPED.format("OSError: cut") in finding.sentence
 
 
-def test_last_error_of_a_worker_that_died():
-    """One example is a spawned worker that cannot unpickle the dataset."""
-    sentence = _sentence(
-        ordinary(Pass(EPOCH_1, exception=DIED)), f"{OTHER}ImportError: no module x\n"
-    )
-    assert "RuntimeError: DataLoader worker (pid(s) 7)" in sentence
-    assert sentence.endswith("; a worker printed: ImportError: no module x")
-
-
 def test_the_output_of_another_process_about_a_death_is_not_a_cause():
     """A worker that loses its loader sometimes prints a connection error."""
     printed = "ConnectionResetError: [Errno 104] Connection reset by peer\n"
@@ -99,9 +84,3 @@ def test_no_last_error(error):
     """The exception names its cause, or the worker printed no error."""
     stderr = "a warning\n" if error is DIED else "OSError: x\n"
     assert "printed" not in _sentence(ordinary(Pass(EPOCH_1, exception=error)), stderr)
-
-
-def test_an_error_without_a_message():
-    error = Raised("AssertionError", "", "AssertionError\n")
-    sentence = _sentence(ordinary(Pass(EPOCH_1, exception=error)), "")
-    assert sentence.endswith("raised AssertionError: no message")

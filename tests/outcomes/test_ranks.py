@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_dataloader_faults import Contract, Outcome, Verdict
+from pytest_dataloader_faults import Contract, Verdict
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.ranks import rules
 from pytest_dataloader_faults.outcomes import (
@@ -54,21 +54,6 @@ def test_the_epoch_is_named_if_there_are_several():
 
     sentence = judge_trial(outcome, REFERENCE).sentence
     assert sentence.startswith("rank 0 was waiting in batch 1 of epoch 2, but ")
-
-
-@rows(
-    "contract, says",
-    [(Contract(), "1 sample after EIO"), (Contract(may_skip=True), "Contract(may_skip=True)")],
-)
-def test_samples_that_a_rank_skipped_are_counted(contract, says):
-    """If the contract allows skipping, the sentence explains the consequence."""
-    outcome = waiting(together(stream("a", "b"), stream("c"), main=1), 0, FINISHED)
-    outcome = faulty(outcome, 1, recovery=stream("c d"))
-    ranks = (stream_reference("a b"), stream_reference("c d"))
-    reference = replace(stream_reference("a b c d"), members=ranks)
-    finding = judge_trial(outcome, reference, contract)
-
-    assert (finding.verdict, says in finding.sentence) == (Verdict.HUNG, True)
 
 
 @rows(
@@ -285,15 +270,6 @@ def test_an_error_of_gloo_is_a_consequence():
     assert finding.sentence.startswith("rank 1: ")
 
 
-def test_the_wrong_sample_of_another_rank_counts():
-    """The deciding rank is correct, but the verdict is on all of them."""
-    wrong = Pass(EPOCH_1, ((1, 3),), (delivery((1, 3), ("d1", "d9")),), complete=True)
-    finding = judge_trial(together(of_map((0, 2)), wrong), REFERENCE)
-
-    assert finding.verdict is Verdict.CORRUPTED
-    assert finding.sentence.startswith("rank 1: sample 3 (batch 0) is wrong")
-
-
 def test_each_rank_has_its_own_reference():
     """A dataset divided by its author has different samples at the same indices."""
     outcome = together(
@@ -344,14 +320,6 @@ def test_the_same_order_in_both_epochs_is_not_shuffled(drawn, fails):
 
     assert (finding is not None) is fails
     assert not fails or finding.cause is rules.SAME_ORDER
-
-
-def test_an_outcome_of_ranks_is_plain_data():
-    """It survives a round trip through JSON."""
-    outcome = waiting(together(of_map((0,), (2,)), of_map((1, 3))), 0, FINISHED)
-
-    assert Outcome.from_dict(outcome.to_dict()) == outcome
-    assert "rank=0 of 2" in repr(outcome)
 
 
 def _text_cases():

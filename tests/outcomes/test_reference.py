@@ -33,7 +33,6 @@ def _label(sample):
     [
         (Comparison(), "bytes", False),
         (Comparison(seeded=7), "bytes, seeded from 7", True),
-        (Comparison(seeded=0), "bytes, seeded from 0", True),
         (SHAPES, "shapes", True),
         (TYPES, "types", True),
         (Comparison(varying=(("[1]", SHAPES.level),)), "bytes without [1]", True),
@@ -44,7 +43,6 @@ def _label(sample):
             "shapes, 64 different samples per worker",
             True,
         ),
-        (replace(SHAPES, limit=0), "shapes, the first 0 of each worker", True),
     ],
 )
 def test_a_comparison_has_a_description(comparison, description, allows):
@@ -115,30 +113,3 @@ def test_contracts_about_samples_need_split_batches(contract):
         require_samples(BATCHES, contract)
     require_samples(map_reference(), contract)
     require_samples(BATCHES, Contract())
-
-
-@rows(
-    ("change", "is_same"),
-    [
-        ({"nondeterministic_count": 3}, True),
-        ({"duration": 1.0}, True),
-        ({"draws_random_numbers": True}, False),
-        ({"limit": 64}, False),
-    ],
-)
-def test_references_are_equal_if_they_judge_identically(change, is_same):
-    """The duration, and the number of random samples, may differ between runs."""
-    assert (map_reference() == replace(map_reference(), **change)) is is_same
-
-
-@rows(
-    ("reference", "count"),
-    [
-        (stream_reference("a b"), 2),
-        (replace(stream_reference("a b"), stream_limit=2), None),
-        (map_reference(), None),
-    ],
-)
-def test_only_a_finite_stream_has_a_count(reference, count):
-    """Indices are counted by their sampler."""
-    assert reference.stream_count == count

@@ -294,9 +294,3 @@ def test_a_warning_hides_no_failure_of_another_scenario(marks, decides):
     results = [("", conclude("read-error", _trials(2 * mark), FAULT_FREE)) for mark in marks]
 
     assert combine(results).sentence == f"sentence {decides}"
-
-
-def test_a_flaky_failure_comes_before_a_warning():
-    flaky, warned = (conclude("x", _trials(marks), FAULT_FREE) for marks in ("-++", "ww"))
-
-    assert not combine([("", warned), ("", flaky)]).reproduced

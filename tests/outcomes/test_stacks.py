@@ -8,27 +8,14 @@ import numpy as np
 import torch
 
 import pytest_dataloader_faults as package
-from pytest_dataloader_faults.outcomes import Pass
-from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.text import crashed_files, limit_lines, sort_for_reader
-from support.facts import EIO, EPOCH_1, fired, map_reference, ordinary, revised
-from support.judging import judge_trial
 from support.rows import rows
 
-_PYTHON, _TORCH, _NUMPY, _OURS = (
-    os.path.dirname(each.__file__) for each in (os, torch, np, package)
-)
+_TORCH, _NUMPY, _OURS = (os.path.dirname(each.__file__) for each in (torch, np, package))
 USERS = [f'  File "/home/me/{name}.py", line 8 in make' for name in ("shop", "test_shop")]
 LIBRARY = [f'  File "{_NUMPY}/core/{number}.py", line 1 in read' for number in range(30)]
 OURS = [f'  File "{_OURS}/_trial/{name}.py", line 1 in run' for name in ("loaders", "run")]
 LOADER = f'  File "{_TORCH}/utils/data/dataloader.py", line 1 in __next__'
-_DUMP = "\n".join(
-    [
-        *("Process 3 (sleeping):", "Current thread 0x1 (most recent call first):"),
-        *(*LIBRARY, *USERS, *OURS),
-    ]
-)
-_STRIPPED = [each.strip() for each in USERS]
 STACK = [*LIBRARY, USERS[0], LOADER, OURS[0], USERS[1], *OURS]
 
 
@@ -62,22 +49,6 @@ def test_a_recursion_of_the_user_is_bounded():
     frames = [f'  File "/home/me/data.py", line {number} in again' for number in range(500)]
     lines = limit_lines(sort_for_reader(frames), 12)
     assert (lines[0], lines[-1], len(lines)) == (frames[0], frames[-1], 13)
-
-
-@rows(
-    "changes",
-    [
-        {"exitcode": -7, "stderr": _DUMP},
-        {"timed_out": True, "phase": EPOCH_1, "epochs": (), "stacks": _DUMP},
-    ],
-)
-def test_the_text_of_a_failure_shows_the_users_lines(changes):
-    """One process was killed by a signal, and another one hangs."""
-    outcome = revised(ordinary(Pass(EPOCH_1), fired(EIO)), **changes)
-    lines = explain(outcome, judge_trial(outcome, map_reference()), "again").split("\n")
-    places = [number for number, line in enumerate(lines) if line.strip() in _STRIPPED]
-    assert places == [places[0], places[0] + 1]
-    assert not any(_OURS in line for line in lines)
 
 
 CRASH = """\

@@ -59,9 +59,3 @@ def test_the_exit_status_says_whether_a_check_newly_fails(command):
     assert status == 1
     assert "  a.py::test[pickles]: corrupted: sample 0 is wrong." in output
     assert command("old.json", "old.json") == (0, "failures: 1 before, 1 now (nothing changed)\n")
-
-
-def test_a_report_that_is_missing_is_an_error(command):
-    status, output = command("old.json", "nothing.json")
-    assert status == 2
-    assert "nothing.json cannot be read: No such file or directory. Pass a file that -" in output

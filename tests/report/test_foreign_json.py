@@ -6,18 +6,12 @@ import re
 import pytest
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.plugin import _baseline
 from pytest_dataloader_faults.report import files
 from pytest_dataloader_faults.report.command import main
 from pytest_dataloader_faults.report.model import Report
-from support.mutations import mutate
 from support.reports import EVERYTHING, RUN, events, failed, growing, item
 from support.rows import rows
 
-FEW, MANY = range(100), range(100, 2100)
-SAMPLES = pytest.mark.parametrize(
-    "seeds", [FEW, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
-)
 SMALL = Report(
     versions={"python": "3.11.7", "torch": "2.13.0"},
     runs=(RUN,),
@@ -28,56 +22,13 @@ SMALL = Report(
         item(check="pin-memory", status="not_applicable", verdict=None, cause="no file is read"),
     ),
 )
-BASELINE = {
-    "test_a.py::test": {"open-error": "c", "pickles": ""},
-    "test_a.py::test_other[1]": {"resource-growth": "d"},
-}
 ADVICE = "Pass a file that --dataloader-faults-report=NAME.json wrote"
-
-
-@SAMPLES
-def test_mutated_baselines_are_read_or_refused(tmp_path, seeds):
-    path = tmp_path / "baseline.json"
-    refused = []
-    for seed in seeds:
-        path.write_bytes(mutate(BASELINE, seed))
-        try:
-            _baseline.read(str(path), "an option")
-        except InvalidArgumentError as error:
-            refused.append(str(error))
-    assert [each for each in refused if f"baseline={str(path)!r} from an option" not in each] == []
-    assert max(map(len, refused)) < 2000
-    assert len(seeds) / 4 < len(refused) < len(seeds)
 
 
 def _run(capsys, *arguments):
     """The exit status of the command, and what it says of an error."""
     status = main([*map(str, arguments)])
     return status, capsys.readouterr().err
-
-
-@SAMPLES
-def test_mutated_reports_are_merged_and_compared_or_refused(tmp_path, capsys, seeds):
-    path, good = tmp_path / "r.json", tmp_path / "good.json"
-    files.write(SMALL, str(good))
-    outputs = [argument for each in files.RENDERERS for argument in ("-o", tmp_path / f"all{each}")]
-    refused = 0
-    for seed in seeds[::2] if seeds is FEW else seeds:  # A page takes a while.
-        path.write_bytes(mutate(SMALL.to_dict(), seed))
-        errors = []
-        for command in (["merge", path, good, *outputs], ["compare", path, good]):
-            status, error = _run(capsys, *command)
-            assert (status == 2) == bool(error), seed
-            errors.append(error)
-        assert bool(errors[0]) == bool(errors[1]), seed
-        if error:
-            assert str(path) in error, seed
-            assert ADVICE in error, seed
-            assert len(error) < 2000, seed
-        else:
-            files.read(str(tmp_path / "all.json"))
-        refused += bool(error)
-    assert len(seeds) / 8 < refused < len(seeds)
 
 
 def _changed(*path, value):

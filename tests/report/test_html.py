@@ -10,11 +10,9 @@ import pytest
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes import Verdict
 from pytest_dataloader_faults.report import html as page
-from pytest_dataloader_faults.report.html import trials_of
 from pytest_dataloader_faults.report.html.drawings import timeline
 from pytest_dataloader_faults.report.model import Report
 from support.reports import EVERYTHING, HOSTILE_MARKUP, events, failed, growing, item, large
-from support.rows import rows
 
 
 class _Read(html.parser.HTMLParser):
@@ -91,22 +89,6 @@ def test_what_did_not_fail_is_folded():
     assert '<span class="tally">2 passed</span></summary>' in good
 
 
-def test_tests_with_one_fix_share_it():
-    items = [failed(test=f"{name}.py::test", fix="raise the error") for name in "ab"]
-    items.append(failed(test="b.py::test", check="resource-growth", fix="close the file"))
-    text = page.render(Report(items=tuple(items)))
-    box = text[text.index('<article class="cause">') : text.index("</article>")]
-
-    assert box.count("raise the error") == box.count("close the file") == 1
-    assert box.count('<div class="group">') == 3
-
-
-def test_a_page_of_nothing_says_so():
-    read = _Read(page.render(Report()))
-    assert "No check was run" in read.texts
-    assert not {"form", "table", "script"} & set(read.elements)
-
-
 def test_hostile_texts_are_only_texts():
     fields = ("nodeid", "test", "file", "check", "verdict", "sentence", "cause", "reproduce")
     course = [replace(each, text=f"/{'folder' * 9}/file") for each in events()]
@@ -178,23 +160,6 @@ def test_a_long_pause_is_drawn_shorter():
     assert max(x for marks in drawn.lanes.values() for x, _ in marks) == 100
 
 
-@rows("time", [0.0, 3.0])
-def test_a_single_event_is_drawn(time):
-    (event,) = events()[:1]
-    drawn = timeline([replace(event, time=time)])
-    assert all(0 <= x <= 100 for x, _ in drawn.lanes["loader"])
-
-
-def test_an_anchor_does_not_depend_on_other_items():
-    names = ["t[open-error-a b]", "t[open-error-a/b]", "t[open-error-é]", "t[open-error-1.0]"]
-    items = [item(nodeid=f"a.py::{name}") for name in names]
-    anchors = {each.item.nodeid: each.anchor for each in trials_of(items)}
-    back = {each.item.nodeid: each.anchor for each in trials_of(items[::-1])}
-    assert anchors == back
-    assert len(set(anchors.values())) == 4
-    assert anchors["a.py::t[open-error-1.0]"] == "item-a.py::t-open-error-1.0"
-
-
 def test_a_thousand_items_are_no_burden():
     text = page.render(large())
     assert len(text) < 15e6
@@ -210,9 +175,3 @@ def test_a_long_name_keeps_its_ends():
     assert {len(part) for _, *parts in columns for part in parts} == {61}
     assert [name[-2:] for _, _, name in columns] == ["x0", "x1"]
     assert all(file.endswith("folder/a.py") for _, file, _ in columns)
-
-
-def test_a_column_has_the_whole_name():
-    text = page.render(Report(items=(item(test="a.py::T::test_z[1::2]"),)))
-    title = '<div><span class="file">a.py::T</span> test_z[1::2]</div>\n'
-    assert f'<th scope="col" class="unique" title="a.py::T::test_z[1::2]">{title}' in text

@@ -58,12 +58,6 @@ def test_a_file_that_may_not_be_written_stays(tmp_path, monkeypatch):
     assert path.read_text() == "earlier"
 
 
-def test_a_long_name_leaves_room_for_the_temporary_file(tmp_path):
-    path = tmp_path / ("r" * 250 + ".json")
-    files.write(MIXED, str(path))
-    assert path.read_text() == WHOLE
-
-
 def _folder(path):
     path.mkdir()
 

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import re
 from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from unittest import mock
@@ -82,13 +81,6 @@ def test_a_time_stays_with_its_unit():
         assert any(line.endswith("0.5 s") for line in lines), lines
 
 
-def test_lines_are_at_most_100_columns_wide():
-    items = [failed(check=f"check-number-{number}") for number in range(20)]
-    lines = _lines(Report(items=tuple(items)))
-    assert max(map(len, lines)) <= 100
-    assert re.findall(r"check-number-\d+", " ".join(lines)) == [each.check for each in items]
-
-
 def test_the_slowest_trials_come_first():
     slowest, *_ = lines = list(terminal.slowest(MIXED, 2))
     assert (slowest, len(lines)) == ("0.60s trial    a.py::test[open-error]", 2)
@@ -161,14 +153,6 @@ def test_an_item_has_the_course_of_the_trial_that_decided():
         assert (built.timeline, built.usage) == ((), ())
 
 
-def test_the_sentence_of_an_item_is_not_taken_from_the_explanation():
-    result = CheckResult(
-        "resource-growth", Finding(Verdict.LEAKED, "it leaks."), "Verdict leaked:\nreworded"
-    )
-    item = item_of(result, nodeid="n", test="t", where=("a.py", 1), duration=0.1)
-    assert (item.sentence, item.explanation) == ("it leaks.", result.explanation)
-
-
 def test_github_gets_one_command_per_test_and_cause():
     place, again = "::error file=a.py,line=7", "%0Apytest 'a.py::test[open-error]'"
     zeros = "2 checks%3A gives zeros::sample 0 is wrong.%0Aopen-error, truncated-half"
@@ -204,11 +188,6 @@ def test_markdown_shows_commands_as_they_are():
     text = ci.render(Report(runs=(run,), items=(failed(reproduce=command),)))
     escaped = r"<code>pytest 'a.py::test\[\*x\*-\`y\`\]&lt;b&gt;'</code>"
     assert text.count(escaped) == 2
-
-
-def test_markdown_has_a_long_text_in_its_fold_only():
-    text = ci.render(Report(items=(failed(sentence="word " * 4000, cause="", explanation="all"),)))
-    assert max(map(len, text.split("\n"))) < 300
 
 
 def test_a_step_summary_has_at_most_what_github_takes():
@@ -253,7 +232,6 @@ def _merged(*reports):
 
 PASSES = Report(items=(item(), item(check="truncated-half")))
 FAILS = Report(items=(failed(), item(check="truncated-half")))
-ID = "a.py::test[open-error]"
 FROM_WORST = "failed error flaky xfailed passed not_run not_applicable".split()
 
 
@@ -285,13 +263,6 @@ def test_labels_keep_both(merge):
     assert report.items[0].reproduce == failed().reproduce
 
 
-def test_shards_of_one_job_share_a_label(merge):
-    reports = {"a": Report(items=FAILS.items[:1]), "b": Report(items=PASSES.items[1:])}
-    _, printed, report = merge(reports, "--label", "py312=a.json", "--label", "py312=b.json")
-    assert printed == ["2 reports: 2 items, 1 failed"]
-    assert list(report.tests) == ["py312: a.py::test"]
-
-
 def test_the_worst_holds():
     for worse, better in itertools.pairwise(FROM_WORST):
         for order in ((worse, better), (better, worse)):
@@ -305,12 +276,6 @@ def test_a_label_needs_a_name_and_a_file(merge, label, capsys):
         merge({"a": MIXED}, "--label", label)
     assert ended.value.code == 2
     assert f"{label!r} must be NAME=REPORT.json, such as py312=a.json" in capsys.readouterr().err
-
-
-def test_an_unknown_ending_is_an_error(merge, capsys):
-    merge({"a": MIXED}, "a.json")
-    assert main(["merge", "a.json", "-o", "x.pdf"]) == 2
-    assert "must end in one of .html, .json, .md" in capsys.readouterr().err
 
 
 def test_no_report_is_an_error(merge, capsys):
