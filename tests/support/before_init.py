@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset, Sampler
 
 COUNT, SIZE = 40, 25_000
 """Records of a file of 1 MB, and their bytes."""
@@ -119,25 +119,6 @@ class ThreadOfWorker(InWorker):
 
     def read(self) -> bytes:
         return InThread.read(self)  # type: ignore[arg-type]
-
-
-class ByOtherLoader(Whole):
-    """Reads the file by the workers of another loader, in its constructor."""
-
-    def read(self) -> bytes:
-        records = DataLoader(InWorker(self.path), batch_size=None, num_workers=1)
-        return b"".join(bytes(record.tolist()) for record in records)
-
-
-class Missing(Whole):
-    """Is empty if the file is missing, as *ask* finds out."""
-
-    def __init__(self, path: Path, ask: Any = os.path.exists) -> None:
-        self.ask = ask
-        super().__init__(path)
-
-    def read(self) -> bytes:
-        return super().read() if self.ask(self.path) else b""
 
 
 class ReadsWhileSampling(Sampler[int]):

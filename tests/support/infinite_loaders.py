@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader
 
 from support.datasets import Records
-from support.specimens import ZerosOnError
 
 
 class Repeat:
@@ -153,12 +151,3 @@ def infinite(kind: type[DataLoader[Any]], dataset: Any, **options: Any) -> DataL
 
 def infinite_records(folder: Any) -> DataLoader[Any]:
     return infinite(Eager, Records(folder))
-
-
-def infinite_swallowed(folder: Any) -> DataLoader[Any]:
-    return infinite(Eager, ZerosOnError(folder))
-
-
-def infinite_many() -> DataLoader[Any]:
-    """One whose epoch has far more samples than the battery checks."""
-    return infinite(Eager, torch.arange(100_000))

@@ -5,13 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import queue
 import threading
-from pathlib import Path
 from typing import Any
 
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, get_worker_info
+from torch.utils.data import DataLoader, Subset
 
-from support.datasets import Records, RecordStream
-from support.specimens import ZerosOnError
+from support.datasets import Records
 
 
 class Pairs(Records):
@@ -20,12 +18,10 @@ class Pairs(Records):
     workers = 0
 
     def __getitem__(self, index: int) -> Any:
-        pair = Subset(self._read_from(), [index, (index + 1) % len(self)])
+        records = Records(self.paths[0].parent)
+        pair = Subset(records, [index, (index + 1) % len(self)])
         ((data, _),) = DataLoader(pair, batch_size=2, num_workers=self.workers)
         return data
-
-    def _read_from(self) -> Dataset[Any]:
-        return Records(self.paths[0].parent)
 
 
 class PairsByWorkers(Pairs):
@@ -37,24 +33,6 @@ class PairsByWorkers(Pairs):
         process: Any = multiprocessing.current_process()
         process._config["daemon"] = False
         return super().__getitem__(index)
-
-
-class PairsOfZeros(Pairs):
-    """A loader for each sample, over a dataset that swallows errors: broken."""
-
-    def _read_from(self) -> Dataset[Any]:
-        return ZerosOnError(self.paths[0].parent)
-
-
-class Episodes(IterableDataset[Any]):
-    """A loader for each epoch, which is created when the stream starts: healthy."""
-
-    def __init__(self, folder: Path) -> None:
-        self.records = RecordStream(folder)
-
-    def __iter__(self) -> Any:
-        batches = DataLoader(self.records, batch_size=2, num_workers=0)
-        return (each for data, _ in batches for each in data)
 
 
 class Queued(Records):
@@ -75,11 +53,3 @@ class Queued(Records):
             results.put(next(iter(DataLoader(Subset(Records(self.paths[0].parent), [index])))))
         except Exception as error:  # noqa: BLE001  # passed on
             results.put(error)
-
-
-class InInit:
-    """A ``worker_init_fn`` that iterates a loader, as to warm up."""
-
-    def __call__(self, worker: int) -> None:
-        info: Any = get_worker_info()
-        next(iter(DataLoader(info.dataset, num_workers=0)))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed
 from torch.distributed import init_process_group
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset
 
 from support.corpus.ranks import RankedStream, place
 from support.datasets import CopiedRecords, Records
@@ -96,34 +96,6 @@ class SyncsEachBatch(DataLoader[Any]):
 
 def sync_loader(folder: Path) -> DataLoader[Any]:
     return SyncsEachBatch(RankedStream(folder), batch_size=2, num_workers=2)
-
-
-class UnevenSync(RankedStream):
-    """Has fewer records in rank 1."""
-
-    def _of_rank(self, rank: int, ranks: int) -> list[int]:
-        return super()._of_rank(rank, ranks)[: 4 if rank else None]
-
-
-def uneven_sync_loader(folder: Path) -> DataLoader[Any]:
-    """A loader that waits for the other rank in its own collective."""
-    return SyncsEachBatch(UnevenSync(folder), batch_size=2, num_workers=1)
-
-
-class ByGlobalWorker(RankedStream):
-    """Gives each worker of all ranks a number, and its records by that."""
-
-    def _own(self) -> list[int]:
-        info, (rank, ranks) = get_worker_info(), place()
-        worker, workers = (info.id, info.num_workers) if info else (0, 1)
-        return list(range(len(self.records)))[rank * workers + worker :: ranks * workers]
-
-
-class OneMore(RankedStream):
-    """Gives rank 0 one record more than the other one: 7 of 13 in all."""
-
-    def _of_rank(self, rank: int, ranks: int) -> list[int]:
-        return list(range(13))[rank::ranks]
 
 
 def copy_records(records: Path, folder: Path) -> CopiedRecords:

@@ -47,12 +47,6 @@ def mount_overlay(folder: Path) -> Callable[[], None]:
     return partial(_mount_overlay, folder)
 
 
-def with_descriptors(limit: int) -> Callable[[], None]:
-    """Have a soft limit, as ``ulimit -S -n`` sets it."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return partial(resource.setrlimit, resource.RLIMIT_NOFILE, (limit, hard))
-
-
 def with_processes(limit: int) -> Callable[[], None]:
     """Be a user with this many processes, including threads; root is not limited."""
     return partial(_be_somebody, limit)

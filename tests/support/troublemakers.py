@@ -62,20 +62,6 @@ class Slow(Records):
         return super().__getitem__(index)
 
 
-class HangsAfterwards(Records):
-    """Never returns in its second pass, which it recognizes by a mark of the first."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.mark = folder.parent / "mark"
-
-    def __getitem__(self, index: int) -> Any:
-        if not index and self.mark.exists():
-            hang_forever()
-        self.mark.touch()
-        return super().__getitem__(index)
-
-
 class Replaced(Records):
     """Its second worker becomes another program; then the first one *fails*."""
 
@@ -147,10 +133,6 @@ def touch_missing_page() -> None:
 
 def exit_silently() -> None:
     os._exit(3)
-
-
-def exit_cleanly() -> None:
-    os._exit(0)
 
 
 def raise_real_time_signal() -> None:

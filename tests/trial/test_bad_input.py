@@ -168,18 +168,12 @@ ENDS = ["Samples[0]", "without a fault"]
 FAILING = {
     "empty stream": (EmptyStream, {}, "EmptyStream is empty"),
     "no batch of None": (lambda: Samples(lambda _: None), {}, *SPLIT, "NoneType"),
-    "ragged": (
-        lambda: Samples(lambda index: torch.zeros(index + 1)),
-        {},
-        *(*SPLIT, "stack expects each tensor to be equal size"),
-    ),
     "no fingerprint": (
         lambda: Samples(lambda _: (each for each in ())),
         {"loader": {"batch_size": None, "num_workers": 1}},
         *("Samples", "a generator, which has no fingerprint"),
     ),
     "fails": (lambda: Samples(_fails), {}, *ENDS, "LookupError", "no such sample"),
-    "exits": (lambda: Samples(lambda _: _raises(SystemExit(3))), {}, *ENDS, "SystemExit(3)"),
     "stops": (
         lambda: Samples(lambda _: next(iter(()))),
         {},
@@ -297,7 +291,6 @@ def test_an_empty_stream_exercises_nothing():
     ("trouble", "ending"),
     [
         (troublemakers.exit_silently, "(exit status 3)"),
-        (troublemakers.exit_cleanly, "(exit status 0)"),
         (troublemakers.raise_real_time_signal, f"(signal {signal.SIGRTMIN + 5})"),
     ],
 )
@@ -307,7 +300,7 @@ def test_a_dataset_that_ends_its_process(records, trouble, ending):
 
     text = refusal(UnusableDatasetError, battery, make_dataset)
     assert missing_parts(text, f"died {ending}", "without faults", "good bye") == []
-    assert ("threads or locks" in text) == (trouble is not troublemakers.exit_cleanly)
+    assert "threads or locks" in text
 
 
 @both_entries

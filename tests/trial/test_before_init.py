@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import resource
 import signal
-import subprocess
 import threading
 
 import pytest
@@ -23,21 +20,17 @@ from pytest_dataloader_faults.faults import (
     OpenError,
     ReadError,
     TruncatedFile,
-    WorkerKilled,
 )
 from pytest_dataloader_faults.outcomes.stages import START
 from pytest_dataloader_faults.search import replay
 from pytest_dataloader_faults.wire import FiringPlace
 from support.before_init import (
-    COUNT,
-    ByOtherLoader,
     Checked,
     InProgram,
     InThread,
     InWorker,
     Mapped,
     MappedAsLong,
-    Missing,
     ReadsWhileSampling,
     ThreadOfWorker,
     Whole,
@@ -84,7 +77,6 @@ def test_who_opens_the_file_meets_the_fault(pack, kind, place, method):
     [
         (InThread, CONSTRUCTOR),
         (InProgram, CONSTRUCTOR),
-        (ByOtherLoader, WORKER),
         (ThreadOfWorker, WORKER),
     ],
 )
@@ -154,30 +146,6 @@ def test_a_factory_that_gives_nothing_hides_the_cause(pack):
     assert _judged(lambda: Checked(pack), outcome).verdict is Verdict.FAILED_UNCLEARLY
 
 
-def test_a_process_that_a_failed_constructor_leaves_is_a_leak(pack, left_behind):
-    def make():
-        with contextlib.ExitStack() as stack:
-            stack.callback(subprocess.Popen, ["sleep", "600"])
-            return Checked(pack)
-
-    outcome = run_trial(make, HALF, before_init=True)
-
-    judgement = _judged(lambda: Checked(pack), outcome)
-    assert (judgement.verdict, "sleep 600" in judgement.sentence) == (Verdict.LEAKED, True)
-    assert left_behind() == []
-
-
-def test_a_constructor_may_lower_the_limit_of_descriptors(pack):
-    def make():
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
-        return Checked(pack)
-
-    outcome = run_trial(make, ReadError("*.pack"), before_init=True)
-
-    assert _judged(lambda: Checked(pack), outcome).verdict is Verdict.FAILED_CLEANLY
-
-
 @pytest.mark.parametrize("limit", [128, 300])
 def test_a_limit_that_leaves_no_number_is_refused(pack, limit):
     """For the supervisor's descriptors, or for those of the workers."""
@@ -196,22 +164,6 @@ def test_a_fault_that_is_not_for_constructors_says_so(pack):
         replay(lambda: Whole(pack), HungRead("*.pack"), before_init=True)
     with pytest.raises(FaultNotFiredError, match=r"(?s)Files opened:.*a\.pack"):
         replay(lambda: Whole(pack), TruncatedFile("*.npy"), before_init=True)
-
-
-def test_an_error_of_the_constructor_is_a_failure_and_no_refusal(pack):
-    outcome = run_trial(lambda: Checked(pack), HALF, before_init=True)
-
-    assert _judged(lambda: Checked(pack), outcome).verdict is Verdict.FAILED_CLEANLY
-    assert [each.mentioned for each in outcome.faults] == [1]
-    assert len(outcome.recovery.delivered) == COUNT // 4
-
-
-@pytest.mark.parametrize("ask", [os.path.exists, lambda path: os.access(path, 4)])
-def test_a_missing_file_is_missing_for_each_call_that_names_it(pack, ask):
-    outcome = run_trial(lambda: Missing(pack, ask), GONE, before_init=True)
-
-    judgement = _judged(lambda: Missing(pack), outcome)
-    assert judgement.sentence.startswith("a.pack is missing; only 0 of 40 samples are left")
 
 
 @pytest.mark.parametrize(
@@ -288,37 +240,3 @@ def test_what_only_workers_can_read_recovers_in_workers(pack):
     assert {each.worker for each in outcome.recovery.delivered} == {0, 1}
     assert _judged(lambda: OfWorkers(pack), outcome).verdict is Verdict.FAILED_CLEANLY
     assert replay(lambda: OfWorkers(pack), GONE, before_init=True) is Verdict.FAILED_CLEANLY
-
-
-def test_the_folder_of_a_factory_is_the_same_for_the_recovery(pack):
-    def make(folder):
-        copy = folder / "copy.pack"
-        if not copy.exists():
-            copy.write_bytes(pack.read_bytes())
-        return Whole(copy)
-
-    outcome = run_trial(make, TruncatedFile("*/a.pack"), before_init=True)
-
-    judgement = _judged(make, outcome, Contract(may_skip=True))
-    assert judgement.verdict is Verdict.POISONED
-
-
-def test_faults_of_workers_can_be_armed_as_well(pack):
-    outcome = run_trial(lambda: Whole(pack), WorkerKilled(worker=1), before_init=True)
-
-    assert [firing.worker for firing in outcome.faults[0].firings] == [1]
-    assert [each.worker for each in outcome.deaths] == [1]
-
-
-def test_without_a_fault_the_dataset_is_as_ever(pack):
-    outcome = run_trial(lambda: Whole(pack), before_init=True)
-
-    assert _judged(lambda: Whole(pack), outcome).verdict is Verdict.SURVIVED
-    assert outcome.recovery is None
-
-
-def test_the_trial_can_be_repeated(pack):
-    outcome = run_trial(lambda: Whole(pack), HALF, before_init=True)
-
-    assert "before_init=True" in outcome.reproduce()
-    assert type(outcome).from_dict(outcome.to_dict()) == outcome

@@ -67,14 +67,6 @@ def test_a_shuffled_loader_shuffles_them():
     assert sorted(chain(*drawn_once)) == sorted(chain(*second)) == sorted(spread_indices(1000, 16))
 
 
-def test_a_generator_of_the_loader_shuffles_them():
-    loaders = (
-        DataLoader(MANY, shuffle=True, generator=torch.Generator().manual_seed(7)) for _ in "ab"
-    )
-    drawn_once, second = map(drawn, loaders)
-    assert drawn_once == second
-
-
 def test_each_worker_makes_two_batches():
     """Batches get smaller where there would be too few."""
     batches = drawn(DataLoader(MANY, batch_size=256, num_workers=2))
@@ -85,11 +77,6 @@ def test_a_small_dataset_is_looked_at_whole():
     loader = DataLoader(range(10), batch_size=8, num_workers=2)
     assert [8, 2] == list(map(len, drawn(loader)))
     assert type(loader.batch_sampler) is BatchSampler
-
-
-def test_a_loader_without_batches():
-    batches = drawn(DataLoader(MANY, batch_size=None), limit=4)
-    assert [[0], [250], [500], [750]] == batches
 
 
 OWN = {

@@ -12,7 +12,6 @@ from typing import Any
 
 import psutil
 import pytest
-import torch
 
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine.protocol import WorkerArmed
@@ -37,9 +36,9 @@ from pytest_dataloader_faults._trial.process.deadline import (
     deadline_after,
 )
 from pytest_dataloader_faults.exceptions import HarnessError
-from pytest_dataloader_faults.faults import ReadError, TruncatedFile
+from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
-from support.datasets import SIZE, Records
+from support.datasets import Records
 from support.facts import EPOCH_1, EPOCH_2
 from support.inner import start_forked
 from support.judging import judge_trial
@@ -50,7 +49,6 @@ from support.waiting import allowed, output_of, until
 
 _SHORT = 2.5
 _LONGER = 4.5
-_MANY = 200
 
 
 @rows(
@@ -145,47 +143,6 @@ def test_a_deadline_follows_from_the_slowest_epoch(setting, epochs, for_trial, f
         deadlines.record_epoch(epoch)
 
     assert (deadlines.for_trial, deadlines.for_look) == (for_trial, for_look)
-
-
-class _TriesAnother(Records):
-    """Asks for another sample in place of one that cannot be had, whatever the error."""
-
-    def __init__(self, folder: Any) -> None:
-        super().__init__(folder)
-        self.paths = self.paths * (2 * _MANY // len(self.paths))
-
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return self._decoded(index)
-        except:  # noqa: E722  # the flaw
-            return self[(index * 7 + 1) % len(self)]
-
-    def _decoded(self, index: int) -> torch.Tensor:
-        with open(self.paths[index], "rb", buffering=0) as file:
-            data = file.read(SIZE)
-        if len(data) < SIZE:
-            message = f"no sample {'0123456789 ' * 100}"
-            raise TypeError(message)
-        return torch.tensor(list(data), dtype=torch.uint8)
-
-
-def _processor_seconds():
-    """Of this process, and of the trials that have ended: a busy machine adds none to them."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
-
-
-def test_a_text_of_many_errors_is_read_once(records):
-    reference = take_reference(lambda: _TriesAnother(records))
-    seconds = _processor_seconds()
-    outcome = run_trial(lambda: _TriesAnother(records), TruncatedFile("*.rec"), deadline=4)
-    judgement = judge_trial(outcome, reference)
-
-    assert _processor_seconds() - seconds < 8
-    assert (outcome.timed_out, outcome.exception.type) == (False, "RecursionError")
-    assert sum(len(each.firings) for each in outcome.faults) == 2 * _MANY
-    assert "omitted" in outcome.exception.text
-    assert judgement.verdict == "failed_unclearly"
 
 
 def test_the_error_is_known_before_the_workers_end(records, monkeypatch):

@@ -33,7 +33,6 @@ from support import troublemakers
 from support.datasets import Records
 from support.epochs import alone
 from support.judging import judge_trial
-from support.rows import slow
 from support.tries import WAYS, Tries
 from support.troublemakers import Trouble
 from support.waiting import allowed, until
@@ -179,16 +178,6 @@ def test_a_trial_that_is_interrupted_has_died(records):
     assert (outcome.died, outcome.exception) == ("signal 2 (SIGINT)", None)
 
 
-def _catch_interrupt():
-    with contextlib.suppress(KeyboardInterrupt):
-        _interrupt()
-        signal.pause()
-
-
-def test_code_may_catch_an_interrupt(records, reference):
-    assert take_reference(lambda: Trouble(records, _catch_interrupt, "loader")) == reference
-
-
 SERVED = {**IN_A_WORKER, "multiprocessing_context": "forkserver"}
 
 
@@ -283,12 +272,7 @@ def test_a_warden_whose_own_code_fails_leaves_no_process(records, left_behind, m
     assert left_behind() == []
 
 
-SPAWNED = {"num_workers": 1, "multiprocessing_context": "spawn"}
-
-
-@pytest.mark.parametrize(
-    ("loader", "is_ready"), [slow(SPAWNED, False), (SERVED, False), (SERVED, True)]
-)
+@pytest.mark.parametrize(("loader", "is_ready"), [(SERVED, False), (SERVED, True)])
 def test_a_worker_that_still_starts_ends_with_a_killed_warden(
     records, served, left_behind, loader, is_ready
 ):

@@ -9,18 +9,15 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
-import torch
 from torch.utils.data import DataLoader
 
-from pytest_dataloader_faults import Outcome, check_dataset, run_trial, sweep
+from pytest_dataloader_faults import Outcome, check_dataset, run_trial
 from pytest_dataloader_faults._engine.system import temporary
-from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import resources, run_trial_job
@@ -33,7 +30,7 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import OpenError, ReadError
-from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, START
+from pytest_dataloader_faults.outcomes.stages import DONE, START
 from pytest_dataloader_faults.search import replay
 from pytest_dataloader_faults.steps import Epoch, ReadSample, arm_workers
 from support import troublemakers
@@ -43,8 +40,7 @@ from support.inner import start_forked
 from support.refusals import missing_parts, refusal
 from support.specimens import ZerosOnError
 from support.surroundings import mount_tmpfs, mounts_are_refused, traceback_under
-from support.surveys import survey
-from support.troublemakers import Batches, HangsAfterwards, Slow, Trouble
+from support.troublemakers import Batches, Slow, Trouble
 from support.waiting import allowed, until
 
 SHORT = 2.0
@@ -128,17 +124,6 @@ def test_recovery_has_a_deadline_of_its_own(records):
     assert outcome.duration > 4
 
 
-def test_recovery_that_hangs_ends_at_its_deadline(records, left_behind):
-    def make_dataset():
-        return HangsAfterwards(records)
-
-    loader = {"num_workers": 1, "batch_size": 1}
-    outcome = run_trial(make_dataset, ReadError("*/02.rec"), loader=loader, deadline=SHORT)
-    assert (outcome.timed_out, outcome.phase) == (True, RECOVERY)
-    assert SHORT <= outcome.duration < 2 * SHORT + allowed(20)
-    assert left_behind() == []
-
-
 @pytest.mark.parametrize(("trouble", "where", "command"), OFFSPRING)
 def test_no_process_outlives_the_trial(records, left_behind, trouble, where, command):
     """Processes that left their session and lost their parents are gone when it returns.
@@ -152,12 +137,6 @@ def test_no_process_outlives_the_trial(records, left_behind, trouble, where, com
         "\n".join(each.processes.values()) for each in outcome.resources
     )
     assert command is None or (processes_before == "" and command in processes_after)
-    assert left_behind() == []
-
-
-def test_no_descriptor_left_before_the_workers_start_is_refused(records, left_behind):
-    with pytest.raises(UnusableDatasetError, match="Too many open files"):
-        _try(records, troublemakers.take_every_descriptor, "loader")
     assert left_behind() == []
 
 
@@ -186,17 +165,6 @@ def test_output_of_a_trial_is_captured(records, capfd, where):
     assert (outcome.exception, outcome.died, outcome.phase) == (None, None, DONE)
     assert "blah" in outcome.stderr or "NOISE" in outcome.stderr
     assert len(outcome.stderr) <= 4000
-
-
-def test_a_tensor_as_an_index_after_one_of_pytests_own():
-    """A worker of the trial gets it from the trial, and not from pytest, which has sent others."""
-
-    def loader():
-        return DataLoader(range(8), sampler=list(torch.arange(8)), num_workers=1)
-
-    assert len(list(loader())) == 8
-    outcome = run_trial(loader)
-    assert (outcome.exception, len(outcome.delivered)) == (None, 8)
 
 
 class Copied(Records):
@@ -308,16 +276,6 @@ def test_a_killed_process_leaves_no_folder(tmp_path, left_behind):
     assert until(lambda: left_behind() == [])
 
 
-def test_every_entry_gives_a_folder(records):
-    make_dataset = functools.partial(Copied, records)
-    assert run_trial(make_dataset, ReadError("*/03.rec")).fired == 1
-    report = survey(make_dataset)
-    assert set(report.files.count("opens")) == {f"*/{number:02}.rec" for number in range(16)}
-    assert replay(make_dataset, OpenError("*/03.rec", times=1)) == "failed_cleanly"
-    with pytest.warns(RuntimeWarning, match="the sweep stopped after 2 trials"):
-        assert len(sweep(make_dataset, faults=[OpenError()], max_trials=2)) == 2
-
-
 def test_a_failure_shows_what_the_factory_takes(records):
     with pytest.raises(CheckFailedError, match=r"# Insert .* = lambda folder: MyDataset"):
         replay(lambda _: ZerosOnError(records), OpenError("*/03.rec"))
@@ -366,7 +324,6 @@ REPLACEMENTS = {
     "socket": _bind,
     "nothing": lambda _path: None,
     "locked folders": _lock,
-    "file again": lambda path: path.write_text("a file"),
 }
 
 
@@ -409,18 +366,6 @@ def test_what_is_mounted_below_a_folder_stays(tmp_path):
         assert os.listdir(folder) == ["cache"]
 
     assert traceback_under(remove, mount_tmpfs({})) == ""
-
-
-def test_the_dead_are_not_running():
-    child = fork()
-    if not child:
-        os._exit(0)
-    while psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.01)
-    try:
-        assert str(child) not in resources.processes(seconds=0.1)
-    finally:
-        os.waitpid(child, 0)
 
 
 @pytest.mark.parametrize(

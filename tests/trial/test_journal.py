@@ -18,7 +18,6 @@ from pytest_dataloader_faults._trial.journal import (
     BatchReceived,
     FaultsCounted,
     HarnessFailed,
-    HarnessTime,
     Journal,
     Kept,
     LoaderTime,
@@ -103,12 +102,6 @@ def test_an_event_of_the_supervisor_is_one_too(journal):
     assert journal.events() == [event]
 
 
-def test_only_events_of_the_kinds_requested_are_read(journal):
-    for event in (BEGAN, LoaderTime(2.0), HarnessTime(3.0), LoaderTime(4.0)):
-        journal.write(event)
-    assert list(journal.of(LoaderTime)) == [LoaderTime(2.0), LoaderTime(4.0)]
-
-
 @pytest.mark.parametrize("line", [b'{"type": "Unheard"}', b'{"phase": "start"}', b"7"])
 def test_an_unknown_event_raises(journal, line):
     os.write(journal.fd, line + b"\n")
@@ -165,22 +158,6 @@ def test_many_writers_do_not_mix(journal):
 def test_it_is_not_handed_to_programs(journal):
     assert not os.get_inheritable(journal.fd)
     assert os.fstat(journal.fd).st_nlink == 0
-
-
-def test_text_that_is_no_utf8_is_reported(journal):
-    os.write(journal.fd, b"caf\xe9")
-    assert journal.text() == "caf\ufffd"
-
-
-def test_no_events_are_no_facts():
-    assert outcome_from(ASKED, []) == Outcome(ASKED)
-
-
-def test_batches_count_also_without_their_end():
-    """An epoch that never ended has delivered what came."""
-    outcome = outcome_from(ASKED, [BEGAN, BatchReceived(EPOCH_1, 2.0, BATCH)])
-    assert (outcome.phase, outcome.epochs[0].complete) == (EPOCH_1, False)
-    assert [each.indices for each in outcome.delivered] == [(0, 1)]
 
 
 def test_passes_and_recovery_are_kept_apart():
@@ -270,26 +247,12 @@ def test_a_fault_stands_between_its_cause_and_its_error(records):
     assert (again, again.timeline) == (outcome, outcome.timeline)
 
 
-def test_a_run_without_faults_has_none(records):
-    outcome = _trial(records)
-    assert _is_in_order(outcome)
-    assert _of(outcome, "fault", "error", "exit") == []
-    assert [each.text for each in _of(outcome, "epoch")] == ["epoch 1 starts", "epoch 1 ends"]
-
-
 def test_a_killed_worker_exits(records):
     outcome = _trial(records, WorkerKilled(at=2))
     fault, death, error = _of(outcome, "fault", "exit", "error")
     assert [fault.kind, death.kind, error.kind] == ["fault", "exit", "error"]
     assert (death.process, death.text) == ("worker 0", "worker 0 was killed by SIGKILL")
     assert fault.process == "worker 0"
-
-
-def test_a_loader_without_workers_does_all_by_itself(records):
-    path = str(records / "05.rec")
-    outcome = _trial(records, ReadError(path), loader={"num_workers": 0})
-    _check_read_error(outcome, path, "loader")
-    assert {each.process for each in outcome.timeline} == {"loader"}
 
 
 def test_a_trial_that_hangs_ends_at_the_deadline(records):

@@ -16,7 +16,6 @@ from pytest_dataloader_faults._engine.system.proc import is_dead
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
 from support.inner import start_forked, start_python
-from support.rows import slow
 from support.waiting import output_of, until
 
 SCRIPT = """
@@ -65,8 +64,6 @@ def _start(records, announced, strategy="file_descriptor", context="fork") -> su
     [
         ("file_descriptor", "fork", signal.SIGKILL),
         ("file_descriptor", "forkserver", signal.SIGKILL),
-        slow("file_system", "spawn", signal.SIGKILL),
-        slow("file_descriptor", "fork", signal.SIGTERM),
     ],
 )
 def test_a_process_that_is_ended_leaves_nothing(

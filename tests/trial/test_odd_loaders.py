@@ -9,26 +9,21 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
-from pytest_dataloader_faults import check_dataset, inject, part_of, run_trial
+from pytest_dataloader_faults import check_dataset, run_trial
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from support.corpus.ranks import RaisesErrors
 from support.datasets import Records
-from support.epochs import epoch
 from support.infinite_loaders import (
     Eager,
-    EndsEarly,
     InClosure,
     InGenerator,
     Lazy,
     LeavesOut,
     infinite,
-    infinite_many,
     infinite_records,
-    infinite_swallowed,
 )
-from support.nested_loaders import Episodes, InInit, Pairs, PairsByWorkers, PairsOfZeros, Queued
-from support.rows import slow
+from support.nested_loaders import Pairs, PairsByWorkers, Queued
 from support.waiting import allowed
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -50,18 +45,13 @@ def test_only_fetches_of_the_loader_under_test_count(records, method):
     assert outcome.recovery.exception is None
 
 
-@pytest.mark.parametrize("kind", [Pairs, PairsByWorkers, Episodes, Queued])
+@pytest.mark.parametrize("kind", [PairsByWorkers, Queued])
 def test_a_nested_loader_is_left_alone(records, kind):
     outcome = _run(partial(kind, records), ReadError("*/05.rec"))
 
     assert "OSError" == outcome.exception.type
     assert "Errno 5" in outcome.exception.message
     assert outcome.recovery.complete
-
-
-def test_one_in_a_worker_init_fn(records):
-    outcome = _run(partial(Records, records), WorkerKilled(at=2), worker_init_fn=InInit())
-    assert [2, 2] == [each.fetches for each in outcome.workers]
 
 
 def test_one_without_workers(records):
@@ -73,28 +63,6 @@ def test_one_without_workers(records):
         tuple(sorted(batch)) for batch in outcome.epochs[0].drawn
     )
     assert outcome.recovery.complete
-
-
-def test_one_under_inject(records):
-    with inject(ReadError("*/05.rec")) as injection:
-        read = epoch(DataLoader(Pairs(records), batch_size=4, num_workers=2))
-    assert "Errno 5" in read.text
-    assert (1, 2) == (len(read.batches), len(injection.workers))
-
-
-@pytest.mark.parametrize(
-    "check", ["abandoned-epoch", slow("worker-killed-last"), slow("resource-growth")]
-)
-def test_checks_that_make_iterators_again(records, check):
-    (result,) = check_dataset(partial(Pairs, records), only=check, on_fail=None)
-    assert result.passed, result.explanation
-
-
-def test_what_a_nested_loader_swallows(records):
-    make = partial(PairsOfZeros, records)
-    (result,) = check_dataset(make, only="read-error", on_fail=None)
-    assert "corrupted" == result.verdict
-    assert result.cause.startswith("returns a substitute for an unreadable sample")
 
 
 class Adapter:
@@ -156,19 +124,6 @@ def test_options_reach_the_loader_in_a_wrapper(records):
     assert len(outcome.recovery.delivered) == outcome.recovery.batches
 
 
-def test_a_loader_of_lightning_fabric(records):
-    fabric = pytest.importorskip("lightning.fabric")
-
-    def make():
-        loader = DataLoader(Records(records), batch_size=2, num_workers=2)
-        return {"train": fabric.Fabric(accelerator="cpu", devices=1).setup_dataloaders(loader)}
-
-    outcome = run_trial(part_of(make, "train"))
-
-    assert outcome.exception is None
-    assert len(outcome.delivered) == outcome.epochs[0].batches
-
-
 def test_batches_that_another_rank_drew_are_refused(records):
     with pytest.raises(UnusableDatasetError, match="dispatch_batches=False"):
         run_trial(lambda: DataLoaderDispatcher(Records(records), num_workers=2), ranks=2)
@@ -211,15 +166,6 @@ def test_a_loader_that_has_run_before(records):
     )
 
 
-@pytest.mark.parametrize(
-    "check",
-    ["abandoned-epoch", slow("worker-killed-last"), slow("resource-growth")],
-)
-def test_a_check_passes(records, check):
-    (result,) = _check(partial(infinite_records, records), check)
-    assert result.passed, result.explanation
-
-
 @pytest.mark.parametrize("kind", [InClosure, InGenerator])
 def test_iterators_that_are_in_no_attribute(records, kind):
     make = partial(infinite, kind, Records(records))
@@ -229,31 +175,7 @@ def test_iterators_that_are_in_no_attribute(records, kind):
     assert 2 == len({each.pid for each in outcome.workers})
 
 
-def test_few_samples_of_many():
-    (result,) = _check(infinite_many, "workers-agree")
-    assert "survived" == result.verdict
-    assert 64 == sum(len(each.indices) for each in result.outcome.delivered)
-
-
-@pytest.mark.parametrize(
-    ("make", "check", "phrase"),
-    [
-        (lambda folder: infinite(LeavesOut, Records(folder)), "read-error", "missing"),
-        slow(infinite_swallowed, "read-error", "all zeros"),
-        slow(lambda folder: infinite(EndsEarly, Records(folder)), "workers-agree", "missing"),
-    ],
-    ids=["a batch with an error", "zeros", "the last batch"],
-)
-def test_a_defect_behind_such_a_loader(records, make, check, phrase):
-    (result,) = _check(partial(make, records), check)
+def test_a_defect_behind_such_a_loader(records):
+    (result,) = _check(lambda: infinite(LeavesOut, Records(records)), "read-error")
     assert "corrupted" == result.verdict
-    assert phrase in result.sentence
-
-
-def test_a_constructor_that_uses_a_loader(records):
-    def make():
-        dataset = Records(records)
-        dataset.mean = sum(data.float().mean() for data, _ in DataLoader(dataset)) / len(dataset)
-        return dataset
-
-    assert [] == [each.explanation for each in _check(make, "workers-agree") if each.failed]
+    assert "missing" in result.sentence

@@ -61,10 +61,9 @@ class KnowsItsMessages(Records):
         return sum(each.cache_info().misses for each in (wire.readers_of, wire.names_of))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("dataset", [KnowsItsModules, KnowsItsSources, KnowsItsMessages])
-def test_nothing_is_done_again(dataset, workers, records, monkeypatch):
-    loader = {"num_workers": workers, "batch_size": 4}
+def test_nothing_is_done_again(dataset, records, monkeypatch):
+    loader = {"num_workers": 2, "batch_size": 4}
     preload()
     monkeypatch.setattr(KnowsItsModules, "known", frozenset(sys.modules))
     outcome = run_trial(lambda: dataset(records), loader=loader)
@@ -117,17 +116,6 @@ child.collapse_after_two_trials()
 assert held == [b"%064d" % n for n in range(200_000)]
 print(before, first, huge())
 """
-PREPARE = """
-from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.battery.runner import prepare
-
-names = [name for name in CHECKS if name != "pickles"]  # It would start a fork server.
-before = huge()
-prepare(names[:10])
-few = huge()
-prepare(names[:11])
-print(before, few, huge())
-"""
 NEEDS_HUGE_PAGES = pytest.mark.skipif(
     not Path("/sys/kernel/mm/transparent_hugepage/enabled").exists(),
     reason="this kernel has no transparent huge pages",
@@ -165,13 +153,6 @@ def test_the_third_trial_moves_memory_and_keeps_what_is_in_it() -> None:
     pages_at_start, pages_after_one, pages_at_end = _huge_pages(COLLAPSE)
     assert pages_at_start == pages_after_one
     assert pages_at_end > pages_after_one or not _has_collapse(), "no page was moved"
-
-
-@NEEDS_HUGE_PAGES
-def test_more_than_ten_checks_move_memory_before_their_first_trial() -> None:
-    pages_at_start, pages_for_few, pages_for_many = _huge_pages(PREPARE)
-    assert pages_at_start == pages_for_few
-    assert pages_for_many > pages_for_few or not _has_collapse(), "no page was moved"
 
 
 def _huge_pages(code: str) -> list[int]:

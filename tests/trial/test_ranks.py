@@ -9,7 +9,6 @@ import subprocess
 import psutil
 import pytest
 import torch.distributed
-from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Contract, Verdict, check_dataset, run_trial
 from pytest_dataloader_faults._settings import Settings
@@ -23,7 +22,7 @@ from pytest_dataloader_faults.faults import HungRead, ReadError, WorkerKilled
 from pytest_dataloader_faults.outcomes import Absence, EpochsApart, Position, Reason
 from pytest_dataloader_faults.outcomes.stages import DONE
 from support import ranked
-from support.corpus.ranks import RankedStream, skips_unreadable
+from support.corpus.ranks import skips_unreadable
 from support.datasets import Records
 from support.inner import start_forked, start_python
 from support.judging import judge_trial
@@ -57,12 +56,6 @@ def test_ranks_share_a_map_style_dataset(make, reference, left_behind):
     assert judge_trial(outcome, reference).verdict is Verdict.SURVIVED
     assert survey(make).judge(outcome).verdict is Verdict.SURVIVED
     assert left_behind() == []
-
-
-def test_an_order_that_is_requested_is_kept(make):
-    outcome = run_trial(make, ranks=2, loader={"shuffle": False})
-
-    assert [_indices(each)[:3] for each in outcome.ranks] == [[0, 2, 4], [1, 3, 5]]
 
 
 def test_workers_know_their_rank():
@@ -156,17 +149,6 @@ def test_a_rank_that_hangs_is_the_cause_and_not_those_that_wait(make, reference,
     assert left_behind() == []
 
 
-def test_a_collective_of_the_loaders_own_that_no_process_joins_is_a_hang(records, left_behind):
-    make = functools.partial(ranked.uneven_sync_loader, records)
-    outcome = run_trial(make, ranks=2, deadline=2)
-    judgement = judge_trial(outcome, take_reference(make, Settings(ranks=2)))
-
-    assert (judgement.verdict, outcome.request.rank) == (Verdict.HUNG, 0)
-    assert judgement.sentence.endswith("; rank 1 had finished its epoch, with 2 batches")
-    assert "all_reduce" in outcome.end.stacks
-    assert left_behind() == []
-
-
 def test_collectives_of_the_loaders_own_do_not_disturb(records):
     make = functools.partial(ranked.sync_loader, records)
     outcome = run_trial(make, WorkerKilled(), ranks=2, deadline=20)
@@ -238,45 +220,7 @@ def test_ranks_end_with_the_process_that_requested_them(records, tmp_path, left_
     assert left_behind() == []
 
 
-def test_workers_may_start_in_another_way(records):
-    loader = {"multiprocessing_context": "forkserver", "num_workers": 1}
-    outcome = run_trial(functools.partial(RankedStream, records), ANY, ranks=2, loader=loader)
-
-    assert [each.loader.start_method for each in outcome.ranks] == ["forkserver"] * 2
-    for rank in outcome.ranks:
-        assert sum(len(batch.rows) for batch in rank.recovery.delivered) == 8
-
-
-@pytest.mark.parametrize(
-    ("kind", "loader"),
-    [
-        (ranked.ByGlobalWorker, None),
-        (ranked.OneMore, {"num_workers": 1, "batch_size": 3, "drop_last": True}),
-    ],
-)
-def test_what_a_rank_has_may_depend_on_its_workers_and_batches(records, kind, loader):
-    (result,) = check_dataset(
-        lambda: kind(records), loader=loader, only="ranks-agree", ranks=2, on_fail=None
-    )
-
-    assert result.passed, result.explanation
-
-
-def test_no_worker_is_needed(make):
-    outcome = run_trial(make, ReadError("*.rec", nth=5), ranks=2, loader={"num_workers": 0})
-
-    assert (outcome.request.rank, outcome.exception.type) == (1, "OSError")
-    assert outcome.fired
-    assert [each.reason for each in outcome.ranks[0].of(Absence)] == [Reason.FAILED]
-
-
-def test_a_shuffled_order_that_knows_no_rank(make):
-    loader = lambda: DataLoader(make(), batch_size=4, num_workers=2, shuffle=True)  # noqa: E731
-    (result,) = check_dataset(loader, only="ranks-agree", ranks=2, on_fail=None)
-
-    assert result.verdict == "corrupted", result.explanation
-
-
+@pytest.mark.slow
 def test_a_machine_without_a_loopback_interface_is_no_verdict(records):
     isolated = ["unshare", "--user", "--map-root-user", "--net"]
     if shutil.which("unshare") is None or subprocess.call([*isolated, "true"]):

@@ -63,13 +63,6 @@ def test_a_death_raises_where_the_loop_waits(records, tmp_path, number, persiste
     assert [each.exitcode for each in outcome.deaths] == [-number]
 
 
-def test_deaths_are_facts_of_the_epoch_that_they_ended(records):
-    outcome = run_trial(lambda: Records(records))
-
-    assert outcome.epochs[-1].complete
-    assert outcome.deaths == ()
-
-
 class ExitsOnShortData(Records):
     """Leaves with status 0, and says nothing, where a file is too short."""
 

@@ -6,14 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 
 import pytest
-import torch
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import run_trial
-from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.proc import parse_call, seconds_without_cpu
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._trial import resources
@@ -31,7 +28,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
     activity_of,
     extend_deadline,
 )
-from pytest_dataloader_faults.faults import ReadError, ShortRead, SlowRead
+from pytest_dataloader_faults.faults import ReadError, SlowRead
 from pytest_dataloader_faults.outcomes import Activity
 from pytest_dataloader_faults.outcomes.stages import DONE
 from support import troublemakers
@@ -42,7 +39,7 @@ from support.rows import rows
 from support.troublemakers import Trouble
 from support.waiting import allowed, crowd_out, until
 
-DEADLINE, LARGE = 3.0, 200_000
+DEADLINE = 3.0
 
 
 class OnError(Records):
@@ -71,17 +68,8 @@ def _sleeps_thrice(_path):
         time.sleep(seconds)
 
 
-_PROGRAM = "import select, time; [select.poll().poll(1000 * seconds) for seconds in (1, 2, 3)]"
-
-
-def _waits_for_a_program_that_sleeps(_path):
-    """As curl between its retries: poll(2) of no descriptor."""
-    subprocess.run([sys.executable, "-c", _PROGRAM], check=True, stdout=subprocess.PIPE)
-
-
-@pytest.mark.parametrize("action", [_sleeps_thrice, _waits_for_a_program_that_sleeps])
-def test_retries_after_a_sleep_may_come_to_their_end(records, reference, action):
-    outcome = _try(records, action)
+def test_retries_after_a_sleep_may_come_to_their_end(records, reference):
+    outcome = _try(records, _sleeps_thrice)
 
     assert (outcome.timed_out, outcome.phase) == (False, DONE)
     assert outcome.duration > DEADLINE
@@ -172,33 +160,7 @@ def test_what_is_slow_beyond_the_bound_is_reported(records, reference, monkeypat
     )
 
 
-class ReadsSlowly(Records):
-    """Reads one large file by *size* bytes at a time."""
-
-    def __init__(self, folder, size):
-        super().__init__(folder)
-        del self.paths[1:]
-        self.size = size
-
-    def __getitem__(self, index):
-        with self.paths[index].open("rb", buffering=0) as file:
-            parts = list(iter(partial(file.read, self.size), b""))
-        return torch.tensor(sum(map(len, parts)))
-
-
-def test_a_sample_that_is_read_slowly_is_waited_for(tmp_path):
-    folder = tmp_path / "large"
-    folder.mkdir()
-    (folder / "00.rec").write_bytes(bytes(LARGE))
-    fault = ShortRead("*.rec", max_bytes=7)
-    loader = {"num_workers": 1, "batch_size": 1}
-    outcome = run_trial(lambda: ReadsSlowly(folder, 1 << 16), fault, loader=loader, deadline=1)
-
-    assert (outcome.timed_out, len(outcome.delivered)) == (False, 1)
-    assert outcome.duration > 1
-
-
-BUSY_DEADLINE, BURNT = 2.0, 1.2
+BUSY_DEADLINE, BURNT = 1.2, 0.6
 ONE_WORKER = {"num_workers": 1}
 
 
@@ -235,12 +197,6 @@ def test_the_wait_for_a_processor_does_not_count(records, busy_core):
     assert outcome.duration > BUSY_DEADLINE
 
 
-def test_it_is_the_wait_that_is_added(records, busy_core, monkeypatch):
-    monkeypatch.setattr(proc, "seconds_without_cpu", lambda _pid: 0.0)
-
-    assert _try_on_core(records, busy_core, _burn).timed_out
-
-
 def test_a_process_that_is_gone_waits_no_more(busy_core):
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         os.sched_setaffinity(busy.pid, {busy_core})
@@ -253,11 +209,11 @@ def _look_for_one_that_ends_slowly(core):
     child = fork()
     if not child:
         os.sched_setaffinity(0, {core})
-        end = time.process_time() + 0.3
+        end = time.process_time() + 0.15
         while time.process_time() < end:
             pass
         os._exit(0)
-    assert resources.processes(None, 0.6) == {}
+    assert resources.processes(None, 0.3) == {}
     os.waitpid(child, 0)
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
-from dataclasses import asdict, is_dataclass
-from functools import partial
 
 import psutil
 import pytest
 
-from pytest_dataloader_faults import check_dataset, explore, run_trial
+from pytest_dataloader_faults import check_dataset, run_trial
 from pytest_dataloader_faults._engine.system.proc import is_dead
 from support.inner import PRELOADED, PYTHONPATH, start_python
 from support.judging import judge_trial
-from support.rows import slow
 from support.served import VARIABLE, ForkedWorkers, KeepsFile, LeavesAProcess, Surroundings
 from support.troublemakers import Replaced
 from support.waiting import output_of, until
@@ -25,7 +22,7 @@ import multiprocessing
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from pytest_dataloader_faults import check_dataset, explore, run_trial
+from pytest_dataloader_faults import check_dataset, run_trial
 from support.served import ForkedWorkers
 
 records = Path(sys.argv[1])
@@ -34,12 +31,7 @@ def make():
     return ForkedWorkers(records, forked=sys.argv[2] == "fork")
 
 if __name__ == "__main__":
-    how = {"seed": 1, "database": None}
-    for found in (
-        *check_dataset(make, only="workers-agree"),
-        explore(make, max_examples=1, **how),
-        run_trial(make),
-    ):
+    for found in (*check_dataset(make, only="workers-agree"), run_trial(make)):
         print(asdict(found))
     multiprocessing.set_start_method("spawn")
 """
@@ -55,42 +47,11 @@ def _default():
     multiprocessing.set_start_method(method, force=True)
 
 
-WAYS = {
-    "battery": partial(check_dataset, only="workers-agree"),
-    "trial": run_trial,
-    "search": partial(explore, max_examples=1, seed=1, database=None),
-}
-each_way = pytest.mark.parametrize("way", ["battery", "trial", slow("search")])
-
-
-def _told(result):
-    """All that a result has, or several of them."""
-    results = result if isinstance(result, list) else [result]
-    return str([asdict(each) if is_dataclass(each) else each for each in results])
-
-
-@each_way
 @pytest.mark.usefixtures("default")
-def test_a_loader_that_names_none_has_the_default(records, way):
+def test_a_loader_that_names_none_has_the_default(records):
     """As it has in torch, whatever runs the loader."""
-    assert "another method" not in _told(WAYS[way](lambda: ForkedWorkers(records, forked=False)))
-
-
-@each_way
-@pytest.mark.usefixtures("default")
-def test_a_loader_has_the_one_that_it_names(records, way):
-    make = partial(ForkedWorkers, records, forked=True)
-    result = WAYS[way](make, loader={"multiprocessing_context": "fork"})
-    assert "another method" not in _told(result)
-
-
-@each_way
-def test_another_start_method_would_be_seen(records, way):
-    try:
-        text = _told(WAYS[way](lambda: ForkedWorkers(records, forked=False)))
-    except Exception as error:  # noqa: BLE001  # each way has its own
-        text = repr(error)
-    assert "another method" in text
+    outcome = run_trial(lambda: ForkedWorkers(records, forked=False))
+    assert (outcome.loader.start_method, outcome.exception) == ("forkserver", None)
 
 
 def test_a_new_interpreter_has_its_own_default(records):
@@ -106,19 +67,11 @@ def test_a_new_interpreter_has_its_own_default(records):
     assert f"'start_method': '{OWN}'" in printed
 
 
-ADVISED = {
-    "battery": lambda make, **options: (
-        check_dataset(make, only="workers-agree", **options)[0].explanation
-    ),
-    "search": lambda make, **options: explore(make, **options).failure,
-}
-
-
-@pytest.mark.parametrize("way", ["battery", slow("search")])
 @pytest.mark.usefixtures("default")
-def test_what_cannot_be_pickled_gets_advice(records, way):
+def test_what_cannot_be_pickled_gets_advice(records):
     """By default from Python 3.14 on: what to change, or how to have workers forked."""
-    text = ADVISED[way](lambda: KeepsFile(records), on_fail=None)
+    (result,) = check_dataset(lambda: KeepsFile(records), only="workers-agree", on_fail=None)
+    text = result.explanation
     assert "cannot pickle" in text
     assert ADVICE in text
     assert "pytest_dataloader_faults/_" not in text  # No traceback through the plugin.
@@ -197,6 +150,7 @@ def test_a_process_that_a_worker_leaves_is_found_and_ended(records):
     assert until(lambda: not psutil.pid_exists(int(pid)))
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_runs_no_trial_within_a_trial(records, tmp_path):
     script = tmp_path / "unguarded.py"
     script.write_text(UNGUARDED, encoding="utf-8")
@@ -228,19 +182,15 @@ def test_it_ends_with_the_process_that_started_it(records, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fails", "verdict", "method"),
+    ("fails", "verdict"),
     [
-        (True, "fails_without_fault", "fork"),
-        (False, "hung", "fork"),
-        slow(True, "fails_without_fault", "spawn"),
-        slow(False, "hung", "spawn"),
+        (True, "fails_without_fault"),
+        (False, "hung"),
     ],
 )
-def test_a_worker_that_exec_replaces_is_judged_and_ended(
-    records, reference, fails, verdict, method
-):
+def test_a_worker_that_exec_replaces_is_judged_and_ended(records, reference, fails, verdict):
     """Its error is seen, or its batches never come."""
-    loader = {"num_workers": 2, "batch_size": 4, "multiprocessing_context": method}
+    loader = {"num_workers": 2, "batch_size": 4}
     deadline = 30.0 if fails else 2.0
     outcome = run_trial(lambda: Replaced(records, 4, fails=fails), loader=loader, deadline=deadline)
     pid = int((records.parent / "replaced").read_text())
