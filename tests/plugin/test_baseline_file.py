@@ -71,14 +71,6 @@ def test_what_passes_fails_until_it_is_removed(suite):
     assert _read(suite) == {ZEROS: {"open-error": "issue 1"}}
 
 
-def test_the_marker_wins(suite):
-    marked = SUITE.replace("only=", 'expected_failures={"open-error": "marked"}, only=')
-    _write(suite, {ZEROS: {"open-error": "listed"}})
-    result = suite.run(marked, "-rx", BASELINE, "-k", "zeros")
-    result.stdout.fnmatch_lines([f"XFAIL {ZEROS}*open-error? - marked (corrupted)"])
-    suite.again("-k", "zeros", "--runxfail").assert_outcomes(failed=1, deselected=1)
-
-
 def test_an_update_keeps_what_did_not_run(suite):
     """That is a deselected test, another check, and a file that is skipped."""
     suite.pytester.makepyfile(b="import pytest; pytest.skip('no', allow_module_level=True)")

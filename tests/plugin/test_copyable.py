@@ -71,18 +71,6 @@ def test_what_is_printed_fails_alike_in_a_file_of_its_own(suite, run_texts):
     assert [VERDICT.match(each)[1] for each in (text, again)] == ["corrupted", "corrupted"]
 
 
-@pytest.mark.slow
-def test_what_cannot_be_imported_has_its_place(suite, run_texts):
-    code = CODE.findall(run_texts("-k", "lambda")["lambda"])[0]
-    comment = (
-        "# Insert your dataset factory here, for example:"
-        " make_dataset = lambda: MyDataset(folder)\n"
-    )
-    assert comment in code
-    mended = code.replace(comment, "from mine import make as make_dataset\n")
-    suite.run(mended, "-k", "again").assert_outcomes(failed=1)
-
-
 def test_the_line_of_the_test_and_the_example_of_hypothesis_are_shown(run_texts):
     (text,) = run_texts("-k", "given").values()
     assert "\nE  " not in text

@@ -128,21 +128,11 @@ def test_too_late_is_refused(read_errors, truncated_files, records):
     assert (armed.fired >= 1, armed.mentioned) == (True, 1), error
 
 
-def test_bad_arguments_are_refused_at_once(read_errors):
-    with pytest.raises(exceptions.InvalidArgumentError, match="nth=0 must be an int, 1 or more"):
-        read_errors("*.rec", nth=0)
-
-
 def test_a_loader_without_workers_is_refused(read_errors, records):
     read_errors("*.rec")
     with pytest.raises(exceptions.InvalidArgumentError, match="num_workers=0"):
         list(_loader(records, num_workers=0))
     _error(_loader(records), "Errno 5")
-
-
-def test_nothing_is_armed_afterwards(records):
-    rows = torch.cat([batch for batch, _ in _loader(records)])
-    assert [row[0].item() for row in rows] == list(range(COUNT))
 
 
 def _fail_and_forget(records) -> None:

@@ -62,16 +62,6 @@ def test_failures_issue_no_commands(suite, monkeypatch):
     assert "## [group]a" in text
 
 
-def test_a_known_failure_issues_no_command(light_suite, monkeypatch):
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    entries = {"a.py::x[\n::error::##[group]]": {"open-error": ""}}
-    (light_suite.path / "baseline.json").write_text(json.dumps(entries))
-    baseline = "--dataloader-faults-baseline=baseline.json"
-    text = light_suite.run("def test_plain(): pass", baseline).stdout.str()
-    assert "no such test: a.py::x[\\n::error::## [group]]. Correct" in text
-    assert _commands(text) == []
-
-
 def test_commands_of_reports_issue_no_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     hostile = failed(nodeid=COMMANDS, test=COMMANDS, sentence=COMMANDS, explanation=COMMANDS)

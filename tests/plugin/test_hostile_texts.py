@@ -1,20 +1,15 @@
 """Whatever a dataset's files, classes and errors are called, the report is of printable lines."""
 
 import os
-import re
 import signal
 
 import pytest
 
 from pytest_dataloader_faults import check_dataset, explore
-from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from support.hostile import TEXT, Zeros, hostile_lines, write_hostile
 from support.rows import rows, slow
 from support.surveys import survey
-
-CODE = re.compile(
-    r"reproduce:(.*^def test_again\(\):\n(?:    [^\n]*\n)+)", re.DOTALL | re.MULTILINE
-)
 
 SUITE = """
 import pytest
@@ -58,9 +53,6 @@ QUICK = "test_parts or test_own_loop or read-error-0 or read-error-3 or read-err
     [
         (["-rA", "-v", "-k", QUICK], 4),
         slow("-v --tb=short -n 2 -p xdist".split(), 30),
-        slow(["-vv", "--tb=long"], 30),
-        slow(["--tb=line", "-rA"], 30),
-        slow(["-q", "--tb=native"], 30),
     ],
 )
 def test_a_report_is_of_printable_lines(suite, options, least):
@@ -114,16 +106,3 @@ def test_an_argument_is_shown_in_printable_lines(tmp_path, arguments):
     with pytest.raises(InvalidArgumentError) as refused:
         check_dataset(lambda: Zeros(folder), **{"only": ["open-error"], **arguments})
     assert hostile_lines(str(refused.value)) == []
-
-
-@pytest.mark.slow
-def test_the_lines_that_reproduce_it_do(tmp_path):
-    folder = write_hostile(tmp_path)
-    with pytest.raises(CheckFailedError) as failed:
-        explore(lambda: Zeros(folder), max_examples=20)
-    assert hostile_lines(str(failed.value)) == []
-    (lines,) = CODE.findall(f"{failed.value}\n")
-    names = {"make_dataset": lambda: Zeros(folder)}
-    exec(lines, names)  # noqa: S102
-    with pytest.raises(type(failed.value)):
-        names["test_again"]()

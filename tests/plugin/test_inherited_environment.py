@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from pytest_dataloader_faults import _engine
-from support.rows import slow
 from support.surroundings import traceback_under, with_processes
 
 PLAIN = """
@@ -105,10 +104,9 @@ def test_a_suite_that_waits_for_any_child_meets_none_of_the_plugin(fresh_suite):
 
 
 @pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize("name", ["signals ignored", slow([*INHERITED][2])])
-def test_a_battery_has_the_same_verdicts(fresh_suite, name):
+def test_a_battery_has_the_same_verdicts(fresh_suite):
     fresh_suite.pytester.makepyfile(test_inner=BATTERY)
-    inherited = INHERITED[name].partition("\n")[0]
+    inherited = INHERITED["signals ignored"]
     status, printed = _run(fresh_suite, inherited, "-p", "dataloader_faults", "-q", "-v")
     assert "2 failed_cleanly, 1 survived" in printed
     assert status == pytest.ExitCode.OK

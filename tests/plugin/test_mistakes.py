@@ -7,7 +7,6 @@ import pytest
 
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 from pytest_dataloader_faults.plugin._failures import report_shortage_once
-from support.rows import slow
 from support.suites import REPORT, failures_of, items_of, results_of, summary_of
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -101,10 +100,10 @@ SENTENCES = {
 STOPPED = "the main process (pid N), which iterates the loader, was stopped (SIGSTOP, or a deb"
 
 
-@pytest.fixture(scope="module", params=["long", slow("native")])
-def ran(request, run_suite):
-    """A run of all of them, with either style of traceback."""
-    return run_suite(DATASETS, "-rs", f"--tb={request.param}", REPORT)
+@pytest.fixture(scope="module")
+def ran(run_suite):
+    """A run of all of them."""
+    return run_suite(DATASETS, "-rs", "--tb=long", REPORT)
 
 
 def test_one_item_of_a_test_says_why_its_dataset_cannot_be_tested(ran):
@@ -139,12 +138,6 @@ def test_a_main_process_that_was_stopped_is_one_sentence_and_one_cause(ran):
 def test_files_that_the_factory_writes_are_reported_in_the_summary(ran):
     why = "make_dataset writes or touches the files that it reads"
     assert summary_of(ran[1]).count(f"note: {why} (records/00.rec, ") == 1
-
-
-def test_an_item_that_is_selected_alone_says_it_in_full(light_suite):
-    source = "def test_x(fault_check): fault_check(lambda: 1 / 0)"
-    result = light_suite.run(source, "-k", "open-error and not halfway")
-    assert "make_dataset() raised ZeroDivisionError" in failures_of(result)["x[open-error]"]
 
 
 MISTAKES = """
@@ -257,10 +250,10 @@ OF_A_CALL = {
 SKIPPED = "not run, because the test failed before its check"
 
 
-@pytest.fixture(name="mistakes", scope="module", params=["auto", slow("native")])
-def _mistakes(request, run_suite):
+@pytest.fixture(name="mistakes", scope="module")
+def _mistakes(run_suite):
     """A run of all of them."""
-    return run_suite(MISTAKES, "-rs", f"--tb={request.param}", REPORT)
+    return run_suite(MISTAKES, "-rs", REPORT)
 
 
 def test_one_item_of_a_test_has_the_mistake(mistakes):
@@ -284,9 +277,7 @@ def test_the_frames_are_the_users(mistakes):
         assert text in failures[name]
     tests = [*OF_A_CALL, "deadline[workers-agree]", "contract[workers-agree]"]
     for body in map(failures.__getitem__, tests):
-        # With --tb=native, pytest's own frames come first.
-        shown = body.partition("test_inner.py")[2] if "Traceback" in body else body
-        assert "pytest_dataloader_faults/" not in shown, body
+        assert "pytest_dataloader_faults/" not in body
         assert "test_inner.py" in body
         assert "???" not in body
 

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib import resources
 from types import SimpleNamespace
@@ -14,11 +13,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from pytest_dataloader_faults import report as reports
-from pytest_dataloader_faults.outcomes.text import headline
-from pytest_dataloader_faults.plugin._report import id_of, ordered_items, strip_check
-from pytest_dataloader_faults.report import terminal
+from pytest_dataloader_faults.plugin._report import id_of, strip_check
 from pytest_dataloader_faults.report.model import Report
-from support.reports import item as item_of
 from support.rows import rows
 from support.suites import REPORT, failures_of, items_of, results_of, summary_of
 
@@ -248,13 +244,6 @@ def test_pytests_short_summary_has_one_line_for_each_failure(ran):
     assert "flaky: 1 of 3 trials failed" in above.partition("= warnings summary")[2]
 
 
-def test_without_tracebacks_the_summary_has_the_errors(light_suite):
-    source = "def test_own(fault_check): raise LookupError('no such folder')"
-    result = light_suite.run(source, "--tb=no", "-k", "open-error or pickles")
-    quoted = "2 checks could not be run (error in the test itself: LookupError: no such folder);"
-    assert f"test_own: {quoted}" in summary_of(result)
-
-
 def test_nothing_is_said_of_tests_that_run_no_check(light_suite):
     """Whatever their items are."""
     other = """
@@ -272,23 +261,6 @@ def test_nothing_is_said_of_tests_that_run_no_check(light_suite):
     result.assert_outcomes(failed=2)
     result.stdout.no_fnmatch_line("*= dataloader-faults =*")
     assert items_of(light_suite.path) == []
-
-
-GROUPED = SUITE.replace("def test_files", "@pytest.mark.xdist_group('one')\ndef test_files")
-MODES = ["load", "loadgroup", "worksteal", "each", "no"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-def test_xdist_gives_one_report(suite, mode):
-    pytest.importorskip("xdist")
-    options = ["-p", "xdist", "-n", "0" if mode == "no" else "2", "--dist", mode, "-k", "files"]
-    suite.run(GROUPED, "--dataloader-faults-only=open-error", *options, REPORT)
-    assert results_of(suite.path) == {
-        name: {"open-error": results["open-error"]}
-        for name, results in EXPECTED.items()
-        if name.startswith("files")
-    }
 
 
 CRASH = """
@@ -315,20 +287,6 @@ def test_a_crashed_process_of_xdist_loses_nothing_that_was_finished(suite):
     }
 
 
-def test_checks_are_in_the_order_of_the_battery():
-    names = ["workers-agree", "open-error", "truncated-half", "connect-error"]
-    ended = [("a.py::one", names[2]), ("b.py::two", names[3]), ("b.py::two", names[0])]
-    ended += [("a.py::one", names[1]), ("b.py::two", names[2]), ("a.py::one", names[0])]
-    items = [asdict(item_of(test=test, check=check)) for test, check in ended]
-    report = Report(items=ordered_items(items))
-    assert [(each.test[-3:], each.check) for each in report.items] == [
-        *(("one", each) for each in names[:3]),
-        *(("two", each) for each in (names[0], *names[2:])),
-    ]
-    rows = ["".join(text for text, _ in row).split()[0] for row in terminal.table(report)]
-    assert rows[1:] == names
-
-
 def test_ids_have_no_group_of_xdist():
     item = SimpleNamespace(
         parent=SimpleNamespace(nodeid="a.py"), name="test_b[x]", nodeid="a.py::test_b[x]@one"
@@ -347,18 +305,6 @@ def test_ids_have_no_group_of_xdist():
 )
 def test_items_of_one_test_belong_together(nodeid, test):
     assert strip_check(nodeid, "read-error") == test
-
-
-@rows(
-    ("text", "sentence"),
-    [
-        ("it died. It printed:\n    hello", "it died."),
-        ("it was here:\n  File x", "it was here"),
-        ("it is wrong.\n  evidence", "it is wrong."),
-    ],
-)
-def test_a_headline_does_not_end_in_a_colon(text, sentence):
-    assert headline(text) == sentence
 
 
 def test_a_report_has_the_commit_and_a_duration(light_suite):

@@ -105,6 +105,7 @@ def test_the_test_can_be_configured(project, arguments, outcomes):
     _run(project, *arguments).assert_outcomes(**outcomes, deselected=56)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("engine")
 def test_a_process_of_xdist_finds_the_test(project):
     pytest.importorskip("xdist")

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from support.rows import slow
 from support.suites import REPORT, items_of, results_of, summary_of
 
 SUITE = """
@@ -18,7 +17,6 @@ def test_sounds(fault_check, records):
 NAME = "UnclearErrorWarning"
 CATEGORY = f"pytest_dataloader_faults.{NAME}"
 LINE = "2 checks warned because of soundfile (raises an error that hides its cause): open-error,"
-SPREAD = ("-p", "xdist", "-n", "2")
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -44,18 +42,8 @@ def test_it_is_a_warning_by_default(suite):
     assert "<dt>library<dd>soundfile" in page
 
 
-@pytest.mark.parametrize(
-    ("options", "ini"),
-    [
-        ((f"-Werror::{CATEGORY}",), ""),
-        slow((f"-Werror::{CATEGORY}", *SPREAD), ""),
-        slow((), "[pytest]\nfilterwarnings = error"),
-    ],
-    ids=["command line", "spread", "ini"],
-)
-def test_a_filter_makes_it_a_failure(options, ini, suite):
-    suite.pytester.makeini(ini)
-    result = suite.run(SUITE, REPORT, *options)
+def test_a_filter_makes_it_a_failure(suite):
+    result = suite.run(SUITE, REPORT, f"-Werror::{CATEGORY}")
 
     result.assert_outcomes(passed=1, failed=2)
     result.stdout.fnmatch_lines(["failed_unclearly: LibsndfileError does not say*"])
@@ -63,9 +51,8 @@ def test_a_filter_makes_it_a_failure(options, ini, suite):
     assert results_of(suite.path) == _results("failed")
 
 
-@pytest.mark.parametrize("spread", [(), slow(SPREAD)], ids=["alone", "spread"])
-def test_a_filter_silences_it(spread, suite):
-    result = suite.run(SUITE, REPORT, f"-Wignore::{CATEGORY}", *spread)
+def test_a_filter_silences_it(suite):
+    result = suite.run(SUITE, REPORT, f"-Wignore::{CATEGORY}")
 
     result.assert_outcomes(passed=3)
     assert "soundfile" not in result.stdout.str()
