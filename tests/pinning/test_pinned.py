@@ -3,6 +3,8 @@
 import gc
 import os
 import threading
+import types
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -35,6 +37,7 @@ from support.epochs import reserves_shared_memory
 from support.fault_rows import FAULTS, require_result
 from support.judging import judge_trial
 from support.results import failure_of, result_of
+from support.rows import rows
 from support.waiting import allowed, until
 
 
@@ -214,6 +217,15 @@ def test_thread_that_ends_is_reported_without_the_cause(accelerator, records):
     assert "the batch cannot be loaded" in outcome.stderr
 
 
+def test_thread_that_ends_within_the_timeout_is_reported_as_a_timeout(accelerator, records):
+    """Only where no timeout is set does torch look for the thread."""
+    loader = {**LOADER, "collate_fn": CannotBeLoaded, "timeout": 1}
+    outcome = run_trial(lambda: Records(records), loader=loader)
+
+    assert "DataLoader timed out after 1 seconds" in outcome.exception.message
+    assert "the batch cannot be loaded" in outcome.stderr
+
+
 def test_batch_that_cannot_be_pinned_is_an_error_of_its_own(accelerator, records):
     outcome = run_trial(lambda: Records(records), loader={**LOADER, "collate_fn": CannotBePinned})
 
@@ -244,3 +256,37 @@ def test_worker_that_hangs_is_ended_by_the_timeout(accelerator, judge):
     assert judgement.verdict == "failed_cleanly", judgement.sentence
     assert "DataLoader timed out after 1 seconds" in outcome.exception.message
     assert sum(len(each.indices) for each in outcome.recovery.delivered) == COUNT
+
+
+class Frozen(Mapping):
+    """A mapping that cannot be made of another one."""
+
+    def __init__(self, *, image):
+        self._image = image
+
+    def __getitem__(self, name):
+        return {"image": self._image}[name]
+
+    def __iter__(self):
+        return iter(("image",))
+
+    def __len__(self):
+        return 1
+
+
+@rows(
+    ("batch", "comes_as", "is_pinned"),
+    [
+        (types.SimpleNamespace(image=torch.ones(2)), types.SimpleNamespace, False),
+        (Frozen(image=torch.ones(2)), dict, True),
+    ],
+    ids=["unknown class", "frozen mapping"],
+)
+def test_what_torch_makes_of_a_batch_of_another_class(batch, comes_as, is_pinned, monkeypatch):
+    pinned = []
+    monkeypatch.setattr(
+        torch.Tensor, "pin_memory", lambda tensor, *_: pinned.append(tensor) or tensor
+    )
+
+    assert type(torch.utils.data._utils.pin_memory.pin_memory(batch)) is comes_as
+    assert bool(pinned) is is_pinned

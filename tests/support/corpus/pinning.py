@@ -32,9 +32,9 @@ BEHAVIOURS: dict[str, str] = {
     "L3": "torch waits for the thread without a limit; the trial's own deadline ends it"
     " (pinning/test_pinned.py::test_pinning_that_hangs_blocks_the_loader_s_end)",
     "L4": "torch passes it on as it is; its samples are right"
-    " (pinning/test_pinned.py::test_class_that_torch_does_not_know_is_not_pinned)",
+    " (pinning/test_pinned.py::test_what_torch_makes_of_a_batch_of_another_class)",
     "L5": "torch makes a dict or a list of what it cannot make again; the samples in it are right"
-    " (pinning/test_pinned.py::test_container_comes_as_what_torch_can_make_of_it)",
+    " (pinning/test_pinned.py::test_what_torch_makes_of_a_batch_of_another_class)",
 }
 EXCUSED: dict[str, str] = {
     entry: f"needs an accelerator: {why}"
