@@ -145,7 +145,7 @@ CASES: tuple[Case, ...] = (
 BEHAVIOURS: dict[str, str] = {
     "F2": (
         "a death is reported as whatever broke first, and each of these errors is clear"
-        " (outcomes/test_error_text.py::test_error_that_mentions_a_death)"
+        " (outcomes/test_error_text.py::test_words_for_a_fault_explain_it)"
     ),
     "F4": (
         "torch blames shared memory for each SIGBUS; the verdict follows from what was mapped"
