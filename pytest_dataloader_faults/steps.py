@@ -31,7 +31,6 @@ __all__ = (
     "Process",
     "Processes",
     "ReadSample",
-    "RepeatDraws",
     "Step",
     "UseAccelerator",
     "arm_before_init",
@@ -65,11 +64,6 @@ class UseAccelerator:
 @dataclass(frozen=True)
 class ReadSample:
     """Read one sample in the main process."""
-
-
-@dataclass(frozen=True)
-class RepeatDraws:
-    """Have the sampler of each epoch draw what that of the first one drew."""
 
 
 @dataclass(frozen=True)
@@ -113,13 +107,15 @@ class Epoch:
         batches: After how many batches the loop leaves it, as by ``break``; None for all of them.
         patience: Seconds to wait for a batch, once the workers are done or hung; None to wait as
             torch does.
-        same_order: Whether it has the same seed as the others of the trial, and so the same order.
+        same_order: Whether it requests what the sampler drew without a fault, in that order.
+        same_seed: Whether it has the same seed as the first epoch.
         keep_workers: Whether the same workers make the next epoch, even after an error.
     """
 
     batches: int | None = None
     patience: float | None = None
     same_order: bool = False
+    same_seed: bool = False
     keep_workers: bool = False
 
 
@@ -173,7 +169,7 @@ class FaultFreePass:
 
 
 Step: TypeAlias = (
-    Make | UseAccelerator | ReadSample | RepeatDraws | Look | Arm | OwnStep | Epoch
+    Make | UseAccelerator | ReadSample | Look | Arm | OwnStep | Epoch
     | MeasureEpochs | EndFaults | EndWorkers | Disarm | FaultFreePass
 )  # fmt: skip
 Process: TypeAlias = tuple[Step, ...]

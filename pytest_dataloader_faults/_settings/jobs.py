@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults.faults import Fault
@@ -110,9 +110,22 @@ class TrialOptions:
 
 ONE_EPOCH = TrialOptions()
 
-Drawn: TypeAlias = tuple[tuple[Any, ...], str | None]
-"""The indices of a batch; also what the sampler drew, as in an outcome, unless that is a list of
-these."""
+
+class Replay(NamedTuple):
+    """What to request instead of what the sampler draws, if that cannot be compared.
+
+    Attributes:
+        draws: What the sampler drew for each batch without a fault, pickled.
+        length: How many samples there were to draw from, if that is known.
+        in_batches: Whether only these batches are known, and not all that their samples can make.
+    """
+
+    draws: tuple[bytes, ...] = ()
+    length: int | None = None
+    in_batches: bool = False
+
+
+NO_REPLAY = Replay()
 
 
 class Meetings(Protocol):
@@ -288,9 +301,10 @@ class TrialJob(Job):
 
     *recovers_in_workers*: whether the recovery pass always has workers, as a dataset needs that
     only workers can read. *watchers*: what makes the watchers of its process. *collisions*: how
-    calls of its workers collide if there are no faults.
+    calls of its workers collide if there are no faults. *replay*: what its passes request.
     """
 
+    replay: Replay = NO_REPLAY
     needs_workers: bool = False
     recovers_in_workers: bool = False
     watchers: tuple[Callable[[], Watcher], ...] = field(default_factory=_registered_watchers)
@@ -307,13 +321,13 @@ class TrialJob(Job):
 class ReferenceJob(Job):
     """Samples one by one.
 
-    *batches*: which samples to read, by default as the loader's sampler draws. *displaced*: each
+    *batches*: the indices to read, by default as the loader's sampler draws. *displaced*: each
     gets the random numbers of the index that is less by so many. *seconds*: if *samples* would take
     longer, fewer are read. *in_batches*: whether batches are compared whole, because others of the
     dataset cannot be split.
     """
 
-    batches: Sequence[Drawn] | None = None
+    batches: Sequence[tuple[int, ...]] | None = None
     displaced: int = 0
     seconds: float | None = None
     in_batches: bool = False

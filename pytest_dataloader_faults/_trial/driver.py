@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import pickle
 import time
 import traceback
 import weakref
@@ -33,6 +34,7 @@ from pytest_dataloader_faults._engine.system.children import reap
 from pytest_dataloader_faults._engine.system.libc import end_with_parent
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
+from pytest_dataloader_faults._settings.jobs import NO_REPLAY, Replay
 from pytest_dataloader_faults._trial import samplers
 from pytest_dataloader_faults._trial.journal import (
     BatchReceived,
@@ -124,6 +126,11 @@ class LoaderDriver(IteratorListener):
         self._arrived: deque[tuple[int | None, Draw, Any]] = deque()
         """The batches that torch has passed to the loader, and the loader not yet to the loop."""
         self._received = 0
+        self._draw_number = 0
+        """Of the next draw of the latest iterator, from 0."""
+        self._replay = NO_REPLAY
+        self._known: set[Any] = set()
+        """The names of samples, or of batches, that can be compared."""
         self._iterator: Any = None
         self._timeout: float | None = None
         self._pids: tuple[int, ...] = ()
@@ -134,19 +141,38 @@ class LoaderDriver(IteratorListener):
         if kind_of(dataset_of(self.loader)) == "map":
             self._endless = samplers.length_of_endless(self.loader, outer_loader(self.loader))
 
+    def replay(self, replay: Replay, *, in_order: bool = False) -> None:
+        """Request what *replay* has, where the sampler draws something else.
+
+        *in_order*: also if that is known, but comes in another order.
+        """
+        dataset, batched = dataset_of(self.loader), bool(self.loader._auto_collation)
+        draws = (pickle.loads(each) for each in replay.draws)  # noqa: S301  # the sampler's own
+        names = [record_draw(each, dataset, batched=batched).names for each in draws]
+        known = set(names if replay.in_batches else itertools.chain(*names))
+        self._replay, self._known = replay, set() if in_order else known
+
     def on_begin(self, iterator: Any) -> None:
         self._begun.add(iterator)
+        self._draw_number = 0
         if self._before:  # The iterator of the last epoch is not kept.
             del self._draws[: self._before]
             self._arrived.clear()
             self._before = 0
 
-    def on_draw(self, sampled: Any, dataset: Any, *, batched: bool) -> Draw:
+    def on_draw(self, sampled: Any, dataset: Any, *, batched: bool) -> tuple[Any, Draw]:
         if not (self._pids or self._is_starting):
             self._write_workers(self.working, time.monotonic())
         draw = record_draw(sampled, dataset, batched=batched)
+        number, count = self._draw_number, len(self._replay.draws)
+        self._draw_number += 1
+        is_known = self._known.issuperset([draw.names] if self._replay.in_batches else draw.names)
+        may_replay = bool(count) and (number < count or self._endless is not None)
+        if may_replay and not is_known and dataset is dataset_of(self.loader):
+            sampled = pickle.loads(self._replay.draws[number % count])  # noqa: S301  # see above
+            draw = record_draw(sampled, dataset, batched=batched)
         self._draws.append(draw)
-        return draw
+        return sampled, draw
 
     def on_batch(self, worker: int | None, draw: Draw, batch: Any) -> None:
         self._arrived.append((worker, draw, batch))
@@ -319,8 +345,7 @@ class LoaderDriver(IteratorListener):
         is_own = delivered is not batch
         compared = delivered if is_own and self.of_workers else result
         received = delivery(compared, draw, self.loader, self.comparer, max_samples)
-        packed = draw and draw.packed
-        received = replace(received, worker=worker, is_own=is_own, packed=packed or None)
+        received = replace(received, worker=worker, is_own=is_own)
         self.journal.write(BatchReceived(self._phase, at, received))
         if self.after_batch:
             self.after_batch(self._received)

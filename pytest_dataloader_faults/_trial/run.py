@@ -31,7 +31,7 @@ from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults._settings import EVERY_FILE
-from pytest_dataloader_faults._settings.jobs import Job, Meetings, ReferenceJob, TrialJob
+from pytest_dataloader_faults._settings.jobs import NO_REPLAY, Job, Meetings, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
 from pytest_dataloader_faults._trial.driver import LoaderDriver, describe_error, idle_at_once
 from pytest_dataloader_faults._trial.factory import describe_data_folder
@@ -57,7 +57,6 @@ from pytest_dataloader_faults._trial.samplers import (
     count_samples,
     drops_last,
     limit_samples,
-    repeat_draws,
     sampler_of_epoch,
     state_of,
 )
@@ -80,7 +79,6 @@ from pytest_dataloader_faults.steps import (
     OwnStep,
     Process,
     ReadSample,
-    RepeatDraws,
     Step,
     UseAccelerator,
 )
@@ -180,14 +178,14 @@ class TrialProcess:
         self._injection: Injection | None = None
         self._armed: LoaderMonitor
         self._monitor: LoaderMonitor | None = None  # Of the faults that are armed now.
-        self.loader: DataLoader[Any] | None = None
-        """None before it is made, and if it could not be made."""
+        self.loader: DataLoader[Any] | None = None  # Also if it could not be made.
         self.sampler: Any = None
         """What would draw an epoch of all samples, of a map-style dataset."""
         self._driver: LoaderDriver | None = None
         self._use_batch: Callable[[Any], Any] | None = None
         self._length: int | None = None
         self._made: Make = Make()
+        self._replay = NO_REPLAY
         self.prepare: Callable[[Any], None] | None = None
         """Called with the loader before a pass without faults."""
         self._watchers = [make() for make in self.job.watchers]
@@ -243,8 +241,6 @@ class TrialProcess:
             case ReadSample():
                 with self._watch():
                     _read_first_sample(loader, _SHARE_OF_SAMPLER * self.job.deadline)
-            case RepeatDraws():
-                repeat_draws(loader, loaders.outer_loader(loader))
 
     def _iterate(self, step: Step, loader: DataLoader[Any]) -> None:
         """Do *step* if it is a pass over *loader*, or ends something of one."""
@@ -324,6 +320,8 @@ class TrialProcess:
                 )
         elif job.member_of_several:
             self._length = loaders.length_of(loaders.dataset_of(loader))
+        if step.adapt is None and (step.phase is None or self._length == job.replay.length):
+            self._replay = job.replay
         if step.in_main_process and self._may_lack_workers(loader):
             # The faults act on what the main process makes of the files.
             vars(loader).update(num_workers=0, timeout=0)
@@ -394,7 +392,10 @@ class TrialProcess:
         driver.meet = self.meetings.meet if self.meetings else None
         driver.keep_workers = step.keep_workers
         self._epochs += 1
-        seed = self.job.settings.seed + (0 if step.same_order else self._epochs)
+        # What the sampler of one of several processes draws next shows whether it divides samples.
+        is_alone = self.meetings is None or self._epochs == 1
+        driver.replay(self._replay if is_alone else NO_REPLAY, in_order=step.same_order)
+        seed = self.job.settings.seed + (0 if step.same_seed else self._epochs)
         is_started = driver.start(Phase(Stage.EPOCH, self._epochs), seed, step.patience)
         self._is_over = is_started and driver.take(step.batches)
         return self._is_over or step.keep_workers
@@ -429,6 +430,7 @@ class TrialProcess:
             self.meetings.renew()
         driver = self.start_driver()
         driver.wait_until_idle = idle_at_once
+        driver.replay(self._replay, in_order=self.job.comparison.in_workers)
         self._prepare_unarmed_workers(loader)
         if driver.start(step.phase, self.job.settings.seed + step.seed, prepare=self.prepare):
             driver.take()
@@ -451,6 +453,7 @@ class TrialProcess:
     def _run_in_child(self, step: FaultFreePass) -> None:
         """Run *step* in a child without workers."""
         driver, start = self.start_driver(), self.job.comparison.seeded
+        driver.replay(self._replay)
         prepare = None if start is None else SeedSamples(start, None).install
         driver.run_in_child(step.phase, self.job.settings.seed + step.seed, prepare)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import copy
 import importlib.util
 import inspect
 import itertools
@@ -364,45 +363,6 @@ def _take_first(sampler: Any, limit: int, at_least: int) -> Any:
 def count_whole(loader: DataLoader[Any]) -> int:
     """How many samples a whole batch for each worker of *loader* takes."""
     return max(1, loader.num_workers) * _batch_size(loader._index_sampler)
-
-
-class _SameDraws(_OtherSampler):
-    """What another sampler draws for its first epoch, in each epoch; without an end if it has none.
-
-    *length*: how many draws its epoch has, if it is endless.
-    """
-
-    def __init__(self, inner: Any, length: int | None) -> None:
-        super().__init__(inner)
-        self._most = length
-        self._drawn: list[Any] | None = None
-
-    def __len__(self) -> int:
-        return len(self._inner)
-
-    def __iter__(self) -> Iterator[Any]:
-        if self._drawn is None:
-            yield from self._draw_first()
-        elif self._most is None:
-            yield from self._drawn
-        if self._most is not None:
-            yield from itertools.cycle(self._drawn or ())
-
-    def _draw_first(self) -> Iterator[Any]:
-        drawn = []
-        for draw in itertools.islice(self._inner, self._most):
-            drawn.append(copy.deepcopy(draw))  # Samplers may fill the same list again.
-            yield draw
-        self._drawn = drawn
-
-
-def repeat_draws(loader: DataLoader[Any], outer: Any) -> None:
-    """Have *loader*, of a map-style dataset, draw for each epoch what it draws for the first one.
-
-    *outer*: what wraps the loader, or the loader itself.
-    """
-    sampler: Any = loader._index_sampler
-    _replace(loader, _SameDraws(sampler, length_of_endless(loader, outer)))
 
 
 def _spread_like(sampler: Any, limit: int) -> Sampler[Any] | None:

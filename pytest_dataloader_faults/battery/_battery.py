@@ -206,7 +206,8 @@ class Battery:
             trials.append(self._judge_patiently(check, scenario, outcome, trials))
             self._require_compared_content(scenario, trials[-1])
             if self._may_depend_on_batch_size(trials[-1]):
-                return self._confirm(check, replace(scenario, whole_batches=True), should_fail)
+                self.fault_free_run.enlarge_batches()
+                return self._confirm(check, scenario, should_fail)
             if check is _SWEEP and trials[0].finding.verdict is Verdict.NOT_EXERCISED:
                 break  # The end of a sweep's row, and no failure.
             if len(trials) == 1 and hangs_at(outcome, self.hangs):
@@ -217,7 +218,7 @@ class Battery:
     def _find_passing_trial(self, check: Check, scenario: Scenario) -> JudgedTrial | None:
         """The trial of the check that includes *check*, if the dataset passes in it."""
         including = INCLUDED_IN.get(check.name)
-        if self.hangs or scenario.whole_batches or not including:
+        if self.hangs or not including:
             return None
         outcome = self._shared_trial(CHECKS[including]).outcome
         with contextlib.suppress(NotApplicable):  # Otherwise a trial alone shows that as well.
@@ -329,11 +330,11 @@ class Battery:
 
     def _runs_of(self, check: Check, scenario: Scenario) -> list[Outcome]:
         """The first trials of *check*, if they have already run for another purpose."""
-        if check.name in INCLUDED_IN.values() and not (self.hangs or scenario.whole_batches):
+        if check.name in INCLUDED_IN.values() and not self.hangs:
             return [self._shared_trial(check).outcome]
         kind = kind_of(scenario)
         is_fault_free = check.name == kind.fault_free_check
-        if not is_fault_free or scenario.whole_batches or scenario.loader:
+        if not is_fault_free or scenario.loader:
             return []
         return kind.fault_free_runs(self.fault_free_run)
 
@@ -376,7 +377,8 @@ class Battery:
         processes = limit_measurement(scenario.processes, fault_free_run.deadlines.most / 2)
         options = replace(scenario.options, processes=processes)
         if epoch := self._worker_epoch_for(check, scenario):
-            in_order = change_epochs(processes, partial(replace, same_order=True))
+            repeat = partial(replace, same_order=True, same_seed=True)
+            in_order = change_epochs(processes, repeat)
             outcome = run(comparison=epoch.comparison, options=replace(options, processes=in_order))
             if fault_free_run.worker_epoch.is_comparable(outcome):
                 return outcome

@@ -6,6 +6,7 @@ sample without workers, and of the fault-free epoch, which has workers, but no f
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,13 @@ from typing import Any, TypeVar
 
 from pytest_dataloader_faults._engine import require_engine
 from pytest_dataloader_faults._settings import Settings, check
-from pytest_dataloader_faults._settings.jobs import ONE_EPOCH, Deadlines, TrialJob, TrialOptions
+from pytest_dataloader_faults._settings.jobs import (
+    ONE_EPOCH,
+    Deadlines,
+    Replay,
+    TrialJob,
+    TrialOptions,
+)
 from pytest_dataloader_faults._trial import repeat_if_killed, run_trial_job
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bind_factory
 from pytest_dataloader_faults.battery.shares import (
@@ -98,8 +105,8 @@ class FaultFreeRun:
         self._references = ReferenceStore(
             make_dataset, self.settings, self.deadlines.record_epoch, self.history
         )
-        began = time.time_ns()
         self._findings: dict[str, Any] = {}
+        began = time.time_ns()
         self._take(attempts)
         self.cached = find_new_files(began, self.working)
 
@@ -206,17 +213,17 @@ class FaultFreeRun:
     ) -> TrialJob:
         """A trial; *changes*: loader options in place of the fault-free run's own changes."""
         comparison = comparison or self.comparison
-        whole_batches = options.whole_batches or self.whole_batches
+        reference = self._references.get(comparison)
         return TrialJob(
             make_dataset=self.make_dataset,
             faults=faults,
             settings=replace(self.limited_settings, deadline=deadline or self.deadlines.for_trial),
             changes=self._allowed_changes(self.changes if changes is None else changes),
             comparison=comparison,
-            options=replace(options, whole_batches=whole_batches, of_workers=self.of_workers),
+            options=replace(options, whole_batches=self.whole_batches, of_workers=self.of_workers),
+            replay=replay_of(reference),
             needs_workers=True,
-            recovers_in_workers=self._references.get(comparison).is_of_worker
-            or recovers_in_workers,
+            recovers_in_workers=reference.is_of_worker or recovers_in_workers,
             history=self.history,
             may_take_longer=may_take_longer,
             most_bytes=most_bytes_of(getattr(self, "working", None)),
@@ -233,11 +240,17 @@ class FaultFreeRun:
         return judge(outcome, self.reference_for(outcome), contract or self.contract)
 
     def reference_for(self, outcome: Outcome) -> Reference:
-        """The reference for *outcome*; missing samples are read now."""
+        """The reference for *outcome*."""
         if outcome.comparison.in_workers and (worker_reference := self.worker_epoch.reference):
             return replace(worker_reference, shares=self._shares, drawn=self._drawn)
         reference = self._references.for_outcome(outcome, self.comparison)
         return replace(reference, shares=self._shares, drawn=self._drawn)
+
+    def enlarge_batches(self) -> None:
+        """Make batches as large as the loader does from now on."""
+        self.whole_batches = True
+        self._references.enlarge_batches()
+        self._findings.clear()
 
     def compare_batches(self) -> None:
         """Compare whole batches from now on, because some cannot be split into samples."""
@@ -341,7 +354,7 @@ class FaultFreeRun:
             run, finding = self._run_and_judge()
             self.deadlines.record_epoch(0 if run[-1].timed_out else run[-1].duration)
             if not finding.passed and self.can_make_whole_batches(run[-1]):
-                self.whole_batches = True
+                self.enlarge_batches()
                 run, finding = self._run_and_judge()
             batches = (each for epoch in run[-1].epochs for each in epoch.delivered)
             if not finding.passed and any(each.is_own for each in batches):
@@ -360,6 +373,14 @@ class FaultFreeRun:
     def _run_and_judge(self) -> tuple[list[Outcome], Finding]:
         run = self.run_fault_free(options=_WATCHED)
         return run, self.judge(run[-1], Contract())
+
+
+def replay_of(reference: Reference) -> Replay:
+    """What a trial requests that is compared with the *reference*."""
+    draws = tuple(map(base64.b64decode, reference.draws))
+    # If samples have different shapes, another batch of them may be padded.
+    in_batches = bool(reference.batches) or reference.mixes(reference.digests)
+    return Replay(draws, reference.readable, in_batches)
 
 
 _MOST_IN_BATCHES = 1024

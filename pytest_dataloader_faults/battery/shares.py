@@ -15,7 +15,6 @@ from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.outcomes import Delivery, Outcome, Pass, Reference, Stage
 from pytest_dataloader_faults.outcomes.comparison import Compared, Comparison
 from pytest_dataloader_faults.outcomes.contract import Contract
-from pytest_dataloader_faults.outcomes.judge import judge_for
 from pytest_dataloader_faults.outcomes.judge.streams import digests
 from pytest_dataloader_faults.outcomes.reference import (
     Leaf,
@@ -131,7 +130,7 @@ def _group_by_worker(outcome: Outcome) -> dict[int | None, list[str]]:
 # dataset tries again after an error and draws once more.
 
 
-_REPEATED = Epoch(same_order=True)
+_REPEATED = Epoch(same_order=True, same_seed=True)
 _IN_ORDER = TrialOptions(processes=arm_workers(_REPEATED))
 """An epoch that has the order of each other epoch of the same seed."""
 _TWO_IN_ORDER = TrialOptions(processes=arm_workers(_REPEATED, _REPEATED))
@@ -271,7 +270,6 @@ def _reference(known_reference: Reference, epoch: Pass, comparison: Comparison) 
         comparison=comparison,
         unstable_index=None,
         unstable_part="",
-        request_count=None,
     )
 
 
@@ -292,6 +290,7 @@ class ReferenceStore:
         self._make_dataset, self._settings, self._history = make_dataset, settings, history
         self._seconds = _ENOUGH_SECONDS if settings.samples == SAMPLES else None
         self._learn = learn
+        self._whole_batches = False
         self._by_comparison: dict[Comparison, Reference] = {}
 
     @property
@@ -325,24 +324,17 @@ class ReferenceStore:
         return self._by_comparison[comparison]
 
     def for_outcome(self, outcome: Outcome, otherwise: Comparison) -> Reference:
-        """The reference for *outcome*; missing samples are read now.
+        """The reference for *outcome*.
 
         *otherwise*: the comparison to use if the outcome's own has no stable reference.
         """
         known_reference = self._by_comparison.get(outcome.comparison)
         is_usable = known_reference is not None and known_reference.unstable_index is None
-        comparison = outcome.comparison if is_usable else otherwise
-        reference = self.get(comparison)
-        unknown = judge_for(outcome, reference, self._settings.contract).unknown_batches
-        if not unknown:
-            return reference
-        batches = [(each.indices or (), each.packed) for each in unknown]
-        new_reference = self._take(comparison, batches=batches)
-        if new_reference.batches and reference.samples:
-            self.compare_batches(comparison)
-            return self.for_outcome(outcome, comparison)
-        self._by_comparison[comparison] = reference = reference.merge_with(new_reference)
-        return reference
+        return self.get(outcome.comparison if is_usable else otherwise)
+
+    def enlarge_batches(self) -> None:
+        """Read batches of the loader's own size from now on."""
+        self._whole_batches, self._by_comparison = True, {}
 
     def compare_batches(self, comparison: Comparison) -> None:
         """Read everything in batches from now on: one of them could not be split into samples."""
@@ -355,5 +347,6 @@ class ReferenceStore:
         known = (each for each in self._by_comparison.values() if each.unstable_index is None)
         in_batches = any(each.batches for each in known)
         facts = {"history": self._history, "in_batches": in_batches}
-        facts |= {"comparison": comparison, **arguments}
+        options = TrialOptions(whole_batches=self._whole_batches)
+        facts |= {"comparison": comparison, "options": options, **arguments}
         return take_reference(self._make_dataset, self._settings, **facts)

@@ -72,8 +72,6 @@ class Delivery:
         worker: The worker that made it; None if unknown.
         parts: A digest per row, if a stream makes its own batches and the loader makes none.
         is_own: Whether the loader's own ``__iter__`` built it from the worker's batch.
-        packed: What the sampler drew for it, pickled and in base64; None if that is the list of
-            *indices*, or unknown.
     """
 
     indices: tuple[Any, ...] | None
@@ -83,7 +81,6 @@ class Delivery:
     worker: int | None = None
     parts: tuple[str, ...] = ()
     is_own: bool = field(default=False, compare=False)
-    packed: str | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)

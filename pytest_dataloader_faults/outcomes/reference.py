@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.comparison import EXACT, Compared, Comparison
 from pytest_dataloader_faults.outcomes.contract import Contract
-from pytest_dataloader_faults.outcomes.records import ZEROS, Delivery, Leaves, TrialFacts
-from pytest_dataloader_faults.outcomes.stages import Stage
+from pytest_dataloader_faults.outcomes.records import ZEROS, Leaves
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Reference:
         drawn: How many samples the sampler drew in the fault-free run, if it drew as many batches
             as its length promises.
         duration: Seconds from the start of its process to its end.
-        request_count: How many of the samples were requested at first; the others were added later.
+        draws: What the sampler drew for each batch, pickled and in base64; empty for a stream.
         is_whole: Whether each epoch has each of these samples exactly once; a sampler may draw some
             at random.
         members: The reference of each member of a group of jobs, if this is that of the group.
@@ -73,7 +72,6 @@ class Reference:
         lacks_workers: Whether the loader has ``num_workers=0``, torch's default.
         displaced: What may be at an index, or in a batch, if the dataset lacks a file of an earlier
             sample: samples of later indices, with the random numbers of these.
-        splits_mixed: Whether a batch of samples of different shapes has been split into these.
     """
 
     kind: str
@@ -95,7 +93,7 @@ class Reference:
     shares: tuple[Share, ...] = field(default=(), compare=False)
     drawn: int | None = field(default=None, compare=False)
     duration: float = field(default=0.0, compare=False)
-    request_count: int | None = field(default=None, compare=False)
+    draws: tuple[str, ...] = field(default=(), repr=False, compare=False)
     is_whole: bool = field(default=True, compare=False)
     members: tuple[Reference, ...] = field(default=(), repr=False, compare=False)
     parts: tuple[tuple[str, ...], ...] = field(default=(), repr=False, compare=False)
@@ -104,7 +102,6 @@ class Reference:
     undivided_samples: tuple[str, ...] = field(default=(), repr=False, compare=False)
     lacks_workers: bool = field(default=False, compare=False)
     displaced: tuple[tuple[Any, Any], ...] = field(default=(), repr=False, compare=False)
-    splits_mixed: bool = field(default=False, compare=False)
 
     @functools.cached_property
     def digests(self) -> Mapping[Any, str]:
@@ -127,37 +124,6 @@ class Reference:
         names = set(indices)
         forms = (tuple(each[1] for each in parts) for name, parts in self.leaves if name in names)
         return len(set(forms)) > 1
-
-    def unknown_batches(self, outcome: TrialFacts) -> list[Delivery]:
-        """The batches of *outcome* that this reference does not contain.
-
-        And the first one that mixes shapes, if that has never been seen: it may be padded.
-        """
-        if self.kind == "iterable":
-            return []
-        samples, batches = self.digests, dict(self.batches)
-        passes = (*outcome.epochs, *outcome.passes_in(Stage.RECOVERY))
-        deliveries = {each.indices or (): each for epoch in passes for each in epoch.delivered}
-        if samples:
-            unknown = [each for key, each in deliveries.items() if not samples.keys() >= set(key)]
-            may_mix = not self.splits_mixed and self.mixes(samples)
-            mixed = (each for key, each in deliveries.items() if may_mix and self.mixes(key))
-            return [*unknown, *itertools.islice(mixed, 1)]
-        return [each for key, each in deliveries.items() if key not in batches]
-
-    def merge_with(self, addition: Reference) -> Reference:
-        """This reference with the samples of *addition* added."""
-        names = ("samples", "batches", "leaves")
-        requested = (
-            len(self.samples or self.batches) if self.request_count is None else self.request_count
-        )
-        names_added = [name for name, _ in addition.samples]
-        return replace(
-            self,
-            request_count=requested,
-            splits_mixed=addition.splits_mixed or self.splits_mixed or self.mixes(names_added),
-            **{name: getattr(self, name) + getattr(addition, name) for name in names},
-        )
 
 
 def join_references(of_workers: Sequence[Reference]) -> Reference:

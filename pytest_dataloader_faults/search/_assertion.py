@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._settings import Settings, check
-from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
+from pytest_dataloader_faults._settings.jobs import NO_REPLAY, TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import (
     DatasetFactory,
@@ -18,7 +18,7 @@ from pytest_dataloader_faults._trial.factory import (
     takes_folder,
 )
 from pytest_dataloader_faults.battery.checks import Scenario, kind_of
-from pytest_dataloader_faults.battery.fault_free_run import ONE_WORKER, FaultFreeRun
+from pytest_dataloader_faults.battery.fault_free_run import ONE_WORKER, FaultFreeRun, replay_of
 from pytest_dataloader_faults.battery.targets import require_match
 from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
@@ -109,6 +109,9 @@ class Survey:
         """
         fault_free_run = self._fault_free_run
         check(loader=loader, epochs=epochs)
+        # Another loader may request other samples, which are known alone, but not other batches.
+        reference = fault_free_run.reference
+        is_known = not loader or bool(reference.batches)
         loader = {**(fault_free_run.settings.loader or {}), **(loader or {})}
         job = TrialJob(
             make_dataset=self.make_dataset,
@@ -119,7 +122,8 @@ class Survey:
                 processes=self.kind.run_epochs(epochs),
                 of_workers=fault_free_run.of_workers,
             ),
-            recovers_in_workers=fault_free_run.reference.is_of_worker,
+            replay=replay_of(reference) if is_known else NO_REPLAY,
+            recovers_in_workers=reference.is_of_worker,
             history=fault_free_run.history,
         )
         return run_trial_job(job)

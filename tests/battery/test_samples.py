@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, Sampler, TensorDataset, get_worker_info
 
 from pytest_dataloader_faults import Contract, check_dataset
 from pytest_dataloader_faults._settings import Settings
@@ -66,6 +68,23 @@ def test_samples_of_the_whole_dataset(path):
     assert NOTE in broken.explanation
     assert NOTE in healthy.explanation
     assert "samples=" not in healthy.explanation
+
+
+class NeverTheSame(Sampler[int]):
+    """Draws another order each time that it is iterated, from numbers that nobody can seed."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(random.SystemRandom().sample(range(400), 400))
+
+
+def test_an_order_that_never_repeats_hides_no_wrong_sample(path):
+    """A trial requests the samples of the fault-free run, so their content is known."""
+    options = {"loader": {"sampler": NeverTheSame()}, "only": ["two-epochs", "read-error-halfway"]}
+    healthy = check_dataset(lambda: Many(path), **options)
+    broken = check_dataset(lambda: Many(path, forgiving_from=0), on_fail=None, **options)
+
+    assert [each.verdict for each in healthy] == ["survived", "failed_cleanly"]
+    assert [each.verdict for each in broken] == ["survived", "corrupted"]
 
 
 def test_as_many_samples_as_requested(path):

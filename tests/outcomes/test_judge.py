@@ -286,11 +286,6 @@ def test_batch_without_rows_does_not_pass_if_samples_are_known():
     assert "[0, 1]" in finding.sentence
 
 
-def test_reference_must_contain_the_delivered_samples():
-    with pytest.raises(ValueError, match=r"batch \[2, 3\]"):
-        judge_trial(ordinary(DONE, faults=fired(EIO)), map_reference(2))
-
-
 @rows(
     ("contract", "epoch", "passed"),
     [

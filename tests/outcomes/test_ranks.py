@@ -132,7 +132,7 @@ def test_samples_that_a_loader_drops_are_allowed():
 def test_unchecked_samples_are_not_missing():
     """A custom sampler draws only its first batches, here and in the reference."""
     outcome = together(of_map((0, 1)), of_map((2, 3)))
-    cut = replace(map_reference(5), limit=5, request_count=5)
+    cut = replace(map_reference(5), limit=5)
 
     assert judge_trial(outcome, cut).verdict is Verdict.SURVIVED
     assert judge_trial(outcome, replace(cut, total=5)).verdict is Verdict.CORRUPTED
@@ -162,22 +162,15 @@ def test_seeded_samples_are_counted_by_their_indices():
     ).passed
 
 
-def test_samples_that_were_added_to_the_reference_later_are_not_missing():
-    """One example are samples that another epoch drew."""
-    later = map_reference(4).merge_with(replace(map_reference(0), samples=((9, "d9"),)))
-
-    assert judge_trial(HALVES, later).verdict is Verdict.SURVIVED
-
-
 def test_batches_that_cannot_be_split_are_counted_by_their_indices():
     """The reference has batches, but no samples."""
-    batches = (((0, 2), ("d0+d2",)), ((1, 3), ("d1+d3",)), ((0, 1), ("d0+d1",)))
+    batches = (((0, 2), ("d0+d2",)), ((1, 3), ("d1+d3",)))
     unsplit = [replace(each, rows=None) for rank in HALVES.ranks for each in rank.delivered]
     halves = together(*(Pass(EPOCH_1, (each.indices,), (each,), complete=True) for each in unsplit))
     twice = together(
         *(Pass(EPOCH_1, (each.indices,), (each,), complete=True) for each in unsplit[:1] * 2)
     )
-    reference = Reference("map", (), batches=batches, request_count=2)
+    reference = Reference("map", (), batches=batches)
 
     assert judge_trial(halves, reference).verdict is Verdict.SURVIVED
     assert judge_trial(twice, reference).cause is rules.ON_SEVERAL_RANKS

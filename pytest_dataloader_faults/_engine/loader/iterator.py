@@ -321,11 +321,12 @@ class IteratorListener:
     def on_begin(self, iterator: Any) -> None:
         """*iterator*, which is one of torch's, is being created, or starts a later epoch."""
 
-    def on_draw(self, sampled: Any, dataset: Any, *, batched: bool) -> Any:
-        """A sampler drew *sampled*, for *dataset*; *batched*: by automatic batching.
+    def on_draw(self, sampled: Any, _dataset: Any, *, batched: bool) -> tuple[Any, Any]:  # noqa: ARG002  # of subclasses
+        """A sampler drew *sampled*, for *_dataset*; *batched*: by automatic batching.
 
-        What this returns is passed back as *draw*.
+        Returns what to request instead, and what is passed back as *draw*.
         """
+        return sampled, None
 
     def on_batch(self, worker: int | None, draw: Any, batch: Any) -> None:
         """The *batch* of *draw* was made by *worker*; None without workers."""
@@ -362,11 +363,11 @@ class _HeardIterator(_UnderTest):
 
     def _next_index(self) -> Any:
         with _enter_step():
-            drawn = super()._next_index()  # type: ignore[misc]
-        self._draws[self._number_of_next] = self._listener.on_draw(
-            drawn, self._dataset, batched=self._auto_collation
+            sampled = super()._next_index()  # type: ignore[misc]
+        requested, self._draws[self._number_of_next] = self._listener.on_draw(
+            sampled, self._dataset, batched=self._auto_collation
         )
-        return drawn
+        return requested
 
     @property
     def _number_of_next(self) -> int:

@@ -15,8 +15,10 @@ from __future__ import annotations
 import base64
 import contextlib
 import itertools
+import operator
 import pickle
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,10 +28,12 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     is_array,
     parts_of,
     plain_text,
+    seed_everything,
 )
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samplers import length_of_endless
 from pytest_dataloader_faults._trial.samples.fingerprint import ADDRESS, digest_of, hash_of, leaves
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes.text import format_value
 
 if TYPE_CHECKING:
@@ -67,29 +71,11 @@ class Draw:
         drawn_indices = (drawn,) if indices is None else tuple(indices)
         return cls(drawn, drawn_indices, tuple(map(name_of, drawn_indices)), indices is None)
 
-    @classmethod
-    def from_names(
-        cls, names: tuple[Name, ...], packed: str | None, dataset: Any, *, batched: bool
-    ) -> Draw:
-        """What had the *names*, and was *packed*."""
-        plain = list(names) if batched else names[0]
-        drawn = plain if packed is None else pickle.loads(base64.b64decode(packed))  # noqa: S301  # our own
-        return replace(cls.of(drawn, dataset, batched=batched), names=names)
-
     @property
     def is_plain(self) -> bool:
         """Whether the names show what was drawn."""
         is_list = self.is_whole or type(self.drawn) is list
         return is_list and all(type(each) in (int, str) for each in self.indices)
-
-    @property
-    def packed(self) -> str | None:
-        """What was drawn, unless it is plain; None also if no worker could get it."""
-        if self.is_plain:
-            return None
-        with contextlib.suppress(Exception):
-            return base64.b64encode(pickle.dumps(self.drawn)).decode()
-        return None
 
     def copy_for_worker(self) -> Draw:
         """This draw as a worker receives it."""
@@ -158,6 +144,23 @@ def record_draw(drawn: Any, dataset: Any, *, batched: bool) -> Draw:
         return Draw.of(drawn, dataset, batched=batched)
     except Exception:  # noqa: BLE001  # It is torch's to report.
         return Draw(drawn, (drawn,), (name_of(drawn),), is_whole=True)
+
+
+def pack(draws: Iterable[Draw]) -> tuple[str, ...]:
+    """What was drawn, pickled and in base64; empty if no worker could get it."""
+    with contextlib.suppress(Exception):  # Of the user's classes.
+        return tuple(base64.b64encode(pickle.dumps(each.drawn)).decode() for each in draws)
+    return ()
+
+
+def draws_the_same_again(loader: DataLoader[Any], drawn: Sequence[Draw], seed: int) -> bool:
+    """Whether the sampler draws the same indices in another order, if it draws again at all."""
+    again: list[Draw] = []
+    with contextlib.suppress(UnusableDatasetError):
+        seed_everything(seed)
+        again = list(draws_of(loader))
+    counts = (Counter(name for each in draws for name in each.names) for draws in (drawn, again))
+    return not again or operator.eq(*counts)
 
 
 def reads_whole_batches(dataset: Any) -> bool:

@@ -25,9 +25,9 @@ from pytest_dataloader_faults._trial.samplers import (
     count_whole,
     limit_samples,
 )
-from pytest_dataloader_faults._trial.samples import comparer
+from pytest_dataloader_faults._trial.samples import comparer, draws
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
-from pytest_dataloader_faults._trial.samples.draws import Draw, Name, draws_of, reads_whole_batches
+from pytest_dataloader_faults._trial.samples.draws import Draw, Name, reads_whole_batches
 from pytest_dataloader_faults._trial.samples.fingerprint import leaves
 from pytest_dataloader_faults._trial.samples.in_worker import take_in_worker
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
@@ -90,19 +90,22 @@ def _take_here(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
         seed_everything(job.settings.seed)
         if job.batches is not None:
             batched = bool(loader._auto_collation)
-            draws = [Draw.from_names(*each, dataset, batched=batched) for each in job.batches]
-            return _reference_by_index(reader, draws)
+            asked = (list(each) if batched else each[0] for each in job.batches)
+            requested = [Draw.of(each, dataset, batched=batched) for each in asked]
+            return _reference_by_index(reader, requested)
         limit, first_draws, whole_batches = _limit(reader, job)
         outer = loaders.outer_loader(loader)
         total, readable = count_samples(loader, outer), loaders.count_readable(loader, outer)
         if limit is not None:
             limit_samples(loader, outer, limit, whole_batches=whole_batches)
             seed_everything(job.settings.seed)
-        drawn = list(draws_of(loader)) or first_draws  # Some samplers can be iterated only once.
+        # Some samplers can be iterated only once.
+        drawn = list(draws.draws_of(loader)) or first_draws
         if not any(each.names for each in drawn):
             raise loaders.EmptyDatasetError(loaders.empty_message(dataset))
-        reference = _reference_by_index(reader, drawn)
-        reference = replace(reference, limit=limit, whole_batches=whole_batches)
+        is_whole = draws.draws_the_same_again(loader, drawn, job.settings.seed + 1)
+        reference = replace(_reference_by_index(reader, drawn), limit=limit, is_whole=is_whole)
+        reference = replace(reference, draws=draws.pack(drawn), whole_batches=whole_batches)
         return replace(reference, total=total, readable=readable)
 
 
@@ -114,7 +117,7 @@ def _limit(reader: Reader, job: ReferenceJob) -> tuple[int | None, list[Draw], b
     """
     if job.settings.samples is None or job.seconds is None:
         return job.settings.samples, [], job.options.whole_batches
-    first_draws = list(itertools.islice(draws_of(reader.loader), 1))
+    first_draws = list(itertools.islice(draws.draws_of(reader.loader), 1))
     took = []
     for sample_draw in [part for draw in first_draws for part in draw.split()][:_TIMED]:
         began = time.monotonic()
@@ -174,7 +177,7 @@ def _reference_of_samples(reader: Reader, drawn: Sequence[Draw]) -> Reference:
     looked_at = batches if reference.mixes(samples) else batches[:1]
     if reader.in_batches or not all(_splits(reader, each, reference) for each in looked_at):
         return replace(reference, **_batch_fields(list(map(reader.read_whole, drawn))))
-    return replace(reference, splits_mixed=any(reference.mixes(each.names) for each in batches))
+    return reference
 
 
 def _read_twice(

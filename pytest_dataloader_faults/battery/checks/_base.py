@@ -254,7 +254,7 @@ _LATE = Cause(
 _SAME = "{}, as in the scenario of the check, which its plan cannot change"
 
 
-REPEATED = Epoch(same_order=True)
+REPEATED = Epoch(same_order=True, same_seed=True)
 _MOST_EPOCHS = 160
 _MOST_SECONDS = DEADLINE / 2
 """The maximum. A trial that looks for growth stops when it has enough evidence."""

@@ -39,7 +39,6 @@ from pytest_dataloader_faults.steps import (
     EndFaults,
     Epoch,
     ReadSample,
-    RepeatDraws,
     arm_workers,
     run_epochs,
 )
@@ -294,7 +293,7 @@ _IN_KEPT_WORKERS = Epoch(keep_workers=True)
 FAULTS_IN_EPOCH_1 = Scenario(
     loader=_PERSISTENT, processes=arm_workers(_IN_KEPT_WORKERS, EndFaults(), _IN_KEPT_WORKERS)
 )
-_IN_SAME_ORDER = arm_workers(RepeatDraws(), Epoch(), Epoch())
+_IN_SAME_ORDER = arm_workers(*[Epoch(same_order=True)] * 2)
 
 
 EPOCHS = (

@@ -25,7 +25,7 @@ from pytest_dataloader_faults.outcomes.judge.tolerance import (
     is_reordered,
     may_be_damaged,
 )
-from pytest_dataloader_faults.outcomes.records import Delivery, Pass, TrialFacts
+from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import (
     DONE,
@@ -49,7 +49,6 @@ def judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Find
     """The verdict on *outcome*, compared with the *reference*, the fault-free run.
 
     Raises:
-        ValueError: The reference does not contain a batch that was delivered.
         InvalidArgumentError: The reference's samples were compared in a different way.
     """
     _require_same_comparison(outcome, reference)
@@ -109,20 +108,8 @@ class Judge:
         """What the trial delivered, as lines of evidence; *describe* returns the usual line."""
         yield describe(outcome)
 
-    @property
-    def unknown_batches(self) -> list[Delivery]:
-        """The batches to compare that the reference does not contain."""
-        return self.reference.unknown_batches(self.outcome)
-
     def judge(self) -> Finding:
-        """The verdict; raises ValueError if there are unknown batches."""
-        if unknown := self.unknown_batches:
-            indices = list(unknown[0].indices or ())
-            message = (
-                f"the reference does not contain batch {indices}. Record a reference of the batches"
-                " that the trial delivered"
-            )
-            raise ValueError(message)
+        """The verdict."""
         return self._find_violation() or self._judge_without_violation()
 
     def _find_violation(self) -> Finding | None:

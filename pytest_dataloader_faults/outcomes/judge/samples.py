@@ -91,7 +91,7 @@ def count_substituted(outcome: TrialFacts, reference: Reference) -> int:
         if len(batch.indices or ()) == len(batch.rows or ())
         for pair in zip(batch.indices or (), batch.rows or (), strict=True)
     )
-    return sum(samples[index] != digest for index, digest in pairs)
+    return sum(samples.get(index, digest) != digest for index, digest in pairs)
 
 
 def _count_skipped_in(epoch: Pass, reference: Reference) -> int:
@@ -109,7 +109,7 @@ def _find_wrong_batch(epoch: Pass, reference: Reference, may: Tolerance) -> Find
         if delivery.rows is not None and samples:
             if wrong := _find_wrong_row(place, delivery, reference, may, substitutes):
                 return wrong
-        elif samples or (batches[indices] != streams.digests(delivery) and not may.content):
+        elif samples or not (may.content or _is_right_batch(delivery, batches)):
             sentence = (
                 f"batch {place} does not contain the requested samples {list(indices)}"
                 if delivery.rows is None
@@ -117,6 +117,12 @@ def _find_wrong_batch(epoch: Pass, reference: Reference, may: Tolerance) -> Find
             )
             return Finding(Verdict.CORRUPTED, sentence, wrong=Wrong.DIFFERS)
     return None
+
+
+def _is_right_batch(delivery: Delivery, batches: Mapping[tuple[Any, ...], tuple[str, ...]]) -> bool:
+    """Whether a whole batch is that of the reference, if that has it."""
+    delivered = streams.digests(delivery)
+    return batches.get(delivery.indices or (), delivered) == delivered
 
 
 def _find_missing(epoch: Pass) -> Finding | None:
@@ -145,7 +151,7 @@ def _find_wrong_row(
     if len(rows) != len(indices):
         return _find_lost_row(place, delivery, samples, may)
     for at, (index, digest) in enumerate(zip(indices, rows, strict=True)):
-        if samples[index] == digest:
+        if samples.get(index, digest) == digest:
             continue
         parts = delivery.leaves[at] if at < len(delivery.leaves) else ()
         parts = comparable(parts, reference.comparison.varying)
@@ -174,7 +180,7 @@ def _find_lost_row(
     indices = list(delivery.indices or ())
     remaining = sorted(indices, key=lambda index: index in may.missing)
     for at, digest in enumerate(delivery.rows or ()):
-        owner = next((index for index in remaining if samples[index] == digest), None)
+        owner = next((index for index in remaining if samples.get(index) == digest), None)
         if owner is None and not (may.content and remaining):
             sentence = f"sample {at} of batch {place} is none of the requested {indices}"
             return Finding(Verdict.CORRUPTED, sentence, wrong=Wrong.DIFFERS)

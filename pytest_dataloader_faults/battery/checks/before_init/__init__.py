@@ -9,7 +9,7 @@ import errno
 import math
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -241,7 +241,7 @@ def _read_moved(run: FaultFreeRun, batches: _Batches, by: int) -> tuple[tuple[An
         (index - displaced, digest)
         for displaced in (0, by)
         for index, digest in _read_again(
-            run, [((each + displaced,), None) for each in indices], displaced=displaced
+            run, [(each + displaced,) for each in indices], displaced=displaced
         ).samples
     )
 
@@ -255,14 +255,12 @@ def _read_moved_batches(
         for indices in batches
         for first in (*indices, math.inf)
     }
-    requested = [(each, None) for each in sorted({each for _, each in moved})]
+    requested = sorted({each for _, each in moved})
     digests_of = dict(_read_again(run, requested, in_batches=True).batches)
     return tuple((indices, digests_of[each]) for indices, each in moved)
 
 
-def _read_again(
-    run: FaultFreeRun, batches: list[tuple[tuple[int, ...], None]], **facts: Any
-) -> Reference:
+def _read_again(run: FaultFreeRun, batches: Sequence[tuple[int, ...]], **facts: Any) -> Reference:
     """The samples of *batches*, without a fault."""
     from pytest_dataloader_faults._trial import take_reference  # It imports torch.
 

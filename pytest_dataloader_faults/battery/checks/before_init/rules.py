@@ -141,12 +141,6 @@ class BeforeInitJudge(Judge):
         """Whether the faults were armed before the dataset was created."""
         return outcome.before_init
 
-    @property
-    def unknown_batches(self) -> list[Delivery]:
-        """The same, without those of a dataset with another length, which are not compared."""
-        passes = tuple(each for each in self.outcome.passes if not self._is_resized(each))
-        return self.reference.unknown_batches(replace(self.outcome, passes=passes))
-
     def judge(self) -> Finding:
         """The verdict, with a cause that only a dataset has which is created under faults."""
         finding = super().judge()

@@ -95,11 +95,11 @@ class RankTrials(TrialKind):
 
         return run_faulty_rank(run, *faults, **arguments)
 
-    def reference_for(self, run: FaultFreeRun, outcome: Outcome) -> Reference:
+    def reference_for(self, run: FaultFreeRun, outcome: Outcome) -> Reference:  # noqa: ARG002  # one for all
         """The reference, with that of each rank."""
         from pytest_dataloader_faults.battery.checks.ranks.fault_free import reference_for
 
-        return reference_for(run, outcome)
+        return reference_for(run)
 
     def workload(self, run: FaultFreeRun) -> Workload:
         """What the workers of the rank with the faults do in the fault-free run."""

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from pytest_dataloader_faults._settings.jobs import Drawn, ReferenceJob, TrialOptions, has_step
+from pytest_dataloader_faults._settings.jobs import ReferenceJob, TrialOptions, has_step
 from pytest_dataloader_faults._trial import repeat_if_killed
 from pytest_dataloader_faults.battery.checks.ranks.generators import RECORDED_EPOCH
 from pytest_dataloader_faults.battery.checks.ranks.rules import is_of_content
 from pytest_dataloader_faults.battery.checks.ranks.shared_folder import NO_FOLDER, HoldWrites
 from pytest_dataloader_faults.battery.checks.ranks.trials import run_ranks, take_references
-from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
+from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun, replay_of
 from pytest_dataloader_faults.battery.shares import count_drawn, shares_of
 from pytest_dataloader_faults.battery.workload import NotApplicable
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
@@ -107,31 +107,20 @@ def run_faulty_rank(run: FaultFreeRun, *faults: Fault, **arguments: Any) -> Outc
     return _run(
         run,
         faults,
+        ranks.references,
         on_rank=ranks.faulty_rank,
         shares_folder=is_held or ranks.shares_folder,
         **arguments,
     )
 
 
-def reference_for(run: FaultFreeRun, outcome: Outcome) -> Reference:
-    """The reference for *outcome*; missing samples of ranks are read now."""
+def reference_for(run: FaultFreeRun) -> Reference:
+    """The reference of *run*, with those of its ranks."""
     references = find_ranks(run).references
     if not references:
         return run.reference
     if _are_mixed(run, references):
         references = _update(run, _take_all(run, shares_folder=find_ranks(run).shares_folder))
-    rank_pairs = list(zip(references, outcome.ranks, strict=True))
-    unknown = [reference.unknown_batches(rank) for reference, rank in rank_pairs]
-    if any(unknown):
-        batch_lists = [
-            [(each.indices or (), each.packed) for each in batches] for batches in unknown
-        ]
-        shares_folder = find_ranks(run).shares_folder
-        new_batches = _take(run, batch_lists, shares_folder=shares_folder)
-        if _are_mixed(run, references):
-            return reference_for(run, outcome)
-        new_references = zip(references, new_batches, strict=True)
-        references = _update(run, [known.merge_with(new) for known, new in new_references])
     is_whole = _is_whole(run, references)
     drawn = count_drawn(run.working)
     return replace(run.reference, members=references, is_whole=is_whole, drawn=drawn)
@@ -169,11 +158,11 @@ def _record_in(run: FaultFreeRun, *, shares_folder: bool) -> FaultFreeRanks:
     try:
         references = _take_all(run, shares_folder=shares_folder)
     except UnusableDatasetError:
-        epochs = _run_fault_free(run, shares_folder=shares_folder)
+        epochs = _run_fault_free(run, (), shares_folder=shares_folder)
         if epochs[-1].kind == "map" or epochs[-1].exception is None:
             raise
         return FaultFreeRanks((), epochs, shares_folder)
-    epochs = _run_fault_free(run, shares_folder=shares_folder)
+    epochs = _run_fault_free(run, references, shares_folder=shares_folder)
     if was_killed(epochs[-1]):  # It does not show what a rank delivers.
         return FaultFreeRanks(tuple(references), epochs, shares_folder)
     divided = _divide_references(references, epochs[-1], run.reference)
@@ -184,28 +173,23 @@ def _record_in(run: FaultFreeRun, *, shares_folder: bool) -> FaultFreeRanks:
     return FaultFreeRanks(tuple(with_runs), epochs, shares_folder)
 
 
-def _run_fault_free(run: FaultFreeRun, *, shares_folder: bool) -> tuple[Outcome, ...]:
+def _run_fault_free(
+    run: FaultFreeRun, references: Sequence[Reference], *, shares_folder: bool
+) -> tuple[Outcome, ...]:
     """An epoch of all ranks without a fault; another one if a process of it was killed."""
-    start = partial(_run, run, (), shares_folder=shares_folder, options=_RECORDED)
+    start = partial(_run, run, (), references, shares_folder=shares_folder, options=_RECORDED)
     return tuple(repeat_if_killed(start, was_killed))
 
 
 def _is_whole(run: FaultFreeRun, references: Sequence[Reference]) -> bool:
     """Whether the sampler draws the same samples for each epoch, in any order.
 
-    It has drawn them for the reference, and for the epoch without a fault by another seed. A
-    dataset that is divided by its author, and has random samples, is not known.
+    A dataset that is divided by its author, and has random samples, is not known.
     """
     whole_reference = run.reference
     if whole_reference.kind == "iterable":
         return True
-    requested = whole_reference.request_count
-    names = [name for name, _ in whole_reference.samples[:requested]] or [
-        index for indices, _ in whole_reference.batches[:requested] for index in indices
-    ]
-    (epoch,) = run.working.epochs
-    drawn = Counter(each for indices in epoch.drawn for each in indices)
-    if Counter(names) != drawn:
+    if not whole_reference.is_whole:
         return False
     if is_of_content(whole_reference):
         return True
@@ -218,24 +202,20 @@ def _is_whole(run: FaultFreeRun, references: Sequence[Reference]) -> bool:
 
 def _take_all(run: FaultFreeRun, *, shares_folder: bool) -> list[Reference]:
     """The samples that the ranks draw. One of them may have no batch that cannot be split."""
-    batches = [None] * (run.settings.ranks or 0)
-    references = _take(run, batches, shares_folder=shares_folder)
-    if _are_mixed(run, references):
-        return _take(run, batches, shares_folder=shares_folder)
-    return references
+    references = _take(run, shares_folder=shares_folder)
+    return _take(run, shares_folder=shares_folder) if _are_mixed(run, references) else references
 
 
-def _take(
-    run: FaultFreeRun, batches: Sequence[Sequence[Drawn] | None], *, shares_folder: bool
-) -> list[Reference]:
+def _take(run: FaultFreeRun, *, shares_folder: bool) -> list[Reference]:
     job = ReferenceJob(
         make_dataset=run.make_dataset,
         settings=run.limited_settings,
         comparison=run.comparison,
+        options=TrialOptions(whole_batches=run.whole_batches),
         history=run.history,
         in_batches=bool(run.reference.batches),
     )
-    references = take_references(job, batches, shares_folder=shares_folder)
+    references = take_references(job, shares_folder=shares_folder)
     if not job.in_batches and any(each.batches for each in references):
         run.compare_batches()
     return references
@@ -244,16 +224,17 @@ def _take(
 def _run(
     run: FaultFreeRun,
     faults: tuple[Fault, ...],
+    references: Sequence[Reference],
     on_rank: int | None = None,
     *,
     shares_folder: bool,
     **arguments: Any,
 ) -> Outcome:
-    job = run.job(*faults, **arguments)
+    job, replays = run.job(*faults, **arguments), list(map(replay_of, references))
 
     def run_once(collisions: Collisions) -> Outcome:
         trial_job = replace(job, collisions=collisions)
-        return run_ranks(trial_job, on_rank, shares_folder=shares_folder)
+        return run_ranks(trial_job, on_rank, replays, shares_folder=shares_folder)
 
     return run_without_vain_waits(
         run_once, lambda outcome: not faults and bool(outcome.exception or outcome.timed_out)

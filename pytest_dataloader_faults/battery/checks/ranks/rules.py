@@ -289,12 +289,11 @@ class _RankSamples(NamedTuple):
     @classmethod
     def from_reference(cls, reference: Reference) -> _RankSamples | None:
         """The samples of *reference*; None for a stream whose samples cannot be distinguished."""
-        is_map, requested = reference.kind == "map", reference.request_count
-        pairs = reference.samples[:requested]
+        is_map, pairs = reference.kind == "map", reference.samples
         if not reference.is_whole or not (is_map or is_of_content(reference)):
             return None
         if not is_of_content(reference):
-            indices = (each for each, _ in reference.batches[:requested])
+            indices = (each for each, _ in reference.batches)
             names = [name for name, _ in pairs] or list(itertools.chain(*indices))
             pairs = tuple((each, each) for each in names)
         limit = reference.limit

@@ -14,11 +14,11 @@ from pytest_dataloader_faults._arguments import ArgumentRule, is_int
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
 from pytest_dataloader_faults._settings import check
 from pytest_dataloader_faults._settings.jobs import (
-    Drawn,
     Job,
     Meetings,
     Member,
     ReferenceJob,
+    Replay,
     TrialJob,
 )
 from pytest_dataloader_faults._trial import (
@@ -114,12 +114,13 @@ def refuse_before_init(job: TrialJob) -> None:
 def run_ranks(
     request: TrialJob,
     on_rank: int | str | None = None,
+    replays: Sequence[Replay] = (),
     *,
     shares_folder: bool = False,
 ) -> Outcome:
     """Run the job in as many processes at once as its settings have ranks.
 
-    *shares_folder*: as in ``Member``.
+    *replays*: those of the ranks, if known. *shares_folder*: as in ``Member``.
 
     Raises:
         InvalidArgumentError: An argument cannot be used.
@@ -127,28 +128,24 @@ def run_ranks(
     ranks = _require_ranks(request.settings.ranks, on_rank)
     require_engine_for_job(request)
     with _split_by_rank(request, ranks, on_rank, shares_folder=shares_folder) as rank_jobs:
-        records = run_together(*rank_jobs)
-    outcomes = [outcome_of(*each) for each in zip(rank_jobs, records, strict=True)]
+        replays = replays or [request.replay] * ranks
+        pairs = zip(rank_jobs, replays, strict=True)
+        jobs = [replace(job, replay=replay) for job, replay in pairs]
+        records = run_together(*jobs)
+    outcomes = [outcome_of(*each) for each in zip(jobs, records, strict=True)]
     return _combine_outcomes(
         request, list(zip(outcomes, [each.events for each in records], strict=True))
     )
 
 
-def take_references(
-    request: ReferenceJob,
-    batches: Sequence[Sequence[Drawn] | None],
-    *,
-    shares_folder: bool,
-) -> list[Reference]:
-    """Read the samples of each rank; *batches*: what to request in each of them."""
+def take_references(request: ReferenceJob, *, shares_folder: bool) -> list[Reference]:
+    """Read the samples of each rank."""
     ranks = _require_ranks(request.settings.ranks)
 
     def run() -> list[tuple[ReferenceJob, Record]]:
         # A store cannot be used again by other ranks.
         with _split_by_rank(request, ranks, None, shares_folder=shares_folder) as rank_jobs:
-            pairs = zip(rank_jobs, batches, strict=True)
-            limited = [replace(job, batches=requested) for job, requested in pairs]
-            return list(zip(limited, run_together(*limited), strict=True))
+            return list(zip(rank_jobs, run_together(*rank_jobs), strict=True))
 
     results = repeat_if_killed(run, lambda pairs: has_died(record for _, record in pairs))[-1]
     return [reference_of(*result) for result in results]
