@@ -43,7 +43,10 @@ def _sentence(outcome, stderr):
 HUNG = revised(ordinary(Pass(EPOCH_1)), timed_out=True, phase=EPOCH_1)
 
 
-@rows("text", [FEEDER, CHAINED, f"INFO: worker 0\n{FEEDER}bye\n"])
+AT_ONCE = FEEDER.replace("    obj", f"{FEEDER.splitlines()[0]}\n    obj")
+
+
+@rows("text", [FEEDER, CHAINED, f"INFO: worker 0\n{FEEDER}bye\n", AT_ONCE])
 def test_a_hang_is_attributed_to_a_dropped_batch(text):
     """The last line of the feeder thread's own traceback is the reason."""
     sentence = _sentence(HUNG, text.format(GENERATOR))

@@ -124,9 +124,10 @@ _MAPS_UNCHECKED = Cause(
 )
 _DROPPED = re.compile(
     r'^Traceback \(most recent call last\):\n  File ".*multiprocessing.queues\.py", line \d+, in'
-    r" _feed\n(?:[ \t].*\n|\n)*(\S.*)",
+    r" _feed\n(?:[ \t].*\n|\n|Traceback .*\n)*((?!Traceback )\S.*)",
     re.MULTILINE,
 )
+"""Two workers may print at once, so that the lines of one traceback stand within another."""
 _ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): .*", re.MULTILINE)
 _OF_DEAD_PEER = re.compile(r"Connection(Reset|Refused|Aborted)Error|BrokenPipeError|EOFError")
 """What a process prints when another one that it was connected to has died."""
