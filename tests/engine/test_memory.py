@@ -230,6 +230,19 @@ def test_what_the_kernel_gives_is_not_kept():
     assert in_a_process(body) == ""
 
 
+def test_a_heap_with_much_free_memory_is_prepared():
+    """Its free memory is larger than the least allocation that otherwise has a mapping."""
+
+    def body():
+        chunks, last = [bytearray(100 * KIB) for _ in range(800)], bytearray(100 * KIB)
+        del chunks
+        sent = []
+        LargeAllocations(64 * KIB).prepare(sent.append)
+        assert (bool(sent), len(last)) == (True, 100 * KIB)
+
+    assert in_a_process(body) == ""
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without processes")
 def test_memory_is_kept_where_no_thread_can_start():
     def body():

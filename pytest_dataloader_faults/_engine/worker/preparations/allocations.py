@@ -31,6 +31,8 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
 _DEFAULT = 128 << 10
 """Bytes: the limits of a process that has freed no mapping."""
 _LARGEST_THRESHOLD = 32 << 20
+_PROBED = [(_LARGEST_THRESHOLD + 1) << doublings for doublings in range(6)]
+"""Bytes: the heap may have much free memory, and an allocation that fits into it has no mapping."""
 _IS_MAPPED = 2
 """A flag in the size of a chunk, which is the word before it."""
 _ARENA, _SMALL_OBJECT, _BUFFERS = 1 << 20, 400, 64 << 10
@@ -139,12 +141,17 @@ def _is_glibc() -> bool:
     try:
         libc.mallinfo.restype = _Info
         before = libc.mallinfo().mapped
-        address = _malloc(_LARGEST_THRESHOLD + 1)
-        after = libc.mallinfo().mapped
     except AttributeError:
         return False
+    return any(_maps(size, before) for size in _PROBED)
+
+
+def _maps(size: int, before: int) -> bool:
+    """Whether an allocation of *size* bytes has a mapping; *before*: how many there were."""
+    address = _malloc(size)
+    is_mapped = libc.mallinfo().mapped > before
     _free(address)
-    return bool(after > before)
+    return bool(is_mapped)
 
 
 def _count_arenas() -> int:
