@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -123,6 +123,13 @@ class Replay(NamedTuple):
     draws: tuple[bytes, ...] = ()
     length: int | None = None
     in_batches: bool = False
+
+    def has_no_sample_of(self, names: Iterable[Any]) -> bool:
+        """Whether there is no sample for one of the *names*, which the sampler should not draw."""
+        numbers = [each for each in names if isinstance(each, int)]
+        return self.length is not None and any(
+            not -self.length <= each < self.length for each in numbers
+        )
 
 
 NO_REPLAY = Replay()

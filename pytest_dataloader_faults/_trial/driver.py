@@ -168,7 +168,8 @@ class LoaderDriver(IteratorListener):
         self._draw_number += 1
         is_known = self._known.issuperset([draw.names] if self._replay.in_batches else draw.names)
         may_replay = bool(count) and (number < count or self._endless is not None)
-        if may_replay and not is_known and dataset is dataset_of(self.loader):
+        is_replayed = may_replay and not (is_known or self._replay.has_no_sample_of(draw.names))
+        if is_replayed and dataset is dataset_of(self.loader):
             sampled = pickle.loads(self._replay.draws[number % count])  # noqa: S301  # see above
             draw = record_draw(sampled, dataset, batched=batched)
         self._draws.append(draw)

@@ -5,6 +5,9 @@ They usually make the data again, in another folder. The first item's data are s
 pytest keeps ``tmp_path`` until the session ends. So all items use the dataset of the first one, as
 long as nothing but their own trials changes its files.
 
+Before the second item uses it, the dataset must pass once more without a fault, with files of the
+same folders: a fixture may have closed what it needs, or have it find other files.
+
 A check that passes has compared that dataset with itself, which proves as much as any other. One
 that fails shows a defect only if the dataset still passes without a fault: a fixture may have
 closed what it needs, as a server. If it does not pass, the battery of the item's own dataset
@@ -26,7 +29,7 @@ from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import WORKERS_AGREE
 from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
-from pytest_dataloader_faults.outcomes import CheckResult, Verdict
+from pytest_dataloader_faults.outcomes import CheckResult, Contract, Outcome, Verdict
 
 _Versions: TypeAlias = Mapping[str, tuple[int, ...] | None]
 _MOST_TESTS = 8
@@ -38,24 +41,38 @@ class _Kept:
     """The battery of an earlier item, and the versions of its files after that item.
 
     Attributes:
-        is_shared: Whether its dataset works when another item runs, as far as that is known.
+        is_shared: Whether its dataset works when another item runs; None before one does.
     """
 
     battery: Battery
     settings: Settings
     versions: _Versions
-    is_shared: bool = True
+    is_shared: bool | None = None
 
     def holds_for(self, settings: Settings) -> bool:
         """Whether an item with these *settings* may use it."""
         with contextlib.suppress(Exception):  # Settings may have tensors, which have no truth.
-            return (
-                self.is_shared
+            is_same = (
+                self.is_shared is not False
                 and self.battery.fault_free_run.is_reusable
                 and self.settings == settings
                 and self.versions == _versions_of(self.battery)
             )
+            if is_same and self.is_shared is None:
+                self.is_shared = False
+                self.is_shared = self._works_elsewhere()
+            return is_same and bool(self.is_shared)
         return False
+
+    def _works_elsewhere(self) -> bool:
+        """Whether the dataset passes while another item runs, and uses no files of that item.
+
+        It may find its files by the current folder or a variable, which fixtures set for each item.
+        """
+        run = self.battery.fault_free_run
+        outcome = run.watch_again()
+        is_at_home = _folders_of(self.battery, outcome) <= _folders_of(self.battery, run.working)
+        return is_at_home and run.judge(outcome, Contract()).passed
 
     def run(self, check: Callable[[Battery], CheckResult]) -> tuple[CheckResult | None, bool]:
         """The result of *check*, None if it cannot run any more, and whether it decides."""
@@ -108,7 +125,7 @@ class Batteries:
         expected = expected_failures.get(name)
         check = partial(run_check, name=name, expected=expected, reproduce=reproduce)
         kept, earlier = self._kept.get(call), None
-        is_shared = kept is None or kept.is_shared
+        is_shared: bool | None
         if kept is not None and kept.holds_for(settings):
             earlier, decides = kept.run(check)
             own = None if earlier and decides else kept.own_battery(make_dataset)
@@ -119,17 +136,18 @@ class Batteries:
         else:
             # Hangs are at the same lines, whatever the files and the settings are.
             memory = kept.battery.memory if kept else None
+            is_shared = kept.is_shared if kept else None
             battery = Battery(make_dataset, settings, memory=memory)
         run = battery.fault_free_run
         if run.unusable_reason and name != WORKERS_AGREE:
             return _failure_without_fault(battery, name, expected_failures, reproduce), False
         result = check(battery)
         is_same = earlier is not None and earlier.verdict is result.verdict
-        self._keep(call, battery, settings, is_shared=is_shared or is_same)
+        self._keep(call, battery, settings, is_shared=is_same or is_shared)
         return result, not run.unusable_reason
 
     def _keep(
-        self, call: Hashable, battery: Battery, settings: Settings, *, is_shared: bool
+        self, call: Hashable, battery: Battery, settings: Settings, *, is_shared: bool | None
     ) -> None:
         self._kept.pop(call, None)  # The latest is the last of them.
         self._kept[call] = _Kept(battery, settings, _versions_of(battery), is_shared)
@@ -148,6 +166,12 @@ def _versions_of(battery: Battery) -> _Versions:
     original = run.own_folders.original
     files = {original(path) for worker in run.working.workers for path in worker.files}
     return {path: _version(path) for path in files | set(map(os.path.dirname, files))}
+
+
+def _folders_of(battery: Battery, outcome: Outcome) -> set[str]:
+    """The folders of the files that workers used in *outcome*, and that still exist."""
+    original = battery.fault_free_run.own_folders.original
+    return {os.path.dirname(original(path)) for path in outcome.lasting_files}
 
 
 def _version(path: str) -> tuple[int, ...] | None:

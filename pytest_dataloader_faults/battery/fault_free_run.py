@@ -122,6 +122,10 @@ class FaultFreeRun:
         outcomes = (self.outcome, *filter(None, findings))
         return not (self.unusable_reason or any(map(was_killed, outcomes)))
 
+    def watch_again(self) -> Outcome:
+        """Another epoch without a fault, whose files are watched."""
+        return self.run_fault_free(options=_WATCHED)[-1]
+
     def passes_again(self) -> bool:
         """Whether the dataset still passes without a fault."""
         return self.judge(self.run_fault_free()[-1], Contract()).passed

@@ -1,6 +1,7 @@
 """What items of one test share: a battery, as long as its dataset works and its files stay."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from support.datasets import SIZE, Records, write_records
 from support.random_samples import OwnNoise
 from support.specimens import ZerosOnError
 
-WHOLE, ALONE, CONTROL = 3, 1, 1
-"""Processes that make a dataset: reference, fault-free epoch and trial; a trial; one without."""
+WHOLE, ALONE, CONTROL, SECOND = 3, 1, 1, 1
+"""Processes that make a dataset: reference, fault-free epoch and trial; a trial; and one without a
+fault, after a failure, and before the second item of a test.
+"""
 
 
 class CountedBatteries:
@@ -57,7 +60,7 @@ def test_items_use_the_data_of_the_first_one(tmp_path, run_check, kind):
             paths = {each.path for facts in result.outcome.faults for each in facts.firings}
             assert {path.rpartition("/")[0] for path in paths} == {str(tmp_path / "open-error")}
     assert costs[0] >= WHOLE
-    assert costs[1:] == [ALONE, 0]
+    assert costs[1:] == [SECOND + ALONE, 0]
 
 
 @pytest.mark.parametrize("change", ["touched", "removed", "another file", "other settings"])
@@ -75,14 +78,18 @@ def test_an_item_has_its_own_battery_after_a_change(records, tmp_path, run_check
         settings = {"loader": {"batch_size": 2}}
     result, cost = run_check(_factory(own, run_check.log), **settings)
     assert (result.passed, cost) == (True, WHOLE)
-    assert run_check(_factory(own, run_check.log), "read-error", **settings)[1] == ALONE
+    assert run_check(_factory(own, run_check.log), "read-error", **settings)[1] == SECOND + ALONE
 
 
 def test_a_failure_counts_if_the_dataset_works_without_a_fault(records, run_check):
     factory = _factory(records, run_check.log, ZerosOnError)
     run_check(factory, "worker-killed-first")
     result, cost = run_check(factory)
-    assert (result.verdict, result.failed, cost) == ("corrupted", True, 2 * ALONE + CONTROL)
+    assert (result.verdict, result.failed, cost) == (
+        "corrupted",
+        True,
+        SECOND + 2 * ALONE + CONTROL,
+    )
 
 
 class Closed(Records):
@@ -165,7 +172,7 @@ class Logs(Records):
 def test_what_the_items_own_trials_write_is_no_change(records, run_check):
     factory = _factory(records, run_check.log, Logs)
     run_check(factory, files="*.rec")
-    assert run_check(factory, "read-error", files="*.rec")[1] == ALONE
+    assert run_check(factory, "read-error", files="*.rec")[1] == SECOND + ALONE
 
 
 def test_relative_paths_are_those_of_the_present_item(tmp_path, run_check, monkeypatch):
@@ -180,9 +187,31 @@ class ByName(Records):
     """Has the path that it was passed."""
 
     def __init__(self, folder):
-        from pathlib import Path
-
         super().__init__(Path(folder))
+
+
+class WithLabels(ByName):
+    """Gives zeros for an unreadable record of the current folder, but needs labels of another."""
+
+    labels = None
+
+    def __getitem__(self, index):
+        try:
+            data, _ = super().__getitem__(index)
+        except OSError:
+            data = torch.zeros(SIZE, dtype=torch.uint8)
+        return data, self.labels[index].read_bytes()
+
+
+def test_a_fault_does_not_miss_the_files_of_the_present_item(tmp_path, run_check, monkeypatch):
+    """Faults of the first item's files would hit the labels only, whose errors are clear."""
+    monkeypatch.setattr(WithLabels, "labels", Records(write_records(tmp_path / "labels")).paths)
+    for name in ("worker-killed-first", "open-error"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        write_records(tmp_path / name / "records")
+        result, _ = run_check(_factory("records", run_check.log, WithLabels), name)
+    assert (result.verdict, result.failed) == ("corrupted", True)
 
 
 BEFORE_INIT = "truncated-before-init"
@@ -197,7 +226,7 @@ def test_the_epoch_followed_from_the_constructor_on_is_made_once(records, run_ch
         run_check(factory, name)[1] for name in (BEFORE_INIT, BEFORE_INIT, "missing-before-init")
     ]
 
-    assert costs == [FOLLOWED + ALONE + AFTER, ALONE + AFTER, ALONE + AFTER]
+    assert costs == [SECOND + FOLLOWED + ALONE + AFTER, ALONE + AFTER, ALONE + AFTER]
 
 
 def test_a_trial_for_two_checks_is_run_once(records, run_check):
@@ -205,7 +234,7 @@ def test_a_trial_for_two_checks_is_run_once(records, run_check):
     run_check(factory)
     costs = [run_check(factory, name)[1] for name in ("resource-growth", "abandoned-epoch")]
 
-    assert costs == [ALONE, 0]
+    assert costs == [SECOND + ALONE, 0]
 
 
 class _Broken(Records):

@@ -87,6 +87,22 @@ def test_an_order_that_never_repeats_hides_no_wrong_sample(path):
     assert [each.verdict for each in broken] == ["survived", "corrupted"]
 
 
+class BeyondTheEnd(Sampler[int]):
+    """Draws an index that the dataset does not have, from the third epoch on."""
+
+    epochs = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.epochs += 1
+        return iter(range(8, 16 + (self.epochs > 2)))  # see above
+
+
+def test_an_index_that_the_dataset_lacks_is_requested(records):
+    loader = {"sampler": BeyondTheEnd()}
+    result = failure_of(lambda: Records(records), "resource-growth", loader=loader)
+    assert result.verdict == "fails_without_fault"
+
+
 def test_as_many_samples_as_requested(path):
     result = result_of(lambda: Many(path), "workers-agree", samples=8, deadline="auto")
     assert len(result.outcome.delivered) == 4
