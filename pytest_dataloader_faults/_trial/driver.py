@@ -131,6 +131,7 @@ class LoaderDriver(IteratorListener):
         self._replay = NO_REPLAY
         self._known: set[Any] = set()
         """The names of samples, or of batches, that can be compared."""
+        self._is_in_order = False
         self._iterator: Any = None
         self._timeout: float | None = None
         self._pids: tuple[int, ...] = ()
@@ -146,11 +147,14 @@ class LoaderDriver(IteratorListener):
 
         *in_order*: also if that is known, but comes in another order.
         """
+        self._is_in_order = in_order
+        if replay is self._replay:
+            return
         dataset, batched = dataset_of(self.loader), bool(self.loader._auto_collation)
         draws = (pickle.loads(each) for each in replay.draws)  # noqa: S301  # the sampler's own
         names = [record_draw(each, dataset, batched=batched).names for each in draws]
-        known = set(names if replay.in_batches else itertools.chain(*names))
-        self._replay, self._known = replay, set() if in_order else known
+        self._replay = replay
+        self._known = set(names if replay.in_batches else itertools.chain(*names))
 
     def on_begin(self, iterator: Any) -> None:
         self._begun.add(iterator)
@@ -166,7 +170,8 @@ class LoaderDriver(IteratorListener):
         draw = record_draw(sampled, dataset, batched=batched)
         number, count = self._draw_number, len(self._replay.draws)
         self._draw_number += 1
-        is_known = self._known.issuperset([draw.names] if self._replay.in_batches else draw.names)
+        names = [draw.names] if self._replay.in_batches else draw.names
+        is_known = self._known.issuperset(names) and not self._is_in_order
         may_replay = bool(count) and (number < count or self._endless is not None)
         is_replayed = may_replay and not (is_known or self._replay.has_no_sample_of(draw.names))
         if is_replayed and dataset is dataset_of(self.loader):

@@ -29,7 +29,7 @@ from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import WORKERS_AGREE
 from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
-from pytest_dataloader_faults.outcomes import CheckResult, Contract, Outcome, Verdict
+from pytest_dataloader_faults.outcomes import CheckResult, Outcome, Verdict
 
 _Versions: TypeAlias = Mapping[str, tuple[int, ...] | None]
 _MOST_TESTS = 8
@@ -70,9 +70,9 @@ class _Kept:
         It may find its files by the current folder or a variable, which fixtures set for each item.
         """
         run = self.battery.fault_free_run
-        outcome = run.watch_again()
-        is_at_home = _folders_of(self.battery, outcome) <= _folders_of(self.battery, run.working)
-        return is_at_home and run.judge(outcome, Contract()).passed
+        outcomes, finding = run.run_watched()
+        folders, known = (_folders_of(self.battery, each) for each in (outcomes[-1], run.working))
+        return finding.passed and folders <= known
 
     def run(self, check: Callable[[Battery], CheckResult]) -> tuple[CheckResult | None, bool]:
         """The result of *check*, None if it cannot run any more, and whether it decides."""

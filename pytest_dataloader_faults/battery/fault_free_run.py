@@ -122,10 +122,6 @@ class FaultFreeRun:
         outcomes = (self.outcome, *filter(None, findings))
         return not (self.unusable_reason or any(map(was_killed, outcomes)))
 
-    def watch_again(self) -> Outcome:
-        """Another epoch without a fault, whose files are watched."""
-        return self.run_fault_free(options=_WATCHED)[-1]
-
     def passes_again(self) -> bool:
         """Whether the dataset still passes without a fault."""
         return self.judge(self.run_fault_free()[-1], Contract()).passed
@@ -355,15 +351,15 @@ class FaultFreeRun:
         self.whole_batches |= self.reference.whole_batches
         runs = []
         for self.changes in attempts:
-            run, finding = self._run_and_judge()
+            run, finding = self.run_watched()
             self.deadlines.record_epoch(0 if run[-1].timed_out else run[-1].duration)
             if not finding.passed and self.can_make_whole_batches(run[-1]):
                 self.enlarge_batches()
-                run, finding = self._run_and_judge()
+                run, finding = self.run_watched()
             batches = (each for epoch in run[-1].epochs for each in epoch.delivered)
             if not finding.passed and any(each.is_own for each in batches):
                 self.of_workers = True
-                run, finding = self._run_and_judge()
+                run, finding = self.run_watched()
             runs.append(run)
             if finding.passed:
                 break
@@ -374,7 +370,8 @@ class FaultFreeRun:
         self._shares = shares_of(self.working) if finding.passed else ()
         self._drawn = count_drawn(self.working) if finding.passed else None
 
-    def _run_and_judge(self) -> tuple[list[Outcome], Finding]:
+    def run_watched(self) -> tuple[list[Outcome], Finding]:
+        """An epoch without a fault, whose files are watched, and the finding on it."""
         run = self.run_fault_free(options=_WATCHED)
         return run, self.judge(run[-1], Contract())
 

@@ -28,7 +28,6 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     is_array,
     parts_of,
     plain_text,
-    seed_everything,
 )
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samplers import length_of_endless
@@ -153,11 +152,10 @@ def pack(draws: Iterable[Draw]) -> tuple[str, ...]:
     return ()
 
 
-def draws_the_same_again(loader: DataLoader[Any], drawn: Sequence[Draw], seed: int) -> bool:
+def draws_the_same_again(loader: DataLoader[Any], drawn: Sequence[Draw]) -> bool:
     """Whether the sampler draws the same indices in another order, if it draws again at all."""
     again: list[Draw] = []
     with contextlib.suppress(UnusableDatasetError):
-        seed_everything(seed)
         again = list(draws_of(loader))
     counts = (Counter(name for each in draws for name in each.names) for draws in (drawn, again))
     return not again or operator.eq(*counts)

@@ -103,7 +103,7 @@ def _take_here(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
         drawn = list(draws.draws_of(loader)) or first_draws
         if not any(each.names for each in drawn):
             raise loaders.EmptyDatasetError(loaders.empty_message(dataset))
-        is_whole = draws.draws_the_same_again(loader, drawn, job.settings.seed + 1)
+        is_whole = not job.settings.ranks or draws.draws_the_same_again(loader, drawn)
         reference = replace(_reference_by_index(reader, drawn), limit=limit, is_whole=is_whole)
         reference = replace(reference, draws=draws.pack(drawn), whole_batches=whole_batches)
         return replace(reference, total=total, readable=readable)
