@@ -46,7 +46,7 @@ _PLANS = "tests/battery/test_plans.py tests/battery/test_texts.py tests/battery/
 PARTS = {
     "judge": Part(("outcomes/judge", "outcomes/chains.py"), ("tests/outcomes", _BATTERY)),
     "comparison": Part(
-        ("outcomes/comparison.py", "outcomes/reference.py", "_trial/samples"),
+        ("outcomes/agreement.py", "outcomes/reference.py", "_trial/samples"),
         ("tests/outcomes", "tests/trial", _BATTERY),
     ),
     "plans": Part(("battery/checks", "battery/workload.py"), (_PLANS, _BATTERY)),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.collisions import DEFAULT_COLLISIONS, Collisions
-from pytest_dataloader_faults.outcomes.comparison import (
+from pytest_dataloader_faults.outcomes.agreement import (
     EXACT,
     Comparison,
 )
@@ -331,13 +331,15 @@ class ReferenceJob(Job):
     *batches*: the indices to read, by default as the loader's sampler draws. *displaced*: each
     gets the random numbers of the index that is less by so many. *seconds*: if *samples* would take
     longer, fewer are read. *in_batches*: whether batches are compared whole, because others of the
-    dataset cannot be split.
+    dataset cannot be split. *adapts_comparison*: whether to compare samples less closely than by
+    *comparison* if two reads of them disagree.
     """
 
     batches: Sequence[tuple[int, ...]] | None = None
     displaced: int = 0
     seconds: float | None = None
     in_batches: bool = False
+    adapts_comparison: bool = False
 
     @property
     def _deadline_count(self) -> int:

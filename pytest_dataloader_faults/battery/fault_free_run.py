@@ -39,15 +39,9 @@ from pytest_dataloader_faults.battery.workload import NotApplicable
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Reference, reference
-from pytest_dataloader_faults.outcomes.comparison import (
-    EXACT,
-    SHAPES,
-    TYPES,
-    Comparison,
-)
-from pytest_dataloader_faults.outcomes.contract import comparisons_for
+from pytest_dataloader_faults.outcomes.agreement import BY_FORM, EXACT, Comparison, Mask
 from pytest_dataloader_faults.outcomes.judge import judge
-from pytest_dataloader_faults.outcomes.reference import Share, merge_levels
+from pytest_dataloader_faults.outcomes.reference import Share
 from pytest_dataloader_faults.outcomes.refusals import FileHistory
 from pytest_dataloader_faults.outcomes.repeats import (
     JudgedTrial,
@@ -81,7 +75,6 @@ class FaultFreeRun:
     fails_when_monitored = False
     _shares: tuple[Share, ...] = ()
     _drawn: int | None = None
-    _own_samples: int | None = None
 
     def __init__(
         self,
@@ -107,7 +100,11 @@ class FaultFreeRun:
         )
         self._findings: dict[str, Any] = {}
         began = time.time_ns()
-        self._take(attempts)
+        for comparison in self._comparisons():
+            self.comparison = comparison
+            self._run(attempts)
+            if self.unusable_reason is None:
+                break
         self.cached = find_new_files(began, self.working)
 
     @property
@@ -176,11 +173,8 @@ class FaultFreeRun:
     @property
     def without_seeds(self) -> Comparison:
         """The comparison for trials that do not seed random numbers."""
-        if self.comparison.seeded is None:
-            return self.comparison
-        references = zip((SHAPES, TYPES), map(self._references.get, (SHAPES, TYPES)), strict=True)
-        stable = (loose for loose, reference in references if reference.unstable_index is None)
-        return next(stable, self.comparison)
+        is_seeded = self.comparison.seeded is not None
+        return self._references.without_seeds if is_seeded else self.comparison
 
     @property
     def limited_settings(self) -> Settings:
@@ -212,18 +206,16 @@ class FaultFreeRun:
         recovers_in_workers: bool = False,
     ) -> TrialJob:
         """A trial; *changes*: loader options in place of the fault-free run's own changes."""
-        comparison = comparison or self.comparison
-        reference = self._references.get(comparison)
         return TrialJob(
             make_dataset=self.make_dataset,
             faults=faults,
             settings=replace(self.limited_settings, deadline=deadline or self.deadlines.for_trial),
             changes=self._allowed_changes(self.changes if changes is None else changes),
-            comparison=comparison,
+            comparison=comparison or self.comparison,
             options=replace(options, whole_batches=self.whole_batches, of_workers=self.of_workers),
-            replay=replay_of(reference),
+            replay=replay_of(self.reference),
             needs_workers=True,
-            recovers_in_workers=reference.is_of_worker or recovers_in_workers,
+            recovers_in_workers=self.reference.is_of_worker or recovers_in_workers,
             history=self.history,
             may_take_longer=may_take_longer,
             most_bytes=most_bytes_of(getattr(self, "working", None)),
@@ -243,8 +235,9 @@ class FaultFreeRun:
         """The reference for *outcome*."""
         if outcome.comparison.in_workers and (worker_reference := self.worker_epoch.reference):
             return replace(worker_reference, shares=self._shares, drawn=self._drawn)
-        reference = self._references.for_outcome(outcome, self.comparison)
-        return replace(reference, shares=self._shares, drawn=self._drawn)
+        is_known = outcome.comparison in self._references
+        known_reference = self._references.get(outcome.comparison if is_known else self.comparison)
+        return replace(known_reference, shares=self._shares, drawn=self._drawn)
 
     def enlarge_batches(self) -> None:
         """Make batches as large as the loader does from now on."""
@@ -256,46 +249,34 @@ class FaultFreeRun:
         """Compare whole batches from now on, because some cannot be split into samples."""
         self._references.compare_batches(self.comparison)
 
-    def _take(self, attempts: Sequence[Mapping[str, Any]]) -> None:
-        """Reference and fault-free epoch, by the most exact comparison that shows nothing wrong."""
-        for comparison in self._comparisons():
-            self.comparison = comparison
-            if not (self._is_unstable or self._is_uncertain or self._is_endless):
-                if self.reference.is_of_all_workers:
-                    attempts = [self._allowed_changes(attempts[0])]
-                self._run_fault_free(attempts)
-                self._own_samples = self._count_own_samples(attempts[0])
-                is_done = self.unusable_reason is None or not self.comparison.allows_for_randomness
-                if is_done and self._own_samples is None:
-                    return
-        if self._is_unstable:
-            message = reference.nondeterminism_message(self.reference, self.contract)
-            raise UnusableDatasetError(message)
-
     def _comparisons(self) -> Iterator[Comparison]:
-        """The comparisons of the contract that are still useful after the previous one failed."""
-        for comparison in comparisons_for(self.contract, self.settings.seed):
-            is_stream = bool(self._references) and self.reference.kind == "iterable"
-            if comparison.seeded is None or not is_stream:
-                yield comparison
-                yield from self._without_varying_parts(comparison)
-            is_own = self._own_samples is not None
-            if (limit := self._own_samples if is_own else self.reference.stream_limit) is not None:
-                for loose in (SHAPES, TYPES):
-                    yield replace(loose, limit=limit, differs_per_worker=is_own)
-                return
-
-    def _without_varying_parts(self, comparison: Comparison) -> Iterator[Comparison]:
-        """*comparison* without the parts of samples that differed between two reads."""
-        may_draw = comparison.seeded is None and self.reference.draws_random_numbers
-        if not comparison.compares_content or self.contract.key or may_draw:
+        """The comparisons to try, until the dataset passes without a fault."""
+        yield self._adapt(Comparison(seeded=self.settings.seed))
+        if self.contract.key is not None or not self.comparison.allows_for_randomness:
             return
-        for _ in range(_MOST_READINGS):
-            levels = tuple((part.path, part.compared) for part in self.reference.varying)
-            levels = merge_levels(self.comparison.varying, levels)
-            if not self._is_unstable or levels == self.comparison.varying:
-                return
-            yield replace(comparison, varying=levels)
+        if self.comparison.mask and not self.comparison.by_form:
+            # A part that rarely varies may be the same in two reads.
+            yield self._adapt(self.comparison)
+        if not self.comparison.by_form:
+            yield self._adapt(BY_FORM)
+        yield self._adapt(replace(self.comparison, mask=Mask(types_only=("",))))
+
+    def _adapt(self, comparison: Comparison) -> Comparison:
+        adapted = self._references.adapt(comparison)
+        known_reference = self._references.get(adapted)
+        if known_reference.unstable_index is not None:
+            message = reference.nondeterminism_message(known_reference, self.contract)
+            raise UnusableDatasetError(message)
+        return adapted
+
+    def _run(self, attempts: Sequence[Mapping[str, Any]]) -> None:
+        """The fault-free epoch; another one if it shows that workers draw samples of their own."""
+        if self.reference.is_of_all_workers:
+            attempts = [self._allowed_changes(attempts[0])]
+        self._run_fault_free(attempts)
+        if (count := self._count_own_samples(attempts[0])) is not None:
+            self.comparison = self._adapt(replace(BY_FORM, limit=count, differs_per_worker=True))
+            self._run_fault_free(attempts)
 
     def _count_own_samples(self, options: Mapping[str, Any]) -> int | None:
         """How many separate random samples each worker delivered, or None."""
@@ -307,7 +288,7 @@ class FaultFreeRun:
         if self.judge(outcome, Contract()).passed:
             return None
         count = count_own_samples(outcome, self.reference)
-        if count is None or not self.comparison.compares_content:
+        if count is None or self.comparison.by_form:
             return count
         # The reference was the same twice; samples that depend on a race between workers are not.
         return count if are_equal(outcome, self.run_fault_free(changes=changes)[-1]) else None
@@ -323,27 +304,6 @@ class FaultFreeRun:
     def draws_global_numbers(self) -> bool:
         """Whether samples draw from generators that trials seed, as far as that is known."""
         return self._references.draws_random_numbers
-
-    @property
-    def _is_unstable(self) -> bool:
-        return self.reference.unstable_index is not None
-
-    @property
-    def _is_endless(self) -> bool:
-        """Whether the stream did not end, and the comparison does not end it either."""
-        return self.reference.stream_limit is not None and self.comparison.limit is None
-
-    @property
-    def _is_uncertain(self) -> bool:
-        """Whether samples draw random numbers, which may have had no effect so far.
-
-        Or whether too little of them is compared: nothing, or what many samples of a stream have.
-        """
-        if self.comparison.varying:
-            rows = [digest for _, digest in self.reference.samples]
-            is_same = self.reference.kind == "iterable" and len(set(rows)) * 2 < len(rows)
-            return is_same or not self.reference.has_content
-        return self.comparison == EXACT and self.reference.draws_random_numbers
 
     def _run_fault_free(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         """Trials without a fault until one of them shows nothing wrong."""
@@ -386,4 +346,3 @@ def replay_of(reference: Reference) -> Replay:
 
 _MOST_IN_BATCHES = 1024
 """The most samples that are checked for a batch of the loader's own size per worker."""
-_MOST_READINGS = 3  # A part that rarely varies may be the same in the first two of them.

@@ -13,7 +13,7 @@ from pytest_dataloader_faults.battery.targets import note_on_workers
 from pytest_dataloader_faults.battery.workload import NotApplicable
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.outcomes import CheckResult, FaultFacts, Finding, Outcome, Verdict
-from pytest_dataloader_faults.outcomes.comparison import Comparison
+from pytest_dataloader_faults.outcomes.agreement import Comparison
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge.causes import (
     FAILS_INTERMITTENTLY,
@@ -121,7 +121,7 @@ def _notes_on_dataset(battery: Battery, outcome: Outcome) -> tuple[str, ...]:
 def _note_on_comparison(battery: Battery, comparison: Comparison) -> Iterator[str]:
     """What a trial did not compare, unless its check never seeds random numbers."""
     run_comparison = battery.fault_free_run.comparison
-    is_looser = run_comparison.compares_content and not comparison.compares_content
+    is_looser = comparison.by_form and not run_comparison.by_form
     draws = battery.fault_free_run.draws_global_numbers
     return iter(()) if is_looser else comparison_notes(comparison, draws=draws)
 

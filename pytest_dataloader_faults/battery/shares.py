@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,19 +15,16 @@ from pytest_dataloader_faults._settings.jobs import TrialOptions
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.outcomes import Delivery, Outcome, Pass, Reference, Stage
-from pytest_dataloader_faults.outcomes.comparison import Compared, Comparison
+from pytest_dataloader_faults.outcomes.agreement import (
+    BY_FORM,
+    Comparison,
+    Mask,
+    SampleParts,
+    find_mask,
+)
 from pytest_dataloader_faults.outcomes.contract import Contract
 from pytest_dataloader_faults.outcomes.judge.streams import digests
-from pytest_dataloader_faults.outcomes.reference import (
-    Leaf,
-    Levels,
-    Reading,
-    Share,
-    comparable,
-    find_varying,
-    merge_levels,
-    require_samples,
-)
+from pytest_dataloader_faults.outcomes.reference import Share, require_samples
 from pytest_dataloader_faults.outcomes.refusals import FileHistory
 from pytest_dataloader_faults.steps import Epoch, arm_workers
 
@@ -89,8 +88,8 @@ def count_own_samples(fault_free: Outcome, reference: Reference) -> int | None:
     files, *other_files = (each.files.keys() for each in fault_free.workers)
     if len(files) >= count and all(files == each for each in other_files):
         return None
-    is_of_content = reference.comparison.compares_content
-    contents = [Counter(each.samples) for each in shares] if is_of_content else []
+    is_of_form = reference.comparison.by_form
+    contents = [] if is_of_form else [Counter(each.samples) for each in shares]
     if _repeat_the_reference(contents, Counter(digest for _, digest in reference.samples)):
         return None
     pairs = itertools.combinations(contents, 2)
@@ -167,10 +166,9 @@ def take_worker_epoch(
     """
     if not _is_needed(contract, known_reference.comparison):
         return WorkerEpoch()
-    known_levels = known_reference.comparison.varying
-    comparison = Comparison(
-        Compared.BYTES, seed if known_reference.kind == "map" else None, in_workers=True
-    )
+    known_mask = known_reference.comparison.mask
+    is_seeded = known_reference.kind == "map"
+    comparison = Comparison(seeded=seed if is_seeded else None, in_workers=True)
     for _ in range(_MOST_READINGS):
         passes = _passes(run_fault_free, comparison)
         if passes is None:
@@ -183,10 +181,10 @@ def take_worker_epoch(
             reference = _reference(known_reference, first_pass, comparison)
             is_known = reference is not None and (reference.has_content or bool(reference.batches))
             return WorkerEpoch(reference, first_pass.drawn) if is_known else WorkerEpoch()
-        levels = _varying_levels(passes)
-        if not levels or levels == known_levels:
+        mask = _mask_of(passes)
+        if not mask or mask == known_mask:
             return WorkerEpoch()
-        comparison = replace(comparison, varying=levels)
+        comparison = replace(comparison, mask=mask)
     return WorkerEpoch()
 
 
@@ -196,7 +194,7 @@ def _is_needed(contract: Contract, comparison: Comparison) -> bool:
     A sample that the contract allows to leave out, or to replace, draws no random numbers.
     """
     may_shift = contract.may_skip or contract.may_substitute
-    is_loose = bool(comparison.varying) or not comparison.compares_content
+    is_loose = bool(comparison.mask) or comparison.by_form
     is_asked = contract.key is None and not may_shift
     return is_loose and is_asked and comparison.limit is None
 
@@ -227,21 +225,17 @@ def _samples_of(batch: Delivery) -> list[tuple[Any, str]]:
     return list(zip(names, batch.rows, strict=False))
 
 
-def _varying_levels(passes: Sequence[Pass]) -> Levels:
+def _mask_of(passes: Sequence[Pass]) -> Mask:
     """The parts on which *passes* do not agree; empty if they are not known."""
-    first_reading, *other_readings = map(_reading, passes)
-    if not all(first_reading) or len({len(each) for each in (first_reading, *other_readings)}) > 1:
-        return ()
-    merged_levels: Levels = ()
-    for reading in other_readings:
-        levels = tuple((part.path, part.compared) for part in find_varying(first_reading, reading))
-        merged_levels = merge_levels(merged_levels, levels)
-    return merged_levels
+    first, *others = map(_parts_by_sample, passes)
+    if not first or len({len(each) for each in (first, *others)}) > 1:
+        return Mask()
+    return functools.reduce(operator.or_, (find_mask(first, other) for other in others))
 
 
-def _reading(epoch: Pass) -> Reading:
+def _parts_by_sample(epoch: Pass) -> SampleParts:
     return [
-        (name, [Leaf(*part) for part in parts])
+        (name, parts)
         for delivery in epoch.delivered
         for (name, _), parts in zip(_samples_of(delivery), delivery.leaves, strict=False)
     ]
@@ -258,10 +252,7 @@ def _reference(known_reference: Reference, epoch: Pass, comparison: Comparison) 
     if len(dict(samples)) < len(set(samples)):
         return None
     reported = itertools.chain(*(each.leaves for each in epoch.delivered))
-    leaves = (
-        (name, comparable(parts, comparison.varying))
-        for (name, _), parts in zip(samples, reported, strict=False)
-    )
+    leaves = ((name, parts) for (name, _), parts in zip(samples, reported, strict=False))
     return replace(
         known_reference,
         samples=() if is_whole else tuple(samples),
@@ -298,43 +289,44 @@ class ReferenceStore:
         """About how many samples are checked; None for all."""
         return self._settings.samples
 
-    def __bool__(self) -> bool:
-        return bool(self._by_comparison)
-
     @property
     def draws_random_numbers(self) -> bool:
         """Whether a reference shows that samples draw numbers from the global generators."""
         return any(each.draws_random_numbers for each in self._by_comparison.values())
 
-    def put(self, comparison: Comparison, reference: Reference) -> None:
-        """Use *reference* as the reference for *comparison*."""
-        self._by_comparison[comparison] = reference
-
     def limit(self, samples: int | None) -> None:
         """Check this many *samples*, and not fewer."""
         self._settings, self._seconds = replace(self._settings, samples=samples), None
 
+    def __contains__(self, comparison: Comparison) -> bool:
+        return comparison in self._by_comparison
+
+    def adapt(self, comparison: Comparison) -> Comparison:
+        """The closest comparison, no closer than *comparison*, by which two reads agree.
+
+        Its reference is known then.
+        """
+        reference = self._take(comparison, adapts_comparison=True, seconds=self._seconds)
+        self._learn(reference.duration)
+        self._by_comparison[reference.comparison] = reference
+        self.limit(reference.limit)  # From now on the same for all.
+        return reference.comparison
+
     def get(self, comparison: Comparison) -> Reference:
         """The reference for *comparison*."""
         if comparison not in self._by_comparison:
-            new_reference = self._take(comparison, seconds=self._seconds)
-            self._learn(new_reference.duration)
-            self._by_comparison[comparison] = new_reference
-            self.limit(new_reference.limit)  # From now on the same for all.
+            self._by_comparison[comparison] = self._take(comparison)
         return self._by_comparison[comparison]
 
-    def for_outcome(self, outcome: Outcome, otherwise: Comparison) -> Reference:
-        """The reference for *outcome*.
-
-        *otherwise*: the comparison to use if the outcome's own has no stable reference.
-        """
-        known_reference = self._by_comparison.get(outcome.comparison)
-        is_usable = known_reference is not None and known_reference.unstable_index is None
-        return self.get(outcome.comparison if is_usable else otherwise)
+    @functools.cached_property
+    def without_seeds(self) -> Comparison:
+        """The comparison of samples whose random numbers are not seeded."""
+        return self.adapt(BY_FORM)
 
     def enlarge_batches(self) -> None:
         """Read batches of the loader's own size from now on."""
         self._whole_batches, self._by_comparison = True, {}
+        vars(self).pop("without_seeds", None)
 
     def compare_batches(self, comparison: Comparison) -> None:
         """Read everything in batches from now on: one of them could not be split into samples."""

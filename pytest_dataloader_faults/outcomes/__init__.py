@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pytest_dataloader_faults.faults.base import FiringKind
+from pytest_dataloader_faults.outcomes.agreement import Comparison, Mask
 from pytest_dataloader_faults.outcomes.chains import Raised
-from pytest_dataloader_faults.outcomes.comparison import Compared, Comparison
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.records import (
     Crash,
@@ -48,7 +48,6 @@ __all__ = (
     "Change",
     "ChangedState",
     "CheckResult",
-    "Compared",
     "Comparison",
     "Contract",
     "Crash",
@@ -63,6 +62,7 @@ __all__ = (
     "Footprint",
     "LoadedState",
     "LoaderFacts",
+    "Mask",
     "Outcome",
     "Pass",
     "Phase",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import Field, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -15,12 +15,6 @@ from pytest_dataloader_faults._arguments import (
     at_least,
     one_of,
     optional,
-)
-from pytest_dataloader_faults.outcomes.comparison import (
-    EXACT,
-    SHAPES,
-    TYPES,
-    Comparison,
 )
 from pytest_dataloader_faults.outcomes.text import code, printable_lines, to_plain
 
@@ -283,14 +277,6 @@ class Contract(Checked):
     def _argument(self, field: Field[Any]) -> str:
         ((name, value),) = to_plain({field.name: getattr(self, field.name)}).items()
         return f"{name}={code(value)}"
-
-
-def comparisons_for(contract: Contract, seed: int) -> Iterator[Comparison]:
-    """The comparisons that *contract* allows, the most exact first; *seed*: of random samples."""
-    yield EXACT
-    yield Comparison(seeded=seed)
-    if contract.key is None:
-        yield from (SHAPES, TYPES)
 
 
 class Wrong(StrEnum):

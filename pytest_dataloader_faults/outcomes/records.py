@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 from pytest_dataloader_faults._arguments import ArgumentRule, one_of
 from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison, Leaf
 from pytest_dataloader_faults.outcomes.chains import Raised
-from pytest_dataloader_faults.outcomes.comparison import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.refusals import Refusal
 from pytest_dataloader_faults.outcomes.stages import (
     START,
@@ -38,8 +38,8 @@ from pytest_dataloader_faults.wire import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Leaves: TypeAlias = tuple[tuple[str, str, str], ...]
-"""The parts of a sample: for each its path in it, its type and shape, and a digest."""
+Leaves: TypeAlias = tuple[Leaf, ...]
+"""The parts of a sample."""
 MANY = 16
 """Values in a part of a sample. Fewer values may be the same by accident."""
 ZEROS = "all zeros"

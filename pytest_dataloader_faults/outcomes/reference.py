@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes.comparison import EXACT, Compared, Comparison
+from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.contract import Contract
 from pytest_dataloader_faults.outcomes.records import ZEROS, Leaves
 
@@ -46,7 +44,7 @@ class Reference:
         unstable_part: What was different in that sample, as text.
         leaves: The parts of the first samples, by the same indices.
         nondeterministic_count: How many samples had different bytes when they were read again.
-        varying: The parts that differed; empty if there were too many.
+        varying: In how many samples each part differed, by its path.
         draws_random_numbers: Whether samples draw numbers from the global generators of torch,
             NumPy or Python; unknown, and False, if these are seeded.
         second_pass_count: How many samples a stream returned in a second pass, if fewer.
@@ -81,7 +79,7 @@ class Reference:
     unstable_part: str = ""
     leaves: tuple[tuple[Any, Leaves], ...] = ()
     nondeterministic_count: int = field(default=0, compare=False)
-    varying: tuple[Varying, ...] = field(default=(), compare=False)
+    varying: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     draws_random_numbers: bool = False
     second_pass_count: int | None = None
     comparison: Comparison = EXACT
@@ -111,7 +109,8 @@ class Reference:
     @property
     def has_content(self) -> bool:
         """Whether any content of its samples is compared, as far as their parts are recorded."""
-        return any(digest for _, parts in self.leaves for _, _, digest in parts)
+        compared = self.comparison.reduce
+        return any(part.digest for _, parts in self.leaves for part in compared(parts))
 
     @property
     def stream_count(self) -> int | None:
@@ -141,7 +140,6 @@ def join_references(of_workers: Sequence[Reference]) -> Reference:
         leaves=_renumber((begin, each.leaves) for begin, each in parts),
         unstable_index=None if is_stable else begin + unstable.unstable_index,
         nondeterministic_count=sum(each.nondeterministic_count for each in of_workers),
-        varying=_merge_varying(of_workers),
         second_pass_count=sum(map(_count_again, of_workers)) if is_short else None,
         stream_limit=max(limits, default=None),
         parts=tuple(part for each in of_workers for part in each.parts) if has_parts else (),
@@ -156,19 +154,6 @@ def _count_again(reference: Reference) -> int:
     """How many samples a stream returned in its second pass."""
     count = reference.second_pass_count
     return len(reference.samples) if count is None else count
-
-
-def _merge_varying(references: Sequence[Reference]) -> tuple[Varying, ...]:
-    """The parts that vary in any of the *references*; none if one has too many."""
-    if any(each.nondeterministic_count and not each.varying for each in references):
-        return ()
-    counts = Counter[str]()
-    for part in (part for each in references for part in each.varying):
-        counts[part.path] += part.samples
-    levels: Levels = ()
-    for reference in references:
-        levels = merge_levels(levels, _levels(reference.varying))
-    return tuple(Varying(path, level, counts[path]) for path, level in levels)
 
 
 def nondeterminism_message(reference: Reference, contract: Contract) -> str:
@@ -224,212 +209,3 @@ def _differs(path: str, expected: tuple[str, str], delivered: tuple[str, str]) -
     if expected[1] != ZEROS and max(len(expected[1]), len(delivered[1])) < _LONG:
         return f"{path or 'it'} is {delivered[1]} instead of {expected[1]}"
     return f"{part} differs from the reference"
-
-
-# Some facts about samples that differ each time they are read. Most of their parts are the same:
-# only the load time differs, or the crop but not the label. So each part is compared as closely as
-# two reads without a fault agree on it. If the length of a list varies, its items are compared by
-# type. If the keys of a mapping vary, nothing in the mapping is compared.
-
-
-_SHAPE = re.compile(r" \([\d, ]*\)| of \d+$")
-_PLACE = re.compile(r"\[\d+\]")
-_MOST, _MOST_IN_ONE = 64, 16
-"""The most parts in all, and in one list; of a longer list, the types are compared."""
-
-
-class Leaf(NamedTuple):
-    """One part: ``['boxes'][0]``, ``Tensor torch.float32 (4, 4)``, and a digest of its content.
-
-    The digest of a container is empty, because its items are separate parts.
-    """
-
-    path: str
-    form: str
-    digest: str
-
-
-class Varying(NamedTuple):
-    """A part that differed between two reads.
-
-    Attributes:
-        path: The path of the part.
-        compared: Which aspect of it was the same.
-        samples: In how many samples it differed.
-    """
-
-    path: str
-    compared: Compared
-    samples: int = 0
-
-
-Levels: TypeAlias = tuple[tuple[str, Compared], ...]
-"""How each part that varies is compared, by path, as in a ``Comparison``."""
-Reading: TypeAlias = Sequence[tuple[Hashable, Sequence[Leaf]]]
-"""The parts of each sample, by its index; None for a stream, whose order may vary."""
-
-
-def without_shape(part: Leaf) -> Leaf:
-    """*part* with its type, and without its shape or length."""
-    return part._replace(form=_SHAPE.sub("", part.form))
-
-
-def types_of(parts: Iterable[Leaf]) -> list[Leaf]:
-    """The types at each path: items of a list share one, and shapes and content are ignored."""
-    return sorted(
-        {Leaf(_PLACE.sub("[]", each.path), without_shape(each).form, "") for each in parts}
-    )
-
-
-def compared_parts(parts: Iterable[Leaf], levels: Levels) -> list[Leaf]:
-    """*parts*, reduced to what is compared of those that vary."""
-    by_path = dict(levels)
-    reduced: list[Leaf] = []
-    inside: defaultdict[str, list[Leaf]] = defaultdict(list)
-    for part in parts:
-        above = next(
-            (path for path, _ in _close_levels(levels) if is_inside(part.path, path)), None
-        )
-        if above is None:
-            reduced.append(_reduce(part, by_path.get(part.path, Compared.BYTES)))
-        elif by_path[above] is Compared.TYPES:
-            inside[above].append(part._replace(path=part.path.removeprefix(above)))
-    for above, items in inside.items():
-        reduced += [each._replace(path=above + each.path) for each in types_of(items)]
-    return reduced
-
-
-def comparable(parts: Leaves, levels: Levels) -> Leaves:
-    """``compared_parts`` of the reported parts of a sample."""
-    if not levels:
-        return parts
-    compared = compared_parts((Leaf(*part) for part in parts), levels)
-    return tuple((part.path, part.form, part.digest) for part in compared)
-
-
-def is_inside(path: str, container: str) -> bool:
-    """Whether the part at *path* is in the *container*, at any depth."""
-    suffix = path.removeprefix(container)
-    return path != container and path.startswith(container) and suffix[0] in "[. "
-
-
-def merge_levels(levels: Levels, additions: Levels) -> Levels:
-    """The parts that vary in either, each compared by what is the same in both."""
-    by_path: dict[str, Compared] = {}
-    for path, level in (*levels, *additions):
-        by_path[path] = max(level, by_path.get(path, level), key=_ORDER.index)
-    return tuple(sorted(by_path.items()))
-
-
-def find_varying(first: Reading, second: Reading) -> tuple[Varying, ...]:
-    """The parts that differ between two reads of the same samples; empty if there are too many."""
-    first_parts, second_parts = _by_path(first), _by_path(second)
-    varying: dict[str, Varying] = {}
-    for path in dict.fromkeys((*first_parts, *second_parts)):
-        is_closed = any(
-            is_inside(path, name) for name, _ in _close_levels(_levels(varying.values()))
-        )
-        if is_closed or first_parts[path] == second_parts[path]:
-            continue
-        part = _varying_at(path, first_parts, second_parts)
-        if part.compared is Compared.TYPES and not _has_same_types(path, first, second):
-            part = part._replace(compared=Compared.NOTHING)
-        varying[part.path] = part
-    return _in_few_parts(varying)
-
-
-_ORDER = (Compared.BYTES, Compared.SHAPES, Compared.TYPES, Compared.NOTHING)
-"""The closest comparison first."""
-_CLOSED = (Compared.TYPES, Compared.NOTHING)
-"""Parts inside such a container have no separate level."""
-_Samples: TypeAlias = Counter[tuple[Hashable, Leaf]]
-"""The parts at one path, by sample."""
-
-
-def _close_levels(levels: Levels) -> Levels:
-    return tuple((path, level) for path, level in levels if level in _CLOSED)
-
-
-def _levels(varying: Iterable[Varying]) -> Levels:
-    return tuple((part.path, part.compared) for part in varying)
-
-
-def _reduce(part: Leaf, level: Compared) -> Leaf:
-    """*part*, reduced to what is compared at *level*."""
-    if level is Compared.NOTHING:
-        return part._replace(form="", digest="")
-    if level is Compared.TYPES:
-        return without_shape(part)._replace(digest="")
-    return part._replace(digest="") if level is Compared.SHAPES else part
-
-
-def _by_path(reading: Reading) -> defaultdict[str, _Samples]:
-    samples_by_path: defaultdict[str, _Samples] = defaultdict(Counter)
-    for key, parts in reading:
-        for part in parts:
-            samples_by_path[part.path][key, part] += 1
-    return samples_by_path
-
-
-def _varying_at(
-    path: str, first_parts: Mapping[str, _Samples], second_parts: Mapping[str, _Samples]
-) -> Varying:
-    """What differs at *path*, or in its container if the part is sometimes missing."""
-    count = max(
-        (first_parts[path] - second_parts[path]).total(),
-        (second_parts[path] - first_parts[path]).total(),
-    )
-    if _reduce_samples(Compared.NOTHING, first_parts[path]) != _reduce_samples(
-        Compared.NOTHING, second_parts[path]
-    ):
-        containers = (name for name in (*first_parts, *second_parts) if is_inside(path, name))
-        return Varying(max(containers, key=len, default=""), Compared.NOTHING, count)
-    levels = (Compared.SHAPES, Compared.TYPES)
-    same = (
-        each
-        for each in levels
-        if _reduce_samples(each, first_parts[path]) == _reduce_samples(each, second_parts[path])
-    )
-    return Varying(path, next(same, Compared.NOTHING), count)
-
-
-def _reduce_samples(level: Compared, samples: _Samples) -> _Samples:
-    reduced: _Samples = Counter()
-    for (key, part), count in samples.items():
-        reduced[key, _reduce(part, level)] += count
-    return reduced
-
-
-def _has_same_types(path: str, first: Reading, second: Reading) -> bool:
-    """Whether the items of the container at *path* have the same types in both reads."""
-    levels = ((path, Compared.TYPES),)
-    first_types, second_types = (
-        Counter(
-            (key, part)
-            for key, parts in reading
-            for part in compared_parts(parts, levels)
-            if is_inside(part.path, path)
-        )
-        for reading in (first, second)
-    )
-    return first_types == second_types
-
-
-def _in_few_parts(varying: Mapping[str, Varying]) -> tuple[Varying, ...]:
-    """*varying*, with a list instead of its items if many of them vary; empty if too many do."""
-    lists: defaultdict[str, list[Varying]] = defaultdict(list)
-    for part in varying.values():
-        if places := list(_PLACE.finditer(part.path)):
-            lists[part.path[: places[-1].start()]].append(part)
-    closed = dict(_close_levels(_levels(varying.values())))
-    parts_by_path = dict(varying)
-    for path, parts in lists.items():
-        if len(parts) > _MOST_IN_ONE and path not in closed:
-            closed[path] = Compared.TYPES
-            parts_by_path[path] = Varying(path, Compared.TYPES, max(part.samples for part in parts))
-    remaining = tuple(
-        part
-        for part in parts_by_path.values()
-        if not any(is_inside(part.path, each) for each in closed)
-    )
-    return remaining if len(remaining) <= _MOST else ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from pytest_dataloader_faults._arguments import PrintsItself, StrEnum
-from pytest_dataloader_faults.outcomes.comparison import EXACT, Comparison
+from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.stages import DONE

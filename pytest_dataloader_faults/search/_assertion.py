@@ -24,7 +24,7 @@ from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Verdict
-from pytest_dataloader_faults.outcomes.comparison import Comparison
+from pytest_dataloader_faults.outcomes.agreement import Comparison
 from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired
 from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
 from pytest_dataloader_faults.outcomes.judge.report import explain

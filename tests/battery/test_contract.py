@@ -17,7 +17,7 @@ from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
     UnusableDatasetError,
 )
-from pytest_dataloader_faults.outcomes.comparison import EXACT
+from pytest_dataloader_faults.outcomes.agreement import EXACT
 from support.corpus.state import Noisy
 from support.corpus.swallowing import (
     NoneOnError,

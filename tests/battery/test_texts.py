@@ -26,7 +26,7 @@ from pytest_dataloader_faults.outcomes import (
     WorkerDeath,
     WorkerFacts,
 )
-from pytest_dataloader_faults.outcomes.comparison import EXACT
+from pytest_dataloader_faults.outcomes.agreement import EXACT
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.outcomes.stages import DONE, StateOf

@@ -17,7 +17,7 @@ from pytest_dataloader_faults.outcomes import (
     Reference,
     judge,
 )
-from pytest_dataloader_faults.outcomes.comparison import EXACT, SHAPES, TYPES, Comparison
+from pytest_dataloader_faults.outcomes.agreement import BY_FORM, EXACT, Comparison, Mask
 from pytest_dataloader_faults.outcomes.contract import Wrong
 from pytest_dataloader_faults.outcomes.judge import draws
 from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth
@@ -340,10 +340,10 @@ def test_fault_that_never_fired_is_never_a_pass(fault, epoch):
     [
         (EXACT, "the reference"),
         (Comparison(seeded=0), "the reference"),
-        (Comparison(varying=(("[1]", SHAPES.level),)), "all parts that were compared"),
-        (SHAPES, "types and shapes"),
-        (replace(SHAPES, limit=4), "types and shapes"),
-        (TYPES, "right types;"),
+        (Comparison(mask=Mask(form_only=("[1]",))), "all parts that were compared"),
+        (BY_FORM, "types and shapes"),
+        (replace(BY_FORM, limit=4), "types and shapes"),
+        (replace(BY_FORM, mask=Mask(types_only=("[1]",))), "right types;"),
     ],
 )
 def test_survival_claims_no_more_than_was_compared(comparison, says):

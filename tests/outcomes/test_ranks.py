@@ -11,7 +11,6 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.ranks import rules
 from pytest_dataloader_faults.outcomes import (
     Absence,
-    Compared,
     Comparison,
     EpochsApart,
     Pass,
@@ -37,7 +36,7 @@ from support.facts import (
 from support.judging import judge_trial
 from support.rows import rows
 
-SHAPES = Comparison(Compared.SHAPES)
+BY_FORM = Comparison(by_form=True)
 LOST = raised("RuntimeError", "[gloo/transport/tcp/pair.cc:553] Connection closed by peer")
 
 
@@ -188,8 +187,8 @@ def test_random_samples_are_compared_batch_by_batch(second, verdict):
         )
         for names in ("a b", second)
     ]
-    outcome = together(*passes, comparison=SHAPES)
-    reference = replace(stream_reference("t t t t"), comparison=SHAPES)
+    outcome = together(*passes, comparison=BY_FORM)
+    reference = replace(stream_reference("t t t t"), comparison=BY_FORM)
 
     assert judge_trial(outcome, reference).verdict is verdict
 
@@ -206,10 +205,10 @@ def test_random_samples_of_a_stream_are_counted(streams, verdict):
         )
         for names in streams
     )
-    outcome = together(*passes, comparison=SHAPES)
+    outcome = together(*passes, comparison=BY_FORM)
 
     assert (
-        judge_trial(outcome, replace(stream_reference("t t t t"), comparison=SHAPES)).verdict
+        judge_trial(outcome, replace(stream_reference("t t t t"), comparison=BY_FORM)).verdict
         == verdict
     )
 
@@ -328,7 +327,7 @@ def _text_cases():
     yield "apart", apart, stream_reference("a b c d")
     lengths = (replace(stream(names), length=4) for names in ("a b", "c d"))
     yield "length", together(*lengths), stream_reference("a b c d")
-    shapes = {"comparison": SHAPES}
+    shapes = {"comparison": BY_FORM}
     typed = replace(stream_reference("t t"), **shapes)
     yield "count", together(stream("t"), stream("t", "t"), **shapes), typed
     yield "same bytes", together(*[stream("t", "u")] * 2, **shapes), typed

@@ -9,8 +9,7 @@ import pytest
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import Reference
-from pytest_dataloader_faults.outcomes.comparison import SHAPES, TYPES, Comparison
-from pytest_dataloader_faults.outcomes.contract import comparisons_for
+from pytest_dataloader_faults.outcomes.agreement import BY_FORM, Comparison, Mask
 from pytest_dataloader_faults.outcomes.reference import nondeterminism_message, require_samples
 from support.facts import map_reference
 from support.rows import rows
@@ -27,13 +26,13 @@ def _label(sample):
     [
         (Comparison(), "bytes", False),
         (Comparison(seeded=7), "bytes, seeded from 7", True),
-        (SHAPES, "shapes", True),
-        (TYPES, "types", True),
-        (Comparison(varying=(("[1]", SHAPES.level),)), "bytes without [1]", True),
+        (BY_FORM, "shapes", True),
+        (replace(BY_FORM, mask=Mask(types_only=("[1]",))), "types", True),
+        (Comparison(mask=Mask(form_only=("[1]",))), "bytes without [1]", True),
         (Comparison(seeded=0, in_workers=True), "bytes of workers, seeded from 0", True),
-        (replace(SHAPES, limit=64), "shapes, the first 64 of each worker", True),
+        (replace(BY_FORM, limit=64), "shapes, the first 64 of each worker", True),
         (
-            replace(SHAPES, limit=64, differs_per_worker=True),
+            replace(BY_FORM, limit=64, differs_per_worker=True),
             "shapes, 64 different samples per worker",
             True,
         ),
@@ -43,18 +42,6 @@ def test_a_comparison_has_a_description(comparison, description, allows):
     """It is meant for people; code distinguishes comparisons by their fields."""
     assert str(comparison) == description
     assert comparison.allows_for_randomness is allows
-
-
-@rows(
-    ("contract", "expected"),
-    [
-        (Contract(), "bytes; bytes, seeded from 7; shapes; types"),
-        (Contract(key=_label), "bytes; bytes, seeded from 7"),
-    ],
-)
-def test_the_most_exact_comparison_comes_first(contract, expected):
-    """Comparisons that the contract rules out are not tried."""
-    assert "; ".join(map(str, comparisons_for(contract, 7))) == expected
 
 
 @rows(

@@ -22,7 +22,7 @@ from pytest_dataloader_faults.outcomes import (
     Pass,
     WorkerFacts,
 )
-from pytest_dataloader_faults.outcomes.comparison import EXACT, SHAPES, TYPES, Comparison
+from pytest_dataloader_faults.outcomes.agreement import BY_FORM, EXACT, Comparison, Mask
 from pytest_dataloader_faults.outcomes.judge.report import comparison_notes, explain
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.search import Exploration
@@ -118,20 +118,21 @@ ENDS = [
 ]
 
 
+BY_TYPE = replace(BY_FORM, mask=Mask(types_only=("",)))
 COMPARISONS = [
     (EXACT, "map", None),
     (Comparison(seeded=0), "map", "seeds"),
     (Comparison(seeded=0), "iterable", None),
-    (SHAPES, "iterable", "by types and shapes"),
-    (TYPES, "map", "by types only"),
+    (BY_FORM, "iterable", "by types and shapes"),
+    (BY_TYPE, "map", "by types"),
     (Comparison(seeded=0, in_workers=True), "map", "workers"),
     (
-        Comparison(varying=(("['time']", SHAPES.level), ("", TYPES.level))),
+        Comparison(mask=Mask(form_only=("['time']",), types_only=("['boxes']",))),
         "iterable",
-        "all parts except ['time'], all",
+        "all parts except ['boxes'], ['time']",
     ),
-    (replace(SHAPES, limit=4), "iterable", "4 samples of each worker"),
-    (replace(SHAPES, limit=4, differs_per_worker=True), "iterable", "4 different ones per worker"),
+    (replace(BY_FORM, limit=4), "iterable", "4 samples of each worker"),
+    (replace(BY_FORM, limit=4, differs_per_worker=True), "iterable", "4 different ones per worker"),
 ]
 
 
@@ -180,13 +181,12 @@ def test_texts_of_failures(golden):
 
 
 def test_texts_about_comparisons(golden):
-    varying = (("['time']", SHAPES.level), ("['id']", SHAPES.level))
     comparisons = (
         Comparison(seeded=0, in_workers=True),
-        SHAPES,
-        TYPES,
-        Comparison(varying=varying),
-        Comparison(varying=varying[:1]),
+        BY_FORM,
+        BY_TYPE,
+        Comparison(mask=Mask(form_only=("['time']", "['id']"))),
+        Comparison(mask=Mask(form_only=("['time']",))),
     )
     texts = {
         f"{comparison}, draws={draws}": "\n".join(comparison_notes(comparison, draws=draws))

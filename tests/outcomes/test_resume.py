@@ -10,7 +10,6 @@ from pytest_dataloader_faults import Contract, Outcome, Verdict
 from pytest_dataloader_faults.battery.checks.resume import RESUME, rules
 from pytest_dataloader_faults.outcomes import (
     ChangedState,
-    Compared,
     Comparison,
     LoadedState,
     Pass,
@@ -32,7 +31,7 @@ from support.facts import (
 from support.judging import judge_trial
 from support.rows import rows
 
-SHAPES = Comparison(Compared.SHAPES)
+BY_FORM = Comparison(by_form=True)
 
 
 def judged(outcome: Outcome):
@@ -79,7 +78,7 @@ def _text_cases():
     yield "another order", resumed(part(4, 3, 5, 6, 7), part(*range(8)), batches=(3, 9))
     yield "whole epoch again", resumed(part(*range(8)), batches=(8,))
     for name, rest in (("as many", part(*[0] * 5)), ("more", part(*[0] * 6)), ("fewer", part(0))):
-        yield f"random samples, {name}", resumed(rest, comparison=SHAPES)
+        yield f"random samples, {name}", resumed(rest, comparison=BY_FORM)
     yield "error", resumed(Pass(EPOCH_1, exception=raised("KeyError", "'place'")))
     yield "killed", resumed(part(3, 4, 5, 6, 7), **killed)
     yield "killed, skipped", resumed(part(4, 5, 6, 7), **killed)

@@ -23,7 +23,6 @@ from pytest_dataloader_faults.outcomes import (
     Activity,
     AtDeadline,
     ChangedState,
-    Compared,
     Comparison,
     EpochsApart,
     FileCounts,
@@ -302,8 +301,8 @@ def _of_ranks():
         yield title, _conclusion(outcome, OF_RANKS)
 
 
-SHAPES = Comparison(Compared.SHAPES)
-ENDLESS = replace(stream_reference("s"), comparison=SHAPES, stream_limit=4)
+BY_FORM = Comparison(by_form=True)
+ENDLESS = replace(stream_reference("s"), comparison=BY_FORM, stream_limit=4)
 
 
 def _stream_trial(*epochs: Pass, **facts) -> Outcome:
@@ -317,7 +316,7 @@ def _endless_trial(*batches_by_worker: str) -> Outcome:
     delivered = tuple(
         replace(batch, worker=worker, digest=f"{place % 2}") for place, (batch, worker) in pairs
     )
-    return _stream_trial(replace(epoch, delivered=delivered), comparison=SHAPES)
+    return _stream_trial(replace(epoch, delivered=delivered), comparison=BY_FORM)
 
 
 STREAMS = {
@@ -456,7 +455,7 @@ def _epochs(*epochs: Pass, **facts) -> Outcome:
 
 LONG = " ".join(f"d{number}" for number in range(16))
 USED_UP = replace(
-    stream_reference(LONG), second_pass_count=3, nondeterministic_count=16, comparison=SHAPES
+    stream_reference(LONG), second_pass_count=3, nondeterministic_count=16, comparison=BY_FORM
 )
 RANDOM = replace(USED_UP, second_pass_count=None)
 AGAIN = tuple(
@@ -466,18 +465,18 @@ REPEATED = replace(stream(LONG), delivered=AGAIN)
 
 
 OF_CHECKS = [
-    ("two-epochs", _epochs(REPEATED, REPEATED, comparison=SHAPES), USED_UP, ""),
-    ("two-epochs", _epochs(REPEATED, REPEATED, comparison=SHAPES), RANDOM, ""),
+    ("two-epochs", _epochs(REPEATED, REPEATED, comparison=BY_FORM), USED_UP, ""),
+    ("two-epochs", _epochs(REPEATED, REPEATED, comparison=BY_FORM), RANDOM, ""),
     (
         "two-epochs",
-        _with_facts(_epochs(REPEATED, REPEATED, comparison=SHAPES), "left processes"),
+        _with_facts(_epochs(REPEATED, REPEATED, comparison=BY_FORM), "left processes"),
         USED_UP,
         "",
     ),
     (
         "two-epochs",
         revised(
-            _with_facts(_epochs(REPEATED, REPEATED, comparison=SHAPES), "unclear error"),
+            _with_facts(_epochs(REPEATED, REPEATED, comparison=BY_FORM), "unclear error"),
             schedule=(EIO,),
             faults=fired(EIO),
         ),

@@ -9,6 +9,7 @@ import pytest
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults.faults import CorruptedFile, TruncatedFile
 from pytest_dataloader_faults.outcomes import Delivery, FaultFacts, Firing, Pass, WorkerFacts, Wrong
+from pytest_dataloader_faults.outcomes.agreement import Leaf
 from pytest_dataloader_faults.outcomes.judge.samples import difference
 from pytest_dataloader_faults.outcomes.records import ZEROS
 from pytest_dataloader_faults.outcomes.reference import Share
@@ -315,7 +316,8 @@ def test_after_the_fault_nothing_may_be_replaced():
 def _picture(name, label="1", shape="(1, 64)"):
     """The parts of a sample: an image and its label."""
     digest = ZEROS if name == ZEROS else name.ljust(24, "0")
-    return (("[0]", f"torch.Tensor torch.uint8 {shape}", digest), ("[1]", "int", label))
+    image = Leaf("[0]", f"torch.Tensor torch.uint8 {shape}", digest)
+    return (image, Leaf("[1]", "int", label))
 
 
 def _pictures(*pictures, shape="(1, 64)"):

@@ -5,7 +5,7 @@ import torch
 
 from pytest_dataloader_faults import Contract, Verdict, explore, faults, run_trial
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
-from pytest_dataloader_faults.outcomes.comparison import EXACT
+from pytest_dataloader_faults.outcomes.agreement import EXACT
 from pytest_dataloader_faults.search import replay
 from pytest_dataloader_faults.search._assertion import assert_survives_or_fails_cleanly
 from support.corpus.state import Noisy

@@ -6,7 +6,7 @@ The judge compares fingerprints only, and does not need the samples.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +20,9 @@ from pytest_dataloader_faults._trial.samples.fingerprint import (
     without_batch,
 )
 from pytest_dataloader_faults.outcomes import Delivery
-from pytest_dataloader_faults.outcomes.comparison import EXACT, Compared, Comparison
+from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison, Leaf
 from pytest_dataloader_faults.outcomes.contract import Contract
 from pytest_dataloader_faults.outcomes.records import Leaves
-from pytest_dataloader_faults.outcomes.reference import (
-    Leaf,
-    compared_parts,
-    types_of,
-    without_shape,
-)
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -68,7 +62,7 @@ class SampleComparer:
 
     def digest(self, value: Any) -> str:
         """The fingerprint of *value*."""
-        return self._fingerprint(list(leaves(self._key_of(value))))
+        return self.fingerprint(leaves(self._key_of(value)))
 
     def row(self, value: Any, *, is_slice: bool = False) -> SampleFingerprint:
         """The fingerprint of *value*, with its parts unless many have been reported already.
@@ -77,17 +71,10 @@ class SampleComparer:
         """
         parts = tuple(leaves(self._key_of(value)))
         self._reported += 1
-        reported = list(parts[:_MOST_LEAVES]) if self._reported <= _MOST_SAMPLES else []
+        reported = parts[:_MOST_LEAVES] if self._reported <= _MOST_SAMPLES else ()
         if is_slice and self.contract.key is None:
-            reported = list(map(without_batch, reported))
-        if self.comparison.level is Compared.TYPES:
-            reported = list(map(without_shape, reported))
-        return SampleFingerprint(
-            self._fingerprint(parts),
-            digest_of(parts),
-            parts,
-            tuple((each.path, each.form, each.digest) for each in reported),
-        )
+            reported = tuple(map(without_batch, reported))
+        return SampleFingerprint(self.fingerprint(parts), digest_of(parts), parts, reported)
 
     def rows(self, batch: Any, count: int) -> tuple[SampleFingerprint, ...] | None:
         """The fingerprint of each sample of *batch*; None if it is not of *count* samples."""
@@ -112,7 +99,7 @@ class SampleComparer:
 
     def parts(self, batch: Any) -> tuple[str, ...]:
         """The digests of the rows of *batch*, which a stream has made; none if it lacks rows."""
-        if self.comparison.level is not Compared.BYTES or self.contract.key is not None:
+        if self.comparison.by_form or self.contract.key is not None:
             return ()
         try:
             return tuple(digest_of(leaves(row)) for row in rows_of(batch))
@@ -128,14 +115,9 @@ class SampleComparer:
         except Exception:  # noqa: BLE001  # it was tried on the reference, where it must work
             return value
 
-    def _fingerprint(self, parts: Sequence[Leaf]) -> str:
-        if self.comparison.varying:
-            parts = compared_parts(parts, self.comparison.varying)
-        elif self.comparison.level is Compared.TYPES:
-            parts = types_of(parts)
-        elif self.comparison.level is Compared.SHAPES:
-            parts = [each._replace(digest="") for each in parts]
-        return digest_of(parts)
+    def fingerprint(self, parts: Iterable[Leaf]) -> str:
+        """The digest of a sample that has these *parts*."""
+        return digest_of(self.comparison.reduce(parts))
 
 
 def copy_sample(sample: Any) -> Any:

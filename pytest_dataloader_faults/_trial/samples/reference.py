@@ -7,10 +7,9 @@ import functools
 import itertools
 import statistics
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     generator_states,
@@ -26,21 +25,14 @@ from pytest_dataloader_faults._trial.samplers import (
     limit_samples,
 )
 from pytest_dataloader_faults._trial.samples import comparer, draws
-from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
+from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.draws import Draw, Name, reads_whole_batches
 from pytest_dataloader_faults._trial.samples.fingerprint import leaves
 from pytest_dataloader_faults._trial.samples.in_worker import take_in_worker
+from pytest_dataloader_faults._trial.samples.readings import Reading, adapt, build_reference
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
-from pytest_dataloader_faults.outcomes.comparison import Comparison
-from pytest_dataloader_faults.outcomes.records import Leaves
-from pytest_dataloader_faults.outcomes.reference import (
-    Varying,
-    comparable,
-    difference,
-    find_varying,
-    types_of,
-)
+from pytest_dataloader_faults.outcomes.agreement import types_in
 from pytest_dataloader_faults.outcomes.text import pluralize
 
 if TYPE_CHECKING:
@@ -54,8 +46,6 @@ _MOST_SAMPLES, _SHARE_OF_DEADLINE = 10_000, 1 / 3
 """When an endless stream is left: after this many samples, or this time."""
 _SHARE_FOR_BATCHES = 1 / 2
 """The part of a deadline that whole batches of slow samples may take."""
-_MOST_PARTS = 200_000
-"""Parts of samples that are kept, to see which of them vary."""
 _FEW_SAMPLES, _FEW_BATCHES = 64, 4
 """How many samples of such a stream each worker returns: this many, in whole batches."""
 
@@ -80,7 +70,7 @@ def _take_here(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
     buffer each time cannot hide that in its own reference.
     """
     of_samples = SampleComparer(job.comparison, job.settings.contract)
-    reader = Reader(loader, of_samples, job.displaced, job.in_batches)
+    reader = Reader(loader, of_samples, job.displaced, job.in_batches, job.adapts_comparison)
     dataset = loaders.dataset_of(loader)
     name = type(dataset).__name__
     if loaders.kind_of(dataset) == "iterable":
@@ -157,8 +147,10 @@ def _collates_batches(reader: Reader, drawn: Sequence[Draw]) -> bool:
 def _reference_of_batches(reader: Reader, drawn: Sequence[Draw]) -> Reference:
     """Of batches as wholes, since no sample can be collated alone."""
     draws = [each for each in drawn if each.names]
-    readings, repeats = _read_twice(reader, reader.read_whole, draws)
-    reference = _build_reference("map", readings, repeats, reader.comparer.comparison)
+    readings, repeats = _read_twice(reader.read_whole, draws)
+    reference = reader.build_reference("map", readings, repeats)
+    if reference.comparison.mask or reference.comparison.by_form:
+        readings = list(map(reader.read_whole, draws))
     return replace(reference, **_batch_fields(readings))
 
 
@@ -166,12 +158,8 @@ def _reference_of_samples(reader: Reader, drawn: Sequence[Draw]) -> Reference:
     samples: dict[Name, Draw] = {}
     for sample_draw in (part for draw in drawn for part in draw.split()):
         samples.setdefault(sample_draw.names[0], sample_draw)
-    requested = list(samples.values())
-    states, comparison = generator_states(), reader.comparer.comparison
-    readings, repeats = _read_twice(reader, reader.read, requested)
-    uses_generators = comparison.seeded is None and generator_states(states) != states
-    reference = _build_reference("map", readings, repeats, comparison)
-    reference = replace(reference, draws_random_numbers=uses_generators)
+    readings, repeats = _read_twice(reader.read, list(samples.values()))
+    reference = reader.build_reference("map", readings, repeats)
     batches = [each for each in drawn if each.names and not each.is_whole]
     # If samples differ in their shapes, a collate_fn may pad those of some batches only.
     looked_at = batches if reference.mixes(samples) else batches[:1]
@@ -181,16 +169,15 @@ def _reference_of_samples(reader: Reader, drawn: Sequence[Draw]) -> Reference:
 
 
 def _read_twice(
-    reader: Reader, read: Callable[[Draw], Reading], draws: Sequence[Draw]
+    read: Callable[[Draw], Reading], draws: Sequence[Draw]
 ) -> tuple[list[Reading], list[Reading]]:
-    """What *read* makes of each draw, twice: under seeds in reverse order the second time.
+    """What *read* makes of each draw, twice: the second time in reverse order.
 
-    Random samples may depend on those read before, which are others in a worker.
+    Samples may depend on those read before, which are others in a worker.
     """
     readings = [read(each) for each in draws]
-    step = 1 if reader.comparer.comparison.seeded is None else -1
-    repeats = [read(each) for each in draws[::step]]
-    return readings, repeats[::step]
+    repeats = [read(each) for each in draws[::-1]]
+    return readings, repeats[::-1]
 
 
 def _batch_fields(batches: Sequence[Reading]) -> dict[str, Any]:
@@ -207,8 +194,7 @@ def _reference_in_order(reader: Reader, deadline: float) -> Reference:
         raise loaders.EmptyDatasetError(loaders.empty_message(stream))
     again = enumerate(itertools.islice(stream, limit))
     repeats = [reader.fingerprinted(*each) for each in again]
-    reference = _build_reference("iterable", readings, repeats, reader.comparer.comparison)
-    reference = replace(reference, stream_limit=limit)
+    reference = reader.build_reference("iterable", readings, repeats, limit)
     if len(repeats) < len(readings):
         return replace(reference, unstable_index=None, second_pass_count=len(repeats))
     if len(repeats) == len(readings):
@@ -231,64 +217,6 @@ def _read_stream(reader: Reader, deadline: float) -> tuple[list[Reading], int | 
         if limit is None and is_long and len(readings) >= kept_count:
             return readings[:kept_count], kept_count
     return readings, limit
-
-
-def _build_reference(
-    kind: str, readings: list[Reading], repeats: list[Reading], comparison: Comparison
-) -> Reference:
-    """The reference from two readings of the same samples; those of a stream in any order."""
-    unstable = _find_unstable(kind, readings, repeats)
-    was, now = (
-        each[unstable].row.leaves if unstable is not None else () for each in (readings, repeats)
-    )
-    digests = [Counter(each.row.exact for each in reading) for reading in (readings, repeats)]
-    differing = sum(a.row.exact != b.row.exact for a, b in zip(readings, repeats, strict=False))
-    if kind == "iterable":
-        differing = (digests[0] - digests[1]).total()
-    parts = tuple(each.parts for each in readings)
-    return Reference(
-        kind,
-        tuple((each.name, each.row.digest) for each in readings),
-        unstable_index=None if unstable is None else readings[unstable].name,
-        unstable_part=difference(was, now).replace("the reference", "the first read"),
-        leaves=tuple(_kept_leaves(each, comparison) for each in readings if each.row.leaves),
-        nondeterministic_count=differing,
-        varying=_varying(kind, readings, repeats) if differing else (),
-        comparison=comparison,
-        parts=parts if all(parts) else (),
-    )
-
-
-def _varying(kind: str, readings: list[Reading], repeats: list[Reading]) -> tuple[Varying, ...]:
-    """The parts that differ, unless there are too many to know."""
-    if len(readings) != len(repeats) or not all(each.row.parts for each in (*readings, *repeats)):
-        return ()
-    is_map = kind == "map"
-    first_parts, second_parts = (
-        [(each.name if is_map else None, each.row.parts) for each in reading]
-        for reading in (readings, repeats)
-    )
-    return find_varying(first_parts, second_parts)
-
-
-def _kept_leaves(reading: Reading, comparison: Comparison) -> tuple[Any, Leaves]:
-    """The parts of a sample, without their content if that is not compared."""
-    if comparison.compares_content:
-        return reading.name, comparable(reading.row.leaves, comparison.varying)
-    return reading.name, tuple((path, form, "") for path, form, _ in reading.row.leaves)
-
-
-def _find_unstable(kind: str, readings: list[Reading], repeats: list[Reading]) -> int | None:
-    """The place of the first sample that was not the same twice, or None."""
-    if kind == "map":
-        pairs = enumerate(zip(readings, repeats, strict=True))
-        return next((place for place, (a, b) in pairs if a.row.digest != b.row.digest), None)
-    remaining = Counter(each.row.digest for each in repeats)
-    for place, reading in enumerate(readings[: len(repeats)]):
-        if not remaining[reading.row.digest]:
-            return place
-        remaining[reading.row.digest] -= 1
-    return None
 
 
 def _with_rows(reader: Reader, stream: Any) -> Iterator[Any]:
@@ -374,14 +302,6 @@ def _sample_of(dataset: Any, draw: Draw) -> Any:
         return dataset[index]
 
 
-class Reading(NamedTuple):
-    """A sample, or a batch and its rows, as it was read once."""
-
-    name: Name | tuple[Name, ...]
-    row: SampleFingerprint
-    parts: tuple[str, ...] = ()
-
-
 @dataclass
 class Reader:
     """Reads samples of *loader*'s dataset, and makes their fingerprints.
@@ -389,7 +309,10 @@ class Reader:
     Attributes:
         displaced: By how much the index whose random numbers a sample gets is less than its own.
         in_batches: Whether batches are compared whole, even if these can be split.
+        adapts: Whether to compare less closely if two reads disagree.
         gives_batches: Whether the dataset returns ready batches; None before the first sample.
+        draws_random_numbers: Whether samples that are seeded draw numbers from the global
+            generators of torch, NumPy or Python.
 
     """
 
@@ -397,8 +320,10 @@ class Reader:
     comparer: SampleComparer
     displaced: int = 0
     in_batches: bool = False
+    adapts: bool = False
     gives_batches: bool | None = None
-    _parts: int = 0
+    draws_random_numbers: bool = False
+    _states: dict[str, Any] | None = None
 
     @property
     def dataset(self) -> Any:
@@ -423,6 +348,7 @@ class Reader:
 
         Its samples are copies: a reused buffer would otherwise be the same sample many times.
         """
+        self._states = None
         if self._reads_batch(draw):
             return self._fetch_batch(draw)
         samples = map(self._sample, draw.split())
@@ -463,9 +389,7 @@ class Reader:
         if is_batched and not is_whole and (parts := self.comparer.split(alone, 1)):
             alone, is_slice = parts[0], self.comparer.slices
         _require_key(self, alone)
-        row = self.comparer.row(alone, is_slice=is_slice)
-        self._parts += len(row.parts)
-        return Reading(name, row if self._parts <= _MOST_PARTS else replace(row, parts=()))
+        return Reading(name, self.comparer.row(alone, is_slice=is_slice))
 
     def batch(self, samples: Any) -> Any:
         """What the loader makes of *samples*."""
@@ -476,7 +400,9 @@ class Reader:
         name = type(self.dataset).__name__
         action = f"collating samples of {name}"
         with loaders.report_dataset_errors(action, advice, loaders.CollateError):
-            return self.loader.collate_fn(samples)
+            batch = self.loader.collate_fn(samples)
+        self._look_at_generators()
+        return batch
 
     def _sample(self, draw: Draw) -> Any:
         self._seed(draw.indices)
@@ -490,10 +416,37 @@ class Reader:
             return read_one_by_one(dataset.__getitems__, drawn, self._seed)
 
     def _seed(self, indices: Sequence[Any]) -> None:
+        self._look_at_generators()
         if (start := self.comparer.comparison.seeded) is not None:
             for index in indices:
                 seed_sample(start, index - self.displaced if self.displaced else index)
+            self._states = None if self.draws_random_numbers else generator_states()
+
+    def build_reference(
+        self,
+        kind: str,
+        readings: Sequence[Reading],
+        repeats: Sequence[Reading],
+        limit: int | None = None,
+    ) -> Reference:
+        """The reference that two readings make; *limit*: where an endless stream was left."""
+        comparison = self.comparer.comparison
+        if self.adapts and not self.draws_random_numbers:
+            comparison = replace(comparison, seeded=None)
+        if limit is not None:
+            comparison = replace(comparison, limit=limit, by_form=True)
+        self.comparer.comparison = comparison
+        if self.adapts and (limit is not None or self.comparer.contract.key is None):
+            self.comparer.comparison = adapt(self.comparer, kind, readings, repeats)
+        reference = build_reference(self.comparer, kind, readings, repeats)
+        draws = self.draws_random_numbers
+        return replace(reference, draws_random_numbers=draws, stream_limit=limit)
+
+    def _look_at_generators(self) -> None:
+        """Find out whether the last sample has drawn numbers."""
+        if self._states is not None:
+            self.draws_random_numbers |= generator_states(self._states) != self._states
 
 
 def _types(samples: list[Any]) -> object:
-    return types_of(leaves(samples))
+    return types_in(leaves(samples))

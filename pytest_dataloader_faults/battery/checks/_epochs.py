@@ -140,7 +140,7 @@ def _repeats_random_samples(first_pass: Pass, second_pass: Pass, reference: Refe
     common = first_parts.keys() & second_parts.keys()
     if len(common) < _ENOUGH:
         return False
-    random = {part.path for part in reference.varying if part.samples >= _ENOUGH}
+    random = {path for path, count in reference.varying if count >= _ENOUGH}
     parts = [
         (_large_digests(first_parts[key], random), _large_digests(second_parts[key], random))
         for key in common

@@ -15,7 +15,6 @@ from importlib import import_module
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.chains import Raised
-from pytest_dataloader_faults.outcomes.comparison import Compared
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge import draws, errors, hangs, samples, sharing
 from pytest_dataloader_faults.outcomes.judge.leaks import find_leak, judge_growth
@@ -159,14 +158,13 @@ class Judge:
             return "every sample was delivered, some under another index, as the contract allows"
         if differences := self.describe_tolerated():
             return differences
-        if not outcome.comparison.compares_content:
-            is_of_shapes = outcome.comparison.level is Compared.SHAPES
-            right = "types and shapes" if is_of_shapes else "types"
+        if outcome.comparison.by_form:
             return (
-                f"every sample was delivered with the right {right}; the contents were not compared"
+                f"every sample was delivered with the right {outcome.comparison.form}; the contents"
+                " were not compared"
             )
         matches = "every sample was delivered and matches the reference"
-        is_partial = bool(outcome.comparison.varying)
+        is_partial = bool(outcome.comparison.mask)
         return f"{matches} in all parts that were compared" if is_partial else matches
 
     def count_skipped(self) -> int:

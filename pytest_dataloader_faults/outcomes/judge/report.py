@@ -10,8 +10,8 @@ from pytest_dataloader_faults.faults import Fault, TruncatedFile, WorkerExited, 
 from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.faults.globs import is_excluded
 from pytest_dataloader_faults.outcomes import fault_facts
+from pytest_dataloader_faults.outcomes.agreement import Comparison
 from pytest_dataloader_faults.outcomes.chains import exception_lines
-from pytest_dataloader_faults.outcomes.comparison import Compared, Comparison
 from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge import judge_kind_for
 from pytest_dataloader_faults.outcomes.records import TrialFacts
@@ -134,7 +134,7 @@ _IN_WORKERS = (
 
 def varying_names(comparison: Comparison) -> str:
     """The names of the parts that *comparison* does not compare."""
-    return join_some(path or "all" for path, _ in comparison.varying)
+    return join_some(path or "all" for path in comparison.mask.paths)
 
 
 def comparison_notes(comparison: Comparison, *, draws: bool) -> Iterator[str]:
@@ -146,14 +146,14 @@ def comparison_notes(comparison: Comparison, *, draws: bool) -> Iterator[str]:
         return
     if comparison.in_workers:
         yield _IN_WORKERS
-    if not comparison.compares_content:
-        compared = "types and shapes" if comparison.level is Compared.SHAPES else "types"
+    if comparison.by_form:
         yield (
-            f"samples differ each time they are read, so only their {compared} were compared, and"
-            f" zeros returned for a sample would pass. {_SEEDS_ITSELF if draws else _DRAW_GLOBALLY}"
+            f"samples differ each time they are read, so only their {comparison.form} were"
+            " compared, and zeros returned for a sample would pass."
+            f" {_SEEDS_ITSELF if draws else _DRAW_GLOBALLY}"
         )
-    if comparison.varying:
-        is_one = len(comparison.varying) == 1
+    elif comparison.mask:
+        is_one = len(comparison.mask.paths) == 1
         differ, their, them = ("differs", "its", "it") if is_one else ("differ", "their", "them")
         yield (
             f"{varying_names(comparison)} of a sample {differ} from read to read, so {their}"
@@ -162,15 +162,9 @@ def comparison_notes(comparison: Comparison, *, draws: bool) -> Iterator[str]:
         )
 
 
-_MANNERS = {
-    Compared.SHAPES: "by types and shapes",
-    Compared.TYPES: "by types only, since shapes differ as well",
-}
-
-
 def _describe_comparison(outcome: TrialFacts) -> Iterator[str]:
     comparison = outcome.comparison
-    manner = _MANNERS.get(comparison.level)
+    manner = f"by {comparison.form}" if comparison.by_form else ""
     if comparison.differs_per_worker:
         yield f"samples are random, {comparison.limit} different ones per worker: compared {manner}"
     elif comparison.limit is not None:
@@ -185,7 +179,7 @@ def _describe_comparison(outcome: TrialFacts) -> Iterator[str]:
         )
     elif comparison.seeded is not None and outcome.kind == "map":
         yield "samples are random, so they were compared with fixed seeds"
-    if comparison.varying:
+    if comparison.mask and not comparison.by_form:
         yield f"compared: all parts except {varying_names(comparison)}"
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_dataloader_faults.outcomes.comparison import Compared
+from pytest_dataloader_faults.outcomes.agreement import Leaf
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.judge import streams
 from pytest_dataloader_faults.outcomes.judge.tolerance import NOTHING, Tolerance, tolerance_for
@@ -21,7 +21,7 @@ from pytest_dataloader_faults.outcomes.records import (
     Pass,
     TrialFacts,
 )
-from pytest_dataloader_faults.outcomes.reference import Reference, comparable, difference
+from pytest_dataloader_faults.outcomes.reference import Reference, difference
 from pytest_dataloader_faults.outcomes.text import is_or_are, join_some, pluralize, was_or_were
 
 _SHOWN = 5
@@ -154,7 +154,7 @@ def _find_wrong_row(
         if samples.get(index, digest) == digest:
             continue
         parts = delivery.leaves[at] if at < len(delivery.leaves) else ()
-        parts = comparable(parts, reference.comparison.varying)
+        parts = tuple(reference.comparison.reduce(parts))
         instead = substitutes.describe(index, place, parts)
         is_known = instead is not None or digest in substitutes.digests
         if not _is_allowed(index, may, is_substitute=instead is not None, is_known=is_known):
@@ -199,10 +199,10 @@ def _describe_wrong_sample(
 ) -> Finding:
     owners = {digest: index for index, digest in reference.samples}
     # If parts vary, the compared rest may be a label, which many samples share.
-    if digest in owners and not reference.comparison.varying:
+    if digest in owners and not reference.comparison.mask:
         return substitution(index, place, owners[digest])
-    expected = dict(reference.leaves).get(index, ())
-    change = difference(expected, parts) or "it differs from the reference"
+    expected = reference.comparison.reduce(dict(reference.leaves).get(index, ()))
+    change = difference(tuple(expected), parts) or "it differs from the reference"
     return Finding(
         Verdict.CORRUPTED, f"{_sample_at(index, place)} is wrong: {change}", wrong=Wrong.DIFFERS
     )
@@ -242,9 +242,10 @@ class Substitutes:
     def among(cls, epoch: Pass, reference: Reference) -> Substitutes:
         """The substitutes in the map-style *epoch*; none if the content was not compared."""
         digests = frozenset(digest for _, digest in reference.samples)
-        if reference.comparison.level is not Compared.BYTES:
+        if reference.comparison.by_form:
             return cls(digests)
-        expected = {index: _large_parts(parts) for index, parts in reference.leaves}
+        compared = reference.comparison.reduce
+        expected = {index: _large_parts(compared(parts)) for index, parts in reference.leaves}
         counts = Counter(expected.values())
         owners = {parts: index for index, parts in expected.items() if counts[parts] == 1}
         indices_by_parts: dict[Leaves, list[Any]] = defaultdict(list)
@@ -302,7 +303,7 @@ def _name_samples(indices: list[Any]) -> str:
     return f"samples {', '.join(texts[:-1])} and {texts[-1]}"
 
 
-def _large_parts(leaves: Leaves) -> Leaves:
+def _large_parts(leaves: Iterable[Leaf]) -> Leaves:
     """The *leaves* that are too large to be the same by accident."""
     return tuple(each for each in leaves if is_large(*each[1:]))
 
@@ -317,8 +318,8 @@ def is_large(form: str, digest: str) -> bool:
 
 def _large_parts_by_index(epoch: Pass, reference: Reference) -> Iterator[tuple[Any, Leaves]]:
     """The index and the large parts of each sample in batches without missing samples."""
-    levels = reference.comparison.varying
+    compared = reference.comparison.reduce
     for delivery in epoch.delivered:
         if delivery.indices and len(delivery.indices) == len(delivery.leaves):
-            parts = (_large_parts(comparable(each, levels)) for each in delivery.leaves)
+            parts = (_large_parts(compared(each)) for each in delivery.leaves)
             yield from zip(delivery.indices, parts, strict=True)

@@ -23,7 +23,6 @@ from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.collisions import Collisions
 from pytest_dataloader_faults.outcomes import Outcome, Reference
-from pytest_dataloader_faults.outcomes.comparison import Compared
 from pytest_dataloader_faults.outcomes.judge.streams import digests
 from pytest_dataloader_faults.outcomes.repeats import run_without_vain_waits, was_killed
 
@@ -75,10 +74,7 @@ def _divide_references(
     The samples of a rank may depend on the number of workers, or on ``drop_last``. And accelerate
     may divide a stream behind the dataset: rank 0 reads, and sends the others their part.
     """
-    if (
-        whole_reference.stream_count is None
-        or whole_reference.comparison.level is not Compared.BYTES
-    ):
+    if whole_reference.stream_count is None or whole_reference.comparison.by_form:
         return references
     rows = [[row for each in rank.delivered for row in digests(each)] for rank in run.ranks]
     delivered_rows, known_rows = (

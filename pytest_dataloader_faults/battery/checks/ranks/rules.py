@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pytest_dataloader_faults.faults.base import Effect
-from pytest_dataloader_faults.outcomes.comparison import Compared
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge import Judge, judge_for
 from pytest_dataloader_faults.outcomes.judge.streams import digests
@@ -322,10 +321,10 @@ def is_of_content(reference: Reference) -> bool:
     only a part of them is compared, such as a label, which many samples may have.
     """
     comparison = reference.comparison
-    if comparison.level is not Compared.BYTES or comparison.seeded is not None:
+    if comparison.by_form or comparison.seeded is not None:
         return False
     identifies = len({digest for _, digest in reference.samples}) == len(reference.samples)
-    is_partial = bool(comparison.varying) and reference.kind == "map"
+    is_partial = bool(comparison.mask) and reference.kind == "map"
     return bool(reference.samples) and (identifies or not is_partial)
 
 

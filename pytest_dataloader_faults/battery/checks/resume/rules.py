@@ -183,7 +183,7 @@ def _success_sentence(outcome: TrialFacts) -> str:
     end = " and after the epoch" if any(each.at_end for each in states) else ""
     twice = ", also twice in a row" if any(each.origin for each in resumptions) else ""
     batches = "batch" if not beginning and final == "1" else "batches"
-    samples = "each exactly once" if outcome.comparison.compares_content else "as many as expected"
+    samples = "as many as expected" if outcome.comparison.by_form else "each exactly once"
     place = f"after {beginning}{final} {batches}{end}{twice}"
     return f"{_resumed_at(place, outcome)}, the loader delivered the remaining samples, {samples}"
 
@@ -280,7 +280,7 @@ def _keys(epoch: Pass) -> list[str]:
 def _check_next_epoch(samples: list[str], epoch: Pass, outcome: TrialFacts) -> Finding | None:
     """What is wrong with the *samples* of the next epoch, after the complete *epoch*."""
     keys = _keys(epoch)
-    may_differ = not outcome.comparison.compares_content or _draws_new_indices(epoch, outcome)
+    may_differ = outcome.comparison.by_form or _draws_new_indices(epoch, outcome)
     if len(samples) == len(keys) and (may_differ or Counter(samples) == Counter(keys)):
         return None
     has = pluralize(len(samples), "sample") if samples else "no samples"
@@ -355,7 +355,7 @@ class _Parts(NamedTuple):
     def _is_known(self) -> bool:
         """Whether both epochs have the same samples, by content: samplers may draw others."""
         is_part = not Counter(_keys(self.interrupted)) - Counter(_keys(self.uninterrupted))
-        return is_part and self.reference.comparison.compares_content
+        return is_part and not self.reference.comparison.by_form
 
     def _find_wrong_count(self, total: int, count: int) -> Finding | None:
         if total == count:

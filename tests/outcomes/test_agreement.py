@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_dataloader_faults.outcomes.comparison import Compared
-from pytest_dataloader_faults.outcomes.reference import (
+from pytest_dataloader_faults.outcomes.agreement import (
     Leaf,
-    compared_parts,
-    find_varying,
+    Mask,
+    count_varying,
+    find_mask,
     is_inside,
-    merge_levels,
 )
 from support.rows import rows
 
-SHAPES, TYPES, NOTHING = Compared.SHAPES, Compared.TYPES, Compared.NOTHING
 DATA = Leaf("['data']", "Tensor (4,)", "d")
 
 
@@ -34,55 +32,56 @@ def _list(*digests, form="int"):
     return (Leaf("['list']", f"list of {len(digests)}", ""), *items)
 
 
-def _found(reading, other_reading):
-    varying = find_varying([(0, reading)], [(0, other_reading)])
-    return {part.path: part.compared for part in varying}
+NOTHING = Mask(ignored=("",))
+LIST_OF_ANY = Mask(types_only=("['list']",))
 
 
 @rows(
     ("reading", "other_reading", "expected"),
     [
-        (_dict(_part("t", digest="1")), _dict(_part("t", digest="1")), {}),
-        (_dict(_part("t", digest="1")), _dict(_part("t", digest="2")), {"['t']": SHAPES}),
+        (_dict(_part("t", digest="1")), _dict(_part("t", digest="1")), Mask()),
+        (_dict(_part("t", digest="1")), _dict(_part("t", digest="2")), Mask(("['t']",))),
         (
             _dict(_part("t", "Tensor (3,)", "1")),
             _dict(_part("t", "Tensor (5,)", "2")),
-            {"['t']": TYPES},
+            Mask(types_only=("['t']",)),
         ),
         (
             _dict(_part("t", "float", "1")),
             _dict(_part("t", "NoneType", "None")),
-            {"['t']": NOTHING},
+            Mask(ignored=("['t']",)),
         ),
-        (_dict(*_list("1", "2")), _dict(*_list("1", "3")), {"['list'][1]": SHAPES}),
-        (_dict(*_list("1", "2")), _dict(*_list("1")), {"['list']": TYPES}),
-        (_dict(*_list("1", "2")), _dict(*_list()), {"['list']": NOTHING}),
-        (_dict(*_list(*"a" * 40)), _dict(*_list(*"b" * 40)), {"['list']": TYPES}),
-        (_dict(_part("t")), _dict(_part("u")), {"": NOTHING}),
-        ((Leaf("", "Tensor (4,)", "1"),), (Leaf("", "Tensor (4,)", "2"),), {"": SHAPES}),
+        (_dict(*_list("1", "2")), _dict(*_list("1", "3")), Mask(("['list'][1]",))),
+        (_dict(*_list("1", "2")), _dict(*_list("1")), LIST_OF_ANY),
+        (_dict(*_list("1", "2")), _dict(*_list()), Mask(ignored=("['list']",))),
+        (_dict(*_list(*"a" * 40)), _dict(*_list(*"b" * 40)), LIST_OF_ANY),
+        (_dict(_part("t")), _dict(_part("u")), NOTHING),
+        ((Leaf("", "Tensor (4,)", "1"),), (Leaf("", "Tensor (4,)", "2"),), Mask(("",))),
     ],
     ids="same content shape type item length emptiness many keys all".split(),
 )
 def test_parts_that_vary(reading, other_reading, expected):
     """Each part is compared as closely as both reads agree."""
-    assert _found(reading, other_reading) == expected
+    mask = find_mask([(0, reading)], [(0, other_reading)])
+
+    assert mask == expected
+    assert mask.apply(reading) == mask.apply(other_reading)
 
 
 @pytest.mark.parametrize("parts", [_list("1", "2"), _list("7", "8", "9"), _list("x")])
 def test_items_of_a_list_whose_length_varies_are_compared_by_type(parts):
     """Their number and content do not matter, but another type is a different sample."""
-    levels = (("['list']", TYPES),)
-    expected = compared_parts(_dict(*_list("1")), levels)
+    expected = LIST_OF_ANY.apply(_dict(*_list("1")))
 
-    assert compared_parts(_dict(*parts), levels) == expected
-    assert compared_parts(_dict(*_list("1", form="str")), levels) != expected
+    assert LIST_OF_ANY.apply(_dict(*parts)) == expected
+    assert LIST_OF_ANY.apply(_dict(*_list("1", form="str"))) != expected
 
 
 def test_nothing_of_a_part_is_compared_if_its_type_varies():
     """Its items are not compared either. Other parts are unaffected."""
     parts = _dict(*_list("1", "2"))
 
-    assert compared_parts(parts, (("['list']", NOTHING),)) == [*parts[:2], Leaf("['list']", "", "")]
+    assert Mask(ignored=("['list']",)).apply(parts) == list(parts[:2])
 
 
 def test_parts_of_a_stream_are_compared_in_any_order():
@@ -92,9 +91,8 @@ def test_parts_of_a_stream_are_compared_in_any_order():
         (None, _dict(_part("t", digest=f"2{letter}"), _part("n", digest=letter)))
         for letter in "dbca"
     ]
-    (varying,) = find_varying(reading, second)
-
-    assert (varying.path, varying.compared, varying.samples) == ("['t']", SHAPES, 4)
+    assert find_mask(reading, second) == Mask(("['t']",))
+    assert count_varying(reading, second) == {"['t']": 4}
 
 
 @rows(
@@ -115,6 +113,6 @@ def test_a_part_is_in_its_containers(path, container, expected):
 
 def test_the_looser_of_two_comparisons_holds():
     """A part may vary more between one pair of reads than between another one."""
-    levels, additions = (("a", SHAPES), ("b", TYPES)), (("a", NOTHING), ("c", SHAPES))
+    mask, addition = Mask(("['a'][0]", "['d']"), ("['b']",)), Mask(("['c']",), (), ("['a']",))
 
-    assert merge_levels(levels, additions) == (("a", NOTHING), ("b", TYPES), ("c", SHAPES))
+    assert mask | addition == Mask(("['c']", "['d']"), ("['b']",), ("['a']",))

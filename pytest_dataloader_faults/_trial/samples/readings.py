@@ -1,0 +1,130 @@
+"""Two readings of the same samples, and the reference that they make.
+
+A comparison is adapted to what both readings agree on: see ``outcomes/agreement.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
+from pytest_dataloader_faults._trial.samples.draws import Name
+from pytest_dataloader_faults.outcomes import Reference
+from pytest_dataloader_faults.outcomes.agreement import (
+    Comparison,
+    SampleParts,
+    count_varying,
+    find_mask,
+    without_content,
+)
+from pytest_dataloader_faults.outcomes.reference import difference
+
+
+class Reading(NamedTuple):
+    """A sample, or a batch and its rows, as it was read once."""
+
+    name: Name | tuple[Name, ...]
+    row: SampleFingerprint
+    parts: tuple[str, ...] = ()
+
+
+def build_reference(
+    comparer: SampleComparer, kind: str, readings: Sequence[Reading], repeats: Sequence[Reading]
+) -> Reference:
+    """The reference from two readings of the same samples; those of a stream in any order."""
+    comparison = comparer.comparison
+    digests, repeated = _digests(readings, comparer), _digests(repeats, comparer)
+    unstable = _find_unstable(kind, digests, repeated)
+    differs = ""
+    if unstable is not None:
+        shown = (comparison.reduce(each[unstable].row.leaves) for each in (readings, repeats))
+        differs = difference(*map(tuple, shown)).replace("the reference", "the first read")
+    exact = [[each.row.exact for each in reading] for reading in (readings, repeats)]
+    differing = sum(map(operator.ne, *exact))
+    if kind == "iterable":
+        differing = operator.sub(*map(Counter, exact)).total()
+    batch_parts = tuple(each.parts for each in readings)
+    return Reference(
+        kind,
+        tuple(zip((each.name for each in readings), digests, strict=True)),
+        unstable_index=None if unstable is None else readings[unstable].name,
+        unstable_part=differs,
+        leaves=tuple((each.name, each.row.leaves) for each in readings if each.row.leaves),
+        nondeterministic_count=differing,
+        varying=_count_varying(kind, readings, repeats) if differing else (),
+        comparison=comparison,
+        parts=batch_parts if all(batch_parts) else (),
+    )
+
+
+def adapt(
+    comparer: SampleComparer, kind: str, readings: Sequence[Reading], repeats: Sequence[Reading]
+) -> Comparison:
+    """The closest comparison by which both readings are the same, if there is one."""
+    comparison = comparer.comparison
+    if len(readings) != len(repeats):
+        return comparison
+    first, second = _parts_by_sample(kind, readings), _parts_by_sample(kind, repeats)
+    if not comparison.by_form:
+        mask = comparison.mask | find_mask(first, second)
+        if _is_sufficient(masked := replace(comparison, mask=mask), kind, first, second):
+            return masked
+    forms = (_without_content(each) for each in (first, second))
+    mask = replace(comparison.mask, form_only=()) | find_mask(*forms)
+    is_any = "" in mask.ignored  # Whatever the dataset returns would be right.
+    return comparison if is_any else replace(comparison, by_form=True, mask=mask)
+
+
+def _parts_by_sample(kind: str, readings: Sequence[Reading]) -> SampleParts:
+    return [(each.name if kind == "map" else None, each.row.parts) for each in readings]
+
+
+def _count_varying(
+    kind: str, readings: Sequence[Reading], repeats: Sequence[Reading]
+) -> tuple[tuple[str, int], ...]:
+    pair = (_parts_by_sample(kind, each) for each in (readings, repeats))
+    return tuple(count_varying(*pair).items())
+
+
+def _digests(readings: Sequence[Reading], comparer: SampleComparer) -> list[str]:
+    return [comparer.fingerprint(each.row.parts) for each in readings]
+
+
+def _is_sufficient(
+    comparison: Comparison, kind: str, first: SampleParts, second: SampleParts
+) -> bool:
+    """Whether both readings are the same by *comparison*, which compares content.
+
+    The parts of a stream that are left may be labels, which many samples have.
+    """
+    compared, repeated = (
+        [(key, tuple(comparison.reduce(parts))) for key, parts in reading]
+        for reading in (first, second)
+    )
+    if not comparison.mask:
+        return Counter(compared) == Counter(repeated)
+    has_content = any(part.digest for _, parts in compared for part in parts)
+    is_varied = kind == "map" or len(set(compared)) * 2 >= len(compared)
+    return has_content and is_varied and Counter(compared) == Counter(repeated)
+
+
+def _without_content(reading: SampleParts) -> SampleParts:
+    return [(key, list(map(without_content, parts))) for key, parts in reading]
+
+
+def _find_unstable(kind: str, digests: list[str], repeated: list[str]) -> int | None:
+    """The place of the first sample that was not the same twice, or None."""
+    if kind == "map":
+        differs = map(operator.ne, digests, repeated)
+        return next(itertools.compress(itertools.count(), differs), None)
+    remaining = Counter(repeated)
+    for place, digest in enumerate(digests[: len(repeated)]):
+        if not remaining[digest]:
+            return place
+        remaining[digest] -= 1
+    return None

@@ -1,0 +1,253 @@
+"""Which parts of its samples a dataset returns unchanged each time they are read. Pure.
+
+Two passes without a fault deliver the same samples. Where they do not, the dataset varies: it
+augments its samples, or adds the time to them. If both passes agree on the type and the shape of
+such a part, these are compared; if only on the types in it, its types; and otherwise nothing of it.
+All other parts are compared by content, so a time in a sample does not hide that its image is
+wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from pytest_dataloader_faults.outcomes.text import join_some, pluralize
+
+_SHAPE = re.compile(r" \([\d, ]*\)| of \d+$")
+_PLACE = re.compile(r"\[\d+\]")
+_MOST_IN_LIST, _MOST = 16, 64
+"""If more items of a list vary, or more parts of a sample, only the types in it are compared."""
+
+
+class Leaf(NamedTuple):
+    """One part: ``['boxes'][0]``, ``Tensor torch.float32 (4, 4)``, and a digest of its content.
+
+    The digest of a container is empty, because its items are separate parts.
+    """
+
+    path: str
+    form: str
+    digest: str
+
+
+SampleParts: TypeAlias = Sequence[tuple[Hashable, Sequence[Leaf]]]
+"""The parts of each sample, by its index; None for a stream, whose order may vary."""
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What is not compared, by the paths of parts.
+
+    Attributes:
+        form_only: The parts of which only type and shape are compared.
+        types_only: The parts of which only the types in them are compared.
+        ignored: The parts of which nothing is compared.
+    """
+
+    form_only: tuple[str, ...] = ()
+    types_only: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.form_only or self.types_only or self.ignored)
+
+    def __or__(self, other: Mask) -> Mask:
+        ignored = {*self.ignored, *other.ignored}
+        types_only = {*self.types_only, *other.types_only} - ignored
+        form_only = {*self.form_only, *other.form_only} - types_only - ignored
+        closed = ignored | types_only
+
+        def visible(paths: Iterable[str]) -> tuple[str, ...]:
+            return tuple(
+                sorted(path for path in paths if not any(is_inside(path, each) for each in closed))
+            )
+
+        return Mask(visible(form_only), visible(types_only), visible(ignored))
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of all parts of which something is not compared."""
+        return sorted((*self.form_only, *self.types_only, *self.ignored))
+
+    def apply(self, parts: Iterable[Leaf]) -> list[Leaf]:
+        """What is compared of the *parts* of a sample."""
+        compared: list[Leaf] = []
+        types: defaultdict[str, list[Leaf]] = defaultdict(list)
+        for part in parts:
+            if any(_is_at_or_in(part.path, each) for each in self.ignored):
+                continue
+            container = next(
+                (each for each in self.types_only if _is_at_or_in(part.path, each)), None
+            )
+            if container is not None:
+                types[container].append(part)
+            else:
+                compared.append(without_content(part) if part.path in self.form_only else part)
+        for container in sorted(types):
+            compared += types_in(types[container])
+        return compared
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What counts as the same sample. Its ``str`` is meant for people.
+
+    Attributes:
+        seeded: The seed that random numbers start from at each sample of a map-style dataset; None
+            if they are not seeded.
+        mask: The parts that are not compared, because they differed between two reads.
+        by_form: Whether only types and shapes are compared, of all parts.
+        in_workers: Whether samples are compared with those of workers in a fault-free run, instead
+            of those that the main process reads.
+        limit: After how many samples of each worker an endless stream is stopped.
+        differs_per_worker: Whether the stream would end there, and each worker returns different
+            random samples.
+    """
+
+    seeded: int | None = None
+    mask: Mask = field(default_factory=Mask)
+    by_form: bool = False
+    in_workers: bool = False
+    limit: int | None = None
+    differs_per_worker: bool = False
+
+    @property
+    def allows_for_randomness(self) -> bool:
+        """Whether random samples can count as the same."""
+        return self.seeded is not None or bool(self.mask) or self.by_form
+
+    @property
+    def form(self) -> str:
+        """What is compared of a part whose content is not."""
+        return "types" if self.mask else "types and shapes"
+
+    def reduce(self, parts: Iterable[Leaf]) -> Sequence[Leaf]:
+        """What is compared of the *parts* of a sample."""
+        parts = map(without_content, parts) if self.by_form else parts
+        return self.mask.apply(parts)
+
+    def __str__(self) -> str:
+        text = ("types" if self.mask else "shapes") if self.by_form else "bytes"
+        if self.in_workers:
+            text += " of workers"
+        if self.mask and not self.by_form:
+            text += f" without {join_some(path or 'all' for path in self.mask.paths)}"
+        if self.differs_per_worker:
+            return f"{text}, {pluralize(self.limit or 0, 'different sample')} per worker"
+        if self.limit is not None:
+            return f"{text}, the first {self.limit} of each worker"
+        return text if self.seeded is None else f"{text}, seeded from {self.seeded}"
+
+
+EXACT = Comparison()
+BY_FORM = Comparison(by_form=True)
+"""The comparison for random samples that differ in all parts."""
+
+
+def types_in(parts: Iterable[Leaf]) -> list[Leaf]:
+    """The types at each path; all items of a list share one."""
+    return sorted(set(map(_type_of, parts)))
+
+
+def find_mask(first: SampleParts, second: SampleParts) -> Mask:
+    """The mask under which two readings of the same samples agree on each part."""
+    ours, theirs = _group_by_path(first), _group_by_path(second)
+    mask = Mask()
+    for path in dict.fromkeys((*ours, *theirs)):  # Containers come before what is in them.
+        is_masked = any(_is_at_or_in(path, each) for each in (*mask.types_only, *mask.ignored))
+        if not is_masked and ours[path] != theirs[path]:
+            form_mask = _mask_at(path, ours, theirs)
+            is_typed = path in form_mask.types_only
+            is_mixed = is_typed and _types_at(path, first) != _types_at(path, second)
+            mask |= Mask(ignored=(path,)) if is_mixed else form_mask
+    return _limit(mask)
+
+
+def count_varying(first: SampleParts, second: SampleParts) -> dict[str, int]:
+    """In how many samples each part differs between two readings, if it does."""
+    ours, theirs = _group_by_path(first), _group_by_path(second)
+    differing = ((path, (ours[path] - theirs[path]).total()) for path in ours)
+    return {path: count for path, count in differing if count}
+
+
+def is_inside(path: str, container: str) -> bool:
+    """Whether the part at *path* is in the *container*, at any depth."""
+    suffix = path.removeprefix(container)
+    return path != container and path.startswith(container) and suffix[0] in "[. "
+
+
+def _is_at_or_in(path: str, container: str) -> bool:
+    return path == container or is_inside(path, container)
+
+
+_Samples: TypeAlias = Counter[tuple[Hashable, Leaf]]
+"""The parts at one path, by sample."""
+
+
+def _group_by_path(reading: SampleParts) -> defaultdict[str, _Samples]:
+    samples_by_path: defaultdict[str, _Samples] = defaultdict(Counter)
+    for key, parts in reading:
+        for part in parts:
+            samples_by_path[part.path][key, part] += 1
+    return samples_by_path
+
+
+def _mask_at(path: str, ours: dict[str, _Samples], theirs: dict[str, _Samples]) -> Mask:
+    """What is not compared at *path*, or of its container if some samples lack the part."""
+    if not _agree(ours[path], theirs[path], _presence_of):
+        containers = (each for each in (*ours, *theirs) if is_inside(path, each))
+        return Mask(ignored=(max(containers, key=len, default=""),))
+    has_form = _agree(ours[path], theirs[path], without_content)
+    return Mask(form_only=(path,)) if has_form else Mask(types_only=(path,))
+
+
+def _agree(ours: _Samples, theirs: _Samples, reduce: Callable[[Leaf], Leaf]) -> bool:
+    return _reduced(ours, reduce) == _reduced(theirs, reduce)
+
+
+def _reduced(samples: _Samples, reduce: Callable[[Leaf], Leaf]) -> _Samples:
+    reduced: _Samples = Counter()
+    for (key, part), count in samples.items():
+        reduced[key, reduce(part)] += count
+    return reduced
+
+
+def _types_at(path: str, reading: SampleParts) -> Counter[tuple[Hashable, Leaf]]:
+    """How many samples have each type at *path* or in there."""
+    return Counter(
+        (key, part)
+        for key, parts in reading
+        for part in types_in(each for each in parts if _is_at_or_in(each.path, path))
+    )
+
+
+def _presence_of(part: Leaf) -> Leaf:
+    return part._replace(form="", digest="")
+
+
+def without_content(part: Leaf) -> Leaf:
+    """*part* with its type and shape only."""
+    return part._replace(digest="")
+
+
+def _type_of(part: Leaf) -> Leaf:
+    """Its type without shape or length, at a path that all items of a list share."""
+    return Leaf(_PLACE.sub("[]", part.path), _SHAPE.sub("", part.form), "")
+
+
+def _limit(mask: Mask) -> Mask:
+    """*mask*, with the types of a list or of the sample in place of many parts of it."""
+    lists = Counter(each for each in map(_list_of, mask.paths) if each is not None)
+    many = [path for path, count in lists.items() if count > _MOST_IN_LIST]
+    limited = mask | Mask(types_only=tuple(many))
+    return limited if len(limited.paths) <= _MOST else Mask(types_only=("",))
+
+
+def _list_of(path: str) -> str | None:
+    """The innermost list that the part at *path* is in."""
+    places = list(_PLACE.finditer(path))
+    return path[: places[-1].start()] if places else None
