@@ -84,9 +84,14 @@ def reraise_own_error(error: BaseException, printed: str | None = None) -> None:
 
 @contextlib.contextmanager
 def report_dataset_errors(
-    action: str, advice: str = "", kind: type[UnusableDatasetError] = UnusableDatasetError
+    action: str | Callable[[], str],
+    advice: str = "",
+    kind: type[UnusableDatasetError] = UnusableDatasetError,
 ) -> Iterator[None]:
-    """Report errors of the user's code, which runs here without faults, as the dataset's."""
+    """Report errors of the user's code, which runs here without faults, as the dataset's.
+
+    *action*: what fails, or a function that says it then.
+    """
     try:
         yield
     except UnusableDatasetError:
@@ -96,6 +101,7 @@ def report_dataset_errors(
         text = f"{indent_rest(format_value(error))}{_place_of(error)}"
         if isinstance(error, StopIteration):
             advice = _STOPS
+        action = action if isinstance(action, str) else action()
         message = f"{action} failed without a fault: {text}{advice}{_pyfakefs_note(error)}"
         raise kind(message) from error
 

@@ -62,7 +62,8 @@ from pytest_dataloader_faults._trial.samplers import (
 )
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.draws import first_sample_of
-from pytest_dataloader_faults._trial.samples.reference import Reader, take_reference
+from pytest_dataloader_faults._trial.samples.reader import Reader
+from pytest_dataloader_faults._trial.samples.reference import take_reference
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.outcomes import Pass, Phase, Stage
 from pytest_dataloader_faults.outcomes.stages import DONE
@@ -486,7 +487,8 @@ def _read_first_sample(loader: DataLoader[Any], seconds: float) -> None:
     dataset = loaders.dataset_of(loader)
     if loaders.kind_of(dataset) == "map":
         if first := first_sample_of(loader, seconds):
-            Reader(loader, SampleComparer()).fetch(first)
+            with contextlib.suppress(loaders.CollateError):
+                Reader(loader, SampleComparer()).fetch(first)
     else:
         with loaders.report_dataset_errors(f"iterating {type(dataset).__name__}"):
             next(iter(dataset), None)

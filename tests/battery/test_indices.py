@@ -20,7 +20,6 @@ from support.ready_batches import (
     BatchesOfLists,
     FewerInReadyBatches,
     OnlyTogether,
-    OtherTogether,
     ZerosInReadyBatches,
     identity,
 )
@@ -239,10 +238,6 @@ def test_what_gives_several_samples_at_once(dataset, loader, records):
 )
 def test_ready_batches_that_are_wrong(dataset, check, records):
     assert failure_of(lambda: dataset(records), check, loader=READY).verdict == "corrupted"
-
-
-def test_samples_that_differ_from_those_of_getitem(records):
-    assert failure_of(lambda: OtherTogether(records), "workers-agree").verdict == "corrupted"
 
 
 OFTEN = ("named like loaders", "strict", "lying dict")

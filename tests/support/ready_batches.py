@@ -55,18 +55,10 @@ class FewerInReadyBatches(ReadyBatches):
 
 
 class Together(Records):
-    """Gives a list of samples, as torch's documentation says; *shift*: the neighbors."""
-
-    shift = False
+    """Gives a list of samples, as torch's documentation says."""
 
     def __getitems__(self, indices: list[int]) -> Any:
-        return [self[index - self.shift] for index in indices]
-
-
-class OtherTogether(Together):
-    """Gives the neighbours."""
-
-    shift = True
+        return [self[index] for index in indices]
 
 
 class BatchesOfLists(Together):

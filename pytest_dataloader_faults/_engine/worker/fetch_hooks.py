@@ -59,8 +59,8 @@ def observe_fetches(listener: FetchListener, *, samples: bool, seed: int | None 
             if samples:
                 fetcher.dataset_iter = _ObservedStream(fetcher.dataset_iter, listener)
         elif samples or seed is not None:
-            of_samples = listener if samples else FetchListener()
-            fetcher.dataset = _ObservedDataset(fetcher.dataset, of_samples, seed)
+            begin = _BeginSamples(listener if samples else FetchListener(), seed)
+            fetcher.dataset = ObservedDataset(fetcher.dataset, begin, one_by_one=seed is not None)
 
     for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
         kind.fetch = _with_reports(kind.fetch, listener)  # type: ignore[method-assign]
@@ -156,16 +156,23 @@ class _ObservedStream(Iterator[Any]):
         return next(self._samples)
 
 
-class _ObservedDataset:
-    """A dataset that reports each requested index. Only torch's fetcher ever sees it."""
+class ObservedDataset:
+    """A dataset that reports the indices of samples before it is asked for them.
 
-    def __init__(self, dataset: Any, listener: FetchListener, seed: int | None) -> None:
-        self._dataset = dataset
-        self._listener = listener
-        self._seed = seed
+    Only a fetcher ever sees it. *begin* is called with the indices; with *one_by_one*, for each
+    sample of ``__getitems__`` as well.
+    """
+
+    def __init__(
+        self, dataset: Any, begin: Callable[[Sequence[Any]], None], *, one_by_one: bool
+    ) -> None:
+        self._dataset, self._begin, self._one_by_one = dataset, begin, one_by_one
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dataset, name)
 
     def __getitem__(self, index: Any) -> Any:
-        self._notify([index])
+        self._begin([index])
         return self._dataset[index]
 
     @property
@@ -175,13 +182,20 @@ class _ObservedDataset:
         return several and functools.partial(self._read_several, several)
 
     def _read_several(self, several: Callable[[Any], Any], drawn: Any) -> Any:
-        if self._seed is not None:
-            return read_one_by_one(several, drawn, self._notify)
+        if self._one_by_one:
+            return _read_one_by_one(several, drawn, self._begin)
         indices = parts_of(drawn)
-        self._notify([drawn] if indices is None else indices)
+        self._begin([drawn] if indices is None else indices)
         return several(drawn)
 
-    def _notify(self, indices: Sequence[Any]) -> None:
+
+class _BeginSamples:
+    """Tells *listener* which samples begin, and seeds them if there is a *seed*."""
+
+    def __init__(self, listener: FetchListener, seed: int | None) -> None:
+        self._listener, self._seed = listener, seed
+
+    def __call__(self, indices: Sequence[Any]) -> None:
         for index in indices:
             is_known = len(indices) == 1 and integer_of(index) is not None
             self._listener.begin_sample(number_of(index), alone=is_known)
@@ -189,7 +203,7 @@ class _ObservedDataset:
                 seed_sample(self._seed, index)
 
 
-def read_one_by_one(
+def _read_one_by_one(
     several: Callable[[Any], Any], drawn: Any, begin: Callable[[Sequence[Any]], None]
 ) -> Any:
     """What *several* returns for *drawn*, with *begin* called for each sample before it is made.

@@ -5,7 +5,6 @@ The judge compares fingerprints only, and does not need the samples.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -118,14 +117,6 @@ class SampleComparer:
     def fingerprint(self, parts: Iterable[Leaf]) -> str:
         """The digest of a sample that has these *parts*."""
         return digest_of(self.comparison.reduce(parts))
-
-
-def copy_sample(sample: Any) -> Any:
-    """A copy, unless *sample* holds what has none, as an open file for ``collate_fn``."""
-    try:
-        return copy.deepcopy(sample)
-    except Exception:  # noqa: BLE001  # whatever the user's class raises
-        return sample
 
 
 def delivery(

@@ -10,10 +10,9 @@ import operator
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
-from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
-from pytest_dataloader_faults._trial.samples.draws import Name
+from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
+from pytest_dataloader_faults._trial.samples.reader import BatchReading, Reading
 from pytest_dataloader_faults.outcomes import Reference
 from pytest_dataloader_faults.outcomes.agreement import (
     Comparison,
@@ -23,14 +22,6 @@ from pytest_dataloader_faults.outcomes.agreement import (
     without_content,
 )
 from pytest_dataloader_faults.outcomes.reference import difference
-
-
-class Reading(NamedTuple):
-    """A sample, or a batch and its rows, as it was read once."""
-
-    name: Name | tuple[Name, ...]
-    row: SampleFingerprint
-    parts: tuple[str, ...] = ()
 
 
 def build_reference(
@@ -78,6 +69,33 @@ def adapt(
     mask = replace(comparison.mask, form_only=()) | find_mask(*forms)
     is_any = "" in mask.ignored  # Whatever the dataset returns would be right.
     return comparison if is_any else replace(comparison, by_form=True, mask=mask)
+
+
+def agree(
+    comparer: SampleComparer, readings: Sequence[Reading], batches: Sequence[BatchReading]
+) -> bool:
+    """Whether each row of the *batches* is equal to its sample in *readings*.
+
+    A ready batch may hold fewer samples than requested: the judge says that some are missing.
+    """
+    digests = dict(zip((each.name for each in readings), _digests(readings, comparer), strict=True))
+    known = set(digests.values())
+    for names, rows in batches:
+        found = [comparer.fingerprint(row.parts) for row in rows or ()]
+        is_whole = len(found) == len(names) and found == [digests[each] for each in names]
+        is_part = 0 < len(found) < len(names) and known.issuperset(found)
+        if not (is_whole or is_part):
+            return False
+    return True
+
+
+def rows_in(batches: Sequence[BatchReading]) -> list[Reading]:
+    """The samples of the *batches*, as far as these can be split."""
+    return [
+        Reading(name, row)
+        for names, rows in batches
+        for name, row in zip(names, rows or (), strict=False)
+    ]
 
 
 def _parts_by_sample(kind: str, readings: Sequence[Reading]) -> SampleParts:

@@ -1,0 +1,244 @@
+"""Read samples without a fault, by torch's own fetcher [in the disposable process].
+
+So torch decides what a batch is, and whether a dataset has ``__getitems__``, or else the library
+that has put a fetcher of its own in the place of torch's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from torch.utils.data.dataloader import _DatasetKind
+
+from pytest_dataloader_faults._engine.worker.fetch_hooks import (
+    ObservedDataset,
+    generator_states,
+    seed_sample,
+)
+from pytest_dataloader_faults._trial import loaders
+from pytest_dataloader_faults._trial.samples.comparer import (
+    SampleComparer,
+    SampleFingerprint,
+    delivery,
+)
+from pytest_dataloader_faults._trial.samples.draws import Draw, Name, name_of, reads_whole_batches
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
+from pytest_dataloader_faults.outcomes.text import pluralize
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+
+class Reading(NamedTuple):
+    """A sample, or a batch that is compared as a whole, as it was read once."""
+
+    name: Name | tuple[Name, ...]
+    row: SampleFingerprint
+    parts: tuple[str, ...] = ()
+    """The digests of its rows, if a stream makes its own batches."""
+
+
+class BatchReading(NamedTuple):
+    """A batch, as it was read once; *rows* are None if it cannot be split into samples."""
+
+    names: tuple[Name, ...]
+    rows: tuple[SampleFingerprint, ...] | None
+
+
+@dataclass
+class Reader:
+    """Reads samples of *loader*'s dataset, and makes their fingerprints.
+
+    Attributes:
+        displaced: By how much the index whose random numbers a sample gets is less than its own.
+        draws_random_numbers: Whether samples that are seeded draw numbers from the global
+            generators of torch, NumPy or Python.
+
+    """
+
+    loader: DataLoader[Any]
+    comparer: SampleComparer
+    displaced: int = 0
+    draws_random_numbers: bool = False
+
+    def __post_init__(self) -> None:
+        self._states: dict[str, Any] | None = None
+        self._indices: Sequence[Any] = ()
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset that is read."""
+        return loaders.dataset_of(self.loader)
+
+    # Samples with indices
+
+    def fetch(self, draw: Draw, *, copies: bool = False) -> Any:
+        """The batch that a worker makes of *draw*; *copies*: of copies of the samples."""
+        self._states, self._indices = None, draw.indices
+        with loaders.report_dataset_errors(self._describe):
+            batch = self._make_fetcher(copies=copies).fetch(draw.copy_for_worker().drawn)
+        self._look_at_generators()
+        return batch
+
+    def read_sample(self, draw: Draw) -> Reading:
+        """The one sample of *draw*, as a row of its own batch."""
+        batch = self.fetch(draw)
+        return Reading(draw.names[0], self._row_of_one(batch, is_whole=draw.is_whole))
+
+    def read_batch(self, draw: Draw, *, copies: bool = False) -> BatchReading:
+        """The batch of *draw*, as its rows."""
+        batch = self.fetch(draw, copies=copies)
+        if draw.is_whole or not self.loader._auto_collation:
+            return BatchReading(draw.names, (self._row(batch),))
+        self._require_split(batch, len(draw.names))
+        counts = range(len(draw.names), 0, -1)  # A ready batch may lack some.
+        rows = (self.comparer.rows(batch, each) for each in counts)
+        return BatchReading(draw.names, next(filter(None, rows), None))
+
+    def read_whole_batch(self, draw: Draw) -> Reading:
+        """The batch of *draw*, as one sample."""
+        return Reading(draw.names, self._row(self.fetch(draw)))
+
+    def read_digests(self, draw: Draw) -> tuple[tuple[Name, ...], tuple[str, ...]]:
+        """What identifies the batch of *draw*: its names, and the digests as in a trial."""
+        delivered = delivery(self.fetch(draw), draw, self.loader, self.comparer)
+        return draw.names, (delivered.digest,) if delivered.rows is None else delivered.rows
+
+    def _make_fetcher(self, *, copies: bool = False) -> Any:
+        is_map = loaders.kind_of(self.dataset) == "map"
+        kind = _DatasetKind.Map if is_map else _DatasetKind.Iterable
+        collation = self.loader._auto_collation, self._collate, self.loader.drop_last
+        create: Any = _DatasetKind.create_fetcher
+        fetcher = create(kind, self.dataset, *collation)
+        if is_map:
+            dataset = _CopyingDataset(fetcher.dataset) if copies else fetcher.dataset
+            is_seeded = self.comparer.comparison.seeded is not None
+            fetcher.dataset = ObservedDataset(dataset, self._begin, one_by_one=is_seeded)
+        return fetcher
+
+    def _begin(self, indices: Sequence[Any]) -> None:
+        """Samples with these *indices* are made next."""
+        self._look_at_generators()
+        self._indices = indices
+        if (start := self.comparer.comparison.seeded) is not None:
+            for index in indices:
+                seed_sample(start, index - self.displaced if self.displaced else index)
+            self._states = None if self.draws_random_numbers else generator_states()
+
+    def _look_at_generators(self) -> None:
+        """Find out whether the last sample has drawn numbers."""
+        if self._states is not None:
+            self.draws_random_numbers |= generator_states(self._states) != self._states
+
+    def _describe(self) -> str:
+        """What fails now."""
+        name, indices = type(self.dataset).__name__, ", ".join(map(_describe_index, self._indices))
+        is_batch = self.loader._auto_collation and reads_whole_batches(self.dataset)
+        return f"{name}.__getitems__([{indices}])" if is_batch else f"{name}[{indices}]"
+
+    def _collate(self, samples: Any) -> Any:
+        advice = (
+            ". A DataLoader with this collate_fn cannot make a batch of them either: pass another"
+            " one, as in loader={'collate_fn': ...}, or batch_size=None"
+        )
+        action = f"collating samples of {type(self.dataset).__name__}"
+        with loaders.report_dataset_errors(action, advice, loaders.CollateError):
+            return self.loader.collate_fn(samples)
+
+    # Samples of a stream
+
+    def read_stream(self) -> Iterator[Reading]:
+        """The samples of the stream, each as a row of its own batch.
+
+        Batches of an iterable differ with the workers; only their samples can be compared.
+        """
+        is_batched = self.loader._auto_collation
+        fetcher, place = self._make_fetcher(), 0
+        while True:
+            try:
+                batch = fetcher.fetch([None] if is_batched else None)
+            except StopIteration:
+                return
+            except loaders.CollateError:
+                if not place and self._collates_several():
+                    self._refuse_batches()
+                raise
+            if is_batched and not place and self.comparer.split(batch, 1) is None:
+                self._refuse_batches()
+            parts = () if is_batched else self.comparer.parts(batch)
+            yield Reading(place, self._row_of_one(batch), parts)
+            place += 1
+
+    def _collates_several(self) -> bool:
+        """Whether the first samples of the stream can be made into a batch."""
+        with contextlib.suppress(loaders.CollateError, StopIteration):
+            self._make_fetcher().fetch([None] * (self.loader.batch_size or 1))
+            return True
+        return False
+
+    def _refuse_batches(self) -> NoReturn:
+        message = (
+            f"the batches of {type(self.dataset).__name__} cannot be split into samples, and an"
+            " iterable dataset has no indices that say what a batch should contain, so nothing"
+            " can be compared. Pass batch_size=None, or define Contract(split=...)"
+        )
+        raise UnusableDatasetError(message)
+
+    # What is compared
+
+    def _row_of_one(self, batch: Any, *, is_whole: bool = False) -> SampleFingerprint:
+        """The row of a batch of one sample; *is_whole*: it cannot be split."""
+        is_batch = self.loader._auto_collation and not is_whole
+        if is_batch and (samples := self.comparer.split(batch, 1)):
+            return self._row(samples[0], is_slice=self.comparer.slices)
+        return self._row(batch)
+
+    def _row(self, sample: Any, *, is_slice: bool = False) -> SampleFingerprint:
+        self._require_key(sample)
+        return self.comparer.row(sample, is_slice=is_slice)
+
+    def _require_key(self, value: Any) -> None:
+        """Refuse a function of the author's that fails on a sample that no fault has hit."""
+        if (key := self.comparer.contract.key) is not None:
+            with loaders.report_dataset_errors("the contract's key"):
+                key(value)
+
+    def _require_split(self, batch: Any, count: int) -> None:
+        """Refuse a function of the author's that does not split *batch* into *count* samples."""
+        contract_split = self.comparer.contract.split
+        if contract_split is None or reads_whole_batches(self.dataset):
+            return
+        with loaders.report_dataset_errors("the contract's split"):
+            samples = len(list(contract_split(batch)))
+        if samples != count:
+            message = (
+                f"the contract's split divides a batch of {pluralize(count, 'sample')} into"
+                f" {samples}. It must return the list of its samples"
+            )
+            raise UnusableDatasetError(message)
+
+
+class _CopyingDataset:
+    """A dataset whose samples are copies: one may return the same buffer again and again."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dataset, name)
+
+    def __getitem__(self, index: Any) -> Any:
+        sample = self._dataset[index]
+        try:
+            return copy.deepcopy(sample)
+        except Exception:  # noqa: BLE001  # It holds what has no copy, as an open file.
+            return sample
+
+
+def _describe_index(index: Any) -> str:
+    name = name_of(index)
+    return repr(name) if type(index) is str else str(name)
