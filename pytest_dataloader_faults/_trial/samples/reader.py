@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import pickle
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from torch.utils.data.dataloader import _DatasetKind
 
+from pytest_dataloader_faults._engine.system.children import ChildCall, run_in_child
 from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     ObservedDataset,
     generator_states,
@@ -31,6 +34,10 @@ from pytest_dataloader_faults.outcomes.text import pluralize
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
+    from typing_extensions import Self
+
+_ENOUGH_SECONDS, _TIMES = 5.0, 10
+"""How long a child may take: this long, or this many times as long as its parent."""
 
 
 class Reading(NamedTuple):
@@ -220,6 +227,68 @@ class Reader:
                 f" {samples}. It must return the list of its samples"
             )
             raise UnusableDatasetError(message)
+
+
+class SamplesInChild:
+    """The samples of some draws, which a child reads: it has the dataset as it is now.
+
+    If the child fails, or takes much longer than *seconds*, they are read here, where an error is
+    reported.
+    """
+
+    seconds = 0.0
+
+    def __init__(self, reader: Reader, draws: Sequence[Draw]) -> None:
+        self._reader, self._draws = reader, draws
+        self._stack = contextlib.ExitStack()
+        self._call = self._stack.enter_context(ChildCall(self._pack)) if _may_fork(reader) else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def read(self) -> list[Reading]:
+        """The samples, in the order of the draws."""
+        seconds = max(_ENOUGH_SECONDS, _TIMES * self.seconds)
+        if not (self._call and (answer := self._call.answer(seconds))):
+            return self._read()
+        readings, draws_random_numbers = pickle.loads(answer)  # noqa: S301  # our own
+        self._reader.draws_random_numbers |= draws_random_numbers
+        result: list[Reading] = readings
+        return result
+
+    def _read(self) -> list[Reading]:
+        self._reader.comparer.begin()
+        return list(map(self._reader.read_sample, self._draws))
+
+    def _pack(self) -> bytes:
+        return pickle.dumps((self._read(), self._reader.draws_random_numbers))
+
+
+def time_samples(reader: Reader, draws: Sequence[Draw]) -> list[float]:
+    """How many seconds each of the *draws* takes, in a child if possible."""
+
+    def measure() -> list[float]:
+        took = []
+        for draw in draws:
+            began = time.monotonic()
+            with contextlib.suppress(loaders.CollateError):
+                reader.fetch(draw)
+            took.append(time.monotonic() - began)
+        return took
+
+    packed = b""
+    if _may_fork(reader):
+        packed = run_in_child(lambda: pickle.dumps(measure()), _ENOUGH_SECONDS)
+    took: list[float] = pickle.loads(packed) if packed else measure()  # noqa: S301  # our own
+    return took
+
+
+def _may_fork(reader: Reader) -> bool:
+    """Whether the dataset survives a fork, as its author thinks."""
+    return loaders.start_method_of(reader.loader) in ("", "fork")
 
 
 class _CopyingDataset:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import statistics
@@ -25,7 +24,13 @@ from pytest_dataloader_faults._trial.samples import draws
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.draws import Draw, Name
 from pytest_dataloader_faults._trial.samples.in_worker import take_in_worker
-from pytest_dataloader_faults._trial.samples.reader import BatchReading, Reader, Reading
+from pytest_dataloader_faults._trial.samples.reader import (
+    BatchReading,
+    Reader,
+    Reading,
+    SamplesInChild,
+    time_samples,
+)
 from pytest_dataloader_faults._trial.samples.readings import (
     adapt,
     agree,
@@ -110,12 +115,8 @@ def _limit(reader: Reader, job: ReferenceJob) -> tuple[int | None, list[Draw], b
     if job.settings.samples is None or job.seconds is None:
         return job.settings.samples, [], job.options.whole_batches
     first_draws = list(itertools.islice(draws.draws_of(reader.loader), 1))
-    took = []
-    for sample_draw in [part for draw in first_draws for part in draw.split()][:_TIMED]:
-        began = time.monotonic()
-        with contextlib.suppress(loaders.CollateError):
-            reader.fetch(sample_draw)
-        took.append(time.monotonic() - began)
+    sample_draws = [part for draw in first_draws for part in draw.split()][:_TIMED]
+    took = time_samples(reader, sample_draws)
     limit = job.settings.samples
     # Halved instead of computed, because the time of samples varies.
     while took and limit > 1 and limit * _READINGS * statistics.median(took) > job.seconds:
@@ -128,36 +129,45 @@ def _limit(reader: Reader, job: ReferenceJob) -> tuple[int | None, list[Draw], b
     return limit, first_draws, False
 
 
-# Some facts about samples and their batches. A sample is read in a batch, and then in a batch of
-# its own, in the reverse order: what is random may depend on what was read before. If both are not
-# equal, although each of them is the same again, the samples of a batch depend on each other, as
-# with padding, and batches are compared as wholes. But a dataset may also return the same buffer
-# for each sample, which only a copy of each shows.
+# Some facts about samples and their batches. A sample is read in a batch, and in a child process in
+# a batch of its own, in the reverse order: what is random may depend on what was read before. The
+# child has the dataset as it was before the first read, as a worker has: a dataset may change the
+# samples that it keeps. If both are not equal, although each of them is the same again, the samples
+# of a batch depend on each other, as with padding, and batches are compared as wholes. But a
+# dataset may also return the same buffer for each sample, which only a copy of each shows.
 
 
 def _reference_by_index(reader: Reader, drawn: Sequence[Draw], job: ReferenceJob) -> Reference:
     requested = [each for each in drawn if each.names]
-    batched = list(map(reader.read_batch, requested))
-    try:
-        return _reference_of_samples(reader, requested, batched, job)
-    except loaders.CollateError:  # Of one sample: it may need as many as a batch has.
-        if all(len(each.names) == 1 for each in requested):
-            raise
+    samples: dict[Name, Draw] = {}
+    for sample_draw in (part for draw in requested for part in draw.split()):
+        samples.setdefault(sample_draw.names[0], sample_draw)
+    backward, forward = (SamplesInChild(reader, list(samples.values())[::step]) for step in (-1, 1))
+    with backward, forward:
+        began = time.monotonic()
+        batched = list(map(reader.read_batch, requested))
+        backward.seconds = forward.seconds = time.monotonic() - began
+        try:
+            return _reference_of_samples(reader, job, requested, batched, backward, forward)
+        except loaders.CollateError:  # Of one sample: it may need as many as a batch has.
+            if all(len(each.names) == 1 for each in requested):
+                raise
     return _reference_of_batches(reader, requested, job)
 
 
 def _reference_of_samples(
-    reader: Reader, requested: Sequence[Draw], batched: Sequence[BatchReading], job: ReferenceJob
+    reader: Reader,
+    job: ReferenceJob,
+    requested: Sequence[Draw],
+    batched: Sequence[BatchReading],
+    backward: SamplesInChild,
+    forward: SamplesInChild,
 ) -> Reference:
-    samples: dict[Name, Draw] = {}
-    for sample_draw in (part for draw in requested for part in draw.split()):
-        samples.setdefault(sample_draw.names[0], sample_draw)
     comparer = reader.comparer
-    comparer.begin()
-    readings = repeats = list(map(reader.read_sample, reversed(samples.values())))[::-1]
+    readings = repeats = backward.read()[::-1]
     is_known = comparer.comparison.mask or comparer.comparison.by_form
     if is_known or not agree(comparer, readings, batched):
-        repeats = list(map(reader.read_sample, samples.values()))
+        repeats = forward.read()
         _adapt(reader, job, "map", readings, repeats)
     if not agree(comparer, readings, batched):
         batched, first = [reader.read_batch(each, copies=True) for each in requested], batched
@@ -214,6 +224,7 @@ def _reference_in_order(reader: Reader, job: ReferenceJob) -> Reference:
     readings, limit = _read_stream(reader, job.deadline)
     if not readings:
         raise loaders.EmptyDatasetError(loaders.empty_message(reader.dataset))
+    seed_everything(job.settings.seed + 1)  # A stream may draw by the seed of its worker.
     repeats = list(itertools.islice(reader.read_stream(), limit))
     if limit is not None:
         comparison = replace(reader.comparer.comparison, limit=limit, by_form=True)

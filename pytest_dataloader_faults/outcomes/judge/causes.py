@@ -286,6 +286,12 @@ _DIFFERENT_SAMPLES = Cause(
     "returns different samples in workers than in the main process",
     fix="make samples depend on the index alone",
 )
+_CHANGES_KEPT = Cause(
+    "changes a sample that it keeps",
+    "A sample is right when a worker reads it for the first time, and another one in the next"
+    " epoch: the dataset keeps it, and changes it in place. Change a copy",
+    fix="change a copy of a sample that the dataset keeps",
+)
 _IMPORTS = (
     "Workers that are not forked import the dataset's modules again, so they do not see what a test"
     " changed in them (with monkeypatch, for example). Pass such values to the dataset. Or, if your"
@@ -369,9 +375,16 @@ def _dataset_cause(outcome: TrialFacts, wrong: Wrong | None, fault_free: TrialFa
         outcome.kind == "iterable" and wrong is Wrong.REPEATED
     ):
         return _OWN_PART_AGAIN if _repeats_own_part(outcome) else _SAME_SHARDS
+    if wrong is Wrong.DIFFERS and outcome.kind == "map" and _are_workers_kept(outcome):
+        return _CHANGES_KEPT
     if not is_not_forked(outcome):
         return _DIFFERENT_SAMPLES
     return _UNORDERED if wrong in _OTHER_SAMPLE else _DIFFERENT_IF_NOT_FORKED
+
+
+def _are_workers_kept(outcome: TrialFacts) -> bool:
+    """Whether the workers of the first epoch, which was right, make a later one as well."""
+    return len(outcome.epochs) > 1 and bool(outcome.request.loader.get("persistent_workers"))
 
 
 def _repeats_own_part(outcome: TrialFacts) -> bool:
