@@ -93,8 +93,6 @@ class TrialOptions:
     Attributes:
         processes: The processes of the trial, with their steps.
         watch_files: Whether opens and reads are counted even if no fault needs the counts.
-        whole_batches: Whether batches are as large as the loader makes them, also if that takes
-            more samples than requested: a batch for each worker.
         of_workers: Whether the batches of workers are compared, because the loader's own
             ``__iter__`` changes them.
         descriptors: How many descriptors may be opened in addition to the open ones; None to keep
@@ -103,7 +101,6 @@ class TrialOptions:
 
     processes: Processes = _ONE_EPOCH
     watch_files: bool = False
-    whole_batches: bool = False
     of_workers: bool = False
     descriptors: int | None = None
 
@@ -238,7 +235,8 @@ class Job:
     loader. *may_take_longer*: whether it gets more time if it moves or sleeps at its deadline.
     *most_bytes*: how many bytes a pass may read before more reads no longer count as progress; None
     if unknown. *member*: its place in a group of jobs; None for a job that is in no group.
-    *history*: what is known of files.
+    *history*: what is known of files. *batch_size*: how many samples a batch may have; None for
+    the usual limit.
     """
 
     make_dataset: Any
@@ -251,6 +249,7 @@ class Job:
     most_bytes: int | None = None
     member: Member | None = None
     history: FileHistory = field(default_factory=FileHistory)
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
         """Raise InvalidArgumentError for an invalid dataset."""

@@ -87,7 +87,6 @@ class LoaderMade(NamedTuple):
     start_method: str
     drop_last: bool = False
     state_of: StateOf = StateOf.NONE
-    reduced_from: int | None = None
 
 
 class FaultsArmed(NamedTuple):

@@ -305,19 +305,19 @@ class TrialProcess:
             )
         if step.adapt is not None:
             loader = step.adapt(loader)
-        outer, reduced_from = loaders.outer_loader(loader), None
+        outer = loaders.outer_loader(loader)
         if loaders.kind_of(loaders.dataset_of(loader)) == "map":
             # A constructor that meets a fault may return a dataset of another length.
             count = count_samples if step.phase is None else loaders.count_readable
             self._length = count(loader, outer)
             self.sampler = sampler_of_epoch(loader, outer)
             if job.settings.samples is not None:
-                reduced_from = limit_samples(
+                limit_samples(
                     loader,
                     outer,
                     job.settings.samples,
                     keeps_sampler=step.adapt is not None,
-                    whole_batches=job.options.whole_batches,
+                    batch_size=job.batch_size,
                 )
         elif job.member_of_several:
             self._length = loaders.length_of(loaders.dataset_of(loader))
@@ -329,7 +329,7 @@ class TrialProcess:
         if loader.num_workers:
             self.free.require_for(loader.num_workers)
         loaders.end_stream(loader, job.comparison.limit)
-        facts = drops_last(loader), state_of(loader, outer), reduced_from
+        facts = drops_last(loader), state_of(loader, outer)
         kind, method = loaders.kind_of(loaders.dataset_of(loader)), loaders.start_method_of(loader)
         self.journal.write(LoaderMade(kind, method, *facts))
         return loader

@@ -48,6 +48,8 @@ def has_known_length(sampler: Any) -> bool:
 
 _BATCHES_OF_A_WORKER = 2
 """Each worker makes at least this many, however few samples were requested."""
+_LARGEST_BATCH = 64
+"""A larger batch is made smaller in a trial."""
 
 
 def spread_indices(count: int, limit: int) -> list[int]:
@@ -295,64 +297,46 @@ def limit_samples(
     limit: int,
     *,
     keeps_sampler: bool = False,
-    whole_batches: bool = False,
-) -> int | None:
+    batch_size: int | None = None,
+) -> None:
     """Have *loader*, of a map-style dataset, draw about *limit* samples of more.
 
-    If its batches are too large for each worker to make two, they get smaller, unless a batch
-    sampler of the user's own makes them, or *whole_batches* are requested: then each worker makes
-    at least one. *outer*: what wraps the loader, or the loader itself. *keeps_sampler*: whether its
-    own samplers draw, the first of what they would: the state of a loader may be that of its
-    sampler. Returns the size of its batches, if they got smaller.
+    Each worker makes at least a batch. It has the size that the loader has chosen, unless
+    *batch_size*, or else 64, is less. *outer*: what wraps the loader, or the loader itself.
+    *keeps_sampler*: whether its own samplers draw, the first of what they would: the state of a
+    loader may be that of its sampler.
     """
-    workers = max(1, loader.num_workers)
+    workers, largest = max(1, loader.num_workers), batch_size or _LARGEST_BATCH
     at_least = _BATCHES_OF_A_WORKER * workers
     limit = max(limit, at_least)
-    full_batches = workers if whole_batches else 0
     index_sampler: Any = loader._index_sampler
     if length_of_endless(loader, outer) is not None:
-        repeated = _list_inner_samplers(index_sampler)
-        limited = {
-            name: _limited(inner, limit, at_least, full_batches) for name, inner in repeated.items()
-        }
-        for name, sampler in limited.items():
-            object.__setattr__(index_sampler, name, sampler)
-        sizes = (_find_original_size(repeated[name], limited[name]) for name in limited)
-        return next(filter(None, sizes), None)
-    if keeps_sampler or not _draws_all(index_sampler):
+        for name, inner in _list_inner_samplers(index_sampler).items():
+            limited = _limited(inner, limit, workers, largest)
+            object.__setattr__(index_sampler, name, limited)
+    elif keeps_sampler or not _draws_all(index_sampler):
         _replace(loader, _take_first(index_sampler, limit, at_least))
-        return None
-    sampler = _limited(index_sampler, limit, at_least, full_batches)
-    _replace(loader, sampler)
-    return _find_original_size(index_sampler, sampler)
+    else:
+        _replace(loader, _limited(index_sampler, limit, workers, largest))
 
 
-def _limited(sampler: Any, limit: int, at_least: int, full_batches: int) -> Any:
-    """What draws about *limit* of the samples that *sampler* draws, in *at_least* batches.
+def _limited(sampler: Any, limit: int, workers: int, largest: int) -> Any:
+    """What draws about *limit* of the samples that *sampler* draws, a batch for each worker.
 
-    *full_batches*: how many batches keep their size; 0 if they may get smaller.
+    *largest*: how many samples a batch may have.
     """
     if not _draws_all(sampler):
-        return _take_first(sampler, limit, at_least)
+        return _take_first(sampler, limit, _BATCHES_OF_A_WORKER * workers)
     is_batched = type(sampler) is BatchSampler
     inner: Any = sampler.sampler if is_batched else sampler
     replicas = inner.num_replicas if type(inner) is DistributedSampler else 1
-    limit = max(limit, replicas * at_least, replicas * full_batches * _batch_size(sampler))
-    chosen = _spread_like(inner, limit)
+    size = min(_batch_size(sampler), largest)
+    chosen = _spread_like(inner, max(limit, replicas * workers * size))
     if chosen is None:
         return sampler
     if not is_batched:
         return chosen
-    several = max(1, limit // (replicas * at_least))
-    size = sampler.batch_size if full_batches else min(sampler.batch_size, several)
     return BatchSampler(chosen, size, sampler.drop_last)
-
-
-def _find_original_size(sampler: Any, limited: Any) -> int | None:
-    """The size of the batches of *sampler*, if those of *limited* are smaller."""
-    size = _batch_size(sampler)
-    is_batched = type(sampler) is BatchSampler
-    return size if is_batched and _batch_size(limited) < size else None
 
 
 def _take_first(sampler: Any, limit: int, at_least: int) -> Any:
@@ -360,9 +344,21 @@ def _take_first(sampler: Any, limit: int, at_least: int) -> Any:
     return kind(sampler, max(-(-limit // _batch_size(sampler)), at_least))
 
 
-def count_whole(loader: DataLoader[Any]) -> int:
-    """How many samples a whole batch for each worker of *loader* takes."""
-    return max(1, loader.num_workers) * _batch_size(loader._index_sampler)
+def choose_size(
+    loader: DataLoader[Any], limit: int, affordable: float, possible: float
+) -> tuple[int, int]:
+    """How many samples of *loader* to check, at least *limit*, and how many a batch has then.
+
+    There is time for so many samples that are *affordable*, or *possible*.
+    """
+    workers = max(1, loader.num_workers)
+    size = min(_batch_size(loader._index_sampler), _LARGEST_BATCH)
+    few, several = workers * size, workers * size * _BATCHES_OF_A_WORKER
+    if several <= affordable:
+        return max(limit, several), size
+    if few <= possible:
+        return max(limit, few), size
+    return limit, min(size, max(1, limit // (_BATCHES_OF_A_WORKER * workers)))
 
 
 def _spread_like(sampler: Any, limit: int) -> Sampler[Any] | None:

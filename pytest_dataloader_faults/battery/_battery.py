@@ -205,9 +205,6 @@ class Battery:
                 check.require_effect(scenario, self.workload, outcome)
             trials.append(self._judge_patiently(check, scenario, outcome, trials))
             self._require_compared_content(scenario, trials[-1])
-            if self._may_depend_on_batch_size(trials[-1]):
-                self.fault_free_run.enlarge_batches()
-                return self._confirm(check, scenario, should_fail)
             if check is _SWEEP and trials[0].finding.verdict is Verdict.NOT_EXERCISED:
                 break  # The end of a sweep's row, and no failure.
             if len(trials) == 1 and hangs_at(outcome, self.hangs):
@@ -237,12 +234,6 @@ class Battery:
             return JudgedTrial(outcome, self._judge(outcome, check, scenario))
 
         return self.fault_free_run.find_once(check.name, run)
-
-    def _may_depend_on_batch_size(self, trial: JudgedTrial) -> bool:
-        """Whether *trial* fails, but may pass with batches of the loader's own size."""
-        return trial.finding.verdict.fails and self.fault_free_run.can_make_whole_batches(
-            trial.outcome
-        )
 
     def _require_compared_content(self, scenario: Scenario, trial: JudgedTrial) -> None:
         """Raise NotApplicable if a long stream survives file faults, which shows nothing."""

@@ -91,7 +91,6 @@ class FaultFreeRun:
         self.deadlines = Deadlines(settings)
         self.comparison = EXACT
         self.changes: Mapping[str, Any] = {}
-        self.whole_batches = False
         self.of_workers = False
         self.history = FileHistory()
         self.unusable_reason: str | None = None
@@ -212,7 +211,8 @@ class FaultFreeRun:
             settings=replace(self.limited_settings, deadline=deadline or self.deadlines.for_trial),
             changes=self._allowed_changes(self.changes if changes is None else changes),
             comparison=comparison or self.comparison,
-            options=replace(options, whole_batches=self.whole_batches, of_workers=self.of_workers),
+            options=replace(options, of_workers=self.of_workers),
+            batch_size=self.reference.batch_size,
             replay=replay_of(self.reference),
             needs_workers=True,
             recovers_in_workers=self.reference.is_of_worker or recovers_in_workers,
@@ -238,12 +238,6 @@ class FaultFreeRun:
         is_known = outcome.comparison in self._references
         known_reference = self._references.get(outcome.comparison if is_known else self.comparison)
         return replace(known_reference, shares=self._shares, drawn=self._drawn)
-
-    def enlarge_batches(self) -> None:
-        """Make batches as large as the loader does from now on."""
-        self.whole_batches = True
-        self._references.enlarge_batches()
-        self._findings.clear()
 
     def compare_batches(self) -> None:
         """Compare whole batches from now on, because some cannot be split into samples."""
@@ -293,13 +287,6 @@ class FaultFreeRun:
         # The reference was the same twice; samples that depend on a race between workers are not.
         return count if are_equal(outcome, self.run_fault_free(changes=changes)[-1]) else None
 
-    def can_make_whole_batches(self, outcome: Outcome) -> bool:
-        """Whether there is time for batches as large as the loader's, if *outcome* has none."""
-        count = len(self.reference.samples) or sum(len(each) for each, _ in self.reference.batches)
-        needed = (outcome.loader.reduced_from or 0) * max(1, len(outcome.workers))
-        seconds = self.reference.duration / max(1, count) * needed
-        return 0 < needed <= _MOST_IN_BATCHES and seconds <= self.deadlines.most / 2
-
     @property
     def draws_global_numbers(self) -> bool:
         """Whether samples draw from generators that trials seed, as far as that is known."""
@@ -308,14 +295,10 @@ class FaultFreeRun:
     def _run_fault_free(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         """Trials without a fault until one of them shows nothing wrong."""
         reference.require_samples(self.reference, self.contract)
-        self.whole_batches |= self.reference.whole_batches
         runs = []
         for self.changes in attempts:
             run, finding = self.run_watched()
             self.deadlines.record_epoch(0 if run[-1].timed_out else run[-1].duration)
-            if not finding.passed and self.can_make_whole_batches(run[-1]):
-                self.enlarge_batches()
-                run, finding = self.run_watched()
             batches = (each for epoch in run[-1].epochs for each in epoch.delivered)
             if not finding.passed and any(each.is_own for each in batches):
                 self.of_workers = True
@@ -342,7 +325,3 @@ def replay_of(reference: Reference) -> Replay:
     # If samples have different shapes, another batch of them may be padded.
     in_batches = bool(reference.batches) or reference.mixes(reference.digests)
     return Replay(draws, reference.readable, in_batches)
-
-
-_MOST_IN_BATCHES = 1024
-"""The most samples that are checked for a batch of the loader's own size per worker."""

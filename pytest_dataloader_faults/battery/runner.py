@@ -48,11 +48,6 @@ _NOT_RUN = (
     "{} was not run: it needs this fault-free run, in which a process was killed twice. Find out"
     " what kills processes on this machine, then run the check again"
 )
-_SMALL_BATCHES = (
-    "its batches had fewer samples than the loader's batch size of {size}, because full batches"
-    " take too long here. If the failure depends on the batch size, pass a loader with smaller"
-    " batches"
-)
 _WARNING = (
     "By itself, this is only a warning (UnclearErrorWarning), because {} raised the error or ended"
     " the process, not your code"
@@ -95,7 +90,7 @@ def run_check(
     about_files = (*run.notes, *kind.notes(run)) if of_files else ()
     noted = CHECKS[name].note_on(trial)
     notes = (*noted, *_notes_on_dataset(battery, outcome), *about_files)
-    untested = (*_untested_timeout(name, trial), *_small_batches(trial))
+    untested = _untested_timeout(name, trial)
     library = trial.finding.library
     why_warned = (_WARNING.format(library),) if library else ()
     advice = (*why_warned, *_advice(name, trial, cause or Cause("")))
@@ -201,14 +196,6 @@ def _untested_timeout(name: str, trial: JudgedTrial) -> tuple[str, ...]:
     is_patient = CHECKS[name].scenario.patience is not None
     is_unseen = is_patient and trial.finding.passed and loader_timed_out(trial.outcome)
     return (_UNSEEN.format(name=name),) if is_unseen else ()
-
-
-def _small_batches(trial: JudgedTrial) -> tuple[str, ...]:
-    """A remark if a failure was not repeated with batches of the loader's own size."""
-    size = trial.outcome.loader.reduced_from
-    if trial.finding.passed or size is None or not trial.outcome.schedule:
-        return ()
-    return (_SMALL_BATCHES.format(size=size),)
 
 
 def _other_files(unfired: list[FaultFacts]) -> str:

@@ -281,7 +281,7 @@ class ReferenceStore:
         self._make_dataset, self._settings, self._history = make_dataset, settings, history
         self._seconds = _ENOUGH_SECONDS if settings.samples == SAMPLES else None
         self._learn = learn
-        self._whole_batches = False
+        self._batch_size: int | None = None
         self._by_comparison: dict[Comparison, Reference] = {}
 
     @property
@@ -310,6 +310,7 @@ class ReferenceStore:
         self._learn(reference.duration)
         self._by_comparison[reference.comparison] = reference
         self.limit(reference.limit)  # From now on the same for all.
+        self._batch_size = reference.batch_size
         return reference.comparison
 
     def get(self, comparison: Comparison) -> Reference:
@@ -323,11 +324,6 @@ class ReferenceStore:
         """The comparison of samples whose random numbers are not seeded."""
         return self.adapt(BY_FORM)
 
-    def enlarge_batches(self) -> None:
-        """Read batches of the loader's own size from now on."""
-        self._whole_batches, self._by_comparison = True, {}
-        vars(self).pop("without_seeds", None)
-
     def compare_batches(self, comparison: Comparison) -> None:
         """Read everything in batches from now on: one of them could not be split into samples."""
         reference = self._take(comparison, in_batches=True)
@@ -338,7 +334,6 @@ class ReferenceStore:
         # Random samples that are read again differ from their batch, whatever made that.
         known = (each for each in self._by_comparison.values() if each.unstable_index is None)
         in_batches = any(each.batches for each in known)
-        facts = {"history": self._history, "in_batches": in_batches}
-        options = TrialOptions(whole_batches=self._whole_batches)
-        facts |= {"comparison": comparison, "options": options, **arguments}
+        facts: dict[str, Any] = {"history": self._history, "in_batches": in_batches}
+        facts |= {"comparison": comparison, "batch_size": self._batch_size, **arguments}
         return take_reference(self._make_dataset, self._settings, **facts)

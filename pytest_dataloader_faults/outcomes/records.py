@@ -271,8 +271,6 @@ class LoaderFacts:
         start_method: How workers were started; ``""`` if the loader has none.
         drop_last: Whether the loader drops a last batch that is not full.
         state_of: Whose state a checkpoint can contain.
-        reduced_from: The loader's batch size, if the trial used smaller batches because it does not
-            check all samples; None if it did not.
         batches: How many batches an epoch of a map-style dataset has, if that is known.
     """
 
@@ -280,7 +278,6 @@ class LoaderFacts:
     start_method: str = ""
     drop_last: bool = False
     state_of: StateOf = StateOf.NONE
-    reduced_from: int | None = None
     batches: int | None = None
 
 

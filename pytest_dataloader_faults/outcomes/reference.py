@@ -52,7 +52,7 @@ class Reference:
         limit: About how many samples were requested; None for all.
         total: How many samples there are to draw.
         readable: The same, or the length of the dataset if the loader has a custom sampler.
-        whole_batches: Whether *limit* leaves room for batches of the loader's own size.
+        batch_size: How many samples a batch may have; None if all samples are checked.
         stream_limit: After how many samples an endless stream was stopped; None if it ended.
         shares: The part of a stream that each worker returned in the fault-free run, if known.
         drawn: How many samples the sampler drew in the fault-free run, if it drew as many batches
@@ -86,7 +86,7 @@ class Reference:
     limit: int | None = None
     total: int | None = None
     readable: int | None = field(default=None, compare=False)
-    whole_batches: bool = field(default=False, compare=False)
+    batch_size: int | None = field(default=None, compare=False)
     stream_limit: int | None = None
     shares: tuple[Share, ...] = field(default=(), compare=False)
     drawn: int | None = field(default=None, compare=False)

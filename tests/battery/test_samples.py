@@ -56,9 +56,9 @@ def _path(tmp_path):
 
 
 def test_each_worker_makes_two_batches(path):
-    result = result_of(lambda: Many(path), "worker-killed-middle", samples=1)
+    result = result_of(lambda: Many(path), "worker-killed-middle", loader={"batch_size": 100})
     assert result.verdict == "failed_cleanly"
-    assert "4 of 400 samples were checked" in result.explanation
+    assert "256 of 400 samples were checked" in result.explanation
 
 
 def test_samples_of_the_whole_dataset(path):
@@ -105,7 +105,7 @@ def test_an_index_that_the_dataset_lacks_is_requested(records):
 
 def test_as_many_samples_as_requested(path):
     result = result_of(lambda: Many(path), "workers-agree", samples=8, deadline="auto")
-    assert len(result.outcome.delivered) == 4
+    assert len(result.outcome.delivered) == 2
     assert "8 of 400 samples were checked" in result.explanation
     assert "samples=8" in result.explanation.splitlines()[-1]
 
@@ -123,7 +123,7 @@ def without_none(samples):
     return torch.stack([data for data, _ in tensors])
 
 
-def test_a_failure_of_small_batches_is_repeated_with_whole_ones(records):
+def test_batches_keep_the_size_that_their_collate_function_needs(records):
     contract, verdict = Contract(may_skip=True), "survived"
     loader = {"batch_size": 4, "num_workers": 2, "collate_fn": without_none}
     some_samples, all_of_it = (
@@ -142,32 +142,21 @@ def test_a_failure_of_small_batches_is_repeated_with_whole_ones(records):
     assert {len(each.drawn[0]) for each in some_samples.outcome.epochs} == {4}
 
 
-def test_a_failure_that_whole_batches_have_as_well(records):
-    result = result_of(lambda: Records(records), "worker-killed-first", samples=4)
-    assert result.notes == ("4 of 16 samples were checked",)
-    broken = failure_of(
-        lambda: NoneOnError(records), "truncated-half", loader={"batch_size": 4}, samples=4
-    )
-
-    assert (result.verdict, result.outcome.loader.reduced_from) == ("failed_cleanly", 4)
-    assert (broken.passed, broken.outcome.loader.reduced_from) == (False, None)
-
-
 @rows(
-    ("loader", "samples", "limit", "is_whole"),
+    ("loader", "samples", "limit", "batch_size"),
     [
-        ({"batch_size": 4, "num_workers": 2}, 64, 8, True),
-        ({"batch_size": 4, "num_workers": 2}, 8, 8, True),
-        ({"batch_size": 200, "num_workers": 100}, 64, 1, False),
+        ({"batch_size": 4, "num_workers": 2}, 64, 8, 4),
+        ({"batch_size": 4, "num_workers": 2}, 8, 8, 4),
+        ({"batch_size": 200, "num_workers": 100}, 64, 1, 1),
     ],
 )
 def test_slow_samples_come_in_few_batches_of_the_loaders_size(
-    path, loader, samples, limit, is_whole
+    path, loader, samples, limit, batch_size
 ):
     settings = Settings(loader=loader, samples=samples)
     reference = take_reference(lambda: Many(path, seconds=0.002), settings, seconds=0.001)
 
-    assert (reference.limit, reference.whole_batches) == (limit, is_whole)
+    assert (reference.limit, reference.batch_size) == (limit, batch_size)
 
 
 def test_the_same_samples_in_every_check(path):

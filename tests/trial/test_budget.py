@@ -15,8 +15,9 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from pytest_dataloader_faults._trial.samplers import limit_samples, spread_indices
+from pytest_dataloader_faults._trial.samplers import choose_size, limit_samples, spread_indices
 from pytest_dataloader_faults._trial.samples.draws import draws_of
+from support.rows import rows
 
 MANY = range(1000)
 
@@ -67,10 +68,19 @@ def test_a_shuffled_loader_shuffles_them():
     assert sorted(chain(*drawn_once)) == sorted(chain(*second)) == sorted(spread_indices(1000, 16))
 
 
-def test_each_worker_makes_two_batches():
-    """Batches get smaller where there would be too few."""
-    batches = drawn(DataLoader(MANY, batch_size=256, num_workers=2))
-    assert [4] * 4 == list(map(len, batches))
+@pytest.mark.parametrize(("size", "sizes"), [(32, [32] * 2), (100, [64] * 2)])
+def test_each_worker_makes_a_batch_of_the_loaders_size(size, sizes):
+    """Large ones get smaller."""
+    assert sizes == list(map(len, drawn(DataLoader(MANY, batch_size=size, num_workers=2))))
+
+
+@rows(
+    ("affordable", "possible", "chosen"),
+    [(256, 256, (256, 64)), (255, 255, (128, 64)), (64, 127, (64, 16)), (9, 9, (64, 16))],
+)
+def test_batches_get_smaller_only_if_there_is_no_time(affordable, possible, chosen):
+    loader = DataLoader(MANY, batch_size=100, num_workers=2)
+    assert choose_size(loader, 64, affordable, possible) == chosen
 
 
 def test_a_small_dataset_is_looked_at_whole():

@@ -16,8 +16,8 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import (
 from pytest_dataloader_faults._settings.jobs import ReferenceJob
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samplers import (
+    choose_size,
     count_samples,
-    count_whole,
     limit_samples,
 )
 from pytest_dataloader_faults._trial.samples import draws
@@ -50,6 +50,8 @@ _TIMED = 8
 """The number of samples that show how long one takes."""
 _MOST_SAMPLES, _SHARE_OF_DEADLINE = 10_000, 1 / 3
 """When an endless stream is left: after this many samples, or this time."""
+_LEAST = 1e-9
+"""Seconds for a sample, whatever the clock says."""
 _SHARE_FOR_BATCHES = 1 / 2
 """The part of a deadline that whole batches of slow samples may take."""
 _FEW_SAMPLES, _FEW_BATCHES = 64, 4
@@ -84,11 +86,11 @@ def _take_here(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
         seed_everything(job.settings.seed)
         if job.batches is not None:
             return _reference_by_index(reader, _draws_of_batches(reader, job.batches), job)
-        limit, first_draws, whole_batches = _limit(reader, job)
+        limit, first_draws, batch_size = _limit(reader, job)
         outer = loaders.outer_loader(loader)
         total, readable = count_samples(loader, outer), loaders.count_readable(loader, outer)
         if limit is not None:
-            limit_samples(loader, outer, limit, whole_batches=whole_batches)
+            limit_samples(loader, outer, limit, batch_size=batch_size)
             seed_everything(job.settings.seed)
         # Some samplers can be iterated only once.
         drawn = list(draws.draws_of(loader)) or first_draws
@@ -97,7 +99,7 @@ def _take_here(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
         is_whole = not job.settings.ranks or draws.draws_the_same_again(loader, drawn)
         reference = _reference_by_index(reader, drawn, job)
         reference = replace(reference, limit=limit, is_whole=is_whole, draws=draws.pack(drawn))
-        return replace(reference, whole_batches=whole_batches, total=total, readable=readable)
+        return replace(reference, batch_size=batch_size, total=total, readable=readable)
 
 
 def _draws_of_batches(reader: Reader, batches: Sequence[tuple[int, ...]]) -> list[Draw]:
@@ -106,27 +108,27 @@ def _draws_of_batches(reader: Reader, batches: Sequence[tuple[int, ...]]) -> lis
     return [Draw.of(each, reader.dataset, batched=batched) for each in requested]
 
 
-def _limit(reader: Reader, job: ReferenceJob) -> tuple[int | None, list[Draw], bool]:
+def _limit(reader: Reader, job: ReferenceJob) -> tuple[int | None, list[Draw], int | None]:
     """About how many samples to check: fewer than *job* requests if they take long.
 
-    And what the sampler drew to find that out, and whether there is time for batches of the size
-    that the loader makes.
+    And what the sampler drew to find that out, and how many samples a batch may have: as many as
+    the loader has chosen, if there is time for that.
     """
-    if job.settings.samples is None or job.seconds is None:
-        return job.settings.samples, [], job.options.whole_batches
+    requested = job.settings.samples
+    if requested is None or job.seconds is None:
+        return requested, [], job.batch_size
     first_draws = list(itertools.islice(draws.draws_of(reader.loader), 1))
     sample_draws = [part for draw in first_draws for part in draw.split()][:_TIMED]
     took = time_samples(reader, sample_draws)
-    limit = job.settings.samples
+    seconds = _READINGS * max(_LEAST, statistics.median(took or [0]))
+    limit = requested
     # Halved instead of computed, because the time of samples varies.
-    while took and limit > 1 and limit * _READINGS * statistics.median(took) > job.seconds:
+    while limit > 1 and limit * seconds > job.seconds:
         limit //= 2
-    full_count = count_whole(reader.loader)
-    longest = job.deadline * _SHARE_FOR_BATCHES
-    is_slow = limit < job.settings.samples
-    if is_slow and full_count * _READINGS * statistics.median(took) <= longest:
-        return max(limit, full_count), first_draws, True
-    return limit, first_draws, False
+    longest = job.deadline * _SHARE_FOR_BATCHES if limit < requested else job.seconds
+    affordable, possible = (each / seconds for each in (job.seconds, longest))
+    limit, batch_size = choose_size(reader.loader, limit, affordable, possible)
+    return limit, first_draws, batch_size
 
 
 # Some facts about samples and their batches. A sample is read in a batch, and in a child process in

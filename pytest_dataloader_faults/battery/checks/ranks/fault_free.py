@@ -207,7 +207,7 @@ def _take(run: FaultFreeRun, *, shares_folder: bool) -> list[Reference]:
         make_dataset=run.make_dataset,
         settings=run.limited_settings,
         comparison=run.comparison,
-        options=TrialOptions(whole_batches=run.whole_batches),
+        batch_size=run.reference.batch_size,
         history=run.history,
         in_batches=bool(run.reference.batches),
     )
