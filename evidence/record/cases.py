@@ -16,9 +16,10 @@ from typing import Any
 
 from field import Tried, load_all
 from pytest_dataloader_faults.battery.checks import CHECKS
+from record import odd_loaders
 from record.names import find_related
-from support import corpus, infinite_loaders, odd_loaders
-from support.corpus import at_rest, formats, network
+from support import corpus, infinite_loaders
+from support.corpus import at_rest, network
 from support.datasets import Records, write_records
 
 FIELD = (
@@ -110,7 +111,7 @@ def _of_records(
 
 
 def _at_rest() -> Iterator[Case]:
-    names = {case.specimen.__name__: case for case in (*at_rest.CASES, *formats.CASES)}
+    names = {case.specimen.__name__: case for case in at_rest.CASES}
     for name, case in names.items():
         for make, title in ((case.specimen, name), (case.twin, f"{name}, twin")):
             prepare = functools.partial(_of_files, case, make)

@@ -1,7 +1,5 @@
 """Indices, ``__getitems__`` and attributes of any kind: the loader looks at what torch looks at."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 
@@ -10,21 +8,85 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from pytest_dataloader_faults import Contract, check_dataset, run_trial
+from pytest_dataloader_faults import check_dataset, run_trial
 from pytest_dataloader_faults._trial.samples.draws import name_of
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from support import odd_datasets
-from support.odd_datasets import COUNT, MAPS, STREAMS, plain_loop
-from support.odd_indices import KINDS, AnyIndex, Cut, Silent, Sized, Window, mixed, number_of
-from support.ready_batches import (
-    BatchesOfLists,
-    FewerInReadyBatches,
-    OnlyTogether,
-    ZerosInReadyBatches,
-    identity,
+from support.datasets import Records
+from support.odd_datasets import (
+    COUNT,
+    InWorkersOnly,
+    LyingDict,
+    NamedLikeLoaders,
+    Stream,
+    Strict,
+    StrictStream,
+    plain_loop,
 )
+from support.odd_indices import KINDS, AnyIndex, Cut, Silent, Sized, Window, mixed, number_of
 from support.results import failure_of, result_of
 from support.rows import rows, slow
+
+
+def identity(batch: Any) -> Any:
+    return batch
+
+
+class ReadyBatches(Records):
+    """Gives a stacked batch of several, as a ``TensorDict`` of many rows does."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return {"data": super().__getitem__(index)[0], "index": torch.tensor(index)}
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        samples = [self._load(index) for index in indices]
+        return {name: torch.stack([each[name] for each in samples]) for name in samples[0]}
+
+    def _load(self, index: int) -> Any:
+        return self[index]
+
+
+class ZerosInReadyBatches(ReadyBatches):
+    """Has zeros instead of what it cannot read."""
+
+    def _load(self, index: int) -> Any:
+        try:
+            return self[index]
+        except OSError:
+            return {"data": torch.zeros(64), "index": torch.tensor(index)}
+
+
+class OnlyTogether(ReadyBatches):
+    """Has batches without samples, because a loader never requests one."""
+
+    def __getitem__(self, index: Any) -> Any:
+        raise NotImplementedError
+
+    def _load(self, index: int) -> Any:
+        return ReadyBatches.__getitem__(self, index)
+
+
+class FewerInReadyBatches(ReadyBatches):
+    """Leaves the last sample out of each batch of several."""
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return super().__getitems__(indices[:-1] or indices)
+
+
+class Together(Records):
+    """Gives a list of samples, as torch's documentation says."""
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return [self[index] for index in indices]
+
+
+class BatchesOfLists(Together):
+    """Gives a ready batch that is a list: the data and the indices."""
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        data, numbers = zip(*super().__getitems__(indices), strict=True)
+        return [torch.stack(data), torch.tensor(numbers)]
+
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -104,16 +166,6 @@ def test_epochs_request_what_the_fault_free_run_requested():
     assert len(set.intersection(*drawn)) > len(set.union(*drawn)) / 2
 
 
-class Arrays(AnyIndex):
-    """Gets a whole batch as it was drawn."""
-
-    def __getitem__(self, index: Any) -> Any:
-        raise NotImplementedError
-
-    def __getitems__(self, indices: Any) -> Any:
-        return [torch.arange(16) + number_of(each) for each in indices.reshape(-1)]
-
-
 class Keys(AnyIndex):
     """Gets a key of its own for a batch."""
 
@@ -121,19 +173,10 @@ class Keys(AnyIndex):
         return [torch.full((8,), number_of(key) + each) for each in range(3)]
 
 
-@pytest.mark.parametrize(
-    ("dataset", "batches"),
-    [
-        (Arrays(), [np.array([0, 1]), np.array([2, 3])]),
-        (Keys(), [slice(0, 3), slice(3, 6)]),
-    ],
-    ids=["arrays", "slices"],
-)
-def test_batches_that_are_no_lists(dataset, batches):
-    assert (
-        _run_checks(_loader(dataset, batch_sampler=batches), "read-before-fork").verdict
-        == "survived"
-    )
+def test_batches_that_are_no_lists():
+    make = _loader(Keys(), batch_sampler=[slice(0, 3), slice(3, 6)])
+
+    assert _run_checks(make, "read-before-fork").verdict == "survived"
 
 
 class FromFiles(Dataset[Any]):
@@ -159,12 +202,6 @@ def test_a_fault_hits_a_sample_of_any_index(records):
     assert result.verdict == "corrupted"
     sentence = result.explanation.splitlines()[0]
     assert [name for name in map(name_of, mixed(8, "cut")) if repr(name) in sentence]
-
-
-def test_a_contract_knows_a_sample_by_an_integer_of_numpy(records):
-    make = _loader(FromFiles(records, substitutes=True), sampler=mixed(8, "numpy"), batch_size=4)
-    contract = Contract(may_substitute=True)
-    assert _run_checks(make, "read-error-transient", contract=contract).passed
 
 
 class Random(AnyIndex):
@@ -240,40 +277,20 @@ def test_ready_batches_that_are_wrong(dataset, check, records):
     assert failure_of(lambda: dataset(records), check, loader=READY).verdict == "corrupted"
 
 
-OFTEN = ("named like loaders", "strict", "lying dict")
-OFTEN_STREAMS = ("strict stream", "in workers only")
-
-
 def _verdict(dataset, **options):
     return _run_checks(dataset, **options).verdict
 
 
-@pytest.mark.parametrize("name", OFTEN)
-def test_a_dataset_that_torch_takes(name):
+@pytest.mark.parametrize("make", [NamedLikeLoaders, Strict, LyingDict])
+def test_a_dataset_that_torch_takes(make):
     """The record has all of them."""
-    make = MAPS[name]
     assert len(plain_loop(make(), batch_size=4, num_workers=2)) == COUNT // 4
     assert _verdict(make) == "survived"
 
 
-def test_a_ready_loader():
-    loader = DataLoader(MAPS["lying dict"](), batch_size=4, num_workers=1)
-    assert _verdict(loader) == "survived"
-
-
-def test_a_ready_dataset():
-    assert _verdict(MAPS["raising properties"]()) == "survived"
-
-
-@pytest.mark.parametrize("name", OFTEN_STREAMS)
-def test_a_stream_that_torch_takes(name):
-    assert _verdict(STREAMS[name]) == "survived"
-
-
-def test_a_stream_whose_last_samples_are_dropped():
-    options = {"batch_size": 3, "drop_last": True, "num_workers": 2}
-    assert len(plain_loop(STREAMS["stream"](), **options)) == 2
-    assert _verdict(STREAMS["stream"], loader=options) == "survived"
+@pytest.mark.parametrize("make", [StrictStream, InWorkersOnly])
+def test_a_stream_that_torch_takes(make):
+    assert _verdict(make) == "survived"
 
 
 @pytest.mark.parametrize(
@@ -286,3 +303,9 @@ def test_a_dataset_whose_class_raises(kind, is_ready, entry):
     message = rf"class of a {kind.__name__}, .*LookupError\('not __class__'\) at .*odd_datasets.py"
     with pytest.raises(UnusableDatasetError, match=message):
         entry(kind() if is_ready else kind)
+
+
+def test_a_stream_whose_last_samples_are_dropped():
+    options = {"batch_size": 3, "drop_last": True, "num_workers": 2}
+    assert len(plain_loop(Stream(), **options)) == 2
+    assert _verdict(Stream, loader=options) == "survived"

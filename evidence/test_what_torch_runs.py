@@ -7,8 +7,8 @@ from hypothesis import event, given, settings
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
-from support.odd_datasets import STREAMS
-from support.odd_loaders import OddLoader, odd_loaders
+from record.odd_datasets import STREAMS
+from record.odd_loaders import OddLoader, odd_loaders
 
 pytestmark = pytest.mark.usefixtures("engine")
 _NOTHING = "no batch"

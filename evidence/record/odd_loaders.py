@@ -23,8 +23,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from record.odd_datasets import BATCHED_STREAMS, COUNT, MAPS, STREAMS, opens_handles
 from support.infinite_loaders import Eager, Lazy
-from support.odd_datasets import BATCHED_STREAMS, COUNT, MAPS, STREAMS, opens_handles
 from support.odd_indices import KINDS, AnyIndex, number_of
 
 _BATCHES = 12
