@@ -1,7 +1,5 @@
 """Records in files of many kinds, each read through a handle of its process's own: healthy."""
 
-from __future__ import annotations
-
 import io
 import os
 import sqlite3

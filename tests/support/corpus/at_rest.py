@@ -4,16 +4,17 @@ Each is made of a folder that was filled before, since a fault at rest happens t
 there before the dataset is. The samples are COUNT blocks of noise, of one megabyte in all.
 """
 
-from __future__ import annotations
-
+import functools
 import hashlib
 import json
 import os
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset
@@ -21,6 +22,7 @@ from torch.utils.data import Dataset, IterableDataset
 from pytest_dataloader_faults import Contract
 from support.corpus.cases import Case
 from support.datasets import shard
+from support.readers.register import READERS, values
 
 COUNT, SIZE = 16, 1 << 16
 _DATA, _INDEX, _SUMS = "samples.bin", "samples.idx", "sums.json"
@@ -55,32 +57,16 @@ class Whole(Dataset[Any]):
 
 
 def write_block(folder: Path) -> None:
-    """All samples in one file, and how many there are in another one."""
+    """All samples in one file."""
     noise().tofile(folder / _DATA)
-    (folder / "count.json").write_text(json.dumps({"count": COUNT}), encoding="ascii")
 
 
-class Mapped(Whole):
-    """As many samples as the file has, of which ``reshape`` finds out."""
-
-    def __init__(self, folder: Path) -> None:
-        self.samples = np.memmap(folder / _DATA, np.uint8, "r").reshape(-1, SIZE)
-
-
-class MappedCounted(Mapped):
-    """Compares that with how many there should be: healthy."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        count = json.loads((folder / "count.json").read_bytes())["count"]
-        require(folder / _DATA, "samples", len(self), count)
-
-
-class MappedMean(MappedCounted):
+class MappedMean(Whole):
     """Computes a mean of what it has mapped, in the process of the loader."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+        self.samples = np.memmap(folder / _DATA, np.uint8, "r").reshape(-1, SIZE)
+        require(folder / _DATA, "samples", len(self), COUNT)
         self.mean = self.samples.mean()
 
 
@@ -175,24 +161,6 @@ def _halves() -> np.ndarray:
     return noise()[:, : SIZE // 2]
 
 
-class Lines(Whole):
-    """As many samples as lines below the first. Half a line is invalid JSON, and an error."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "samples.jsonl"
-        with open(self.path, encoding="ascii") as file:
-            self.count = json.loads(next(file, "{}")).get("count", 0)
-            self.samples = [bytes.fromhex(json.loads(line)["hex"]) for line in file]
-
-
-class LinesCounted(Lines):
-    """As many as the first line says: healthy."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        require(self.path, "lines", len(self), self.count or COUNT)
-
-
 class LineStream(IterableDataset[Any]):
     """The lines, as each worker comes by them."""
 
@@ -248,29 +216,6 @@ class Listed(Files):
         self.samples = sorted(folder.glob("*.rec"))
 
 
-class ListedStream(IterableDataset[Any]):
-    """Each worker lists the folder again, and yields its share of the files."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __iter__(self) -> Iterator[Any]:
-        dataset = self.list_folder()
-        yield from map(dataset.__getitem__, shard(len(dataset)))
-
-    def list_folder(self) -> Listed:
-        return Listed(self.folder)
-
-
-class ListedStreamCounted(ListedStream):
-    """Compares the listing with the number of files: healthy."""
-
-    def list_folder(self) -> Listed:
-        dataset = super().list_folder()
-        require(self.folder, "files", len(dataset), COUNT)
-        return dataset
-
-
 class CompleteGroups(Listed):
     """Leaves out each group of four files that is not complete."""
 
@@ -278,46 +223,6 @@ class CompleteGroups(Listed):
         super().__init__(folder)
         groups = Counter(int(path.stem) // 4 for path in self.samples)
         self.samples = [each for each in self.samples if groups[int(each.stem) // 4] == 4]
-
-
-class Augmented(Listed):
-    """Adds random numbers to each sample, which the battery seeds by its index: healthy."""
-
-    def __getitem__(self, index: int) -> Any:
-        return super().__getitem__(index) + torch.rand(1)
-
-
-def write_classes(folder: Path) -> None:
-    """A folder for each of two classes, and a list of the files in them."""
-    for number, name in enumerate(("cats", "dogs")):
-        (folder / name).mkdir()
-        for sample in range(number, COUNT, 2):
-            noise()[sample].tofile(folder / name / f"{sample:02}.rec")
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.rec"))
-    (folder / "manifest.txt").write_text("\n".join(names))
-
-
-class Classes(Files):
-    """An ImageFolder: the samples are the files in the folders, with the folder's number."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folders = sorted(path for path in folder.iterdir() if path.is_dir())
-        self.samples = sorted(path for each in self.folders for path in each.glob("*.rec"))
-
-    def __getitem__(self, index: int) -> Any:
-        return super().__getitem__(index), self.folders.index(self.samples[index].parent)
-
-
-class ClassesOfManifest(Classes):
-    """Compares the listing with the manifest: healthy."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        names = (folder / "manifest.txt").read_text("ascii", "replace").splitlines()
-        listed = {str(path.relative_to(folder)) for path in self.samples}
-        if difference := sorted(listed ^ set(names)):
-            message = f"{folder}: manifest.txt and the folder differ in {difference}"
-            raise ValueError(message)
 
 
 def write_pairs(folder: Path) -> None:
@@ -341,28 +246,6 @@ class Zipped(Dataset[Any]):
         return self.images[index], self.masks[index]
 
 
-class AugmentedPairs(Zipped):
-    """Pairs files by their places, and adds random numbers."""
-
-    def __getitem__(self, index: int) -> Any:
-        image, mask = super().__getitem__(index)
-        return image + torch.rand(1), mask
-
-
-class ZippedByIntersection(Zipped):
-    """Leaves out what lacks its image or its mask: healthy."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        images, masks = ({path.name for path in each.samples} for each in (self.images, self.masks))
-        for each in (self.images, self.masks):
-            each.samples = [path for path in each.samples if path.name in images & masks]
-
-
-class AugmentedByName(AugmentedPairs, ZippedByIntersection):
-    """The same with random numbers: healthy."""
-
-
 class ZippedByName(Zipped):
     """Compares the names first: healthy."""
 
@@ -381,32 +264,11 @@ class IfExists(Files):
         return os.path.exists(path) and super()._is_there(path)
 
 
-class IfStat(Files):
-    """Leaves out files whose size it cannot get."""
-
-    def _is_there(self, path: Path) -> bool:
-        try:
-            return super()._is_there(path)
-        except OSError:
-            return False
-
-
 class IfNotEmpty(Files):
     """Leaves out empty files."""
 
     def _is_there(self, path: Path) -> bool:
         return os.path.getsize(path) > 0
-
-
-class IfReadable(Files):
-    """Leaves out files whose start it cannot read."""
-
-    def _is_there(self, path: Path) -> bool:
-        try:
-            with open(path, "rb") as file:
-                return len(file.read(4)) >= 0
-        except OSError:
-            return False
 
 
 class KeepsAnIndex(CountsBytes):
@@ -449,6 +311,47 @@ class KeepsTheRightIndex(KeepsAnIndex):
         part.replace(path)
 
 
+class Read(Whole):
+    """The samples in what *read* makes of the one file."""
+
+    def __init__(self, read: Callable[[str], bytes], folder: Path) -> None:
+        self.samples = values(read(str(folder / "samples"))).reshape(-1, SIZE)
+
+
+def read_json_or_nothing(path: str) -> bytes:
+    """Has nothing for what cannot be read."""
+    try:
+        return READERS["python_json"].read(path)
+    except Exception:  # noqa: BLE001  # the defect
+        return b""
+
+
+def read_whole_lmdb(path: str) -> bytes:
+    """All values, if the last page is there: healthy. LMDB does not check how long its file is."""
+    with lmdb.open(path, subdir=False, readonly=True, lock=False) as env:
+        size = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    require(Path(path), "bytes", os.path.getsize(path), size)
+    return READERS["lmdb_store"].read(path)
+
+
+def read_sqlite(path: str) -> bytes:
+    """All rows. SQLite names neither the file nor what is wrong with it; an empty one is right."""
+    database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    try:
+        return b"".join(data for (data,) in database.execute("SELECT data FROM records"))
+    finally:
+        database.close()
+
+
+def read_named_sqlite(path: str) -> bytes:
+    """The same, with the file in the error: healthy."""
+    try:
+        return read_sqlite(path)
+    except sqlite3.Error as error:
+        message = f"{path}: {error}"
+        raise RuntimeError(message) from error
+
+
 CUT, EMPTY, MISSING = "truncated-before-init", "empty-before-init", "missing-before-init"
 DAMAGED, UNREADABLE = "corrupted-before-init", "read-error-before-init"
 NOTICES = {"contract": Contract(detects_corruption=True)}
@@ -477,17 +380,50 @@ def cases_of(
         yield Case("at-rest", specimen, check, finding, twin, **more)
 
 
-_HALF = expect_loss(f"{_DATA} has 50 % fewer bytes", 8)
+def _of_format(
+    reader: str,
+    fails: Mapping[str, str],
+    specimen: Callable[[str], bytes] | None = None,
+    twin: Callable[[str], bytes] | None = None,
+) -> Iterator[Case]:
+    """Cases of a file that one of READERS writes, which is the one that is not passed."""
+    datasets = [functools.partial(Read, each or READERS[reader].read) for each in (specimen, twin)]
+    for dataset in datasets:
+        vars(dataset)["__name__"] = reader
+
+    def write(folder: Path) -> None:
+        READERS[reader].write_as(folder / "samples", content=noise().tobytes())
+
+    yield from cases_of(write, *datasets, fails)
+
+
 _NOTHING = "corrupted: it is torch.Tensor torch.uint8 (0,) instead of torch.Tensor"
 _ANEW = "poisoned: a dataset that a new process created from the same files has only"
-NO_PAGE = "crashed: a page of a mapped file that the disk could not deliver"
-KERNEL = "the kernel"
+_NO_PAGE = "crashed: a page of a mapped file that the disk could not deliver"
+_BEYOND_END = "crashed: a mapped file beyond the point where it was truncated"
 _MISSING = expect_loss("08.rec is missing", 15)
-_WRONG_PAIRS = "corrupted: 08.rec is missing; 7 samples are not among those of"
+_SILENT = {
+    CUT: expect_loss("samples has 50 % fewer bytes"),
+    EMPTY: expect_loss("samples is empty"),
+    MISSING: expect_loss("samples is missing"),
+    UNREADABLE: expect_loss("samples cannot be read"),
+}
+"""What comes of an error that is caught, whatever it was."""
+_UNCLEAR = {
+    EMPTY: "failed_unclearly: does not say that the content of samples is damaged",
+    MISSING: "failed_unclearly: does not say that its cause is [Errno 2]",
+}
 _EACH: tuple[tuple[Any, ...], ...] = (
-    (write_block, Mapped, MappedCounted, {CUT: _HALF}),
-    (write_block, MappedMean, ReadMean, {UNREADABLE: NO_PAGE}, {}, KERNEL),
-    (write_block, CountsBytes, KnowsItsSize, {CUT: _HALF, EMPTY: expect_loss(f"{_DATA} is empty")}),
+    (write_block, MappedMean, ReadMean, {UNREADABLE: _NO_PAGE}, {}, "the kernel"),
+    (
+        write_block,
+        CountsBytes,
+        KnowsItsSize,
+        {
+            CUT: expect_loss(f"{_DATA} has 50 % fewer bytes", 8),
+            EMPTY: expect_loss(f"{_DATA} is empty"),
+        },
+    ),
     (
         write_indexed,
         Indexed,
@@ -497,40 +433,20 @@ _EACH: tuple[tuple[Any, ...], ...] = (
     ),
     (
         write_lines,
-        Lines,
-        LinesCounted,
-        {
-            CUT: "corrupted: ; only 14 of 16 samples are left, and no exception",
-            EMPTY: expect_loss("samples.jsonl is empty"),
-        },
-    ),
-    (
-        write_lines,
         LineStream,
         LineStreamCounted,
         {CUT: "corrupted: missing", EMPTY: "corrupted: missing"},
     ),
     (write_files, Listed, Files, {MISSING: _MISSING}, MISSES),
-    (write_files, ListedStream, ListedStreamCounted, {MISSING: "corrupted: missing"}, MISSES),
     (
-        write_classes,
-        Classes,
-        ClassesOfManifest,
-        {MISSING: expect_loss("01.rec is missing", 15)},
-        MISSES,
+        write_pairs,
+        Zipped,
+        ZippedByName,
+        {MISSING: "corrupted: 08.rec is missing; 7 samples are not among those of"},
     ),
-    (write_pairs, Zipped, ZippedByName, {MISSING: _WRONG_PAIRS}),
-    (write_pairs, AugmentedPairs, AugmentedByName, {MISSING: _WRONG_PAIRS}),
-    (write_files, CompleteGroups, Augmented, {MISSING: expect_loss("08.rec is missing", 12)}),
+    (write_files, CompleteGroups, Files, {MISSING: expect_loss("08.rec is missing", 12)}),
     (write_files, IfExists, Files, {MISSING: _MISSING}),
-    (write_files, IfStat, Files, {MISSING: _MISSING}),
     (write_files, IfNotEmpty, Files, {EMPTY: expect_loss("08.rec is empty", 15)}),
-    (
-        write_files,
-        IfReadable,
-        Files,
-        {MISSING: _MISSING, UNREADABLE: expect_loss("each file cannot be read")},
-    ),
     (
         write_block,
         KeepsAnIndex,
@@ -538,4 +454,9 @@ _EACH: tuple[tuple[Any, ...], ...] = (
         {CUT: f"{_ANEW} 8 of 16 samples", EMPTY: f"{_ANEW} 0 of 16 samples"},
     ),
 )
-CASES = tuple(case for each in _EACH for case in cases_of(*each))
+CASES = (
+    *(case for each in _EACH for case in cases_of(*each)),
+    *_of_format("python_json", _SILENT, read_json_or_nothing),
+    *_of_format("lmdb_store", {CUT: _BEYOND_END}, twin=read_whole_lmdb),
+    *_of_format("python_sqlite3", _UNCLEAR, read_sqlite, read_named_sqlite),
+)

@@ -1,12 +1,9 @@
 """Caches, and races on the file system: bugs, and twins without them."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -225,12 +222,6 @@ CASES: tuple[Case, ...] = (
         for check in ("disk-full", "write-error")
     ),
 )
-EXCUSED: dict[str, str] = {
-    "J2": "two workers must look for a file within the microseconds before one of them makes it:"
-    " reproducible only by chance",
-    "J3": "the window between exists() and mkdir() is a few microseconds wide:"
-    " reproducible only by chance",
-}
 
 
 class CacheSeenEarly(Records):
@@ -270,21 +261,3 @@ class CacheRenamedTwice(CacheSeenEarly):
         partial = self.cache.with_suffix(".tmp")
         self.write(partial)
         os.replace(partial, self.cache)
-
-
-class CacheLockedByName(CacheSeenEarly):
-    """Creates a second file as its lock, and waits while that is there: healthy."""
-
-    def __getitem__(self, index: int) -> Any:
-        lock = self.cache.with_suffix(".lock")
-        while True:
-            try:
-                with open(lock, "x") as file:
-                    file.write(str(os.getpid()))
-                break
-            except FileExistsError:
-                time.sleep(0.001)
-        try:
-            return super().__getitem__(index)
-        finally:
-            lock.unlink()

@@ -1,7 +1,5 @@
 """A dataset with a known bug, and what the battery says about it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

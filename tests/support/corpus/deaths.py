@@ -1,7 +1,5 @@
 """Deaths of worker processes, and what a dataset leaves behind that was not ready for one."""
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import os
@@ -142,34 +140,3 @@ CASES: tuple[Case, ...] = (
         "F3", NativeReader, "truncated-half", "failed_unclearly: the content of a file is damaged"
     ),
 )
-BEHAVIOURS: dict[str, str] = {
-    "F2": (
-        "a death is reported as whatever broke first, and each of these errors is clear"
-        " (outcomes/test_error_text.py::test_words_for_a_fault_explain_it)"
-    ),
-    "F4": (
-        "torch blames shared memory for each SIGBUS; the verdict follows from what was mapped"
-        " (outcomes/test_errors.py::test_the_verdict_follows_from_the_death)"
-    ),
-    "F5": (
-        "off the main thread torch has no handler of SIGCHLD, and looks every 5 s"
-        " (corpus/test_behaviours_of_workers.py::test_a_death_is_seen_by_a_loop_in_a_thread)"
-    ),
-    "F6": (
-        "an iterator cannot go on after a death: a trial ends with the first error, and its"
-        " recovery takes a new one (trial/test_outcome.py::test_the_first_error_ends_the_epochs)"
-    ),
-    "F7": (
-        "torch's handler of SIGCHLD raises in any code: a trial looks for deaths only where the"
-        " loader waits for a batch"
-        " (corpus/test_behaviours_of_workers.py::test_deaths_after_the_first_disturb_no_process)"
-    ),
-    "F8": (
-        "a persistent worker that dies between epochs is an error of the next one"
-        " (corpus/test_behaviours_of_workers.py::test_an_idle_worker_that_dies_ends_the_next_epoch)"
-    ),
-    "F11": (
-        "torch's handler takes exit code 0 for a good end, and looks again after 5 s"
-        " (trial/test_outcome.py::test_a_worker_that_leaves_without_a_word_is_missed_soon)"
-    ),
-}

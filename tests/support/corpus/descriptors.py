@@ -1,7 +1,5 @@
 """Descriptors and temporary files: leaked, and run out of: bugs, and twins without them."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path
@@ -78,33 +76,6 @@ class PicturesLeftOpen(Pictures):
         return super().__getitem__(index)
 
 
-class Arrays(Records):
-    """Reads an array per sample from an archive, and closes it: healthy."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        records = [np.frombuffer(path.read_bytes(), np.uint8) for path in self.paths]
-        self.paths = [folder.parent / f"{path.stem}.npz" for path in self.paths]
-        for path, record in zip(self.paths, records, strict=True):
-            np.savez(path, record=record)
-
-    def __getitem__(self, index: int) -> Any:
-        with np.load(self.paths[index]) as archive:
-            return torch.from_numpy(archive["record"])
-
-
-class ArraysLeftOpen(Arrays):
-    """Keeps each archive for the next time, and does not look whether it has it already."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.archives: list[Any] = []
-
-    def __getitem__(self, index: int) -> Any:
-        self.archives.append(np.load(self.paths[index]))
-        return torch.from_numpy(self.archives[-1]["record"])
-
-
 class Unpacked(Records):
     """Unpacks each record into a temporary folder, and removes it: healthy."""
 
@@ -136,18 +107,6 @@ CASES = (
     Case("D1", KeepsSamples, "resource-growth", "leaked: more descriptors", KeepsCopies, ALONE),
     Case("D2", KeepsSegments, "resource-growth", "leaked: more memory", KeepsCopies, ALONE),
     Case("D4", PicturesLeftOpen, "resource-growth", "leaked: .png", Pictures),
-    Case("D5", ArraysLeftOpen, "resource-growth", "leaked: .npz", Arrays),
     Case("D5", IndexLeftOpen, "worker-killed-first", "leaked: index.txt", CountsFromFile),
     Case("D7", LeavesFolders, "leftover-files", "leaked: temporary files", Unpacked),
 )
-BEHAVIOURS = {
-    "D6": (
-        "where torch's queue thread has no descriptor, it drops the batch, and the loader waits"
-        " forever; no dataset is blamed for it"
-        " (battery/test_check_dataset.py::"
-        "test_samples_without_descriptors_do_not_fail_for_torch)"
-    )
-}
-EXCUSED = {
-    "D3": ("a race inside torch's shared memory manager, which no dataset can cause or prevent")
-}

@@ -1,7 +1,5 @@
 """Streams without an end, and streams of shards: some with a bug, and twins without it."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterator
@@ -42,29 +40,6 @@ class FirstOfEach(RandomPerWorker):
 
     def __iter__(self) -> Iterator[Any]:
         yield from itertools.islice(super().__iter__(), COUNT)
-
-
-class FirstForAll(RandomForAll):
-    """The same, with the same seed in each worker."""
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from itertools.islice(super().__iter__(), COUNT)
-
-
-class Repeated(RecordStream):
-    """Begins again at the end of its shard: healthy."""
-
-    def __iter__(self) -> Iterator[Any]:
-        while True:
-            yield from super().__iter__()
-
-
-class RepeatedForAll(RecordStream):
-    """The same, where each worker reads all shards."""
-
-    def __iter__(self) -> Iterator[Any]:
-        for index in itertools.cycle(range(COUNT)):
-            yield self.records[index]
 
 
 class EndsAtAnError(RandomPerWorker):

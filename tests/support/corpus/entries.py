@@ -1,175 +1,34 @@
 """The known bugs of datasets under loaders, by number and name: what the battery is measured by.
 
-The letter is the family: A handles shared over fork, B pickling, C exceptions on their way out of
-the worker, D descriptors, E memory and shared memory, F death of workers, G errors swallowed, H
-iterable datasets and the counting of epochs, I random numbers and state, J caches, K hangs, L
-pinned memory, M truncation that nobody notices, N servers, O several ranks, P saved states, Q file
-locks, R threads and processes, S listings of folders.
+They are in entries.txt. The letter is the family: A handles shared over fork, B pickling, C
+exceptions on their way out of the worker, D descriptors, E memory and shared memory, F death of
+workers, G errors swallowed, H iterable datasets and the counting of epochs, I random numbers and
+state, J caches, K hangs, L pinned memory, M truncation that nobody notices, N servers, O several
+ranks, P saved states, Q file locks, R threads and processes, S listings of folders.
+
+What is torch's own, or not a dataset's, has a sentence below it, and in brackets the test, below
+``tests``, that shows how the harness takes it. What cannot be shown has its excuse.
 """
 
-ENTRIES = {
-    "A1": "shared-offset-buffered",
-    "A2": "shared-offset-unbuffered",
-    "A3": "h5py-handle-in-init-fork",
-    "A4": "zipfile-handle-in-init",
-    "A5": "npz-lazy-in-init",
-    "A6": "tar-handle-in-init",
-    "A7": "lmdb-env-in-init",
-    "A8": "sqlite-connection-in-init",
-    "A9": "network-client-before-fork",
-    "A10": "async-filesystem-before-fork",
-    "A11": "reader-with-threads-segfault",
-    "B1": "unpicklable-dataset-spawn",
-    "B2": "lambda-or-local-callback",
-    "B3": "class-not-importable-in-child",
-    "B4": "unpicklable-sample-hang",
-    "B5": "lazy-object-pickle-io-error",
-    "B6": "sample-unpickle-fails-in-main",
-    "B7": "dataset-pickles-thousands-of-tensors",
-    "B8": "nested-children",
-    "C1": "exc-multi-arg-ctor",
-    "C2": "exc-message-attr",
-    "C3": "exc-type-unpicklable",
-    "C4": "exc-loses-errno",
-    "C5": "exc-keyerror-format",
-    "C6": "exc-baseexception-escapes",
-    "C7": "exc-root-cause-on-stderr-only",
-    "C8": "init-fn-exception-then-unbound",
-    "C9": "exc-str-raises",
-    "D1": "keep-batches-alive-fds",
-    "D2": "file-system-strategy-shm-growth",
-    "D3": "file-system-strategy-race",
-    "D4": "pil-lazy-open-leak",
-    "D5": "npz-or-memmap-per-item-leak",
-    "D6": "descriptor_exhaustion-in-feeder-hang",
-    "D7": "temp-dir-and-socket-leftovers",
-    "E1": "cow-refcount-growth",
-    "E2": "spawn-copies-dataset-per-worker",
-    "E3": "shm-too-small-bus-error",
-    "E4": "shm-full-in-feeder-hang",
-    "E5": "shm-leak-after-failed-or-killed-share",
-    "E6": "view-ships-whole-storage",
-    "E7": "not-resizable-storage",
-    "E8": "reused-output-buffer",
-    "E9": "malloc-is-not-checked",
-    "F1": "oom-sigkill",
-    "F2": "sigkill-error-type-varies",
-    "F3": "segv-in-native-reader",
-    "F4": "mmap-truncated-sigbus",
-    "F5": "main-in-thread-slow-detection",
-    "F6": "catch-and-continue-after-death",
-    "F7": "sigchld-raises-in-user-code",
-    "F8": "idle-persistent-worker-dies",
-    "F9": "orphans-after-main-killed",
-    "F10": "worker-ignores-sigterm",
-    "F11": "exit-zero-in-worker",
-    "G1": "retry-next-index-recursion",
-    "G2": "retry-random-forever",
-    "G3": "retry-then-unbound",
-    "G4": "label-from-other-sample",
-    "G5": "return-none-and-filter",
-    "G6": "dummy-sample",
-    "G7": "bare-except-eats-interrupt",
-    "G8": "except-masks-fork-bug",
-    "G9": "skip-cache-of-bad-indices",
-    "G10": "reader-keeps-a-failed-buffer",
-    "G11": "deletes-what-it-cannot-read",
-    "G12": "virtual-dataset-hides-its-sources",
-    "G13": "one-of-several-files-is-optional",
-    "H1": "unsharded-iterable",
-    "H2": "generator-error-then-short-epoch",
-    "H3": "stopiteration-from-getitem",
-    "H4": "dead-or-empty-shard",
-    "H5": "drop-last-per-worker",
-    "H6": "wrong-len",
-    "H7": "iterator-stored-on-self",
-    "H8": "handler-hides-loss",
-    "H9": "getitems-wrong-length",
-    "H10": "rest-of-a-division-dropped",
-    "I1": "numpy-global-seed-duplicated",
-    "I2": "rng-object-on-self",
-    "I3": "state-set-in-main-not-seen",
-    "I4": "cache-in-worker-lost-or-multiplied",
-    "I5": "persistent-state-drift",
-    "J1": "torn-cache-write",
-    "J2": "concurrent-cache-fill",
-    "J3": "makedirs-race",
-    "J4": "cache-recovery-too-narrow",
-    "J5": "swallowed-cache-error-hang",
-    "J6": "permission-errors",
-    "J7": "hdf5-file-locking",
-    "J8": "cache-hides-its-sources",
-    "J9": "cache-torn-by-a-death",
-    "J10": "failed-write-leaves-a-file",
-    "K1": "no-timeout-hung-read",
-    "K2": "timeout-cleanup-serial",
-    "K3": "timeout-does-not-cover-fd-handover",
-    "K4": "stopped-worker-blocks-exit",
-    "K5": "fork-with-lock-held",
-    "K6": "opencv-openmp-fork",
-    "K7": "polars-rayon-fork",
-    "K8": "second-loader-hangs",
-    "K9": "hang-under-pytest-or-coverage",
-    "K10": "exit-with-queue-full",
-    "K11": "ddp-one-rank-stuck",
-    "L1": "pin-thread-error-masked",
-    "L2": "pin-thread-dead-reported-as-timeout",
-    "L3": "pin-hang-blocks-shutdown",
-    "L4": "custom-batch-not-pinned",
-    "L5": "pin-changes-container-type",
-    "L6": "pin-memory-returns-none",
-    "L7": "cuda-in-forked-worker",
-    "L8": "cuda-tensors-from-workers",
-    "L9": "workers-hold-gpu-fds",
-    "M1": "tar-header-truncation",
-    "M2": "raw-binary-truncation",
-    "M3": "text-truncation",
-    "M4": "pil-load-truncated-flag",
-    "M5": "imread-none",
-    "M6": "short-read-after-the-header",
-    "M7": "data-behind-an-index",
-    "N1": "server-error-is-zeros",
-    "N2": "body-cut-off",
-    "N3": "client-without-time-limit",
-    "N4": "error-page-is-data",
-    "N5": "missing-object-is-zeros",
-    "O1": "stream-not-split-by-rank",
-    "O2": "shards-do-not-divide",
-    "O3": "rank-skips-a-sample",
-    "O4": "ranks-shuffle-by-own-seeds",
-    "O5": "random-seed-without-the-rank",
-    "O6": "length-of-all-ranks",
-    "O7": "set-epoch-changes-nothing",
-    "O8": "may-skip-under-ddp",
-    "O9": "ranks-prepare-one-file",
-    "O10": "ranks-have-the-same-half",
-    "P1": "state-forgets-its-shard",
-    "P2": "state-goes-on-changing",
-    "P3": "random-order-not-restored",
-    "P4": "state-grows-with-each-batch",
-    "P5": "state-cannot-be-pickled",
-    "P6": "state-is-ahead-of-the-loop",
-    "P7": "load-state-has-no-effect",
-    "P8": "no-epoch-after-the-last",
-    "P9": "load-state-needs-an-iterator",
-    "P10": "progress-beside-the-checkpoint",
-    "P11": "state-of-the-last-batch-is-the-first",
-    "P12": "position-from-zero-after-resuming",
-    "P13": "stream-without-state-resumed-twice",
-    "Q1": "waits-for-a-lock",
-    "Q2": "hdf5-lock-is-polled",
-    "Q3": "no-locks-taken-for-a-held-lock",
-    "Q4": "writes-without-its-lock",
-    "Q5": "waits-for-the-other-job",
-    "Q6": "zeros-for-a-locked-file",
-    "R1": "zeros-without-its-threads",
-    "R2": "waits-for-a-thread-that-did-not-start",
-    "R3": "zeros-without-its-command",
-    "R4": "aborts-without-a-thread",
-    "R5": "arrow-waits-for-its-thread",
-    "R6": "hides-the-status-of-a-command",
-    "S1": "index-is-a-place-in-a-listing",
-    "S2": "pairs-by-places-in-two-listings",
-    "S3": "every-entry-is-a-sample",
-    "S4": "every-entry-is-a-class",
-}
+from pathlib import Path
+
+_EXCUSED = "    excused: "
+
+
+def _read() -> tuple[dict[str, str], ...]:
+    names: dict[str, str] = {}
+    behaviours: dict[str, str] = {}
+    excused: dict[str, str] = {}
+    entry = ""
+    for line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith(_EXCUSED):
+            excused[entry] = line.removeprefix(_EXCUSED)
+        elif line.startswith(" "):
+            behaviours[entry] = f"{behaviours.get(entry, '')} {line.strip()}".strip()
+        else:
+            entry, name = line.split(" ")
+            names[entry] = name
+    return names, behaviours, excused
+
+
+ENTRIES, BEHAVIOURS, EXCUSED = _read()

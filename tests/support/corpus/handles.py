@@ -4,8 +4,6 @@ Who has the bug opens in ``__init__``, as a first version of a dataset does, or 
 sample, as the second one does.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from support.corpus.archives import (
     Lmdb,
     Npz,
     Remote,
-    Shards,
     Sqlite,
     Tar,
     Unbuffered,
@@ -89,10 +86,6 @@ class ZipInInit(InInit, Zip):
     """One of the errors is a bad CRC of a file that is whole."""
 
 
-class ZipAtFirstUse(AtFirstUse, Zip):
-    """The same, if the main process looks at a sample."""
-
-
 class NpzInInit(InInit, Npz):
     """``np.load`` of an npz reads nothing yet; it keeps a zip archive."""
 
@@ -105,16 +98,8 @@ class LmdbInInit(InInit, Lmdb):
     """Each transaction of a forked child takes a slot, and gives none back."""
 
 
-class LmdbAtFirstUse(AtFirstUse, Lmdb):
-    """The same, if the main process looks at a sample."""
-
-
 class SqliteInInit(InInit, Sqlite):
     """SQLite says that a connection must not be carried over a fork."""
-
-
-class ShardsInInit(InInit, Shards):
-    """Whether two workers are at one shard at one time is a matter of luck."""
 
 
 class RemoteAtFirstUse(AtFirstUse, Remote):
@@ -134,14 +119,11 @@ CASES = (
     Case(
         "A2", UnbufferedAtFirstUse, "read-before-fork", f"corrupted: {WRONG}", PositionalAtFirstUse
     ),
-    Case("A2", ShardsInInit, "workers-agree", f"corrupted: {WRONG}", Shards),
     Case("A3", H5InInit, "pickles", f"fails_without_fault: {FAILED}", H5),
     Case("A4", ZipInInit, "workers-agree", f"fails_without_fault: {FAILED}", Zip),
-    Case("A4", ZipAtFirstUse, "read-before-fork", f"fails_without_fault: {FAILED}", Zip),
     Case("A5", NpzInInit, "workers-agree", f"fails_without_fault: {FAILED}", Npz),
     Case("A6", TarInInit, "workers-agree", f"corrupted: {WRONG}", Tar),
     Case("A7", LmdbInInit, "workers-agree", f"fails_without_fault: {FAILED}", Lmdb, MANY),
-    Case("A7", LmdbAtFirstUse, "read-before-fork", f"fails_without_fault: {FAILED}", Lmdb, MANY),
     Case("A8", SqliteInInit, "pickles", f"fails_without_fault: {FAILED}", Sqlite),
     Case("G10", H5StaysOpen, "recovers-after-read-error", "corrupted: in epoch 2", H5Rows),
     Case(
@@ -153,6 +135,3 @@ CASES = (
         _REMOTE,
     ),
 )
-EXCUSED = {
-    "A11": ("needs a native reader that crashes in a forked worker, as tensorstore did"),
-}

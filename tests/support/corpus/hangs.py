@@ -1,7 +1,5 @@
 """Hangs, timeouts, and forks of programs with threads: bugs, and twins without them."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import os
 import threading
@@ -128,34 +126,3 @@ CASES: tuple[Case, ...] = (
         PoolPerProcess,
     ),
 )
-BEHAVIOURS: dict[str, str] = {
-    "K2": (
-        "torch ends hung workers one by one, 5 s for each; in a trial they go on when the loader"
-        " ends them"
-        " (corpus/test_behaviours_of_workers.py::test_hung_workers_do_not_hold_up_the_end)"
-    ),
-    "K3": (
-        "a worker that hangs with the interpreter lock sends nothing, and torch's timeout may never"
-        " come; the deadline does"
-        " (corpus/test_behaviours_of_workers.py::test_a_hang_that_no_timeout_ends_is_located)"
-    ),
-    "K4": (
-        "a stopped worker would keep the loader from ending; it continues when it should exit"
-        " (engine/supervisor/test_stuck_workers.py::test_a_worker_stands_still)"
-    ),
-    "K9": (
-        "loaders hang under pytest and coverage: each trial is a separate process"
-        " (trial/test_isolation.py::test_a_hang_ends_at_the_deadline_and_is_located)"
-    ),
-    "K10": (
-        "an error in the loop leaves full queues, which their threads wait to empty"
-        " (corpus/test_behaviours_of_workers.py::test_an_error_with_full_queues_ends_in_time)"
-    ),
-}
-EXCUSED: dict[str, str] = {
-    "K6": (
-        "OpenCV 5.0.0 has a pool of POSIX threads, no OpenMP, and works when forked after use. The"
-        " same bug in Python is K8"
-    ),
-    "K7": "needs a library with Rayon's pool. In Python it is K8",
-}

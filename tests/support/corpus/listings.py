@@ -1,7 +1,5 @@
 """Datasets that list a folder: bugs with its order and its entries, and twins without them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 To wait for a lock that another job holds is no bug, with or without a limit.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -171,14 +169,3 @@ CASES = (
     Case("Q5", WaitsForOtherJob, "locked-file", "hung: ", WaitsInFlock),
     Case("Q6", ZerosWhileLocked, "locked-file", "corrupted: ", LocksByLibrary),
 )
-BEHAVIOURS = {
-    "Q1": (
-        "to wait for a lock that another job holds is sound, even without a limit: the dataset"
-        " continues once the lock is released"
-        " (battery/test_locks.py::test_a_wait_for_another_job_is_sound)"
-    ),
-    "Q2": (
-        "so is to open a file of HDF5 again until no other job has locked it; on a drive without"
-        " locks it is Q3 (battery/test_locks.py::test_a_wait_for_another_job_is_sound)"
-    ),
-}

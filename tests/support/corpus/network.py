@@ -3,8 +3,6 @@
 ``served`` has the records at a server while a case is tried.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Bugs that nobody has published, and twins without them: what only these show of a check."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from multiprocessing import util

@@ -1,14 +1,11 @@
 """Pickling of the dataset, of the sample and of the loader's own functions."""
 
-from __future__ import annotations
-
 import sqlite3
 from multiprocessing import Pool
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import torch
 from PIL import Image
@@ -16,35 +13,6 @@ from torch.utils.data import DataLoader
 
 from support.corpus.cases import Case
 from support.datasets import Records
-
-
-class H5InInit(Records):
-    """Opens the file in ``__init__``: HDF5's handles cannot be pickled."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.path = folder.parent / "records.h5"
-        with h5py.File(self.path, "w") as file:
-            file["records"] = np.stack([np.fromfile(path, np.uint8) for path in self.paths])
-        self.file: Any = None
-        self._open()
-
-    def _open(self) -> None:
-        self.file = h5py.File(self.path)
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.from_numpy(self.file["records"][index])
-
-
-class H5PerItem(H5InInit):
-    """Opens it for each sample."""
-
-    def _open(self) -> None:
-        """It is not kept."""
-
-    def __getitem__(self, index: int) -> Any:
-        with h5py.File(self.path) as file:
-            return torch.from_numpy(file["records"][index])
 
 
 class Labelled(Records):
@@ -240,17 +208,7 @@ class StartsThreads(StartsProcesses):
 
 _FAILS = "the loader raised "
 _DROPPED = "a worker could not pickle its result ("
-_HDF5 = {"exclude": ["memory-exhaustion"]}
-"""HDF5 crashes if it cannot allocate memory for what it reads of a file."""
 CASES: tuple[Case, ...] = (
-    Case(
-        "B1",
-        H5InInit,
-        "pickles",
-        "fails_without_fault: h5py objects cannot be pickled",
-        H5PerItem,
-        _HDF5,
-    ),
     Case("B1", Labelled, "pickles", "fails_without_fault: sqlite3.Connection", LabelledAtOnce),
     Case("B2", lambda_as_collate, "pickles", "fails_without_fault: <lambda>", function_as_collate),
     Case(

@@ -1,7 +1,5 @@
 """Datasets that several processes train on: bugs, and twins without them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Sampler, get_worker_info
 
 from pytest_dataloader_faults import Contract
@@ -116,43 +113,6 @@ class _Shuffled:
     def __call__(self, folder: Path) -> DataLoader[Any]:
         records = Records(folder)
         return DataLoader(records, batch_size=4, num_workers=2, sampler=self.kind(len(records)))
-
-
-class EvenBatches(SharedShuffle):
-    """Divides batches, and repeats the first ones for ranks that would have fewer: healthy."""
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
-
-    def __iter__(self) -> Iterator[Any]:
-        order = torch.randperm(self.count, generator=self._generator()).tolist()
-        batches = [order[begin : begin + 6] for begin in range(0, self.count, 6)]
-        rank, ranks = place()
-        batches += batches[: -len(batches) % ranks]
-        return iter(batches[rank::ranks])
-
-
-class OwnBatches(EvenBatches):
-    """Shuffles by the random numbers of each process: ranks have indices in common."""
-
-    def _generator(self) -> None:
-        return None
-
-
-class DifferentLengths(Records):
-    """Has longer and shorter records: healthy."""
-
-    def __getitem__(self, index: int) -> Any:
-        return super().__getitem__(index)[0].repeat(1 + index % 3)
-
-
-class _InBatches(_Shuffled):
-    """Makes a loader over padded records with a batch sampler of that kind."""
-
-    def __call__(self, folder: Path) -> DataLoader[Any]:
-        records = DifferentLengths(folder)
-        sampler = self.kind(len(records))
-        return DataLoader(records, batch_sampler=sampler, num_workers=2, collate_fn=pad_sequence)
 
 
 class SameHalf(SharedShuffle):
@@ -288,14 +248,6 @@ CASES: tuple[Case, ...] = (
         "ranks-agree",
         "corrupted: were delivered more than once, on ranks 0 and 1, and",
         _Shuffled(SharedShuffle),
-        options=TWO,
-    ),
-    Case(
-        "O4",
-        _InBatches(OwnBatches),
-        "ranks-agree",
-        "corrupted: were delivered more than once, on ranks 0 and 1",
-        _InBatches(EvenBatches),
         options=TWO,
     ),
     *(

@@ -1,7 +1,5 @@
 """Loaders and datasets that save their state: bugs, and twins without them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from pathlib import Path

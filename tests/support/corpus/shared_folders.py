@@ -1,7 +1,5 @@
 """Datasets whose ranks prepare files in one folder: bugs, and twins without them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Random numbers and state of workers: bugs, and twins without them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,18 +32,6 @@ class GeneratorOnSelf(Records):
     def __getitem__(self, index: int) -> Any:
         data, index = super().__getitem__(index)
         return data + self.random.normal(size=data.shape).astype(np.float32), index
-
-
-class TorchGeneratorOnSelf(Records):
-    """The same with torch's."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.random = torch.Generator().manual_seed(0)
-
-    def __getitem__(self, index: int) -> Any:
-        data, index = super().__getitem__(index)
-        return data + torch.randn(data.shape, generator=self.random), index
 
 
 class GeneratorPerWorker(Records):
@@ -108,9 +94,6 @@ CASES: tuple[Case, ...] = (
         GeneratorPerWorker,
     ),
     Case(
-        "I2", TorchGeneratorOnSelf, "two-epochs", "corrupted: identical to those of epoch 1", Noisy
-    ),
-    Case(
         "I2", ChangesInPlace, "two-epochs", "corrupted: identical to those of epoch 1", ChangesACopy
     ),
     Case(
@@ -121,13 +104,3 @@ CASES: tuple[Case, ...] = (
         RecordStream,
     ),
 )
-BEHAVIOURS: dict[str, str] = {
-    "I1": "torch seeds NumPy's global generator in each worker and epoch, so it repeats nothing"
-    " (corpus/test_streams.py::test_global_generators_repeat_nothing)",
-    "I4": "a cache in a worker ends with it: no sample is wrong, and files are opened again"
-    " (corpus/test_streams.py::test_cache_of_a_worker_ends_with_it)",
-}
-EXCUSED: dict[str, str] = {
-    "I3": "the author's own loop sets an attribute between two epochs, which the battery"
-    " cannot know"
-}

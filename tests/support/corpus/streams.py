@@ -1,7 +1,5 @@
 """Iterable datasets, and the counting of epochs: bugs, and twins without them."""
 
-from __future__ import annotations
-
 import logging
 import tarfile
 from collections.abc import Iterator
@@ -9,20 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
 from support.corpus.cases import Case
 from support.corpus.endless import (
     EndsAtAnError,
-    FirstForAll,
-    FirstOfEach,
     RandomForAll,
     RandomPerWorker,
-    Repeated,
-    RepeatedForAll,
 )
 from support.datasets import COUNT, Records, RecordStream
-from support.specimens import FirstOrNothing, GivesZeros, ShortStream, StopsTheEpoch, Unsharded
+from support.specimens import FirstOrNothing, ShortStream, StopsTheEpoch, Unsharded
 
 
 class GoesOnAfterTheError(RecordStream):
@@ -37,27 +31,6 @@ class GoesOnAfterTheError(RecordStream):
                 return
             except OSError as error:
                 logging.getLogger(__name__).warning("skipped: %r", error)
-
-
-class ZerosForDamaged(GivesZeros):
-    """Returns zeros if there is no content."""
-
-    errors = (ValueError,)
-
-
-def collate_that_stops(folder: Path) -> DataLoader[Any]:
-    """A bare ``next`` in ``collate_fn``, which finds nothing in an empty batch."""
-
-    def collate(samples: list[Any]) -> Any:
-        shape = next(data.shape for data, _ in samples if data.any())
-        return default_collate([(data.reshape(shape), index) for data, index in samples])
-
-    return DataLoader(ZerosForDamaged(folder), batch_size=4, num_workers=2, collate_fn=collate)
-
-
-def collate_with_an_answer(folder: Path) -> DataLoader[Any]:
-    """The same for samples that are never empty: healthy."""
-    return DataLoader(Records(folder), batch_size=4, num_workers=2)
 
 
 class Shards(IterableDataset[Any]):
@@ -137,23 +110,6 @@ class IteratorOnSelf(IterableDataset[Any]):
                 yield sample
 
 
-def spent_sampler(folder: Path) -> DataLoader[Any]:
-    """Its batches come from an iterator, which one epoch uses up."""
-    batches = iter([[0, 1, 2, 3], [4, 5, 6, 7]])
-    return DataLoader(Records(folder), batch_sampler=batches, num_workers=2)  # type: ignore[arg-type]
-
-
-class WarnsAndContinues(Shards):
-    """Treats a damaged archive as one that ends there, and continues with the next."""
-
-    def __iter__(self) -> Iterator[Any]:
-        for shard, _ in self._own():
-            try:
-                yield from self._members(shard)
-            except tarfile.ReadError as error:
-                logging.getLogger(__name__).warning("ignored: %r", error)
-
-
 class FewerThanAsked(Records):
     """Leaves out of a batch what it has seen in it before, so to say."""
 
@@ -165,19 +121,11 @@ CASES: tuple[Case, ...] = (
     Case("H1", Unsharded, "workers-agree", "corrupted: more often", RecordStream),
     Case(
         "H1",
-        RepeatedForAll,
-        "workers-agree",
-        "corrupted: the same samples in the same order",
-        Repeated,
-    ),
-    Case(
-        "H1",
         RandomForAll,
         "workers-agree",
         "corrupted: the same samples in the same order",
         RandomPerWorker,
     ),
-    Case("H1", FirstForAll, "workers-agree", "corrupted: more often", FirstOfEach),
     Case("H8", EndsAtAnError, "read-error-transient", "corrupted: ended after", RandomPerWorker),
     Case(
         "H2",
@@ -187,9 +135,6 @@ CASES: tuple[Case, ...] = (
         RecordStream,
     ),
     Case("H3", StopsTheEpoch, "truncated-empty", "corrupted: are missing", FirstOrNothing),
-    Case(
-        "H3", collate_that_stops, "truncated-empty", "corrupted: is wrong", collate_with_an_answer
-    ),
     Case("H4", OneShardForTwo, "workers-agree", "fails_without_fault: the loader raised ", Shards),
     Case(
         "H10",
@@ -213,18 +158,8 @@ CASES: tuple[Case, ...] = (
         "corrupted: in epoch 2, 1 sample was delivered more often",
         RecordStream,
     ),
-    Case("H7", spent_sampler, "two-epochs", "corrupted: drew no indices"),
     Case("H8", ShortStream, "read-error", "corrupted: are missing", RecordStream),
-    Case("H8", WarnsAndContinues, "truncated-half", "corrupted: are missing", Shards),
     Case(
         "H9", FewerThanAsked, "workers-agree", "corrupted: does not contain the requested samples"
     ),
 )
-BEHAVIOURS: dict[str, str] = {
-    "H5": "drop_last drops the last batch of each worker of a stream, not of the epoch; its samples"
-    " are looked at, and are not missing"
-    " (battery/test_indices.py::test_a_stream_whose_last_samples_are_dropped)",
-    "H6": "torch warns of a stream that is longer than it says, and gives all of it; a loop that"
-    " counts batches by len() stops early"
-    " (corpus/test_streams.py::test_wrong_length_loses_nothing)",
-}

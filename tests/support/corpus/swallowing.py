@@ -1,7 +1,5 @@
 """Errors that are swallowed, retried, or replaced by a sample: bugs, and twins without them."""
 
-from __future__ import annotations
-
 import logging
 import os
 import random
@@ -269,33 +267,6 @@ class SaysSoInHandler(Substitutes, Records):
         raise RuntimeError(message)
 
 
-class Unfinished(Records):
-    """Notes what it works on, and an error leaves the note there for as long as it lives."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.in_progress: set[int] = set()
-
-    def __getitem__(self, index: int) -> Any:
-        if index in self.in_progress:
-            message = "table already exists"
-            raise RuntimeError(message)
-        self.in_progress.add(index)
-        sample = super().__getitem__(index)
-        self.in_progress.discard(index)
-        return sample
-
-
-class Finished(Unfinished):
-    """Takes the note away, whatever happened: healthy."""
-
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        finally:
-            self.in_progress.discard(index)
-
-
 class NextIfGone(Records):
     """Takes the next file instead of a missing one."""
 
@@ -462,13 +433,6 @@ CASES: tuple[Case, ...] = (
         options=SKIPS,
     ),
     Case("G9", RaisesAgain, "recovers-after-read-error", "poisoned: the same workers raised"),
-    Case(
-        "G9",
-        Unfinished,
-        "recovers-after-read-error",
-        "poisoned: the same workers raised RuntimeError: table already exists",
-        Finished,
-    ),
     *(
         Case("G12", VirtualOnly, check, "corrupted: identical", Virtual, _WITHOUT_MEMORY)
         for check in ("open-error", "permission-denied", "file-missing")

@@ -1,8 +1,5 @@
 """Datasets that start threads and processes: bugs when none can start, and healthy twins."""
 
-from __future__ import annotations
-
-import contextlib
 import os
 import queue
 import subprocess
@@ -67,28 +64,6 @@ class ReadsInThreadPool(Records):
     def __getitem__(self, index: int) -> Any:
         with ThreadPool(2) as pool:
             return pool.apply(_read, (self.paths[index],))
-
-
-class ReadsInThread(Records):
-    """Starts a thread for each record, and waits for its result: healthy."""
-
-    def __getitem__(self, index: int) -> Any:
-        paths, contents = queue.Queue(), queue.Queue()
-        for path in (self.paths[index], None):
-            paths.put(path)
-        self._start(threading.Thread(target=_serve, args=(paths, contents)))
-        return _next_of(contents)
-
-    def _start(self, thread: threading.Thread) -> None:
-        thread.start()
-
-
-class IgnoresError(ReadsInThread):
-    """Ignores that a thread does not start, and waits for its result."""
-
-    def _start(self, thread: threading.Thread) -> None:
-        with contextlib.suppress(RuntimeError):
-            thread.start()
 
 
 class KeepsThread(Records):
@@ -161,13 +136,6 @@ class HidesStatus(NamesProgram):
             raise ValueError(f"record {index} is bad")
 
 
-class IgnoresStatus(NamesProgram):
-    """Returns zeros in place of what the command did not print."""
-
-    def _require_success(self, process: subprocess.CompletedProcess[bytes], index: int) -> None:
-        process.stdout = process.stdout.ljust(SIZE, b"\0")
-
-
 class ReadsTable(Records):
     """Has Arrow read a table in threads of its own, one of which reads the file ahead."""
 
@@ -206,12 +174,10 @@ _ARROW = {"exclude": ["closed-descriptor"]}
 """Arrow does not say why it cannot use a descriptor that was closed."""
 CASES = (
     Case("R1", ZerosWithoutPool, _CHECK, "corrupted: samples 0 to 15 are identical", ReadsInPool),
-    Case("R2", IgnoresError, _CHECK, "hung: ", ReadsInThread),
     Case("R2", WaitsForThread, _CHECK, "hung: ", KeepsThread),
     Case("R3", ZerosWithoutCommand, _CHECK, "corrupted: samples 0 to 15", RunsCommand),
     Case("R6", HidesStatus, _MEMORY, "failed_unclearly: ValueError does not say", RunsCommand),
-    Case("R6", IgnoresStatus, _MEMORY, "corrupted: ", NamesProgram),
     Case("R4", Aborts, _CHECK, "failed_unclearly: worker 0 was killed", ReadsInThreadPool),
     Case("R5", ReadsTable, _CHECK, "hung: ", ReadsTableAlone, _ARROW),
 )
-"""test_threads.py has those of OpenMP and OpenBLAS: their twins start no threads."""
+"""test_exhaustion.py has those of OpenMP and OpenBLAS: their twins start no threads."""

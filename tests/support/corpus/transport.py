@@ -1,7 +1,5 @@
 """Exceptions on their way from a worker to the loader."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -144,23 +142,3 @@ CASES: tuple[Case, ...] = (
     Case("C7", AbortsOnError, "read-error", f"failed_unclearly: {_HIDES}", ChainedError),
     Case("C7", BadSample, "read-error", f"failed_unclearly: {_HIDES}", ChainedError),
 )
-BEHAVIOURS: dict[str, str] = {
-    "C1": (
-        "torch makes a RuntimeError of an exception that takes more than a text; the text counts"
-        " (corpus/test_behaviours_of_workers.py::test_an_exception_with_two_arguments_is_clear)"
-    ),
-    "C4": (
-        "torch rebuilds an exception from its text: errno is lost, and only the text is judged"
-        " (corpus/test_behaviours_of_workers.py::test_errno_is_lost_and_the_text_is_not)"
-    ),
-    "C5": (
-        "the text of a subclass of KeyError comes as a literal of one line, which is read as"
-        " several"
-        " (corpus/test_behaviours_of_workers.py::test_an_escaped_text_is_judged_by_its_messages)"
-    ),
-    "C8": (
-        "a loop that goes on after an error of worker_init_fn gets an UnboundLocalError; a trial"
-        " ends with the first error (corpus/test_behaviours_of_workers.py::"
-        "test_an_error_of_worker_init_fn_is_the_one_reported)"
-    ),
-}

@@ -1,7 +1,5 @@
 """Truncated or damaged input that is taken without an error: bugs, and twins without them."""
 
-from __future__ import annotations
-
 import csv
 import json
 import struct
@@ -38,14 +36,6 @@ class FromFile(Records):
 
     def __getitem__(self, index: int) -> Any:
         return torch.from_numpy(np.fromfile(self.paths[index], np.uint8))
-
-
-class CountsBytes(Records):
-    """Divides the size of each file by that of a sample: half a file has none."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.paths = [path for path in self.paths for _ in range(path.stat().st_size // SIZE)]
 
 
 class FromFileCounted(Records):
@@ -246,7 +236,6 @@ CASES: tuple[Case, ...] = (
         "corrupted: is wrong: it is torch.Tensor torch.uint8 (32,) instead of",
         FromFileCounted,
     ),
-    Case("M2", CountsBytes, "truncated-before-init", "corrupted: 0 of 16 samples are left"),
     Case("M3", Rows, "truncated-tail", "corrupted: are missing", CountedRows),
     Case("M4", LoadsTruncatedPictures, "truncated-half", "corrupted: is wrong", Pictures),
     Case("M5", BlackIfNone, "open-error", "corrupted: identical", Pictures),
