@@ -1,8 +1,8 @@
 """Each specimen fails its check with the verdict and the cause of its bug, and each twin passes.
 
-Every run has a specimen for each verdict of each check, and a twin for each check. The others are
-slow. Modules of single checks test only what is special there. Each verdict comes from its fault:
-disarmed, it shows nothing.
+Every run has a specimen for each check and for each verdict, and a twin for each check. The others
+are slow. Modules of single checks test only what is special there. Each verdict comes from its
+fault: disarmed, it shows nothing.
 """
 
 import functools
@@ -16,6 +16,7 @@ from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialJob
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
+from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS, run_ranks
 from pytest_dataloader_faults.battery.checks._base import no_fault
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT
@@ -26,11 +27,11 @@ from pytest_dataloader_faults.battery.checks.network import HTTP, NETWORK
 from pytest_dataloader_faults.battery.checks.threads import THREADS
 from pytest_dataloader_faults.battery.checks.writes import WRITES
 from pytest_dataloader_faults.faults import WorkerKilled
-from support.corpus import CASES, FIRST, OF_CHECK, SPECIMENS
+from support.corpus import CASES, OF_CHECK, SPECIMENS
 from support.corpus.ranks import RankedStream
-from support.datasets import CopiedRecords, write_records
+from support.datasets import write_records
 from support.judging import judge_trial
-from support.ranked import RankedStreamWithState
+from support.ranked import RankedStreamWithState, copy_records
 
 OF_FILES_BEFORE = [check.name for check in (*BEFORE_INIT, *LISTINGS)]
 _FIRST_TWINS = {case.entry[0]: case for case in reversed(CASES)}
@@ -82,7 +83,7 @@ def _result_of(ask_once):
     return result_of
 
 
-@pytest.mark.parametrize("case", _by_name("specimen", FIRST.values()))
+@pytest.mark.parametrize("case", _by_name("specimen", [*OF_CHECK.values(), *VERDICTS.values()]))
 def test_specimen_fails_its_check(case, result_of):
     _require_failure(case, result_of(case, "specimen"))
 
@@ -144,15 +145,10 @@ def _records_of_module(tmp_path_factory):
     return write_records(tmp_path_factory.mktemp("disarmed") / "records")
 
 
-@pytest.fixture(scope="module", name="results")
-def _results(records_of_module):
-    """What each check finds of a healthy stream."""
+def test_healthy_dataset_passes_every_check(records_of_module):
     make = functools.partial(RankedStreamWithState, records_of_module)
-    results = check_dataset(make, ranks=2, on_fail=None)
-    return {each.check: each for each in results}
+    results = {each.check: each for each in check_dataset(make, ranks=2, on_fail=None)}
 
-
-def test_healthy_dataset_passes_every_check(results):
     assert list(results) == list(CHECKS)
     assert [each.explanation for each in results.values() if each.applies != each.passed] == []
     rare = {each.name for each in _RARE} | {"listing-order", "ranks-share-folder"}
@@ -164,19 +160,13 @@ def test_healthy_dataset_passes_every_check(results):
     assert {name for name, each in results.items() if not each.applies} == rare | lacking
 
 
-@pytest.fixture(scope="module", name="armed_trials")
-def _known(records_of_module, results):
-    """Healthy datasets, what they give, and what checks find. The second one writes."""
-    folder = records_of_module
-    stream = functools.partial(RankedStream, folder)
-
-    def writing(cache):
-        return CopiedRecords(folder, cache)
-
-    writes = check_dataset(writing, only=[each.name for each in WRITES])
+@pytest.fixture(scope="module", name="healthy")
+def _healthy(records_of_module):
+    """Two datasets that pass, what they give, and their batteries. The second one writes."""
+    stream = functools.partial(RankedStream, records_of_module)
+    writing = functools.partial(copy_records, records_of_module)
     return [
-        (stream, take_reference(stream), results),
-        (writing, take_reference(writing), {each.check: each for each in writes}),
+        (make, take_reference(make), Battery(make, Settings(ranks=2))) for make in (stream, writing)
     ]
 
 
@@ -215,13 +205,12 @@ GROUPS = [
 
 
 @pytest.mark.parametrize("names", GROUPS, ids=" ".join)
-def test_checks_that_are_disarmed_are_not_exercised(names, armed_trials):
+def test_checks_that_are_disarmed_are_not_exercised(names, healthy):
     """One trial has the faults of all checks that run the same steps, and none of them fires."""
-    make, reference, armed = armed_trials[CHECKS[names[0]] in WRITES]
-    assert {armed[name].verdict for name in names} <= {"survived", "failed_cleanly"}
-    assert all(armed[name].outcome.schedule for name in names)
-    faults = [fault for name in names for fault in armed[name].outcome.schedule]
-    outcome = _run_disarmed(names[0], make, faults)
+    make, reference, battery = healthy[CHECKS[names[0]] in WRITES]
+    planned = [battery._plan_scenarios(CHECKS[name])[0].faults for name in names]
+    assert all(planned)
+    outcome = _run_disarmed(names[0], make, itertools.chain(*planned))
     assert judge_trial(outcome, reference).verdict == "not_exercised"
 
 
